@@ -1,0 +1,30 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint bench clean
+
+# One environment for everything, made on first use and again when a version changes.
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("isoadapt needs Python 3.11 or later, found %d.%d; name one: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,demo]'
+	touch $@
+
+demo: .venv/.installed  ## fine-tune, measure, repair, compare: the main job end to end
+	$(BIN)/isoadapt demo
+
+lint: .venv/.installed  ## ruff, mypy and the docstrings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/numpydoc lint $$(git ls-files 'isoadapt/*.py')
+
+test: lint  ## lint, then every test and doctest
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n 2
+
+bench: .venv/.installed  ## every speed figure, as ratios measured in one run
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv
