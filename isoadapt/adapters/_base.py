@@ -1,0 +1,317 @@
+"""What all adapters share: input checks, heads, predictions, tags."""
+
+from typing import Any, ClassVar, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import ClassifierTags, RegressorTags, Tags, get_tags
+from sklearn.utils._param_validation import HasMethods, StrOptions
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from isoadapt import metrics
+from isoadapt.adapters._maps import Affine, Floats, ResidualMLP, map_rows
+from isoadapt.heads import LinearHead, fit_head
+
+PROBES = {"logistic": "classifier", "ridge": "regressor"}
+
+
+def _has_head(adapter: "BaseAdapter") -> bool:
+    if adapter.head is None:
+        raise AttributeError(f"{type(adapter).__name__}(head=None) has no head to predict with")
+    return True
+
+
+def _has_classifier(adapter: "BaseAdapter") -> bool:
+    if adapter._head_kind() != "classifier":
+        raise AttributeError(f"head={adapter.head!r} is no classifier")
+    return True
+
+
+def _is_affine(adapter: "BaseAdapter") -> bool:
+    network = getattr(adapter, "network", "linear")
+    if network != "linear":
+        raise AttributeError(f"network={network!r} is not an affine map")
+    return True
+
+
+class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Base class of all adapters: a fitted map of embeddings, read by a linear head.
+
+    A subclass sets ``map_`` and ``head_`` in ``fit``.
+
+    Attributes
+    ----------
+    map_ : Affine or ResidualMLP
+        The fitted map.
+    head_ : LinearHead or None
+        The head that reads the adapted embeddings.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "head": [StrOptions(set(PROBES)), HasMethods(["predict"]), None],
+    }
+
+    head: Any
+    map_: Affine | ResidualMLP
+    head_: LinearHead | None
+    n_features_in_: int
+
+    def transform(self, X: ArrayLike) -> NDArray[Any]:
+        """Adapt embeddings.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features_out)
+            Adapted embeddings; computed in float64, of the dtype of X (float64 unless float32).
+        """
+        rows = self._check_rows(X)
+        return map_rows(self.map_, rows).astype(rows.dtype, copy=False)
+
+    @available_if(_is_affine)
+    def inverse_transform(self, X: ArrayLike) -> NDArray[Any]:
+        """Bring adapted embeddings back.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features_out)
+            Adapted embeddings.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features)
+            Embeddings; where the map is singular, the shortest preimages.
+        """
+        check_is_fitted(self)
+        rows: NDArray[Any] = check_array(X, dtype=[np.float64, np.float32], estimator=self)
+        if rows.shape[1] != self._n_features_out:
+            raise ValueError(
+                f"X has {rows.shape[1]} features, but {type(self).__name__} gives out "
+                f"{self._n_features_out}: pass what transform returned"
+            )
+        return self.to_affine().inverse(rows.astype(np.float64)).astype(rows.dtype, copy=False)
+
+    @available_if(_is_affine)
+    def to_affine(self) -> Affine:
+        """Return the fitted map z = Ah + c.
+
+        Returns
+        -------
+        Affine
+            The pair (matrix, offset), float64.
+        """
+        check_is_fitted(self)
+        if not isinstance(self.map_, Affine):
+            raise AttributeError(f"{type(self).__name__} was fitted as a map that is not affine")
+        return self.map_
+
+    @available_if(_has_head)
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Predict by the head on the adapted embeddings.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings, not adapted yet.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Labels or values.
+        """
+        return self._head().predict(self._adapted(X))
+
+    @available_if(_has_classifier)
+    def predict_proba(self, X: ArrayLike) -> Floats:
+        """Softmax of the head's logits on the adapted embeddings.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings, not adapted yet.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Probabilities, in the order of ``classes_``.
+        """
+        return self._head().predict_proba(self._adapted(X))
+
+    @available_if(_has_classifier)
+    def predict_log_proba(self, X: ArrayLike) -> Floats:
+        """Logarithm of :meth:`predict_proba`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings, not adapted yet.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Log-probabilities, in the order of ``classes_``.
+        """
+        return self._head().predict_log_proba(self._adapted(X))
+
+    @available_if(_has_classifier)
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Logits of the head on the adapted embeddings.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings, not adapted yet.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes) or (n_samples,)
+            Logits; for two classes the second minus the first.
+        """
+        return self._head().decision_function(self._adapted(X))
+
+    def score(
+        self, X: ArrayLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
+        """Accuracy or R² of the head on the adapted embeddings; without a head their IsoScore.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings, not adapted yet.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
+            True labels or values; not used without a head.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; not used without a head.
+
+        Returns
+        -------
+        float
+            The score; more is better.
+        """
+        if self.head is None:
+            return metrics.isoscore(self._adapted(X))
+        if y is None:
+            raise ValueError("y=None: scoring a head requires y to be passed")
+        return self._head().score(self._adapted(X), y, sample_weight=sample_weight)
+
+    def _adapted(self, X: ArrayLike) -> Floats:
+        return map_rows(self.map_, self._check_rows(X))
+
+    def _check_rows(self, X: ArrayLike) -> NDArray[Any]:
+        check_is_fitted(self)
+        return validate_data(self, X, dtype=[np.float64, np.float32], order="C", reset=False)
+
+    def _head(self) -> LinearHead:
+        check_is_fitted(self)
+        if self.head_ is None:
+            raise AttributeError("this adapter was fitted without a head: fit it again")
+        return self.head_
+
+    # --- fitting -----------------------------------------------------------------------------
+
+    def _check_fit_input(
+        self, X: ArrayLike, y: ArrayLike | None, reset: bool = True, min_samples: int = 2
+    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Validate X and, where the head needs it, y; refuse what has no covariance."""
+        options: dict[str, Any] = {
+            "dtype": [np.float64, np.float32],
+            "order": "C",
+            "ensure_min_samples": min_samples,
+            "ensure_min_features": 2 if reset else 1,
+            "reset": reset,
+        }
+        rows: NDArray[Any]
+        targets: NDArray[Any]
+        if not self._needs_y() or y is None:
+            unused = None if self._needs_y() else "no_validation"
+            rows = validate_data(self, X, y=unused, **options)
+            return rows, None
+        numeric = self._head_kind() == "regressor"
+        rows, targets = validate_data(
+            self, X, y, multi_output=numeric, y_numeric=numeric, **options
+        )
+        if not numeric:
+            check_classification_targets(targets)
+        return rows, targets
+
+    def _resolve_head(
+        self, X: NDArray[Any], y: NDArray[Any] | None, sample_weight: NDArray[Any] | None = None
+    ) -> LinearHead | None:
+        """Return the frozen head, fitting a probe where the parameter asks for one."""
+        if self.head is None:
+            return None
+        if isinstance(self.head, str):
+            return fit_head(self.head, X, cast(NDArray[Any], y), sample_weight)
+        head = self.head
+        if not isinstance(head, LinearHead):
+            head = LinearHead.from_estimator(head)
+        head.check_width(X.shape[1])
+        return head
+
+    def _set_fitted(self, map_: Affine | ResidualMLP, head: LinearHead | None) -> Self:
+        self.map_, self.head_ = map_, head
+        self._n_features_out = (map_ if isinstance(map_, Affine) else map_.linear).matrix.shape[0]
+        if head is not None and head.classes_ is not None:
+            self.classes_ = head.classes_
+        return self
+
+    # --- tags --------------------------------------------------------------------------------
+
+    def _head_kind(self) -> str | None:
+        """Return "classifier", "regressor" or None, from the parameters alone."""
+        if self.head is None:
+            return None
+        if isinstance(self.head, str):
+            return PROBES.get(self.head)
+        return get_tags(self.head).estimator_type
+
+    def _needs_y(self) -> bool:
+        """Whether ``fit`` uses y."""
+        return self.head is not None
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        kind = self._head_kind()
+        tags.estimator_type = kind
+        tags.target_tags.required = self._needs_y()
+        if kind == "classifier":
+            tags.classifier_tags = ClassifierTags()
+        elif kind == "regressor":
+            tags.regressor_tags = RegressorTags()
+            tags.target_tags.multi_output = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def check_spread(X: NDArray[Any]) -> None:
+    """Refuse matrices without a usable covariance.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+        Embeddings.
+
+    Raises
+    ------
+    ValueError
+        If all rows are equal or a column is constant.
+    """
+    constant = np.flatnonzero(X.max(axis=0) == X.min(axis=0))
+    if len(constant) == X.shape[1]:
+        raise ValueError(
+            f"X is constant: all {len(X)} rows are equal, so there is no spread to adapt; check "
+            "that the texts differ and that the encoder is the fine-tuned one"
+        )
+    if len(constant):
+        raise ValueError(
+            f"X has {len(constant)} constant column(s): {constant[:5].tolist()}. They have no "
+            "spread to adapt: drop them with sklearn.feature_selection.VarianceThreshold (and "
+            "from the head), or fit on more rows"
+        )

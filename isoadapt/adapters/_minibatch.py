@@ -1,0 +1,296 @@
+"""The mini-batch solver: skorch's loop over tensors that already lie on the device."""
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from skorch import NeuralNet
+from skorch.callbacks import Callback
+from torch import Tensor, nn
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from isoadapt.adapters._network import HeadedNetwork
+
+Penalty = Callable[[Tensor, Tensor | None, nn.Module], Tensor]
+"""(adapted points (K, n, d), targets (n,) or None, network) -> one penalty for each member."""
+
+Score = Callable[[NDArray[Any], NDArray[Any]], float]
+"""(outputs of the head (m, C), row numbers (m,)) -> task score of those rows."""
+
+
+class Rows(NamedTuple):
+    """Embeddings and targets on the training device."""
+
+    X: Tensor
+    y: Tensor | None
+
+    def take(self, index: Tensor) -> "Rows":
+        """Select rows.
+
+        Parameters
+        ----------
+        index : Tensor of shape (m,)
+            Which.
+
+        Returns
+        -------
+        Rows
+            Those rows.
+        """
+        return Rows(self.X[index], None if self.y is None else self.y[index])
+
+
+class Batches:
+    """Shuffled batches of nearly equal size, sliced on the device.
+
+    Parameters
+    ----------
+    rows : Rows
+        All rows.
+    batch_size : int
+        Largest size of a batch.
+    generator : torch.Generator
+        Shuffles, anew in each pass.
+    """
+
+    def __init__(self, rows: Rows, batch_size: int, generator: torch.Generator) -> None:
+        self.rows, self.generator = rows, generator
+        self.n_batches = math.ceil(len(rows.X) / batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        order = torch.randperm(len(self.rows.X), generator=self.generator)
+        for index in order.to(self.rows.X.device).tensor_split(self.n_batches):
+            yield tuple(self.rows.take(index))  # type: ignore[misc]
+
+
+class AdapterNet(NeuralNet):
+    """skorch's loop with batches from the device and a joint loss as criterion.
+
+    Parameters
+    ----------
+    module : HeadedNetwork
+        What is trained.
+    criterion : JointLoss
+        Joins task loss and penalty.
+    task_loss : callable
+        (outputs (K, n, C), targets) -> one loss for each member.
+    penalty : callable
+        See `Penalty`.
+    generator : torch.Generator
+        Shuffles the batches.
+    **kwargs : dict
+        For :class:`skorch.NeuralNet`.
+    """
+
+    def __init__(
+        self,
+        module: HeadedNetwork,
+        criterion: nn.Module,
+        task_loss: Callable[[Tensor, Tensor], Tensor],
+        penalty: Penalty,
+        generator: torch.Generator,
+        **kwargs: Any,
+    ) -> None:
+        self.task_loss = task_loss
+        self.penalty = penalty
+        self.generator = generator
+        super().__init__(module, criterion, **kwargs)
+
+    def get_split_datasets(self, X: Rows, y: None = None, **fit_params: Any) -> tuple[Rows, None]:
+        """Train on all rows given: the callback holds those for validation."""
+        return X, None
+
+    def get_iterator(self, dataset: Rows, training: bool = False) -> Batches:
+        """Slice the batches on the device."""
+        return Batches(dataset, self.batch_size, self.generator)
+
+    def infer(self, x: Tensor, **fit_params: Any) -> tuple[Tensor, Tensor | None]:
+        """Adapt a batch that is a tensor already."""
+        return self.module_(x)
+
+    def get_loss(
+        self, y_pred: tuple[Tensor, Tensor | None], y_true: Tensor, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """Joint loss, summed over the members."""
+        adapted, outputs = y_pred
+        penalty = self.penalty(adapted, y_true, self.module_.network)
+        task = torch.zeros_like(penalty) if outputs is None else self.task_loss(outputs, y_true)
+        return self.criterion_(task, penalty).sum()
+
+
+def classification_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of each member.
+
+    Parameters
+    ----------
+    outputs : Tensor of shape (K, n, C)
+        Logits.
+    targets : Tensor of shape (n,)
+        Class numbers.
+
+    Returns
+    -------
+    Tensor of shape (K,)
+        Means over the rows.
+    """
+    expanded = targets.expand(len(outputs), -1)
+    return F.cross_entropy(outputs.mT, expanded, reduction="none").mean(-1)
+
+
+def regression_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean squared error of each member.
+
+    Parameters
+    ----------
+    outputs : Tensor of shape (K, n, C)
+        Predictions.
+    targets : Tensor of shape (n, C)
+        Values.
+
+    Returns
+    -------
+    Tensor of shape (K,)
+        Means over the rows and outputs.
+    """
+    return (outputs - targets).square().mean((-2, -1))
+
+
+@dataclass
+class Epoch:
+    """One epoch as a candidate: its validation score, its weighted penalty and the weights."""
+
+    number: int
+    score: float
+    cost: float
+    state: dict[str, Tensor] = field(repr=False)
+
+
+class Selection(Callback):
+    """Early stopping that prefers isotropy among epochs that do the task equally well.
+
+    Among the epochs within one bootstrap standard error of the best validation score, the one
+    with the lowest weighted penalty is chosen, at equal penalty the one with the best score.
+    States stay in memory; epochs out of the running are dropped.
+
+    Parameters
+    ----------
+    rows : Rows
+        For validation.
+    score : callable or None
+        See `Score`; None where there is no head, when the lowest weighted penalty wins.
+    weight : float
+        Of the penalty in the joint loss.
+    patience : int
+        How many epochs without a new choice end the training.
+    rng : RandomState
+        Draws the bootstrap samples.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        score: Score | None,
+        weight: float,
+        patience: int,
+        rng: np.random.RandomState,
+    ) -> None:
+        self.rows, self.score, self.weight = rows, score, weight
+        self.patience, self.rng = patience, rng
+        self.candidates: list[Epoch] = []
+        self.best, self.error = -math.inf, 0.0
+
+    @property
+    def chosen(self) -> Epoch:
+        """The epoch to keep."""
+        return min(self.candidates, key=lambda epoch: (epoch.cost, -epoch.score))
+
+    def done(self, epoch: int) -> bool:
+        """Whether the choice has stood for `patience` epochs."""
+        return epoch - self.chosen.number >= self.patience
+
+    @torch.no_grad()
+    def evaluate(self, net: AdapterNet, number: int) -> Epoch:
+        """Take the present weights in as a candidate."""
+        net.module_.eval()
+        adapted, outputs = net.module_(self.rows.X)
+        penalty = net.penalty(adapted, self.rows.y, net.module_.network)
+        cost = self.weight * float(penalty)
+        if not bool(adapted.isfinite().all()):
+            score = -math.inf
+        elif self.score is None:
+            score = -cost
+        else:
+            score = self._task_score(self.score, outputs[0].cpu().numpy())
+        self.best = max(self.best, score)
+        state = {name: value.clone() for name, value in net.module_.state_dict().items()}
+        epoch = Epoch(number, score, cost, state)
+        self.candidates = [
+            candidate
+            for candidate in [*self.candidates, epoch]
+            if candidate.score >= self.best - self.error
+        ]
+        return epoch
+
+    def on_epoch_end(self, net: AdapterNet, **kwargs: Any) -> None:
+        """Evaluate the epoch and note it in the history."""
+        epoch = self.evaluate(net, len(net.history))
+        net.history.record("valid_score", epoch.score)
+        net.history.record("valid_cost", epoch.cost)
+
+    def _task_score(self, score: Score, outputs: NDArray[Any]) -> float:
+        n = len(outputs)
+        value = score(outputs, np.arange(n))
+        if value > self.best:
+            samples = self.rng.randint(n, size=(200, n))
+            self.error = float(np.std([score(outputs[index], index) for index in samples]))
+        return value
+
+
+class Alternation(Callback):
+    """Train the adapter in odd epochs and the head in even ones."""
+
+    def on_epoch_begin(self, net: AdapterNet, **kwargs: Any) -> None:
+        """Choose what this epoch trains."""
+        odd = len(net.history) % 2 == 1
+        net.module_.train_parts(network=odd, head=not odd)
+
+
+def train(
+    net: AdapterNet, rows: Rows, max_epochs: int, selection: Selection | None, verbose: int
+) -> int:
+    """Run the epochs and leave the chosen weights in the net.
+
+    Parameters
+    ----------
+    net : AdapterNet
+        Not initialised yet.
+    rows : Rows
+        To train on.
+    max_epochs : int
+        How many epochs at most.
+    selection : Selection or None
+        Chooses among the epochs; None keeps the last.
+    verbose : int
+        Above 0 a progress bar is shown on a terminal.
+
+    Returns
+    -------
+    int
+        Number of the epoch kept.
+    """
+    net.initialize()
+    hidden = not (verbose and sys.stderr.isatty())
+    for number in tqdm(range(1, max_epochs + 1), desc="epochs", disable=hidden):
+        net.fit_loop(rows, epochs=1)
+        if selection is not None and selection.done(number):
+            break
+    if selection is None:
+        return max_epochs
+    net.module_.load_state_dict(selection.chosen.state)
+    return selection.chosen.number

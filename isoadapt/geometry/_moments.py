@@ -1,0 +1,213 @@
+"""Weighted count, mean and scatter of a stream of rows."""
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_CHUNK = 8192
+
+
+class Moments:
+    """Count, mean and scatter of rows, updated chunk by chunk and mergeable.
+
+    Everything is kept in float64 on the device of the first rows, whatever their dtype, by the
+    pairwise update of Chan, Golub and LeVeque (1983), which does not lose digits to a large mean.
+
+    Attributes
+    ----------
+    count : float
+        Sum of the weights.
+    mean : Tensor of shape (n_features,)
+        Weighted mean.
+    scatter : Tensor of shape (n_features, n_features)
+        Weighted sum of the outer products of the centred rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isoadapt.geometry import Moments
+    >>> X = np.random.default_rng(0).normal(size=(100, 3))
+    >>> moments = Moments().update(X[:60]).merge(Moments().update(X[60:]))
+    >>> np.allclose(moments.covariance(), np.cov(X.T))
+    True
+    """
+
+    def __init__(self) -> None:
+        self.count = 0.0
+        self.mean = torch.zeros(0, dtype=torch.float64)
+        self.scatter = torch.zeros(0, 0, dtype=torch.float64)
+
+    def update(
+        self, X: Tensor | NDArray[Any], weights: Tensor | NDArray[Any] | None = None
+    ) -> Self:
+        """Take in more rows.
+
+        Parameters
+        ----------
+        X : Tensor or ndarray of shape (n_samples, n_features)
+            Rows.
+        weights : Tensor or ndarray of shape (n_samples,), default=None
+            Frequency weights, zero or more: weight 2 counts a row twice.
+
+        Returns
+        -------
+        Moments
+            Itself.
+
+        Raises
+        ------
+        ValueError
+            If the shapes do not fit or a weight is negative or not finite.
+        """
+        if X.ndim != 2 or (self.count and X.shape[1] != len(self.mean)):
+            wanted = len(self.mean) if self.count else "n_features"
+            raise ValueError(f"X has shape {tuple(X.shape)}; (n_samples, {wanted}) is needed")
+        if weights is not None:
+            weights = torch.as_tensor(weights, dtype=torch.float64)
+            if weights.shape != X.shape[:1]:
+                raise ValueError(
+                    f"weights has shape {tuple(weights.shape)}; one weight for each of the "
+                    f"{len(X)} rows is needed"
+                )
+            if not bool(torch.isfinite(weights).all() & (weights >= 0).all()):
+                raise ValueError("weights must be finite and not negative")
+        for start in range(0, len(X), _CHUNK):
+            part = None if weights is None else weights[start : start + _CHUNK]
+            self._add(*_chunk_moments(X[start : start + _CHUNK], part))
+        return self
+
+    def merge(self, other: "Moments") -> Self:
+        """Take in the rows that another instance has seen.
+
+        Parameters
+        ----------
+        other : Moments
+            Of the same number of features; left as it is.
+
+        Returns
+        -------
+        Moments
+            Itself.
+
+        Raises
+        ------
+        ValueError
+            If the numbers of features differ.
+        """
+        if self.count and other.count and len(self.mean) != len(other.mean):
+            raise ValueError(
+                f"other has {len(other.mean)} features, this has {len(self.mean)}: only moments "
+                "of the same features merge"
+            )
+        self._add(other.count, other.mean, other.scatter)
+        return self
+
+    def covariance(self, ddof: float = 1.0) -> Tensor:
+        """Return the covariance of the rows seen so far.
+
+        Parameters
+        ----------
+        ddof : float, default=1.0
+            Subtracted from the count in the denominator.
+
+        Returns
+        -------
+        Tensor of shape (n_features, n_features)
+            ``scatter / (count - ddof)``, float64.
+
+        Raises
+        ------
+        ValueError
+            If no more than `ddof` rows have been seen.
+        """
+        if self.count <= ddof:
+            raise ValueError(
+                f"n_samples={self.count:g}: a covariance needs more than {ddof:g} row(s)"
+            )
+        return self.scatter / (self.count - ddof)
+
+    def to_arrays(self) -> dict[str, NDArray[np.float64]]:
+        """Return the state as NumPy arrays.
+
+        Returns
+        -------
+        dict of str to ndarray
+            ``count`` (0-dimensional), ``mean`` and ``scatter``, copies.
+        """
+        return {
+            "count": np.array(self.count),
+            "mean": self.mean.cpu().numpy().copy(),
+            "scatter": self.scatter.cpu().numpy().copy(),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[np.float64]]) -> "Moments":
+        """Make an instance from what :meth:`to_arrays` returned.
+
+        Parameters
+        ----------
+        arrays : dict of str to ndarray
+            ``count``, ``mean`` and ``scatter``.
+
+        Returns
+        -------
+        Moments
+            With that state, on the CPU.
+
+        Raises
+        ------
+        ValueError
+            If the shapes do not fit together.
+        """
+        self = cls()
+        self.count = float(arrays["count"])
+        self.mean = torch.tensor(arrays["mean"], dtype=torch.float64)
+        self.scatter = torch.tensor(arrays["scatter"], dtype=torch.float64)
+        if self.mean.ndim != 1 or self.scatter.shape != (len(self.mean), len(self.mean)):
+            raise ValueError(
+                f"mean has shape {tuple(self.mean.shape)} and scatter "
+                f"{tuple(self.scatter.shape)}: (d,) and (d, d) are needed"
+            )
+        return self
+
+    def _add(self, count: float, mean: Tensor, scatter: Tensor) -> None:
+        if not count:
+            return
+        if not self.count:
+            self.count, self.mean, self.scatter = count, mean.clone(), scatter.clone()
+            return
+        total = self.count + count
+        step = mean.to(self.mean.device) - self.mean
+        self.scatter += scatter.to(self.mean.device)
+        self.scatter.addr_(step, step, alpha=self.count * count / total)
+        self.mean += step * (count / total)
+        self.count = total
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    def __repr__(self) -> str:
+        return f"Moments(count={self.count:g}, n_features={len(self.mean)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).from_arrays, (self.to_arrays(),)
+
+
+def _chunk_moments(
+    X: Tensor | NDArray[Any], weights: Tensor | None
+) -> tuple[float, Tensor, Tensor]:
+    if isinstance(X, np.ndarray):
+        X = torch.from_numpy(np.array(X, dtype=np.float64))
+    rows = X.to(torch.float64)
+    if weights is None:
+        mean = rows.mean(0)
+        centred = rows - mean
+        return float(len(rows)), mean, centred.T @ centred
+    weights = weights.to(rows.device)
+    count = float(weights.sum())
+    mean = weights @ rows / max(count, torch.finfo(torch.float64).tiny)
+    centred = (rows - mean) * weights.sqrt()[:, None]
+    return count, mean, centred.T @ centred

@@ -1,0 +1,380 @@
+"""Frozen linear heads: the last layer of a fine-tuned model, in scikit-learn's shape."""
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_softmax
+from sklearn.base import BaseEstimator
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import ClassifierTags, RegressorTags, Tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_array
+
+__all__ = ["LinearHead", "fit_head"]
+
+
+def _is_classifier(head: "LinearHead") -> bool:
+    if head.classes_ is None:
+        raise AttributeError("this LinearHead is a regressor (classes=None)")
+    return True
+
+
+class LinearHead(BaseEstimator):
+    """A frozen linear classifier or regressor.
+
+    It predicts like a scikit-learn estimator but is never trained: ``fit`` returns it as it is,
+    :func:`sklearn.base.clone` shares it, and its arrays are read-only.
+
+    Parameters
+    ----------
+    coef : array-like of shape (n_outputs, n_features)
+        Weights W. A binary softmax head has two rows.
+    intercept : array-like of shape (n_outputs,)
+        Bias b.
+    classes : array-like of shape (n_outputs,), default=None
+        Label of each row; None makes a regressor.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_outputs, n_features)
+        Weights in float64.
+    intercept_ : ndarray of shape (n_outputs,)
+        Bias in float64.
+    classes_ : ndarray of shape (n_outputs,) or None
+        Labels of the rows; None for a regressor.
+    n_features_in_ : int
+        Width of the embeddings that the head reads.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit together, a value is not finite or a label stands twice.
+
+    Examples
+    --------
+    >>> from isoadapt import LinearHead
+    >>> head = LinearHead([[0.0, 0.0], [1.0, 0.0]], [0.0, -1.0], classes=["no", "yes"])
+    >>> head
+    LinearHead(n_features=2, classes=['no', 'yes'])
+    >>> head.predict([[3.0, 0.0], [0.0, 0.0]])
+    array(['yes', 'no'], dtype='<U3')
+    """
+
+    def __init__(
+        self, coef: ArrayLike, intercept: ArrayLike, classes: ArrayLike | None = None
+    ) -> None:
+        self.coef_: NDArray[np.float64] = check_array(
+            coef, dtype=np.float64, copy=True, input_name="coef"
+        )
+        self.intercept_: NDArray[np.float64] = check_array(
+            intercept, dtype=np.float64, copy=True, ensure_2d=False, input_name="intercept"
+        )
+        n_outputs, self.n_features_in_ = self.coef_.shape
+        if self.intercept_.shape != (n_outputs,):
+            raise ValueError(
+                f"intercept has shape {self.intercept_.shape}, coef has {n_outputs} rows: give "
+                "one intercept for each row"
+            )
+        self.classes_ = None if classes is None else np.array(classes)
+        if self.classes_ is not None and (
+            self.classes_.shape != (n_outputs,) or len(np.unique(self.classes_)) < max(2, n_outputs)
+        ):
+            raise ValueError(
+                f"classes={classes!r}, but coef has {n_outputs} rows: give as many different "
+                "labels, two or more, or classes=None for a regressor"
+            )
+        for array in (self.coef_, self.intercept_):
+            array.flags.writeable = False
+
+    @classmethod
+    def from_estimator(cls, estimator: Any) -> "LinearHead":
+        """Take over a fitted linear scikit-learn model.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted, with ``coef_`` and ``intercept_``; the decision values of a classifier are
+            read as logits. May be wrapped in :class:`sklearn.frozen.FrozenEstimator`. The one
+            row w of a binary model becomes the two rows -w/2 and w/2: same probabilities.
+
+        Returns
+        -------
+        LinearHead
+            The same model.
+
+        Raises
+        ------
+        ValueError
+            If the estimator has no ``coef_``: it is not linear or not fitted.
+        """
+        estimator = getattr(estimator, "estimator", estimator)
+        if not hasattr(estimator, "coef_"):
+            raise ValueError(
+                f"head={estimator!r} has no coef_: a head must be a fitted linear model; fit it "
+                "first, or pass 'logistic', 'ridge' or a LinearHead"
+            )
+        coef = np.atleast_2d(np.asarray(estimator.coef_, dtype=np.float64))
+        intercept = np.broadcast_to(np.asarray(estimator.intercept_, np.float64), len(coef))
+        classes = getattr(estimator, "classes_", None)
+        if classes is not None and len(classes) == 2 and len(coef) == 1:
+            coef = np.concatenate([-coef, coef]) / 2
+            intercept = np.concatenate([-intercept, intercept]) / 2
+        return cls(coef, intercept, classes)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return no parameters: a frozen head has none to search.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Ignored.
+
+        Returns
+        -------
+        dict
+            Empty.
+        """
+        return {}
+
+    def fit(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
+        """Do nothing: the head is frozen.
+
+        Parameters
+        ----------
+        X : array-like, default=None
+            Ignored.
+        y : array-like, default=None
+            Ignored.
+
+        Returns
+        -------
+        LinearHead
+            Itself.
+        """
+        return self
+
+    @available_if(_is_classifier)
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Logits of a classifier.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes) or (n_samples,)
+            Logits; for two classes the second minus the first.
+        """
+        logits = self.outputs(X)
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+
+    @available_if(_is_classifier)
+    def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Logarithm of the softmax of the logits.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Log-probabilities, in the order of ``classes_``.
+        """
+        return log_softmax(self.outputs(X), axis=1)
+
+    @available_if(_is_classifier)
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Softmax of the logits.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Probabilities, in the order of ``classes_``.
+        """
+        return np.exp(self.predict_log_proba(X))
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Most probable label, or the regression's value.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Labels or values; one column for each output of a regressor with several.
+        """
+        outputs = self.outputs(X)
+        if self.classes_ is not None:
+            return self.classes_[outputs.argmax(axis=1)]
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Accuracy of a classifier, R² of a regressor.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            True labels or values.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row.
+
+        Returns
+        -------
+        float
+            The score.
+        """
+        metric = r2_score if self.classes_ is None else accuracy_score
+        return float(metric(y, self.predict(X), sample_weight=sample_weight))
+
+    def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Compute XWᵀ + b in float64.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_outputs)
+            Logits or values, one column for each row of ``coef_``.
+
+        Raises
+        ------
+        ValueError
+            If X is not a finite matrix of the head's width.
+        """
+        rows: NDArray[np.float64] = check_array(X, dtype=np.float64, estimator=self)
+        self.check_width(rows.shape[1])
+        return rows @ self.coef_.T + self.intercept_
+
+    def check_width(self, n_features: int) -> None:
+        """Refuse embeddings of another width than the head's.
+
+        Parameters
+        ----------
+        n_features : int
+            Width of the embeddings.
+
+        Raises
+        ------
+        ValueError
+            If it is not ``n_features_in_``.
+        """
+        if n_features != self.n_features_in_:
+            raise ValueError(
+                f"X has {n_features} features, but the head expects {self.n_features_in_}: embed "
+                "with the encoder that the head was trained on"
+            )
+
+    def encode(self, y: ArrayLike) -> NDArray[np.int64]:
+        """Give each label the number of its row.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,)
+            Labels.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Row numbers.
+
+        Raises
+        ------
+        ValueError
+            If a label is unknown to the head.
+        """
+        rows = {label: row for row, label in enumerate(self.known_classes().tolist())}
+        labels = np.asarray(y).tolist()
+        unknown = sorted({label for label in labels if label not in rows}, key=str)
+        if unknown:
+            raise ValueError(
+                f"y contains labels unknown to the head: {unknown[:5]}; it knows {list(rows)}. "
+                "Relabel y, or let a new head be fitted with head='logistic'"
+            )
+        return np.fromiter((rows[label] for label in labels), np.int64, len(labels))
+
+    def known_classes(self) -> NDArray[Any]:
+        """Return the labels of a classifier.
+
+        Returns
+        -------
+        ndarray of shape (n_outputs,)
+            The same as ``classes_``.
+
+        Raises
+        ------
+        ValueError
+            If the head is a regressor.
+        """
+        if self.classes_ is None:
+            raise ValueError("this LinearHead is a regressor (classes=None): it has no labels")
+        return self.classes_
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        size = f"n_features={self.n_features_in_}"
+        if self.classes_ is None:
+            return f"LinearHead({size}, n_outputs={len(self.coef_)})"
+        return f"LinearHead({size}, classes={self.classes_.tolist()})"[:N_CHAR_MAX]
+
+    def __sklearn_clone__(self) -> Self:
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        if self.classes_ is None:
+            tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
+        else:
+            tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        return tags
+
+
+def fit_head(
+    kind: str, X: NDArray[Any], y: NDArray[Any], sample_weight: NDArray[Any] | None = None
+) -> LinearHead:
+    """Fit a linear probe on standardised embeddings and fold the scaling into it.
+
+    Parameters
+    ----------
+    kind : {"logistic", "ridge"}
+        Logistic regression (C=1) or ridge regression (alpha=1).
+    X : ndarray of shape (n_samples, n_features)
+        Embeddings.
+    y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        Labels, or values.
+    sample_weight : ndarray of shape (n_samples,), default=None
+        Weight of each row.
+
+    Returns
+    -------
+    LinearHead
+        The probe, reading the embeddings as they are.
+    """
+    scaler = StandardScaler().fit(X.astype(np.float64), sample_weight=sample_weight)
+    model = LogisticRegression(max_iter=1000) if kind == "logistic" else Ridge()
+    model.fit(scaler.transform(X.astype(np.float64)), y, sample_weight=sample_weight)
+    probe = LinearHead.from_estimator(model)
+    coef = probe.coef_ / scaler.scale_
+    return LinearHead(coef, probe.intercept_ - coef @ scaler.mean_, probe.classes_)

@@ -1,0 +1,82 @@
+"""Isotropy penalty built on IsoScore*."""
+
+import torch
+from torch import Tensor, nn
+
+from isoadapt.geometry._isoscore import isoscore_star
+
+_FLOOR = 1e-6  # below it -log would run away
+
+
+class IsoScoreLoss(nn.Module):
+    """Penalty that falls as IsoScore* rises.
+
+    Parameters
+    ----------
+    zeta : float, default=0.0
+        Weight ζ of the shrinkage matrix, in [0, 1].
+    reduction : {"log", "linear"}, default="log"
+        -log IsoScore* (the Isotropy Layer's) or 1 - IsoScore* (I-STAR's).
+    bias_corrected : bool, default=False
+        Remove the bias of small batches, which need 4 rows then instead of 2.
+
+    Attributes
+    ----------
+    n_degenerate : Tensor of shape ()
+        How many point clouds so far had too few rows or no spread: those cost 0, with zero
+        gradient.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of its range.
+
+    References
+    ----------
+    Rudman and Eickhoff, "Stable Anisotropic Regularization" (I-STAR), equation 3.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isoadapt.losses import IsoScoreLoss
+    >>> Z = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> IsoScoreLoss(reduction="linear")(Z)
+    tensor(0.)
+    """
+
+    n_degenerate: Tensor
+
+    def __init__(
+        self, zeta: float = 0.0, reduction: str = "log", bias_corrected: bool = False
+    ) -> None:
+        super().__init__()
+        if not 0 <= zeta <= 1:
+            raise ValueError(f"zeta={zeta!r} must lie in [0, 1]")
+        if reduction not in ("log", "linear"):
+            raise ValueError(f"reduction={reduction!r} must be 'log' or 'linear'")
+        self.zeta, self.reduction, self.bias_corrected = zeta, reduction, bias_corrected
+        self.register_buffer("n_degenerate", torch.zeros((), dtype=torch.long))
+
+    def forward(self, Z: Tensor, cov: Tensor | None = None) -> Tensor:
+        """Compute the penalty.
+
+        Parameters
+        ----------
+        Z : Tensor of shape (..., n, d)
+            Points.
+        cov : Tensor of shape (d, d) or (..., d, d), default=None
+            Shrinkage matrix; None is the identity.
+
+        Returns
+        -------
+        Tensor of shape (...)
+            One penalty for each member.
+        """
+        if Z.shape[-2] < (4 if self.bias_corrected else 2):
+            score = Z.sum((-2, -1)) * torch.nan
+        else:
+            score = isoscore_star(Z, cov, self.zeta, self.bias_corrected)
+        degenerate = score.isnan()
+        self.n_degenerate += degenerate.sum()
+        score = torch.where(degenerate, torch.ones_like(score), score).clamp(_FLOOR, 1)
+        return -score.log() if self.reduction == "log" else 1 - score

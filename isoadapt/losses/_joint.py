@@ -1,0 +1,99 @@
+"""The joint loss: a task loss and a penalty, balanced by their moving means."""
+
+import torch
+from torch import Tensor, nn
+
+_FLOOR = 1e-3  # a mean below it would blow its loss up
+
+
+class JointLoss(nn.Module):
+    """Task loss plus weighted penalty, each scaled to the average size of the two if balanced.
+
+    Unbalanced, it is ``task_loss + weight * penalty``. Balanced, each of the two is first
+    multiplied by L̄/L̄_i, with L̄_i its moving mean and L̄ the average of both means. At step
+    k = 0, 1, … the means move by ``s / (1 + k)`` towards the present losses, before use and in
+    training mode only; they start at the first losses and carry no gradient.
+
+    Parameters
+    ----------
+    weight : float or Tensor of shape (n_members,)
+        Weight of the penalty; below zero it is rewarded.
+    balance : {"ema", "cumulative"} or None, default=None
+        "ema" moves with s = `smoothing`, "cumulative" with s = 1 (the plain mean of all steps).
+    smoothing : float, default=0.15
+        s, in (0, 1].
+
+    Attributes
+    ----------
+    means : Tensor of shape (..., 2)
+        Moving means of the sizes of the task loss and the penalty.
+    n_steps : Tensor of shape ()
+        Training steps seen.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of its range.
+
+    References
+    ----------
+    "Optimizing the performance of text classification models by improving the isotropy of the
+    embeddings using a joint loss function", equations 2 and 3.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isoadapt.losses import JointLoss
+    >>> JointLoss(weight=2.0)(torch.tensor(1.0), torch.tensor(3.0))
+    tensor(7.)
+    >>> JointLoss(weight=1.0, balance="ema")(torch.tensor(1.0), torch.tensor(3.0))
+    tensor(4.)
+    """
+
+    means: Tensor
+    n_steps: Tensor
+    weight: Tensor
+
+    def __init__(
+        self, weight: float | Tensor, balance: str | None = None, smoothing: float = 0.15
+    ) -> None:
+        super().__init__()
+        if balance not in ("ema", "cumulative", None):
+            raise ValueError(f"balance={balance!r} must be 'ema', 'cumulative' or None")
+        if not 0 < smoothing <= 1:
+            raise ValueError(f"smoothing={smoothing!r} must lie in (0, 1]")
+        self.balance = balance
+        self.smoothing = 1.0 if balance == "cumulative" else smoothing
+        self.register_buffer("weight", torch.as_tensor(weight, dtype=torch.float32))
+        self.register_buffer("means", torch.zeros(2))
+        self.register_buffer("n_steps", torch.zeros((), dtype=torch.long))
+
+    def forward(self, task_loss: Tensor, penalty: Tensor) -> Tensor:
+        """Join the two losses.
+
+        Parameters
+        ----------
+        task_loss : Tensor of shape (...)
+            One loss for each member.
+        penalty : Tensor of shape (...)
+            One penalty for each member.
+
+        Returns
+        -------
+        Tensor of shape (...)
+            One joint loss for each member.
+        """
+        if self.balance is None:
+            return task_loss + self.weight * penalty
+        losses = torch.stack([task_loss, penalty], -1)
+        if self.training:
+            self._track(losses.detach().abs())
+        means = self.means.clamp(min=_FLOOR)
+        task_loss, penalty = (losses * (means.mean(-1, keepdim=True) / means)).unbind(-1)
+        return task_loss + self.weight * penalty
+
+    @torch.no_grad()
+    def _track(self, sizes: Tensor) -> None:
+        step = self.smoothing / (1 + self.n_steps)
+        self.means = self.means.lerp(sizes, torch.where(self.n_steps == 0, 1.0, step))
+        self.n_steps += 1

@@ -1,0 +1,160 @@
+"""Whitening, and whitening that no head can notice."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import make_blobs
+from sklearn.decomposition import PCA
+
+from isoadapt import LinearHead, LogitPreservingWhitening, Whitening
+from isoadapt.metrics import isoscore
+
+
+@pytest.fixture(scope="module")
+def cone():
+    rng = np.random.default_rng(0)
+    scales = np.r_[30.0, np.geomspace(3, 0.01, 23)]
+    return rng.normal(size=(600, 24)) * scales @ np.linalg.qr(rng.normal(size=(24, 24)))[0] + 4
+
+
+def make_head(d, n_classes, seed=0):
+    rng = np.random.default_rng(seed)
+    return LinearHead(rng.normal(size=(n_classes, d)), rng.normal(size=n_classes), range(n_classes))
+
+
+class TestWhitening:
+    def test_pca_equals_scikit_learn(self, cone):
+        ours = Whitening("pca").fit_transform(cone)
+        theirs = PCA(whiten=True, svd_solver="full").fit_transform(cone)
+        signs = np.sign((ours * theirs).sum(axis=0))
+        np.testing.assert_allclose(ours * signs, theirs, atol=1e-8)
+
+    @pytest.mark.parametrize("method", ["zca", "pca"])
+    def test_covariance_becomes_the_identity(self, cone, method):
+        Z = Whitening(method).fit_transform(cone)
+        np.testing.assert_allclose(np.cov(Z.T), np.eye(24), atol=1e-8)
+        np.testing.assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
+
+    def test_zca_is_the_closest_of_all_whitenings(self, cone):
+        zca, pca = (Whitening(method).fit_transform(cone) for method in ("zca", "pca"))
+        centred = cone - cone.mean(axis=0)
+        assert ((zca - centred) ** 2).sum() < ((pca - centred) ** 2).sum()
+
+    def test_strength_raises_eigenvalues_to_a_power(self, cone):
+        Z = Whitening(strength=0.5).fit_transform(cone)
+        expected = np.sqrt(np.linalg.eigvalsh(np.cov(cone.T)))
+        np.testing.assert_allclose(np.linalg.eigvalsh(np.cov(Z.T)), expected, rtol=1e-6)
+        centred = Whitening(strength=0.0).fit_transform(cone)
+        np.testing.assert_allclose(centred, cone - cone.mean(axis=0), atol=1e-9)
+
+    def test_full_shrinkage_only_scales(self, cone):
+        matrix, _ = Whitening(shrinkage=1.0).fit(cone).to_affine()
+        np.testing.assert_allclose(matrix, np.eye(24) * matrix[0, 0], atol=1e-9)
+
+    def test_components(self, cone):
+        assert Whitening("pca", n_components=5).fit_transform(cone).shape == (600, 5)
+        Z = Whitening("zca", n_components=5).fit_transform(cone)
+        assert Z.shape == (600, 24)
+        assert np.linalg.matrix_rank(Z) == 5
+        with pytest.raises(ValueError, match="n_components=25 is more than n_features=24"):
+            Whitening(n_components=25).fit(cone)
+
+    def test_unseen_rows_do_not_explode_when_rows_are_few(self):
+        rng = np.random.default_rng(0)
+        Z = Whitening().fit(rng.normal(size=(20, 64))).transform(rng.normal(size=(100, 64)))
+        assert np.abs(Z).max() < 20
+
+    def test_weights_are_frequencies(self, cone):
+        weights = np.random.default_rng(0).integers(0, 4, 600)
+        weighted = Whitening().fit(cone, sample_weight=weights)
+        repeated = Whitening().fit(np.repeat(cone, weights, axis=0))
+        np.testing.assert_allclose(weighted.to_affine()[0], repeated.to_affine()[0], atol=1e-7)
+
+    def test_head_training(self, cone):
+        y = (cone[:, 0] > np.median(cone[:, 0])).astype(int)
+        refit = Whitening(head="logistic").fit(cone, y)
+        frozen = Whitening(head=refit.head_, head_training="frozen").fit(cone)
+        assert frozen.head_ is refit.head_
+        assert refit.score(cone, y) > 0.9
+        np.testing.assert_array_equal(frozen.predict(cone), refit.predict(cone))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 599), max_size=5), st.sampled_from(["whiten", "preserve"]))
+def test_partial_fit_in_any_chunks_equals_fit(cuts, kind):
+    X, _ = make_blobs(600, n_features=5, random_state=0)
+    head = make_head(5, 2)
+    adapter = Whitening if kind == "whiten" else lambda: LogitPreservingWhitening(head=head)
+    chunked = adapter()
+    chunks = [chunk for chunk in np.split(X, sorted(set(cuts))) if len(chunk) > 1]
+    for chunk in chunks:
+        chunked.partial_fit(chunk)
+    whole = adapter().fit(np.concatenate(chunks))
+    for ours, theirs in zip(chunked.to_affine(), whole.to_affine(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-7)
+
+
+def test_partial_fit_is_absent_where_a_head_must_see_all_rows():
+    assert not hasattr(LogitPreservingWhitening(), "partial_fit")
+    assert not hasattr(Whitening(head="logistic"), "partial_fit")
+    assert hasattr(Whitening(), "partial_fit")
+
+
+class TestLogitPreservingWhitening:
+    @pytest.mark.parametrize("n_classes", [2, 3, 10])
+    def test_every_logit_stays_on_any_row(self, cone, n_classes):
+        head = make_head(24, n_classes)
+        adapter = LogitPreservingWhitening(head=head).fit(cone)
+        rows = np.random.default_rng(1).normal(size=(500, 24)) * 50
+        logits = head.outputs(rows)
+        scale = np.abs(logits).max()
+        np.testing.assert_allclose(
+            head.outputs(adapter.transform(rows)) / scale, logits / scale, atol=1e-12
+        )
+        np.testing.assert_array_equal(adapter.predict(rows), head.predict(rows))
+
+    def test_differences_keep_probabilities_and_free_a_direction(self, cone):
+        head = make_head(24, 3)
+        kept = LogitPreservingWhitening(head=head, shrinkage=0.0).fit(cone)
+        freed = LogitPreservingWhitening(head=head, shrinkage=0.0, preserve="differences").fit(cone)
+        np.testing.assert_allclose(freed.predict_proba(cone), head.predict_proba(cone), atol=1e-9)
+        assert np.abs(head.outputs(freed.transform(cone)) - head.outputs(cone)).max() > 1e-3
+        assert isoscore(freed.transform(cone)) > isoscore(kept.transform(cone))
+
+    def test_reaches_the_best_isoscore_that_the_logits_allow(self, cone):
+        head = make_head(24, 2)
+        adapter = LogitPreservingWhitening(head=head, shrinkage=0.0).fit(cone)
+        seen = np.linalg.svd(head.coef_, full_matrices=False)[2]
+        cov = np.cov((cone @ seen.T).T)
+        ratio = np.trace(cov) ** 2 / (cov**2).sum()
+        best = (ratio + 24 - 2 - 1) / 23
+        assert isoscore(adapter.transform(cone)) == pytest.approx(best, abs=1e-9)
+
+    @pytest.mark.parametrize("strength", [0.3, 0.7])
+    def test_scale_of_the_free_directions_is_the_maximiser(self, cone, strength):
+        head = make_head(24, 2)
+        adapter = LogitPreservingWhitening(head=head, strength=strength, shrinkage=0.1).fit(cone)
+        seen = np.linalg.svd(head.coef_, full_matrices=False)[2]
+        Z = adapter.transform(cone) - cone.mean(axis=0)
+        fixed = Z @ seen.T @ seen
+        scores = [isoscore(fixed + factor * (Z - fixed)) for factor in (0.99, 1.0, 1.01)]
+        assert max(scores) == scores[1]
+
+    def test_full_rank_head_leaves_nothing_to_change(self, cone):
+        matrix, offset = LogitPreservingWhitening(head=make_head(24, 30)).fit(cone).to_affine()
+        np.testing.assert_allclose(matrix, np.eye(24), atol=1e-9)
+        np.testing.assert_allclose(offset, 0, atol=1e-9)
+
+    def test_keeps_the_mean_and_comes_after_any_linear_adapter(self, cone):
+        head = make_head(24, 2)
+        first = Whitening(strength=0.4).fit(cone)
+        adapter = LogitPreservingWhitening(head=head).fit(first.transform(cone))
+        Z = adapter.transform(first.transform(cone))
+        np.testing.assert_allclose(Z.mean(axis=0), first.transform(cone).mean(axis=0), atol=1e-8)
+        np.testing.assert_allclose(head.outputs(Z), head.outputs(first.transform(cone)), atol=1e-8)
+
+    def test_differences_need_a_classifier(self, cone):
+        head = LinearHead(np.eye(1, 24), [0.0])
+        with pytest.raises(ValueError, match="preserve='differences' needs a classifier"):
+            LogitPreservingWhitening(head=head, preserve="differences").fit(cone)

@@ -1,0 +1,203 @@
+"""One sweep over all adapters: scikit-learn's contract, and ours."""
+
+import pickle
+from io import BytesIO
+
+import joblib
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import make_blobs
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.utils import estimator_checks
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from isoadapt import IsotropyLayer, LinearHead, LogitPreservingWhitening, Whitening
+
+ADAPTERS = [
+    IsotropyLayer(max_epochs=3),
+    IsotropyLayer(head="ridge", max_epochs=3),
+    IsotropyLayer(head=None, max_epochs=3),
+    IsotropyLayer(network="mlp", max_epochs=3),
+    IsotropyLayer(head_training="joint", coordinates="raw", balance=None, max_epochs=3),
+    IsotropyLayer(head_training="alternating", balance="cumulative", max_epochs=3),
+    IsotropyLayer(solver="exact"),
+    IsotropyLayer(head="ridge", solver="exact"),
+    IsotropyLayer(head=None, solver="exact"),
+    Whitening(),
+    Whitening("pca", n_components=2, shrinkage=0.1, strength=0.5),
+    Whitening(head="logistic"),
+    Whitening(head="logistic", head_training="frozen"),
+    Whitening(head="ridge"),
+    LogitPreservingWhitening(),
+    LogitPreservingWhitening(head="ridge"),
+    LogitPreservingWhitening(preserve="differences", strength=0.5),
+]
+
+
+@parametrize_with_checks(ADAPTERS)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        estimator_checks.check_set_output_transform,
+        estimator_checks.check_set_output_transform_pandas,
+        estimator_checks.check_set_output_transform_polars,
+        estimator_checks.check_global_output_transform_pandas,
+        estimator_checks.check_global_set_output_transform_polars,
+        estimator_checks.check_dataframe_column_names_consistency,
+        estimator_checks.check_transformer_get_feature_names_out,
+        estimator_checks.check_transformer_get_feature_names_out_pandas,
+        estimator_checks.check_param_validation,
+    ],
+    ids=lambda check: check.__name__,
+)
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=repr)
+def test_scikit_learn_checks_not_handed_out(adapter, check):
+    check(type(adapter).__name__, clone(adapter))
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    X, y = make_blobs(200, n_features=6, centers=3, cluster_std=4.0, random_state=0)
+    return X * [20, 3, 1, 1, 0.3, 0.1] + 5, y
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=repr)
+class TestEveryAdapter:
+    def test_round_trip_through_joblib(self, adapter, blobs, tmp_path):
+        X, y = blobs
+        fitted = clone(adapter).set_params(**_seed(adapter)).fit(X, y)
+        joblib.dump(fitted, tmp_path / "adapter.joblib")
+        loaded = joblib.load(tmp_path / "adapter.joblib")
+        np.testing.assert_array_equal(loaded.transform(X), fitted.transform(X))
+
+    def test_affine_map_is_the_transform(self, adapter, blobs):
+        X, y = blobs
+        if getattr(adapter, "network", "linear") == "mlp":
+            assert not hasattr(adapter, "to_affine")
+            assert not hasattr(adapter, "inverse_transform")
+            return
+        fitted = clone(adapter).fit(X, y)
+        matrix, offset = fitted.to_affine()
+        assert matrix.dtype == offset.dtype == np.float64
+        np.testing.assert_allclose(fitted.transform(X), X @ matrix.T + offset, rtol=1e-9, atol=1e-9)
+
+    def test_inverse_undoes_the_transform(self, adapter, blobs):
+        X, y = blobs
+        if not hasattr(adapter, "inverse_transform") or getattr(adapter, "n_components", None):
+            pytest.skip("not invertible: a hidden layer, or components are dropped")
+        fitted = clone(adapter).fit(X, y)
+        np.testing.assert_allclose(fitted.inverse_transform(fitted.transform(X)), X, atol=1e-6)
+
+    def test_float32_in_float32_out_computed_in_float64(self, adapter, blobs):
+        X, y = (X32 := blobs[0].astype(np.float32)).astype(np.float64), blobs[1]
+        fitted = clone(adapter).fit(X, y)
+        Z = fitted.transform(X32)
+        assert Z.dtype == np.float32
+        np.testing.assert_array_equal(Z, fitted.transform(X).astype(np.float32))
+
+    def test_same_seed_same_fit_and_global_generators_untouched(self, adapter, blobs):
+        import random
+
+        import torch
+
+        X, y = blobs
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
+        before = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
+        first = clone(adapter).set_params(**_seed(adapter)).fit(X, y).transform(X)
+        assert random.getstate() == before[0]
+        assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
+        assert torch.equal(torch.get_rng_state(), before[2])
+        second = clone(adapter).set_params(**_seed(adapter)).fit(X, y).transform(X)
+        np.testing.assert_array_equal(first, second)
+
+    def test_frozen_head_survives_clone_and_is_not_changed(self, adapter, blobs):
+        if adapter.head is None:
+            pytest.skip("no head")
+        X, y = blobs
+        model = (Ridge() if adapter.head == "ridge" else LogisticRegression(max_iter=5000)).fit(
+            X, y
+        )
+        head = LinearHead.from_estimator(model)
+        coef = head.coef_.copy()
+        cloned = clone(clone(adapter).set_params(head=head))
+        assert cloned.head is head
+        cloned.fit(X, y)
+        np.testing.assert_array_equal(head.coef_, coef)
+        wrapped = clone(adapter).set_params(head=FrozenEstimator(model), **_seed(adapter)).fit(X, y)
+        plain = clone(adapter).set_params(head=head, **_seed(adapter)).fit(X, y)
+        np.testing.assert_allclose(wrapped.predict(X), plain.predict(X))
+
+    def test_bad_input_is_refused_by_name(self, adapter, blobs):
+        X, y = blobs
+        cases = [
+            (np.where(np.arange(6) == 2, np.nan, X), "NaN"),
+            (np.where(np.arange(6) == 2, np.inf, X), "infinity"),
+            (X[:1], "1 sample"),
+            (X[:, :1], r"1 feature\(s\)"),
+            (np.full_like(X, 3.0), "X is constant: all 200 rows are equal"),
+            (np.where(np.arange(6) == 2, 7.0, X), r"1 constant column\(s\): \[2\]"),
+            (X.astype(str).astype(object) + "a", "could not convert string"),
+        ]
+        for bad, message in cases:
+            with pytest.raises(ValueError, match=message):
+                clone(adapter).fit(bad, y[: len(bad)])
+        if adapter._head_kind() == "classifier":
+            narrow = LinearHead(np.eye(3, 5), np.zeros(3), [0, 1, 2])
+            with pytest.raises(ValueError, match="X has 6 features, but the head expects 5"):
+                clone(adapter).set_params(head=narrow).fit(X, y)
+
+    def test_failed_fit_leaves_the_estimator_as_it_was(self, adapter, blobs):
+        X, y = blobs
+        fitted = clone(adapter).fit(X, y)
+        before = fitted.transform(X)
+        with pytest.raises(ValueError, match="constant"):
+            fitted.fit(np.ones_like(X), y)
+        np.testing.assert_array_equal(fitted.transform(X), before)
+
+    def test_few_rows_wide_matrices_and_two_features(self, adapter):
+        rng = np.random.default_rng(0)
+        for n, d in ((12, 40), (30, 2), (31, 7)):
+            X, y = rng.normal(size=(n, d)), np.arange(n) % 2
+            Z = clone(adapter).fit(X, y).transform(rng.normal(size=(20, d)))
+            assert np.isfinite(Z).all()
+            assert np.abs(Z).max() < 1e4
+
+    def test_dataframes_give_what_arrays_give(self, adapter, blobs):
+        X, y = blobs
+        names = [f"e{i}" for i in range(6)]
+        plain = clone(adapter).set_params(**_seed(adapter)).fit(X, y).transform(X)
+        for frame in (pd.DataFrame(X, columns=names), pl.DataFrame(X, schema=names)):
+            fitted = clone(adapter).set_params(**_seed(adapter)).fit(frame, y)
+            np.testing.assert_array_equal(fitted.transform(frame), plain)
+            assert list(fitted.feature_names_in_) == names
+
+
+def test_linear_pickle_is_no_larger_than_its_matrix():
+    d = 384
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(800, d))
+    y = (X[:, 0] > 0).astype(int)
+    head = LinearHead(np.eye(2, d), [0.0, 0.0], [0, 1])
+    for adapter in (
+        IsotropyLayer(head=head, max_epochs=2),
+        IsotropyLayer(head=head, solver="exact"),
+        LogitPreservingWhitening(head=head),
+        Whitening(),
+    ):
+        adapter.fit(X, y)
+        buffer = BytesIO()
+        joblib.dump(adapter, buffer)
+        moments = len(pickle.dumps(getattr(adapter, "moments_", None)))
+        assert buffer.tell() <= 8 * d * d + 32_768 + moments, adapter
+
+
+def _seed(adapter):
+    return {"random_state": 0} if "random_state" in adapter.get_params() else {}
