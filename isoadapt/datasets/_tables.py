@@ -1,0 +1,187 @@
+"""Texts and labels from tab- or comma-separated files."""
+
+import codecs
+import csv
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_PAIR = ("sentence1", "sentence2")
+_SINGLE = "sentence"
+_LABEL = "label"
+
+Row = tuple[int, list[str]]  # number of the line it ends on, and its fields
+Texts = list[str] | list[tuple[str, str]]
+
+
+def load_table(
+    path: str | os.PathLike[str],
+    *,
+    text: str | tuple[str, str] | list[str] | None = None,
+    label: str | None = _LABEL,
+) -> tuple[Texts, NDArray[Any] | None]:
+    """Read texts and labels from a TSV or CSV file with a header line.
+
+    The file is UTF-8. In a ``.tsv`` file, as those of GLUE, a quotation mark is an ordinary
+    character; in a ``.csv`` file it quotes fields that hold commas or line breaks.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file, named ``*.tsv`` or ``*.csv``.
+    text : str or pair of str, default=None
+        Column of the texts, or the two columns of pairs. None: "sentence1" and "sentence2" if
+        the file has both, else "sentence", else the only column besides the labels.
+    label : str or None, default="label"
+        Column of the labels. A file without a column "label" is read as one without labels; any
+        other name must be there. None: no labels are read.
+
+    Returns
+    -------
+    texts : list of str, or of 2-tuples of str
+        One for each row.
+    labels : ndarray of shape (n,), or None
+        Of int64 if all labels are integers, float64 if all are numbers, else str.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is of another kind, not UTF-8, empty or without rows, if a row has too few or
+        too many fields or no label, or if a column is missing or cannot be told.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from isoadapt.datasets import load_table
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "train.tsv"
+    ...     _ = file.write_text("sentence\\tlabel\\nHe sings.\\t1\\nHim sings.\\t0\\n")
+    ...     load_table(file)
+    (['He sings.', 'Him sings.'], array([1, 0]))
+    """
+    path = Path(path).expanduser()
+    rows = list(_rows(path))
+    if not rows:
+        raise ValueError(f"{path} is empty; a header line and at least one row are needed")
+    header, table = rows[0][1], rows[1:]
+    if not table:
+        raise ValueError(f"{path} holds a header line only; at least one row is needed")
+    text_at, label_at = _columns(path, header, text, label)
+    _check_widths(path, header, table)
+    columns = [[fields[i] for _, fields in table] for i in text_at]
+    texts: Texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+    return texts, None if label_at is None else _labels(path, table, label_at)
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    """Read the rows that are not blank."""
+    suffix = path.suffix.lower()
+    if suffix not in (".tsv", ".csv"):
+        raise ValueError(
+            f"path={str(path)!r} ends in {suffix!r}; tables are read from .tsv and .csv files, "
+            "UTF-8: convert it"
+        )
+    if not path.is_file():
+        raise FileNotFoundError(f"path={str(path)!r} is no file; check the name")
+    lines = _decoded(path)
+    if suffix == ".tsv":
+        for number, line in enumerate(lines, start=1):
+            if line != "\n":
+                yield number, line.removesuffix("\n").split("\t")
+        return
+    reader = csv.reader(lines, strict=True)
+    try:
+        for fields in reader:
+            if fields:
+                yield reader.line_num, fields
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}, line {reader.line_num}: {error}; check the quotation marks, or save it as "
+            ".tsv, which has no quoting"
+        ) from error
+
+
+def _decoded(path: Path) -> io.StringIO:
+    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    try:
+        return io.StringIO(data.decode("utf-8"), newline=None)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as "
+            "UTF-8"
+        ) from error
+
+
+def _columns(
+    path: Path, header: list[str], text: Any, label: str | None
+) -> tuple[list[int], int | None]:
+    """Find the columns of the texts and of the labels."""
+    if len(set(header)) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise ValueError(f"{path} has two columns named {twice!r}; rename one")
+    if label is not None and label not in header and label != _LABEL:
+        raise ValueError(f"label={label!r} is no column of {path}; it has {_list(header)}")
+    label_at = header.index(label) if label in header else None
+    if text is None:
+        return _guess(path, header, label), label_at
+    names = [text] if isinstance(text, str) else list(text)
+    if len(names) not in (1, 2):
+        raise ValueError(f"text={text!r} names {len(names)} columns; one, or two for pairs")
+    for name in names:
+        if name not in header:
+            raise ValueError(
+                f"text={text!r}: {name!r} is no column of {path}; it has {_list(header)}"
+            )
+    return [header.index(name) for name in names], label_at
+
+
+def _guess(path: Path, header: list[str], label: str | None) -> list[int]:
+    if set(_PAIR) <= set(header):
+        return [header.index(name) for name in _PAIR]
+    if _SINGLE in header:
+        return [header.index(_SINGLE)]
+    others = [i for i, name in enumerate(header) if name not in (label, _LABEL)]
+    if len(others) == 1:
+        return others
+    raise ValueError(
+        f"{path} has the columns {_list(header)}; which hold the texts? Pass text=, one name or "
+        "two for pairs"
+    )
+
+
+def _check_widths(path: Path, header: list[str], table: list[Row]) -> None:
+    for number, fields in table:
+        if len(fields) != len(header):
+            raise ValueError(
+                f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)} "
+                f"({_list(header)}); mend that line"
+            )
+
+
+def _labels(path: Path, table: list[Row], at: int) -> NDArray[Any]:
+    """Read labels as integers if all are, else as numbers if all are, else as they stand."""
+    for number, fields in table:
+        if not fields[at].strip():
+            raise ValueError(
+                f"{path}, line {number}: the label is empty; fill it in or drop the row"
+            )
+    values = [fields[at] for _, fields in table]
+    for dtype in (np.int64, np.float64):
+        try:
+            return np.array([dtype(value) for value in values])
+        except (ValueError, OverflowError):
+            continue
+    return np.array(values)
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(map(repr, names))

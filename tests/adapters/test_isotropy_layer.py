@@ -1,0 +1,308 @@
+"""The Isotropy Layer under both solvers."""
+
+import threading
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import approx_fprime
+from sklearn.datasets import make_classification, make_regression
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV
+
+from isoadapt import IsotropyLayer, LinearHead
+from isoadapt.adapters import _minibatch
+from isoadapt.adapters._exact import _Problem
+from isoadapt.adapters._network import LinearNetwork, MLPNetwork
+from isoadapt.metrics import isoscore
+
+
+@pytest.fixture(scope="module")
+def cone():
+    """Embeddings of which the first direction holds nearly all, and a head that reads them."""
+    X, y = make_classification(
+        1200, 16, n_informative=6, n_redundant=0, class_sep=1.0, random_state=0
+    )
+    rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0]
+    X = (X * np.geomspace(1, 0.03, 16)) @ rotation + np.outer(y * 6.0, rotation[0])
+    model = LogisticRegression(max_iter=5000).fit(X[:600], y[:600])
+    return X, y, LinearHead.from_estimator(model)
+
+
+class TestMiniBatch:
+    def test_raises_isotropy_and_keeps_the_task(self, cone):
+        X, y, head = cone
+        layer = IsotropyLayer(head=head, random_state=0).fit(X[:600], y[:600])
+        assert isoscore(layer.transform(X[600:])) > 4 * isoscore(X[600:])
+        assert layer.score(X[600:], y[600:]) > head.score(X[600:], y[600:]) - 0.02
+
+    def test_no_penalty_is_the_control(self, cone):
+        X, y, head = cone
+        control = IsotropyLayer(head=head, alpha=1.0, random_state=0).fit(X, y)
+        trained = IsotropyLayer(head=head, random_state=0).fit(X, y)
+        assert log_loss(y, control.predict_proba(X)) < log_loss(y, head.predict_proba(X))
+        assert isoscore(control.transform(X)) < isoscore(trained.transform(X)) / 3
+
+    def test_without_a_head_it_whitens(self, cone):
+        X, _, _ = cone
+        layer = IsotropyLayer(head=None, random_state=0, lr=3e-3, max_epochs=60).fit(X)
+        assert layer.score(X) > 0.7 > 0.3 > isoscore(X)
+        assert not hasattr(layer, "predict")
+
+    def test_starts_as_the_identity(self, cone):
+        X, y, head = cone
+        for network in ("linear", "mlp"):
+            layer = IsotropyLayer(
+                head=head, network=network, lr=1e-12, max_epochs=1, random_state=0
+            ).fit(X, y)
+            np.testing.assert_allclose(layer.transform(X), X, atol=1e-5)
+
+    def test_history_and_choice(self, cone):
+        X, y, head = cone
+        layer = IsotropyLayer(head=head, max_epochs=6, random_state=0).fit(X, y)
+        assert layer.n_iter_ == len(layer.history_) == 6
+        assert [row["epoch"] for row in layer.history_] == [1, 2, 3, 4, 5, 6]
+        assert layer.history_[-1]["train_loss"] < layer.history_[0]["train_loss"]
+        chosen = layer.history_[layer.best_epoch_ - 1]
+        best = max(row["valid_score"] for row in layer.history_)
+        error = np.sqrt(best * (1 - best) / 360)
+        assert chosen["valid_score"] >= best - 1.3 * error
+        in_reach = [r for r in layer.history_ if r["valid_score"] >= best - 0.7 * error]
+        assert chosen["valid_cost"] <= min(row["valid_cost"] for row in in_reach)
+
+    def test_patience_stops(self, cone):
+        X, y, head = cone
+        layer = IsotropyLayer(head=head, alpha=1.0, patience=2, max_epochs=50, random_state=0).fit(
+            X, y
+        )
+        assert layer.n_iter_ == layer.best_epoch_ + 2 < 50
+
+    def test_no_validation_keeps_the_last_epoch(self, cone):
+        X, y, head = cone
+        for fraction in (None, 0.0):
+            layer = IsotropyLayer(
+                head=head, validation_fraction=fraction, max_epochs=3, random_state=0
+            ).fit(X, y)
+            assert layer.best_epoch_ == layer.n_iter_ == 3
+            assert "valid_score" not in layer.history_[0]
+
+    @pytest.mark.parametrize("scoring", ["matthews_corrcoef", "neg_log_loss", "roc_auc"])
+    def test_scoring_is_the_metric_of_the_choice(self, cone, scoring):
+        X, y, head = cone
+        layer = IsotropyLayer(head=head, scoring=scoring, max_epochs=2, random_state=0).fit(X, y)
+        scores = [row["valid_score"] for row in layer.history_]
+        assert all((score < 0) == (scoring == "neg_log_loss") for score in scores)
+
+    @pytest.mark.parametrize("head_training", ["joint", "alternating"])
+    @pytest.mark.parametrize("coordinates", ["whitened", "raw"])
+    def test_trained_heads_differ_and_read_the_adapted_embeddings(
+        self, cone, head_training, coordinates
+    ):
+        X, y, head = cone
+        layer = IsotropyLayer(
+            head=head,
+            head_training=head_training,
+            coordinates=coordinates,
+            max_epochs=4,
+            random_state=0,
+        ).fit(X, y)
+        assert np.abs(layer.head_.coef_ - head.coef_).max() > 1e-4
+        np.testing.assert_allclose(
+            layer.predict_proba(X), layer.head_.predict_proba(layer.transform(X))
+        )
+        assert layer.score(X, y) > 0.8
+
+    def test_alternating_trains_one_part_an_epoch(self, cone):
+        X, y, head = cone
+        layer = IsotropyLayer(
+            head=head, head_training="alternating", max_epochs=1, random_state=0
+        ).fit(X, y)
+        np.testing.assert_allclose(layer.head_.coef_, head.coef_, atol=1e-6)
+
+    def test_regression(self):
+        X, y = make_regression(400, 8, n_informative=8, noise=5.0, random_state=0)
+        y /= y.std()
+        X[:, 0] *= 30
+        layer = IsotropyLayer(head="ridge", lr=0.03, random_state=0).fit(X, y)
+        assert layer.score(X, y) > 0.9
+        assert isoscore(layer.transform(X)) > 5 * isoscore(X)
+
+    def test_regression_with_several_outputs(self):
+        X, y = make_regression(300, 8, n_informative=8, n_targets=3, random_state=0)
+        y /= y.std()
+        for solver in ("minibatch", "exact"):
+            layer = IsotropyLayer(head="ridge", solver=solver, random_state=0).fit(X, y)
+            assert layer.predict(X).shape == (300, 3)
+            assert layer.score(X, y) > 0.9
+        with pytest.raises(ValueError, match=r"y has 1 column\(s\), but the head has 3"):
+            IsotropyLayer(head=layer.head_).fit(X, y[:, 0])
+
+    def test_rare_classes_and_a_class_of_one(self, cone):
+        X, _, _ = cone
+        y = np.zeros(len(X), dtype=int)
+        y[0], y[1:3] = 2, 1
+        layer = IsotropyLayer(max_epochs=2, random_state=0).fit(X, y)
+        assert list(layer.classes_) == [0, 1, 2]
+
+    def test_labels_unknown_to_the_head(self, cone):
+        X, y, head = cone
+        with pytest.raises(
+            ValueError, match=r"labels unknown to the head: \[2\]; it knows \[0, 1\]"
+        ):
+            IsotropyLayer(head=head).fit(X, np.where(np.arange(len(y)) < 3, 2, y))
+
+    def test_divergence_is_an_error(self, cone):
+        X, y, head = cone
+        with pytest.raises(ValueError, match=r"training diverged with lr=1e\+30"):
+            IsotropyLayer(head=head, lr=1e30, validation_fraction=None, random_state=0).fit(X, y)
+
+    def test_interrupt_leaves_an_unfitted_estimator(self, cone, monkeypatch):
+        X, y, head = cone
+        layer = IsotropyLayer(head=head, random_state=0)
+
+        def interrupt(self, net, **kwargs):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(_minibatch.Selection, "on_epoch_end", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            layer.fit(X, y)
+        assert not hasattr(layer, "map_")
+        assert not hasattr(layer, "history_")
+
+    def test_a_device_that_is_not_there(self, cone):
+        X, y, head = cone
+        with pytest.raises(ValueError, match="device='nowhere' cannot be used"):
+            IsotropyLayer(head=head, device="nowhere").fit(X, y)
+
+    def test_grid_search_is_the_same_for_any_number_of_jobs(self, cone):
+        X, y, head = cone
+        layer = IsotropyLayer(head=head, max_epochs=3, random_state=0)
+        scores = []
+        for n_jobs in (1, 2):
+            search = GridSearchCV(layer, {"alpha": [0.1, 0.9]}, cv=2, n_jobs=n_jobs).fit(X, y)
+            scores.append(search.cv_results_["mean_test_score"])
+        np.testing.assert_array_equal(*scores)
+
+    def test_members_train_as_if_alone(self):
+        """One loss for each member, summed: no member's gradient depends on another."""
+        from isoadapt.adapters._maps import Affine
+        from isoadapt.losses import IsoScoreLoss, JointLoss
+
+        generator = torch.Generator().manual_seed(0)
+        X = torch.randn(32, 5, generator=generator)
+        start = Affine(np.eye(5), np.zeros(5))
+        for make in (LinearNetwork, lambda k, s: MLPNetwork(k, s, generator)):
+            together = make(3, start)
+            with torch.no_grad():
+                together.weight += 0.1 * torch.randn(3, 5, 5, generator=generator)
+            losses = IsoScoreLoss()(together(X))
+            JointLoss(torch.tensor([1.0, 2.0, 3.0]))(losses, losses).sum().backward()
+            for member in range(3):
+                weight = together.weight.detach()[member : member + 1].clone().requires_grad_()
+                points = X @ weight.mT
+                loss = IsoScoreLoss()(points)
+                JointLoss(float(member + 1))(loss, loss).sum().backward()
+                torch.testing.assert_close(together.weight.grad[member], weight.grad[0])
+
+
+class TestExact:
+    def test_gradient(self):
+        rng = np.random.default_rng(0)
+        points = rng.normal(size=(50, 6))
+        for targets in (rng.integers(0, 3, 50), rng.normal(size=(50, 3))):
+            problem = _Problem(
+                points,
+                targets,
+                rng.normal(size=(3, 2)),
+                rng.normal(size=3),
+                rng.normal(size=(2, 7)),
+                np.cov(points.T),
+                weight=5.0,
+                ridge=0.3,
+            )
+            at = rng.normal(size=14)
+            numeric = approx_fprime(at, lambda flat, p=problem: p(flat)[0], 1e-7)
+            np.testing.assert_allclose(problem(at)[1], numeric, rtol=1e-4, atol=1e-5)
+
+    def test_beats_every_layer_that_gradient_descent_finds(self, cone):
+        """The objective at the solution is a lower bound for linear layers near it."""
+        X, y, head = cone
+        layer = IsotropyLayer(head=head, solver="exact").fit(X, y)
+        assert layer.n_iter_ >= 1
+        losses = [row["loss"] for row in layer.history_]
+        assert losses[-1] < losses[0]
+        assert all(late <= early + 1e-9 for early, late in pairwise(losses))
+        assert isoscore(layer.transform(X)) > 0.8
+
+    def test_ridge_holds_what_the_head_sees(self, cone):
+        X, y, head = cone
+        changes = []
+        for ridge in (1e-3, 1e-1, 1e3):
+            layer = IsotropyLayer(head=head, solver="exact", ridge=ridge).fit(X, y)
+            outputs = head.outputs(layer.transform(X))
+            changes.append(np.abs(outputs - head.outputs(X)).mean())
+        assert changes[0] > changes[1] > changes[2]
+        assert changes[2] < 1e-3
+
+    @pytest.mark.parametrize("alpha", [1e-6, 0.01, 0.5, 0.99])
+    def test_alpha_hardly_matters(self, cone, alpha):
+        X, y, head = cone
+        layer = IsotropyLayer(head=head, solver="exact", alpha=alpha).fit(X, y)
+        assert isoscore(layer.transform(X)) > 0.8
+        assert np.abs(layer.transform(X)).max() < 1e3
+
+    def test_no_penalty_leaves_the_unseen_directions(self, cone):
+        X, y, head = cone
+        layer = IsotropyLayer(head=head, solver="exact", alpha=1.0).fit(X, y)
+        unseen = np.linalg.svd(head.coef_)[2][1:]
+        np.testing.assert_allclose(layer.transform(X) @ unseen.T, X @ unseen.T, atol=1e-8)
+
+    def test_separable_rows_stay_sane(self):
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(300, 60))
+        y = (X[:, 0] > 0).astype(int)
+        head = LinearHead(np.eye(2, 60), [0.0, 0.0], [0, 1])
+        layer = IsotropyLayer(head=head, solver="exact").fit(X, y)
+        assert np.linalg.norm(head.coef_ @ layer.to_affine()[0]) < 100
+
+    def test_uncorrelated_with_what_the_head_sees(self, cone):
+        X, y, head = cone
+        layer = IsotropyLayer(head=head, solver="exact").fit(X, y)
+        basis = np.linalg.svd(head.coef_)[2]
+        rotated = layer.transform(X) @ basis.T
+        cov = np.cov(rotated.T)
+        np.testing.assert_allclose(cov[0, 1:], 0, atol=1e-9)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("network", "mlp"), ("head_training", "joint"), ("head_training", "alternating")],
+    )
+    def test_what_has_no_exact_solution_is_refused(self, cone, name, value):
+        X, y, head = cone
+        with pytest.raises(ValueError, match=f"{name}='{value}' has no exact solution"):
+            IsotropyLayer(head=head, solver="exact", **{name: value}).fit(X, y)
+
+
+def test_head_training_needs_a_head():
+    with pytest.raises(ValueError, match="head_training='joint' needs a head"):
+        IsotropyLayer(head=None, head_training="joint").fit(
+            np.random.default_rng(0).normal(size=(9, 3))
+        )
+
+
+def test_two_fits_at_once_are_the_same_as_one_after_the_other(cone):
+    X, y, head = cone
+    alone = IsotropyLayer(head=head, max_epochs=2, random_state=0).fit(X, y).transform(X)
+    found = {}
+
+    def work(name):
+        layer = IsotropyLayer(head=head, max_epochs=2, random_state=0)
+        found[name] = layer.fit(X, y).transform(X)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(2)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    for result in found.values():
+        np.testing.assert_array_equal(result, alone)

@@ -1,0 +1,137 @@
+"""load_table: GLUE-shaped files in, texts and labels out."""
+
+import csv
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isoadapt.datasets import load_table
+
+ROOT = Path(__file__).parents[2]
+DATA = (ROOT / os.environ.get("ISOADAPT_SHARED", "../shared")).resolve() / "data"
+ROWS = {
+    "mrpc/train": 3668,
+    "mrpc/dev": 408,
+    "mrpc/test": 1725,
+    "cola/train": 8551,
+    "cola/dev": 1043,
+    "rte/train": 2490,
+    "rte/dev": 277,
+    "sst2/train": 20000,
+    "sst2/dev": 872,
+    "sst2_sentence/test": 1821,
+    "stsb/dev": 1500,
+    "wikitext2/sentences": 16969,
+}
+
+
+def write(folder, name, content):
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_single_texts_with_integer_labels(tmp_path):
+    texts, labels = load_table(write(tmp_path, "a.tsv", "sentence\tlabel\nOne.\t1\nTwo.\t0\n"))
+    assert texts == ["One.", "Two."]
+    assert labels.dtype == np.int64
+    assert labels.tolist() == [1, 0]
+
+
+def test_pairs_with_float_labels(tmp_path):
+    content = "sentence1\tsentence2\tlabel\na\tb\t1\nc\td\t2.5\n"
+    texts, labels = load_table(write(tmp_path, "a.tsv", content))
+    assert texts == [("a", "b"), ("c", "d")]
+    assert labels.dtype == np.float64
+    assert labels.tolist() == [1.0, 2.5]
+
+
+def test_other_labels_are_strings(tmp_path):
+    _, labels = load_table(write(tmp_path, "a.tsv", "sentence\tlabel\na\t1\nb\tgood\n"))
+    assert labels.tolist() == ["1", "good"]
+
+
+def test_a_quotation_mark_is_an_ordinary_character_in_tsv(tmp_path):
+    texts, labels = load_table(write(tmp_path, "a.tsv", 'sentence\tlabel\n" he said\t1\nb"\t0\n'))
+    assert texts == ['" he said', 'b"']
+    assert len(labels) == 2
+
+
+def test_a_quotation_mark_quotes_in_csv(tmp_path):
+    texts, _ = load_table(write(tmp_path, "a.csv", 'sentence,label\n"a, ""b""\nc",1\nd,0\n'))
+    assert texts == ['a, "b"\nc', "d"]
+
+
+def test_line_ends_of_windows_and_a_byte_order_mark(tmp_path):
+    texts, labels = load_table(write(tmp_path, "a.tsv", b"\xef\xbb\xbfsentence\tlabel\r\na\t1\r\n"))
+    assert (texts, labels.tolist()) == (["a"], [1])
+
+
+def test_columns_by_name(tmp_path):
+    path = write(tmp_path, "a.csv", "id,question,answer,score\n7,q,a,0.5\n")
+    texts, labels = load_table(path, text=("question", "answer"), label="score")
+    assert (texts, labels.tolist()) == ([("q", "a")], [0.5])
+    assert load_table(path, text="answer") == (["a"], None)
+
+
+def test_the_only_other_column_holds_the_texts(tmp_path):
+    path = write(tmp_path, "a.csv", "label,review\n1,fine\n")
+    assert load_table(path)[0] == ["fine"]
+    assert load_table(path, label=None) == (["fine"], None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        ("a.tsv", "", {}, "is empty"),
+        ("a.tsv", "sentence\tlabel\n", {}, "header line only"),
+        ("a.tsv", "sentence\tlabel\na\t1\nb\n", {}, "line 3: 1 fields, but the header has 2"),
+        ("a.csv", 'sentence,label\n"a\nb",1\nc,1,2\n', {}, "line 4: 3 fields"),
+        ("a.csv", 'sentence,label\n"a,1\n', {}, "line 2: .*quotation marks"),
+        ("a.tsv", b"sentence\tlabel\na\t1\n\xe9t\xe9\t0\n", {}, "line 3: byte 0xe9 is not UTF-8"),
+        ("a.tsv", "sentence\tlabel\na\t1\nb\t\n", {}, "line 3: the label is empty"),
+        ("a.tsv", "sentence\tlabel\na\t1\n", {"label": "gold"}, "'gold' is no column .*'sentence'"),
+        ("a.tsv", "sentence\tlabel\na\t1\n", {"text": "body"}, "'body' is no column .*'sentence'"),
+        ("a.tsv", "sentence\tlabel\na\t1\n", {"text": ["a", "b", "c"]}, "names 3 columns"),
+        ("a.tsv", "x\ty\tlabel\na\tb\t1\n", {}, "which hold the texts"),
+        ("a.tsv", "x\tx\na\tb\n", {}, "two columns named 'x'"),
+        ("a.json", "{}", {}, r"read from \.tsv and \.csv"),
+    ],
+)
+def test_what_is_wrong_and_where(tmp_path, name, content, options, message):
+    with pytest.raises(ValueError, match=message):
+        load_table(write(tmp_path, name, content), **options)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.tsv"):
+        load_table(tmp_path / "none.tsv")
+
+
+FIELD = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1)
+
+
+@given(st.lists(st.tuples(FIELD, st.integers(-(2**63), 2**63 - 1)), min_size=1))
+def test_csv_gives_back_what_was_written(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("table") / "a.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("sentence", "label"), *rows])
+    texts, labels = load_table(path)
+    assert list(zip(texts, labels.tolist(), strict=True)) == rows
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no benchmark data in {DATA}; set ISOADAPT_SHARED")
+@pytest.mark.parametrize("name", ROWS)
+def test_benchmark_files_are_read_whole(name):
+    texts, labels = load_table(DATA / f"{name}.tsv")
+    assert len(texts) == ROWS[name]
+    paired = name.split("/")[0] in {"mrpc", "rte", "stsb"}
+    assert all(isinstance(text, tuple if paired else str) for text in texts)
+    if name.startswith("wikitext2"):
+        assert labels is None
+    else:
+        assert labels.dtype.kind == ("f" if name.startswith("stsb") else "i")
