@@ -1,0 +1,156 @@
+"""Texts and pairs of texts, from whatever container they come in."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ACCEPTED = (
+    "a list, array or Series of str is needed, or pairs: a list of 2-tuples of str, an array of "
+    "shape (n, 2) or a two-column DataFrame"
+)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts to encode: `first` alone, or pairs of `first` and `second`."""
+
+    first: list[str]
+    second: list[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def unique(self) -> tuple["Texts", NDArray[np.int64]]:
+        """Give the distinct inputs in order of appearance.
+
+        Returns
+        -------
+        unique : Texts
+            The distinct inputs.
+        inverse : ndarray of shape (n,)
+            Where among them each input is.
+        """
+        index: dict[Any, int] = {}
+        items: Iterable[Any] = self.first
+        if self.second is not None:
+            items = zip(self.first, self.second, strict=True)
+        inverse = np.fromiter(
+            (index.setdefault(item, len(index)) for item in items), np.int64, len(self)
+        )
+        if self.second is None:
+            return Texts(list(index)), inverse
+        return Texts([pair[0] for pair in index], [pair[1] for pair in index]), inverse
+
+    def lower(self) -> "Texts":
+        """Give the same texts in lower case.
+
+        Returns
+        -------
+        Texts
+            New texts.
+        """
+        second = None if self.second is None else [text.lower() for text in self.second]
+        return Texts([text.lower() for text in self.first], second)
+
+
+def as_texts(X: Any) -> Texts:
+    """Read texts or pairs of texts.
+
+    Parameters
+    ----------
+    X : sequence of str, or of pairs of str
+        List, tuple, 1-D array or Series of str; list of 2-tuples, array of shape (n, 2) or
+        DataFrame with one or two columns.
+
+    Returns
+    -------
+    Texts
+        The same texts as lists.
+
+    Raises
+    ------
+    TypeError
+        If something else came; the message says what and where.
+    ValueError
+        If there is no text.
+    """
+    rows = _rows(X)
+    if not rows:
+        raise ValueError("X holds no text; at least one is needed")
+    if set(map(type, rows)) == {str}:
+        return Texts(rows)
+    if isinstance(rows[0], str):
+        return Texts(
+            [_text(row, f"X[{i}]", ", while X[0] is a text") for i, row in enumerate(rows)]
+        )
+    if not _is_pair(rows[0]):
+        raise TypeError(_complaint(rows[0], "X[0]"))
+    return _pairs(rows)
+
+
+def _rows(X: Any) -> list[Any]:
+    if isinstance(X, str | bytes):
+        raise TypeError(f"X is one {type(X).__name__} ({_short(X)}); pass a list of texts: [text]")
+    shape = getattr(X, "shape", None)
+    if hasattr(X, "columns") and shape is not None and len(shape) == 2:
+        return _frame_rows(X)
+    if shape is not None and not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 2)):
+        raise TypeError(f"X is a {type(X).__name__} of shape {tuple(shape)}; {_ACCEPTED}")
+    for method in ("tolist", "to_list", "to_pylist"):
+        if hasattr(X, method):
+            return getattr(X, method)()
+    if isinstance(X, Sequence):
+        return list(X)
+    raise TypeError(f"X is a {type(X).__name__}; {_ACCEPTED}")
+
+
+def _frame_rows(X: Any) -> list[Any]:
+    width = X.shape[1]
+    if width not in (1, 2):
+        raise TypeError(
+            f"X is a DataFrame with {width} columns ({', '.join(map(str, X.columns))}); choose one "
+            "column of texts, or two for pairs"
+        )
+    if hasattr(X, "iloc"):
+        columns = [X.iloc[:, j].tolist() for j in range(width)]
+    else:
+        columns = [X[:, j].to_list() for j in range(width)]
+    return columns[0] if width == 1 else list(zip(*columns, strict=True))
+
+
+def _pairs(rows: list[Any]) -> Texts:
+    first, second = [], []
+    for i, row in enumerate(rows):
+        if not _is_pair(row):
+            raise TypeError(_complaint(row, f"X[{i}]", ", while X[0] is a pair"))
+        if len(row) != 2:
+            raise TypeError(f"X[{i}] has {len(row)} elements; a pair of texts has 2")
+        first.append(_text(row[0], f"X[{i}][0]"))
+        second.append(_text(row[1], f"X[{i}][1]"))
+    return Texts(first, second)
+
+
+def _is_pair(row: Any) -> bool:
+    return isinstance(row, tuple | list | np.ndarray)
+
+
+def _text(value: Any, where: str, context: str = "") -> str:
+    if not isinstance(value, str):
+        raise TypeError(_complaint(value, where, context))
+    return str(value)
+
+
+def _complaint(value: Any, where: str, context: str = "") -> str:
+    if value is None or value != value:
+        return f"{where} is {value}, a missing text; drop it or put '' in its place"
+    if _is_pair(value):
+        return f"{where} is a {type(value).__name__} of {len(value)}{context}; {_ACCEPTED}"
+    return f"{where} is a {type(value).__name__} ({_short(value)}){context}; {_ACCEPTED}"
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 40 else shown[:37] + "..."

@@ -1,0 +1,90 @@
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from isoadapt.encoders._texts import as_texts
+
+TEXTS = ["one", "", "two"]
+PAIRS = [("a", "b"), ("", "c"), ("a", "b")]
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        TEXTS,
+        tuple(TEXTS),
+        np.array(TEXTS),
+        np.array(TEXTS, dtype=object),
+        list(np.array(TEXTS)),
+        pd.Series(TEXTS, index=[7, 8, 9]),
+        pl.Series(TEXTS),
+        pd.DataFrame({"text": TEXTS}),
+        pl.DataFrame({"text": TEXTS}),
+    ],
+)
+def test_texts_come_from_any_column(X):
+    texts = as_texts(X)
+    assert texts.first == TEXTS
+    assert all(type(text) is str for text in texts.first)
+    assert texts.second is None
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        PAIRS,
+        [list(pair) for pair in PAIRS],
+        np.array(PAIRS),
+        np.array(PAIRS, dtype=object),
+        pd.DataFrame(PAIRS, columns=["x", "y"]),
+        pl.DataFrame(PAIRS, schema=["x", "y"], orient="row"),
+    ],
+)
+def test_pairs_come_from_any_table(X):
+    texts = as_texts(X)
+    assert texts.first == ["a", "", "a"]
+    assert texts.second == ["b", "c", "b"]
+
+
+@pytest.mark.parametrize(
+    ("X", "error", "says"),
+    [
+        ([], ValueError, "no text"),
+        (np.array([]), ValueError, "no text"),
+        ("one text", TypeError, r"one str .*pass a list"),
+        (b"bytes", TypeError, "one bytes"),
+        (["a", None], TypeError, r"X\[1\] is None, a missing text"),
+        ([None, "a"], TypeError, r"X\[0\] is None, a missing text"),
+        (["a", "b", 3], TypeError, r"X\[2\] is a int \(3\), while X\[0\] is a text"),
+        ([1, 2], TypeError, r"X\[0\] is a int"),
+        (np.ones(3), TypeError, r"X\[0\] is a float"),
+        (np.ones((3, 4)), TypeError, r"ndarray of shape \(3, 4\)"),
+        (pd.Series(["a", float("nan")], dtype=object), TypeError, r"X\[1\] is nan, a missing"),
+        (pl.Series(["a", None]), TypeError, r"X\[1\] is None, a missing"),
+        ([("a", "b"), ("a",)], TypeError, r"X\[1\] has 1 elements; a pair of texts has 2"),
+        ([("a", "b", "c")], TypeError, r"X\[0\] has 3 elements"),
+        ([("a", "b"), "c"], TypeError, r"X\[1\] is a str \('c'\), while X\[0\] is a pair"),
+        (["c", ("a", "b")], TypeError, r"X\[1\] is a tuple of 2, while X\[0\] is a text"),
+        ([("a", "b"), ("a", None)], TypeError, r"X\[1\]\[1\] is None"),
+        ([("a", "b"), (5, "c")], TypeError, r"X\[1\]\[0\] is a int"),
+        (pd.DataFrame({"a": ["x"], "b": ["y"], "c": ["z"]}), TypeError, r"3 columns \(a, b, c\)"),
+        ({"a"}, TypeError, "X is a set"),
+        ({"a": 1}, TypeError, "X is a dict"),
+        (iter(["a"]), TypeError, "X is a list_iterator"),
+        (None, TypeError, "X is a NoneType"),
+        (3, TypeError, "X is a int"),
+    ],
+)
+def test_anything_else_is_named(X, error, says):
+    with pytest.raises(error, match=says):
+        as_texts(X)
+
+
+def test_unique_keeps_what_is_needed_to_go_back():
+    texts, inverse = as_texts(["b", "a", "b"]).unique()
+    assert texts.first == ["b", "a"]
+    assert inverse.tolist() == [0, 1, 0]
+    pairs, inverse = as_texts(PAIRS).unique()
+    assert list(zip(pairs.first, pairs.second, strict=True)) == PAIRS[:2]
+    assert inverse.tolist() == [0, 1, 0]
