@@ -133,7 +133,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     @available_if(_fitted_adapter_has("predict_proba"))
     def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Probabilities by the head on the adapted embeddings.
+        """Give the head's probabilities on the adapted embeddings.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     @available_if(_fitted_adapter_has("decision_function"))
     def decision_function(self, X: Any) -> NDArray[Any]:
-        """Logits by the head on the adapted embeddings.
+        """Give the head's logits on the adapted embeddings.
 
         Parameters
         ----------
@@ -185,7 +185,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         return cast(BaseAdapter, self._fitted()["adapter"]).head_
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
-        """Names of the columns that :meth:`transform` gives.
+        """Name the columns that :meth:`transform` gives.
 
         Parameters
         ----------

@@ -83,11 +83,22 @@ def audit(
     if source.endswith(".npy"):
         if texts is not None:
             raise ValueError(f"texts={str(texts)!r} needs a checkpoint, but {source!r} is a matrix")
-        X = np.load(source, mmap_mode="r")
+        X = _load_matrix(source)
     else:
         X, groups = _embed(source, texts, label, max_length)
     report = isotropy_report(X, groups=groups)
     typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+
+
+def _load_matrix(source: str) -> Any:
+    try:
+        return np.load(source, mmap_mode="r")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{source!r} does not exist") from error
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"{source!r} is no matrix of numbers ({error}); write it with numpy.save"
+        ) from error
 
 
 def _demo_data(train: Path | None, dev: Path | None) -> tuple[Any, Any, Any, Any]:

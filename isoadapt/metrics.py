@@ -409,7 +409,7 @@ def _points(X: ArrayLike, min_samples: int = 2, spread: bool = True) -> Tensor:
         ensure_min_samples=min_samples,
         ensure_min_features=2,
     )
-    points = torch.from_numpy(np.ascontiguousarray(array))
+    points = torch.from_numpy(np.require(array, requirements=["C", "W"]))
     if spread and not _varies(points):
         raise ValueError(
             f"X is constant: all {len(points)} rows are equal, so isotropy is not defined; check "

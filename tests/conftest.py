@@ -1,9 +1,11 @@
-"""Where the real data lies that some tests use."""
+"""Real data, where there is some, and a tiny checkpoint."""
 
 import os
 from pathlib import Path
 
 import pytest
+
+from tests.tiny_models import save_model
 
 
 @pytest.fixture(scope="session")
@@ -11,6 +13,12 @@ def shared() -> Path:
     """Folder with real embeddings, models and data, from ISOADAPT_SHARED."""
     default = Path(__file__).parents[2] / "shared"
     folder = Path(os.environ.get("ISOADAPT_SHARED", default))
-    if not (folder / "embeddings").is_dir():
-        pytest.skip(f"no real embeddings: ISOADAPT_SHARED (now {folder}) names no such folder")
+    if not (folder / "embeddings").is_dir() or not (folder / "models").is_dir():
+        pytest.skip(f"no real data: ISOADAPT_SHARED (now {folder}) names no such folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """A folder with a tiny BERT classifier of three classes; do not write to it."""
+    return save_model(tmp_path_factory.mktemp("checkpoint"))

@@ -162,7 +162,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     @available_if(_has_classifier)
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Logits of the head on the adapted embeddings.
+        """Give the head's logits on the adapted embeddings.
 
         Parameters
         ----------

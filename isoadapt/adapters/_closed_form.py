@@ -136,9 +136,9 @@ class Whitening(MomentsAdapter):
         "refit" fits the head to the adapted embeddings (it needs y); "frozen" keeps it, though
         it was made for other coordinates.
     shrinkage : float, default=0.0
-        s in [0, 1]; more than 0 where rows are not many times the features.
+        The s in [0, 1]; more than 0 where rows are not many times the features.
     strength : float, default=1.0
-        p in [0, 1]; 1 whitens, 0 only centres.
+        The p in [0, 1]; 1 whitens, 0 only centres.
     n_components : int, default=None
         Keep that many leading directions: as columns with "pca", within the n_features
         columns with "zca". None keeps all.
@@ -221,7 +221,7 @@ class LogitPreservingWhitening(MomentsAdapter):
     shrinkage : float, default=1e-3
         In [0, 1], of the residual's covariance to a multiple of the identity.
     strength : float, default=1.0
-        p in [0, 1] of the whitening Σ^(-p/2).
+        The p in [0, 1] of the whitening Σ^(-p/2).
     preserve : {"logits", "differences"}, default="logits"
         "differences" keeps only the differences of logits: same probabilities, one more free
         direction. For classifiers.

@@ -59,7 +59,7 @@ class IsotropyLayer(PenalisedAdapter):
         The task's metric, as in scikit-learn; None: accuracy or R². Among the epochs within one
         bootstrap standard error of the best, the most isotropic is kept.
     device : str, default="auto"
-        Where to train: "auto", "cpu", "cuda", …
+        Where to train: "cpu", "cuda" and so on; "auto" is the GPU where there is one.
     random_state : int, RandomState instance or None, default=None
         Seeds split, shuffling, bootstrap and the start of a hidden layer.
     verbose : int, default=0

@@ -70,7 +70,7 @@ class Batches:
 
 
 class AdapterNet(NeuralNet):
-    """skorch's loop with batches from the device and a joint loss as criterion.
+    """The loop of skorch, with batches from the device and a joint loss as criterion.
 
     Parameters
     ----------

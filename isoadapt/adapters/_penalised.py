@@ -13,6 +13,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from isoadapt._torch import one_thread, resolve_device
 from isoadapt.adapters._base import BaseAdapter, check_spread
 from isoadapt.adapters._closed_form import row_space
 from isoadapt.adapters._exact import solve_exact
@@ -34,6 +35,7 @@ from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
+_SMALL_STEP = 2**26  # multiplications in a batch below which one CPU thread is best
 _MIN_ROWS = 4  # fewer rows on either side of a split cannot be scored
 
 
@@ -199,7 +201,7 @@ class PenalisedAdapter(BaseAdapter):
     ) -> Self:
         rng = check_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
-        device = _resolve_device(self.device)
+        device = resolve_device(self.device)
         whitened = _tensor(map_rows(coordinates.into, X), device)
         rows = Rows(whitened, None if targets is None else _tensor(targets, device))
         fitting, selection = rows, None
@@ -217,12 +219,16 @@ class PenalisedAdapter(BaseAdapter):
             )
             fitting = rows.take(torch.from_numpy(train_index).to(device))
         net = self._make_net(coordinates, head, generator, device, selection)
-        self.best_epoch_ = train(net, fitting, self.max_epochs, selection, self.verbose)
+        small = device.type == "cpu" and self.batch_size * X.shape[1] ** 2 < _SMALL_STEP
+        with one_thread(small):
+            best_epoch = train(net, fitting, self.max_epochs, selection, self.verbose)
+        self._take_over(net.module_, coordinates, head)
+        self.best_epoch_ = best_epoch
         self.n_iter_ = len(net.history)
         self.history_ = [
             {key: value for key, value in row.items() if key in _HISTORY} for row in net.history
         ]
-        return self._take_over(net.module_, coordinates, head)
+        return self
 
     def _make_net(
         self,
@@ -293,7 +299,7 @@ class PenalisedAdapter(BaseAdapter):
 
     def _take_over(
         self, module: HeadedNetwork, coordinates: Coordinates, head: LinearHead | None
-    ) -> Self:
+    ) -> None:
         if any(not bool(parameter.isfinite().all()) for parameter in module.parameters()):
             raise ValueError(
                 f"training diverged with lr={self.lr}: weights are no longer finite; choose a "
@@ -302,7 +308,7 @@ class PenalisedAdapter(BaseAdapter):
         if head is not None and self.head_training != "frozen":
             head = LinearHead(*module.head_arrays(), head.classes_)
             head = _turned(head, coordinates.out.T)
-        return self._set_fitted(module.network.map(0, coordinates), head)
+        self._set_fitted(module.network.map(0, coordinates), head)
 
 
 _HISTORY = {"epoch", "dur", "train_loss", "valid_score", "valid_cost"}
@@ -332,15 +338,3 @@ def _turned(head: LinearHead | None, turn: Floats) -> LinearHead | None:
 def _tensor(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     dtype = torch.float32 if array.dtype.kind == "f" else torch.int64
     return torch.as_tensor(array, dtype=dtype, device=device)
-
-
-def _resolve_device(device: str) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"device={device!r} cannot be used ({error}); use 'auto', 'cpu', or a CUDA device "
-            "that this machine has"
-        ) from error

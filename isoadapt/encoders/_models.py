@@ -215,7 +215,7 @@ def _download(name: str, revision: str | None, code: bool) -> Path:
         return _DOWNLOADED[key]
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
     try:
-        with _quiet():
+        with quiet():
             folder = snapshot_download(
                 name,
                 revision=revision,
@@ -242,7 +242,7 @@ def _load(
     kind = "AutoModelForSequenceClassification" if head else "AutoModel"
     read = getattr(transformers, kind).from_pretrained
     options = {"local_files_only": True, "trust_remote_code": code}
-    with _quiet(), torch.random.fork_rng(devices=[]):
+    with quiet(), torch.random.fork_rng(devices=[]):
         tokenizer = _explain(
             folder, lambda: transformers.AutoTokenizer.from_pretrained(weights, **options)
         )
@@ -317,7 +317,7 @@ def _check_complete(folder: Path, missing: set[str], head: bool) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the loaders' bars and reports off the screen; leave their settings as they were."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
     from transformers.utils import logging

@@ -19,6 +19,7 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from isoadapt._torch import resolve_device
 from isoadapt.encoders._batching import run_batches, tokenize
 from isoadapt.encoders._models import Backbone, live_backbone, stored_backbone
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling, sentence_pooling
@@ -211,7 +212,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 head=self.pooling == HEAD_INPUT,
                 revision=self.revision,
                 dtype=_DTYPES[self.dtype],
-                device=_device(self.device),
+                device=resolve_device(self.device),
                 trust_remote_code=self.trust_remote_code,
             )
         return _live(self.model, self.device, self.dtype)
@@ -326,7 +327,7 @@ def _live(model: Any, device: str | torch.device, dtype: str) -> Backbone:
             "Hub, or a tuple (model, tokenizer)"
         )
     backbone = live_backbone(*model)
-    if device != "auto" and _device(device).type != backbone.model.device.type:
+    if device != "auto" and resolve_device(device).type != backbone.model.device.type:
         raise ValueError(
             f"device={str(device)!r}, but the live model is on {backbone.model.device}; move it, "
             "or choose device='auto'"
@@ -337,17 +338,3 @@ def _live(model: Any, device: str | torch.device, dtype: str) -> Backbone:
             "choose dtype='auto'"
         )
     return backbone
-
-
-def _device(device: str | torch.device) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(
-            f"device={device!r} is none that torch knows; choose 'auto', 'cpu', 'cuda', 'cuda:0', …"
-        ) from error
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={str(device)!r}, but torch finds no GPU; choose 'auto' or 'cpu'")
-    return found

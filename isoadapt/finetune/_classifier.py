@@ -12,10 +12,10 @@ import torch
 from sklearn.utils._param_validation import Interval, validate_params
 from torch import Tensor
 
-from isoadapt.encoders._models import _quiet
+from isoadapt._files import atomic_folder, check_output_folder
+from isoadapt._torch import resolve_device
+from isoadapt.encoders._models import quiet
 from isoadapt.encoders._texts import Texts, as_texts
-from isoadapt.encoders._transformer import _device
-from isoadapt.finetune._folders import atomic_folder, check_output_folder
 from isoadapt.finetune._targets import Targets, as_targets
 
 _MAX_NORM = 1.0
@@ -135,7 +135,7 @@ def finetune_text_classifier(
     inputs = as_texts(texts)
     targets = as_targets(labels, len(inputs))
     target = check_output_folder(output_folder, overwrite)
-    place = _device(device)
+    place = resolve_device(device)
     with _own_randomness(random_state, place):
         network, tokenizer = _load(model, targets)
         rows = _tokenize(tokenizer, inputs, max_length)
@@ -143,7 +143,7 @@ def finetune_text_classifier(
         loop = _Loop(network, tokenizer, rows, targets.values, batch_size, place)
         decay = lr / 10 if weight_decay is None else weight_decay
         loop.run(epochs, lr, warmup, decay, hidden=not (verbose and sys.stderr.isatty()))
-    with _quiet(), atomic_folder(target) as folder:
+    with quiet(), atomic_folder(target) as folder:
         network.eval().cpu().save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return target
@@ -252,7 +252,7 @@ def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     try:
-        with _quiet():
+        with quiet():
             tokenizer = AutoTokenizer.from_pretrained(model)
             network = AutoModelForSequenceClassification.from_pretrained(
                 model,

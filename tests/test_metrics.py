@@ -1,0 +1,361 @@
+"""Metrics for people: each against numpy, the report against each, and what is refused."""
+
+import itertools
+import json
+import math
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from isoadapt import metrics
+from isoadapt.metrics import (
+    anisotropy,
+    cumulative_explained_variance,
+    effective_rank,
+    isoscore,
+    isoscore_star,
+    isotropy_report,
+    mean_cosine_similarity,
+)
+
+ALL = [
+    isoscore,
+    isoscore_star,
+    cumulative_explained_variance,
+    anisotropy,
+    effective_rank,
+    mean_cosine_similarity,
+    isotropy_report,
+]
+SCALARS = ALL[:-1]
+SHAPES = [(40, 6), (6, 40), (12, 12), (2, 3), (3, 2)]
+
+
+def cloud(n, d, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) * np.arange(1, d + 1) ** -0.7
+    return X @ np.linalg.qr(rng.normal(size=(d, d)))[0] + rng.normal(size=d)
+
+
+def squared_singular_values(X, center):
+    return np.linalg.svd(X - X.mean(0) if center else X, compute_uv=False) ** 2
+
+
+# Against numpy.
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_explained_variance_and_anisotropy_match_singular_values(shape):
+    X = cloud(*shape)
+    for k in range(1, shape[1] + 1):
+        centred, raw = squared_singular_values(X, True), squared_singular_values(X, False)
+        wanted = centred[:k].sum() / centred.sum()
+        assert cumulative_explained_variance(X, k=k) == pytest.approx(wanted, abs=1e-12)
+        for center, values in ((True, centred), (False, raw)):
+            value = values[k - 1] / values.sum() if k <= len(values) else 0
+            assert anisotropy(X, k=k, center=center) == pytest.approx(value, abs=1e-12)
+    if shape[1] >= 3:
+        assert cumulative_explained_variance(X) == cumulative_explained_variance(X, k=3)
+        assert anisotropy(X) == anisotropy(X, k=3, center=False)
+    assert cumulative_explained_variance(X, k=shape[1]) == pytest.approx(1, abs=1e-14)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_effective_rank_is_the_exponential_of_the_spectrums_entropy(shape):
+    X = cloud(*shape)
+    eigenvalues = squared_singular_values(X, True)
+    shares = eigenvalues[eigenvalues > 1e-20] / eigenvalues.sum()
+    assert effective_rank(X) == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-9)
+
+
+def test_effective_rank_of_k_equal_variances_is_k():
+    for k in (1, 3, 8):
+        axes = np.eye(8)[:k]
+        assert effective_rank(np.concatenate([axes, -axes])) == pytest.approx(k, rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (25, 1000)])
+def test_mean_cosine_is_the_double_loop_over_pairs(shape):
+    X = cloud(*shape)
+    X[0] = 0
+    cosines = [
+        0.0 if not (a.any() and b.any()) else a @ b / math.sqrt((a @ a) * (b @ b))
+        for a, b in itertools.permutations(X, 2)
+    ]
+    assert mean_cosine_similarity(X) == pytest.approx(np.mean(cosines), abs=1e-12)
+
+
+def test_mean_cosine_of_known_clouds():
+    assert mean_cosine_similarity(np.zeros((4, 3))) == 0
+    assert mean_cosine_similarity([[1.0, 2.0], [-2.0, -4.0]]) == pytest.approx(-1, abs=1e-14)
+    assert mean_cosine_similarity(np.ones((5, 3))) == pytest.approx(1, abs=1e-14)
+
+
+def test_figures_stay_in_their_documented_ranges():
+    for seed in range(40):
+        row = np.random.default_rng(seed).normal(size=7)
+        assert mean_cosine_similarity(np.tile(row, (9, 1))) <= 1
+        assert mean_cosine_similarity([row, -row]) >= -1
+    for d in range(2, 40):
+        axes = np.concatenate([np.eye(d), -np.eye(d)])
+        assert effective_rank(axes) <= d
+        assert isoscore(axes) <= 1
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e20])
+@pytest.mark.parametrize("metric", [m for m in SCALARS if m is not isoscore_star])
+def test_no_figure_depends_on_the_scale(metric, scale):
+    X = cloud(20, 6)
+    assert metric(X * scale) == pytest.approx(metric(X), abs=1e-10)
+
+
+# The report.
+
+
+@pytest.fixture
+def labelled():
+    X = cloud(60, 5)
+    groups = np.array(["a", "b"] * 29 + ["alone", "b"])
+    return X, groups
+
+
+def assert_report_equals_single_functions(report, X):
+    assert (report.n_samples, report.n_features) == X.shape
+    pairs = {
+        "isoscore": isoscore(X),
+        "isoscore_corrected": isoscore(X, bias_corrected=True),
+        "ev1": cumulative_explained_variance(X, k=1),
+        "ev2": cumulative_explained_variance(X, k=2),
+        "ev3": cumulative_explained_variance(X, k=min(3, X.shape[1])),
+        "anisotropy1": anisotropy(X, k=1),
+        "anisotropy1_centered": anisotropy(X, k=1, center=True),
+        "effective_rank": effective_rank(X),
+        "mean_cosine": mean_cosine_similarity(X),
+    }
+    for name, value in pairs.items():
+        assert getattr(report, name) == pytest.approx(value, abs=1e-10), name
+
+
+@pytest.mark.parametrize("shape", [(60, 5), (60, 2), (6, 20)])
+@pytest.mark.filterwarnings("ignore:n_samples")
+def test_report_equals_the_single_functions(shape):
+    X = cloud(*shape)
+    report = isotropy_report(X)
+    assert_report_equals_single_functions(report, X)
+    assert report.groups == {}
+
+
+def test_groups_are_reported_each_on_its_rows(labelled):
+    X, groups = labelled
+    report = isotropy_report(X, groups=groups)
+    assert set(report.groups) == {"a", "b"}  # one row alone has no geometry
+    for name, group in report.groups.items():
+        assert_report_equals_single_functions(group, X[groups == name])
+        assert group.groups == {}
+    assert_report_equals_single_functions(report, X)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, pd.Series, pd.Categorical])
+def test_groups_come_in_any_container(labelled, kind):
+    X, groups = labelled
+    assert isotropy_report(X, groups=kind(groups.tolist())) == isotropy_report(X, groups=groups)
+
+
+def test_groups_may_be_numbers(labelled):
+    X, _ = labelled
+    report = isotropy_report(X, groups=np.arange(60) % 3)
+    assert set(report.groups) == {"0", "1", "2"}
+    assert_report_equals_single_functions(report.groups["1"], X[1::3])
+
+
+def test_a_group_of_equal_rows_is_left_out(labelled):
+    X, groups = labelled
+    X[groups == "a"] = X[0]
+    assert set(isotropy_report(X, groups=groups).groups) == {"b"}
+
+
+def test_a_group_of_three_rows_has_no_corrected_score():
+    X = cloud(60, 5)
+    small = isotropy_report(X, groups=["few"] * 3 + ["many"] * 57).groups["few"]
+    assert math.isnan(small.isoscore_corrected)
+    assert small.isoscore == pytest.approx(isoscore(X[:3]), abs=1e-10)
+
+
+def test_report_reads_well_and_holds_its_figures(labelled):
+    X, groups = labelled
+    report = isotropy_report(X, groups=groups)
+    text = repr(report)
+    assert text == str(report)
+    assert text.startswith("IsotropyReport: 60 × 5\n")
+    figures = (report.isoscore, report.isoscore_corrected, report.ev1, report.ev2, report.ev3)
+    figures += (report.anisotropy1, report.anisotropy1_centered, report.mean_cosine)
+    for figure in figures:
+        assert f"{figure:.4f}" in text
+    assert f"{report.effective_rank:.2f}   of 5" in text
+    assert f"group a: n={report.groups['a'].n_samples}," in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_report_as_dict_survives_json(labelled):
+    X, groups = labelled
+    report = isotropy_report(X, groups=groups)
+    plain = report.to_dict()
+    again = json.loads(json.dumps(plain, allow_nan=False))
+    assert again == plain
+    assert again["isoscore"] == report.isoscore
+    assert again["groups"]["b"]["ev1"] == report.groups["b"].ev1
+
+
+def test_report_warns_when_rows_are_fewer_than_three_times_the_features():
+    with pytest.warns(UserWarning, match="n_samples=14 is less than 3 × n_features=15") as record:
+        isotropy_report(cloud(14, 5))
+    assert record[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        isotropy_report(cloud(15, 5))
+
+
+# What goes in.
+
+
+@pytest.mark.parametrize("metric", SCALARS)
+def test_every_container_gives_the_same_plain_float(metric):
+    X = cloud(30, 5)
+    wanted = metric(X)
+    assert type(wanted) is float
+    same = [torch.tensor(X), torch.tensor(X, requires_grad=True), X.tolist(), pd.DataFrame(X)]
+    for other in [*same, np.asfortranarray(X), X[:, ::-1][:, ::-1]]:
+        assert metric(other) == pytest.approx(wanted, abs=1e-14)
+    half = X.astype(np.float16)
+    for other in (half, torch.tensor(half), half.astype(np.float32), pd.DataFrame(half)):
+        assert metric(other) == pytest.approx(metric(half.astype(np.float64)), abs=1e-14)
+    assert metric(torch.tensor(X).bfloat16()) == metric(torch.tensor(X).bfloat16().double())
+    assert metric(np.round(10 * X).astype(int)) == metric(np.round(10 * X))
+
+
+@pytest.fixture
+def _every_torch_warning():
+    """Torch warns of a read-only array only once for each process unless told otherwise."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)
+
+
+@pytest.mark.usefixtures("_every_torch_warning")
+@pytest.mark.parametrize("metric", ALL)
+def test_read_only_arrays_are_taken_without_a_warning_and_left_alone(metric):
+    X = cloud(30, 5)
+    kept = X.copy()
+    X.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metric(X)
+    np.testing.assert_array_equal(X, kept)
+
+
+@pytest.mark.usefixtures("_every_torch_warning")
+@pytest.mark.parametrize(
+    "make", [np.asarray, pd.DataFrame, torch.tensor, np.flip, lambda c: c.astype(np.float32)]
+)
+def test_the_shrinkage_matrix_comes_in_any_container(make):
+    X, cov = cloud(30, 5), np.cov(cloud(99, 5, seed=1).T)
+    given = make(cov)
+    mixed = 0.7 * np.cov(X.T) + 0.3 * np.asarray(given, dtype=np.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        score = isoscore_star(X, given, zeta=0.3)
+    wanted = (np.trace(mixed) ** 2 / (mixed**2).sum() - 1) / 4
+    assert score == pytest.approx(wanted, abs=1e-12)
+
+
+def test_star_defaults_to_a_fifth_of_the_identity():
+    X = cloud(30, 5)
+    assert isoscore_star(X) == isoscore_star(X, np.eye(5), zeta=0.2)
+    assert isoscore_star(X, zeta=0) == isoscore(X)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("metric", ALL)
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        ([[1.0, np.nan], [2.0, 3.0], [0.0, 1.0]], "X contains NaN"),
+        ([[1.0, np.inf], [2.0, 3.0], [0.0, 1.0]], "X contains infinity"),
+        ([[1.0, 2.0, 3.0]], r"1 sample\(s\)"),
+        ([[1.0], [2.0], [3.0]], r"1 feature\(s\)"),
+        ([1.0, 2.0, 3.0], "Expected 2D array, got 1D array"),
+        (np.zeros((3, 4, 5)), "dim 3"),
+        (np.zeros((0, 4)), r"0 sample\(s\)"),
+        ([["a", "b"], ["c", "d"]], "could not convert string to float"),
+        (["one text", "another text"], "Expected 2D array|could not convert"),
+    ],
+)
+def test_bad_matrices_are_refused(metric, X, message):
+    with pytest.raises(ValueError, match=message):
+        metric(X)
+    if np.asarray(X).dtype.kind != "U":  # there are no tensors of strings
+        with pytest.raises(ValueError, match=message):
+            metric(torch.tensor(X))
+
+
+@pytest.mark.parametrize("metric", [m for m in ALL if m is not mean_cosine_similarity])
+@pytest.mark.parametrize("value", [0.0, 0.1, -3e7])
+def test_constant_matrices_are_refused(metric, value):
+    with pytest.raises(ValueError, match="X is constant: all 7 rows are equal"):
+        metric(np.full((7, 3), value))
+
+
+def test_the_corrected_score_needs_four_rows():
+    with pytest.raises(ValueError, match="minimum of 4 is required"):
+        isoscore(cloud(3, 5), bias_corrected=True)
+    assert 0 <= isoscore(cloud(4, 5), bias_corrected=True) <= 1
+
+
+@pytest.mark.parametrize("metric", [cumulative_explained_variance, anisotropy])
+@pytest.mark.parametrize("k", [0, -1, 6, 1.5, 2.0, "2", None])
+def test_bad_k_is_refused(metric, k):
+    with pytest.raises(ValueError, match="must be a whole number from 1 to n_features=5"):
+        metric(cloud(30, 5), k=k)
+    assert metric(cloud(30, 5), k=np.int64(2)) == metric(cloud(30, 5), k=2)
+
+
+@pytest.mark.parametrize("zeta", [-0.01, 1.01, np.nan, np.inf])
+def test_bad_zeta_is_refused(zeta):
+    with pytest.raises(ValueError, match=r"zeta=.* must lie in \[0, 1\]"):
+        isoscore_star(cloud(30, 5), zeta=zeta)
+
+
+@pytest.mark.parametrize(
+    ("cov", "message"),
+    [
+        (np.eye(4), r"cov has shape \(4, 4\), X has 5 features: \(5, 5\) is needed"),
+        (np.ones((5, 4)), r"cov has shape \(5, 4\)"),
+        (np.triu(np.ones((5, 5))), "cov is not symmetric"),
+        (np.full((5, 5), np.nan), "cov contains NaN"),
+        (np.ones(5), "Expected 2D array"),
+    ],
+)
+def test_bad_shrinkage_matrices_are_refused(cov, message):
+    with pytest.raises(ValueError, match=message):
+        isoscore_star(cloud(30, 5), cov)
+
+
+def test_groups_of_another_length_are_refused():
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        isotropy_report(cloud(30, 5), groups=["a"] * 29)
+
+
+def test_groups_of_two_dimensions_are_refused():
+    with pytest.raises(ValueError, match="groups"):
+        isotropy_report(cloud(30, 5), groups=[["a", "b"]] * 30)
+
+
+def test_everything_public_is_listed_and_documented():
+    assert set(metrics.__all__) == {f.__name__ for f in ALL} | {"IsotropyReport"}
+    assert all(getattr(metrics, name).__doc__ for name in metrics.__all__)
