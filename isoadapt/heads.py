@@ -158,7 +158,7 @@ class LinearHead(BaseEstimator):
 
     @available_if(_is_classifier)
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Logits of a classifier.
+        """Give the logits of a classifier.
 
         Parameters
         ----------

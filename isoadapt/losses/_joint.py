@@ -21,7 +21,7 @@ class JointLoss(nn.Module):
     balance : {"ema", "cumulative"} or None, default=None
         "ema" moves with s = `smoothing`, "cumulative" with s = 1 (the plain mean of all steps).
     smoothing : float, default=0.15
-        s, in (0, 1].
+        The s, in (0, 1].
 
     Attributes
     ----------
