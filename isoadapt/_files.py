@@ -137,9 +137,9 @@ def atomic_folder(target: Path) -> Iterator[Path]:
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
         old = Path(scratch) / "old"
-        if target.exists():
-            target.rename(old)
         try:
+            if target.exists():
+                target.rename(old)
             written.rename(target)
         except BaseException:
             if old.exists():

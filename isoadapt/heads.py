@@ -86,8 +86,7 @@ class LinearHead(BaseEstimator):
                 f"classes={classes!r}, but coef has {n_outputs} rows: give as many different "
                 "labels, two or more, or classes=None for a regressor"
             )
-        for array in (self.coef_, self.intercept_):
-            array.flags.writeable = False
+        self._freeze()
 
     @classmethod
     def from_estimator(cls, estimator: Any) -> "LinearHead":
@@ -328,6 +327,15 @@ class LinearHead(BaseEstimator):
         if self.classes_ is None:
             raise ValueError("this LinearHead is a regressor (classes=None): it has no labels")
         return self.classes_
+
+    def _freeze(self) -> None:
+        for array in (self.coef_, self.intercept_, self.classes_):
+            if array is not None:
+                array.flags.writeable = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._freeze()
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         size = f"n_features={self.n_features_in_}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array, check_consistent_length
 from torch import Tensor
 
@@ -108,7 +108,7 @@ def isoscore_star(X: ArrayLike, cov: ArrayLike | None = None, zeta: float = 0.2)
         raise ValueError(f"zeta={zeta!r} must lie in [0, 1]")
     prior = None
     if cov is not None:
-        prior = torch.from_numpy(check_array(_numpy(cov), dtype=np.float64, input_name="cov"))
+        prior = _tensor(check_array(_numpy(cov), dtype=np.float64, input_name="cov"))
         if prior.shape != (points.shape[1],) * 2:
             raise ValueError(
                 f"cov has shape {tuple(prior.shape)}, X has {points.shape[1]} features: "
@@ -243,7 +243,7 @@ def mean_cosine_similarity(X: ArrayLike) -> float:
     >>> mean_cosine_similarity([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
     0.333...
     """
-    return float(_cosine.mean_cosine(_points(X, spread=False)))
+    return _mean_cosine(_points(X, spread=False))
 
 
 @dataclass(frozen=True)
@@ -364,6 +364,8 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
     parts = {}
     if groups is not None:
         labels = np.asarray(groups)
+        if labels.ndim != 1:
+            raise ValueError(f"groups has shape {labels.shape}: one group for each row is needed")
         check_consistent_length(points, labels)
         masks = {str(label): torch.from_numpy(labels == label) for label in np.unique(labels)}
         rows = {name: points[mask] for name, mask in masks.items()}
@@ -377,8 +379,7 @@ def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyRep
     trace, square = centred.sum() / (n - 1), centred.square().sum() / (n - 1) ** 2
     corrected = float("nan")
     if n >= 4:
-        numerator, denominator = _isoscore.unbiased_squares(trace, square, n)
-        corrected = float(((numerator / denominator).clamp(1, d) - 1) / (d - 1))
+        corrected = float(_isoscore.corrected_score(trace, square, n, d))
     ev1, ev2, ev3 = (float(_spectrum.cumulative_explained_variance(centred, k)) for k in (1, 2, 3))
     return IsotropyReport(
         n_samples=n,
@@ -391,9 +392,15 @@ def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyRep
         anisotropy1=float(_spectrum.anisotropy(raw, 1)),
         anisotropy1_centered=ev1,
         effective_rank=float(_spectrum.effective_rank(centred)),
-        mean_cosine=float(_cosine.mean_cosine(points)),
+        mean_cosine=_mean_cosine(points),
         groups=groups,
     )
+
+
+def _mean_cosine(points: Tensor) -> float:
+    largest = points.abs().max()  # a common scale, lest tiny rows count as zero
+    scaled = points / largest if largest > 0 else points
+    return float(_cosine.mean_cosine(scaled).clamp(-1, 1))
 
 
 def _numpy(X: Any) -> Any:
@@ -409,13 +416,18 @@ def _points(X: ArrayLike, min_samples: int = 2, spread: bool = True) -> Tensor:
         ensure_min_samples=min_samples,
         ensure_min_features=2,
     )
-    points = torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    points = _tensor(array)
     if spread and not _varies(points):
         raise ValueError(
             f"X is constant: all {len(points)} rows are equal, so isotropy is not defined; check "
             "that the texts differ"
         )
     return points
+
+
+def _tensor(array: NDArray[np.float64]) -> Tensor:
+    """Wrap an array of any layout; one that is read-only is copied."""
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def _varies(points: Tensor) -> bool:
@@ -429,5 +441,9 @@ def _check_k(k: int, points: Tensor) -> None:
 
 def _score(score: Tensor) -> float:
     """Clamp away what rounding puts outside [0, 1]."""
-    value = float(score.clamp(0, 1))
-    return 0.0 if np.isnan(value) else value
+    if score.isnan():
+        raise ValueError(
+            "X is constant but for rounding, so isotropy is not defined; check that the texts "
+            "differ, or subtract the mean in a wider type first"
+        )
+    return float(score.clamp(0, 1))

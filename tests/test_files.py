@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from isoadapt._files import atomic_path, writable_folder
+from isoadapt._files import atomic_folder, atomic_path, check_output_folder, writable_folder
 from isoadapt._optional import import_optional
 
 
@@ -120,6 +120,85 @@ def test_an_unwritable_folder_is_named_with_the_way_out(tmp_path, below):
         writable_folder(folder)
     assert repr(str(folder)) in str(caught.value)
     assert file.read_text() == "kept"
+
+
+def contents(folder):
+    """Every file below `folder` with its text."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+@pytest.mark.parametrize("old", [{}, {"a": "old"}])
+def test_a_folder_is_replaced_as_a_whole(tmp_path, old):
+    target = tmp_path / "model"
+    for name, text in old.items():
+        target.mkdir()
+        (target / name).write_text(text)
+    with atomic_folder(target) as folder:
+        (folder / "sub").mkdir()
+        (folder / "sub" / "b").write_text("new")
+        assert contents(target) == old  # not yet
+    assert contents(tmp_path) == {"model/sub/b": "new"}
+    assert os.listdir(tmp_path) == ["model"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("old", [{}, {"a": "old"}])
+def test_an_error_or_interrupt_leaves_the_old_folder_and_nothing_else(tmp_path, old, error):
+    target = tmp_path / "model"
+    for name, text in old.items():
+        target.mkdir()
+        (target / name).write_text(text)
+
+    def write_half():
+        with atomic_folder(target) as folder:
+            (folder / "b").write_text("half of the n")
+            raise error
+
+    with pytest.raises(error):
+        write_half()
+    assert os.listdir(tmp_path) == (["model"] if old else [])
+    assert contents(target) == old
+
+
+def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path):
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "a").write_text("old")
+
+    def lose():
+        with atomic_folder(target) as folder:
+            folder.rmdir()
+
+    with pytest.raises(FileNotFoundError):
+        lose()
+    assert contents(tmp_path) == {"model/a": "old"}
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_an_output_folder_must_be_new_or_empty_unless_it_may_be_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert check_output_folder("a/b", overwrite=False) == tmp_path / "a" / "b"
+    assert check_output_folder("~/a/b", overwrite=False) == tmp_path / "a" / "b"
+    (tmp_path / "a" / "b").mkdir()
+    assert check_output_folder(tmp_path / "a" / "b", overwrite=False).is_dir()
+    (tmp_path / "a" / "b" / "kept").write_text("kept")
+    with pytest.raises(FileExistsError, match=r"'a/b' exists and is not empty.*overwrite=True"):
+        check_output_folder("a/b", overwrite=False)
+    assert check_output_folder("a/b", overwrite=True) == tmp_path / "a" / "b"
+    assert contents(tmp_path) == {"a/b/kept": "kept"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_output_folder_that_cannot_be_is_refused_at_once(tmp_path, overwrite):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    with pytest.raises(FileExistsError, match="is a file; choose another name"):
+        check_output_folder(file, overwrite)
+    with pytest.raises(OSError, match="choose another folder"):
+        check_output_folder(file / "a" / "b", overwrite)
+    assert contents(tmp_path) == {"file": "kept"}
 
 
 def test_a_missing_package_names_feature_package_and_extra():

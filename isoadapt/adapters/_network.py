@@ -232,10 +232,12 @@ class HeadedNetwork(nn.Module):
         adapted = self.network(X)
         if self.coef is None or self.intercept is None:
             return adapted, None
-        return adapted, torch.baddbmm(self.intercept, adapted, self.coef.mT)
+        return adapted, _linear(adapted, self.coef, self.intercept)
 
 
 def _linear(X: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    if len(weight) == 1:  # the gradient of the batched product comes out transposed: one copy more
+        return F.linear(X, weight.squeeze(0), bias.flatten()).view(1, *X.shape[-2:-1], -1)
     if X.ndim == 2:
         X = X.expand(len(weight), *X.shape)
     return torch.baddbmm(bias, X, weight.mT)

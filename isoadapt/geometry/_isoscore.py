@@ -58,7 +58,8 @@ def isoscore_star(
             f"{4 if bias_corrected else 2} and n_features >= 2"
         )
     prior = cov.to(X) if cov is not None and zeta else None
-    return _IsoScoreStar.apply(X, prior, zeta, bias_corrected)
+    with torch.autocast(X.device.type, enabled=False):
+        return _IsoScoreStar.apply(X, prior, zeta, bias_corrected)
 
 
 def isoscore_from_covariance(cov: Tensor, n_samples: float | None = None) -> Tensor:
@@ -82,8 +83,30 @@ def isoscore_from_covariance(cov: Tensor, n_samples: float | None = None) -> Ten
     square = cov.square().sum((-2, -1))
     if n_samples is None:
         return (trace.square() / square - 1) / (d - 1)
+    return corrected_score(trace, square, n_samples, d)
+
+
+def corrected_score(trace: Tensor, square: Tensor, n_samples: float, d: int) -> Tensor:
+    """Bias-corrected IsoScore from the trace and the norm of a sample covariance.
+
+    Parameters
+    ----------
+    trace : Tensor
+        Trace of the sample covariance.
+    square : Tensor
+        Its squared Frobenius norm.
+    n_samples : float
+        Number of rows, at least 4.
+    d : int
+        Number of features.
+
+    Returns
+    -------
+    Tensor
+        Scores in [0, 1].
+    """
     numerator, denominator = unbiased_squares(trace, square, n_samples)
-    return ((numerator / denominator).clamp(1, d) - 1) / (d - 1)
+    return (_clamped_ratio(numerator, denominator, d) - 1) / (d - 1)
 
 
 def unbiased_squares(trace: Tensor, square: Tensor, n_samples: float) -> tuple[Tensor, Tensor]:
@@ -101,12 +124,18 @@ def unbiased_squares(trace: Tensor, square: Tensor, n_samples: float) -> tuple[T
     Returns
     -------
     numerator : Tensor
-        Estimate of tr(Σ)².
+        Estimate of tr(Σ)², above zero.
     denominator : Tensor
-        Estimate of ‖Σ‖².
+        Estimate of ‖Σ‖²; noise can bring it below zero.
     """
     (a, b), (c, e) = _correction(n_samples)
     return a * trace.square() + b * square, c * trace.square() + e * square
+
+
+def _clamped_ratio(numerator: Tensor, denominator: Tensor, d: int) -> Tensor:
+    """Keep an estimated participation ratio in [1, d], whatever the denominator's sign."""
+    ratio = torch.where(denominator * d < numerator, d, numerator / denominator)
+    return ratio.clamp(1, d)
 
 
 def _correction(n: float) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -125,31 +154,40 @@ class _IsoScoreStar(torch.autograd.Function):
     ) -> Tensor:
         n, d = X.shape[-2:]
         centred = X - X.mean(-2, keepdim=True)
-        small = (centred @ centred.mT if n < d else centred.mT @ centred) / (
-            n - 1
-        )  # the Gram matrix and the covariance share trace and norm
+        # The Gram matrix and the covariance share trace and norm.
+        small = (centred @ centred.mT if n < d else centred.mT @ centred) / (n - 1)
+        unit = torch.ones_like(small[..., 0, 0])
+        if not zeta:  # free of scale, so in units of the trace, lest squares overflow
+            unit = small.diagonal(dim1=-2, dim2=-1).sum(-1)
+            noise = (8 * torch.finfo(X.dtype).eps) ** 2 * X.square().sum((-2, -1))
+            unit = unit.where(unit * (n - 1) > noise, torch.inf)  # rounding has no spectrum
+            small = small / unit[..., None, None]
         pulled = None if prior is None or n >= d else centred @ prior
         sums = _sums(small, centred, prior, pulled, zeta)
         numerator, denominator = _mixture(sums, zeta, n, bias_corrected)
-        if not zeta:  # rows that differ by no more than rounding have no spectrum
-            noise = (8 * torch.finfo(X.dtype).eps) ** 2 * X.square().sum((-2, -1))
-            spread = sums.trace * (n - 1) > noise
-            numerator, denominator = numerator * spread, denominator * spread
-        score = (numerator / denominator - 1) / (d - 1)
+        ratio = numerator / denominator
+        if bias_corrected:
+            ratio = _clamped_ratio(numerator, denominator, d)
         ctx.zeta, ctx.correction = zeta, _correction(n) if bias_corrected else None
         ctx.save_for_backward(centred, small, prior, pulled, sums.trace, numerator, denominator)
-        return score.clamp(0, 1) if bias_corrected else score
+        ctx.unit = unit
+        return (ratio - 1) / (d - 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.autocast(grad.device.type, enabled=False):
+            return _IsoScoreStar._backward(ctx, grad)
+
+    @staticmethod
+    def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         centred, small, prior, pulled, trace, numerator, denominator = ctx.saved_tensors
         n, d = centred.shape[-2:]
         zeta, keep = ctx.zeta, 1 - ctx.zeta
         grad = torch.where(denominator > 0, grad, 0.0)
         if ctx.correction is not None:
             ratio = numerator / denominator
-            grad = torch.where((ratio > 1) & (ratio < d), grad, 0.0)
+            grad = torch.where((ratio > 1) & (denominator * d > numerator), grad, 0.0)
         safe = torch.where(denominator > 0, denominator, 1.0)
         to_numerator = grad / safe / (d - 1)
         to_denominator = -to_numerator * numerator / safe
@@ -165,6 +203,8 @@ class _IsoScoreStar(torch.autograd.Function):
         grad_X = grad_prior = None
         if ctx.needs_input_grad[0]:
             grad_X = _points_gradient(centred, small, prior, pulled, to_trace, to_square, to_cross)
+            if not zeta:
+                grad_X = grad_X / ctx.unit[..., None, None]
         if prior is not None and ctx.needs_input_grad[1]:
             covariance = small if n >= d else centred.mT @ centred / (n - 1)
             to_prior_trace = 2 * zeta * (keep * trace + zeta * prior_trace) * to_numerator

@@ -201,7 +201,7 @@ def _chunk_moments(
 ) -> tuple[float, Tensor, Tensor]:
     if isinstance(X, np.ndarray):
         X = torch.from_numpy(np.array(X, dtype=np.float64))
-    rows = X.to(torch.float64)
+    rows = X.detach().to(torch.float64)
     if weights is None:
         mean = rows.mean(0)
         centred = rows - mean

@@ -75,4 +75,4 @@ def effective_rank(variances: Tensor) -> Tensor:
         In [1, r].
     """
     shares = variances / variances.sum()
-    return torch.special.entr(shares).sum().exp()
+    return torch.special.entr(shares).sum().exp().clamp(1, len(shares))

@@ -72,11 +72,12 @@ class IsoScoreLoss(nn.Module):
         Tensor of shape (...)
             One penalty for each member.
         """
-        if Z.shape[-2] < (4 if self.bias_corrected else 2):
-            score = Z.sum((-2, -1)) * torch.nan
-        else:
-            score = isoscore_star(Z, cov, self.zeta, self.bias_corrected)
-        degenerate = score.isnan()
-        self.n_degenerate += degenerate.sum()
-        score = torch.where(degenerate, torch.ones_like(score), score).clamp(_FLOOR, 1)
+        n, d = Z.shape[-2:]
+        if n < (4 if self.bias_corrected else 2) or d < 2:
+            nothing = Z.sum((-2, -1)) * 0
+            self.n_degenerate += nothing.numel()
+            return nothing.to(torch.promote_types(Z.dtype, torch.float32))
+        score = isoscore_star(Z, cov, self.zeta, self.bias_corrected)
+        self.n_degenerate += score.isnan().sum()
+        score = score.nan_to_num(nan=1.0).clamp(_FLOOR, 1)
         return -score.log() if self.reduction == "log" else 1 - score

@@ -1,5 +1,7 @@
 """The joint loss: a task loss and a penalty, balanced by their moving means."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -64,9 +66,10 @@ class JointLoss(nn.Module):
             raise ValueError(f"smoothing={smoothing!r} must lie in (0, 1]")
         self.balance = balance
         self.smoothing = 1.0 if balance == "cumulative" else smoothing
-        self.register_buffer("weight", torch.as_tensor(weight, dtype=torch.float32))
+        self.register_buffer("weight", torch.as_tensor(weight, dtype=torch.float64))
         self.register_buffer("means", torch.zeros(2))
         self.register_buffer("n_steps", torch.zeros((), dtype=torch.long))
+        self._step = 0  # as n_steps, on the host, so that no step waits for a device
 
     def forward(self, task_loss: Tensor, penalty: Tensor) -> Tensor:
         """Join the two losses.
@@ -83,17 +86,30 @@ class JointLoss(nn.Module):
         Tensor of shape (...)
             One joint loss for each member.
         """
+        weight = self.weight.to(penalty.dtype)
         if self.balance is None:
-            return task_loss + self.weight * penalty
+            return task_loss + weight * penalty
         losses = torch.stack([task_loss, penalty], -1)
         if self.training:
             self._track(losses.detach().abs())
         means = self.means.clamp(min=_FLOOR)
         task_loss, penalty = (losses * (means.mean(-1, keepdim=True) / means)).unbind(-1)
-        return task_loss + self.weight * penalty
+        return task_loss + weight * penalty
 
     @torch.no_grad()
     def _track(self, sizes: Tensor) -> None:
-        step = self.smoothing / (1 + self.n_steps)
-        self.means = self.means.lerp(sizes, torch.where(self.n_steps == 0, 1.0, step))
+        if self._step:
+            rate = self.smoothing / (1 + self._step)
+            self.means = self.means.lerp(sizes, rate)
+        else:
+            self.means = sizes
+        self._step += 1
         self.n_steps += 1
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        if f"{prefix}means" in state_dict:
+            self.means = torch.empty_like(state_dict[f"{prefix}means"])
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self._step = int(self.n_steps)

@@ -1,0 +1,64 @@
+"""`python -m benchmarks`: run every benchmark, print one table, keep the raw figures."""
+
+import argparse
+import importlib
+import sys
+import traceback
+from pathlib import Path
+
+from benchmarks._harness import Result, Skipped, as_result, versions, write_results
+from benchmarks._report import replace_section, speed_markdown, speed_text
+
+FOLDER = Path(__file__).parent
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the benchmarks asked for; 1 if one of them failed."""
+    options = _parser().parse_args(arguments)
+    failed: list[str] = []
+    results: list[Result] = []
+    for name in options.only or names():
+        print(f"running {name} …", file=sys.stderr, flush=True)
+        try:
+            results += run_one(name, options.quick)
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
+    setting = versions()
+    print(" · ".join(f"{key} {value}" for key, value in setting.items() if value is not None))
+    print(speed_text(results))
+    print(f"raw figures: {write_results(options.out, results, quick=options.quick, failed=failed)}")
+    if options.write is not None:
+        replace_section(options.write, "bench", speed_markdown(results, setting))
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return bool(failed)
+
+
+def names() -> list[str]:
+    """Names of all benchmarks: the modules `bench_NAME`."""
+    return sorted(path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py"))
+
+
+def run_one(name: str, quick: bool) -> list[Result]:
+    """Run one benchmark; skipped if a package it needs is not installed."""
+    try:
+        module = importlib.import_module(f"benchmarks.bench_{name}")
+        return [as_result(found) for found in module.run(quick)]
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in ("benchmarks", "isoadapt"):
+            raise
+        return [Skipped(name, f"{error.name} is not installed")]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer repeats")
+    parser.add_argument("--only", nargs="+", choices=names(), metavar="NAME", help=str(names()))
+    parser.add_argument("--out", type=Path, default=FOLDER / "results", help="folder of bench.json")
+    parser.add_argument("--write", type=Path, help="Markdown file whose section to replace")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,404 @@
+"""IsoScore and IsoScore*: against the paper's package, exact values, gradients, bias."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from IsoScore import IsoScore as package
+from torch.autograd import gradcheck
+
+from isoadapt import metrics
+from isoadapt.geometry._isoscore import (
+    isoscore_from_covariance,
+    isoscore_star,
+    unbiased_squares,
+)
+
+SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
+F64 = torch.float64
+
+
+def cloud(n, d, seed=0, members=(), decay=0.7):
+    rng = np.random.default_rng(seed)
+    scales = np.arange(1, d + 1) ** -decay
+    X = rng.normal(size=(*members, n, d)) * scales
+    turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    return torch.tensor(X @ turn + rng.normal(size=d))
+
+
+def shrinkage(d, seed=1, members=()):
+    return torch.stack(
+        [torch.cov(cloud(2 * d + 5, d, seed + i).T) for i in range(math.prod(members))]
+    ).reshape(*members, d, d)
+
+
+def reference(X, cov=None, zeta=0.0, bias_corrected=False):
+    """METHODS, section 1, letter by letter: one cloud, the full covariance."""
+    n, d = X.shape
+    sample = np.cov(X.numpy().T)
+    prior = np.eye(d) if cov is None else cov.numpy()
+    if not bias_corrected:
+        eigenvalues = np.linalg.eigvalsh((1 - zeta) * sample + zeta * prior)
+        return (eigenvalues.sum() ** 2 / (eigenvalues**2).sum() - 1) / (d - 1)
+    v, S, F = n - 1, np.trace(sample), (sample**2).sum()
+    t1 = (v * (v + 1) * S**2 - 2 * v * F) / ((v - 1) * (v + 2))
+    t2 = v**2 * (F - S**2 / v) / ((v - 1) * (v + 2))
+    a, b, c = (1 - zeta) ** 2, 2 * zeta * (1 - zeta), zeta**2
+    trace_square = a * t1 + b * S * np.trace(prior) + c * np.trace(prior) ** 2
+    square = a * t2 + b * (sample * prior).sum() + c * (prior**2).sum()
+    return (np.clip(trace_square / square, 1, d) - 1) / (d - 1)
+
+
+# The package.
+
+SMALL = [
+    (n, d, zeta, kind)
+    for n in (8, 50, 300, 2000)
+    for d in (2, 16, 100)
+    for zeta in (0.0, 0.2, 0.5, 1.0)
+    for kind in ("identity", "covariance")
+]
+LARGE = [(n, 768, zeta, "covariance") for n in (8, 300, 2000) for zeta in (0.0, 0.2)]
+LARGE += [(50, 768, 0.5, "identity")]
+
+
+@pytest.mark.parametrize(("n", "d", "zeta", "kind"), SMALL + LARGE)
+def test_equals_the_papers_package(n, d, zeta, kind):
+    X = cloud(n, d, seed=n + d)
+    prior = shrinkage(d) if kind == "covariance" else torch.eye(d, dtype=F64)
+    theirs = float(package.IsoScore_star(X.numpy(), prior, zeta))
+    ours = float(isoscore_star(X, prior if kind == "covariance" else None, zeta))
+    assert ours == pytest.approx(theirs, abs=1e-6)
+    shown = metrics.isoscore_star(X, prior.numpy() if kind == "covariance" else None, zeta=zeta)
+    assert shown == pytest.approx(ours, abs=1e-12)
+    if not zeta:
+        assert metrics.isoscore(X) == pytest.approx(float(package.IsoScore(X.numpy())), abs=1e-6)
+
+
+# The formula, on both routes.
+
+
+@pytest.mark.parametrize("bias_corrected", [False, True])
+@pytest.mark.parametrize("zeta", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("own_cov", [None, "shared", "each"])
+@pytest.mark.parametrize(("n", "d"), [(6, 15), (15, 15), (16, 15), (40, 15), (4, 2)])
+def test_members_equal_a_loop_over_the_formula(n, d, own_cov, zeta, bias_corrected):
+    X = cloud(n, d, members=(2, 3))
+    cov = {None: None, "shared": shrinkage(d), "each": shrinkage(d, members=(2, 3))}[own_cov]
+    scores = isoscore_star(X, cov, zeta, bias_corrected)
+    assert scores.shape == (2, 3)
+    for i in range(2):
+        for j in range(3):
+            prior = cov[i, j] if own_cov == "each" else cov
+            wanted = reference(X[i, j], prior, zeta, bias_corrected)
+            assert float(scores[i, j]) == pytest.approx(wanted, abs=1e-12)
+            alone = isoscore_star(X[i, j], prior, zeta, bias_corrected)
+            assert alone.shape == ()
+            assert float(alone) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [6, 40])
+def test_covariance_form_equals_points_form(n):
+    X = cloud(n, 15, members=(3,))
+    cov = torch.stack([torch.cov(x.T) for x in X])
+    for n_samples, corrected in ((None, False), (n, True)):
+        from_cov = isoscore_from_covariance(cov, n_samples)
+        torch.testing.assert_close(
+            from_cov, isoscore_star(X, bias_corrected=corrected), rtol=0, atol=1e-12
+        )
+
+
+def test_half_precision_is_computed_in_float32():
+    X = cloud(30, 8)
+    for dtype in (torch.float16, torch.bfloat16):
+        half = X.to(dtype)
+        score = isoscore_star(half)
+        assert score.dtype == torch.float32
+        assert float(score) == pytest.approx(float(isoscore_star(half.double())), abs=1e-6)
+    assert isoscore_star(X.float()).dtype == torch.float32
+    assert isoscore_star(X).dtype == F64
+
+
+@pytest.mark.parametrize(
+    ("shape", "bias_corrected"), [((1, 5), False), ((3, 5), True), ((9, 1), False)]
+)
+def test_too_small_clouds_are_refused(shape, bias_corrected):
+    with pytest.raises(ValueError, match=rf"n_samples={shape[0]}, n_features={shape[1]}"):
+        isoscore_star(torch.zeros(shape), bias_corrected=bias_corrected)
+
+
+# Exact values.
+
+
+@pytest.mark.parametrize(("k", "d"), [(1, 2), (2, 2), (1, 9), (4, 9), (9, 9), (300, 768)])
+def test_k_equal_variances_of_d_score_k_minus_one_over_d_minus_one(k, d):
+    cov = torch.diag((torch.arange(d) < k).to(F64) * 3.7)
+    assert float(isoscore_from_covariance(cov)) == pytest.approx((k - 1) / (d - 1), abs=1e-12)
+    axes = torch.eye(d, dtype=F64)[:k]
+    assert float(isoscore_star(torch.cat([axes, -axes]) + 0.3)) == pytest.approx(
+        (k - 1) / (d - 1), abs=1e-12
+    )
+
+
+def test_the_papers_diagonal():
+    variances = torch.ones(768, dtype=F64)
+    variances[:4] = torch.tensor([10.0, 6.0, 4.0, 4.0])
+    score = float(isoscore_from_covariance(torch.diag(variances)))
+    assert score == pytest.approx(0.8673388879, abs=1e-10)
+    axes = torch.diag(variances.sqrt())
+    assert float(isoscore_star(torch.cat([axes, -axes]))) == pytest.approx(score, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [5, 60])
+def test_rank_one_scores_zero(n):
+    X = torch.linspace(-1, 3, n, dtype=F64)[:, None] * torch.arange(1.0, 21.0, dtype=F64)
+    assert float(isoscore_star(X)) == pytest.approx(0, abs=1e-14)
+    assert metrics.isoscore(X) == pytest.approx(0, abs=1e-14)
+    assert metrics.isoscore(X) >= 0
+    assert float(isoscore_star(X, bias_corrected=True)) == pytest.approx(0, abs=1e-14)
+
+
+def test_constant_rows_score_nan_without_spoiling_other_members():
+    X = torch.stack([cloud(7, 5).float(), torch.full((7, 5), 0.1), cloud(7, 5, seed=3).float()])
+    scores = isoscore_star(X)
+    assert scores.isnan().tolist() == [False, True, False]
+    assert torch.equal(scores[[0, 2]], isoscore_star(X[[0, 2]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("n", [4, 5, 6, 7, 10, 12, 33, 50])
+def test_corrected_score_of_a_regular_simplex_is_one(n, dtype):
+    # All n-1 eigenvalues are equal, so the estimate of ‖Σ‖² is zero but for rounding.
+    X = torch.eye(n, dtype=dtype)
+    assert float(isoscore_star(X, bias_corrected=True)) == 1
+    assert float(isoscore_from_covariance(torch.cov(X.T), n)) == 1
+    assert metrics.isoscore(X, bias_corrected=True) == 1
+
+
+# Gradients.
+
+
+@pytest.mark.parametrize("bias_corrected", [False, True])
+@pytest.mark.parametrize("zeta", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize(("n", "d"), [(4, 6), (9, 4), (5, 5)])
+@pytest.mark.parametrize("members", [(), (2,), (2, 1)])
+def test_gradcheck_with_respect_to_points(n, d, zeta, bias_corrected, members):
+    X = cloud(n, d, members=members, decay=2.0).requires_grad_()
+    for cov in (None, shrinkage(d), shrinkage(d, members=members)):
+        score = isoscore_star(X.detach(), cov, zeta, bias_corrected)
+        assert bool((score > 0).all())
+        assert bool((score < 1).all()) or (cov is None and zeta == 1)  # else the clamp acts
+        assert gradcheck(lambda x, c=cov: isoscore_star(x, c, zeta, bias_corrected), X)
+
+
+@pytest.mark.parametrize("bias_corrected", [False, True])
+@pytest.mark.parametrize("zeta", [0.2, 1.0])
+@pytest.mark.parametrize(("n", "d"), [(4, 6), (9, 4), (5, 5)])
+@pytest.mark.parametrize(("members", "cov_members"), [((), ()), ((3,), ()), ((3,), (3,))])
+def test_gradcheck_with_respect_to_the_shrinkage_matrix(
+    n, d, zeta, bias_corrected, members, cov_members
+):
+    X = cloud(n, d, members=members)
+    cov = shrinkage(d, members=cov_members).requires_grad_()
+    assert gradcheck(lambda c: isoscore_star(X, c, zeta, bias_corrected), cov)
+    both = X.clone().requires_grad_()
+    assert gradcheck(lambda x, c: isoscore_star(x, c @ c.mT, zeta, bias_corrected), (both, cov))
+
+
+def test_gradient_of_a_shared_shrinkage_matrix_is_the_sum_over_members():
+    X, cov = cloud(6, 4, members=(3,)), shrinkage(4).requires_grad_()
+    (shared,) = torch.autograd.grad(isoscore_star(X, cov, 0.3).sum(), cov)
+    each = [torch.autograd.grad(isoscore_star(x, cov, 0.3), cov)[0] for x in X]
+    torch.testing.assert_close(shared, sum(each), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("n_samples", [None, 12])
+def test_gradcheck_of_the_covariance_form(n_samples):
+    cov = shrinkage(5, members=(2,)).requires_grad_()
+    assert gradcheck(lambda c: isoscore_from_covariance(c, n_samples), cov)
+
+
+def test_a_clamped_score_has_zero_gradient():
+    axes = torch.eye(4, dtype=F64)
+    X = torch.cat([axes, -axes]).requires_grad_()
+    score = isoscore_star(X, bias_corrected=True)
+    assert float(score.detach()) == 1
+    assert not torch.autograd.grad(score, X)[0].any()
+
+
+def test_half_precision_points_get_their_gradient():
+    X = cloud(6, 9).half().requires_grad_()
+    wide = X.detach().double().requires_grad_()
+    isoscore_star(X).backward()
+    isoscore_star(wide).backward()
+    assert X.grad.dtype == torch.float16
+    torch.testing.assert_close(X.grad.double(), wide.grad, rtol=2e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "d"), [(20, 5), (5, 20)])
+@pytest.mark.parametrize("zeta", [0.0, 0.3])
+def test_autocast_neither_coarsens_the_score_nor_breaks_its_gradient(n, d, zeta):
+    plain = cloud(n, d).float().requires_grad_()
+    mixed = plain.detach().clone().requires_grad_()
+    cov = shrinkage(d).float()
+    wanted = isoscore_star(plain, cov, zeta)
+    wanted.backward()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        score = isoscore_star(mixed, cov, zeta)
+    assert score.dtype == torch.float32
+    assert score.item() == pytest.approx(wanted.item(), abs=1e-6)
+    score.backward()
+    torch.testing.assert_close(mixed.grad, plain.grad)
+
+
+# Invariance.
+
+clouds = st.builds(
+    cloud,
+    n=st.integers(2, 40),
+    d=st.integers(2, 25),
+    seed=st.integers(0, 10_000),
+    decay=st.floats(0, 3),
+)
+
+
+@SETTINGS
+@given(
+    X=clouds,
+    scale=st.floats(1e-20, 1e20),
+    sign=st.sampled_from([-1, 1]),
+    shift=st.floats(-1e3, 1e3),
+    seed=st.integers(0, 1000),
+)
+def test_rotation_shift_scale_and_order_do_not_matter(X, scale, sign, shift, seed):
+    rng = np.random.default_rng(seed)
+    turn = np.linalg.qr(rng.normal(size=(X.shape[1],) * 2))[0]
+    moved = {
+        "rotation": X.numpy() @ turn,
+        "shift": X.numpy() + shift * rng.normal(size=X.shape[1]),
+        "scale": X.numpy() * (sign * scale),
+        "order": X.numpy()[rng.permutation(len(X))],
+    }
+    for bias_corrected in (False, True)[: 1 + (len(X) >= 4)]:
+        score = metrics.isoscore(X, bias_corrected=bias_corrected)
+        assert 0 <= score <= 1
+        for name, other in moved.items():
+            again = metrics.isoscore(other, bias_corrected=bias_corrected)
+            assert again == pytest.approx(score, abs=1e-9), name
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e100])
+def test_scale_does_not_matter_even_where_its_fourth_power_leaves_float64(scale):
+    X = cloud(30, 6).numpy()
+    assert metrics.isoscore(X * scale) == pytest.approx(metrics.isoscore(X), abs=1e-9)
+    corrected = metrics.isoscore(X * scale, bias_corrected=True)
+    assert corrected == pytest.approx(metrics.isoscore(X, bias_corrected=True), abs=1e-9)
+
+
+@SETTINGS
+@given(
+    st.tuples(st.integers(4, 9), st.integers(2, 9)).flatmap(
+        lambda shape: arrays(np.float64, shape, elements=st.floats(-1e6, 1e6, width=32))
+    )
+)
+def test_any_cloud_scores_between_zero_and_one(X):
+    if (X[0] == X).all():
+        for bias_corrected in (False, True):
+            with pytest.raises(ValueError, match="constant"):
+                metrics.isoscore(X, bias_corrected)
+        return
+    n, d = X.shape
+    plain = metrics.isoscore(X)
+    assert 0 <= plain <= 1
+    assert 0 <= metrics.isoscore(X, bias_corrected=True) <= 1
+    assert 0 <= metrics.isoscore_star(X, zeta=0.3) <= 1
+    if n <= d:
+        assert plain <= (n - 2) / (d - 1) + 1e-12  # METHODS: the plain score's ceiling
+
+
+# Bias.
+
+N_DRAWS = 30
+
+
+def spectra():
+    """Twenty decaying Gaussian spectra with the members' draws for four sample sizes each."""
+    rng = np.random.default_rng(20)
+    for _ in range(20):
+        d = int(rng.integers(96, 145))
+        variances = np.arange(1, d + 1) ** -rng.uniform(0, 1) * np.exp(0.3 * rng.normal(size=d))
+        variances = torch.tensor(variances)
+        for n in (d // 12, d // 4, d, 3 * d):
+            X = torch.tensor(rng.normal(size=(N_DRAWS, n, d))) * variances.sqrt()
+            yield n, d, variances, X
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """Sample size, width, variances and, of each draw, plain and corrected score, tr and ‖·‖²."""
+    table = []
+    for n, d, variances, X in spectra():
+        small = X - X.mean(-2, keepdim=True)
+        small = (small @ small.mT if n < d else small.mT @ small) / (n - 1)
+        trace, square = small.diagonal(dim1=-2, dim2=-1).sum(-1), small.square().sum((-2, -1))
+        plain, corrected = isoscore_star(X), isoscore_star(X, bias_corrected=True)
+        table.append((n, d, variances, plain, corrected, trace, square))
+    return table
+
+
+def truth(variances):
+    return float(isoscore_from_covariance(torch.diag(variances)))
+
+
+def z_score(sample, value):
+    return float((sample.mean() - value) / sample.std()) * len(sample) ** 0.5
+
+
+def test_a_corrected_score_lies_within_three_standard_errors_of_the_truth(measured):
+    far: dict[str, list[bool]] = {"few": [], "many": []}
+    for n, d, variances, _, corrected, _, _ in measured:
+        wanted = truth(variances)
+        errors = (corrected - wanted) / corrected.std()
+        far["few" if n < d else "many"] += (errors.abs() > 3).tolist()
+        # A ratio of two unbiased estimates has a bias of its own: at n = d/12 up to half of one
+        # measurement's standard error, gone among the errors of 30 measurements at n = d.
+        assert abs(float(errors.mean())) < (1 if n < d else 3 / N_DRAWS**0.5), (n, d)
+    for few_or_many, beyond in far.items():
+        assert len(beyond) == 40 * N_DRAWS
+        assert np.mean(beyond) < 0.02, few_or_many
+
+
+def test_both_parts_of_the_correction_are_unbiased(measured):
+    z = []
+    for n, _, variances, _, _, trace, square in measured:
+        numerator, denominator = unbiased_squares(trace, square, n)
+        z.append(z_score(numerator, float(variances.sum() ** 2)))
+        z.append(z_score(denominator, float(variances.square().sum())))
+    assert len(z) == 160
+    # 160 standard normal figures: their mean, and the largest of them.
+    assert abs(np.mean(z)) < 0.3
+    assert np.abs(z).max() < 4.5
+
+
+def test_the_plain_score_is_far_too_low(measured):
+    for n, d, variances, plain, corrected, _, _ in measured:
+        wanted = truth(variances)
+        assert z_score(plain, wanted) < -3, (n, d)
+        if n < d:  # below it even one single draw is many standard errors away
+            assert float((plain.mean() - wanted) / plain.std()) < -3, (n, d)
+        if n == d // 12:
+            assert float(plain.mean()) < 0.6 * wanted
+        assert float((plain.mean() - wanted).abs()) > float((corrected.mean() - wanted).abs())
+
+
+def test_the_papers_own_example_at_277_rows():
+    # METHODS, section 1: d=768, truth 0.8673; plain 0.253, corrected 0.865 ± 0.011.
+    variances = torch.ones(768, dtype=F64)
+    variances[:4] = torch.tensor([10.0, 6.0, 4.0, 4.0])
+    X = torch.tensor(np.random.default_rng(0).normal(size=(277, 768))) * variances.sqrt()
+    assert float(isoscore_star(X)) == pytest.approx(0.253, abs=0.01)
+    assert float(isoscore_star(X, bias_corrected=True)) == pytest.approx(0.8673, abs=3 * 0.011)

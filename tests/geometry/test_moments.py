@@ -1,0 +1,266 @@
+"""Moments: every way of feeding the same rows ends in the covariance numpy computes at once."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from isoadapt.geometry import Moments
+from isoadapt.geometry import _moments as moments_module
+
+SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
+
+rows_strategy = st.tuples(st.integers(2, 12), st.integers(1, 5)).flatmap(
+    lambda shape: arrays(np.float64, shape, elements=st.floats(-1e3, 1e3, width=32))
+)
+
+
+def cloud(n, d, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) + rng.normal(size=d)
+
+
+def assert_same(a, b, rtol=1e-12):
+    """Same count, mean and scatter, to `rtol` of each one's size."""
+    assert a.count == pytest.approx(b.count, rel=1e-14)
+    torch.testing.assert_close(a.mean, b.mean, rtol=0, atol=rtol * (1 + float(b.mean.abs().max())))
+    size = float(b.scatter.abs().max()) + float(b.count * b.mean.square().max())
+    torch.testing.assert_close(a.scatter, b.scatter, rtol=0, atol=rtol * (1 + size))
+
+
+def assert_covariance(moments, wanted, rtol=1e-12):
+    np.testing.assert_allclose(
+        moments.covariance().numpy(), wanted, rtol=0, atol=rtol * np.abs(wanted).max()
+    )
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 50, 64])
+def test_chunks_give_numpys_covariance(chunk):
+    X = cloud(50, 4)
+    moments = Moments()
+    for start in range(0, len(X), chunk):
+        assert moments.update(X[start : start + chunk]) is moments
+    assert moments.count == 50
+    assert len(moments) == 4
+    np.testing.assert_allclose(moments.mean.numpy(), X.mean(0), rtol=0, atol=1e-13)
+    assert_covariance(moments, np.cov(X.T))
+    np.testing.assert_allclose(moments.covariance(ddof=0).numpy(), np.cov(X.T, ddof=0), atol=1e-12)
+
+
+def test_internal_chunks_give_numpys_covariance(monkeypatch):
+    monkeypatch.setattr(moments_module, "_CHUNK", 6)
+    X, weights = cloud(50, 4), np.random.default_rng(1).uniform(size=50)
+    assert_covariance(Moments().update(X), np.cov(X.T))
+    weighted = Moments().update(X, weights)
+    assert_covariance(weighted, np.cov(X.T, aweights=weights, ddof=0) * 1 / (1 - 1 / weights.sum()))
+
+
+@SETTINGS
+@given(rows_strategy, st.data())
+def test_any_split_and_any_order_of_merging_is_the_same(X, data):
+    first = data.draw(st.integers(0, len(X)))
+    second = data.draw(st.integers(first, len(X)))
+    parts = X[:first], X[first:second], X[second:]
+
+    def moments(i):
+        return Moments().update(parts[i])
+
+    whole = Moments().update(X)
+    left = moments(0).merge(moments(1)).merge(moments(2))
+    right = moments(0).merge(moments(1).merge(moments(2)))
+    backwards = moments(2).merge(moments(0)).merge(moments(1))
+    for other in (left, right, backwards):
+        assert_same(other, whole)
+    size = 1 + np.abs(X).max() ** 2
+    cov = np.atleast_2d(np.cov(X.T))
+    np.testing.assert_allclose(whole.covariance().numpy(), cov, rtol=0, atol=1e-12 * size)
+
+
+@SETTINGS
+@given(rows_strategy, st.data())
+def test_integer_weights_are_repeated_rows(X, data):
+    weights = np.array(data.draw(st.lists(st.integers(0, 4), min_size=len(X), max_size=len(X))))
+    weighted = Moments().update(X, weights)
+    repeated = Moments().update(np.repeat(X, weights, axis=0))
+    assert weighted.count == repeated.count == weights.sum()
+    if weights.sum():
+        assert_same(weighted, repeated)
+
+
+def test_rows_of_weight_zero_leave_no_trace():
+    X = cloud(30, 3)
+    weights = np.ones(30)
+    weights[10:] = 0
+    X[10:] *= 1e6
+    assert_same(Moments().update(X, weights), Moments().update(X[:10]))
+    only_zero = Moments().update(X[:5], np.zeros(5))
+    assert only_zero.count == 0
+    assert_same(only_zero.update(X[:10]), Moments().update(X[:10]))
+
+
+def test_fractional_weights_match_numpy():
+    X = cloud(40, 3)
+    weights = np.random.default_rng(1).uniform(0.1, 2, size=40)
+    moments = Moments().update(X[:13], weights[:13]).update(X[13:], torch.tensor(weights[13:]))
+    assert moments.count == pytest.approx(weights.sum(), rel=1e-14)
+    np.testing.assert_allclose(moments.mean, np.average(X, axis=0, weights=weights), atol=1e-13)
+    biased = np.cov(X.T, aweights=weights, ddof=0)
+    np.testing.assert_allclose(moments.covariance(ddof=0), biased, atol=1e-12)
+    np.testing.assert_allclose(
+        moments.covariance(), biased * weights.sum() / (weights.sum() - 1), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_large_mean_costs_no_digits(dtype):
+    X = (np.random.default_rng(0).normal(size=(3000, 3)) * [1, 2, 0.5] + 1e6).astype(dtype)
+    exact = X.astype(np.longdouble)
+    exact = exact - exact.mean(0)
+    exact = (exact.T @ exact / (len(X) - 1)).astype(np.float64)
+    moments = Moments()
+    for start in range(0, len(X), 100):
+        moments.update(X[start : start + 100])
+    weighted = Moments().update(X, np.ones(len(X)))
+    for result in (moments, weighted):
+        assert result.covariance().dtype == torch.float64
+        assert_covariance(result, exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64])
+def test_every_dtype_is_accumulated_in_float64(dtype):
+    X = (torch.tensor(cloud(30, 3)) * 8).to(dtype)
+    assert_covariance(Moments().update(X), np.cov(X.double().numpy().T))
+
+
+def test_views_of_arrays_are_read_right():
+    X = cloud(20, 3)
+    read_only = X.copy()
+    read_only.flags.writeable = False
+    for view in (X[::-1], np.asfortranarray(X), read_only):
+        assert_same(Moments().update(view), Moments().update(X))
+    assert_covariance(Moments().update(X[:, ::-2]), np.cov(X[:, ::-2].T))
+
+
+def test_rows_of_a_running_network_are_taken_without_their_graph():
+    X = torch.tensor(cloud(20, 3), requires_grad=True)
+    moments = Moments().update(X * 2).update(X)
+    assert not moments.scatter.requires_grad
+    assert_covariance(
+        Moments.from_arrays(moments.to_arrays()),
+        np.cov(np.concatenate([2 * X.detach().numpy(), X.detach().numpy()]).T),
+    )
+
+
+def test_neither_merging_nor_updating_touches_its_argument():
+    X = cloud(20, 3)
+    kept = X.copy()
+    other = Moments().update(X[10:])
+    before = other.to_arrays()
+    empty_first = Moments().merge(other)
+    empty_first.update(X[:10])
+    Moments().update(X[:10]).merge(other).update(X)
+    for name, value in other.to_arrays().items():
+        np.testing.assert_array_equal(value, before[name])
+    np.testing.assert_array_equal(X, kept)
+    assert_same(empty_first, Moments().update(X))
+
+
+def test_merging_with_itself_doubles_every_row():
+    X = cloud(20, 3)
+    moments = Moments().update(X)
+    assert_same(moments.merge(moments), Moments().update(np.concatenate([X, X])))
+
+
+def test_empty_moments_are_neutral():
+    X = cloud(20, 3)
+    whole = Moments().update(X)
+    assert_same(Moments().update(X).merge(Moments()), whole)
+    assert_same(Moments().merge(Moments().update(X)), whole)
+    assert_same(Moments().update(X[:0]).update(X).update(X[:0]), whole)
+    nothing = Moments().merge(Moments())
+    assert (nothing.count, len(nothing)) == (0, 0)
+
+
+@pytest.mark.parametrize("copy", ["arrays", "pickle"])
+def test_round_trips_keep_every_bit_and_go_on(copy):
+    X = cloud(20, 3)
+    moments = Moments().update(X[:12], np.linspace(0, 1, 12))
+    if copy == "arrays":
+        again = Moments.from_arrays(moments.to_arrays())
+    else:
+        again = pickle.loads(pickle.dumps(moments))
+    assert again.count == moments.count
+    assert torch.equal(again.mean, moments.mean)
+    assert torch.equal(again.scatter, moments.scatter)
+    assert_same(again.update(X[12:]), moments.update(X[12:]))
+
+
+def test_arrays_are_copies():
+    moments = Moments().update(cloud(20, 3))
+    taken = moments.to_arrays()
+    assert {name: value.shape for name, value in taken.items()} == {
+        "count": (),
+        "mean": (3,),
+        "scatter": (3, 3),
+    }
+    expected, mean = moments.covariance().clone(), moments.mean.clone()
+    made = Moments.from_arrays(taken)
+    for value in taken.values():
+        value[...] = -1
+    for other in (moments, made):
+        assert torch.equal(other.covariance(), expected)
+        assert torch.equal(other.mean, mean)
+
+
+def test_repr_names_size_and_width():
+    assert repr(Moments().update(cloud(20, 3))) == "Moments(count=20, n_features=3)"
+
+
+@pytest.mark.parametrize(
+    ("X", "weights", "message"),
+    [
+        (np.zeros(3), None, r"X has shape \(3,\)"),
+        (np.zeros((2, 3, 4)), None, r"X has shape \(2, 3, 4\)"),
+        (np.zeros((5, 2)), None, r"X has shape \(5, 2\); \(n_samples, 3\) is needed"),
+        (np.zeros((5, 3)), np.ones(4), r"weights has shape \(4,\).*5 rows"),
+        (np.zeros((5, 3)), np.ones((5, 1)), r"weights has shape \(5, 1\)"),
+        (np.zeros((5, 3)), np.array([1, 1, -1e-9, 1, 1]), "not negative"),
+        (np.zeros((5, 3)), np.array([1, 1, np.nan, 1, 1]), "finite"),
+        (np.zeros((5, 3)), np.array([1, 1, np.inf, 1, 1]), "finite"),
+    ],
+)
+def test_bad_rows_and_weights_are_refused_and_leave_the_state(X, weights, message):
+    moments = Moments().update(cloud(20, 3))
+    before = moments.to_arrays()
+    with pytest.raises(ValueError, match=message):
+        moments.update(X, weights)
+    for name, value in moments.to_arrays().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_other_widths_do_not_merge():
+    with pytest.raises(ValueError, match="other has 2 features, this has 3"):
+        Moments().update(cloud(9, 3)).merge(Moments().update(cloud(9, 2)))
+
+
+@pytest.mark.parametrize(("n", "ddof"), [(0, 1), (1, 1), (0, 0), (2, 2)])
+def test_covariance_needs_more_rows_than_ddof(n, ddof):
+    with pytest.raises(ValueError, match=rf"n_samples={n}: a covariance needs more than {ddof}"):
+        Moments().update(cloud(n, 3)).covariance(ddof)
+
+
+def test_covariance_counts_weights_not_rows():
+    with pytest.raises(ValueError, match=r"n_samples=0\.5"):
+        Moments().update(cloud(5, 3), np.full(5, 0.1)).covariance()
+
+
+def test_arrays_that_do_not_fit_together_are_refused():
+    taken = Moments().update(cloud(20, 3)).to_arrays()
+    with pytest.raises(ValueError, match=r"mean has shape \(2,\)"):
+        Moments.from_arrays({**taken, "mean": np.zeros(2)})
+    with pytest.raises(ValueError, match=r"mean has shape \(3, 1\)"):
+        Moments.from_arrays({**taken, "mean": np.zeros((3, 1))})

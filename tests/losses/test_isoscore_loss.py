@@ -1,0 +1,194 @@
+"""IsoScoreLoss: its values, its gradients, and what it does where IsoScore is not defined."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from isoadapt.geometry._isoscore import isoscore_star
+from isoadapt.losses import IsoScoreLoss
+
+
+def cloud(*shape, seed=0, dtype=torch.float64):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=shape) * np.arange(1, shape[-1] + 1) ** -1.0 + rng.normal(size=shape[-1])
+    return torch.tensor(X, dtype=dtype)
+
+
+def value_and_gradient(loss, Z, cov=None):
+    Z = Z.detach().clone().requires_grad_()
+    value = loss(Z, cov)
+    (gradient,) = torch.autograd.grad(value.sum(), Z)
+    return value.detach(), gradient
+
+
+@pytest.mark.parametrize("bias_corrected", [False, True])
+@pytest.mark.parametrize("zeta", [0.0, 0.3])
+@pytest.mark.parametrize("members", [(), (3,), (2, 3)])
+def test_values_are_minus_log_and_one_minus_the_score(members, zeta, bias_corrected):
+    Z = cloud(*members, 9, 5)
+    cov = torch.cov(cloud(30, 5, seed=1).T)
+    score = isoscore_star(Z, cov, zeta, bias_corrected)
+    log = IsoScoreLoss(zeta, "log", bias_corrected)
+    linear = IsoScoreLoss(zeta, "linear", bias_corrected)
+    assert log(Z, cov).shape == members
+    torch.testing.assert_close(log(Z, cov), -score.log(), rtol=0, atol=1e-13)
+    torch.testing.assert_close(linear(Z, cov), 1 - score, rtol=0, atol=1e-13)
+    assert log.n_degenerate == linear.n_degenerate == 0
+
+
+def test_defaults_are_the_isotropy_layers():
+    Z = cloud(9, 5)
+    torch.testing.assert_close(IsoScoreLoss()(Z), -isoscore_star(Z).log(), rtol=0, atol=0)
+
+
+def test_a_more_isotropic_cloud_costs_less_and_descent_makes_it_so():
+    Z = cloud(40, 5)
+    for reduction in ("log", "linear"):
+        loss = IsoScoreLoss(reduction=reduction)
+        value, gradient = value_and_gradient(loss, Z)
+        assert float(loss(Z - 1e-3 * gradient / gradient.norm())) < float(value)
+        assert float(loss(torch.randn(4000, 5, generator=torch.Generator().manual_seed(0)))) < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [5, 40])
+def test_rank_one_is_floored_before_the_log(n, dtype):
+    line = torch.linspace(-1, 3, n, dtype=dtype)[:, None] * torch.arange(1, 9, dtype=dtype)
+    value, gradient = value_and_gradient(IsoScoreLoss(), line)
+    assert float(value) == pytest.approx(-math.log(1e-6), rel=1e-6)
+    assert not gradient.any()
+    assert float(IsoScoreLoss(reduction="linear")(line)) == pytest.approx(1, abs=1e-5)
+
+
+def test_isotropic_clouds_cost_nothing_and_never_less():
+    for d in range(2, 30):
+        axes = torch.cat([torch.eye(d), -torch.eye(d)])
+        for reduction in ("log", "linear"):
+            assert 0 <= float(IsoScoreLoss(reduction=reduction)(axes)) < 1e-6
+            assert float(IsoScoreLoss(0.0, reduction, True)(axes)) == 0
+
+
+@pytest.mark.parametrize("bias_corrected", [False, True])
+@pytest.mark.parametrize("reduction", ["log", "linear"])
+@pytest.mark.parametrize("shape", [(9, 4), (5, 12), (3, 5, 12), (2, 2, 9, 4)])
+def test_gradcheck(shape, reduction, bias_corrected):
+    Z = cloud(*shape).requires_grad_()
+    loss = IsoScoreLoss(0.1, reduction, bias_corrected)
+    cov = torch.cov(cloud(30, shape[-1], seed=1).T).requires_grad_()
+    assert gradcheck(lambda z: loss(z), Z)
+    assert gradcheck(loss, (Z, cov))
+    assert loss.n_degenerate == 0
+
+
+def test_each_member_has_the_loss_and_gradient_it_has_alone():
+    Z = cloud(3, 9, 5)
+    values, gradients = value_and_gradient(IsoScoreLoss(), Z)
+    for z, value, gradient in zip(Z, values, gradients, strict=True):
+        alone, its = value_and_gradient(IsoScoreLoss(), z)
+        torch.testing.assert_close(value, alone, rtol=0, atol=1e-13)
+        torch.testing.assert_close(gradient, its, rtol=0, atol=1e-13)
+
+
+DEGENERATE = {
+    "constant": (torch.full((8, 5), 0.1), {}),
+    "constant, many rows": (torch.full((5000, 7), 0.1), {}),
+    "constant, wide": (torch.full((6, 300), 0.1), {}),
+    "constant rows of different entries": (cloud(1, 40, dtype=torch.float32).expand(33, 40), {}),
+    "constant, corrected": (torch.full((8, 5), 0.1), {"bias_corrected": True}),
+    "zero": (torch.zeros(8, 5), {}),
+    "single row": (cloud(1, 5, dtype=torch.float32), {}),
+    "three rows, corrected": (cloud(3, 5, dtype=torch.float32), {"bias_corrected": True}),
+    "one feature": (cloud(9, 1, dtype=torch.float32), {}),
+}
+
+
+@pytest.mark.parametrize("reduction", ["log", "linear"])
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_degenerate_clouds_cost_nothing_with_zero_gradient_and_are_counted(case, reduction):
+    Z, parameters = DEGENERATE[case]
+    loss = IsoScoreLoss(reduction=reduction, **parameters)
+    value, gradient = value_and_gradient(loss, Z)
+    assert float(value) == 0
+    assert torch.equal(gradient, torch.zeros_like(Z))
+    assert loss.n_degenerate == 1
+    loss(torch.stack([Z, Z]))
+    assert loss.n_degenerate == 3
+
+
+@pytest.mark.parametrize("reduction", ["log", "linear"])
+@pytest.mark.parametrize("bias_corrected", [False, True])
+def test_a_member_without_spread_leaves_the_others_as_they_are(reduction, bias_corrected):
+    good = cloud(2, 8, 5, dtype=torch.float32)
+    Z = torch.stack([good[0], torch.full((8, 5), 0.1), good[1]])
+    loss = IsoScoreLoss(0.0, reduction, bias_corrected)
+    values, gradients = value_and_gradient(loss, Z)
+    assert loss.n_degenerate == 1
+    assert float(values[1]) == 0
+    assert not gradients[1].any()
+    alone, its = value_and_gradient(loss, good)
+    assert loss.n_degenerate == 1
+    torch.testing.assert_close(values[[0, 2]], alone, rtol=0, atol=1e-6)
+    torch.testing.assert_close(gradients[[0, 2]], its, rtol=0, atol=1e-6)
+    assert bool((values[[0, 2]] > 0).all())
+
+
+def test_constant_rows_have_a_score_once_a_shrinkage_matrix_is_mixed_in():
+    loss = IsoScoreLoss(zeta=0.2, reduction="linear")
+    cov = torch.diag(torch.tensor([3.0, 1.0]))
+    assert float(loss(torch.full((8, 2), 0.5), cov)) == pytest.approx(1 - 0.6, abs=1e-6)
+    assert loss.n_degenerate == 0
+
+
+def test_the_count_is_a_buffer():
+    loss = IsoScoreLoss()
+    loss(torch.zeros(3, 8, 5))
+    again = IsoScoreLoss()
+    again.load_state_dict(loss.state_dict())
+    assert again.n_degenerate == 3
+    assert list(loss.parameters()) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(dtype):
+    Z = cloud(30, 6).to(dtype)
+    value, gradient = value_and_gradient(IsoScoreLoss(), Z)
+    wide, wide_gradient = value_and_gradient(IsoScoreLoss(), Z.float())
+    assert value.dtype == torch.float32
+    assert gradient.dtype == dtype
+    assert float(value) == float(wide)
+    assert torch.equal(gradient, wide_gradient.to(dtype))
+
+
+def test_a_degenerate_batch_in_half_precision_has_the_dtype_of_every_other():
+    Z = cloud(30, 6).half()
+    assert IsoScoreLoss()(Z[:1]).dtype == IsoScoreLoss()(Z).dtype == torch.float32
+
+
+@pytest.mark.parametrize("shape", [(20, 5), (5, 20)])
+def test_autocast_trains(shape):
+    Z = cloud(*shape, dtype=torch.float32)
+    wanted, wanted_gradient = value_and_gradient(IsoScoreLoss(), Z)
+    Z.requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = IsoScoreLoss()(Z)
+    (gradient,) = torch.autograd.grad(value, Z)
+    torch.testing.assert_close(value.detach(), wanted)
+    torch.testing.assert_close(gradient, wanted_gradient)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"zeta": -0.1}, r"zeta=-0.1 must lie in \[0, 1\]"),
+        ({"zeta": 1.1}, r"zeta=1.1 must lie in \[0, 1\]"),
+        ({"zeta": float("nan")}, "zeta=nan"),
+        ({"reduction": "mean"}, "reduction='mean' must be 'log' or 'linear'"),
+        ({"reduction": None}, "reduction=None"),
+    ],
+)
+def test_bad_parameters_are_named(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        IsoScoreLoss(**parameters)
