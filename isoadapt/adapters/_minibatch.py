@@ -114,6 +114,18 @@ class AdapterNet(NeuralNet):
         """Adapt a batch that is a tensor already."""
         return self.module_(x)
 
+    def train_step(self, batch: tuple[Tensor, Tensor | None], **fit_params: Any) -> dict[str, Any]:
+        """Take one step; AdamW needs no closure."""
+        self.optimizer_.zero_grad()
+        step = self.train_step_single(batch)
+        self.optimizer_.step()
+        return step
+
+    def _set_training(self, training: bool = True) -> None:
+        """Walk through the modules only when the mode changes."""
+        if self.module_.training != training or self.criterion_.training != training:
+            super()._set_training(training)
+
     def get_loss(
         self, y_pred: tuple[Tensor, Tensor | None], y_true: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor:
@@ -139,8 +151,11 @@ def classification_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     Tensor of shape (K,)
         Means over the rows.
     """
-    expanded = targets.expand(len(outputs), -1)
-    return F.cross_entropy(outputs.mT, expanded, reduction="none").mean(-1)
+    n_members, n, _ = outputs.shape
+    if n_members == 1:
+        return F.cross_entropy(outputs.squeeze(0), targets).view(1)
+    rows = F.cross_entropy(outputs.flatten(0, 1), targets.repeat(n_members), reduction="none")
+    return rows.view(n_members, n).mean(-1)
 
 
 def regression_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -217,7 +232,7 @@ class Selection(Callback):
     @torch.no_grad()
     def evaluate(self, net: AdapterNet, number: int) -> Epoch:
         """Take the present weights in as a candidate."""
-        net.module_.eval()
+        net._set_training(False)
         adapted, outputs = net.module_(self.rows.X)
         penalty = net.penalty(adapted, self.rows.y, net.module_.network)
         cost = self.weight * float(penalty)

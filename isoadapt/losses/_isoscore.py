@@ -78,6 +78,6 @@ class IsoScoreLoss(nn.Module):
             self.n_degenerate += nothing.numel()
             return nothing.to(torch.promote_types(Z.dtype, torch.float32))
         score = isoscore_star(Z, cov, self.zeta, self.bias_corrected)
-        self.n_degenerate += score.isnan().sum()
+        self.n_degenerate.add_(score.detach().isnan().sum())
         score = score.nan_to_num(nan=1.0).clamp(_FLOOR, 1)
         return -score.log() if self.reduction == "log" else 1 - score

@@ -89,22 +89,19 @@ class JointLoss(nn.Module):
         weight = self.weight.to(penalty.dtype)
         if self.balance is None:
             return task_loss + weight * penalty
-        losses = torch.stack([task_loss, penalty], -1)
         if self.training:
-            self._track(losses.detach().abs())
+            self._track(torch.stack([task_loss.detach(), penalty.detach()], -1).abs())
         means = self.means.clamp(min=_FLOOR)
-        task_loss, penalty = (losses * (means.mean(-1, keepdim=True) / means)).unbind(-1)
-        return task_loss + weight * penalty
+        to_task, to_penalty = (means.mean(-1, keepdim=True) / means).unbind(-1)
+        return task_loss * to_task + penalty * (weight * to_penalty)
 
-    @torch.no_grad()
     def _track(self, sizes: Tensor) -> None:
         if self._step:
-            rate = self.smoothing / (1 + self._step)
-            self.means = self.means.lerp(sizes, rate)
+            self.means.lerp_(sizes, self.smoothing / (1 + self._step))
         else:
             self.means = sizes
         self._step += 1
-        self.n_steps += 1
+        self.n_steps.add_(1)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
