@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,7 +56,7 @@ def demo(
         _demo.Split(encoder.transform(dev_texts), dev_labels),
         lambda name: _say(f"Fitting: {name} ..."),
     )
-    typer.echo(f"\nJudged on {len(dev_texts)} texts that no adapter saw:\n")
+    typer.echo(f"\nJudged on {len(dev_texts)} texts that no adapter was fitted to:\n")
     typer.echo(_demo.format_table(rows))
     typer.echo(f"\n{_demo.verdict(rows, dev_labels)}\n")
     _demo.save_spectra(rows, out / "spectra.png")
@@ -86,7 +87,11 @@ def audit(
         X = _load_matrix(source)
     else:
         X, groups = _embed(source, texts, label, max_length)
-    report = isotropy_report(X, groups=groups)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        report = isotropy_report(X, groups=groups)
+    for warning in caught:
+        _say(f"Note: {warning.message}")
     typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
 
 

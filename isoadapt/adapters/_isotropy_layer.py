@@ -81,6 +81,9 @@ class IsotropyLayer(PenalisedAdapter):
 
     Notes
     -----
+    The steps of "minibatch" are small. Where other programs keep the cores busy, more than one
+    thread makes them much slower: ``torch.set_num_threads(1)`` helps then.
+
     With "exact" the best attainable IsoScore under a head of rank r is
     (PR(Σ_U) + d - r - 1) / (d - 1), with Σ_U the covariance of the r seen coordinates.
 

@@ -114,6 +114,17 @@ class AdapterNet(NeuralNet):
         """Adapt a batch that is a tensor already."""
         return self.module_(x)
 
+    def run_single_epoch(
+        self, iterator: Batches | None, training: bool, prefix: str, step_fn: Any, **fit_params: Any
+    ) -> None:
+        """Run the batches and look at the loss once, at the end: no batch waits for the device."""
+        if iterator is None:
+            return
+        total = torch.zeros((), device=self.device)
+        for batch in iterator:
+            total += step_fn(batch)["loss"].detach() * len(batch[0])
+        self.history.record(f"{prefix}_loss", float(total) / len(iterator.rows.X))
+
     def train_step(self, batch: tuple[Tensor, Tensor | None], **fit_params: Any) -> dict[str, Any]:
         """Take one step; AdamW needs no closure."""
         self.optimizer_.zero_grad()

@@ -237,7 +237,8 @@ class HeadedNetwork(nn.Module):
 
 def _linear(X: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if len(weight) == 1:  # the gradient of the batched product comes out transposed: one copy more
-        return F.linear(X, weight.squeeze(0), bias.flatten()).view(1, *X.shape[-2:-1], -1)
+        rows = X.squeeze(0) if X.ndim == 3 else X
+        return F.linear(rows, weight.squeeze(0), bias.flatten()).unsqueeze(0)
     if X.ndim == 2:
         X = X.expand(len(weight), *X.shape)
     return torch.baddbmm(bias, X, weight.mT)

@@ -13,7 +13,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from isoadapt._torch import one_thread, resolve_device
+from isoadapt._torch import resolve_device
 from isoadapt.adapters._base import BaseAdapter, check_spread
 from isoadapt.adapters._closed_form import row_space
 from isoadapt.adapters._exact import solve_exact
@@ -35,7 +35,6 @@ from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
-_SMALL_STEP = 2**26  # multiplications in a batch below which one CPU thread is best
 _MIN_ROWS = 4  # fewer rows on either side of a split cannot be scored
 
 
@@ -219,9 +218,7 @@ class PenalisedAdapter(BaseAdapter):
             )
             fitting = rows.take(torch.from_numpy(train_index).to(device))
         net = self._make_net(coordinates, head, generator, device, selection)
-        small = device.type == "cpu" and self.batch_size * X.shape[1] ** 2 < _SMALL_STEP
-        with one_thread(small):
-            best_epoch = train(net, fitting, self.max_epochs, selection, self.verbose)
+        best_epoch = train(net, fitting, self.max_epochs, selection, self.verbose)
         self._take_over(net.module_, coordinates, head)
         self.best_epoch_ = best_epoch
         self.n_iter_ = len(net.history)
@@ -262,6 +259,7 @@ class PenalisedAdapter(BaseAdapter):
             lr=self.lr,
             batch_size=self.batch_size,
             callbacks=callbacks,
+            callbacks__train_loss=None,
             callbacks__valid_loss=None,
             callbacks__print_log=None,
             device=device,
