@@ -36,14 +36,14 @@ def run(quick: bool) -> list[dict[str, Any]]:
     encoder = TransformerEncoder(folder)
     reference = SentenceTransformer(str(folder))
     results = []
-    for name, texts, target in _workloads(200 if quick else 1500):
+    for name, texts, target in _workloads(200 if quick else 600):
         difference = np.abs(encoder.transform(texts) - reference.encode(texts)).max()
         if difference > 1e-5:
             raise ValueError(f"{name}: vectors differ by {difference:.2g}")
         ours, theirs = _alternate(
             lambda texts=texts: encoder.transform(texts),
             lambda texts=texts: reference.encode(texts),
-            repeats=3 if quick else 7,
+            repeats=3 if quick else 5,
         )
         results.append(
             {

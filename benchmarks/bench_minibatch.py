@@ -53,7 +53,6 @@ def _compare(
         ours,
         reference,
         repeats=repeats,
-        target=target,
         n=len(data.X_train),
         d=data.X_train.shape[1],
         epochs=EPOCHS,
@@ -61,7 +60,10 @@ def _compare(
         data=data.name,
     )
     name = whole.name.replace("whole fit", "loop only")
-    return [whole, replace(whole, name=name, ours_s=tuple(loops[1:]))]  # less the warm-up
+    return [
+        whole,
+        replace(whole, name=name, ours_s=tuple(loops[1:]), target=target),
+    ]  # less the warm-up
 
 
 class BareLoop:

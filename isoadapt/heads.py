@@ -138,6 +138,31 @@ class LinearHead(BaseEstimator):
         """
         return {}
 
+    def set_params(self, **params: Any) -> Self:
+        """Refuse: a frozen head has nothing to set.
+
+        Parameters
+        ----------
+        **params : dict
+            None may be given.
+
+        Returns
+        -------
+        LinearHead
+            Itself.
+
+        Raises
+        ------
+        ValueError
+            If there are any.
+        """
+        if params:
+            raise ValueError(
+                f"a LinearHead is frozen, so {sorted(params)} cannot be set: make a new one, "
+                "LinearHead(coef, intercept, classes)"
+            )
+        return self
+
     def fit(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
         """Do nothing: the head is frozen.
 
