@@ -60,10 +60,8 @@ def _compare(
         data=data.name,
     )
     name = whole.name.replace("whole fit", "loop only")
-    return [
-        whole,
-        replace(whole, name=name, ours_s=tuple(loops[1:]), target=target),
-    ]  # less the warm-up
+    timed = tuple(loops[1:])  # less the warm-up
+    return [whole, replace(whole, name=name, ours_s=timed, target=target)]
 
 
 class BareLoop:

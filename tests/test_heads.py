@@ -242,7 +242,7 @@ def test_clone_and_fit_give_the_same_object():
     assert ours.fit() is ours
     assert ours.get_params() == ours.get_params(deep=False) == {}
     assert Holder(ours).get_params(deep=True) == {"head": ours}
-    with pytest.raises(ValueError, match="Invalid parameter 'coef'"):
+    with pytest.raises(ValueError, match=r"a LinearHead is frozen, so \['coef'\] cannot be set"):
         ours.set_params(coef=np.zeros((3, 4)))
     check_is_fitted(ours)
 
@@ -428,10 +428,3 @@ def test_float32_embeddings_are_standardised_in_float64():
     np.testing.assert_array_equal(
         fit_head("logistic", X, y).coef_, fit_head("logistic", X.astype(np.float64), y).coef_
     )
-
-
-def test_nothing_can_be_set():
-    head = LinearHead(np.eye(2, 3), [0, 0], [0, 1])
-    assert head.set_params() is head
-    with pytest.raises(ValueError, match=r"a LinearHead is frozen, so \['coef'\] cannot be set"):
-        head.set_params(coef=np.eye(2, 3))
