@@ -203,7 +203,7 @@ def verdict(rows: list[Row], y: NDArray[Any]) -> str:
         effect = "helps" if gain > 0 else "costs"
         meaning = f"beyond noise (± {2 * error:.4f}): isotropy itself {effect} here"
     return (
-        f"The Isotropy Layer raised the corrected IsoScore from {base.isoscore_corrected:.4f} to "
+        f"The Isotropy Layer took the corrected IsoScore from {base.isoscore_corrected:.4f} to "
         f"{layer.isoscore_corrected:.4f}; {gain:+.4f} {metric} against the same layer without "
         f"penalty is {meaning}."
     )

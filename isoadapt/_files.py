@@ -1,6 +1,7 @@
 """Files and folders that are either whole or absent."""
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,6 +78,12 @@ def writable_folder(folder: str | os.PathLike[str]) -> Path:
         ) from error
 
 
+_CHECKPOINT_FILES = re.compile(
+    r"model.*\.safetensors(\.index\.json)?|(added_tokens|config|generation_config|merges"
+    r"|special_tokens_map|tokenizer|tokenizer_config|vocab)\.(json|txt)|.*\.model"
+)
+
+
 def check_output_folder(folder: str | os.PathLike[str], overwrite: bool) -> Path:
     """Check, before long work, that a result can be put into `folder`.
 
@@ -85,7 +92,7 @@ def check_output_folder(folder: str | os.PathLike[str], overwrite: bool) -> Path
     folder : str or path-like
         The folder to be made; the folder it lies in is made if need be.
     overwrite : bool
-        Whether a folder with files in it may be replaced.
+        Whether a folder with a checkpoint in it, and nothing else, may be replaced.
 
     Returns
     -------
@@ -95,17 +102,29 @@ def check_output_folder(folder: str | os.PathLike[str], overwrite: bool) -> Path
     Raises
     ------
     FileExistsError
-        If `folder` is a file, or holds files and `overwrite` is false.
+        If `folder` is a file or a folder in use, holds files and `overwrite` is false, or holds
+        files that are not a checkpoint's.
     OSError
         If the folder it lies in cannot be written to.
     """
-    target = Path(folder).expanduser().absolute()
+    target = Path(folder).expanduser().resolve()
     if target.exists() and not target.is_dir():
         raise FileExistsError(f"output_folder={str(folder)!r} is a file; choose another name")
-    if not overwrite and target.is_dir() and any(target.iterdir()):
+    if target == Path.cwd() or target in Path.cwd().parents or target == Path.home():
+        raise FileExistsError(
+            f"output_folder={str(folder)!r} is a folder that is in use; name a new one inside it"
+        )
+    content = list(target.iterdir()) if target.is_dir() else []
+    if content and not overwrite:
         raise FileExistsError(
             f"output_folder={str(folder)!r} exists and is not empty; choose another folder, or "
-            "pass overwrite=True to replace it"
+            "pass overwrite=True to replace a checkpoint in it"
+        )
+    foreign = [path.name for path in content if not _CHECKPOINT_FILES.fullmatch(path.name)]
+    if content and (foreign or not (target / "config.json").is_file()):
+        raise FileExistsError(
+            f"output_folder={str(folder)!r} holds more than a checkpoint "
+            f"({sorted(foreign)[:3] or 'no config.json'}), so it is not replaced; choose another"
         )
     writable_folder(target.parent)
     return target

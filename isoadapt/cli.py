@@ -24,7 +24,7 @@ def main() -> None:
     """Run the command line; a user's error is one line, not a traceback."""
     try:
         app()
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
         sys.exit(f"isoadapt: {error}")
 
 
@@ -42,8 +42,10 @@ def demo(
     """Fine-tune (or take) a checkpoint, fit every adapter, and compare them in one table."""
     from isoadapt import _demo, load_checkpoint
     from isoadapt._files import writable_folder
+    from isoadapt._optional import import_optional
 
     writable_folder(out)
+    import_optional("matplotlib", feature="The picture", extra="plot")
     texts, labels, dev_texts, dev_labels = _demo_data(train, dev)
     if checkpoint is None:
         checkpoint = _finetune(texts, labels, out)
@@ -92,7 +94,14 @@ def audit(
         report = isotropy_report(X, groups=groups)
     for warning in caught:
         _say(f"Note: {warning.message}")
-    typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+    typer.echo(json.dumps(_plain(report.to_dict()), indent=2) if as_json else str(report))
+
+
+def _plain(value: Any) -> Any:
+    """Nested figures for JSON, which has no NaN."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return None if value != value else value
 
 
 def _load_matrix(source: str) -> Any:
@@ -116,7 +125,14 @@ def _demo_data(train: Path | None, dev: Path | None) -> tuple[Any, Any, Any, Any
         return corpus.train_texts, corpus.train_labels, corpus.dev_texts, corpus.dev_labels
     from isoadapt.datasets import load_table
 
-    return (*load_table(train, label="label"), *load_table(dev, label="label"))
+    texts, labels = load_table(train)
+    dev_texts, dev_labels = load_table(dev)
+    for path, found in ((train, labels), (dev, dev_labels)):
+        if found is None:
+            raise ValueError(f"{path} has no column 'label': the demo needs labels")
+    if set(texts) & set(dev_texts):
+        _say(f"Note: {len(set(texts) & set(dev_texts))} texts are in both tables.")
+    return texts, labels, dev_texts, dev_labels
 
 
 def _finetune(texts: Any, labels: Any, out: Path) -> str:
@@ -150,7 +166,7 @@ def _embed(
             f"{source!r} is taken for a checkpoint, which needs texts: isoadapt audit {source} "
             "texts.tsv (a matrix must end in .npy)"
         )
-    rows, labels = load_table(texts, label=label or "label")
+    rows, labels = load_table(texts, label=label)
     encoder = TransformerEncoder(source, max_length=max_length, verbose=1)
     return encoder.transform(rows), labels if label else None
 

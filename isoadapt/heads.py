@@ -4,6 +4,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from scipy.special import log_softmax
 from sklearn.base import BaseEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -115,7 +116,17 @@ class LinearHead(BaseEstimator):
                 f"head={estimator!r} has no coef_: a head must be a fitted linear model; fit it "
                 "first, or pass 'logistic', 'ridge' or a LinearHead"
             )
-        coef = np.atleast_2d(np.asarray(estimator.coef_, dtype=np.float64))
+        coef = estimator.coef_
+        coef = coef.toarray() if issparse(coef) else coef
+        coef = np.atleast_2d(np.asarray(coef, dtype=np.float64))
+        read = getattr(estimator, "decision_function", estimator.predict)
+        rows = np.random.default_rng(0).normal(size=(20, coef.shape[1]))
+        expected = coef @ rows.T + np.reshape(getattr(estimator, "intercept_", np.nan), (-1, 1))
+        if not _same(read(rows), expected):
+            raise ValueError(
+                f"head={estimator!r} does not read X @ coef_.T + intercept_: a head must be a "
+                "linear classifier or regressor such as LogisticRegression or Ridge"
+            )
         intercept = np.broadcast_to(np.asarray(estimator.intercept_, np.float64), len(coef))
         classes = getattr(estimator, "classes_", None)
         if classes is not None and len(classes) == 2 and len(coef) == 1:
@@ -382,6 +393,12 @@ class LinearHead(BaseEstimator):
         else:
             tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
         return tags
+
+
+def _same(outputs: NDArray[Any], expected: NDArray[np.float64]) -> bool:
+    """Whether outputs (n,) or (n, C) are the rows of `expected` (C, n)."""
+    outputs = np.atleast_2d(np.asarray(outputs).T)
+    return outputs.shape == expected.shape and np.allclose(outputs, expected, rtol=1e-4, atol=1e-6)
 
 
 def fit_head(

@@ -120,3 +120,16 @@ def test_text_pipeline_scores_are_the_same_for_any_number_of_jobs(checkpoint, da
         for n_jobs in (1, 2)
     ]
     np.testing.assert_array_equal(*scores)
+
+
+def test_class_names_survive_fine_tuning(checkpoint, data, tmp_path):
+    from isoadapt.finetune import finetune_text_classifier
+
+    texts, y = data
+    names = np.array(["bad", "fair", "good"])[y]
+    folder = finetune_text_classifier(
+        checkpoint, texts, names, tmp_path / "named", epochs=1, max_length=16, random_state=0
+    )
+    model = AdaptedEncoder(folder, quick()).fit(texts, names)
+    assert list(model.classes_) == ["bad", "fair", "good"]
+    assert 0 <= model.score(texts, names) <= 1

@@ -183,11 +183,11 @@ def test_an_output_folder_must_be_new_or_empty_unless_it_may_be_replaced(tmp_pat
     assert check_output_folder("~/a/b", overwrite=False) == tmp_path / "a" / "b"
     (tmp_path / "a" / "b").mkdir()
     assert check_output_folder(tmp_path / "a" / "b", overwrite=False).is_dir()
-    (tmp_path / "a" / "b" / "kept").write_text("kept")
+    (tmp_path / "a" / "b" / "config.json").write_text("kept")
     with pytest.raises(FileExistsError, match=r"'a/b' exists and is not empty.*overwrite=True"):
         check_output_folder("a/b", overwrite=False)
     assert check_output_folder("a/b", overwrite=True) == tmp_path / "a" / "b"
-    assert contents(tmp_path) == {"a/b/kept": "kept"}
+    assert contents(tmp_path) == {"a/b/config.json": "kept"}
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -211,3 +211,19 @@ def test_a_missing_package_names_feature_package_and_extra():
 
 def test_a_package_that_is_there_is_returned():
     assert import_optional("os.path", feature="x", extra="y") is os.path
+
+
+def test_only_a_checkpoint_is_ever_replaced(tmp_path, monkeypatch):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "config.json").write_text("{}")
+    (mine / "keep.py").write_text("")
+    with pytest.raises(FileExistsError, match=r"holds more than a checkpoint \(\['keep.py'\]"):
+        check_output_folder(mine, overwrite=True)
+    monkeypatch.chdir(mine)
+    for folder in ("", ".", ".."):
+        with pytest.raises(FileExistsError, match="is a folder that is in use"):
+            check_output_folder(folder, overwrite=True)
+    (mine / "keep.py").unlink()
+    monkeypatch.chdir(tmp_path)
+    assert check_output_folder(mine, overwrite=True) == mine

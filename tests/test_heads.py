@@ -428,3 +428,17 @@ def test_float32_embeddings_are_standardised_in_float64():
     np.testing.assert_array_equal(
         fit_head("logistic", X, y).coef_, fit_head("logistic", X.astype(np.float64), y).coef_
     )
+
+
+def test_estimators_that_read_otherwise_are_refused():
+    from sklearn.cross_decomposition import PLSRegression
+    from sklearn.linear_model import PoissonRegressor
+    from sklearn.svm import SVC
+
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(90, 4)) + 2, rng.integers(0, 3, 90)
+    for model in (SVC(kernel="linear"), PLSRegression(2), PoissonRegressor()):
+        with pytest.raises(ValueError, match="does not read X @ coef_"):
+            LinearHead.from_estimator(model.fit(X, y))
+    sparse = LogisticRegression().fit(X, y).sparsify()
+    np.testing.assert_array_equal(LinearHead.from_estimator(sparse).predict(X), sparse.predict(X))

@@ -257,6 +257,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _set_fitted(self, map_: Affine | ResidualMLP, head: LinearHead | None) -> Self:
         self.map_, self.head_ = map_, head
+        self.__dict__.pop("classes_", None)
         self._n_features_out = (map_ if isinstance(map_, Affine) else map_.linear).matrix.shape[0]
         if head is not None and head.classes_ is not None:
             self.classes_ = head.classes_

@@ -103,8 +103,10 @@ class MomentsAdapter(BaseAdapter):
         rows, _ = self._check_fit_input(X, None, reset=first, min_samples=2 if first else 1)
         weights = _check_frequencies(sample_weight, rows)
         head = self._resolve_head(rows, None)
-        moments = Moments() if first else self.moments_
-        map_ = self._fit_map(moments.update(rows, weights), head)
+        moments = Moments().update(rows, weights)
+        if not first:
+            moments.merge(self.moments_)
+        map_ = self._fit_map(moments, head)
         self.moments_ = moments
         return self._set_fitted(map_, head)
 
@@ -196,7 +198,7 @@ class Whitening(MomentsAdapter):
                 f"n_components={k} is more than n_features={len(mean)}: choose "
                 f"1 to {len(mean)}, or None for all"
             )
-        if head is not None and self.method == "pca":
+        if head is not None and self.method == "pca" and not self._refits_head():
             head.check_width(k)
         eigenvalues, vectors = descending_eigh(cov)
         shrunk = shrink(eigenvalues, self.shrinkage)[:k]
@@ -297,7 +299,8 @@ def row_space(coef: Floats) -> tuple[Floats, Floats]:
     unseen : ndarray of shape (n_features, n_features - rank)
         Orthonormal basis N of its complement: WN = 0.
     """
-    _, values, rows = np.linalg.svd(coef)
+    norms = np.linalg.norm(coef, axis=1, keepdims=True)  # rows of any scale count alike
+    _, values, rows = np.linalg.svd(coef / np.where(norms > 0, norms, 1.0))
     tolerance = values.max() * max(coef.shape) * np.finfo(np.float64).eps
     rank = int((values > tolerance).sum())
     return rows[:rank].T, rows[rank:].T
@@ -356,4 +359,10 @@ def _best_variance(seen_cov: Floats, variances: Floats) -> float:
 def _check_frequencies(sample_weight: ArrayLike | None, X: NDArray[Any]) -> NDArray[Any] | None:
     if sample_weight is None:
         return None
-    return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if weights.sum() <= 1:
+        raise ValueError(
+            f"sample_weight sums to {weights.sum():g}, but it counts rows and must sum to more "
+            "than 1: pass counts instead of shares (multiply by the number of tokens)"
+        )
+    return weights

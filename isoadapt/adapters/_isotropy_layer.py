@@ -20,7 +20,8 @@ class IsotropyLayer(PenalisedAdapter):
     ----------
     head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default="logistic"
         What reads the embeddings. A name fits it to the embeddings first; None leaves the
-        penalty alone.
+        penalty alone. Wrap a fitted estimator in ``sklearn.frozen.FrozenEstimator``, so that it
+        survives ``clone``.
     alpha : float, default=0.5
         Share of the task in the loss, in (0, 1]; 1 is the control without a penalty.
     balance : {"ema", "cumulative"} or None, default="ema"
@@ -155,6 +156,11 @@ class IsotropyLayer(PenalisedAdapter):
         self.verbose = verbose
 
     def _make_penalty(self) -> Penalty:
+        if self.bias_corrected and self.batch_size < 4:
+            raise ValueError(
+                f"batch_size={self.batch_size} is too small for bias_corrected=True, which needs 4 "
+                "rows in a batch: use 4 or more, or bias_corrected=False"
+            )
         loss = IsoScoreLoss(reduction="log", bias_corrected=self.bias_corrected)
         return lambda points, targets, network: loss(points)
 

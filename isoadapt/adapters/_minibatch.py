@@ -271,11 +271,29 @@ class Selection(Callback):
 
     def _task_score(self, score: Score, outputs: NDArray[Any]) -> float:
         n = len(outputs)
-        value = score(outputs, np.arange(n))
+        try:
+            value = score(outputs, np.arange(n))
+        except ValueError as error:
+            raise ValueError(f"scoring cannot judge the {n} validation rows: {error}") from error
+        if not math.isfinite(value):
+            raise ValueError(
+                f"scoring gives {value} on the {n} validation rows, perhaps for want of a class: "
+                "use more rows, another scoring, or validation_fraction=None"
+            )
         if value > self.best:
             samples = self.rng.randint(n, size=(200, n))
-            self.error = float(np.std([score(outputs[index], index) for index in samples]))
+            draws = [_defined(score, outputs[index], index) for index in samples]
+            kept = [draw for draw in draws if math.isfinite(draw)]
+            self.error = float(np.std(kept)) if kept else 0.0
         return value
+
+
+def _defined(score: Score, outputs: NDArray[Any], index: NDArray[Any]) -> float:
+    """Score a bootstrap sample; NaN where it lacks a class that the metric needs."""
+    try:
+        return score(outputs, index)
+    except ValueError:
+        return math.nan
 
 
 class Alternation(Callback):

@@ -182,6 +182,7 @@ class PenalisedAdapter(BaseAdapter):
         moments: Moments,
         coordinates: Coordinates,
     ) -> Self:
+        self.__dict__.pop("best_epoch_", None)
         weight = self._penalty_weight()
         found = solve_exact(X, targets, head, moments, coordinates, weight, self.ridge)
         self.history_ = [

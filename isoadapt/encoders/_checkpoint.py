@@ -72,7 +72,8 @@ def load_checkpoint(
 
     Notes
     -----
-    Label ids are integers, as in the fine-tuning data. For names, build a head from this one:
+    Label ids are integers, as in the fine-tuning data; names where
+    :func:`isoadapt.finetune.finetune_text_classifier` was given names. Else build a head:
     ``LinearHead(head.coef_, head.intercept_, classes=["bad", "good"])``.
 
     Examples
@@ -131,7 +132,10 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
     coef = _float64(head.weight)
     intercept = np.zeros(len(coef)) if head.bias is None else _float64(head.bias)
     regression = config.problem_type == "regression" or config.num_labels == 1
-    return LinearHead(coef, intercept, None if regression else np.arange(config.num_labels))
+    classes: Any = np.arange(config.num_labels)
+    if getattr(config, "isoadapt_label_names", False):  # fine-tuned here, on labels that are names
+        classes = [config.id2label[label] for label in range(config.num_labels)]
+    return LinearHead(coef, intercept, None if regression else classes)
 
 
 def _float64(weights: Tensor) -> NDArray[np.float64]:

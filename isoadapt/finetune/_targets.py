@@ -15,6 +15,7 @@ class Targets:
 
     values: Tensor
     classes: tuple[str, ...] | None
+    named: bool = False  # whether the labels were these names, not numbers
 
     @property
     def config(self) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def as_targets(labels: Any, n_texts: int) -> Targets:
     if len(classes) < 2:
         raise ValueError(f"labels holds one class only ({classes[0]}); at least two are needed")
     names = classes.tolist() if named else _numbered(classes)
-    return Targets(torch.tensor(numbers), tuple(names))
+    return Targets(torch.tensor(numbers), tuple(names), named)
 
 
 def _numbered(classes: NDArray[np.int64]) -> list[str]:

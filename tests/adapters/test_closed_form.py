@@ -95,6 +95,28 @@ def test_partial_fit_in_any_chunks_equals_fit(cuts, kind):
         np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-7)
 
 
+def test_failed_partial_fit_forgets_its_rows():
+    X, _ = make_blobs(100, n_features=5, random_state=0)
+    adapter = Whitening().fit(X)
+    with pytest.raises(ValueError, match="n_components=99"):
+        adapter.set_params(n_components=99).partial_fit(X)
+    assert adapter.moments_.count == 100
+
+
+def test_shares_are_no_frequencies():
+    X, _ = make_blobs(100, n_features=5, random_state=0)
+    with pytest.raises(ValueError, match="sample_weight sums to 1, but it counts rows"):
+        Whitening().fit(X, sample_weight=np.full(100, 0.01))
+
+
+def test_pca_components_with_a_head_of_the_full_width():
+    X, y = make_blobs(200, n_features=5, random_state=0)
+    head = make_head(5, 3)
+    assert Whitening("pca", n_components=3, head=head).fit(X, y).head_.n_features_in_ == 3
+    with pytest.raises(ValueError, match="X has 3 features, but the head expects 5"):
+        Whitening("pca", n_components=3, head=head, head_training="frozen").fit(X, y)
+
+
 def test_partial_fit_is_absent_where_a_head_must_see_all_rows():
     assert not hasattr(LogitPreservingWhitening(), "partial_fit")
     assert not hasattr(Whitening(head="logistic"), "partial_fit")
@@ -145,6 +167,17 @@ class TestLogitPreservingWhitening:
         matrix, offset = LogitPreservingWhitening(head=make_head(24, 30)).fit(cone).to_affine()
         np.testing.assert_allclose(matrix, np.eye(24), atol=1e-9)
         np.testing.assert_allclose(offset, 0, atol=1e-9)
+
+    def test_rows_of_very_different_scale_count_alike(self, cone):
+        head = LinearHead(
+            np.diag([1e12, 1.0, 1e-6]) @ make_head(24, 3).coef_, np.zeros(3), range(3)
+        )
+        adapter = LogitPreservingWhitening(head=head).fit(cone)
+        logits = head.outputs(cone)
+        kept = head.outputs(adapter.transform(cone))
+        np.testing.assert_allclose(
+            kept, logits, rtol=1e-8, atol=1e-9 * np.abs(logits).max(axis=0).min()
+        )
 
     def test_keeps_the_mean_and_comes_after_any_linear_adapter(self, cone):
         head = make_head(24, 2)

@@ -152,6 +152,28 @@ class TestMiniBatch:
         ):
             IsotropyLayer(head=head).fit(X, np.where(np.arange(len(y)) < 3, 2, y))
 
+    def test_metrics_that_are_not_defined_everywhere(self, cone):
+        X, _, _ = cone
+        y = np.zeros(len(X), dtype=int)
+        y[:6] = 1  # two of them validate: some bootstrap samples have none
+        layer = IsotropyLayer(scoring="roc_auc", max_epochs=2, random_state=0).fit(X, y)
+        assert layer.best_epoch_ in (1, 2)
+        with pytest.raises(ValueError, match="scoring gives nan on the"):
+            IsotropyLayer(scoring=lambda *rows: np.nan, max_epochs=1).fit(X, y)
+
+    def test_batches_too_small_for_the_correction_are_refused(self, cone):
+        X, y, head = cone
+        with pytest.raises(ValueError, match="batch_size=3 is too small for bias_corrected=True"):
+            IsotropyLayer(head, batch_size=3).fit(X, y)
+        IsotropyLayer(head, batch_size=3, bias_corrected=False, max_epochs=1).fit(X[:50], y[:50])
+
+    def test_fitting_again_forgets_the_first_fit(self, cone):
+        X, y, head = cone
+        layer = IsotropyLayer(head, max_epochs=1).fit(X, y).set_params(solver="exact", head=None)
+        layer.fit(X)
+        assert not hasattr(layer, "best_epoch_")
+        assert not hasattr(layer, "classes_")
+
     def test_divergence_is_an_error(self, cone):
         X, y, head = cone
         with pytest.raises(ValueError, match=r"training diverged with lr=1e\+30"):

@@ -205,7 +205,7 @@ def test_an_interrupt_in_training_leaves_nothing(base, data, tmp_path, monkeypat
 def test_an_interrupt_in_saving_leaves_what_was_there(base, data, tmp_path, monkeypatch):
     out = tmp_path / "out"
     out.mkdir()
-    (out / "note.txt").write_text("kept")
+    (out / "config.json").write_text("kept")
 
     def save(self, folder, **options):
         (folder / "half").write_text("written")
@@ -215,17 +215,18 @@ def test_an_interrupt_in_saving_leaves_what_was_there(base, data, tmp_path, monk
     with pytest.raises(KeyboardInterrupt):
         finetune_text_classifier(base, *data, out, overwrite=True, **QUICK)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert [path.name for path in out.iterdir()] == ["note.txt"]
+    assert [path.name for path in out.iterdir()] == ["config.json"]
 
 
 def test_an_existing_folder_is_replaced_only_if_asked(base, data, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    (out / "note.txt").write_text("old")
+    (out / "config.json").write_text("old")
+    (out / "vocab.txt").write_text("old")
     with pytest.raises(FileExistsError, match=r"not empty.*overwrite=True"):
         finetune_text_classifier(base, *data, out, **QUICK)
     finetune_text_classifier(base, *data, out, overwrite=True, **QUICK)
-    assert not (out / "note.txt").exists()
+    assert not (out / "vocab.txt").exists()
     assert (out / "model.safetensors").is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
