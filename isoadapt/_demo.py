@@ -249,8 +249,8 @@ def save_spectra(rows: list[Row], path: Path) -> None:
         yscale="log",
         xlabel="principal direction",
         ylabel="share of variance",
-        title="Spectra of the embeddings before and after",
-        ylim=(1e-6, 1.5),
+        title="Spectra of held-out embeddings before and after",
+        ylim=(1e-8, 1.5),
     )
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)

@@ -14,7 +14,6 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Measure and repair the anisotropy of fine-tuned transformer embeddings.",
 )
 
 Table = Annotated[Path | None, typer.Option(help="TSV or CSV in GLUE's shape.")]
@@ -26,6 +25,18 @@ def main() -> None:
         app()
     except (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
         sys.exit(f"isoadapt: {error}")
+
+
+@app.callback(invoke_without_command=True)
+def common(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Measure and repair the anisotropy of fine-tuned transformer embeddings."""
+    if version:
+        from isoadapt import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
 
 
 @app.command()
@@ -140,7 +151,9 @@ def _finetune(texts: Any, labels: Any, out: Path) -> str:
     from isoadapt.finetune import finetune_text_classifier
 
     start = time.perf_counter()
-    _say(f"Fine-tuning all-MiniLM-L6-v2 on {len(texts)} texts (about a minute on 2 cores) ...")
+    _say(
+        f"Fine-tuning all-MiniLM-L6-v2 on {len(texts)} texts (one to three minutes on 2 cores) ..."
+    )
     folder = finetune_text_classifier(
         minilm_folder(),
         texts,

@@ -343,7 +343,7 @@ class LinearHead(BaseEstimator):
         if unknown:
             raise ValueError(
                 f"y contains labels unknown to the head: {unknown[:5]}; it knows {list(rows)}. "
-                "Relabel y, or let a new head be fitted with head='logistic'"
+                "Relabel y, or name the classes: LinearHead(head.coef_, head.intercept_, classes)"
             )
         return np.fromiter((rows[label] for label in labels), np.int64, len(labels))
 

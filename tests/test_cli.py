@@ -12,6 +12,7 @@ import joblib
 import numpy as np
 import pytest
 
+import isoadapt
 from isoadapt import cli
 from tests.tiny_models import WORDS, save_model
 
@@ -142,6 +143,10 @@ class TestAudit:
         assert message in str(completed.code)
 
 
+def test_version():
+    assert run("--version").stdout.strip() == isoadapt.__version__
+
+
 def test_help_names_every_command():
     output = run("--help").stdout
     assert "demo" in output
@@ -169,4 +174,4 @@ def test_the_readme_example_runs(tmp_path, monkeypatch, capsys):
     save_model(tmp_path / "isoadapt-demo" / "checkpoint", num_labels=2)
     monkeypatch.chdir(tmp_path)
     exec(code, {})
-    assert capsys.readouterr().out.count("IsotropyReport: 1040 × 16") == 2
+    assert capsys.readouterr().out.count("IsotropyReport: 1196 × 16") == 2

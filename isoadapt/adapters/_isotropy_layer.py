@@ -27,7 +27,7 @@ class IsotropyLayer(PenalisedAdapter):
     balance : {"ema", "cumulative"} or None, default="ema"
         How the losses are balanced, see :class:`~isoadapt.losses.JointLoss`.
     smoothing : float, default=0.15
-        Of "ema".
+        How fast the moving means of "ema" follow, in (0, 1].
     bias_corrected : bool, default=True
         Take the bias of small batches out of the penalty.
     network : {"linear", "mlp"}, default="linear"
@@ -50,7 +50,7 @@ class IsotropyLayer(PenalisedAdapter):
     max_epochs : int, default=30
         Passes over the training rows at most.
     weight_decay : float, default=0.0
-        Of AdamW.
+        Weight decay of AdamW.
     validation_fraction : float or None, default=0.3
         Share of the rows that chooses the epoch, in [0, 1), stratified for classifiers. 0 or
         None keeps the last epoch. Fewer than 4 rows on a side: all rows serve for both.
@@ -73,8 +73,9 @@ class IsotropyLayer(PenalisedAdapter):
     head_ : LinearHead or None
         The head.
     history_ : list of dict
-        One entry for each epoch (loss, validation score and weighted penalty, seconds) or, with
-        "exact", for each iteration.
+        One entry for each epoch: "epoch", "train_loss", "valid_score" (the task's metric),
+        "valid_cost" (the weighted penalty on the validation rows) and "dur" (seconds). With
+        "exact" one for each iteration: "iteration" and "loss".
     n_iter_ : int
         Epochs or iterations run.
     best_epoch_ : int

@@ -48,7 +48,7 @@ class AcceptabilityCorpus:
 
 
 def make_acceptability(
-    n_train: int = 3200, n_dev: int = 1040, random_state: int | None = 0
+    n_train: int = 3200, n_dev: int = 1196, random_state: int | None = 0
 ) -> AcceptabilityCorpus:
     """Generate a corpus for acceptability classification.
 
@@ -61,7 +61,7 @@ def make_acceptability(
     ----------
     n_train : int, default=3200
         Sentences to train on; even.
-    n_dev : int, default=1040
+    n_dev : int, default=1196
         Sentences to be tested on; even.
     random_state : int or None, default=0
         Seed; the same seed gives the same corpus. None: a different corpus each time.
