@@ -37,7 +37,7 @@ def shrinkage(d, seed=1, members=()):
 
 
 def reference(X, cov=None, zeta=0.0, bias_corrected=False):
-    """METHODS, section 1, letter by letter: one cloud, the full covariance."""
+    """The closed form, letter by letter: one cloud, the full covariance."""
     n, d = X.shape
     sample = np.cov(X.numpy().T)
     prior = np.eye(d) if cov is None else cov.numpy()
@@ -317,7 +317,7 @@ def test_any_cloud_scores_between_zero_and_one(X):
     assert 0 <= metrics.isoscore(X, bias_corrected=True) <= 1
     assert 0 <= metrics.isoscore_star(X, zeta=0.3) <= 1
     if n <= d:
-        assert plain <= (n - 2) / (d - 1) + 1e-12  # METHODS: the plain score's ceiling
+        assert plain <= (n - 2) / (d - 1) + 1e-12  # the plain score's ceiling
 
 
 # Bias.
@@ -396,7 +396,7 @@ def test_the_plain_score_is_far_too_low(measured):
 
 
 def test_the_papers_own_example_at_277_rows():
-    # METHODS, section 1: d=768, truth 0.8673; plain 0.253, corrected 0.865 ± 0.011.
+    # A spectrum of the I-STAR paper: d=768, truth 0.8673; plain 0.253, corrected 0.865 ± 0.011.
     variances = torch.ones(768, dtype=F64)
     variances[:4] = torch.tensor([10.0, 6.0, 4.0, 4.0])
     X = torch.tensor(np.random.default_rng(0).normal(size=(277, 768))) * variances.sqrt()

@@ -1,4 +1,4 @@
-"""JointLoss: the rule of METHODS, section 8, written down again and followed step by step."""
+"""JointLoss: the rule of its paper, written down again and followed step by step."""
 
 import copy
 import math
@@ -105,7 +105,7 @@ def test_the_cumulative_means_are_the_plain_means_of_all_steps():
 
 
 def test_the_papers_rule_hardly_forgets_its_start():
-    # Weight 0.32 after 1000 steps (METHODS, section 8): what k = 0, …, 999 leave of the start.
+    # Weight 0.32 after 1000 steps of the rule: what k = 0, …, 999 leave of the start.
     # The first loss is the start and, at k = 0, also the loss: the mean holds 0.37 of it.
     s, n_steps = 0.15, 1000
     kept = math.prod(1 - s / (1 + k) for k in range(n_steps))
