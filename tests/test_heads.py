@@ -178,7 +178,7 @@ def test_unknown_labels_are_named_beside_the_known(classes, y, named):
     with pytest.raises(ValueError, match=f"unknown to the head: {named}; it knows") as caught:
         head(2, classes=classes).encode(y)
     assert str(classes) in str(caught.value)
-    assert "head='logistic'" in str(caught.value)
+    assert "name the classes: LinearHead(head.coef_, head.intercept_, classes)" in str(caught.value)
 
 
 def test_score_is_weighted_accuracy():
