@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from isoadapt import metrics
-from isoadapt.adapters._maps import Affine, Floats, ResidualMLP, map_rows
+from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
 from isoadapt.heads import LinearHead, fit_head
 
 PROBES = {"logistic": "classifier", "ridge": "regressor"}
@@ -31,9 +31,14 @@ def _has_classifier(adapter: "BaseAdapter") -> bool:
 
 
 def _is_affine(adapter: "BaseAdapter") -> bool:
-    network = getattr(adapter, "network", "linear")
-    if network != "linear":
-        raise AttributeError(f"network={network!r} is not an affine map")
+    if not adapter._maps_affinely():
+        raise AttributeError(f"{adapter!r} is not an affine map")
+    return True
+
+
+def _is_invertible(adapter: "BaseAdapter") -> bool:
+    if not adapter._maps_back():
+        raise AttributeError(f"{adapter!r} has no inverse")
     return True
 
 
@@ -44,7 +49,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     Attributes
     ----------
-    map_ : Affine or ResidualMLP
+    map_ : Map
         The fitted map.
     head_ : LinearHead or None
         The head that reads the adapted embeddings.
@@ -55,7 +60,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     }
 
     head: Any
-    map_: Affine | ResidualMLP
+    map_: Map
     head_: LinearHead | None
     n_features_in_: int
 
@@ -75,7 +80,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         rows = self._check_rows(X)
         return map_rows(self.map_, rows).astype(rows.dtype, copy=False)
 
-    @available_if(_is_affine)
+    @available_if(_is_invertible)
     def inverse_transform(self, X: ArrayLike) -> NDArray[Any]:
         """Bring adapted embeddings back.
 
@@ -96,7 +101,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 f"X has {rows.shape[1]} features, but {type(self).__name__} gives out "
                 f"{self._n_features_out}: pass what transform returned"
             )
-        return self.to_affine().inverse(rows.astype(np.float64)).astype(rows.dtype, copy=False)
+        back = cast(InvertibleMap, self.map_).inverted()
+        return map_rows(back, rows).astype(rows.dtype, copy=False)
 
     @available_if(_is_affine)
     def to_affine(self) -> Affine:
@@ -111,6 +117,14 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if not isinstance(self.map_, Affine):
             raise AttributeError(f"{type(self).__name__} was fitted as a map that is not affine")
         return self.map_
+
+    def _maps_affinely(self) -> bool:
+        """Whether the fitted map is affine, from the parameters alone."""
+        return True
+
+    def _maps_back(self) -> bool:
+        """Whether the fitted map has an inverse, from the parameters alone."""
+        return self._maps_affinely()
 
     @available_if(_has_head)
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -255,10 +269,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         head.check_width(X.shape[1])
         return head
 
-    def _set_fitted(self, map_: Affine | ResidualMLP, head: LinearHead | None) -> Self:
+    def _set_fitted(self, map_: Map, head: LinearHead | None) -> Self:
         self.map_, self.head_ = map_, head
         self.__dict__.pop("classes_", None)
-        self._n_features_out = (map_ if isinstance(map_, Affine) else map_.linear).matrix.shape[0]
+        self._n_features_out = map_.n_features_out
         if head is not None and head.classes_ is not None:
             self.classes_ = head.classes_
         return self

@@ -1,6 +1,7 @@
 """Fitted maps from embeddings to embeddings: NumPy in float64, small, without behaviour of fits."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,24 @@ from scipy.special import ndtr
 _CHUNK = 8192
 
 Floats = NDArray[np.float64]
+
+
+class Map(Protocol):
+    """A fitted map of rows: what every adapter keeps as ``map_``."""
+
+    @property
+    def n_features_out(self) -> int:
+        """Width of the outputs."""
+
+    def __call__(self, X: Floats) -> Floats:
+        """Map rows of shape (n_samples, n_features) to (n_samples, n_features_out)."""
+
+
+class InvertibleMap(Map, Protocol):
+    """A map that can be undone."""
+
+    def inverted(self) -> Callable[[Floats], Floats]:
+        """Give the map back, from rows of outputs to rows of inputs."""
 
 
 class Affine(NamedTuple):
@@ -25,23 +44,24 @@ class Affine(NamedTuple):
     matrix: Floats
     offset: Floats
 
+    @property
+    def n_features_out(self) -> int:
+        """Width of the outputs."""
+        return len(self.matrix)
+
     def __call__(self, X: Floats) -> Floats:
         return X @ self.matrix.T + self.offset
 
-    def inverse(self, Z: Floats) -> Floats:
-        """Give the shortest preimage of each row.
-
-        Parameters
-        ----------
-        Z : ndarray of shape (n_samples, n_features_out)
-            Outputs.
+    def inverted(self) -> "Affine":
+        """Give the map back: z -> the shortest preimage of z, exact where A is invertible.
 
         Returns
         -------
-        ndarray of shape (n_samples, n_features)
-            Inputs; exact where A is invertible.
+        Affine
+            With the pseudo-inverse of A.
         """
-        return (Z - self.offset) @ np.linalg.pinv(self.matrix).T
+        matrix = np.asarray(np.linalg.pinv(self.matrix), dtype=np.float64)
+        return Affine(matrix, -matrix @ self.offset)
 
     def after(self, first: "Affine") -> "Affine":
         """Compose with the map that goes first.
@@ -76,18 +96,23 @@ class ResidualMLP(NamedTuple):
     hidden: Affine
     readout: Floats
 
+    @property
+    def n_features_out(self) -> int:
+        """Width of the outputs."""
+        return len(self.linear.matrix)
+
     def __call__(self, X: Floats) -> Floats:
         hidden = self.hidden(X)
         return self.linear(X) + (hidden * ndtr(hidden)) @ self.readout.T
 
 
-def map_rows(function: Affine | ResidualMLP, X: NDArray[Any]) -> Floats:
+def map_rows(function: Map | Callable[[Floats], Floats], X: NDArray[Any]) -> Floats:
     """Apply a map in float64, chunk by chunk.
 
     Parameters
     ----------
-    function : Affine or ResidualMLP
-        The map.
+    function : Map or callable
+        The map, or the way back.
     X : ndarray of shape (n_samples, n_features)
         Rows of any float dtype.
 

@@ -97,6 +97,9 @@ class PenalisedAdapter(BaseAdapter):
     random_state: Any
     verbose: int
 
+    def _maps_affinely(self) -> bool:
+        return self.network == "linear"
+
     @abstractmethod
     def _make_penalty(self) -> Penalty:
         """Return the penalty of a batch."""
