@@ -4,18 +4,15 @@ Every function takes a matrix of shape (n_samples, n_features), as an array or a
 computes in float64.
 """
 
-import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_array, check_consistent_length
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from isoadapt.geometry import _cosine, _isoscore, _spectrum
+from isoadapt._points import as_numpy, as_points, as_tensor, clamped_score, mean_cosine
+from isoadapt._report import IsotropyReport, isotropy_report
+from isoadapt.geometry import _dimension, _isoscore, _partition, _spectrum
 
 __all__ = [
     "IsotropyReport",
@@ -26,6 +23,9 @@ __all__ = [
     "isoscore_star",
     "isotropy_report",
     "mean_cosine_similarity",
+    "partition_dispersion",
+    "partition_isotropy",
+    "two_nn",
 ]
 
 
@@ -64,8 +64,8 @@ def isoscore(X: ArrayLike, bias_corrected: bool = False) -> float:
     >>> isoscore(X), isoscore(X * [1.0, 0.0])
     (1.0, 0.0)
     """
-    points = _points(X, min_samples=4 if bias_corrected else 2)
-    return _score(_isoscore.isoscore_star(points, bias_corrected=bias_corrected))
+    points = as_points(X, min_samples=4 if bias_corrected else 2)
+    return clamped_score(_isoscore.isoscore_star(points, bias_corrected=bias_corrected))
 
 
 def isoscore_star(X: ArrayLike, cov: ArrayLike | None = None, zeta: float = 0.2) -> float:
@@ -103,12 +103,12 @@ def isoscore_star(X: ArrayLike, cov: ArrayLike | None = None, zeta: float = 0.2)
     >>> isoscore_star(X, zeta=0.0), isoscore_star(X, zeta=1.0)
     (0.0, 1.0)
     """
-    points = _points(X)
+    points = as_points(X)
     if not 0 <= zeta <= 1:
         raise ValueError(f"zeta={zeta!r} must lie in [0, 1]")
     prior = None
     if cov is not None:
-        prior = _tensor(check_array(_numpy(cov), dtype=np.float64, input_name="cov"))
+        prior = as_tensor(check_array(as_numpy(cov), dtype=np.float64, input_name="cov"))
         if prior.shape != (points.shape[1],) * 2:
             raise ValueError(
                 f"cov has shape {tuple(prior.shape)}, X has {points.shape[1]} features: "
@@ -116,7 +116,7 @@ def isoscore_star(X: ArrayLike, cov: ArrayLike | None = None, zeta: float = 0.2)
             )
         if not torch.allclose(prior, prior.T):
             raise ValueError("cov is not symmetric: pass a covariance matrix")
-    return _score(_isoscore.isoscore_star(points, prior, zeta))
+    return clamped_score(_isoscore.isoscore_star(points, prior, zeta))
 
 
 def cumulative_explained_variance(X: ArrayLike, k: int = 3) -> float:
@@ -147,7 +147,7 @@ def cumulative_explained_variance(X: ArrayLike, k: int = 3) -> float:
     >>> round(cumulative_explained_variance(X, k=1), 3)
     0.9
     """
-    points = _points(X)
+    points = as_points(X)
     _check_k(k, points)
     return float(_spectrum.cumulative_explained_variance(_spectrum.spectrum(points), k))
 
@@ -182,7 +182,7 @@ def anisotropy(X: ArrayLike, k: int = 3, center: bool = False) -> float:
     >>> round(anisotropy(X, k=2), 3)
     0.1
     """
-    points = _points(X)
+    points = as_points(X)
     _check_k(k, points)
     return float(_spectrum.anisotropy(_spectrum.spectrum(points, center=center), k))
 
@@ -216,7 +216,7 @@ def effective_rank(X: ArrayLike) -> float:
     >>> round(effective_rank(np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])), 6)
     2.0
     """
-    return float(_spectrum.effective_rank(_spectrum.spectrum(_points(X))))
+    return float(_spectrum.effective_rank(_spectrum.spectrum(as_points(X))))
 
 
 def mean_cosine_similarity(X: ArrayLike) -> float:
@@ -243,207 +243,123 @@ def mean_cosine_similarity(X: ArrayLike) -> float:
     >>> mean_cosine_similarity([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
     0.333...
     """
-    return _mean_cosine(_points(X, spread=False))
+    return mean_cosine(as_points(X, spread=False))
 
 
-@dataclass(frozen=True)
-class IsotropyReport:
-    """Geometry of one set of embeddings.
+def partition_isotropy(X: ArrayLike) -> float:
+    """Smallest over largest value of the partition function along the principal axes, I1.
 
-    Attributes
-    ----------
-    n_samples, n_features : int
-        Shape of the matrix.
-    isoscore, isoscore_corrected : float
-        Plain and bias-corrected IsoScore; the latter is NaN under 4 rows.
-    ev1, ev2, ev3 : float
-        Share of variance along the first one, two and three principal directions.
-    anisotropy1, anisotropy1_centered : float
-        Share of the first squared singular value, raw and centred.
-    effective_rank : float
-        Exponential of the entropy of the spectrum.
-    mean_cosine : float
-        Mean cosine of all pairs of different rows.
-    groups : dict of str to IsotropyReport
-        The same for the rows of each group, where groups were given.
-    """
-
-    n_samples: int
-    n_features: int
-    isoscore: float
-    isoscore_corrected: float
-    ev1: float
-    ev2: float
-    ev3: float
-    anisotropy1: float
-    anisotropy1_centered: float
-    effective_rank: float
-    mean_cosine: float
-    groups: Mapping[str, "IsotropyReport"] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain numbers, groups nested.
-
-        Returns
-        -------
-        dict
-            One entry for each attribute.
-        """
-        return asdict(self)
-
-    def __str__(self) -> str:
-        lines = [
-            f"IsotropyReport: {self.n_samples} × {self.n_features}",
-            f"  IsoScore            {self.isoscore:8.4f}   corrected {self.isoscore_corrected:.4f}"
-            "   (1 = isotropic)",
-            f"  explained variance  {self.ev1:8.4f}   first 2 {self.ev2:.4f}, first 3 "
-            f"{self.ev3:.4f}",
-            f"  anisotropy_1        {self.anisotropy1:8.4f}   centred "
-            f"{self.anisotropy1_centered:.4f}",
-            f"  effective rank      {self.effective_rank:8.2f}   of {self.n_features}",
-            f"  mean cosine         {self.mean_cosine:8.4f}",
-        ]
-        lines += [
-            f"  group {name}: n={group.n_samples}, IsoScore {group.isoscore:.4f} (corrected "
-            f"{group.isoscore_corrected:.4f}), EV1 {group.ev1:.4f}, mean cosine "
-            f"{group.mean_cosine:.4f}"
-            for name, group in self.groups.items()
-        ]
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
-
-def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyReport:
-    """Measure the isotropy of embeddings in every way at once, from one spectrum.
+    The partition function is Z(v) = Σ_i exp(vᵀx_i), v over the unit eigenvectors of XᵀX,
+    uncentred. The entry of largest absolute value of each eigenvector is positive. The figure
+    depends on the scale of X and on its coordinates: compare only what is scaled alike.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
         Embeddings.
-    groups : array-like of shape (n_samples,), default=None
-        Group of each row, such as its class; each group of two different rows or more is
-        reported too.
 
     Returns
     -------
-    IsotropyReport
-        All figures; print it, or take ``to_dict()``.
+    float
+        In [0, 1], 1 for isotropic embeddings; nothing overflows.
 
     Raises
     ------
     ValueError
-        If X is too small, constant or not finite, or `groups` has another length.
+        If X is too small or not finite.
 
-    Warns
-    -----
-    UserWarning
-        If n_samples < 3 n_features: the plain IsoScore is far too low then.
+    References
+    ----------
+    Mu and Viswanath (2018), "All-but-the-Top: Simple and Effective Postprocessing for Word
+    Representations".
+
+    Examples
+    --------
+    >>> from isoadapt.metrics import partition_isotropy
+    >>> round(partition_isotropy([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.5], [0.0, -0.5]]), 4)
+    0.8366
+    """
+    return float(_partition.partition_isotropy(_log_partition(X)))
+
+
+def partition_dispersion(X: ArrayLike) -> float:
+    """Standard deviation over mean of the partition function along the principal axes, I2.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        Embeddings; scale and coordinates matter as for :func:`partition_isotropy`.
+
+    Returns
+    -------
+    float
+        At least 0, 0 for isotropic embeddings. The standard deviation divides by n_features.
+
+    Raises
+    ------
+    ValueError
+        If X is too small or not finite.
+
+    References
+    ----------
+    Wang et al. (2020), "Improving Neural Language Generation with Spectrum Control".
+
+    Examples
+    --------
+    >>> from isoadapt.metrics import partition_dispersion
+    >>> round(partition_dispersion([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.5], [0.0, -0.5]]), 4)
+    0.0889
+    """
+    return float(_partition.partition_dispersion(_log_partition(X)))
+
+
+def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
+    """TwoNN intrinsic dimension, from the two nearest neighbours of each row.
+
+    Exact in O(n_samples² n_features) without ever holding all pairs; exact duplicates are
+    dropped first.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        Embeddings, 4 different rows at least.
+    discard : float, default=0.1
+        Share of the largest ratios of second to first distance to leave out, between 0 and 1.
+
+    Returns
+    -------
+    float
+        Above 0; the same under rotation, translation and scaling.
+
+    Raises
+    ------
+    ValueError
+        If X has fewer than 4 different rows, is not finite or a lattice, or `discard` is out of
+        its range.
+
+    References
+    ----------
+    Facco, d'Errico, Rodriguez and Laio (2017), "Estimating the intrinsic dimension of datasets
+    by a minimal neighborhood information".
 
     Examples
     --------
     >>> import numpy as np
-    >>> from isoadapt.metrics import isotropy_report
-    >>> X = np.random.default_rng(0).normal(size=(200, 4)) * [10, 1, 1, 1]
-    >>> isotropy_report(X)
-    IsotropyReport: 200 × 4
-      IsoScore              0.0216   corrected 0.0219   (1 = isotropic)
-      explained variance    0.9690   first 2 0.9801, first 3 0.9909
-      anisotropy_1          0.9688   centred 0.9690
-      effective rank          1.19   of 4
-      mean cosine          -0.0010
+    >>> from isoadapt.metrics import two_nn
+    >>> plane = np.random.default_rng(0).uniform(size=(2000, 2))
+    >>> round(two_nn(plane @ [[1.0, 2.0, 0.0, 1.0], [0.0, 1.0, 3.0, 1.0]]), 2)
+    1.96
     """
-    points = _points(X)
-    n, d = points.shape
-    if n < 3 * d:
-        warnings.warn(
-            f"n_samples={n} is less than 3 × n_features={3 * d}: the plain IsoScore and the "
-            "effective rank are far too low; read the bias-corrected score, or use more rows",
-            stacklevel=2,
-        )
-    parts = {}
-    if groups is not None:
-        labels = np.asarray(groups)
-        if labels.ndim != 1:
-            raise ValueError(f"groups has shape {labels.shape}: one group for each row is needed")
-        check_consistent_length(points, labels)
-        masks = {str(label): torch.from_numpy(labels == label) for label in np.unique(labels)}
-        rows = {name: points[mask] for name, mask in masks.items()}
-        parts = {name: _report(part, {}) for name, part in rows.items() if _varies(part)}
-    return _report(points, parts)
+    points = as_points(X, spread=False)
+    if not 0 < discard < 1:
+        raise ValueError(f"discard={discard!r} must lie between 0 and 1, both excluded")
+    return float(_dimension.two_nn(points, discard))
 
 
-def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyReport:
-    n, d = points.shape
-    raw, centred = _spectrum.spectrum(points, center=False), _spectrum.spectrum(points)
-    trace, square = centred.sum() / (n - 1), centred.square().sum() / (n - 1) ** 2
-    corrected = float("nan")
-    if n >= 4:
-        corrected = float(_isoscore.corrected_score(trace, square, n, d))
-    ev1, ev2, ev3 = (float(_spectrum.cumulative_explained_variance(centred, k)) for k in (1, 2, 3))
-    return IsotropyReport(
-        n_samples=n,
-        n_features=d,
-        isoscore=_score((trace.square() / square - 1) / (d - 1)),
-        isoscore_corrected=corrected,
-        ev1=ev1,
-        ev2=ev2,
-        ev3=ev3,
-        anisotropy1=float(_spectrum.anisotropy(raw, 1)),
-        anisotropy1_centered=ev1,
-        effective_rank=float(_spectrum.effective_rank(centred)),
-        mean_cosine=_mean_cosine(points),
-        groups=groups,
-    )
-
-
-def _mean_cosine(points: Tensor) -> float:
-    largest = points.abs().max()  # a common scale, lest tiny rows count as zero
-    scaled = points / largest if largest > 0 else points
-    return float(_cosine.mean_cosine(scaled).clamp(-1, 1))
-
-
-def _numpy(X: Any) -> Any:
-    return X.detach().cpu().double().numpy() if isinstance(X, Tensor) else X
-
-
-def _points(X: ArrayLike, min_samples: int = 2, spread: bool = True) -> Tensor:
-    """Check X and return it as float64."""
-    array = check_array(
-        _numpy(X),
-        dtype=np.float64,
-        input_name="X",
-        ensure_min_samples=min_samples,
-        ensure_min_features=2,
-    )
-    points = _tensor(array)
-    if spread and not _varies(points):
-        raise ValueError(
-            f"X is constant: all {len(points)} rows are equal, so isotropy is not defined; check "
-            "that the texts differ"
-        )
-    return points
-
-
-def _tensor(array: NDArray[np.float64]) -> Tensor:
-    """Wrap an array of any layout; one that is read-only is copied."""
-    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
-
-
-def _varies(points: Tensor) -> bool:
-    return len(points) > 1 and bool((points != points[0]).any())
+def _log_partition(X: ArrayLike) -> Tensor:
+    return _partition.log_partition(as_points(X, spread=False))
 
 
 def _check_k(k: int, points: Tensor) -> None:
     if not isinstance(k, (int, np.integer)) or not 1 <= k <= points.shape[1]:
         raise ValueError(f"k={k!r} must be a whole number from 1 to n_features={points.shape[1]}")
-
-
-def _score(score: Tensor) -> float:
-    """Clamp away what rounding puts outside [0, 1]."""
-    if score.isnan():
-        raise ValueError(
-            "X is constant but for rounding, so isotropy is not defined; check that the texts "
-            "differ, or subtract the mean in a wider type first"
-        )
-    return float(score.clamp(0, 1))

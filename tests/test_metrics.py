@@ -1,5 +1,6 @@
 """Metrics for people: each against numpy, the report against each, and what is refused."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from isoadapt import metrics
+from isoadapt import _report, metrics
 from isoadapt.metrics import (
     anisotropy,
     cumulative_explained_variance,
@@ -19,6 +20,9 @@ from isoadapt.metrics import (
     isoscore_star,
     isotropy_report,
     mean_cosine_similarity,
+    partition_dispersion,
+    partition_isotropy,
+    two_nn,
 )
 
 ALL = [
@@ -28,8 +32,13 @@ ALL = [
     anisotropy,
     effective_rank,
     mean_cosine_similarity,
+    partition_isotropy,
+    partition_dispersion,
+    two_nn,
     isotropy_report,
 ]
+TAKE_CONSTANTS = [mean_cosine_similarity, partition_isotropy, partition_dispersion, two_nn]
+DEPEND_ON_SCALE = [isoscore_star, partition_isotropy, partition_dispersion]
 SCALARS = ALL[:-1]
 SHAPES = [(40, 6), (6, 40), (12, 12), (2, 3), (3, 2)]
 
@@ -106,7 +115,7 @@ def test_figures_stay_in_their_documented_ranges():
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1e20])
-@pytest.mark.parametrize("metric", [m for m in SCALARS if m is not isoscore_star])
+@pytest.mark.parametrize("metric", [m for m in SCALARS if m not in DEPEND_ON_SCALE])
 def test_no_figure_depends_on_the_scale(metric, scale):
     X = cloud(20, 6)
     assert metric(X * scale) == pytest.approx(metric(X), abs=1e-10)
@@ -134,9 +143,14 @@ def assert_report_equals_single_functions(report, X):
         "anisotropy1_centered": anisotropy(X, k=1, center=True),
         "effective_rank": effective_rank(X),
         "mean_cosine": mean_cosine_similarity(X),
+        "partition_isotropy": partition_isotropy(X),
+        "partition_dispersion": partition_dispersion(X),
+        "two_nn": two_nn(X),
+        "mean_profile": X.mean(0),
+        "variance_profile": X.var(0, ddof=1),
     }
     for name, value in pairs.items():
-        assert getattr(report, name) == pytest.approx(value, abs=1e-10), name
+        np.testing.assert_allclose(getattr(report, name), value, atol=1e-10, err_msg=name)
 
 
 @pytest.mark.parametrize("shape", [(60, 5), (60, 2), (6, 20)])
@@ -177,11 +191,114 @@ def test_a_group_of_equal_rows_is_left_out(labelled):
     assert set(isotropy_report(X, groups=groups).groups) == {"b"}
 
 
+@pytest.mark.filterwarnings("ignore:.*groups have fewer rows")
 def test_a_group_of_three_rows_has_no_corrected_score():
     X = cloud(60, 5)
     small = isotropy_report(X, groups=["few"] * 3 + ["many"] * 57).groups["few"]
     assert math.isnan(small.isoscore_corrected)
     assert small.isoscore == pytest.approx(isoscore(X[:3]), abs=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:.*groups have fewer rows")
+def test_groups_without_a_dimension_have_nan():
+    X = cloud(60, 5)
+    X[:5] = X[5:6]
+    X[0] += 1
+    report = isotropy_report(X, groups=["twins"] * 5 + ["many"] * 55)
+    assert math.isnan(report.groups["twins"].two_nn)
+    assert report.groups["many"].two_nn == pytest.approx(two_nn(X[5:]), rel=1e-12)
+
+
+def test_the_dimension_of_many_rows_is_taken_from_some(monkeypatch):
+    X = cloud(400, 3)
+    whole = isotropy_report(X)
+    monkeypatch.setattr(_report, "_TWO_NN_ROWS", 100)
+    sampled = isotropy_report(X)
+    assert sampled.two_nn != whole.two_nn
+    assert sampled.two_nn == isotropy_report(X).two_nn == pytest.approx(whole.two_nn, rel=0.5)
+    assert sampled.effective_rank == whole.effective_rank
+
+
+@pytest.mark.parametrize("none", [None, np.nan, pd.NA, pd.NaT])
+@pytest.mark.parametrize("kind", [list, pd.Series, pd.Categorical])
+def test_a_row_without_group_is_refused(none, kind):
+    groups = ["a", "b"] * 15
+    groups[7] = groups[9] = none
+    with pytest.raises(ValueError, match=r"lacks the group of 2 row\(s\), first of row 7.*leave"):
+        isotropy_report(cloud(30, 5), groups=kind(groups))
+
+
+def test_numbers_with_nan_are_refused_as_groups():
+    with pytest.raises(ValueError, match="first of row 2"):
+        isotropy_report(cloud(3, 5), groups=np.array([0.0, 1.0, np.nan]))
+
+
+def outlying(variances, means=0.0, n=400):
+    """A cloud with exactly these variances and means."""
+    d = len(variances)
+    X = np.random.default_rng(0).normal(size=(n, d))
+    X -= X.mean(0)
+    X = X @ np.linalg.inv(np.linalg.cholesky(np.cov(X.T))).T
+    return X * np.sqrt(variances) + means
+
+
+def test_profiles_name_the_outlier_dimensions():
+    variances, means = np.ones(40), np.zeros(40)
+    variances[17], means[[3, 25]] = 30, [-8, 6]
+    report = isotropy_report(outlying(variances, means))
+    np.testing.assert_allclose(report.variance_profile, variances, rtol=1e-9)
+    np.testing.assert_allclose(report.mean_profile, means, atol=1e-9)
+    assert report.outlier_dimensions == (3, 17, 25)
+    assert "  outlier dimensions         3   3, 25, 17\n" in str(report) + "\n"
+
+
+def test_many_outlier_dimensions_take_one_line():
+    variances = np.ones(399)
+    variances[10:30] = 100
+    line = str(isotropy_report(outlying(variances, n=1200))).splitlines()[-1]
+    assert line.startswith("  outlier dimensions        20   ")
+    assert line.endswith(", …")
+    assert line.count(",") == 8
+
+
+def test_outliers_are_beyond_three_standard_deviations_and_twice_the_average():
+    variances = np.ones(100)
+    for last, found in ((2.01 * 99 / 97.99, True), (1.99 * 99 / 98.01, False)):
+        variances[-1] = last  # over or under twice the average, and far over 3 deviations
+        assert isotropy_report(outlying(variances)).outlier_dimensions == (99,) * found
+    spread = np.array([1.0] * 30 + [9.0] * 10)  # 3 times the average, under 2 deviations
+    assert isotropy_report(outlying(spread)).outlier_dimensions == ()
+
+
+def test_noise_makes_no_outliers():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1500, 300))
+    assert isotropy_report(X).outlier_dimensions == ()
+    assert isotropy_report(X - X.mean(0)).outlier_dimensions == ()
+    assert isotropy_report(outlying(np.ones(300), n=1500)).outlier_dimensions == ()
+
+
+def test_real_embeddings_have_outlier_dimensions(shared):
+    X = np.load(shared / "embeddings" / "cola.npz")["E_train"].astype(np.float64)
+    report = isotropy_report(X)
+    variance, size = X.var(0, ddof=1), np.abs(X.mean(0))
+    wide = variance > np.maximum(variance.mean() + 3 * variance.std(), 2 * variance.mean())
+    large = size > np.maximum(size.mean() + 3 * size.std(), np.sqrt(variance.mean()))
+    assert report.outlier_dimensions == tuple(np.flatnonzero(wide | large))
+    assert 0 < len(report.outlier_dimensions) < 10
+
+
+@pytest.mark.filterwarnings("ignore:.*groups have fewer rows")
+def test_reports_are_equal_by_their_figures_and_can_be_hashed(labelled):
+    X, groups = labelled
+    one, other = isotropy_report(X, groups=groups), isotropy_report(X, groups=groups)
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != isotropy_report(X)
+    assert one != isotropy_report(2 * X, groups=groups)
+    few = [isotropy_report(X, groups=["few"] * 3 + ["many"] * 57) for _ in range(2)]
+    assert math.isnan(few[0].groups["few"].two_nn)
+    assert few[0] == few[1]
 
 
 def test_report_reads_well_and_holds_its_figures(labelled):
@@ -195,6 +312,9 @@ def test_report_reads_well_and_holds_its_figures(labelled):
     for figure in figures:
         assert f"{figure:.4f}" in text
     assert f"{report.effective_rank:.2f}   of 5" in text
+    assert f"TwoNN dimension     {report.two_nn:8.2f}\n" in text
+    assert f"{report.partition_isotropy:.2g}   smallest / largest" in text
+    assert f"dispersion {report.partition_dispersion:.2g}\n" in text
     assert f"group a: n={report.groups['a'].n_samples}," in text
     assert max(map(len, text.splitlines())) <= 100
 
@@ -207,6 +327,10 @@ def test_report_as_dict_survives_json(labelled):
     assert again == plain
     assert again["isoscore"] == report.isoscore
     assert again["groups"]["b"]["ev1"] == report.groups["b"].ev1
+    assert again["groups"]["b"]["mean_profile"] == report.groups["b"].mean_profile.tolist()
+    assert len(again["variance_profile"]) == 5
+    assert again["outlier_dimensions"] == list(report.outlier_dimensions)
+    assert set(again) == {field.name for field in dataclasses.fields(report)}
 
 
 def test_report_warns_when_rows_are_fewer_than_three_times_the_features():
@@ -216,6 +340,18 @@ def test_report_warns_when_rows_are_fewer_than_three_times_the_features():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         isotropy_report(cloud(15, 5))
+
+
+def test_report_warns_once_of_groups_with_few_rows():
+    X, groups = cloud(60, 5), ["a"] * 14 + ["b"] * 10 + ["c"] * 36
+    with pytest.warns(UserWarning, match=r"2 of 3 groups have fewer rows than .*=15, a \(14\), b"):
+        isotropy_report(X, groups=groups)
+    for rows, wanted in ((60, 1), (14, 1)):  # few rows altogether say it all
+        with warnings.catch_warnings(record=True) as record:
+            warnings.simplefilter("always")
+            isotropy_report(X[:rows], groups=np.arange(rows) % 5)
+        assert len(record) == wanted
+        assert record[0].filename == __file__
 
 
 # What goes in.
@@ -304,7 +440,7 @@ def test_bad_matrices_are_refused(metric, X, message):
             metric(torch.tensor(X))
 
 
-@pytest.mark.parametrize("metric", [m for m in ALL if m is not mean_cosine_similarity])
+@pytest.mark.parametrize("metric", [m for m in ALL if m not in TAKE_CONSTANTS])
 @pytest.mark.parametrize("value", [0.0, 0.1, -3e7])
 def test_constant_matrices_are_refused(metric, value):
     with pytest.raises(ValueError, match="X is constant: all 7 rows are equal"):

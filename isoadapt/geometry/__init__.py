@@ -1,5 +1,6 @@
 """What isotropy is: torch functions on point clouds."""
 
 from isoadapt.geometry._moments import Moments
+from isoadapt.geometry._persistence import persistence_bars, persistent_entropy, select_bars
 
-__all__ = ["Moments"]
+__all__ = ["Moments", "persistence_bars", "persistent_entropy", "select_bars"]

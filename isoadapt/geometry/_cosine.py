@@ -1,7 +1,7 @@
 """Cosines between the rows of a matrix, without ever forming all pairs."""
 
+import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 
 def cosine_sum(X: Tensor) -> Tensor:
@@ -17,7 +17,8 @@ def cosine_sum(X: Tensor) -> Tensor:
     Tensor of shape (...)
         ``sum_{i != j} cos(x_i, x_j)``.
     """
-    unit = F.normalize(X, dim=-1)
+    norms = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
+    unit = torch.where(norms > 0, X / norms.where(norms > 0, 1.0), 0.0)
     return unit.sum(-2).square().sum(-1) - unit.square().sum((-2, -1))
 
 

@@ -129,6 +129,43 @@ class Moments:
             )
         return self.scatter / (self.count - ddof)
 
+    def mapped(self, matrix: Tensor | NDArray[Any], offset: Tensor | NDArray[Any]) -> "Moments":
+        """Return the moments of the rows after the map x -> Ax + c.
+
+        Parameters
+        ----------
+        matrix : Tensor or ndarray of shape (n_features_out, n_features)
+            A.
+        offset : Tensor or ndarray of shape (n_features_out,)
+            The c.
+
+        Returns
+        -------
+        Moments
+            New ones; these are left as they are.
+        """
+        matrix = torch.as_tensor(matrix).to(self.mean)
+        result = Moments()
+        result.count = self.count
+        result.mean = matrix @ self.mean + torch.as_tensor(offset).to(self.mean)
+        result.scatter = matrix @ self.scatter @ matrix.T
+        return result
+
+    def second_moment(self) -> Tensor:
+        """Return the mean outer product of the rows seen so far, mean included.
+
+        Returns
+        -------
+        Tensor of shape (n_features, n_features)
+            ``scatter / count + mean meanᵀ``, float64.
+
+        Raises
+        ------
+        ValueError
+            If no row has been seen.
+        """
+        return self.covariance(ddof=0) + torch.outer(self.mean, self.mean)
+
     def to_arrays(self) -> dict[str, NDArray[np.float64]]:
         """Return the state as NumPy arrays.
 

@@ -1,0 +1,313 @@
+"""The isotropy report: every figure of one set of embeddings, and of its groups."""
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_consistent_length
+from torch import Tensor
+
+from isoadapt._points import as_points, clamped_score, mean_cosine, varies
+from isoadapt.geometry import _dimension, _isoscore, _partition, _spectrum
+
+_TWO_NN_ROWS = 5_000  # TwoNN is quadratic in the rows
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class IsotropyReport:
+    """Geometry of one set of embeddings.
+
+    Two reports are equal if all figures but the profiles are.
+
+    Attributes
+    ----------
+    n_samples, n_features : int
+        Shape of the matrix.
+    isoscore, isoscore_corrected : float
+        Plain and bias-corrected IsoScore; the latter is NaN under 4 rows.
+    ev1, ev2, ev3 : float
+        Share of variance along the first one, two and three principal directions.
+    anisotropy1, anisotropy1_centered : float
+        Share of the first squared singular value, raw and centred.
+    effective_rank : float
+        Exponential of the entropy of the spectrum.
+    two_nn : float
+        TwoNN intrinsic dimension, of 5,000 rows drawn with a fixed seed where there are more;
+        NaN where it is not defined, as under 4 different rows.
+    partition_isotropy, partition_dispersion : float
+        I1 and I2 of the partition function.
+    mean_cosine : float
+        Mean cosine of all pairs of different rows.
+    mean_profile, variance_profile : ndarray of shape (n_features,)
+        Mean and variance (n_samples - 1 in its denominator) of each dimension.
+    outlier_dimensions : tuple of int
+        Dimensions that dominate: those whose variance is more than 3 standard deviations above
+        the average over the dimensions, and over twice the average; or whose absolute mean is
+        more than 3 standard deviations above the average over the dimensions, and over the
+        square root of the average variance. Under 11 dimensions there can be none.
+    groups : dict of str to IsotropyReport
+        The same for the rows of each group, where groups were given.
+    """
+
+    n_samples: int
+    n_features: int
+    isoscore: float
+    isoscore_corrected: float
+    ev1: float
+    ev2: float
+    ev3: float
+    anisotropy1: float
+    anisotropy1_centered: float
+    effective_rank: float
+    two_nn: float
+    partition_isotropy: float
+    partition_dispersion: float
+    mean_cosine: float
+    mean_profile: NDArray[np.float64] = field(compare=False)
+    variance_profile: NDArray[np.float64] = field(compare=False)
+    outlier_dimensions: tuple[int, ...] = ()
+    groups: Mapping[str, "IsotropyReport"] = field(default_factory=dict, hash=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain numbers and lists, groups nested.
+
+        Returns
+        -------
+        dict
+            One entry for each attribute.
+        """
+        plain = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        for name in ("mean_profile", "variance_profile"):
+            plain[name] = plain[name].tolist()
+        plain["outlier_dimensions"] = list(self.outlier_dimensions)
+        plain["groups"] = {name: group.to_dict() for name, group in self.groups.items()}
+        return plain
+
+    def __str__(self) -> str:
+        lines = [
+            f"IsotropyReport: {self.n_samples} × {self.n_features}",
+            f"  IsoScore            {self.isoscore:8.4f}   corrected {self.isoscore_corrected:.4f}"
+            "   (1 = isotropic)",
+            f"  explained variance  {self.ev1:8.4f}   first 2 {self.ev2:.4f}, first 3 "
+            f"{self.ev3:.4f}",
+            f"  anisotropy_1        {self.anisotropy1:8.4f}   centred "
+            f"{self.anisotropy1_centered:.4f}",
+            f"  effective rank      {self.effective_rank:8.2f}   of {self.n_features}",
+            f"  TwoNN dimension     {self.two_nn:8.2f}",
+            f"  partition function  {self.partition_isotropy:8.2g}   smallest / largest, "
+            f"dispersion {self.partition_dispersion:.2g}",
+            f"  mean cosine         {self.mean_cosine:8.4f}",
+            f"  outlier dimensions  {len(self.outlier_dimensions):8d}{self._named_outliers()}",
+        ]
+        lines += [
+            f"  group {name}: n={group.n_samples}, IsoScore {group.isoscore:.4f} (corrected "
+            f"{group.isoscore_corrected:.4f}), EV1 {group.ev1:.4f}, mean cosine "
+            f"{group.mean_cosine:.4f}"
+            for name, group in self.groups.items()
+        ]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _named_outliers(self) -> str:
+        """Name the outlier dimensions of largest second moment."""
+        size = self.mean_profile**2 + self.variance_profile
+        named = sorted(self.outlier_dimensions, key=lambda dimension: -size[dimension])
+        more = ", …" if len(named) > _SHOWN else ""
+        return f"   {', '.join(map(str, named[:_SHOWN]))}{more}" if named else ""
+
+
+def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyReport:
+    """Measure the isotropy of embeddings in every way at once.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        Embeddings.
+    groups : array-like of shape (n_samples,), default=None
+        Group of each row, such as its class; each group of two different rows or more is
+        reported too.
+
+    Returns
+    -------
+    IsotropyReport
+        All figures; print it, or take ``to_dict()``. The TwoNN dimension, quadratic in the
+        rows, is estimated on 5,000 rows drawn with a fixed seed where there are more;
+        :func:`two_nn` takes them all.
+
+    Raises
+    ------
+    ValueError
+        If X is too small, constant or not finite, or `groups` has another length or lacks the
+        group of a row (NaN or None).
+
+    Warns
+    -----
+    UserWarning
+        If n_samples < 3 n_features, for X or else for some groups: the plain IsoScore is far
+        too low then.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isoadapt.metrics import isotropy_report
+    >>> X = np.random.default_rng(0).normal(size=(200, 4)) * [10, 1, 1, 1]
+    >>> isotropy_report(X)
+    IsotropyReport: 200 × 4
+      IsoScore              0.0216   corrected 0.0219   (1 = isotropic)
+      explained variance    0.9690   first 2 0.9801, first 3 0.9909
+      anisotropy_1          0.9688   centred 0.9690
+      effective rank          1.19   of 4
+      TwoNN dimension         3.17
+      partition function   7.8e-08   smallest / largest, dispersion 1.7
+      mean cosine          -0.0010
+      outlier dimensions         0
+    """
+    points = as_points(X)
+    n, d = points.shape
+    parts = {} if groups is None else _parts(points, groups)
+    small = [f"{name} ({len(part)})" for name, part in parts.items() if len(part) < 3 * d]
+    remedy = (
+        "the plain IsoScore and the effective rank are far too low; read the bias-corrected "
+        "score, or use more rows"
+    )
+    if n < 3 * d:
+        warnings.warn(f"n_samples={n} is less than 3 × n_features={3 * d}: {remedy}", stacklevel=2)
+    elif small:
+        named = ", ".join(small[:_SHOWN]) + (", …" if len(small) > _SHOWN else "")
+        warnings.warn(
+            f"{len(small)} of {len(parts)} groups have fewer rows than 3 × n_features={3 * d}, "
+            f"{named}: there {remedy}",
+            stacklevel=2,
+        )
+    return _report(points, {name: _report(part, {}) for name, part in parts.items()})
+
+
+def spectral_figures(raw: Tensor, centred: Tensor, n_samples: int, d: int) -> dict[str, Any]:
+    """Compute the figures that depend on the spectra alone.
+
+    Parameters
+    ----------
+    raw, centred : Tensor of shape (r,)
+        Squared singular values of the points, and of the points less their mean, descending.
+    n_samples : int
+        Number of points, at least 2.
+    d : int
+        Number of features.
+
+    Returns
+    -------
+    dict of str to float
+        Named as in :class:`IsotropyReport`; the corrected IsoScore is NaN under 4 points.
+
+    Raises
+    ------
+    ValueError
+        If there is no variance.
+    """
+    trace = centred.sum() / (n_samples - 1)
+    square = centred.square().sum() / (n_samples - 1) ** 2
+    corrected = math.nan
+    if n_samples >= 4:
+        corrected = float(_isoscore.corrected_score(trace, square, n_samples, d))
+    ev1, ev2, ev3 = (float(_spectrum.cumulative_explained_variance(centred, k)) for k in (1, 2, 3))
+    return {
+        "isoscore": clamped_score((trace.square() / square - 1) / (d - 1)),
+        "isoscore_corrected": corrected,
+        "ev1": ev1,
+        "ev2": ev2,
+        "ev3": ev3,
+        "anisotropy1": float(_spectrum.anisotropy(raw, 1)),
+        "anisotropy1_centered": ev1,
+    }
+
+
+def two_nn_or_nan(points: Tensor, tolerance: float = 0.0) -> float:
+    """TwoNN dimension, NaN where it is not defined.
+
+    Parameters
+    ----------
+    points : Tensor of shape (n, d)
+        Points, float64.
+    tolerance : float, default=0.0
+        Of points closer than this share of their spread only one is kept.
+
+    Returns
+    -------
+    float
+        Above 0, or NaN.
+    """
+    try:
+        return float(_dimension.two_nn(points, tolerance=tolerance))
+    except ValueError:
+        return math.nan
+
+
+def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyReport:
+    n, d = points.shape
+    raw, centred = _spectrum.spectrum(points, center=False), _spectrum.spectrum(points)
+    log_z = _partition.log_partition(points)
+    mean, variance = points.mean(0), points.var(0)
+    return IsotropyReport(
+        n_samples=n,
+        n_features=d,
+        **spectral_figures(raw, centred, n, d),
+        effective_rank=float(_spectrum.effective_rank(centred)),
+        two_nn=two_nn_or_nan(_sample(points)),
+        partition_isotropy=float(_partition.partition_isotropy(log_z)),
+        partition_dispersion=float(_partition.partition_dispersion(log_z)),
+        mean_cosine=mean_cosine(points),
+        mean_profile=mean.numpy(),
+        variance_profile=variance.numpy(),
+        outlier_dimensions=_outliers(mean, variance),
+        groups=groups,
+    )
+
+
+def _parts(points: Tensor, groups: ArrayLike) -> dict[str, Tensor]:
+    """Rows of each group that has two different ones."""
+    labels = np.asarray(groups)
+    if labels.ndim != 1:
+        raise ValueError(f"groups has shape {labels.shape}: one group for each row is needed")
+    check_consistent_length(points, labels)
+    missing = [i for i, label in enumerate(np.asarray(groups, dtype=object)) if _missing(label)]
+    if missing:
+        raise ValueError(
+            f"groups lacks the group of {len(missing)} row(s), first of row {missing[0]} (NaN or "
+            "None): leave these rows out, or name their group, for example 'none'"
+        )
+    masks = {str(label): torch.from_numpy(labels == label) for label in np.unique(labels)}
+    parts = {name: points[mask] for name, mask in masks.items()}
+    return {name: part for name, part in parts.items() if varies(part)}
+
+
+def _missing(label: Any) -> bool:
+    """Say whether a label is None, NaN, NaT or pandas' NA, which are not equal to themselves."""
+    same = label == label
+    return label is None or not (isinstance(same, bool | np.bool_) and same)
+
+
+def _sample(points: Tensor) -> Tensor:
+    """Draw rows at random, always the same ones, where there are too many."""
+    if len(points) <= _TWO_NN_ROWS:
+        return points
+    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))
+    return points[order[:_TWO_NN_ROWS]]
+
+
+def _outliers(mean: Tensor, variance: Tensor) -> tuple[int, ...]:
+    """Dimensions that stand out, beyond what rounding or sampling makes stand out."""
+    average = variance.mean()
+    outlying = _stands_out(variance) & (variance > 2 * average)
+    outlying |= _stands_out(mean.abs()) & (mean.abs() > average.sqrt())
+    return tuple(outlying.nonzero().flatten().tolist())
+
+
+def _stands_out(profile: Tensor) -> Tensor:
+    return profile > profile.mean() + 3 * profile.std(correction=0)

@@ -1,0 +1,122 @@
+"""Spectrum control."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_GAMMA = {"polynomial": -0.5, "exponential": 1.0}
+
+
+class SpectrumControlLoss(nn.Module):
+    """Squared distance of singular values from a decay that is prescribed.
+
+    The penalty is ``sum_k (σ_k - c_1 f(k))²`` over the descending singular values, with
+    ``f(k) = k^γ`` ("polynomial") or ``f(k) = exp(-c_2 k^γ)`` ("exponential"), k from 1.
+
+    Parameters
+    ----------
+    decay : {"polynomial", "exponential"}, default="polynomial"
+        Shape of the target.
+    c1 : float, default=None
+        Scale of the target; None takes the largest singular value of the first call.
+    c2 : float, default=0.01
+        Speed of the exponential decay, above zero.
+    gamma : float, default=None
+        Exponent γ; None is -0.5 for "polynomial" and 1 for "exponential".
+    per_row : bool, default=True
+        Divide the singular values by √n, which makes them those of the second moment of n
+        points. False for a weight matrix.
+
+    Attributes
+    ----------
+    c1 : Tensor of shape (...)
+        Scale in use; NaN before the first call where none was given.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of its range.
+
+    References
+    ----------
+    Wang et al. (2020), "Improving Neural Language Generation with Spectrum Control".
+
+    Examples
+    --------
+    >>> import torch
+    >>> from isoadapt.losses import SpectrumControlLoss
+    >>> SpectrumControlLoss(c1=2.0, per_row=False)(torch.diag(torch.tensor([2.0, 1.0])))
+    tensor(0.1716)
+    """
+
+    c1: Tensor
+
+    def __init__(
+        self,
+        decay: str = "polynomial",
+        c1: float | None = None,
+        c2: float = 0.01,
+        gamma: float | None = None,
+        per_row: bool = True,
+    ) -> None:
+        super().__init__()
+        if decay not in _GAMMA:
+            raise ValueError(f"decay={decay!r} must be 'polynomial' or 'exponential'")
+        for name, value in (("c1", c1), ("c2", c2)):
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{name}={value!r} must be above zero and finite")
+        self.decay, self.c2, self.per_row = decay, c2, per_row
+        self.gamma = _GAMMA[decay] if gamma is None else gamma
+        start = float("nan") if c1 is None else c1
+        self.register_buffer("c1", torch.tensor(start, dtype=torch.float64))
+        self._waits = c1 is None  # for the first call, on the host
+
+    def forward(self, Z: Tensor) -> Tensor:
+        """Compute the penalty.
+
+        Parameters
+        ----------
+        Z : Tensor of shape (..., n, d)
+            Points, or a weight matrix.
+
+        Returns
+        -------
+        Tensor of shape (...)
+            One penalty for each member.
+        """
+        with torch.autocast(Z.device.type, enabled=False):
+            wide = Z.to(torch.promote_types(Z.dtype, torch.float32))
+            values = torch.linalg.svdvals(wide)
+            if self.per_row:
+                values = values / max(Z.shape[-2], 1) ** 0.5
+            if self._waits:
+                self.c1, self._waits = values[..., 0].detach().double(), False
+            return (values - self.target(values.shape[-1]).to(values)).square().sum(-1)
+
+    def target(self, n_values: int) -> Tensor:
+        """Give the singular values that cost nothing.
+
+        Parameters
+        ----------
+        n_values : int
+            How many.
+
+        Returns
+        -------
+        Tensor of shape (..., n_values)
+            In float64 and in the units of ``c1``; descending for the default γ.
+        """
+        k = torch.arange(1, n_values + 1, dtype=self.c1.dtype, device=self.c1.device)
+        shape = k**self.gamma
+        if self.decay == "exponential":
+            shape = torch.exp(-self.c2 * shape)
+        return self.c1[..., None] * shape
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        if f"{prefix}c1" in state_dict:
+            self.c1 = torch.empty_like(state_dict[f"{prefix}c1"])
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self._waits = bool(self.c1.isnan().any())

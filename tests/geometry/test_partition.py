@@ -1,0 +1,121 @@
+"""Partition function: against numpy's eigenvectors, exact values, overflow, chunks."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isoadapt.geometry import _partition as module
+from isoadapt.geometry._partition import log_partition
+from isoadapt.metrics import partition_dispersion, partition_isotropy
+
+SETTINGS = settings(max_examples=30, deadline=None, derandomize=True)
+SHAPES = [(40, 6), (7, 7), (30, 2), (25, 5), (6, 40), (2, 3)]
+
+
+def cloud(n, d, seed=0, offset=0.3):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) * np.arange(1, d + 1) ** -0.7
+    return X @ np.linalg.qr(rng.normal(size=(d, d)))[0] + offset * rng.normal(size=d)
+
+
+def reference(X):
+    """The definition, letter by letter: Z along every unit eigenvector of XᵀX."""
+    _, V = np.linalg.eigh(X.T @ X)
+    V = V * np.sign(V[np.abs(V).argmax(0), np.arange(V.shape[1])])
+    Z = np.exp(X @ V).sum(0)
+    return Z.min() / Z.max(), Z.std() / Z.mean()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("offset", [0.0, 2.0])
+def test_both_figures_equal_the_definition(shape, offset):
+    X = cloud(*shape, offset=offset)
+    isotropy, dispersion = reference(X)
+    assert partition_isotropy(X) == pytest.approx(isotropy, rel=1e-9)
+    assert partition_dispersion(X) == pytest.approx(dispersion, rel=1e-9)
+
+
+def test_a_known_cloud():
+    X = [[1.0, 0.0], [-1.0, 0.0], [0.0, 0.5], [0.0, -0.5]]
+    long, short = 2 * math.cosh(1) + 2, 2 * math.cosh(0.5) + 2
+    assert partition_isotropy(X) == pytest.approx(short / long, rel=1e-12)
+    wanted = (long - short) / (long + short)  # over d = 2 axes, not d - 1
+    assert partition_dispersion(X) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_isotropic_clouds_are_perfect():
+    axes = np.concatenate([np.eye(5), -np.eye(5)])
+    for X in (axes, np.zeros((3, 4))):
+        assert partition_isotropy(X) == pytest.approx(1, abs=1e-12)
+        assert partition_dispersion(X) == pytest.approx(0, abs=1e-12)
+
+
+def test_axes_without_points_have_partition_n():
+    X = torch.tensor(cloud(6, 40))
+    log_z = log_partition(X)
+    assert log_z.shape == (40,)
+    torch.testing.assert_close(log_z[6:], torch.full((34,), math.log(6), dtype=torch.float64))
+
+
+def test_signs_make_the_largest_entry_positive():
+    X = np.outer([1.0, 1.0, 2.0], [0.6, -0.8])  # the axis is (-0.6, 0.8), not its opposite
+    log_z = log_partition(torch.tensor(X))
+    wanted = np.log(np.exp([-1.0, -1.0, -2.0]).sum())
+    np.testing.assert_allclose(np.sort(log_z), np.sort([wanted, math.log(3)]), atol=1e-12)
+
+
+def test_of_equally_large_entries_the_first_is_positive():
+    X = np.array([[1.0, -1.0], [2.0, -2.0], [4.0, -4.0]])
+    noisy = X * (1 + 1e-14 * np.array([[0, 1], [1, 0], [0, 1]]))
+    for points in (X, noisy):
+        largest = float(log_partition(torch.tensor(points)).max())
+        wanted = np.log(np.exp(np.array([1, 2, 4]) * math.sqrt(2)).sum())
+        assert largest == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e4, 1e180])
+def test_nothing_overflows(scale):
+    X = cloud(40, 6)
+    _, V = np.linalg.eigh(X.T @ X)
+    X = X * scale
+    log_z = log_partition(torch.tensor(X))
+    V = V * np.sign(V[np.abs(V).argmax(0), np.arange(6)])
+    np.testing.assert_allclose(log_z, (X @ V).max(0), rtol=1e-3)  # log-sum-exp nears the maximum
+    assert partition_isotropy(X) == 0
+    assert 0 < partition_dispersion(X) <= math.sqrt(5) + 1e-12  # one axis has it all
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 40, 41])
+def test_chunks_do_not_matter(monkeypatch, chunk):
+    X = torch.tensor(cloud(40, 6))
+    whole = log_partition(X)
+    monkeypatch.setattr(module, "_CHUNK", chunk)
+    torch.testing.assert_close(log_partition(X), whole, rtol=1e-12, atol=0)
+
+
+@SETTINGS
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 30), d=st.integers(2, 12))
+def test_the_order_of_rows_does_not_matter(seed, n, d):
+    X = cloud(n, d, seed)
+    shuffled = np.random.default_rng(seed).permutation(X)
+    assert partition_isotropy(shuffled) == pytest.approx(partition_isotropy(X), rel=1e-7)
+    assert partition_dispersion(shuffled) == pytest.approx(partition_dispersion(X), rel=1e-7)
+
+
+@SETTINGS
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 30), d=st.integers(2, 12))
+def test_figures_stay_in_their_ranges(seed, n, d):
+    X = 10 ** np.random.default_rng(seed).uniform(-3, 3) * cloud(n, d, seed)
+    assert 0 <= partition_isotropy(X) <= 1
+    assert 0 <= partition_dispersion(X) <= math.sqrt(d - 1) + 1e-9
+
+
+def test_scale_and_place_and_coordinates_matter():
+    X = cloud(40, 6)
+    turn = np.linalg.qr(np.random.default_rng(5).normal(size=(6, 6)))[0]
+    for other in (2 * X, X + 1, X @ turn):
+        assert abs(partition_isotropy(other) - partition_isotropy(X)) > 1e-3
