@@ -1,15 +1,33 @@
 """Measure and repair the anisotropy of fine-tuned transformer embeddings."""
 
 from isoadapt.adapted import AdaptedEncoder
-from isoadapt.adapters import IsotropyLayer, LogitPreservingWhitening, Whitening
+from isoadapt.adapters import (
+    AllButTheTop,
+    ClusterIsotropy,
+    CosRegAdapter,
+    IsoBN,
+    IsotropyLayer,
+    IStarAdapter,
+    LogitPreservingWhitening,
+    SpectrumControlAdapter,
+    TopologicalEntropyAdapter,
+    Whitening,
+)
 from isoadapt.encoders import TransformerEncoder, load_checkpoint
 from isoadapt.heads import LinearHead
 
 __all__ = [
     "AdaptedEncoder",
+    "AllButTheTop",
+    "ClusterIsotropy",
+    "CosRegAdapter",
+    "IStarAdapter",
+    "IsoBN",
     "IsotropyLayer",
     "LinearHead",
     "LogitPreservingWhitening",
+    "SpectrumControlAdapter",
+    "TopologicalEntropyAdapter",
     "TransformerEncoder",
     "Whitening",
     "load_checkpoint",

@@ -305,18 +305,20 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return tags
 
 
-def check_spread(X: NDArray[Any]) -> None:
+def check_spread(X: NDArray[Any], columns: bool = True) -> None:
     """Refuse matrices without a usable covariance.
 
     Parameters
     ----------
     X : ndarray of shape (n_samples, n_features)
         Embeddings.
+    columns : bool, default=True
+        Whether every column needs a spread of its own.
 
     Raises
     ------
     ValueError
-        If all rows are equal or a column is constant.
+        If all rows are equal or, with `columns`, a column is constant.
     """
     constant = np.flatnonzero(X.max(axis=0) == X.min(axis=0))
     if len(constant) == X.shape[1]:
@@ -324,7 +326,7 @@ def check_spread(X: NDArray[Any]) -> None:
             f"X is constant: all {len(X)} rows are equal, so there is no spread to adapt; check "
             "that the texts differ and that the encoder is the fine-tuned one"
         )
-    if len(constant):
+    if columns and len(constant):
         raise ValueError(
             f"X has {len(constant)} constant column(s): {constant[:5].tolist()}. They have no "
             "spread to adapt: drop them with sklearn.feature_selection.VarianceThreshold (and "

@@ -1,124 +1,24 @@
 """Adapters with a closed form: whitening, and whitening that no head can notice."""
 
-from abc import abstractmethod
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import _fit_context
+from numpy.typing import NDArray
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _check_sample_weight
 
-from isoadapt.adapters._base import PROBES, BaseAdapter, check_spread
-from isoadapt.adapters._linalg import descending_eigh, inverse_root, shrink
-from isoadapt.adapters._maps import Affine, Floats, map_rows
+from isoadapt.adapters._base import PROBES
+from isoadapt.adapters._linalg import (
+    descending_eigh,
+    inverse_root,
+    ledoit_wolf_shrinkage,
+    oas_shrinkage,
+    shrink,
+)
+from isoadapt.adapters._maps import Affine, Floats
+from isoadapt.adapters._one_pass import REFITTED, MomentsAdapter
 from isoadapt.geometry import Moments
-from isoadapt.heads import LinearHead, fit_head
-
-
-def _head_is_given(adapter: "MomentsAdapter") -> bool:
-    if adapter._needs_y():
-        raise AttributeError(
-            f"with head={adapter.head!r} a head is fitted, which takes all rows at once: "
-            "partial_fit needs a frozen LinearHead or head=None"
-        )
-    return True
-
-
-class MomentsAdapter(BaseAdapter):
-    """Base class of adapters that need nothing of the data but its first two moments.
-
-    Attributes
-    ----------
-    moments_ : Moments
-        Of all rows seen, from which ``partial_fit`` goes on.
-    """
-
-    moments_: Moments
-
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(
-        self, X: ArrayLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> Self:
-        """Fit to embeddings.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
-            Labels or values; needed only where a head is fitted.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Frequency weights: weight 2 counts a row twice. Word frequencies make whitening
-            Zipfian.
-
-        Returns
-        -------
-        Self
-            The fitted adapter.
-
-        Raises
-        ------
-        ValueError
-            If X is constant, has a constant column or is not finite.
-        """
-        rows, targets = self._check_fit_input(X, y)
-        weights = _check_frequencies(sample_weight, rows)
-        check_spread(rows if weights is None else rows[weights > 0])
-        refit = self._refits_head()
-        probed = isinstance(self.head, str) and refit
-        head = None if probed else self._resolve_head(rows, targets, weights)
-        moments = Moments().update(rows, weights)
-        map_ = self._fit_map(moments, head)
-        if refit:
-            probe = "logistic" if self._head_kind() == "classifier" else "ridge"
-            head = fit_head(probe, map_rows(map_, rows), cast(NDArray[Any], targets), weights)
-        self.moments_ = moments
-        return self._set_fitted(map_, head)
-
-    @available_if(_head_is_given)
-    @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(
-        self, X: ArrayLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> Self:
-        """Take in more rows; the result is that of one ``fit`` on all rows so far.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
-        y : array-like of shape (n_samples,), default=None
-            Ignored.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Frequency weights.
-
-        Returns
-        -------
-        Self
-            The adapter, fitted to all rows so far.
-        """
-        first = not hasattr(self, "moments_")
-        rows, _ = self._check_fit_input(X, None, reset=first, min_samples=2 if first else 1)
-        weights = _check_frequencies(sample_weight, rows)
-        head = self._resolve_head(rows, None)
-        moments = Moments().update(rows, weights)
-        if not first:
-            moments.merge(self.moments_)
-        map_ = self._fit_map(moments, head)
-        self.moments_ = moments
-        return self._set_fitted(map_, head)
-
-    @abstractmethod
-    def _fit_map(self, moments: Moments, head: LinearHead | None) -> Affine:
-        """Compute the map from the moments."""
-
-    def _refits_head(self) -> bool:
-        return self.head is not None and getattr(self, "head_training", "frozen") == "refit"
-
-    def _needs_y(self) -> bool:
-        return isinstance(self.head, str) or self._refits_head()
+from isoadapt.heads import LinearHead
 
 
 class Whitening(MomentsAdapter):
@@ -131,14 +31,16 @@ class Whitening(MomentsAdapter):
     ----------
     method : {"zca", "pca"}, default="zca"
         "zca" stays as close as possible to the embeddings; "pca" gives the principal
-        components, largest first.
+        components, largest first, arbitrary among directions of equal variance.
     head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default=None
         What predicts on the adapted embeddings; None makes a transformer only.
     head_training : {"refit", "frozen"}, default="refit"
         "refit" fits the head to the adapted embeddings (it needs y); "frozen" keeps it, though
         it was made for other coordinates.
-    shrinkage : float, default=0.0
-        The s in [0, 1]; more than 0 where rows are not many times the features.
+    shrinkage : float or {"oas", "ledoit-wolf"}, default=0.0
+        The s in [0, 1]; more than 0 where rows are not many times the features. A name
+        estimates it: "oas" (Chen et al., 2010; best for Gaussian rows) from the covariance,
+        "ledoit-wolf" (Ledoit and Wolf, 2004) from all rows at once, without ``partial_fit``.
     strength : float, default=1.0
         The p in [0, 1]; 1 whitens, 0 only centres.
     n_components : int, default=None
@@ -153,6 +55,15 @@ class Whitening(MomentsAdapter):
         The head.
     moments_ : Moments
         Of all rows seen.
+    shrinkage_ : float
+        The s used.
+
+    References
+    ----------
+    O. Ledoit and M. Wolf (2004), "A well-conditioned estimator for large-dimensional covariance
+    matrices". Y. Chen, A. Wiesel, Y. C. Eldar and A. O. Hero (2010), "Shrinkage algorithms for
+    MMSE covariance estimation". S. Yokoi, H. Bao, H. Kurita and H. Shimodaira (2024), "Zipfian
+    whitening".
 
     Examples
     --------
@@ -165,10 +76,9 @@ class Whitening(MomentsAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **BaseAdapter._parameter_constraints,
+        **REFITTED,
         "method": [StrOptions({"zca", "pca"})],
-        "head_training": [StrOptions({"refit", "frozen"})],
-        "shrinkage": [Interval(Real, 0, 1, closed="both")],
+        "shrinkage": [Interval(Real, 0, 1, closed="both"), StrOptions({"oas", "ledoit-wolf"})],
         "strength": [Interval(Real, 0, 1, closed="both")],
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
     }
@@ -179,7 +89,7 @@ class Whitening(MomentsAdapter):
         *,
         head: Any = None,
         head_training: str = "refit",
-        shrinkage: float = 0.0,
+        shrinkage: float | str = 0.0,
         strength: float = 1.0,
         n_components: int | None = None,
     ) -> None:
@@ -190,7 +100,23 @@ class Whitening(MomentsAdapter):
         self.strength = strength
         self.n_components = n_components
 
-    def _fit_map(self, moments: Moments, head: LinearHead | None) -> Affine:
+    def _fit_rows(
+        self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
+    ) -> dict[str, Any]:
+        if self.shrinkage != "ledoit-wolf":
+            return super()._fit_rows(X, weights, head)
+        moments = Moments().update(X, weights)
+        shrinkage = ledoit_wolf_shrinkage(X, weights, moments)
+        return {"moments_": moments, **self._whiten(moments, head, shrinkage)}
+
+    def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
+        given = self.shrinkage
+        shrinkage = oas_shrinkage(moments) if given == "oas" else cast(float, given)
+        return self._whiten(moments, head, shrinkage)
+
+    def _whiten(
+        self, moments: Moments, head: LinearHead | None, shrinkage: float
+    ) -> dict[str, Any]:
         mean, cov = moments.mean.numpy(), moments.covariance().numpy()
         k = len(mean) if self.n_components is None else self.n_components
         if k > len(mean):
@@ -201,11 +127,19 @@ class Whitening(MomentsAdapter):
         if head is not None and self.method == "pca" and not self._refits_head():
             head.check_width(k)
         eigenvalues, vectors = descending_eigh(cov)
-        shrunk = shrink(eigenvalues, self.shrinkage)[:k]
+        shrunk = shrink(eigenvalues, shrinkage)[:k]
         matrix = inverse_root(shrunk, self.strength)[:, None] * vectors[:, :k].T
         if self.method == "zca":
             matrix = vectors[:, :k] @ matrix
-        return Affine(matrix, -matrix @ mean)
+        return {"map_": Affine(matrix, -matrix @ mean), "shrinkage_": float(shrinkage)}
+
+    def _why_no_partial_fit(self) -> str | None:
+        if self.shrinkage == "ledoit-wolf":
+            return (
+                "shrinkage='ledoit-wolf' is estimated from all rows at once: partial_fit needs "
+                "shrinkage='oas' or a number"
+            )
+        return super()._why_no_partial_fit()
 
 
 class LogitPreservingWhitening(MomentsAdapter):
@@ -268,10 +202,10 @@ class LogitPreservingWhitening(MomentsAdapter):
         self.strength = strength
         self.preserve = preserve
 
-    def _fit_map(self, moments: Moments, head: LinearHead | None) -> Affine:
+    def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         seen, unseen = row_space(self._head_coef(cast(LinearHead, head)))
         keep = Affine(seen.T, np.zeros(seen.shape[1]))
-        return whiten_unseen(moments, keep, seen, unseen, self.shrinkage, self.strength)
+        return {"map_": whiten_unseen(moments, keep, seen, unseen, self.shrinkage, self.strength)}
 
     def _head_coef(self, head: LinearHead) -> Floats:
         if self.preserve == "logits":
@@ -354,15 +288,3 @@ def _best_variance(seen_cov: Floats, variances: Floats) -> float:
         return 1.0
     balance = (seen_cov**2).sum() / seen_cov.trace()
     return float(balance * variances.sum() / (variances**2).sum())
-
-
-def _check_frequencies(sample_weight: ArrayLike | None, X: NDArray[Any]) -> NDArray[Any] | None:
-    if sample_weight is None:
-        return None
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if weights.sum() <= 1:
-        raise ValueError(
-            f"sample_weight sums to {weights.sum():g}, but it counts rows and must sum to more "
-            "than 1: pass counts instead of shares (multiply by the number of tokens)"
-        )
-    return weights

@@ -13,8 +13,8 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from isoadapt.adapters._closed_form import row_space, whiten_unseen
+from isoadapt.adapters._coordinates import Coordinates
 from isoadapt.adapters._maps import Affine, Floats, map_rows
-from isoadapt.adapters._network import Coordinates
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 

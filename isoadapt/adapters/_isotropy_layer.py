@@ -1,16 +1,20 @@
 """The Isotropy Layer."""
 
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
+import torch
 from sklearn.utils._param_validation import Interval
 
+from isoadapt.adapters._isoscore_adapter import IsoScoreAdapter
 from isoadapt.adapters._minibatch import Penalty
-from isoadapt.adapters._penalised import PenalisedAdapter
+from isoadapt.adapters._penalised import Problem
 from isoadapt.losses import IsoScoreLoss
 
 
-class IsotropyLayer(PenalisedAdapter):
+@dataclass(eq=False, repr=False, kw_only=True)
+class IsotropyLayer(IsoScoreAdapter):
     """A layer between a frozen encoder and its frozen head, trained to be isotropic and right.
 
     The loss is ``alpha * task + (1 - alpha) * penalty`` with the penalty -log IsoScore of the
@@ -24,47 +28,14 @@ class IsotropyLayer(PenalisedAdapter):
         survives ``clone``.
     alpha : float, default=0.5
         Share of the task in the loss, in (0, 1]; 1 is the control without a penalty.
-    balance : {"ema", "cumulative"} or None, default="ema"
-        How the losses are balanced, see :class:`~isoadapt.losses.JointLoss`.
-    smoothing : float, default=0.15
-        How fast the moving means of "ema" follow, in (0, 1].
     bias_corrected : bool, default=True
         Take the bias of small batches out of the penalty.
-    network : {"linear", "mlp"}, default="linear"
-        One linear layer, or that plus a hidden layer of the same width beside it.
-    head_training : {"frozen", "joint", "alternating"}, default="frozen"
-        Whether the head is trained too: with the layer, or in every other epoch.
-    coordinates : {"whitened", "raw"}, default="whitened"
-        Coordinates of the embeddings in which the layer is trained; the fitted map is in the
-        embeddings' own either way.
     solver : {"minibatch", "exact"}, default="minibatch"
         "minibatch" is the paper's, stopped early on its path. "exact" goes to the end of that
         path at once: a ridge-held fit of what the head sees, and all it cannot see whitened. It
         uses all rows, no validation split, and no balance; `alpha` hardly matters there.
     ridge : float, default=1e-2
         With "exact", weight of the mean squared change of what the head sees.
-    lr : float, default=1e-3
-        Learning rate of AdamW.
-    batch_size : int, default=64
-        Largest size of a mini-batch.
-    max_epochs : int, default=30
-        Passes over the training rows at most.
-    weight_decay : float, default=0.0
-        Weight decay of AdamW.
-    validation_fraction : float or None, default=0.3
-        Share of the rows that chooses the epoch, in [0, 1), stratified for classifiers. 0 or
-        None keeps the last epoch. Fewer than 4 rows on a side: all rows serve for both.
-    patience : int, default=10
-        Epochs without a new choice before training stops.
-    scoring : str, callable or None, default=None
-        The task's metric, as in scikit-learn; None: accuracy or R². Among the epochs within one
-        bootstrap standard error of the best, the most isotropic is kept.
-    device : str, default="auto"
-        Where to train: "cpu", "cuda" and so on; "auto" is the GPU where there is one.
-    random_state : int, RandomState instance or None, default=None
-        Seeds split, shuffling, bootstrap and the start of a hidden layer.
-    verbose : int, default=0
-        Above 0, a progress bar is shown on a terminal.
 
     Attributes
     ----------
@@ -106,64 +77,16 @@ class IsotropyLayer(PenalisedAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **PenalisedAdapter._parameter_constraints,
+        **IsoScoreAdapter._parameter_constraints,
         "alpha": [Interval(Real, 0, 1, closed="right")],
-        "bias_corrected": ["boolean"],
     }
 
-    def __init__(
-        self,
-        head: Any = "logistic",
-        *,
-        alpha: float = 0.5,
-        balance: str | None = "ema",
-        smoothing: float = 0.15,
-        bias_corrected: bool = True,
-        network: str = "linear",
-        head_training: str = "frozen",
-        coordinates: str = "whitened",
-        solver: str = "minibatch",
-        ridge: float = 1e-2,
-        lr: float = 1e-3,
-        batch_size: int = 64,
-        max_epochs: int = 30,
-        weight_decay: float = 0.0,
-        validation_fraction: float | None = 0.3,
-        patience: int = 10,
-        scoring: Any = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.head = head
-        self.alpha = alpha
-        self.balance = balance
-        self.smoothing = smoothing
-        self.bias_corrected = bias_corrected
-        self.network = network
-        self.head_training = head_training
-        self.coordinates = coordinates
-        self.solver = solver
-        self.ridge = ridge
-        self.lr = lr
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.weight_decay = weight_decay
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.scoring = scoring
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    alpha: float = 0.5
+    balance: str | None = "ema"
+    bias_corrected: bool = True
 
-    def _make_penalty(self) -> Penalty:
-        if self.bias_corrected and self.batch_size < 4:
-            raise ValueError(
-                f"batch_size={self.batch_size} is too small for bias_corrected=True, which needs 4 "
-                "rows in a batch: use 4 or more, or bias_corrected=False"
-            )
-        loss = IsoScoreLoss(reduction="log", bias_corrected=self.bias_corrected)
-        return lambda points, targets, network: loss(points)
+    def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
+        return Penalty(IsoScoreLoss(reduction="log", bias_corrected=self.bias_corrected))
 
     def _penalty_weight(self) -> float:
         return (1 - self.alpha) / self.alpha

@@ -1,10 +1,11 @@
 """Fitted maps from embeddings to embeddings: NumPy in float64, small, without behaviour of fits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 from scipy.special import ndtr
 
 _CHUNK = 8192
@@ -60,7 +61,8 @@ class Affine(NamedTuple):
         Affine
             With the pseudo-inverse of A.
         """
-        matrix = np.asarray(np.linalg.pinv(self.matrix), dtype=np.float64)
+        rounding = max(self.matrix.shape) * np.finfo(np.float64).eps
+        matrix = np.asarray(np.linalg.pinv(self.matrix, rtol=rounding), dtype=np.float64)
         return Affine(matrix, -matrix @ self.offset)
 
     def after(self, first: "Affine") -> "Affine":
@@ -104,6 +106,85 @@ class ResidualMLP(NamedTuple):
     def __call__(self, X: Floats) -> Floats:
         hidden = self.hidden(X)
         return self.linear(X) + (hidden * ndtr(hidden)) @ self.readout.T
+
+
+class ClusterProjection(NamedTuple):
+    """The map z = (I - VᵀV)(h - m), with the m and V of the cluster that h is nearest to.
+
+    Attributes
+    ----------
+    centers : ndarray of shape (n_clusters, n_features)
+        Whose Euclidean distance decides.
+    means : ndarray of shape (n_clusters, n_features)
+        m of each cluster.
+    components : ndarray of shape (n_clusters, n_components, n_features)
+        V of each cluster: orthonormal rows, or rows of zeros.
+    """
+
+    centers: Floats
+    means: Floats
+    components: Floats
+
+    @property
+    def n_features_out(self) -> int:
+        """Width of the outputs."""
+        return self.means.shape[1]
+
+    def __call__(self, X: Floats) -> Floats:
+        nearest = nearest_center(X, self.centers)
+        Z = X - self.means[nearest]
+        for cluster in np.unique(nearest):
+            rows, components = nearest == cluster, self.components[cluster]
+            Z[rows] -= (Z[rows] @ components.T) @ components
+        return Z
+
+
+def nearest_center(X: Floats, centers: Floats) -> NDArray[np.intp]:
+    """Find the centre nearest to each row, whatever other rows there are.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+        Rows.
+    centers : ndarray of shape (n_clusters, n_features)
+        Centres.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,)
+        Numbers of the centres; of equally near ones the first.
+    """
+    return np.asarray(cdist(X, centers, "sqeuclidean").argmin(axis=1))
+
+
+def compose(maps: Iterable[Affine]) -> Affine:
+    """Compose affine maps, in the order in which they are applied, into one in float64.
+
+    Parameters
+    ----------
+    maps : iterable of Affine
+        One or more, the first to be applied first: ``adapter.to_affine()`` of each step of a
+        pipeline.
+
+    Returns
+    -------
+    Affine
+        The map that does it all at once; its ``inverted()`` undoes it all at once.
+
+    Raises
+    ------
+    ValueError
+        If a map does not take as many features as the one before it gives out.
+    """
+    first, *others = maps
+    for step in others:
+        if step.matrix.shape[1] != first.n_features_out:
+            raise ValueError(
+                f"a map takes {step.matrix.shape[1]} features, but the one before it gives out "
+                f"{first.n_features_out}: compose maps in the order in which they are applied"
+            )
+        first = step.after(first)
+    return first
 
 
 def map_rows(function: Map | Callable[[Floats], Floats], X: NDArray[Any]) -> Floats:

@@ -15,10 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from isoadapt.adapters._network import HeadedNetwork
-
-Penalty = Callable[[Tensor, Tensor | None, nn.Module], Tensor]
-"""(adapted points (K, n, d), targets (n,) or None, network) -> one penalty for each member."""
+from isoadapt.adapters._network import HeadedNetwork, LinearNetwork
 
 Score = Callable[[NDArray[Any], NDArray[Any]], float]
 """(outputs of the head (m, C), row numbers (m,)) -> task score of those rows."""
@@ -44,6 +41,49 @@ class Rows(NamedTuple):
             Those rows.
         """
         return Rows(self.X[index], None if self.y is None else self.y[index])
+
+
+class Penalty:
+    """Penalty of adapted points.
+
+    Parameters
+    ----------
+    loss : callable
+        From points (K, n, d) to one penalty for each member (K,).
+    """
+
+    def __init__(self, loss: Callable[..., Tensor]) -> None:
+        self.loss = loss
+
+    def refresh(self, network: LinearNetwork, rows: Rows) -> None:
+        """Look at the network before an epoch; here nothing is to be seen.
+
+        Parameters
+        ----------
+        network : LinearNetwork
+            As it is now.
+        rows : Rows
+            All rows that are trained on.
+        """
+
+    def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
+        """Compute the penalty of a batch.
+
+        Parameters
+        ----------
+        points : Tensor of shape (K, n, d)
+            Adapted points.
+        targets : Tensor of shape (n,) or (n, n_outputs), or None
+            Class numbers, or values.
+        network : LinearNetwork
+            That adapted them.
+
+        Returns
+        -------
+        Tensor of shape (K,)
+            One penalty for each member.
+        """
+        return self.loss(points)
 
 
 class Batches:
@@ -80,8 +120,8 @@ class AdapterNet(NeuralNet):
         Joins task loss and penalty.
     task_loss : callable
         (outputs (K, n, C), targets) -> one loss for each member.
-    penalty : callable
-        See `Penalty`.
+    penalty : Penalty
+        Of the adapted points.
     generator : torch.Generator
         Shuffles the batches.
     **kwargs : dict
@@ -120,6 +160,8 @@ class AdapterNet(NeuralNet):
         """Run the batches and look at the loss once, at the end: no batch waits for the device."""
         if iterator is None:
             return
+        with torch.no_grad():
+            self.penalty.refresh(self.module_.network, iterator.rows)
         total = torch.zeros((), device=self.device)
         for batch in iterator:
             total += step_fn(batch)["loss"].detach() * len(batch[0])

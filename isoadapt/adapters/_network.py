@@ -3,49 +3,13 @@
 All tensors carry a leading member axis K; inputs of shape (n, d) are shared by the members.
 """
 
-from typing import NamedTuple
-
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from isoadapt.adapters._coordinates import Coordinates
 from isoadapt.adapters._maps import Affine, Floats, ResidualMLP
 from isoadapt.heads import LinearHead
-
-
-class Coordinates(NamedTuple):
-    """The coordinates in which a network is trained: z = Q network(P(h - μ)).
-
-    Attributes
-    ----------
-    into : Affine
-        h -> g = P(h - μ), the network's input.
-    start : Affine
-        g -> Qᵀh, where the network starts.
-    out : ndarray of shape (d, d)
-        The rotation Q from the network's output to adapted embeddings.
-    """
-
-    into: Affine
-    start: Affine
-    out: Floats
-
-    def unwind(self, network: Affine) -> Affine:
-        """Turn a map in these coordinates into one of embeddings.
-
-        Parameters
-        ----------
-        network : Affine
-            From g to the network's output.
-
-        Returns
-        -------
-        Affine
-            From embeddings to adapted embeddings.
-        """
-        outer = Affine(self.out, np.zeros(len(self.out)))
-        return outer.after(network.after(self.into))
 
 
 class LinearNetwork(nn.Module):
@@ -78,6 +42,21 @@ class LinearNetwork(nn.Module):
             Adapted points.
         """
         return _linear(X, self.weight, self.bias)
+
+    def covariance(self, inputs: Tensor) -> Tensor:
+        """Give the covariance of what the linear layer makes of points.
+
+        Parameters
+        ----------
+        inputs : Tensor of shape (d, d)
+            Covariance Σ of the points.
+
+        Returns
+        -------
+        Tensor of shape (K, d, d)
+            AΣAᵀ of each member.
+        """
+        return self.weight @ inputs @ self.weight.mT
 
     def map(self, member: int, coordinates: Coordinates) -> Affine | ResidualMLP:
         """Return a member as a map of embeddings.

@@ -1,8 +1,10 @@
 """Adapters trained by a joint loss: the task's under a linear head, and a penalty."""
 
+import inspect
 from abc import abstractmethod
+from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -15,10 +17,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from isoadapt._torch import resolve_device
 from isoadapt.adapters._base import BaseAdapter, check_spread
-from isoadapt.adapters._closed_form import row_space
-from isoadapt.adapters._exact import solve_exact
-from isoadapt.adapters._linalg import descending_eigh
-from isoadapt.adapters._maps import Affine, Floats, map_rows
+from isoadapt.adapters._coordinates import Coordinates, raw_coordinates, whitened_coordinates
+from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._minibatch import (
     AdapterNet,
     Alternation,
@@ -30,7 +30,7 @@ from isoadapt.adapters._minibatch import (
     regression_loss,
     train,
 )
-from isoadapt.adapters._network import Coordinates, HeadedNetwork, LinearNetwork, MLPNetwork
+from isoadapt.adapters._network import HeadedNetwork, LinearNetwork, MLPNetwork
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
@@ -38,11 +38,39 @@ from isoadapt.losses import JointLoss
 _MIN_ROWS = 4  # fewer rows on either side of a split cannot be scored
 
 
+class Problem(NamedTuple):
+    """What there is to fit.
+
+    Attributes
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+        Embeddings.
+    y : ndarray of shape (n_samples,) or (n_samples, n_outputs), or None
+        Labels or values.
+    targets : ndarray or None
+        The same as class numbers (n_samples,) or values (n_samples, n_outputs).
+    head : LinearHead or None
+        What reads the adapted embeddings.
+    moments : Moments
+        Of X.
+    coordinates : Coordinates
+        In which the network is trained.
+    """
+
+    X: NDArray[Any]
+    y: NDArray[Any] | None
+    targets: NDArray[Any] | None
+    head: LinearHead | None
+    moments: Moments
+    coordinates: Coordinates
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class PenalisedAdapter(BaseAdapter):
     """Base class of adapters that are trained with a penalty.
 
-    A subclass brings its parameters, ``_make_penalty`` and ``_penalty_weight``, and calls the
-    rest of its parameters as here.
+    A subclass is a dataclass of its own parameters, with ``_make_penalty`` and
+    ``_penalty_weight``; the parameters below are added to its docstring.
 
     Attributes
     ----------
@@ -51,11 +79,11 @@ class PenalisedAdapter(BaseAdapter):
     head_ : LinearHead or None
         The head that reads its outputs, trained along unless it is frozen.
     history_ : list of dict
-        One entry for each epoch ("minibatch") or iteration ("exact").
+        One entry for each epoch.
     n_iter_ : int
-        Epochs or iterations run.
+        Epochs run.
     best_epoch_ : int
-        Epoch whose weights were kept, from 1; with the minibatch solver only.
+        Epoch whose weights were kept, from 1.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -65,8 +93,6 @@ class PenalisedAdapter(BaseAdapter):
         "network": [StrOptions({"linear", "mlp"})],
         "head_training": [StrOptions({"frozen", "joint", "alternating"})],
         "coordinates": [StrOptions({"whitened", "raw"})],
-        "solver": [StrOptions({"minibatch", "exact"})],
-        "ridge": [Interval(Real, 0, None, closed="left")],
         "lr": [Interval(Real, 0, None, closed="neither")],
         "batch_size": [Interval(Integral, 2, None, closed="left")],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
@@ -79,29 +105,39 @@ class PenalisedAdapter(BaseAdapter):
         "verbose": ["verbose"],
     }
 
-    balance: str | None
-    smoothing: float
-    network: str
-    head_training: str
-    coordinates: str
-    solver: str
-    ridge: float
-    lr: float
-    batch_size: int
-    max_epochs: int
-    weight_decay: float
-    validation_fraction: float | None
-    patience: int
-    scoring: Any
-    device: str
-    random_state: Any
-    verbose: int
+    head: Any = field(default="logistic", kw_only=False)
+    balance: str | None = None
+    smoothing: float = 0.15
+    network: str = "linear"
+    head_training: str = "frozen"
+    coordinates: str = "raw"
+    lr: float = 1e-3
+    batch_size: int = 64
+    max_epochs: int = 30
+    weight_decay: float = 0.0
+    validation_fraction: float | None = 0.3
+    patience: int = 10
+    scoring: Any = None
+    device: str = "auto"
+    random_state: Any = None
+    verbose: int = 0
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__doc__ is not None:  # python -OO strips docstrings
+            defaults = {
+                name: repr(getattr(cls, name)).replace("'", '"')
+                for name in PenalisedAdapter.__dataclass_fields__
+            }
+            common = inspect.cleandoc(_COMMON_PARAMETERS).format_map(defaults)
+            own, heading, rest = inspect.cleandoc(cls.__doc__).partition("\n\nAttributes\n")
+            cls.__doc__ = f"{own}\n{common}{heading}{rest}"
 
     def _maps_affinely(self) -> bool:
         return self.network == "linear"
 
     @abstractmethod
-    def _make_penalty(self) -> Penalty:
+    def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         """Return the penalty of a batch."""
 
     @abstractmethod
@@ -128,91 +164,44 @@ class PenalisedAdapter(BaseAdapter):
         ------
         ValueError
             If X is constant, has a constant column or is not finite, if y has labels unknown to
-            the head, or if parameters exclude each other.
+            the head, if parameters exclude each other or if training diverges.
         """
         rows, labels = self._check_fit_input(X, y)
         check_spread(rows)
-        self._check_solver()
+        self._check_combination()
         head = self._resolve_head(rows, labels)
         moments = Moments().update(rows)
-        coordinates = self._make_coordinates(moments, head)
         targets = None if head is None or labels is None else _targets(head, labels)
-        if self.solver == "exact":
-            return self._fit_exact(rows, targets, head, moments, coordinates)
-        return self._fit_minibatch(rows, labels, targets, head, coordinates)
+        coordinates = self._make_coordinates(moments, head)
+        return self._solve(Problem(rows, labels, targets, head, moments, coordinates))
 
-    def _check_solver(self) -> None:
+    def _check_combination(self) -> None:
+        """Refuse parameters that exclude each other."""
         if self.head is None and self.head_training != "frozen":
             raise ValueError(
                 f"head_training={self.head_training!r} needs a head, but head=None; use "
                 "head_training='frozen', or pass a head"
             )
-        if self.solver != "exact":
-            return
-        for name, admissible in (("network", "linear"), ("head_training", "frozen")):
-            if getattr(self, name) != admissible:
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r} has no exact solution: use "
-                    f"{name}={admissible!r}, or solver='minibatch'"
-                )
 
     def _make_coordinates(self, moments: Moments, head: LinearHead | None) -> Coordinates:
-        """Raw coordinates, or whitened ones turned so that the head's directions come first.
+        if self.coordinates == "raw":
+            return raw_coordinates(len(moments))
+        return whitened_coordinates(moments, head)
 
-        Turning keeps every penalty and logit but not Adam's step, which is taken entry by
-        entry: so the task's gradient, however large, stays in the rows that the head sees and
-        does not slow down the others.
-        """
-        mean, cov = moments.mean.numpy(), moments.covariance().numpy()
-        d = len(mean)
-        if self.coordinates == "raw" and self.solver != "exact":
-            identity = Affine(np.eye(d), np.zeros(d))
-            return Coordinates(identity, identity, np.eye(d))
-        seen, unseen = row_space(np.zeros((1, d)) if head is None else head.coef_)
-        unseen = unseen @ descending_eigh(unseen.T @ cov @ unseen)[1]
-        turn = np.concatenate([seen, unseen], axis=1)
-        eigenvalues, vectors = descending_eigh(turn.T @ cov @ turn)
-        roots = np.sqrt(eigenvalues.clip(min=1e-7 * eigenvalues[0]))
-        into = (vectors / roots) @ vectors.T @ turn.T
-        start = Affine((vectors * roots) @ vectors.T, turn.T @ mean)
-        return Coordinates(Affine(into, -into @ mean), start, turn)
-
-    def _fit_exact(
-        self,
-        X: NDArray[Any],
-        targets: NDArray[Any] | None,
-        head: LinearHead | None,
-        moments: Moments,
-        coordinates: Coordinates,
-    ) -> Self:
-        self.__dict__.pop("best_epoch_", None)
-        weight = self._penalty_weight()
-        found = solve_exact(X, targets, head, moments, coordinates, weight, self.ridge)
-        self.history_ = [
-            {"iteration": number, "loss": loss} for number, loss in enumerate(found.losses)
-        ]
-        self.n_iter_ = max(found.n_iter, 1)
-        return self._set_fitted(found.map, head)
-
-    def _fit_minibatch(
-        self,
-        X: NDArray[Any],
-        y: NDArray[Any] | None,
-        targets: NDArray[Any] | None,
-        head: LinearHead | None,
-        coordinates: Coordinates,
-    ) -> Self:
+    def _solve(self, problem: Problem) -> Self:
+        """Train by mini-batches."""
+        X, head, into = problem.X, problem.head, problem.coordinates.into
         rng = check_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
         device = resolve_device(self.device)
-        whitened = _tensor(map_rows(coordinates.into, X), device)
-        rows = Rows(whitened, None if targets is None else _tensor(targets, device))
+        targets = None if problem.targets is None else _tensor(problem.targets, device)
+        rows = Rows(_tensor(map_rows(into, X), device), targets)
         fitting, selection = rows, None
         if self.validation_fraction:
-            train_index, valid_index = self._split(targets, len(X), rng)
+            train_index, valid_index = self._split(problem.targets, len(X), rng)
             score = None
-            if head is not None and y is not None:
-                score = self._make_score(head, y[valid_index])
+            if head is not None and problem.y is not None:
+                score = self._make_score(head, problem.y[valid_index])
             selection = Selection(
                 rows.take(torch.from_numpy(valid_index).to(device)),
                 score,
@@ -221,9 +210,13 @@ class PenalisedAdapter(BaseAdapter):
                 rng,
             )
             fitting = rows.take(torch.from_numpy(train_index).to(device))
-        net = self._make_net(coordinates, head, generator, device, selection)
-        best_epoch = train(net, fitting, self.max_epochs, selection, self.verbose)
-        self._take_over(net.module_, coordinates, head)
+        penalty = self._make_penalty(problem, device)
+        net = self._make_net(problem.coordinates, head, generator, device, penalty, selection)
+        try:
+            best_epoch = train(net, fitting, self.max_epochs, selection, self.verbose)
+        except torch.linalg.LinAlgError as error:
+            raise self._diverged() from error
+        self._take_over(net.module_, problem.coordinates, head)
         self.best_epoch_ = best_epoch
         self.n_iter_ = len(net.history)
         self.history_ = [
@@ -237,6 +230,7 @@ class PenalisedAdapter(BaseAdapter):
         head: LinearHead | None,
         generator: torch.Generator,
         device: torch.device,
+        penalty: Penalty,
         selection: Selection | None,
     ) -> AdapterNet:
         network = (
@@ -255,7 +249,7 @@ class PenalisedAdapter(BaseAdapter):
             module,
             JointLoss(self._penalty_weight(), self.balance, self.smoothing),
             regression_loss if self._head_kind() == "regressor" else classification_loss,
-            self._make_penalty(),
+            penalty,
             generator,
             optimizer=torch.optim.AdamW,
             optimizer__weight_decay=self.weight_decay,
@@ -303,15 +297,54 @@ class PenalisedAdapter(BaseAdapter):
         self, module: HeadedNetwork, coordinates: Coordinates, head: LinearHead | None
     ) -> None:
         if any(not bool(parameter.isfinite().all()) for parameter in module.parameters()):
-            raise ValueError(
-                f"training diverged with lr={self.lr}: weights are no longer finite; choose a "
-                "smaller lr, or scale the embeddings"
-            )
+            raise self._diverged()
         if head is not None and self.head_training != "frozen":
             head = LinearHead(*module.head_arrays(), head.classes_)
             head = _turned(head, coordinates.out.T)
         self._set_fitted(module.network.map(0, coordinates), head)
 
+    def _diverged(self) -> ValueError:
+        return ValueError(
+            f"training diverged with lr={self.lr}: weights are no longer finite; choose a "
+            "smaller lr, or scale the embeddings"
+        )
+
+
+_COMMON_PARAMETERS = """
+    balance : {{"ema", "cumulative"}} or None, default={balance}
+        How task loss and penalty are balanced, see :class:`~isoadapt.losses.JointLoss`; None
+        adds them as they are.
+    smoothing : float, default={smoothing}
+        How fast the moving means of "ema" follow, in (0, 1].
+    network : {{"linear", "mlp"}}, default={network}
+        One linear layer, or that plus a hidden layer of the same width beside it.
+    head_training : {{"frozen", "joint", "alternating"}}, default={head_training}
+        Whether the head is trained too: with the adapter, or in every other epoch.
+    coordinates : {{"whitened", "raw"}}, default={coordinates}
+        Coordinates of the embeddings in which the adapter is trained; the fitted map is in the
+        embeddings' own either way.
+    lr : float, default={lr}
+        Learning rate of AdamW.
+    batch_size : int, default={batch_size}
+        Largest size of a mini-batch.
+    max_epochs : int, default={max_epochs}
+        Passes over the training rows at most.
+    weight_decay : float, default={weight_decay}
+        Weight decay of AdamW.
+    validation_fraction : float or None, default={validation_fraction}
+        Share of the rows that chooses the epoch, in [0, 1), stratified for classifiers. 0 or
+        None keeps the last epoch. Fewer than 4 rows on a side: all rows serve for both.
+    patience : int, default={patience}
+        Epochs without a new choice before training stops.
+    scoring : str, callable or None, default={scoring}
+        The task's metric, as in scikit-learn; None: accuracy or R². Among the epochs within one
+        bootstrap standard error of the best, the one with the lowest weighted penalty is kept.
+    device : str, default={device}
+        Where to train: "cpu", "cuda" and so on; "auto" is the GPU where there is one.
+    random_state : int, RandomState instance or None, default={random_state}
+        Seeds split, shuffling, bootstrap and the start of a hidden layer.
+    verbose : int, default={verbose}
+        Above 0, a progress bar is shown on a terminal."""
 
 _HISTORY = {"epoch", "dur", "train_loss", "valid_score", "valid_cost"}
 

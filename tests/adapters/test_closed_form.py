@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.covariance import ledoit_wolf, oas
 from sklearn.datasets import make_blobs
 from sklearn.decomposition import PCA
 
-from isoadapt import LinearHead, LogitPreservingWhitening, Whitening
+from isoadapt import AllButTheTop, IsoBN, LinearHead, LogitPreservingWhitening, Whitening
 from isoadapt.metrics import isoscore
 
 
@@ -29,6 +31,14 @@ class TestWhitening:
         theirs = PCA(whiten=True, svd_solver="full").fit_transform(cone)
         signs = np.sign((ours * theirs).sum(axis=0))
         np.testing.assert_allclose(ours * signs, theirs, atol=1e-8)
+
+    def test_pca_equals_scikit_learn_up_to_the_rank_where_rows_are_few(self):
+        X = np.random.default_rng(0).normal(size=(20, 64)) + 3
+        ours = Whitening("pca").fit_transform(X)
+        theirs = PCA(19, whiten=True, svd_solver="full").fit_transform(X)
+        signs = np.sign((ours[:, :19] * theirs).sum(axis=0))
+        np.testing.assert_allclose(ours[:, :19] * signs, theirs, atol=1e-8)
+        np.testing.assert_array_equal(ours[:, 19:], 0)
 
     @pytest.mark.parametrize("method", ["zca", "pca"])
     def test_covariance_becomes_the_identity(self, cone, method):
@@ -71,6 +81,34 @@ class TestWhitening:
         repeated = Whitening().fit(np.repeat(cone, weights, axis=0))
         np.testing.assert_allclose(weighted.to_affine()[0], repeated.to_affine()[0], atol=1e-7)
 
+    def test_word_frequencies_whiten_what_is_read_not_what_is_listed(self, cone):
+        frequencies = 1e4 / np.arange(1, 601)
+        Z = Whitening().fit(cone, sample_weight=frequencies).transform(cone)
+        np.testing.assert_allclose(np.average(Z, axis=0, weights=frequencies), 0, atol=1e-9)
+        cov = (Z * frequencies[:, None]).T @ Z / (frequencies.sum() - 1)
+        np.testing.assert_allclose(cov, np.eye(24), atol=1e-8)
+        assert isoscore(Z) < 0.95
+
+    def test_turning_and_moving_the_embeddings_turns_zca(self, cone):
+        turn = np.linalg.qr(np.random.default_rng(1).normal(size=(24, 24)))[0]
+        for shrinkage in (0.1, "oas", "ledoit-wolf"):
+            whitening = Whitening(shrinkage=shrinkage)
+            expected = whitening.fit_transform(cone) @ turn
+            np.testing.assert_allclose(
+                whitening.fit_transform(cone @ turn - 7), expected, atol=1e-8
+            )
+
+    def test_way_back_is_stable_where_components_are_dropped(self):
+        X = np.random.default_rng(0).normal(size=(500, 200)) + 3
+        for method in ("zca", "pca"):
+            whitening = Whitening(method, n_components=90)
+            Z = whitening.fit_transform(X)
+            back = whitening.inverse_transform(Z)
+            np.testing.assert_allclose(whitening.transform(back), Z, atol=1e-10)
+            assert np.linalg.norm(back, axis=1).max() <= np.linalg.norm(X, axis=1).max()
+            noise = Z + 1e-3 * np.random.default_rng(1).normal(size=Z.shape)
+            np.testing.assert_allclose(whitening.inverse_transform(noise), back, atol=0.1)
+
     def test_head_training(self, cone):
         y = (cone[:, 0] > np.median(cone[:, 0])).astype(int)
         refit = Whitening(head="logistic").fit(cone, y)
@@ -80,19 +118,90 @@ class TestWhitening:
         np.testing.assert_array_equal(frozen.predict(cone), refit.predict(cone))
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 599), max_size=5), st.sampled_from(["whiten", "preserve"]))
-def test_partial_fit_in_any_chunks_equals_fit(cuts, kind):
+class TestShrinkageByName:
+    ORACLES = {"oas": oas, "ledoit-wolf": ledoit_wolf}  # noqa: RUF012
+
+    @pytest.mark.parametrize("name", ORACLES)
+    @pytest.mark.parametrize("shape", [(2, 3), (12, 24), (24, 24), (300, 7), (9000, 3)])
+    def test_coefficient_is_scikit_learns(self, name, shape):
+        rng = np.random.default_rng(0)
+        X = rng.standard_t(5, size=shape) * np.geomspace(1, 3, shape[1]) + 4
+        shrinkage = Whitening(shrinkage=name).fit(X).shrinkage_
+        assert shrinkage == pytest.approx(self.ORACLES[name](X)[1], rel=1e-9, abs=1e-12)
+        assert 0 <= shrinkage <= 1
+
+    @pytest.mark.parametrize("name", ORACLES)
+    def test_map_whitens_scikit_learns_covariance(self, name, cone):
+        rows = cone[:40]
+        matrix, _ = Whitening(shrinkage=name).fit(rows).to_affine()
+        whitened = matrix @ self.ORACLES[name](rows)[0] @ matrix.T
+        np.testing.assert_allclose(whitened, np.eye(24) * 39 / 40, atol=1e-9)
+
+    @pytest.mark.parametrize("name", ORACLES)
+    def test_weights_are_frequencies(self, name, cone):
+        rows, weights = cone[:50], np.random.default_rng(0).integers(0, 4, 50)
+        weighted = Whitening(shrinkage=name).fit(rows, sample_weight=weights)
+        repeated = Whitening(shrinkage=name).fit(np.repeat(rows, weights, axis=0))
+        assert weighted.shrinkage_ == pytest.approx(repeated.shrinkage_, rel=1e-10)
+        np.testing.assert_allclose(weighted.to_affine()[0], repeated.to_affine()[0], atol=1e-9)
+
+    def test_number_is_kept_and_names_are_checked(self, cone):
+        assert Whitening(shrinkage=0.25).fit(cone).shrinkage_ == 0.25
+        with pytest.raises(ValueError, match="'shrinkage' parameter of Whitening must be"):
+            Whitening(shrinkage="lasso").fit(cone)
+
+    def test_only_ledoit_wolf_needs_all_rows_at_once(self, cone):
+        with pytest.raises(AttributeError) as caught:
+            Whitening(shrinkage="ledoit-wolf").partial_fit(cone)
+        assert "partial_fit needs shrinkage='oas' or a number" in str(caught.value.__cause__)
+        streamed = Whitening(shrinkage="oas").partial_fit(cone[:10])
+        assert streamed.shrinkage_ == pytest.approx(oas(cone[:10])[1])
+        assert streamed.partial_fit(cone[10:]).shrinkage_ == pytest.approx(oas(cone)[1])
+
+
+MOMENTS_ADAPTERS = [
+    Whitening(),
+    Whitening(shrinkage="oas", strength=0.5),
+    LogitPreservingWhitening(head=make_head(5, 2)),
+    IsoBN(),
+    IsoBN(beta=1.0, eps=1e-6),
+    AllButTheTop(),
+    AllButTheTop(3),
+]
+
+
+def assert_same_map(ours, theirs):
+    for left, right in zip(ours.to_affine(), theirs.to_affine(), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-7, atol=1e-7)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 599), max_size=5), st.sampled_from(MOMENTS_ADAPTERS))
+def test_partial_fit_in_any_chunks_equals_fit(cuts, adapter):
     X, _ = make_blobs(600, n_features=5, random_state=0)
-    head = make_head(5, 2)
-    adapter = Whitening if kind == "whiten" else lambda: LogitPreservingWhitening(head=head)
-    chunked = adapter()
+    chunked = clone(adapter)
     chunks = [chunk for chunk in np.split(X, sorted(set(cuts))) if len(chunk) > 1]
     for chunk in chunks:
         chunked.partial_fit(chunk)
-    whole = adapter().fit(np.concatenate(chunks))
-    for ours, theirs in zip(chunked.to_affine(), whole.to_affine(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-7)
+    assert_same_map(chunked, clone(adapter).fit(np.concatenate(chunks)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(MOMENTS_ADAPTERS))
+def test_weights_repeat_rows_and_their_order_is_of_no_account(seed, adapter):
+    X, _ = make_blobs(60, n_features=5, random_state=0)
+    rng = np.random.default_rng(seed)
+    weights = rng.integers(0, 4, 60)
+    weighted = clone(adapter).fit(X, sample_weight=weights)
+    assert_same_map(weighted, clone(adapter).fit(rng.permutation(np.repeat(X, weights, axis=0))))
+
+
+@pytest.mark.parametrize("adapter", MOMENTS_ADAPTERS, ids=repr)
+def test_hundred_thousand_rows(adapter):
+    X = np.random.default_rng(0).normal(size=(100_000, 5)) * [9, 3, 1, 1, 0.1] + 100
+    whole = clone(adapter).fit(X)
+    assert_same_map(whole, clone(adapter).partial_fit(X[:30_000]).partial_fit(X[30_000:]))
+    assert np.isfinite(whole.transform(X)).all()
 
 
 def test_failed_partial_fit_forgets_its_rows():

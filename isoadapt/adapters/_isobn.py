@@ -1,0 +1,110 @@
+"""IsoBN after training: one scale for each dimension, from the statistics of the whole set."""
+
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils._param_validation import Interval
+
+from isoadapt.adapters._maps import Affine, Floats
+from isoadapt.adapters._one_pass import REFITTED, MomentsAdapter
+from isoadapt.geometry import Moments
+from isoadapt.heads import LinearHead
+
+
+class IsoBN(MomentsAdapter):
+    """Scale down dimensions of large variance and those correlated with many others.
+
+    The map is h -> s·h, elementwise and without centring. With the standard deviations σ and
+    the correlations ρ, γ_i = mean_j ρ_ij² and s_i is proportional to (γ_i σ_i + ε)^(-β), such
+    that the total variance stays. But for ε, the map of c·X is that of X, whatever β.
+
+    Parameters
+    ----------
+    beta : float, default=0.5
+        The β in [0, 1]: 0 changes nothing, 1 gives every dimension a standard deviation of
+        1/γ_i, up to one factor.
+    eps : float, default=1e-3
+        The ε, more than 0. It also keeps the correlations of a constant dimension finite, which
+        therefore gets a scale.
+    head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default=None
+        What predicts on the adapted embeddings; None makes a transformer only.
+    head_training : {"refit", "frozen"}, default="refit"
+        "refit" fits the head to the adapted embeddings (it needs y); it standardises them first,
+        so that it predicts what it would without the adapter, up to the solver's tolerance.
+        "frozen" keeps the head, though it was made for other scales.
+
+    Attributes
+    ----------
+    scale_ : ndarray of shape (n_features,)
+        The s.
+    map_ : Affine
+        The fitted map.
+    head_ : LinearHead or None
+        The head.
+    moments_ : Moments
+        Of all rows seen.
+
+    References
+    ----------
+    W. Zhou, B. Y. Lin and X. Ren (2021), "IsoBN: Fine-tuning BERT with isotropic batch
+    normalization".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isoadapt import IsoBN
+    >>> from isoadapt.metrics import isoscore
+    >>> X = np.random.default_rng(0).normal(size=(500, 8)) * [50, 1, 1, 1, 1, 1, 1, 1] + 3
+    >>> round(isoscore(X), 3), round(isoscore(IsoBN(beta=1.0).fit_transform(X)), 3)
+    (0.001, 0.986)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **REFITTED,
+        "beta": [Interval(Real, 0, 1, closed="both")],
+        "eps": [Interval(Real, 0, None, closed="neither")],
+    }
+    _takes_constant_columns: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        beta: float = 0.5,
+        eps: float = 1e-3,
+        *,
+        head: Any = None,
+        head_training: str = "refit",
+    ) -> None:
+        self.beta = beta
+        self.eps = eps
+        self.head = head
+        self.head_training = head_training
+
+    def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
+        scale = isobn_scale(moments.covariance(ddof=0).numpy(), self.beta, self.eps)
+        return {"map_": Affine(np.diag(scale), np.zeros(len(scale))), "scale_": scale}
+
+
+def isobn_scale(cov: Floats, beta: float, eps: float) -> Floats:
+    """Compute the scale of each dimension.
+
+    Parameters
+    ----------
+    cov : ndarray of shape (d, d)
+        Covariance, with 1/n.
+    beta : float
+        How strongly to scale.
+    eps : float
+        Added to every denominator.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        Scales, positive unless there is no variance at all.
+    """
+    variance = cov.diagonal()
+    std = np.sqrt(variance)
+    correlation = cov / (np.outer(std, std) + eps)
+    gamma = (correlation**2).mean(axis=1)
+    scale = (gamma * std + eps) ** -beta
+    return scale * np.sqrt(variance.sum() / ((variance * scale**2).sum() + eps))

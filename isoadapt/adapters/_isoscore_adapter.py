@@ -1,0 +1,72 @@
+"""What the adapters whose penalty is IsoScore share: the exact solver."""
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar, Self
+
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from isoadapt.adapters._coordinates import Coordinates, whitened_coordinates
+from isoadapt.adapters._exact import solve_exact
+from isoadapt.adapters._penalised import PenalisedAdapter, Problem
+from isoadapt.geometry import Moments
+from isoadapt.heads import LinearHead
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class IsoScoreAdapter(PenalisedAdapter):
+    """Base class of adapters that are trained for IsoScore."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **PenalisedAdapter._parameter_constraints,
+        "bias_corrected": ["boolean"],
+        "solver": [StrOptions({"minibatch", "exact"})],
+        "ridge": [Interval(Real, 0, None, closed="left")],
+    }
+
+    bias_corrected: bool = False
+    coordinates: str = "whitened"
+    solver: str = "minibatch"
+    ridge: float = 1e-2
+
+    def _check_combination(self) -> None:
+        super()._check_combination()
+        if self.solver == "exact":
+            for name, admissible in (("network", "linear"), ("head_training", "frozen")):
+                self._check_solvable(name, getattr(self, name) == admissible, repr(admissible))
+        elif self.bias_corrected and self.batch_size < 4:
+            raise ValueError(
+                f"batch_size={self.batch_size} is too small for bias_corrected=True, which needs 4 "
+                "rows in a batch: use 4 or more, or bias_corrected=False"
+            )
+
+    def _check_solvable(self, name: str, holds: bool, admissible: str) -> None:
+        if not holds:
+            raise ValueError(
+                f"{name}={getattr(self, name)!r} has no exact solution: use {name}={admissible}, "
+                "or solver='minibatch'"
+            )
+
+    def _make_coordinates(self, moments: Moments, head: LinearHead | None) -> Coordinates:
+        if self.solver == "exact":
+            return whitened_coordinates(moments, head)
+        return super()._make_coordinates(moments, head)
+
+    def _solve(self, problem: Problem) -> Self:
+        if self.solver == "minibatch":
+            return super()._solve(problem)
+        self.__dict__.pop("best_epoch_", None)
+        found = solve_exact(
+            problem.X,
+            problem.targets,
+            problem.head,
+            problem.moments,
+            problem.coordinates,
+            self._penalty_weight(),
+            self.ridge,
+        )
+        self.history_ = [
+            {"iteration": number, "loss": loss} for number, loss in enumerate(found.losses)
+        ]
+        self.n_iter_ = max(found.n_iter, 1)
+        return self._set_fitted(found.map, problem.head)

@@ -1,0 +1,187 @@
+"""What adapters share that are computed outright: a fit without epochs, a head fitted anew."""
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import _fit_context
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import _check_sample_weight
+
+from isoadapt.adapters._base import BaseAdapter, check_spread
+from isoadapt.adapters._maps import map_rows
+from isoadapt.geometry import Moments
+from isoadapt.heads import LinearHead, fit_head
+
+REFITTED: dict[str, list[Any]] = {
+    **BaseAdapter._parameter_constraints,
+    "head_training": [StrOptions({"refit", "frozen"})],
+}
+
+
+class OnePassAdapter(BaseAdapter):
+    """Base class of adapters that are computed outright, without a training loop.
+
+    A subclass computes its fitted attributes, ``map_`` among them, in ``_fit_rows``.
+    """
+
+    _takes_constant_columns: ClassVar[bool] = False
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(
+        self, X: ArrayLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Fit to embeddings.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
+            Labels or values; needed only where a head is fitted.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Frequency weights: weight 2 counts a row twice. Word frequencies make whitening
+            Zipfian.
+
+        Returns
+        -------
+        Self
+            The fitted adapter.
+
+        Raises
+        ------
+        ValueError
+            If X is not finite, all its rows are equal or, for adapters that divide by the
+            spread, a column is constant.
+        """
+        rows, targets = self._check_fit_input(X, y)
+        weights = check_frequencies(sample_weight, rows)
+        counted = rows if weights is None else rows[weights > 0]
+        check_spread(counted, columns=not self._takes_constant_columns)
+        refit = self._refits_head()
+        probed = isinstance(self.head, str) and refit
+        head = None if probed else self._resolve_head(rows, targets, weights)
+        fitted = self._fit_rows(rows, weights, head)
+        if refit:
+            probe = "logistic" if self._head_kind() == "classifier" else "ridge"
+            adapted = map_rows(fitted["map_"], rows)
+            head = fit_head(probe, adapted, cast(NDArray[Any], targets), weights)
+        return self._adopt(fitted, head)
+
+    @abstractmethod
+    def _fit_rows(
+        self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
+    ) -> dict[str, Any]:
+        """Compute the fitted attributes by name, ``map_`` among them, and set none."""
+
+    def _adopt(self, fitted: dict[str, Any], head: LinearHead | None) -> Self:
+        self.__dict__.update(fitted)
+        return self._set_fitted(fitted["map_"], head)
+
+    def _refits_head(self) -> bool:
+        return self.head is not None and getattr(self, "head_training", "frozen") == "refit"
+
+    def _needs_y(self) -> bool:
+        return isinstance(self.head, str) or self._refits_head()
+
+
+def _streams(adapter: "MomentsAdapter") -> bool:
+    reason = adapter._why_no_partial_fit()
+    if reason is not None:
+        raise AttributeError(reason)
+    return True
+
+
+class MomentsAdapter(OnePassAdapter):
+    """Base class of adapters that need nothing of the data but its first two moments.
+
+    A subclass computes its fitted attributes in ``_fit_moments``.
+
+    Attributes
+    ----------
+    moments_ : Moments
+        Of all rows seen, from which ``partial_fit`` goes on.
+    """
+
+    moments_: Moments
+
+    @available_if(_streams)
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(
+        self, X: ArrayLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Take in more rows; the result is that of one ``fit`` on all rows so far.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings.
+        y : array-like of shape (n_samples,), default=None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Frequency weights.
+
+        Returns
+        -------
+        Self
+            The adapter, fitted to all rows so far.
+        """
+        first = not hasattr(self, "moments_")
+        rows, _ = self._check_fit_input(X, None, reset=first, min_samples=2 if first else 1)
+        weights = check_frequencies(sample_weight, rows)
+        head = self._resolve_head(rows, None)
+        moments = Moments().update(rows, weights)
+        if not first:
+            moments.merge(self.moments_)
+        return self._adopt({"moments_": moments, **self._fit_moments(moments, head)}, head)
+
+    @abstractmethod
+    def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
+        """Compute the fitted attributes by name, ``map_`` among them, and set none."""
+
+    def _fit_rows(
+        self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
+    ) -> dict[str, Any]:
+        moments = Moments().update(X, weights)
+        return {"moments_": moments, **self._fit_moments(moments, head)}
+
+    def _why_no_partial_fit(self) -> str | None:
+        if not self._needs_y():
+            return None
+        return (
+            f"with head={self.head!r} a head is fitted, which takes all rows at once: "
+            "partial_fit needs a frozen LinearHead or head=None"
+        )
+
+
+def check_frequencies(sample_weight: ArrayLike | None, X: NDArray[Any]) -> NDArray[Any] | None:
+    """Validate frequency weights.
+
+    Parameters
+    ----------
+    sample_weight : array-like of shape (n_samples,) or None
+        How often each row counts.
+    X : ndarray of shape (n_samples, n_features)
+        The rows.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,) or None
+        The weights in float64.
+
+    Raises
+    ------
+    ValueError
+        If they do not fit X, one is negative, or they sum to no more than 1.
+    """
+    if sample_weight is None:
+        return None
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if weights.sum() <= 1:
+        raise ValueError(
+            f"sample_weight sums to {weights.sum():g}, but it counts rows and must sum to more "
+            "than 1: pass counts instead of shares (multiply by the number of tokens)"
+        )
+    return weights
