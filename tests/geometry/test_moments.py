@@ -264,3 +264,20 @@ def test_arrays_that_do_not_fit_together_are_refused():
         Moments.from_arrays({**taken, "mean": np.zeros(2)})
     with pytest.raises(ValueError, match=r"mean has shape \(3, 1\)"):
         Moments.from_arrays({**taken, "mean": np.zeros((3, 1))})
+
+
+def test_mapped_moments_are_those_of_mapped_rows():
+    X, rng = cloud(40, 5), np.random.default_rng(1)
+    matrix, offset = rng.normal(size=(3, 5)), rng.normal(size=3)
+    moments = Moments().update(X)
+    before = moments.to_arrays()
+    assert_same(moments.mapped(matrix, offset), Moments().update(X @ matrix.T + offset))
+    for name, array in moments.to_arrays().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_second_moment_keeps_the_mean():
+    X = cloud(40, 5)
+    np.testing.assert_allclose(Moments().update(X).second_moment(), X.T @ X / 40, rtol=1e-12)
+    with pytest.raises(ValueError, match="n_samples=0"):
+        Moments().second_moment()

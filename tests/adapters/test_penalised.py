@@ -1,0 +1,310 @@
+"""The adapters that are trained with a penalty: what each adds to the loop they share."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_classification, make_regression
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from isoadapt import (
+    CosRegAdapter,
+    IsotropyLayer,
+    IStarAdapter,
+    LinearHead,
+    SpectrumControlAdapter,
+    TopologicalEntropyAdapter,
+)
+from isoadapt.adapters._closed_form import row_space
+from isoadapt.adapters._coordinates import Coordinates, raw_coordinates, whitened_coordinates
+from isoadapt.adapters._istar import _ExactShrinkage, _SampledShrinkage
+from isoadapt.adapters._maps import Affine
+from isoadapt.adapters._minibatch import Rows
+from isoadapt.adapters._network import LinearNetwork, MLPNetwork
+from isoadapt.adapters._penalised import PenalisedAdapter
+from isoadapt.adapters._spectrum_control import _STEPS, _ExactSpectrum, _second_moment_root
+from isoadapt.geometry import Moments
+from isoadapt.losses import IsoScoreLoss, PersistentEntropyLoss, SpectrumControlLoss
+from isoadapt.metrics import anisotropy, isoscore, mean_cosine_similarity
+
+PENALISED = [IsotropyLayer, IStarAdapter, CosRegAdapter, SpectrumControlAdapter]
+PENALISED += [TopologicalEntropyAdapter]
+
+
+@pytest.fixture(scope="module")
+def cone():
+    """Embeddings of which the first direction holds nearly all, and a head that reads them."""
+    X, y = make_classification(600, 16, n_informative=6, n_redundant=0, random_state=0)
+    rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0]
+    X = (X * np.geomspace(1, 0.03, 16)) @ rotation + np.outer(y * 6.0 + 2, rotation[0])
+    return X, y, LinearHead.from_estimator(LogisticRegression(max_iter=5000).fit(X, y))
+
+
+def network_and_points(kind=LinearNetwork, d=5, n=60, members=1):
+    """A network away from its start, and points of its input."""
+    rng = np.random.default_rng(0)
+    start = Affine(np.eye(d) + 0.3 * rng.normal(size=(d, d)), rng.normal(size=d))
+    options = [torch.Generator().manual_seed(0)] if kind is MLPNetwork else []
+    network = kind(members, start, *options)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator()))
+    return network, torch.tensor(rng.normal(size=(n, d)) * np.arange(1, d + 1) + 1).float()
+
+
+@pytest.mark.parametrize("adapter", PENALISED)
+class TestAllPenalised:
+    def test_docstring_lists_every_parameter_with_its_default(self, adapter):
+        for name, default in adapter().get_params().items():
+            line = next(
+                line for line in adapter.__doc__.splitlines() if line.startswith(f"{name} : ")
+            )
+            shown = line.partition("default=")[2].strip('"').replace("_", "")
+            assert shown == str(default) or float(shown) == default, line
+
+    @pytest.mark.parametrize("network", ["linear", "mlp"])
+    def test_starts_as_the_identity(self, adapter, network, cone):
+        X, y, head = cone
+        for coordinates in ("raw", "whitened"):
+            fitted = adapter(
+                head, network=network, coordinates=coordinates, lr=1e-12, max_epochs=1
+            ).fit(X, y)
+            np.testing.assert_allclose(fitted.transform(X), X, atol=1e-4)
+
+    def test_divergence_is_named(self, adapter, cone):
+        X, y, head = cone
+        with pytest.raises(ValueError, match=r"training diverged with lr=3e\+38.*smaller lr"):
+            adapter(head, lr=3e38, max_epochs=2).fit(X, y)
+
+    def test_interrupt_leaves_the_estimator_as_it_was(self, adapter, cone, monkeypatch):
+        X, y, head = cone
+        fitted = adapter(head, max_epochs=1, random_state=0).fit(X, y)
+        before = dict(vars(fitted))
+
+        def interrupt(*args, **kwargs):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("isoadapt.adapters._minibatch.Selection.on_epoch_end", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            fitted.fit(X, y)
+        assert vars(fitted) == before
+
+    def test_classes_of_one_to_five_points_and_one_that_is_absent(self, adapter):
+        rng = np.random.default_rng(0)
+        y = np.repeat([0, 1, 2, 3, 4], [60, 1, 2, 4, 5])
+        X = rng.normal(size=(72, 6)) + y[:, None]
+        X[5:15] = X[5]  # duplicates
+        head = LinearHead(rng.normal(size=(6, 6)), np.zeros(6), range(6))  # none has label 5
+        fitted = adapter(head, batch_size=16, max_epochs=3, random_state=0).fit(X, y)
+        assert np.isfinite(fitted.transform(X)).all()
+
+    def test_many_rows(self, adapter):
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(100_000, 4)).astype(np.float32) * [9, 1, 1, 1]
+        y = (X[:, 0] > 0).astype(int)
+        fitted = adapter(batch_size=4096, max_epochs=1, validation_fraction=0.02).fit(X, y)
+        assert np.isfinite(fitted.transform(X)).all()
+
+
+def test_a_new_penalised_adapter_needs_a_signature_only():
+    assert "balance : " not in PenalisedAdapter.__doc__
+    assert IStarAdapter.__init__ is not CosRegAdapter.__init__
+    with pytest.raises(TypeError, match="positional"):
+        IStarAdapter("logistic", 3.0)
+
+
+class TestCoordinates:
+    def test_raw_ones_change_nothing(self):
+        X = np.random.default_rng(0).normal(size=(7, 3))
+        coordinates = raw_coordinates(3)
+        np.testing.assert_array_equal(coordinates.into(X), X)
+        matrix, offset = coordinates.unwind(coordinates.start)
+        np.testing.assert_array_equal(matrix, np.eye(3))
+        np.testing.assert_array_equal(offset, np.zeros(3))
+
+    def test_whitened_ones_whiten_and_put_the_heads_directions_first(self, cone):
+        X, _, head = cone
+        coordinates = whitened_coordinates(Moments().update(X), head)
+        assert isinstance(coordinates, Coordinates)
+        points = coordinates.into(X)
+        np.testing.assert_allclose(np.cov(points.T), np.eye(16), atol=1e-8)
+        np.testing.assert_allclose(points.mean(0), 0, atol=1e-8)
+        np.testing.assert_allclose(coordinates.out @ coordinates.out.T, np.eye(16), atol=1e-12)
+        assert np.abs((head.coef_ @ coordinates.out)[:, 1:]).max() < 1e-10
+        np.testing.assert_allclose(coordinates.unwind(coordinates.start)(X), X, atol=1e-8)
+
+
+class TestIStar:
+    def test_sign_of_lam_is_the_direction(self, cone):
+        X, y, head = cone
+        options = {"validation_fraction": None, "random_state": 0, "max_epochs": 15}
+        low, control, high = (
+            isoscore(IStarAdapter(head, lam=lam, **options).fit(X, y).transform(X))
+            for lam in (-5.0, 0.0, 5.0)
+        )
+        assert low < control / 2 < control < high / 4
+
+    def test_control_of_one_adapter_is_that_of_another(self, cone):
+        """Without a penalty only its name is left."""
+        X, y, head = cone
+        options = {"coordinates": "whitened", "validation_fraction": None, "random_state": 0}
+        expected = IStarAdapter(head, lam=0.0, **options).fit(X, y).transform(X)
+        for other in (CosRegAdapter, TopologicalEntropyAdapter):
+            Z = other(head, lam=0.0, **options).fit(X, y).transform(X)
+            np.testing.assert_allclose(Z, expected, atol=1e-5)
+        layer = IsotropyLayer(head, alpha=1.0, balance=None, **options).fit(X, y)
+        np.testing.assert_allclose(layer.transform(X), expected, atol=1e-5)
+
+    @pytest.mark.parametrize("members", [1, 3])
+    def test_exact_shrinkage_is_the_covariance_of_all_outputs(self, members):
+        network, points = network_and_points(members=members)
+        cov = Moments().update(points).covariance().float()
+        outputs = network(points)
+        loss = IsoScoreLoss(0.4, "linear")
+        penalty = _ExactShrinkage(loss, cov, detached=False)
+        expected = torch.stack([loss(Z[:9], torch.cov(Z.T)) for Z in outputs])
+        torch.testing.assert_close(penalty(outputs[:, :9], None, network), expected)
+
+    def test_exact_shrinkage_carries_gradient_and_detached_does_not(self):
+        network, points = network_and_points()
+        cov = Moments().update(points).covariance().float()
+        loss = IsoScoreLoss(1.0, "linear")  # Σ_S alone
+        exact = _ExactShrinkage(loss, cov, detached=False)
+        value = exact(network(points), None, network).sum()
+        (gradient,) = torch.autograd.grad(value, network.weight)
+        assert gradient.abs().max() > 1e-4
+        detached = _ExactShrinkage(loss, cov, detached=True)
+        detached.refresh(network, Rows(points, None))
+        same = detached(network(points), None, network).sum()
+        assert same.item() == pytest.approx(value.item(), rel=1e-5)
+        (gradient,) = torch.autograd.grad(same, network.weight)
+        assert gradient.abs().max() < 1e-8
+
+    def test_sampled_shrinkage_looks_at_no_more_rows_than_allowed(self):
+        network, points = network_and_points(MLPNetwork, members=2)
+        penalty = _SampledShrinkage(IsoScoreLoss(0.4, "linear"), 25)
+        with torch.no_grad():
+            penalty.refresh(network, Rows(points, None))
+            seen = network(points[::3])
+        expected = torch.stack([torch.cov(Z.T) for Z in seen])
+        torch.testing.assert_close(penalty.cov, expected, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("options", [{"network": "mlp"}, {"shrinkage": "detached"}])
+    def test_other_ways_raise_isotropy_too(self, cone, options):
+        X, y, head = cone
+        fitted = IStarAdapter(head, lam=5.0, random_state=0, **options).fit(X, y)
+        assert isoscore(fitted.transform(X)) > 3 * isoscore(X)
+
+    def test_exact_solver_is_the_isotropy_layers(self, cone):
+        X, y, head = cone
+        ours = IStarAdapter(head, lam=1.0, zeta=0.0, solver="exact").fit(X, y)
+        layer = IsotropyLayer(head, alpha=0.5, solver="exact").fit(X, y)
+        np.testing.assert_array_equal(ours.transform(X), layer.transform(X))
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"lam": -1.0, "zeta": 0.0}, r"lam=-1.0 has no exact solution: use lam=0 or more"),
+            ({"zeta": 0.2}, r"zeta=0.2 has no exact solution: use zeta=0, or solver='minibatch'"),
+            ({"zeta": 0.0, "network": "mlp"}, "network='mlp' has no exact solution"),
+        ],
+    )
+    def test_exact_solver_refuses(self, cone, options, message):
+        X, y, head = cone
+        with pytest.raises(ValueError, match=message):
+            IStarAdapter(head, solver="exact", **options).fit(X, y)
+
+    def test_correction_needs_four_rows(self, cone):
+        X, y, head = cone
+        with pytest.raises(ValueError, match="batch_size=3 is too small for bias_corrected=True"):
+            IStarAdapter(head, bias_corrected=True, batch_size=3).fit(X, y)
+
+
+class TestCosReg:
+    def test_moves_the_mean(self, cone):
+        X, y, head = cone
+        X = X + 5 * row_space(head.coef_)[1][:, 0]  # where the head does not look
+        options = {"validation_fraction": None, "random_state": 0}
+        control = CosRegAdapter(head, lam=0.0, **options).fit(X, y).transform(X)
+        Z = CosRegAdapter(head, **options).fit(X, y).transform(X)
+        assert mean_cosine_similarity(Z) < mean_cosine_similarity(control) - 0.2
+        assert np.linalg.norm(Z.mean(0)) < np.linalg.norm(control.mean(0)) / 1.5
+        assert isoscore(Z) < 3 * isoscore(control)
+
+
+class TestSpectrumControl:
+    @pytest.mark.parametrize("decay", ["polynomial", "exponential"])
+    @pytest.mark.parametrize("network", ["linear", "mlp"])
+    def test_distance_to_the_target_falls_tenfold(self, cone, decay, network):
+        X, y, head = cone
+        c1 = float(np.linalg.svd(X, compute_uv=False)[0] / np.sqrt(len(X)))
+        distance = SpectrumControlLoss(decay, c1=c1)
+        adapter = SpectrumControlAdapter(
+            head,
+            decay=decay,
+            network=network,
+            max_epochs=200,
+            validation_fraction=None,
+            random_state=0,
+        ).fit(X, y)
+        Z = torch.tensor(adapter.transform(X))
+        assert float(distance(Z)) < float(distance(torch.tensor(X))) / 10
+
+    @pytest.mark.parametrize("decay", ["polynomial", "exponential"])
+    def test_bound_holds_between_steps_and_touches_where_it_is_renewed(self, decay):
+        network, points = network_and_points(members=2)
+        root = torch.tensor(_second_moment_root(Moments().update(points))).float()
+        exact = SpectrumControlLoss(decay, c1=3.0)
+        penalty = _ExactSpectrum(SpectrumControlLoss(decay, c1=3.0, per_row=False), root)
+        generator = torch.Generator().manual_seed(0)
+        for step in range(2 * _STEPS):
+            value = penalty(network(points), None, network)
+            distance = exact(network(points))
+            gradient, expected = (
+                torch.autograd.grad(loss.sum(), network.weight)[0] for loss in (value, distance)
+            )
+            if step % _STEPS == 0:
+                torch.testing.assert_close(value, distance, rtol=1e-3, atol=1e-3)
+                torch.testing.assert_close(gradient, expected, rtol=1e-2, atol=2e-2)
+            else:
+                assert (value > distance).all()
+            with torch.no_grad():
+                torch.testing.assert_close(
+                    penalty(network(points), None, network),
+                    exact(network(points)),
+                    rtol=1e-3,
+                    atol=1e-3,
+                )
+                noise = torch.randn(network.weight.shape, generator=generator)
+                network.weight.add_(0.05 * noise)
+        assert penalty.step == 2 * _STEPS
+
+
+class TestTopologicalEntropy:
+    def test_lowers_anisotropy_within_classes_selected_bars_more(self, cone):
+        X, y, head = cone
+        options = {"validation_fraction": None, "random_state": 0}
+
+        def within(**parameters):
+            Z = TopologicalEntropyAdapter(head, **parameters, **options).fit(X, y).transform(X)
+            return np.mean([anisotropy(Z[y == label], 1, center=True) for label in (0, 1)])
+
+        selected, everything, control = within(), within(bars="all"), within(lam=0.0)
+        assert selected < everything < control
+        assert selected < 0.85 * control
+
+    def test_classifiers_count_each_class_and_regressors_all_points(self):
+        X, values = make_regression(64, 5, random_state=0)
+        y = (values > 0).astype(int)
+        loss = PersistentEntropyLoss("all")
+        points = torch.tensor(X).float()
+        options = {"bars": "all", "lr": 1e-12, "max_epochs": 1, "validation_fraction": None}
+        seen = {}
+        for name, head, targets, labels in (
+            ("classes", LinearHead(np.zeros((2, 5)), [0, 0], [0, 1]), y, torch.tensor(y)),
+            ("values", LinearHead.from_estimator(Ridge().fit(X, values)), values, None),
+        ):
+            adapter = TopologicalEntropyAdapter(head, **options).fit(X, targets)
+            task = np.log(2) if name == "classes" else np.mean((head.predict(X) - values) ** 2)
+            seen[name] = adapter.history_[0]["train_loss"]
+            assert seen[name] == pytest.approx(task + float(loss(points, labels)), rel=1e-4)
+        assert seen["classes"] != seen["values"]
