@@ -1,135 +1,111 @@
-"""What the adapters do to stored embeddings: `python -m benchmarks.embeddings_table`.
+"""What all adapters do to stored embeddings: `python -m benchmarks.embeddings_table`.
 
 Fitted on the training rows, judged on test rows (dev where there is no test split). No model is
-loaded. Prints Markdown; `--write FILE` puts it into a section of that file.
+loaded. Each finished fit is kept in a file, so that an interrupted run goes on where it stopped.
+Prints Markdown; `--write FILE` puts it into a section of that file. Set OMP_NUM_THREADS=1: the
+steps of training are small, and more threads make them slower.
 """
 
 import argparse
 import sys
 import time
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef
 
+from benchmarks._adapter_rows import BASE, EXACT, NO_PENALTY, NO_PENALTY_RAW, ROWS, Row
+from benchmarks._cells import Cell, CellFile, cell_key, measure_cell
+from benchmarks._claims import Judged, Table, check_lines, claim_rows, shown
 from benchmarks._data import Embeddings, load_embeddings, stored_tasks
 from benchmarks._exact_checks import exact_section
-from benchmarks._harness import versions
 from benchmarks._report import markdown_table, replace_section
-from isoadapt import IsotropyLayer, LinearHead, LogitPreservingWhitening, Whitening
-from isoadapt.heads import fit_head
-from isoadapt.metrics import isotropy_report
 
-HEADER = (
-    "accuracy",
-    "Matthews",
-    "cross-entropy",
-    "IsoScore",
-    "corrected",
-    "EV1",
-    "mean cosine",
-    "fit, s",
-)
-NO_PENALTY = "same layer, no penalty"
-MINIBATCH = "IsotropyLayer, minibatch"
-EXACT = "IsotropyLayer, exact"
-PRESERVING = "LogitPreservingWhitening"
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What is judged, for one fit on one set of rows."""
-
-    accuracy: float
-    matthews: float
-    cross_entropy: float
-    isoscore: float
-    corrected: float
-    ev1: float
-    mean_cosine: float
-    seconds: float
+CELLS = Path(__file__).parent / "results" / "embeddings_table.jsonl"
+COLUMNS = {
+    "accuracy": "accuracy",
+    "matthews": "Matthews",
+    "cross_entropy": "cross-entropy",
+    "isoscore": "IsoScore",
+    "corrected": "corrected",
+    "ev1": "EV1",
+    "anisotropy1": "anisotropy_1",
+    "mean_cosine": "mean cosine",
+    "two_nn": "TwoNN",
+    "seconds": "fit, s",
+}
+OVERLAPS = {
+    "cola": "16 of CoLA's 1,043 dev sentences",
+    "sst2_sentence": "one of SST-2's 1,821 test sentences",
+}
+WITH_SPREAD = ("accuracy", "matthews")
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A row of the table: the figures of each fit and the predictions of the first."""
+class TaskResult(NamedTuple):
+    """The rows of one task, and the settings that its cells were measured under."""
 
-    name: str
-    figures: tuple[Figures, ...]
-    predictions: NDArray[Any]
-
-    def values(self, column: str) -> NDArray[np.float64]:
-        """One column, an entry for each fit."""
-        return np.array([getattr(figures, column) for figures in self.figures])
-
-    def cells(self) -> list[str]:
-        """Means over the fits, with standard deviations where there are several."""
-        return [self.name, *(_mean_sd(self.values(column)) for column in asdict(self.figures[0]))]
+    data: Embeddings
+    table: Table
+    settings: list[str]
 
 
-def judge_task(data: Embeddings, seeds: Sequence[int]) -> list[Judged]:
-    """Fit and judge every row of the table."""
-    makers: dict[str, tuple[Callable[[int], Any], Sequence[int]]] = {
-        NO_PENALTY: (lambda seed: IsotropyLayer(data.head, alpha=1.0, random_state=seed), seeds),
-        MINIBATCH: (lambda seed: IsotropyLayer(data.head, random_state=seed), seeds),
-        EXACT: (lambda seed: IsotropyLayer(data.head, solver="exact"), [0]),
-        "Whitening, head refit": (lambda seed: Whitening(head=data.head), [0]),
-        PRESERVING: (lambda seed: LogitPreservingWhitening(data.head), [0]),
-    }
+class Progress:
+    """One line on stderr for each cell."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+
+    def tell(self, task: str, row: str, seed: int | None, what: str) -> None:
+        self.done += 1
+        named = row if seed is None else f"{row}, seed {seed}"
+        line = f"[{self.done}/{self.total}] {task}: {named}: {what}"
+        print(line, file=sys.stderr, flush=True)
+
+
+def judge_task(
+    task: str, rows: Sequence[Row], n_seeds: int, cells: CellFile, progress: Progress
+) -> TaskResult:
+    """Take every cell of a task from the file, or fit and judge it."""
+    data = load_embeddings(task)
+    table, settings = {}, []
+    for row in rows:
+        judged = Judged(row.name, {})
+        for seed in _seeds(row, n_seeds):
+            cell = _judge_cell(task, row, seed, data, cells, progress)
+            if isinstance(cell, str):
+                judged.failures.append(cell)
+                continue
+            judged.figures[seed] = cell.figures
+            settings.append(cell.setting)
+        table[row.name] = judged
+    return TaskResult(data, table, settings)
+
+
+def _seeds(row: Row, n_seeds: int) -> list[int | None]:
+    return list(range(n_seeds)) if row.takes_seed() else [None]
+
+
+def _judge_cell(
+    task: str, row: Row, seed: int | None, data: Embeddings, cells: CellFile, progress: Progress
+) -> Cell | str:
+    """Return the cell, or in words why there is none."""
+    estimator = row.make_seeded(data.head, seed)
+    key = cell_key(task, row.name, seed, estimator, data)
+    cell = cells.get(key)
+    if cell is not None:
+        progress.tell(task, row.name, seed, "measured before")
+        return cell
     begun = time.perf_counter()
-    probe = fit_head("logistic", data.X_train, data.y_train)
-    probe_seconds = time.perf_counter() - begun
-    return [
-        _judge_head("no adapter", data.head, data, 0.0),
-        _judge_head("head refit only", probe, data, probe_seconds),
-        *(_judge_adapter(name, maker, data, own) for name, (maker, own) in makers.items()),
-    ]
-
-
-def _judge_head(name: str, head: LinearHead, data: Embeddings, seconds: float) -> Judged:
-    return Judged(
-        name,
-        (_figures(head.predict_proba(data.X_test), data.X_test, data, seconds),),
-        head.predict(data.X_test),
-    )
-
-
-def _judge_adapter(
-    name: str, make: Callable[[int], Any], data: Embeddings, seeds: Sequence[int]
-) -> Judged:
-    figures, predictions = [], []
-    for seed in seeds:
-        begun = time.perf_counter()
-        adapter = make(seed).fit(data.X_train, data.y_train)
-        seconds = time.perf_counter() - begun
-        adapted = adapter.transform(data.X_test)
-        figures.append(_figures(adapter.predict_proba(data.X_test), adapted, data, seconds))
-        predictions.append(adapter.predict(data.X_test))
-    return Judged(name, tuple(figures), predictions[0])
-
-
-def _figures(
-    probabilities: NDArray[Any], embeddings: NDArray[Any], data: Embeddings, seconds: float
-) -> Figures:
-    predicted = data.head.known_classes()[probabilities.argmax(axis=1)]
-    with warnings.catch_warnings():  # few rows bias the plain score: the table shows both
-        warnings.filterwarnings("ignore", message="n_samples=", category=UserWarning)
-        report = isotropy_report(embeddings)
-    return Figures(
-        accuracy=float(accuracy_score(data.y_test, predicted)),
-        matthews=float(matthews_corrcoef(data.y_test, predicted)),
-        cross_entropy=float(log_loss(data.y_test, probabilities)),
-        isoscore=report.isoscore,
-        corrected=report.isoscore_corrected,
-        ev1=report.ev1,
-        mean_cosine=report.mean_cosine,
-        seconds=seconds,
-    )
+    try:
+        cell = measure_cell(estimator, data)
+    except Exception as error:  # the other cells are worth having
+        failure = " ".join(f"{type(error).__name__}: {error}".split())
+        progress.tell(task, row.name, seed, f"failed, {failure}")
+        return failure if seed is None else f"seed {seed}: {failure}"
+    cells.add(key, cell)
+    progress.tell(task, row.name, seed, f"{time.perf_counter() - begun:.1f} s")
+    return cell
 
 
 def bootstrap_error(accuracy: float, n: int, draws: int = 2000) -> float:
@@ -141,92 +117,148 @@ def bootstrap_error(accuracy: float, n: int, draws: int = 2000) -> float:
     return float(np.random.default_rng(0).binomial(n, accuracy, draws).std(ddof=1) / n)
 
 
-def task_section(data: Embeddings, seeds: Sequence[int]) -> str:
-    """Return the table of a task and its checks."""
-    judged = judge_task(data, seeds)
-    base = judged[0]
-    error = bootstrap_error(base.figures[0].accuracy, len(data.y_test))
-    rows = [row.cells() for row in judged]
-    blank = [""] * (len(HEADER) - 1)
+def task_section(result: TaskResult) -> str:
+    """Return the table of a task and the checks under it."""
+    n = len(result.data.y_test)
+    error = bootstrap_error(result.table[BASE].mean("accuracy"), n)
+    rows = [_cells(judged) for judged in result.table.values()]
+    blank = [""] * (len(COLUMNS) - 1)
     rows.insert(1, ["its bootstrap standard error", f"{error:.4f}", *blank])
-    header = [f"{data.name}, n={len(data.y_test)}", *HEADER]
-    checks = [f"- {line}" for line in task_checks({row.name: row for row in judged}, error)]
-    return f"{markdown_table(header, rows)}\n\n" + "\n".join(checks)
-
-
-def task_checks(judged: dict[str, Judged], error: float) -> list[str]:
-    """Return one line for each claim, with what was found."""
-    base = judged["no adapter"]
-    minibatch = judged[MINIBATCH].values("corrected")
-    changed = int((judged[PRESERVING].predictions != base.predictions).sum())
-    lines = [
-        f"{MINIBATCH}: corrected IsoScore, mean {minibatch.mean():.3f}, lowest "
-        f"{minibatch.min():.3f}, at least 0.15: {_yes(minibatch.min() >= 0.15)}"
+    header = [f"{result.data.name}, n={n}", *COLUMNS.values()]
+    failures = [
+        f"not measured: {judged.name}: {failure}"
+        for judged in result.table.values()
+        for failure in judged.failures
     ]
-    for name in (EXACT, PRESERVING):
-        score, seconds = judged[name].figures[0].corrected, judged[name].figures[0].seconds
-        good = score >= 0.55 and seconds < 5
-        lines.append(
-            f"{name}: corrected IsoScore {score:.3f} in {seconds:.2f} s, at least 0.55 in under "
-            f"5 s: {_yes(good)}"
-        )
-    lines.append(f"{PRESERVING}: {changed} of {len(base.predictions)} predictions changed")
-    floor = base.figures[0].accuracy - error
-    for name in (MINIBATCH, EXACT):
-        accuracy = judged[name].values("accuracy")
-        lines.append(
-            f"{name}: accuracy not under the base's by more than one standard error "
-            f"({floor:.4f}): {int((accuracy >= floor).sum())} of {len(accuracy)} fits; their mean "
-            f"{accuracy.mean():.4f}: {_yes(accuracy.mean() >= floor)}"
-        )
-    return lines
+    lines = [f"- {line}" for line in (*check_lines(result.table, error), *failures)]
+    return f"{markdown_table(header, rows)}\n\n" + "\n".join(lines)
 
 
-def report(tasks: Sequence[str], n_seeds: int) -> str:
+def _cells(judged: Judged) -> list[str]:
+    if not judged.figures:
+        return [judged.name, "failed", *[""] * (len(COLUMNS) - 1)]
+    return [judged.name, *(_cell(judged, column) for column in COLUMNS)]
+
+
+def _cell(judged: Judged, column: str) -> str:
+    mean, values = shown(judged.mean(column), column), judged.values(column)
+    if column not in WITH_SPREAD or len(values) == 1:
+        return mean
+    return f"{mean} ± {values.std(ddof=1):.3f}"
+
+
+def directions(results: Mapping[str, TaskResult]) -> str:
+    """Return the section that says which of the papers' claims hold here."""
+    tables = [result.table for result in results.values()]
+    return (
+        "### Directions\n\n"
+        "Whether what the papers claim of geometry holds on these embeddings: means of the "
+        "control → of the adapter, and for how many seeds. IsoBN is compared with “no adapter”, "
+        f"CosReg and persistent entropy with “{NO_PENALTY_RAW}”, I-STAR and spectrum control "
+        f"with “{NO_PENALTY}”.\n\n" + markdown_table(["claim", *results], claim_rows(tables))
+    )
+
+
+def report(results: Mapping[str, TaskResult], n_seeds: int, with_exact: bool) -> str:
     """Return the whole section."""
-    setting = ", ".join(f"{name} {value}" for name, value in versions().items() if value)
-    parts = [
+    parts = [_introduction(results, n_seeds)]
+    parts += [task_section(result) for result in results.values()]
+    parts.append(directions(results))
+    if with_exact and "cola" in results:
+        parts.append(exact_section(results["cola"].data))
+    settings = sorted({setting for result in results.values() for setting in result.settings})
+    return "\n\n".join([*parts, *(f"Measured with {setting}." for setting in settings)])
+
+
+def _introduction(results: Mapping[str, TaskResult], n_seeds: int) -> str:
+    shared = " and ".join(text for task, text in OVERLAPS.items() if task in results)
+    overlap = f" ({shared} also stand in the train split)" if shared else ""
+    seeds = (
+        "from one fit"
+        if n_seeds == 1
+        else f"means over {n_seeds} seeds, accuracy and Matthews ± standard deviation"
+    )
+    return (
         "Adapters fitted on the training rows, judged on rows that neither they nor the encoder "
-        f"saw. Rows that depend on a seed: mean ± standard deviation over {n_seeds} seeds. "
-        "Corrected: IsoScore without the bias of few rows. A gain of IsotropyLayer counts only "
-        f"against “head refit only” and “{NO_PENALTY}”."
-    ]
-    for task in tasks:
-        print(f"judging {task} …", file=sys.stderr, flush=True)
-        parts.append(task_section(load_embeddings(task), range(n_seeds)))
-    if "cola" in tasks:
-        parts.append(exact_section(load_embeddings("cola")))
-    return "\n\n".join([*parts, f"Measured with {setting}."])
+        f"was fitted to{overlap}. Rows that depend on a seed: {seeds}. Closed forms and the exact "
+        "solver have no seed and were fitted once. “Head refit”: a logistic regression on the "
+        "adapted training rows in place of the stored head, which all other adapters keep. "
+        "Corrected: IsoScore without the bias of few rows. anisotropy_1 is of the rows as they "
+        "are; EV1 is the same after centring. A gain counts only against “head refit only” and "
+        f"“{NO_PENALTY}”; for CosReg and persistent entropy, which are trained in raw "
+        f"coordinates, against “{NO_PENALTY_RAW}”."
+    )
 
 
-def _mean_sd(values: NDArray[np.float64]) -> str:
-    if not values.any():
-        return "0"
-    digits = 4 if abs(values.mean()) < 0.01 else 3
-    mean = f"{values.mean():.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {values.std(ddof=1):.{digits}f}"
+def choose_rows(wanted: Sequence[str] | None) -> list[Row]:
+    """Return the rows whose names hold one of the texts, and always the base."""
+    if wanted is None:
+        return list(ROWS)
+    lowered = [text.lower() for text in wanted]
+    chosen = [row for row in ROWS if any(text in row.name.lower() for text in lowered)]
+    unknown = [text for text in lowered if not any(text in row.name.lower() for row in ROWS)]
+    if unknown:
+        names = "; ".join(row.name for row in ROWS)
+        raise ValueError(f"no row's name holds {unknown[0]!r}; the rows are: {names}")
+    return [row for row in ROWS if row in chosen or row.name == BASE]
 
 
-def _yes(holds: bool | np.bool) -> str:
-    return "yes" if holds else "**no**"
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Print the tables asked for."""
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; `rows` become rows, `tasks` those that are stored."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.embeddings_table")
     parser.add_argument("--seeds", type=int, default=5, help="fits of each row that has a seed")
     parser.add_argument("--tasks", nargs="+", choices=stored_tasks(), metavar="TASK")
+    parser.add_argument(
+        "--rows", nargs="+", metavar="TEXT", help="only rows whose name holds one of the texts"
+    )
+    parser.add_argument("--cells", type=Path, default=CELLS, help="file of finished fits")
+    parser.add_argument("--fresh", action="store_true", help="measure all cells anew")
     parser.add_argument("--write", type=Path, help="Markdown file whose section to replace")
     options = parser.parse_args(arguments)
-    tasks = options.tasks or stored_tasks()
-    if not tasks:
-        print("no stored embeddings: set ISOADAPT_SHARED to the folder that holds embeddings/")
-        return 0
-    text = report(tasks, options.seeds)
+    if options.seeds < 1:
+        parser.error(f"--seeds {options.seeds} must be 1 or more")
+    if options.rows and options.write:
+        parser.error("--write replaces the whole section: leave out --rows")
+    try:
+        options.rows = choose_rows(options.rows)
+    except ValueError as error:
+        parser.error(f"--rows: {error}")
+    options.tasks = options.tasks or stored_tasks()
+    return options
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure what is missing, print the report and write it."""
+    cells = CellFile(options.cells, options.fresh)
+    per_task = sum(len(_seeds(row, options.seeds)) for row in options.rows)
+    progress = Progress(per_task * len(options.tasks))
+    results = {
+        task: judge_task(task, options.rows, options.seeds, cells, progress)
+        for task in options.tasks
+    }
+    with_exact = any(row.name == EXACT for row in options.rows)
+    text = report(results, options.seeds, with_exact)
     print(text)
     if options.write is not None:
         replace_section(options.write, "embeddings", text)
-    return 0
+    failed = any(row.failures for result in results.values() for row in result.table.values())
+    return int(failed)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables asked for."""
+    options = parse(arguments)
+    if not options.tasks:
+        print("no stored embeddings: set ISOADAPT_SHARED to the folder that holds embeddings/")
+        return 0
+    try:
+        return run(options)
+    except KeyboardInterrupt:
+        print(
+            f"stopped; finished cells are in {options.cells}: the same command goes on",
+            file=sys.stderr,
+        )
+        return 130
 
 
 if __name__ == "__main__":

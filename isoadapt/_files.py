@@ -5,6 +5,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -40,12 +41,17 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
+        _permit_as_new(temporary)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _permit_as_new(file: Path) -> None:
+    """Give a file the permissions of any new one, whatever wrote it."""
+    umask = os.umask(0)
+    os.umask(umask)
+    file.chmod(0o666 & ~umask)
 
 
 def writable_folder(folder: str | os.PathLike[str]) -> Path:
@@ -78,13 +84,62 @@ def writable_folder(folder: str | os.PathLike[str]) -> Path:
         ) from error
 
 
-_CHECKPOINT_FILES = re.compile(
-    r"model.*\.safetensors(\.index\.json)?|(added_tokens|config|generation_config|merges"
-    r"|special_tokens_map|tokenizer|tokenizer_config|vocab)\.(json|txt)|.*\.model"
+@dataclass(frozen=True)
+class Content:
+    """What a folder that may be replaced holds.
+
+    Attributes
+    ----------
+    name : str
+        What it is, with its article.
+    files : Pattern
+        Names of all its files, those in folders with the folder's name.
+    needed : tuple of str
+        Files that it cannot be without.
+    """
+
+    name: str
+    files: re.Pattern[str]
+    needed: tuple[str, ...] = ("config.json",)
+
+    def foreign(self, folder: Path) -> list[str]:
+        """Give what in a folder is something else.
+
+        Parameters
+        ----------
+        folder : Path
+            A folder that is there.
+
+        Returns
+        -------
+        list of str
+            Names, sorted.
+        """
+        paths = [
+            path
+            for path in folder.rglob("*")
+            if path.is_symlink() or not path.is_dir() or not any(path.iterdir())
+        ]
+        names = [path.relative_to(folder).as_posix() for path in paths]
+        return sorted(name for name in names if not self.files.fullmatch(name))
+
+
+CHECKPOINT = Content(
+    "a checkpoint",
+    re.compile(
+        r"model.*\.safetensors(\.index\.json)?|(added_tokens|config|generation_config|merges"
+        r"|special_tokens_map|tokenizer|tokenizer_config|vocab)\.(json|txt)|[^/]*\.model"
+    ),
 )
 
 
-def check_output_folder(folder: str | os.PathLike[str], overwrite: bool) -> Path:
+def check_output_folder(
+    folder: str | os.PathLike[str],
+    overwrite: bool,
+    *,
+    content: Content = CHECKPOINT,
+    name: str = "output_folder",
+) -> Path:
     """Check, before long work, that a result can be put into `folder`.
 
     Parameters
@@ -92,7 +147,11 @@ def check_output_folder(folder: str | os.PathLike[str], overwrite: bool) -> Path
     folder : str or path-like
         The folder to be made; the folder it lies in is made if need be.
     overwrite : bool
-        Whether a folder with a checkpoint in it, and nothing else, may be replaced.
+        Whether a folder with such content in it, and nothing else, may be replaced.
+    content : Content
+        What is to be put there.
+    name : str
+        Name of the parameter, for messages.
 
     Returns
     -------
@@ -103,31 +162,39 @@ def check_output_folder(folder: str | os.PathLike[str], overwrite: bool) -> Path
     ------
     FileExistsError
         If `folder` is a file or a folder in use, holds files and `overwrite` is false, or holds
-        files that are not a checkpoint's.
+        other files than such content.
     OSError
         If the folder it lies in cannot be written to.
     """
     target = Path(folder).expanduser().resolve()
     if target.exists() and not target.is_dir():
-        raise FileExistsError(f"output_folder={str(folder)!r} is a file; choose another name")
+        raise FileExistsError(f"{name}={str(folder)!r} is a file; choose another name")
     if target == Path.cwd() or target in Path.cwd().parents or target == Path.home():
         raise FileExistsError(
-            f"output_folder={str(folder)!r} is a folder that is in use; name a new one inside it"
+            f"{name}={str(folder)!r} is a folder that is in use; name a new one inside it"
         )
-    content = list(target.iterdir()) if target.is_dir() else []
-    if content and not overwrite:
+    filled = target.is_dir() and any(target.iterdir())
+    if filled and not overwrite:
         raise FileExistsError(
-            f"output_folder={str(folder)!r} exists and is not empty; choose another folder, or "
-            "pass overwrite=True to replace a checkpoint in it"
+            f"{name}={str(folder)!r} exists and is not empty; choose another folder, or "
+            f"pass overwrite=True to replace {content.name} in it"
         )
-    foreign = [path.name for path in content if not _CHECKPOINT_FILES.fullmatch(path.name)]
-    if content and (foreign or not (target / "config.json").is_file()):
-        raise FileExistsError(
-            f"output_folder={str(folder)!r} holds more than a checkpoint "
-            f"({sorted(foreign)[:3] or 'no config.json'}), so it is not replaced; choose another"
-        )
+    if filled:
+        _check_replaceable(target, content, f"{name}={str(folder)!r}")
     writable_folder(target.parent)
     return target
+
+
+def _check_replaceable(folder: Path, content: Content, shown: str) -> None:
+    missing = [file for file in content.needed if not (folder / file).is_file()]
+    foreign = content.foreign(folder)[:3]
+    if missing or foreign:
+        what = (
+            f"holds more than {content.name} ({foreign})"
+            if foreign
+            else (f"is not {content.name} (it has no {missing[0]})")
+        )
+        raise FileExistsError(f"{shown} {what}, so it is not replaced; choose another")
 
 
 @contextmanager
@@ -155,6 +222,7 @@ def atomic_folder(target: Path) -> Iterator[Path]:
             if file.is_file():
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
+                _permit_as_new(file)
         old = Path(scratch) / "old"
         try:
             if target.exists():

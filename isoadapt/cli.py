@@ -1,9 +1,10 @@
-"""The command line: ``isoadapt demo`` and ``isoadapt audit``."""
+"""The command line: ``isoadapt demo``, ``audit``, ``fit``, ``transform`` and ``merge``."""
 
 import json
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,9 +89,15 @@ def audit(
         str | None, typer.Option(help="Column of labels, to report each class too.")
     ] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens a text is cut to.")] = None,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Report the tokens of each layer instead.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Report the isotropy of a model on texts, or of a matrix of embeddings."""
+    if layers:
+        _print_report(lambda: _layer_report(source, texts, label, max_length), as_json)
+        return
     from isoadapt.metrics import isotropy_report
 
     groups = None
@@ -100,9 +107,70 @@ def audit(
         X = _load_matrix(source)
     else:
         X, groups = _embed(source, texts, label, max_length)
+    _print_report(lambda: isotropy_report(X, groups=groups), as_json)
+
+
+@app.command()
+def fit(
+    name: Annotated[str, typer.Argument(help="Class of the adapter, such as whitening.")],
+    on: Annotated[
+        Path, typer.Option(help="Texts (.tsv, .csv, .parquet), or a .npy or .parquet matrix.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the adapter.")],
+    model: Annotated[
+        str | None, typer.Option(help="Checkpoint that embeds the texts; its head is used.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A parameter, name=value; repeatable.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="Column of labels.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="Labels beside a .npy matrix.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens a text is cut to.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an adapter.")] = False,
+) -> None:
+    """Fit an adapter to texts or to a matrix of embeddings, and save it as a folder."""
+    from isoadapt import _commands
+
+    source = _commands.Source(on, model, label, labels, max_length)
+    typer.echo(_commands.fit(name, source, out, settings or [], overwrite, _say))
+
+
+@app.command()
+def transform(
+    folder: Annotated[Path, typer.Argument(help="Folder of a saved adapter.")],
+    source: Annotated[Path, typer.Argument(help="Texts, or a .npy or .parquet matrix.")],
+    out: Annotated[Path, typer.Argument(help="File for the result, .npy or .parquet.")],
+    model: Annotated[
+        str | None, typer.Option(help="Checkpoint for texts; else the one it was fitted with.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="Column of labels, which is left out.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens a text is cut to.")] = None,
+) -> None:
+    """Adapt texts, or a matrix of embeddings, by a saved adapter."""
+    from isoadapt import _commands
+
+    rows = _commands.Source(source, model, label, max_length=max_length)
+    typer.echo(_commands.transform(folder, rows, out, _say))
+
+
+@app.command()
+def merge(
+    folder: Annotated[Path, typer.Argument(help="Folder of a saved affine adapter.")],
+    model: Annotated[Path, typer.Argument(help="Folder of the checkpoint.")],
+    out: Annotated[Path, typer.Argument(help="Folder for the merged checkpoint.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint.")] = False,
+) -> None:
+    """Fold an affine adapter into a checkpoint, which then is served without isoadapt."""
+    from isoadapt import _commands
+
+    typer.echo(_commands.merge(folder, model, out, overwrite))
+
+
+def _print_report(measure: Callable[[], Any], as_json: bool) -> None:
+    """Measure and print; warnings become notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        report = isotropy_report(X, groups=groups)
+        report = measure()
     for warning in caught:
         _say(f"Note: {warning.message}")
     typer.echo(json.dumps(_plain(report.to_dict()), indent=2) if as_json else str(report))
@@ -112,6 +180,8 @@ def _plain(value: Any) -> Any:
     """Nested figures for JSON, which has no NaN."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
     return None if value != value else value
 
 
@@ -172,6 +242,32 @@ def _embed(
     source: str, texts: Path | None, label: str | None, max_length: int | None
 ) -> tuple[Any, Any]:
     from isoadapt import TransformerEncoder
+
+    rows, labels = _read_texts(source, texts, label)
+    encoder = TransformerEncoder(source, max_length=max_length, verbose=1)
+    return encoder.transform(rows), labels if label else None
+
+
+def _layer_report(
+    source: str, texts: Path | None, label: str | None, max_length: int | None
+) -> Any:
+    from isoadapt import TransformerEncoder
+    from isoadapt.encoders import layer_report
+
+    if source.endswith(".npy"):
+        raise ValueError(
+            f"--layers needs a checkpoint and texts, but {source!r} is a matrix, which has no "
+            "layers; leave --layers out, or name the checkpoint"
+        )
+    if label is not None:
+        raise ValueError(
+            f"--label {label} and --layers do not go together: tokens have no class; leave one out"
+        )
+    rows, _ = _read_texts(source, texts, None)
+    return layer_report(TransformerEncoder(source, max_length=max_length, verbose=1), rows)
+
+
+def _read_texts(source: str, texts: Path | None, label: str | None) -> tuple[Any, Any]:
     from isoadapt.datasets import load_table
 
     if texts is None:
@@ -179,9 +275,7 @@ def _embed(
             f"{source!r} is taken for a checkpoint, which needs texts: isoadapt audit {source} "
             "texts.tsv (a matrix must end in .npy)"
         )
-    rows, labels = load_table(texts, label=label)
-    encoder = TransformerEncoder(source, max_length=max_length, verbose=1)
-    return encoder.transform(rows), labels if label else None
+    return load_table(texts, label=label)
 
 
 def _say(message: str) -> None:

@@ -125,10 +125,36 @@ class TestAudit:
         assert "IsotropyReport: 90 × 16" in completed.stdout
         assert "group 2: n=" in completed.stdout
 
+    def test_layers(self, tables, checkpoint):
+        completed = run("audit", checkpoint, tables / "dev.tsv", "--layers")
+        assert completed.code in (None, 0), completed
+        title, header, *rows = completed.stdout.splitlines()
+        assert title.startswith("LayerReport: 720 tokens × 16 from 90 texts")
+        names = "layer IsoScore corrected EV1 EV2 EV3 anisotropy_1 centred mean cosine TwoNN"
+        assert " ".join(header.split()) == names
+        assert [row.split()[0] for row in rows] == ["0", "1", "2"]
+
+    def test_layers_as_json(self, tables, checkpoint):
+        options = ["--layers", "--json", "--max-length", "3"]
+        completed = run("audit", checkpoint, tables / "dev.tsv", *options)
+        report = json.loads(completed.stdout)
+        assert [layer["layer"] for layer in report["layers"]] == [0, 1, 2]
+        assert {layer["n_tokens"] for layer in report["layers"]} == {270}
+        assert 0 < report["layers"][2]["isoscore_corrected"] <= 1
+
+    def test_few_tokens_are_a_note(self, tmp_path, checkpoint):
+        (tmp_path / "one.tsv").write_text("sentence\na cat\nthe dog\n")
+        completed = run("audit", checkpoint, tmp_path / "one.tsv", "--layers", "--json")
+        assert "Note: n_tokens=8 is less than 3 × n_features=48" in completed.stderr
+        assert len(json.loads(completed.stdout)["layers"]) == 3
+
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
             (["absent.npy"], "absent.npy"),
+            (["absent.npy", "--layers"], "--layers needs a checkpoint and texts"),
+            (["{checkpoint}", "--layers"], "needs texts"),
+            (["{checkpoint}", "a.tsv", "--layers", "--label", "x"], "do not go together"),
             (["{checkpoint}"], "needs texts"),
             (["{checkpoint}", "absent.tsv"], "absent.tsv"),
             (["{pickle}"], "pickle"),
@@ -168,10 +194,12 @@ def test_examples_run(example, expected, tmp_path, monkeypatch, capsys):
     assert expected in capsys.readouterr().out
 
 
-def test_the_readme_example_runs(tmp_path, monkeypatch, capsys):
+def test_the_readme_examples_run(tmp_path, monkeypatch, capsys):
     text = (Path(__file__).parents[1] / "README.md").read_text()
-    code = text.split("```python\n")[1].split("```")[0]
     save_model(tmp_path / "isoadapt-demo" / "checkpoint", num_labels=2)
     monkeypatch.chdir(tmp_path)
-    exec(code, {})
+    names: dict[str, object] = {}
+    for block in text.split("```python\n")[1:]:
+        exec(block.split("```")[0], names)
     assert capsys.readouterr().out.count("IsotropyReport: 1196 × 16") == 2
+    assert (tmp_path / "my-merged-model" / "model.safetensors").is_file()

@@ -1,4 +1,4 @@
-"""Texts and labels from tab- or comma-separated files."""
+"""Texts and labels from tab- or comma-separated files and from Parquet."""
 
 import codecs
 import csv
@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from isoadapt.datasets._parquet import parquet_rows
 
 _PAIR = ("sentence1", "sentence2")
 _SINGLE = "sentence"
@@ -25,15 +27,15 @@ def load_table(
     text: str | tuple[str, str] | list[str] | None = None,
     label: str | None = _LABEL,
 ) -> tuple[Texts, NDArray[Any] | None]:
-    """Read texts and labels from a TSV or CSV file with a header line.
+    """Read texts and labels from a TSV or CSV file with a header line, or from Parquet.
 
-    The file is UTF-8. In a ``.tsv`` file, as those of GLUE, a quotation mark is an ordinary
+    Text files are UTF-8. In a ``.tsv`` file, as those of GLUE, a quotation mark is an ordinary
     character; in a ``.csv`` file it quotes fields that hold commas or line breaks.
 
     Parameters
     ----------
     path : str or path-like
-        The file, named ``*.tsv`` or ``*.csv``.
+        The file, named ``*.tsv``, ``*.csv`` or ``*.parquet``.
     text : str or pair of str, default=None
         Column of the texts, or the two columns of pairs. None: "sentence1" and "sentence2" if
         the file has both, else "sentence", else the only column besides the labels.
@@ -52,9 +54,11 @@ def load_table(
     ------
     FileNotFoundError
         If there is no such file.
+    ImportError
+        If the file is a Parquet file, and pandas or pyarrow is not installed.
     ValueError
-        If the file is of another kind, not UTF-8, empty or without rows, if a row has too few or
-        too many fields or no label, or if a column is missing or cannot be told.
+        If the file is of another kind or damaged, not UTF-8, empty or without rows, if a row has
+        too few or too many fields or no label, or if a column is missing or cannot be told.
 
     Examples
     --------
@@ -84,13 +88,16 @@ def load_table(
 def _rows(path: Path) -> Iterator[Row]:
     """Read the rows that are not blank."""
     suffix = path.suffix.lower()
-    if suffix not in (".tsv", ".csv"):
+    if suffix not in (".tsv", ".csv", ".parquet"):
         raise ValueError(
             f"path={str(path)!r} ends in {suffix!r}; tables are read from .tsv and .csv files, "
-            "UTF-8: convert it"
+            "UTF-8, and from .parquet files: convert it"
         )
     if not path.is_file():
         raise FileNotFoundError(f"path={str(path)!r} is no file; check the name")
+    if suffix == ".parquet":
+        yield from parquet_rows(path)
+        return
     lines = _decoded(path)
     if suffix == ".tsv":
         for number, line in enumerate(lines, start=1):

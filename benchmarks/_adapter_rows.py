@@ -1,0 +1,105 @@
+"""Rows of the table of adapters: every adapter, and the controls they are measured against."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+
+from isoadapt import (
+    AllButTheTop,
+    ClusterIsotropy,
+    CosRegAdapter,
+    FlowAdapter,
+    IsoBN,
+    IsotropyLayer,
+    IStarAdapter,
+    LinearHead,
+    LogitPreservingWhitening,
+    SpectrumControlAdapter,
+    TopologicalEntropyAdapter,
+    Whitening,
+)
+from isoadapt.heads import fit_head
+
+BASE = "no adapter"
+NO_PENALTY = "same layer, no penalty"
+NO_PENALTY_RAW = "same layer in raw coordinates, no penalty"
+MINIBATCH = "IsotropyLayer, minibatch"
+EXACT = "IsotropyLayer, exact"
+ISTAR_UP = "IStarAdapter, lam=1"
+ISTAR_DOWN = "IStarAdapter, lam=-1"
+COSREG = "CosRegAdapter"
+POLYNOMIAL = "SpectrumControlAdapter, polynomial"
+EXPONENTIAL = "SpectrumControlAdapter, exponential"
+SELECTED = "TopologicalEntropyAdapter, selected bars"
+ALL_BARS = "TopologicalEntropyAdapter, all bars"
+ISOBN = "IsoBN, head refit"
+PRESERVING = "LogitPreservingWhitening"
+
+
+class Unchanged(BaseEstimator):
+    """The embeddings as they are, under the stored head or one fitted anew."""
+
+    def __init__(self, head: LinearHead, refit: bool = False) -> None:
+        self.head = head
+        self.refit = refit
+
+    def fit(self, X: NDArray[Any], y: NDArray[Any]) -> Self:
+        self.head_ = fit_head("logistic", X, y) if self.refit else self.head
+        return self
+
+    def transform(self, X: NDArray[Any]) -> NDArray[Any]:
+        return X
+
+    def predict(self, X: NDArray[Any]) -> NDArray[Any]:
+        return self.head_.predict(X)
+
+    def predict_proba(self, X: NDArray[Any]) -> NDArray[Any]:
+        return self.head_.predict_proba(X)
+
+
+class Row(NamedTuple):
+    """A name and how to make the estimator that it stands for, given the stored head."""
+
+    name: str
+    make: Callable[[Any], Any]
+
+    def make_seeded(self, head: LinearHead, seed: int | None) -> Any:
+        """Make the estimator; None leaves its random state alone."""
+        estimator = self.make(head)
+        return estimator if seed is None else estimator.set_params(random_state=seed)
+
+    def takes_seed(self) -> bool:
+        """Whether fits differ from seed to seed: closed forms and the exact solver do not."""
+        params = self.make(None).get_params(deep=False)
+        return "random_state" in params and params.get("solver") != "exact"
+
+
+ROWS = (
+    Row(BASE, Unchanged),
+    Row("head refit only", lambda head: Unchanged(head, refit=True)),
+    Row(NO_PENALTY, lambda head: IsotropyLayer(head, alpha=1.0)),
+    Row(NO_PENALTY_RAW, lambda head: CosRegAdapter(head, lam=0.0)),
+    Row(MINIBATCH, IsotropyLayer),
+    Row(EXACT, lambda head: IsotropyLayer(head, solver="exact")),
+    Row(ISTAR_UP, lambda head: IStarAdapter(head, lam=1.0)),
+    Row(ISTAR_DOWN, lambda head: IStarAdapter(head, lam=-1.0)),
+    Row(
+        "IStarAdapter, lam=1, zeta=0, corrected",
+        lambda head: IStarAdapter(head, lam=1.0, zeta=0.0, bias_corrected=True),
+    ),
+    Row(COSREG, CosRegAdapter),
+    Row(POLYNOMIAL, SpectrumControlAdapter),
+    Row(EXPONENTIAL, lambda head: SpectrumControlAdapter(head, decay="exponential")),
+    Row(SELECTED, TopologicalEntropyAdapter),
+    Row(ALL_BARS, lambda head: TopologicalEntropyAdapter(head, bars="all")),
+    Row("FlowAdapter, head refit", FlowAdapter),
+    Row("FlowAdapter, alpha=0.5", lambda head: FlowAdapter(head, alpha=0.5)),
+    Row(ISOBN, lambda head: IsoBN(head=head)),
+    Row("AllButTheTop, head refit", lambda head: AllButTheTop(head=head)),
+    Row("ClusterIsotropy, head refit", lambda head: ClusterIsotropy(head=head)),
+    Row("Whitening, head refit", lambda head: Whitening(head=head)),
+    Row("Whitening, oas, head refit", lambda head: Whitening(head=head, shrinkage="oas")),
+    Row(PRESERVING, LogitPreservingWhitening),
+)

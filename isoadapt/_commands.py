@@ -1,0 +1,377 @@
+"""What ``isoadapt fit``, ``isoadapt transform`` and ``isoadapt merge`` do."""
+
+import ast
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isoadapt import adapters
+from isoadapt._files import atomic_path, check_output_folder
+from isoadapt.adapters._base import BaseAdapter
+
+Say = Callable[[str], None]
+
+_MATRICES = (".npy", ".parquet")
+_ROWS = "The rows are those that the adapter was fitted to; judge it on others."
+
+
+class Source(NamedTuple):
+    """Where rows come from.
+
+    Attributes
+    ----------
+    path : Path
+        A table of texts, or a matrix.
+    model : str or None
+        The model that embeds texts.
+    label : str or None
+        Column of the labels; None is "label", where there is one.
+    labels : Path or None
+        File of labels beside a .npy matrix.
+    max_length : int or None
+        Tokens a text is cut to.
+    """
+
+    path: Path
+    model: str | None = None
+    label: str | None = None
+    labels: Path | None = None
+    max_length: int | None = None
+
+    def is_matrix(self) -> bool:
+        """Whether the file holds embeddings: .npy does, and Parquet unless there is a model.
+
+        Returns
+        -------
+        bool
+            False for texts.
+        """
+        suffix = self.path.suffix.lower()
+        return suffix == ".npy" or (suffix == ".parquet" and self.model is None)
+
+
+def fit(
+    name: str, source: Source, out: Path, settings: Sequence[str], overwrite: bool, say: Say
+) -> str:
+    """Fit an adapter and save it as a folder.
+
+    Parameters
+    ----------
+    name : str
+        Class of the adapter, however spelt.
+    source : Source
+        The rows.
+    out : Path
+        The folder.
+    settings : sequence of str
+        Parameters, ``name=value``.
+    overwrite : bool
+        Whether an adapter there may be replaced.
+    say : callable
+        Takes notes on the way.
+
+    Returns
+    -------
+    str
+        A table of the figures before and after.
+    """
+    from isoadapt.interop import save_adapter
+    from isoadapt.interop._folder import ADAPTER
+
+    adapter = make_adapter(name, settings)
+    check_output_folder(out, overwrite, content=ADAPTER, name="--out")
+    X, y = read_rows(source)
+    if not any(setting.partition("=")[0].strip() == "head" for setting in settings):
+        _take_head(adapter, source, y)
+    if y is None and adapter._needs_y():
+        raise ValueError(
+            f"{type(adapter).__name__} needs labels, and {source.path} has none: name their column "
+            "with --label, or their file with --labels, or fit without a head by --set head=None"
+        )
+    say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
+    with _notes(say):
+        before = _figures(X, y, _head_score(adapter, X, y))
+        adapter.fit(X, y)
+        adapted = adapter.transform(X)
+        after = _figures(adapted, y, _score(adapter, X, y))
+        metrics = {"before": before, "after": after}
+        save_adapter(
+            adapter,
+            out,
+            base_model=_absolute(source.model),
+            data=_description(source, len(X)),
+            metrics=metrics,
+            overwrite=overwrite,
+        )
+    return f"{_table(metrics)}\n{_ROWS}\n\nAdapter: {out}"
+
+
+def transform(folder: Path, source: Source, out: Path, say: Say) -> str:
+    """Adapt embeddings by a saved adapter and write them.
+
+    Parameters
+    ----------
+    folder : Path
+        The adapter's folder.
+    source : Source
+        The rows; the model of texts may be the one that the folder names.
+    out : Path
+        A .npy or .parquet file.
+    say : callable
+        Takes notes on the way.
+
+    Returns
+    -------
+    str
+        What was written.
+    """
+    from isoadapt.interop import load_adapter
+    from isoadapt.interop._folder import provenance, read_config
+
+    if out.suffix.lower() not in _MATRICES:
+        raise ValueError(f"{str(out)!r} must end in .npy or .parquet, which says what to write")
+    if not out.expanduser().parent.is_dir():
+        raise FileNotFoundError(f"{str(out.parent)!r} is no folder; make it first")
+    adapter = load_adapter(folder)
+    source = _completed(source, provenance(read_config(folder)))
+    X, _ = read_rows(source, features=getattr(adapter, "feature_names_in_", None))
+    with _notes(say):
+        adapted = adapter.transform(X)
+    with atomic_path(out.expanduser()) as path:
+        _write(path, adapted, adapter.get_feature_names_out().tolist())
+    return f"Wrote {len(adapted)} × {adapted.shape[1]} ({adapted.dtype}): {out}"
+
+
+def merge(folder: Path, model: Path, out: Path, overwrite: bool) -> str:
+    """Fold a saved adapter into a checkpoint.
+
+    Parameters
+    ----------
+    folder : Path
+        The adapter's folder.
+    model : Path
+        The checkpoint.
+    out : Path
+        Where the copy goes.
+    overwrite : bool
+        Whether a checkpoint there may be replaced.
+
+    Returns
+    -------
+    str
+        How to load it.
+    """
+    from isoadapt.interop import load_adapter, merge_into_checkpoint
+
+    merge_into_checkpoint(load_adapter(folder), model, out, overwrite=overwrite)
+    return (
+        f"Merged: {out}\nLoad it with transformers alone: "
+        f"AutoModelForSequenceClassification.from_pretrained({str(out)!r})"
+    )
+
+
+def make_adapter(name: str, settings: Sequence[str]) -> BaseAdapter:
+    """Make an adapter from its name and its parameters as strings.
+
+    Parameters
+    ----------
+    name : str
+        Its class, in any case, with or without hyphens and the word "adapter".
+    settings : sequence of str
+        ``name=value``; values are JSON or Python literals, else strings.
+
+    Returns
+    -------
+    BaseAdapter
+        Not fitted.
+
+    Raises
+    ------
+    ValueError
+        If there is no such adapter, or a parameter is unknown or not admissible.
+    """
+    classes = {_short(each): getattr(adapters, each) for each in adapters.__all__}
+    if _short(name) not in classes:
+        raise ValueError(f"{name!r} is no adapter; choose from {', '.join(adapters.__all__)}")
+    cls = classes[_short(name)]
+    known = cls._get_param_names()
+    values = {}
+    for setting in settings:
+        key, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals or key not in known:
+            raise ValueError(
+                f"--set {setting}: {cls.__name__} takes name=value with the names "
+                f"{', '.join(known)}"
+            )
+        values[key] = _literal(text)
+    adapter = cls(**values)
+    adapter._validate_params()
+    return adapter
+
+
+def read_rows(
+    source: Source, features: Sequence[str] | None = None
+) -> tuple[Any, NDArray[Any] | None]:
+    """Read a matrix, or embed texts.
+
+    Parameters
+    ----------
+    source : Source
+        Where they are.
+    features : sequence of str, default=None
+        Columns of a Parquet matrix that are wanted.
+
+    Returns
+    -------
+    X : ndarray or DataFrame of shape (n, d)
+        Embeddings.
+    y : ndarray of shape (n,) or None
+        Labels.
+    """
+    from isoadapt import TransformerEncoder
+    from isoadapt.datasets import load_table
+    from isoadapt.datasets._matrices import load_matrix
+
+    label = source.label or "label"
+    if source.is_matrix():
+        if source.label is not None and source.path.suffix.lower() == ".npy":
+            raise ValueError(f"--label {label}: a .npy matrix has no columns; use --labels y.npy")
+        return load_matrix(source.path, label=label, labels=source.labels, features=features)
+    if source.labels is not None:
+        raise ValueError("--labels goes with a matrix; name the column of a table with --label")
+    if source.model is None:
+        raise ValueError(
+            f"{str(source.path)!r} is taken for a table of texts, which needs --model, the "
+            "checkpoint that embeds them (a matrix ends in .npy or .parquet)"
+        )
+    texts, y = load_table(source.path, label=label)
+    encoder = TransformerEncoder(source.model, max_length=source.max_length, verbose=1)
+    return encoder.transform(texts), y
+
+
+def _take_head(adapter: BaseAdapter, source: Source, y: NDArray[Any] | None) -> None:
+    """Give an adapter the head of the model; one that needs none keeps none without labels."""
+    from isoadapt import TransformerEncoder
+    from isoadapt.encoders._checkpoint import find_head
+
+    if source.model is None or (y is None and adapter.head is None):
+        return
+    head = find_head(TransformerEncoder(source.model))
+    if head is not None:
+        adapter.set_params(head=head)
+
+
+def _completed(source: Source, origin: dict[str, Any]) -> Source:
+    """Take model and length from what the adapter's folder says, where they are not given."""
+    data = origin["data"] if isinstance(origin["data"], dict) else {}
+    if source.max_length is None and isinstance(data.get("max_length"), int):
+        source = source._replace(max_length=data["max_length"])
+    base = origin["base_model"]
+    if source.is_matrix() or source.model is not None:
+        return source
+    if base is None or not Path(base).is_dir():
+        raise ValueError(
+            f"{str(source.path)!r} is taken for a table of texts, and the adapter's own model "
+            f"({base!r}) is no folder here: pass --model"
+        )
+    return source._replace(model=base)
+
+
+def _short(name: str) -> str:
+    """Spelling that does not matter."""
+    plain = name.lower().replace("-", "").replace("_", "")
+    return plain.removesuffix("adapter")
+
+
+def _literal(text: str) -> Any:
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(text)
+        except (ValueError, SyntaxError):
+            continue
+    return text
+
+
+def _figures(X: Any, y: NDArray[Any] | None, score: dict[str, float]) -> dict[str, float]:
+    from isoadapt.metrics import isotropy_report
+
+    report = isotropy_report(X)
+    return {
+        "isoscore": report.isoscore,
+        "isoscore_corrected": report.isoscore_corrected,
+        "ev1": report.ev1,
+        **score,
+    }
+
+
+def _head_score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, float]:
+    """Score of the head on the embeddings as they are, where it knows the labels."""
+    if adapter.head is None or y is None:
+        return {}
+    head = adapter._resolve_head(np.asarray(X), y)
+    if head is None or (head.classes_ is not None and not {*y.tolist()} <= {*head.classes_}):
+        return {}
+    return {_metric(adapter): head.score(np.asarray(X), y)}
+
+
+def _score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, float]:
+    if adapter.head is None or y is None:
+        return {}
+    return {_metric(adapter): adapter.score(X, y)}
+
+
+def _metric(adapter: BaseAdapter) -> str:
+    return "accuracy" if adapter._head_kind() == "classifier" else "r2"
+
+
+def _table(metrics: dict[str, dict[str, float]]) -> str:
+    names = {"isoscore": "IsoScore", "isoscore_corrected": "  corrected", "ev1": "EV1", "r2": "R²"}
+    lines = [f"{'':16}{'before':>10}{'after':>10}"]
+    for key, value in metrics["after"].items():
+        before = metrics["before"].get(key)
+        shown = "" if before is None else f"{before:.4f}"
+        lines.append(f"{names.get(key, key):16}{shown:>10}{value:>10.4f}")
+    return "\n".join(lines)
+
+
+def _absolute(model: str | None) -> str | None:
+    """A folder by its whole name, so that it is found again; a name on the Hub as it is."""
+    if model is None or not Path(model).expanduser().is_dir():
+        return model
+    return str(Path(model).expanduser().resolve())
+
+
+def _description(source: Source, n_rows: int) -> dict[str, Any]:
+    data: dict[str, Any] = {"source": source.path.name, "rows": n_rows}
+    if source.max_length is not None:
+        data["max_length"] = source.max_length
+    return data
+
+
+def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:
+    if path.suffix.lower() == ".npy":
+        with path.open("wb") as file:
+            np.save(file, adapted)
+        return
+    from isoadapt._optional import import_optional
+
+    pyarrow = import_optional("pyarrow", feature="Writing Parquet", extra="data")
+    parquet = import_optional("pyarrow.parquet", feature="Writing Parquet", extra="data")
+    columns = [np.ascontiguousarray(column) for column in adapted.T]
+    parquet.write_table(pyarrow.table(columns, names=names), path)
+
+
+@contextmanager
+def _notes(say: Say) -> Iterator[None]:
+    """Turn warnings in the block into notes, each said once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for message in dict.fromkeys(" ".join(str(warning.message).split()) for warning in caught):
+        say(f"Note: {message}")

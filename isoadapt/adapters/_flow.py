@@ -1,0 +1,374 @@
+"""A normalising flow from embeddings to the standard normal distribution."""
+
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import _fit_context
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from skorch.callbacks import GradientNormClipping
+
+from isoadapt._torch import resolve_device
+from isoadapt.adapters._base import BaseAdapter, check_spread
+from isoadapt.adapters._maps import Floats, map_rows
+from isoadapt.adapters._minibatch import (
+    AdapterNet,
+    Penalty,
+    Rows,
+    Score,
+    Selection,
+    classification_loss,
+    regression_loss,
+    train,
+)
+from isoadapt.heads import LinearHead, fit_head
+from isoadapt.losses import JointLoss
+
+if TYPE_CHECKING:
+    from isoadapt.adapters._flow_map import FlowMap
+    from isoadapt.adapters._flow_network import FlowObjective
+
+_MAX_NORM = 1.0
+_MIN_ROWS = 4  # fewer rows on either side of a split serve as both
+_START_ROWS = 2048  # ActNorms start from so many rows, or all
+_CALIBRATED = 32  # fewer rows tell too little of the outputs' variances
+_HISTORY = ("epoch", "dur", "train_loss", "valid_score", "valid_cost")
+
+
+class FlowAdapter(BaseAdapter):
+    """Normalising flow: an invertible network that makes embeddings standard normal.
+
+    Maximum likelihood of embeddings h under z = f(h) ~ N(0, I). The flow f is a chain of blocks,
+    each ActNorm, permutation and coupling, and a last ActNorm. Couplings shift one half of the
+    coordinates, and scale it if affine, by what a small network makes of the other half. The flow
+    starts as the standardisation of the features.
+
+    Without `alpha` no label is used; from 32 rows on, the last ActNorm ends at its
+    maximum-likelihood value, so that the outputs of the rows it was fitted to have mean 0 and
+    variance 1; and a head is fitted to the outputs. With `alpha` the loss is
+    ``alpha * task + (1 - alpha) * bits`` under a frozen head that reads the outputs.
+
+    Parameters
+    ----------
+    head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default=None
+        What predicts on the outputs; None makes a transformer only. Without `alpha`, it tells
+        only of what kind the head is that is fitted to the outputs.
+    n_blocks : int, default=8
+        Number of blocks.
+    hidden : int, default=128
+        Width of the hidden layer in each coupling.
+    coupling : {"additive", "affine"}, default="affine"
+        "additive" shifts and keeps volumes; "affine" also scales, by factors from 0.61 to 1.65.
+    alpha : float, default=None
+        Share of the task in the loss, in (0, 1]; needs a head.
+    balance : {"ema", "cumulative"} or None, default="ema"
+        With `alpha`, how the losses are balanced, see :class:`~isoadapt.losses.JointLoss`.
+    smoothing : float, default=0.15
+        How fast the moving means of "ema" follow, in (0, 1].
+    lr : float, default=1e-3
+        Learning rate of Adam.
+    batch_size : int, default=128
+        Largest size of a mini-batch.
+    max_epochs : int, default=15
+        Passes over the training rows at most.
+    validation_fraction : float or None, default=0.1
+        Share of the rows that chooses the epoch, in [0, 1). 0 or None keeps the last epoch.
+        Fewer than 4 rows on a side: all rows serve for both.
+    patience : int, default=5
+        Epochs without a new choice before training stops.
+    device : str, default="auto"
+        Where to train: "cpu", "cuda" and so on; "auto" is the GPU where there is one.
+    random_state : int, RandomState instance or None, default=None
+        Seeds split, permutations, start of the network, shuffling and bootstrap.
+    verbose : int, default=0
+        Above 0, a progress bar is shown on a terminal.
+
+    Attributes
+    ----------
+    map_ : FlowMap
+        The fitted flow, float64 arrays.
+    head_ : LinearHead or None
+        The head that reads its outputs.
+    history_ : list of dict
+        One entry for each epoch: "epoch", "train_loss" and "dur" (seconds); with a validation
+        split also "valid_cost", the bits/dim of the validation rows (weighted with
+        ``(1 - alpha) / alpha``), and "valid_score", the accuracy or R² with `alpha`, minus the
+        cost without.
+    n_iter_ : int
+        Epochs run.
+    best_epoch_ : int
+        Epoch kept, from 1: the one with the fewest bits/dim, with `alpha` among those within one
+        bootstrap standard error of the best score.
+
+    Notes
+    -----
+    The flow is trained in float32 and evaluated in float64; `inverse_transform` returns
+    embeddings up to rounding. Bits/dim of rows X are
+    ``-adapter.score_samples(X) / (X.shape[1] * np.log(2))``. The steps of training are small:
+    where other programs keep the cores busy, more than one thread makes them much slower, and
+    ``torch.set_num_threads(1)`` helps.
+
+    References
+    ----------
+    "On the sentence embeddings from pre-trained language models" trains such a flow from
+    sentence embeddings to a normal distribution; "Glow: generative flow with invertible 1×1
+    convolutions" has ActNorm, "NICE: non-linear independent components estimation" the additive
+    coupling.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isoadapt import FlowAdapter
+    >>> x = np.random.default_rng(0).normal(size=(500, 2))
+    >>> X = np.column_stack([x[:, 0], x[:, 0] ** 2 + 0.1 * x[:, 1]])
+    >>> flow = FlowAdapter(max_epochs=5, random_state=0).fit(X)
+    >>> Z = flow.transform(X)
+    >>> bool(np.allclose(Z.mean(axis=0), 0) and np.allclose(Z.std(axis=0), 1))
+    True
+    >>> bool(np.allclose(flow.inverse_transform(Z), X))
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseAdapter._parameter_constraints,
+        "n_blocks": [Interval(Integral, 1, None, closed="left")],
+        "hidden": [Interval(Integral, 1, None, closed="left")],
+        "coupling": [StrOptions({"additive", "affine"})],
+        "alpha": [Interval(Real, 0, 1, closed="right"), None],
+        "balance": [StrOptions({"ema", "cumulative"}), None],
+        "smoothing": [Interval(Real, 0, 1, closed="right")],
+        "lr": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 2, None, closed="left")],
+        "max_epochs": [Interval(Integral, 1, None, closed="left")],
+        "validation_fraction": [Interval(Real, 0, 1, closed="left"), None],
+        "patience": [Interval(Integral, 1, None, closed="left")],
+        "device": [str],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        head: Any = None,
+        *,
+        n_blocks: int = 8,
+        hidden: int = 128,
+        coupling: str = "affine",
+        alpha: float | None = None,
+        balance: str | None = "ema",
+        smoothing: float = 0.15,
+        lr: float = 1e-3,
+        batch_size: int = 128,
+        max_epochs: int = 15,
+        validation_fraction: float | None = 0.1,
+        patience: int = 5,
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.head = head
+        self.n_blocks = n_blocks
+        self.hidden = hidden
+        self.coupling = coupling
+        self.alpha = alpha
+        self.balance = balance
+        self.smoothing = smoothing
+        self.lr = lr
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
+        """Fit to embeddings.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
+            Labels or values; not used where ``head`` is None.
+
+        Returns
+        -------
+        Self
+            The fitted adapter.
+
+        Raises
+        ------
+        ValueError
+            If X is constant, has a constant column or is not finite, if `alpha` is given without
+            a head, if y has labels unknown to the head, or if training diverges.
+        """
+        self._check_alpha()
+        rows, labels = self._check_fit_input(X, y)
+        check_spread(rows)
+        probed = self.alpha is None and isinstance(self.head, str)
+        head = None if probed else self._resolve_head(rows, labels)
+        if self.alpha is None:
+            net, best_epoch = self._train(rows, None, None)
+        else:
+            net, best_epoch = self._train(rows, head, labels)
+        map_ = self._take_map(net.module_, rows)
+        if self.alpha is None and self.head is not None:
+            probe = "logistic" if self._head_kind() == "classifier" else "ridge"
+            head = fit_head(probe, map_rows(map_, rows), cast(NDArray[Any], labels))
+        self.best_epoch_ = best_epoch
+        self.n_iter_ = len(net.history)
+        self.history_ = [{key: row[key] for key in _HISTORY if key in row} for row in net.history]
+        return self._set_fitted(map_, head)
+
+    def score_samples(self, X: ArrayLike) -> Floats:
+        """Log-likelihood of each row under the flow.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Log-densities in nats.
+        """
+        rows = self._check_rows(X)
+        return map_rows(cast("FlowMap", self.map_).log_likelihood, rows)
+
+    def _maps_affinely(self) -> bool:
+        return False
+
+    def _maps_back(self) -> bool:
+        return True
+
+    def _check_alpha(self) -> None:
+        if self.alpha is not None and self.head is None:
+            raise ValueError(
+                f"alpha={self.alpha!r} needs a head whose task loss joins the likelihood, but "
+                "head=None: pass a head, or alpha=None to train without labels"
+            )
+
+    def _train(
+        self, X: NDArray[Any], head: LinearHead | None, y: NDArray[Any] | None
+    ) -> tuple[AdapterNet, int]:
+        """Train, with the head's task if there is one, and tell which epoch was kept."""
+        rng = check_random_state(self.random_state)
+        generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
+        device = resolve_device(self.device)
+        targets = None if head is None or y is None else _targets(head, y, device)
+        numbers = Rows(torch.arange(len(X), device=device), targets)
+        order = torch.from_numpy(rng.permutation(len(X))).to(device)
+        n_valid = self._count_valid(len(X))
+        fitting = numbers.take(order[n_valid:])
+        selection = None
+        if self.validation_fraction:
+            validating = order[:n_valid] if n_valid else order
+            score = (
+                None
+                if head is None or y is None
+                else _make_score(head, y[validating.cpu().numpy()])
+            )
+            selection = Selection(
+                numbers.take(validating), score, self._bits_weight(), self.patience, rng
+            )
+        module = self._make_module(X, head, generator, device)
+        module.network.start(module.X[fitting.X[:_START_ROWS]])
+        net = self._make_net(module, generator, selection)
+        return net, train(net, fitting, self.max_epochs, selection, self.verbose)
+
+    def _count_valid(self, n: int) -> int:
+        """How many rows are kept back; none where too few are left on a side."""
+        n_valid = round(n * float(self.validation_fraction or 0))
+        return n_valid if min(n_valid, n - n_valid) >= _MIN_ROWS else 0
+
+    def _bits_weight(self) -> float:
+        return 1.0 if self.alpha is None else (1 - self.alpha) / self.alpha
+
+    def _make_module(
+        self,
+        X: NDArray[Any],
+        head: LinearHead | None,
+        generator: torch.Generator,
+        device: torch.device,
+    ) -> "FlowObjective":
+        from isoadapt.adapters._flow_network import FlowNetwork, FlowObjective
+
+        d = X.shape[1]
+        network = FlowNetwork(d, self.n_blocks, self.hidden, self.coupling, generator)
+        X = X if X.flags.writeable else X.copy()
+        return FlowObjective(network, torch.from_numpy(X).to(device), head).to(device)
+
+    def _make_net(
+        self, module: "FlowObjective", generator: torch.Generator, selection: Selection | None
+    ) -> AdapterNet:
+        callbacks: list[tuple[str, Any]] = [("clip", GradientNormClipping(_MAX_NORM))]
+        if selection is not None:
+            callbacks.append(("selection", selection))
+        return AdapterNet(
+            cast(Any, module),
+            JointLoss(
+                self._bits_weight(),
+                None if self.alpha is None else self.balance,
+                self.smoothing,
+            ),
+            regression_loss if self._head_kind() == "regressor" else classification_loss,
+            Penalty(lambda bits: bits.mean(-1)),
+            generator,
+            optimizer=torch.optim.Adam,
+            optimizer__fused=True,
+            lr=self.lr,
+            batch_size=self.batch_size,
+            callbacks=callbacks,
+            callbacks__train_loss=None,
+            callbacks__valid_loss=None,
+            callbacks__print_log=None,
+            device=module.X.device,
+            verbose=0,
+        )
+
+    def _take_map(self, module: "FlowObjective", X: NDArray[Any]) -> "FlowMap":
+        """Take the map from the trained network, the last ActNorm refined where no head reads."""
+        parameters = list(module.network.parameters())
+        if not all(bool(parameter.isfinite().all()) for parameter in parameters):
+            raise self._diverged()
+        map_ = module.network.map()
+        if self.alpha is None and len(X) >= _CALIBRATED:
+            map_ = map_.calibrated(X)
+            if not np.isfinite([map_.last.log_scale, map_.last.shift]).all():
+                raise self._diverged()
+        return map_
+
+    def _diverged(self) -> ValueError:
+        return ValueError(
+            f"training diverged with lr={self.lr}: the flow is no longer finite; choose a smaller "
+            "lr, or coupling='additive'"
+        )
+
+
+def _targets(head: LinearHead, y: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Class numbers of shape (n,), or values of shape (n, n_outputs)."""
+    if head.classes_ is not None:
+        return torch.from_numpy(head.encode(y)).to(device)
+    values = np.asarray(y).reshape(len(y), -1)
+    if values.shape[1] != len(head.coef_):
+        raise ValueError(
+            f"y has {values.shape[1]} column(s), but the head has {len(head.coef_)} output(s): "
+            "pass as many columns, or let a new head be fitted with head='ridge'"
+        )
+    return torch.tensor(values, dtype=torch.float32, device=device)
+
+
+def _make_score(head: LinearHead, y: NDArray[Any]) -> Score:
+    """Score outputs of the head by accuracy or R²."""
+    n_outputs = len(head.coef_)
+    reader = LinearHead(np.eye(n_outputs), np.zeros(n_outputs), head.classes_)
+    if head.classes_ is None:
+        return lambda outputs, index: float(reader.score(outputs, y[index]))
+    targets = head.encode(y)
+    return lambda outputs, index: float(np.mean(outputs.argmax(1) == targets[index]))

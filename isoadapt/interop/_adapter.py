@@ -1,0 +1,178 @@
+"""A fitted adapter as plain parts, and back again with everything checked."""
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isoadapt import adapters
+from isoadapt.adapters._base import BaseAdapter
+from isoadapt.adapters._maps import Affine, InvertibleMap
+from isoadapt.adapters._one_pass import MomentsAdapter
+from isoadapt.heads import LinearHead
+from isoadapt.interop._state import Tensors, decode, encode
+from isoadapt.interop._types import is_map, matches
+
+_DERIVED = {"classes_", "_n_features_out"}  # follow from map and head
+_SETTINGS = {"_sklearn_output_config", "_metadata_request"}  # set_output, set_fit_request
+_FITTED = re.compile(r"[a-z][a-z0-9_]*[a-z0-9]_")
+_PROBE = 3  # rows that a map is tried on
+
+
+def pack_adapter(adapter: BaseAdapter, tensors: Tensors) -> dict[str, Any]:
+    """Take a fitted adapter apart.
+
+    Parameters
+    ----------
+    adapter : BaseAdapter
+        Fitted.
+    tensors : dict of str to ndarray
+        Takes its arrays.
+
+    Returns
+    -------
+    dict
+        "class", "parameters" and "state", for JSON.
+
+    Raises
+    ------
+    TypeError
+        If a parameter or a part of the state cannot be saved.
+    """
+    parameters = adapter.get_params(deep=False)
+    head = parameters.get("head")
+    if head is not None and not isinstance(head, str | LinearHead):
+        parameters["head"] = LinearHead.from_estimator(head)
+    left_out = {*parameters, *_DERIVED, *_SETTINGS}
+    state = {name: value for name, value in vars(adapter).items() if name not in left_out}
+    return {
+        "class": type(adapter).__name__,
+        "parameters": _encode_all(parameters, "parameters", tensors),
+        "state": _encode_all(state, "state", tensors),
+    }
+
+
+def unpack_adapter(config: dict[str, Any], tensors: Tensors) -> BaseAdapter:
+    """Put an adapter together and check it.
+
+    Parameters
+    ----------
+    config : dict
+        With what :func:`pack_adapter` returned.
+    tensors : dict of str to ndarray
+        Its arrays; they are taken out.
+
+    Returns
+    -------
+    BaseAdapter
+        The fitted adapter.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError
+        If the parts do not make up a valid adapter.
+    """
+    cls = _adapter_class(config["class"])
+    parameters = _decode_all(config["parameters"], "parameters", tensors)
+    state = _decode_all(config["state"], "state", tensors)
+    if tensors:
+        raise ValueError(f"there are arrays that belong to nothing: {sorted(tensors)[:3]}")
+    _check_names(parameters, cls._get_param_names(), cls._get_param_names(), "parameters")
+    adapter = cls(**parameters)
+    adapter._validate_params()
+    _set_state(adapter, state)
+    _check_map(adapter)
+    _check_head(adapter)
+    return adapter
+
+
+def _encode_all(values: dict[str, Any], path: str, tensors: Tensors) -> dict[str, Any]:
+    return {name: encode(value, f"{path}.{name}", tensors) for name, value in values.items()}
+
+
+def _decode_all(trees: Any, path: str, tensors: Tensors) -> dict[str, Any]:
+    if not isinstance(trees, dict):
+        raise ValueError(f"{path} is not an object with names")
+    return {name: decode(tree, f"{path}.{name}", tensors) for name, tree in trees.items()}
+
+
+def _adapter_class(name: Any) -> type[BaseAdapter]:
+    if name not in adapters.__all__:
+        raise ValueError(f"class is {name!r}, but the adapters are {', '.join(adapters.__all__)}")
+    return getattr(adapters, name)
+
+
+def _check_names(
+    found: Iterable[str], needed: Iterable[str], admitted: Iterable[str], what: str
+) -> None:
+    missing, unknown = sorted(set(needed) - set(found)), sorted(set(found) - set(admitted))
+    if missing or unknown:
+        raise ValueError(f"{what}: missing {missing}, unknown {unknown}")
+
+
+def _set_state(adapter: BaseAdapter, state: dict[str, Any]) -> None:
+    cls = type(adapter)
+    needed = {"map_", "head_", "n_features_in_"}
+    if isinstance(adapter, MomentsAdapter):
+        needed.add("moments_")
+    admitted = [name for name in state if _FITTED.fullmatch(name) and not hasattr(cls, name)]
+    _check_names(state, needed, admitted, "state")
+    for owner in cls.__mro__:
+        for name, hint in inspect.get_annotations(owner).items():
+            if name in state and name != "map_" and not matches(state[name], hint):
+                raise ValueError(f"state.{name} is a {type(state[name]).__name__}")
+    width, names = state["n_features_in_"], state.get("feature_names_in_")
+    if names is not None and not _is_text(names, width):
+        raise ValueError(f"state.feature_names_in_ does not name {width} features")
+    map_, head = state.pop("map_"), state.pop("head_")
+    if not is_map(type(map_)) or not callable(map_):
+        raise ValueError(f"state.map_ is a {type(map_).__name__}, not a map")
+    for name, value in state.items():
+        setattr(adapter, name, value)
+    adapter._set_fitted(map_, head)
+
+
+def _is_text(names: Any, width: int) -> bool:
+    return isinstance(names, np.ndarray) and names.dtype.kind == "O" and names.shape == (width,)
+
+
+def _check_map(adapter: BaseAdapter) -> None:
+    """Try the map on a few rows."""
+    map_, width = adapter.map_, adapter.n_features_in_
+    sizes = {size for array in _arrays(map_) for size in array.shape}
+    moments = getattr(adapter, "moments_", None)
+    if width not in sizes or (moments is not None and len(moments) != width):
+        raise ValueError(f"state.n_features_in_={width} is not the width of map and moments")
+    if adapter._maps_affinely() and not isinstance(map_, Affine):
+        raise ValueError("state.map_ is not affine, as the parameters say: fit the adapter again")
+    rows = np.random.default_rng(0).normal(size=(_PROBE, width))
+    with np.errstate(all="ignore"):
+        adapted = map_(rows)
+        if adapted.shape != (_PROBE, map_.n_features_out) or adapted.dtype != np.float64:
+            raise ValueError(f"state.map_ gives {adapted.dtype} of shape {adapted.shape}")
+        if adapter._maps_back() and not isinstance(map_, Affine):
+            back = cast(InvertibleMap, map_).inverted()(adapted)
+            if back.shape != rows.shape:
+                raise ValueError(f"the inverse of state.map_ gives the shape {back.shape}")
+
+
+def _check_head(adapter: BaseAdapter) -> None:
+    head = adapter.head_
+    if head is None:
+        return
+    head.check_width(adapter.map_.n_features_out)
+    kind = adapter._head_kind()
+    if kind is not None and (kind == "classifier") != (head.classes_ is not None):
+        raise ValueError(f"state.head_ is no {kind}, as the parameters say: fit the adapter again")
+
+
+def _arrays(value: Any) -> Iterator[NDArray[Any]]:
+    """Every array in nested tuples."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _arrays(item)

@@ -1,0 +1,107 @@
+"""Model cards of adapters."""
+
+import json
+import platform
+import re
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from isoadapt.adapters._base import BaseAdapter
+
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_PACKAGES = ("isoadapt", "numpy", "scikit-learn", "torch")
+
+
+def model_card(adapter: BaseAdapter, origin: Mapping[str, Any]) -> str:
+    """Describe a fitted adapter in Markdown, with the front matter of Hugging Face model cards.
+
+    Parameters
+    ----------
+    adapter : BaseAdapter
+        Fitted.
+    origin : dict
+        "base_model", "data" and "metrics", as :func:`isoadapt.interop.save_adapter` takes them.
+
+    Returns
+    -------
+    str
+        The card.
+    """
+    name, base = type(adapter).__name__, origin["base_model"]
+    sections = [
+        _front_matter(base),
+        f"# {name}" + (f" for {_inline(base)}" if base else ""),
+        f"An adapter of isoadapt: it maps embeddings of width {adapter.n_features_in_} to "
+        f"{adapter.map_.n_features_out}. {_reading(adapter)}",
+        f"- Base model: {_inline(base or 'not given')}\n- Data: {_data(origin['data'])}",
+        _metrics(origin["metrics"]),
+        _loading(base),
+        "## Parameters\n\n" + _parameters(adapter),
+        "## Versions\n\n" + _versions(),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _front_matter(base: str | None) -> str:
+    lines = ["library_name: isoadapt", "tags:", "- isoadapt", "- isotropy", "- embeddings"]
+    if base and _HUB_NAME.fullmatch(base) and not Path(base).exists():
+        lines.append(f"base_model: {json.dumps(base)}")
+    return "\n".join(["---", *lines, "---"])
+
+
+def _reading(adapter: BaseAdapter) -> str:
+    head = adapter.head_
+    if head is None:
+        return "It has no head of its own."
+    if head.classes_ is None:
+        return f"Its linear head predicts {len(head.coef_)} number(s)."
+    classes = ", ".join(_inline(label) for label in head.classes_[:20].tolist())
+    return f"Its linear head tells apart {len(head.classes_)} classes: {classes}."
+
+
+def _data(data: Any) -> str:
+    if isinstance(data, Mapping):
+        return ", ".join(f"{_inline(name)} {_inline(value)}" for name, value in data.items())
+    return _inline(data or "not given")
+
+
+def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:
+    if not metrics:
+        return ""
+    names = dict.fromkeys(name for column in metrics.values() for name in column)
+    rows = [["", *metrics], ["---"] * (len(metrics) + 1)]
+    for name in names:
+        figures = [column.get(name) for column in metrics.values()]
+        rows.append([name, *("" if x is None else f"{x:.4g}" for x in figures)])
+    lines = [f"| {' | '.join(map(_inline, row))} |" for row in rows]
+    return "## Metrics\n\n" + "\n".join(lines)
+
+
+def _loading(base: str | None) -> str:
+    encoder = json.dumps(base) if base else '"path/to/the/base/model"'
+    code = [
+        "from isoadapt import TransformerEncoder",
+        "from isoadapt.interop import load_adapter",
+        "",
+        'adapter = load_adapter("path/to/this/folder")',
+        f"embeddings = TransformerEncoder({encoder}).transform(texts)",
+        "adapted = adapter.transform(embeddings)",
+    ]
+    return "\n".join(["## How to load it", "", "```python", *code, "```"])
+
+
+def _parameters(adapter: BaseAdapter) -> str:
+    values = adapter.get_params(deep=False)
+    return "\n".join(f"- {name}: {_inline(repr(value))}" for name, value in values.items())
+
+
+def _versions() -> str:
+    packages = [f"- {name} {version(name)}" for name in _PACKAGES]
+    return "\n".join([f"- Python {platform.python_version()}", *packages])
+
+
+def _inline(value: Any) -> str:
+    """Keep a value on one line and out of the Markdown around it."""
+    return " ".join(str(value).split()).replace("|", "\\|")

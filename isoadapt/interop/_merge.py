@@ -1,0 +1,237 @@
+"""Folding an affine adapter into the classifier of a checkpoint."""
+
+import copy
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+
+from isoadapt._files import CHECKPOINT, Content, atomic_folder, check_output_folder
+from isoadapt.adapted import AdaptedEncoder
+from isoadapt.adapters._base import BaseAdapter
+from isoadapt.adapters._maps import Affine, Floats, compose
+from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._checkpoint import read_head
+from isoadapt.encoders._models import Backbone, quiet
+from isoadapt.encoders._network import eval_copy
+from isoadapt.heads import LinearHead
+
+_COPIED = re.compile(
+    r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|modules"
+    r"|sentence_bert_config|config_sentence_transformers)\.json|(vocab|merges)\.txt"
+    r"|[^/]*\.(model|jinja)|\d+_\w+/(config\.json|model\.safetensors)"
+)
+_MERGED = Content(CHECKPOINT.name, re.compile(f"{CHECKPOINT.files.pattern}|{_COPIED.pattern}"))
+_ROUNDING = 1e-8
+_SERVE = "serve it with isoadapt.AdaptedEncoder instead"
+
+
+def merge_into_checkpoint(
+    adapter: Any,
+    model_folder: str | os.PathLike[str],
+    out_folder: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Fold an affine adapter into a copy of a checkpoint, which then needs no isoadapt.
+
+    For z = Ah + c under the head Wz + b, the classifier of the copy gets the weights WA and the
+    bias Wc + b, computed in float64. ``AutoModelForSequenceClassification.from_pretrained``
+    loads it, and its logits are those of encoder, adapter and head, at no cost. The copy is
+    written in float32; tokenizer and sentence-transformers files come along as they are.
+
+    Parameters
+    ----------
+    adapter : adapter, Pipeline or AdaptedEncoder
+        A fitted affine adapter; a pipeline of such, which may begin with a
+        :class:`~isoadapt.TransformerEncoder` and end with a linear model; or a fitted
+        :class:`~isoadapt.AdaptedEncoder`. The last adapter's head is taken, fitted anew or
+        trained along as it may be; without a head, the checkpoint's own.
+    model_folder : str or path-like
+        The checkpoint, for sequence classification.
+    out_folder : str or path-like
+        Where the copy goes. It appears when it is whole.
+    overwrite : bool, default=False
+        Whether a folder with a checkpoint in it, and nothing else, may be replaced.
+
+    Returns
+    -------
+    Path
+        The new folder.
+
+    Raises
+    ------
+    FileNotFoundError
+        If `model_folder` is no checkpoint.
+    FileExistsError
+        If `out_folder` holds files and `overwrite` is false, or is `model_folder`.
+    NotFittedError
+        If an adapter is not fitted.
+    TypeError
+        If a step is no adapter.
+    ValueError
+        If an adapter is not affine or of another width than the checkpoint's head, if the heads
+        have other classes, or if a bias is needed where the architecture has none.
+
+    Notes
+    -----
+    The head of a decoder such as GPT-2 has no bias. Only adapters that need none can be folded
+    into it, such as :class:`~isoadapt.LogitPreservingWhitening`.
+
+    The copy computes WAh in single precision, adapters in double. Where an adapter stretches
+    directions of little variance, as whitening without shrinkage does, the products are much
+    larger than the logits they sum up to, and logits may differ by more than rounding.
+
+    Examples
+    --------
+    >>> from isoadapt.interop import merge_into_checkpoint
+    >>> merge_into_checkpoint(adapter, "my-model", "my-model-merged")  # doctest: +SKIP
+    >>> AutoModelForSequenceClassification.from_pretrained("my-model-merged")  # doctest: +SKIP
+    """
+    map_, head = _affine_part(adapter)
+    source = Path(model_folder).expanduser()
+    if not (source / "config.json").is_file():
+        raise FileNotFoundError(
+            f"model_folder={str(model_folder)!r} is no folder with a config.json; pass one made "
+            "by save_pretrained of a model for sequence classification"
+        )
+    target = check_output_folder(out_folder, overwrite, content=_MERGED, name="out_folder")
+    if target == source.resolve():
+        raise FileExistsError(
+            f"out_folder={str(out_folder)!r} is model_folder, which is kept; choose another"
+        )
+    encoder = TransformerEncoder(source, pooling="head_input", device="cpu")
+    own = read_head(encoder)
+    backbone = encoder._backbone()
+    head = own if head is None else _in_order(head, own, backbone.model.config)
+    _check_widths(map_, head, own)
+    network = _with_head(backbone, head, map_)
+    with quiet(), atomic_folder(target) as written:
+        network.save_pretrained(written)
+        _copy_files(source, written)
+    return target
+
+
+def _affine_part(model: Any) -> tuple[Affine, LinearHead | None]:
+    """The map of all adapters in a row, and the head that reads its outputs."""
+    steps = _steps(model)
+    if steps and isinstance(steps[0], TransformerEncoder):
+        steps = steps[1:]
+    head = None
+    if len(steps) > 1 and not isinstance(steps[-1], BaseAdapter):
+        last = steps.pop()
+        head = last if isinstance(last, LinearHead) else LinearHead.from_estimator(last)
+    for step in steps:
+        if not isinstance(step, BaseAdapter):
+            raise TypeError(
+                f"adapter: {step!r} is no adapter of isoadapt, so it cannot be folded into a "
+                "head; pass an adapter, a Pipeline of adapters or an AdaptedEncoder"
+            )
+    if not steps:
+        raise TypeError("adapter holds no adapter; pass one, or a Pipeline with one")
+    return compose(map(_affine, steps)), steps[-1].head_ if head is None else head
+
+
+def _steps(model: Any) -> list[Any]:
+    if isinstance(model, AdaptedEncoder):
+        check_is_fitted(model)
+        model = model.pipeline_
+    if not isinstance(model, Pipeline):
+        return [model]
+    steps = [step for _, step in model.steps if step not in (None, "passthrough")]
+    return [inner for step in steps for inner in _steps(step)]
+
+
+def _affine(adapter: BaseAdapter) -> Affine:
+    check_is_fitted(adapter)
+    if not hasattr(adapter, "to_affine"):
+        raise ValueError(
+            f"adapter={adapter!r} is no affine map z = Ah + c, which alone can be folded into a "
+            f"linear head; fit one that is (those with to_affine), or {_SERVE}"
+        )
+    return adapter.to_affine()
+
+
+def _in_order(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
+    """Put the rows of a head into the order of the checkpoint's labels."""
+    if head.classes_ is None or own.classes_ is None:
+        if (head.classes_ is None) != (own.classes_ is None) or len(head.coef_) != len(own.coef_):
+            raise ValueError(
+                f"the adapter's head is {head!r}, the checkpoint's {own!r}: both must be "
+                "classifiers, or regressors with as many outputs"
+            )
+        return head
+    rows = {label: row for row, label in enumerate(head.classes_.tolist())}
+    names = [config.id2label[label] for label in range(config.num_labels)]
+    for labels in (own.classes_.tolist(), names):
+        if set(labels) == set(rows) and len(labels) == len(rows):
+            order = [rows[label] for label in labels]
+            return LinearHead(head.coef_[order], head.intercept_[order], labels)
+    raise ValueError(
+        f"the adapter's head knows the classes {list(rows)}, the checkpoint "
+        f"{own.classes_.tolist()} (by name {names}): fit the adapter on the checkpoint's labels"
+    )
+
+
+def _check_widths(map_: Affine, head: LinearHead, own: LinearHead) -> None:
+    if map_.matrix.shape[1] != own.n_features_in_:
+        raise ValueError(
+            f"the adapter takes n_features_in_={map_.matrix.shape[1]}, but the checkpoint's head "
+            f"reads embeddings of width {own.n_features_in_}: fit the adapter on embeddings of "
+            "this checkpoint, as load_checkpoint gives them"
+        )
+    if map_.n_features_out != head.n_features_in_:
+        raise ValueError(
+            f"the adapter gives out {map_.n_features_out} features, but the head reads "
+            f"{head.n_features_in_}: fit the adapter with a head, or keep the width"
+        )
+
+
+def _with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:
+    """Copy a model shallowly, with another classifier."""
+    old = cast(torch.nn.Linear, backbone.head)
+    new = eval_copy(old)
+    weight, bias = head.coef_ @ map_.matrix, head.coef_ @ map_.offset + head.intercept_
+    new.weight = _parameter(weight)
+    if new.bias is not None:
+        new.bias = _parameter(bias)
+    elif not _is_rounding(bias, head, map_):
+        raise ValueError(
+            f"the head of {type(backbone.model).__name__} has no bias, but this adapter needs one "
+            f"(largest entry {np.abs(bias).max():.3g}): LogitPreservingWhitening on the "
+            f"checkpoint's own head needs none; or {_SERVE}"
+        )
+    network = eval_copy(backbone.model, {old: new})
+    network.config = copy.deepcopy(backbone.model.config)  # save_pretrained writes to it
+    return network
+
+
+def _is_rounding(bias: Floats, head: LinearHead, map_: Affine) -> bool:
+    """Whether a bias is zero but for the rounding of its terms."""
+    terms = np.linalg.norm(head.coef_, axis=1) * np.linalg.norm(map_.offset)
+    return bool((np.abs(bias) <= _ROUNDING * (terms + np.abs(head.intercept_))).all())
+
+
+def _parameter(values: Floats) -> torch.nn.Parameter:
+    weights = torch.tensor(values, dtype=torch.float32)
+    if not bool(weights.isfinite().all()):
+        raise ValueError(
+            f"the merged weights reach {np.abs(values).max():.3g}, beyond float32: raise the "
+            f"adapter's shrinkage, or {_SERVE}"
+        )
+    return torch.nn.Parameter(weights, requires_grad=False)
+
+
+def _copy_files(source: Path, target: Path) -> None:
+    """Copy what belongs to the tokenizer and to sentence-transformers."""
+    for path in sorted(source.rglob("*")):
+        name = path.relative_to(source).as_posix()
+        if path.is_file() and _COPIED.fullmatch(name):
+            (target / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, target / name)

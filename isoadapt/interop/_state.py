@@ -1,0 +1,257 @@
+"""Fitted state as a tree for JSON and arrays for safetensors: a closed set of types, no code."""
+
+import math
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isoadapt import adapters
+from isoadapt.geometry import Moments
+from isoadapt.heads import LinearHead
+from isoadapt.interop._types import is_map, matches
+
+Tensors = dict[str, NDArray[Any]]
+
+_PLAIN = (type(None), bool, int, str)
+_SIGNED, _UNSIGNED = ("int8", "int16", "int32", "int64"), ("uint8", "uint16", "uint32", "uint64")
+_NUMERIC = frozenset(("bool", *_SIGNED, *_UNSIGNED, "float16", "float32", "float64"))
+
+
+class _Kind(NamedTuple):
+    """How the values of one type are taken apart and put together."""
+
+    pack: Callable[[Any], dict[str, Any]]
+    unpack: Callable[..., Any]
+
+
+def encode(value: Any, path: str, tensors: Tensors) -> Any:
+    """Turn a value into what JSON holds.
+
+    Parameters
+    ----------
+    value : object
+        None, a number, a string, an array, a LinearHead, Moments, a fitted map, or a list, tuple
+        or dict of those.
+    path : str
+        Name of the value; that of its array in `tensors`.
+    tensors : dict of str to ndarray
+        Takes the arrays of numbers.
+
+    Returns
+    -------
+    object
+        None, bool, int, finite float, str, list, or dict with an entry "type".
+
+    Raises
+    ------
+    TypeError
+        If the value is of another type.
+    """
+    kind = type(value)
+    if kind in _PLAIN or (kind is float and math.isfinite(value)):
+        return value
+    if kind is list:
+        return [encode(item, f"{path}.{i}", tensors) for i, item in enumerate(value)]
+    if kind is dict and all(type(key) is str for key in value):
+        items = {key: encode(item, f"{path}.{key}", tensors) for key, item in value.items()}
+        return {"type": "dict", "items": items}
+    if kind is np.ndarray and value.dtype.name in _NUMERIC:
+        return _encode_array(value, path, tensors)
+    tag = _tag(value)
+    if tag is None:
+        raise _refusal(value, path)
+    fields = _kind(tag, path).pack(value)
+    return {"type": tag} | {
+        name: encode(item, f"{path}.{name}", tensors) for name, item in fields.items()
+    }
+
+
+def decode(tree: Any, path: str, tensors: Tensors) -> Any:
+    """Turn back what :func:`encode` made.
+
+    Parameters
+    ----------
+    tree : object
+        As read from JSON.
+    path : str
+        Name of the value.
+    tensors : dict of str to ndarray
+        Arrays by name; those that are used are taken out.
+
+    Returns
+    -------
+    object
+        The value.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError
+        If the tree is not one that :func:`encode` makes, or an array is missing or another.
+    """
+    if isinstance(tree, list):
+        return [decode(item, f"{path}.{i}", tensors) for i, item in enumerate(tree)]
+    if not isinstance(tree, dict):
+        return tree
+    fields = dict(tree)
+    tag = fields.pop("type", None)
+    if tag == "array":
+        return _decode_array(path, tensors, **fields)
+    if tag == "dict":
+        if set(fields) != {"items"} or not isinstance(fields["items"], dict):
+            raise ValueError(f"{path} is no dict with items")
+        items = fields["items"].items()
+        return {key: decode(item, f"{path}.{key}", tensors) for key, item in items}
+    kind = _kind(tag, path)
+    values = {name: decode(item, f"{path}.{name}", tensors) for name, item in fields.items()}
+    return kind.unpack(**values)
+
+
+def _tag(value: Any) -> str | None:
+    """Name the kind of a value that is not plain."""
+    if isinstance(value, np.generic) and (value.dtype.name in _NUMERIC or value.dtype.kind == "U"):
+        return "scalar"
+    if isinstance(value, np.ndarray):
+        texts = value.dtype.kind in "UO" and all(isinstance(item, str) for item in value.flat)
+        return "strings" if texts else None
+    kind = type(value)
+    if is_map(kind) and _map_classes().get(kind.__name__) is kind:
+        return kind.__name__
+    names = {float: "float", tuple: "tuple", LinearHead: "LinearHead", Moments: "Moments"}
+    return names.get(kind)
+
+
+def _kind(tag: Any, path: str) -> _Kind:
+    if not isinstance(tag, str):
+        raise ValueError(f"{path} has a type that is no name")
+    if tag in _KINDS:
+        return _KINDS[tag]
+    maps = _map_classes()
+    if tag not in maps:  # it may belong to an adapter that loads its parts when it is fitted
+        maps = _map_classes(everywhere=True)
+    if tag not in maps:
+        raise ValueError(f"{path} has the unknown type {tag!r}")
+    return _Kind(lambda value: value._asdict(), _unpack_map(maps[tag]))
+
+
+def _map_classes(everywhere: bool = False) -> dict[str, Any]:
+    """Every NamedTuple of the adapters package, by name: maps and their parts."""
+    names = [f"{adapters.__name__}.{found.name}" for found in iter_modules(adapters.__path__)]
+    modules = [import_module(name) for name in names if everywhere or name in sys.modules]
+    members = [member for module in modules for member in vars(module).values()]
+    return {cls.__name__: cls for cls in members if is_map(cls) and cls.__module__ in names}
+
+
+def _unpack_map(cls: Any) -> Callable[..., Any]:
+    def unpack(**fields: Any) -> Any:
+        value = cls(**fields)
+        if not matches(value, cls):
+            raise ValueError(f"the parts of {cls.__name__} are of other types or shapes")
+        return value
+
+    return unpack
+
+
+def _pack_head(head: LinearHead) -> dict[str, Any]:
+    return {"coef": head.coef_, "intercept": head.intercept_, "classes": head.classes_}
+
+
+def _unpack_moments(**arrays: NDArray[Any]) -> Moments:
+    moments = Moments.from_arrays(arrays)
+    whole = set(arrays) == {"count", "mean", "scatter"}
+    if not whole or not all(np.isfinite(array).all() for array in arrays.values()):
+        raise ValueError("Moments need a finite count, mean and scatter")
+    if moments.count <= 0:
+        raise ValueError(f"Moments have the count {moments.count:g}, which must be positive")
+    return moments
+
+
+def _pack_scalar(value: np.generic) -> dict[str, Any]:
+    name = "str" if value.dtype.kind == "U" else value.dtype.name
+    return {"dtype": name, "value": value.item()}
+
+
+def _unpack_scalar(dtype: str, value: Any) -> Any:
+    if dtype != "str" and dtype not in _NUMERIC:
+        raise ValueError(f"a scalar has the unknown dtype {dtype!r}")
+    return np.dtype(dtype).type(value)
+
+
+def _unpack_float(value: str) -> float:
+    if value not in ("nan", "inf", "-inf"):
+        raise ValueError(f"{value!r} is no float")
+    return float(value)
+
+
+def _pack_strings(array: NDArray[Any]) -> dict[str, Any]:
+    dtype = "object" if array.dtype.kind == "O" else "str"
+    values = [str(value) for value in array.ravel().tolist()]
+    return {"dtype": dtype, "shape": list(array.shape), "values": values}
+
+
+def _unpack_strings(dtype: str, shape: list[int], values: list[str]) -> NDArray[Any]:
+    if dtype not in ("str", "object") or not matches(values, list[str]):
+        raise ValueError("an array of strings holds other things")
+    return np.array(values, dtype=dtype).reshape(_shape(shape))
+
+
+_KINDS = {
+    "float": _Kind(lambda value: {"value": repr(value)}, _unpack_float),
+    "tuple": _Kind(lambda value: {"items": list(value)}, lambda items: tuple(items)),
+    "scalar": _Kind(_pack_scalar, _unpack_scalar),
+    "strings": _Kind(_pack_strings, _unpack_strings),
+    "LinearHead": _Kind(
+        _pack_head, lambda coef, intercept, classes: LinearHead(coef, intercept, classes)
+    ),
+    "Moments": _Kind(lambda moments: dict(moments.to_arrays()), _unpack_moments),
+}
+
+
+def _encode_array(array: NDArray[Any], path: str, tensors: Tensors) -> dict[str, Any]:
+    if path in tensors:
+        raise TypeError(f"two arrays have the name {path}: rename a key")
+    tensors[path] = np.array(array, dtype=array.dtype.name, order="C")
+    by_columns = array.ndim > 1 and array.flags.f_contiguous and not array.flags.c_contiguous
+    return {
+        "type": "array",
+        "dtype": array.dtype.name,
+        "shape": list(array.shape),
+        "order": "F" if by_columns else "C",
+    }
+
+
+def _decode_array(
+    path: str, tensors: Tensors, dtype: str, shape: list[int], order: str
+) -> NDArray[Any]:
+    if path not in tensors:
+        raise ValueError(f"there is no array {path}")
+    array = tensors.pop(path)
+    if dtype not in _NUMERIC or array.dtype.name != dtype or array.shape != _shape(shape):
+        raise ValueError(f"the array {path} is {array.dtype} {array.shape}, not {dtype} {shape}")
+    if order not in ("C", "F"):
+        raise ValueError(f"the array {path} has the order {order!r}")
+    return np.array(array, order=order)  # type: ignore[call-overload]
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    if not matches(shape, list[int]) or any(size < 0 for size in shape):
+        raise ValueError(f"{shape!r} is no shape")
+    return tuple(shape)
+
+
+def _refusal(value: Any, path: str) -> TypeError:
+    way_out = "keep the adapter with joblib.dump"
+    if isinstance(value, np.random.RandomState | np.random.Generator):
+        way_out = "set a whole number, which gives the same result each time, before saving"
+    elif callable(value):
+        way_out = "set the name of a scikit-learn scorer, such as 'accuracy', before saving"
+    shown = repr(value)
+    shown = shown if len(shown) < 80 else shown[:80] + "…"
+    return TypeError(
+        f"{path}={shown} ({type(value).__name__}) cannot be saved: an adapter folder holds "
+        f"numbers, strings, arrays and heads, never code; {way_out}"
+    )

@@ -1,0 +1,43 @@
+"""Small fitted adapters of every class."""
+
+import numpy as np
+
+from isoadapt import adapters
+from isoadapt.heads import LinearHead
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(120, 5)) @ rng.normal(size=(5, 5)) + 2
+LABELS = np.array(["bad", "fair", "good"])[rng.integers(0, 3, 120)]
+VALUES = X @ rng.normal(size=5) + rng.normal(size=120)
+HEAD = LinearHead(rng.normal(size=(3, 5)), rng.normal(size=3), ["fair", "good", "bad"])
+
+VARIANTS = {
+    "default": {},
+    "frozen": {"head": HEAD},
+    "mlp": {"network": "mlp"},
+    "joint": {"head": HEAD, "head_training": "joint"},
+    "exact": {"solver": "exact"},
+    "pca": {"method": "pca", "n_components": 2, "head": "logistic"},
+    "ridge": {"head": "ridge"},
+    "unsupervised": {"head": None},
+}
+
+
+def make(name, variant="default"):
+    """An adapter, not fitted; None where the class does not know the variant."""
+    cls = getattr(adapters, name)
+    settings = VARIANTS[variant] | {"random_state": 0, "max_epochs": 2, "zeta": 0.0}
+    known = set(cls._get_param_names())
+    if not set(VARIANTS[variant]) <= known:
+        return None
+    adapter = cls(**{key: value for key, value in settings.items() if key in known})
+    try:
+        adapter._validate_params()
+    except ValueError:
+        return None
+    return adapter
+
+
+def fitted(name, variant="default", X=X):
+    adapter = make(name, variant)
+    return adapter.fit(X, VALUES if variant == "ridge" else LABELS)

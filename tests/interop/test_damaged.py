@@ -1,0 +1,362 @@
+"""Whatever happens to an adapter folder, it loads as it was or is refused by one kind of error."""
+
+import copy
+import hashlib
+import json
+import os
+import random
+import struct
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save
+from sklearn.base import clone
+
+from isoadapt import Whitening
+from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
+from tests.interop.examples import X, fitted
+from tests.interop.test_folder import same
+
+CONFIG, TENSORS = "config.json", "adapter.safetensors"
+SOURCES = [
+    ("Whitening", "pca"),
+    ("LogitPreservingWhitening", "frozen"),
+    ("IsotropyLayer", "mlp"),
+    ("ClusterIsotropy", "default"),
+    ("FlowAdapter", "default"),
+]
+
+
+class Watch:
+    """Notes which files are opened, and whether anything is run, while it is on."""
+
+    def __init__(self):
+        self.on, self.opened, self.run = False, [], []
+        sys.addaudithook(self)
+
+    def __call__(self, event, args):
+        if not self.on:
+            return
+        if event == "open" and isinstance(args[0], str):
+            self.opened.append(args[0])
+        elif event in ("exec", "compile", "os.system", "subprocess.Popen", "pickle.find_class"):
+            self.run.append(event)
+
+
+WATCH = Watch()
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Adapters with the bytes of their folders."""
+    found = []
+    for name, variant in SOURCES:
+        adapter = fitted(name, variant)
+        folder = save_adapter(adapter, tmp_path_factory.mktemp("source") / "a", base_model="base")
+        load_adapter(folder)  # imports what loading needs
+        files = {file: (folder / file).read_bytes() for file in (CONFIG, TENSORS)}
+        found.append((adapter, files, load_file(folder / TENSORS)))
+    return found
+
+
+def write(folder, files):
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def load(folder):
+    """The adapter, or None where it is refused."""
+    WATCH.opened, WATCH.run, WATCH.on = [], [], True
+    try:
+        return load_adapter(folder)
+    except AdapterFolderError as error:
+        message = str(error)
+    finally:
+        WATCH.on = False
+        assert all(path.startswith(str(folder)) for path in WATCH.opened), WATCH.opened
+        assert WATCH.run == []
+    assert str(folder) in message
+    assert "\n" not in message
+    return None
+
+
+def signed(config, tensors):
+    """The folder of someone who knows how the checksums are made."""
+    blob = tensors if isinstance(tensors, bytes) else save(tensors)
+    config = config | {"tensors": {"bytes": len(blob), "sha256": hashlib.sha256(blob).hexdigest()}}
+    rest = {key: value for key, value in config.items() if key != "sha256"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    config["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    return {CONFIG: json.dumps(config).encode(), TENSORS: blob}
+
+
+def flip(data, rng):
+    data = bytearray(data)
+    for _ in range(rng.choice([1, 1, 3])):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(data)
+
+
+def cut(data, rng):
+    return data[: rng.randrange(len(data))]
+
+
+def cut_out(data, rng):
+    start = rng.randrange(len(data))
+    return data[:start] + data[start + rng.randint(1, 9) :]
+
+
+def put_in(data, rng):
+    start = rng.randrange(len(data))
+    return data[:start] + rng.randbytes(rng.randint(1, 9)) + data[start:]
+
+
+def huge_header(data, rng):
+    return struct.pack("<Q", rng.choice([2**63, 2**40, 10**8, len(data)])) + data[8:]
+
+
+@pytest.mark.parametrize("damage", [flip, cut, cut_out, put_in, huge_header])
+def test_damaged_bytes(damage, sources, tmp_path):
+    rng = random.Random(0)
+    refused = 0
+    for i in range(60):
+        adapter, files, _ = sources[i % len(SOURCES)]
+        name = TENSORS if damage is huge_header else rng.choice([CONFIG, TENSORS])
+        changed = files | {name: damage(files[name], rng)}
+        loaded = load(write(tmp_path / str(i), changed))
+        refused += loaded is None
+        assert loaded is None or same(vars(loaded), vars(adapter))
+    assert refused > 45
+
+
+def test_layout_of_the_configuration_does_not_matter(sources, tmp_path):
+    adapter, files, _ = sources[0]
+    config = json.loads(files[CONFIG])
+    text = json.dumps(dict(reversed(config.items())), indent=7)
+    loaded = load(write(tmp_path / "a", files | {CONFIG: text.encode()}))
+    assert same(vars(loaded), vars(adapter))
+
+
+def test_damaged_arrays_behind_a_right_checksum(sources, tmp_path):
+    rng = random.Random(1)
+    for i in range(100):
+        _, files, _ = sources[i % len(SOURCES)]
+        damage = rng.choice([flip, cut, cut_out, put_in, huge_header])
+        blob = damage(files[TENSORS], rng)
+        check_valid(load(write(tmp_path / str(i), signed(json.loads(files[CONFIG]), blob))))
+
+
+def places(tree, path=()):
+    """Every place in a tree of JSON."""
+    yield path
+    if not isinstance(tree, dict | list):
+        return
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        yield from places(value, (*path, key))
+
+
+JUNK = [None, True, -1, 0, 1, 2**70, 1e308, "", "../../etc/passwd", "nan", [], {}, [[]]]
+JUNK += ["Affine", "LinearHead", "float64", "float32", {"type": "float", "value": "nan"}]
+JUNK += [{"type": "tuple", "items": []}, {"type": "os.system", "command": "true"}]
+JUNK += [{"type": "scalar", "dtype": "float32", "value": 0.5}, {"type": []}, [3, 5], "F", "map_"]
+JUNK += [{"type": "array", "dtype": "float64", "shape": [2, 5], "order": "C"}]
+JUNK += [{"type": "strings", "dtype": "object", "shape": [-1], "values": ["a"] * 5}]
+JUNK += [{"type": "Rows", "X": None, "y": None}, {"type": "dict", "items": {"a": 1}}]
+
+
+def mutate(config, rng):
+    """Change, take out or add something anywhere."""
+    config = copy.deepcopy(config)
+    *path, key = rng.choice([place for place in places(config) if place])
+    parent = config
+    for step in path:
+        parent = parent[step]
+    action = rng.choice(["put", "put", "put", "swap", "drop", "add"])
+    if action == "put":
+        parent[key] = copy.deepcopy(rng.choice(JUNK))
+    elif action == "swap":
+        other = rng.choice(list(parent) if isinstance(parent, dict) else range(len(parent)))
+        parent[key], parent[other] = parent[other], parent[key]
+    elif action == "drop":
+        del parent[key]
+    elif isinstance(parent, dict):
+        parent[rng.choice(["__class__", "transform", "score_", "x", "_n_features_out"])] = 1
+    else:
+        parent.append(copy.deepcopy(rng.choice(JUNK)))
+    return config
+
+
+def check_valid(adapter):
+    """What is loaded though it was changed is an adapter like any other."""
+    if adapter is None:
+        return
+    rows = np.random.default_rng(0).normal(size=(7, adapter.n_features_in_))
+    with np.errstate(all="ignore"):
+        adapted = adapter.transform(rows)
+        assert adapted.shape == (7, len(adapter.get_feature_names_out()))
+        if hasattr(adapter, "inverse_transform"):
+            assert adapter.inverse_transform(np.nan_to_num(adapted, posinf=0, neginf=0)).shape == (
+                rows.shape
+            )
+    clone(adapter)
+    assert type(adapter).__name__ in repr(adapter)
+    if adapter.head_ is not None:
+        assert adapter.head_.n_features_in_ == adapted.shape[1]
+
+
+def test_a_changed_configuration_behind_a_right_checksum(sources, tmp_path):
+    rng = random.Random(2)
+    refused = 0
+    for i in range(300):
+        _, files, tensors = sources[i % len(SOURCES)]
+        config = mutate(json.loads(files[CONFIG]), rng)
+        loaded = load(write(tmp_path / str(i), signed(config, tensors)))
+        refused += loaded is None
+        check_valid(loaded)
+    assert refused > 150
+
+
+MAP, OFFSET = "state.map_.matrix", "state.map_.offset"
+
+
+def change_tensors(change):
+    def apply(config, tensors):
+        tensors = dict(tensors)
+        change(tensors)
+        return config, tensors
+
+    return apply
+
+
+def change_config(*path, value):
+    def apply(config, tensors):
+        parent = config
+        for key in path[:-1]:
+            parent = parent[key]
+        parent[path[-1]] = value
+        return config, tensors
+
+    return apply
+
+
+def rebuilt(name, array):
+    """Another array in both files, so that they agree."""
+
+    def apply(config, tensors):
+        node = config
+        for key in name.split("."):
+            node = node[key]
+        node |= {"dtype": array.dtype.name, "shape": list(array.shape), "order": "C"}
+        return config, tensors | {name: array}
+
+    return apply
+
+
+ONE_BY_ONE = {
+    "missing array": change_tensors(lambda tensors: tensors.pop(MAP)),
+    "extra array": change_tensors(lambda tensors: tensors.update(extra=np.zeros(3))),
+    "array named by a path": change_tensors(
+        lambda tensors: tensors.update({"../../x": tensors.pop(MAP)})
+    ),
+    "swapped arrays": change_tensors(
+        lambda tensors: tensors.update({MAP: tensors[OFFSET], OFFSET: tensors[MAP]})
+    ),
+    "other dtype": change_tensors(
+        lambda tensors: tensors.update({MAP: tensors[MAP].astype(np.float32)})
+    ),
+    "other dtype in both": rebuilt(MAP, np.zeros((2, 5), np.float32)),
+    "transposed": rebuilt(MAP, np.zeros((5, 2))),
+    "too narrow": rebuilt(MAP, np.zeros((2, 4))),
+    "too wide": rebuilt(MAP, np.zeros((2, 6))),
+    "three axes": rebuilt(MAP, np.zeros((2, 5, 1))),
+    "offset that broadcasts": rebuilt(OFFSET, np.zeros((1, 2))),
+    "offset of one": rebuilt(OFFSET, np.zeros(1)),
+    "no rows": rebuilt(MAP, np.zeros((0, 5))),
+    "NaN in the map": rebuilt(MAP, np.full((2, 5), np.nan)),
+    "infinite offset": rebuilt(OFFSET, np.array([np.inf, 0.0])),
+    "NaN in the head": rebuilt("state.head_.coef", np.full((3, 2), np.nan)),
+    "head of another width": rebuilt("state.head_.coef", np.zeros((3, 5))),
+    "head with fewer rows": rebuilt("state.head_.coef", np.zeros((2, 2))),
+    "moments of another width": rebuilt("state.moments_.mean", np.zeros(4)),
+    "NaN in the moments": rebuilt("state.moments_.scatter", np.full((5, 5), np.nan)),
+    "no rows seen": rebuilt("state.moments_.count", np.array(0.0)),
+    "other class": change_config("class", value="LogitPreservingWhitening"),
+    "class from elsewhere": change_config("class", value="os.system"),
+    "base class": change_config("class", value="BaseAdapter"),
+    "no class": change_config("class", value=["Whitening"]),
+    "unknown key": change_config("pickle", value="x"),
+    "path for the arrays": change_config("file", value="../../etc/passwd"),
+    "unknown parameter": change_config("parameters", "lam", value=1.0),
+    "bad parameter": change_config("parameters", "shrinkage", value=2.0),
+    "bad choice": change_config("parameters", "method", value="ica"),
+    "method overridden": change_config("state", "transform", value=1),
+    "private attribute": change_config("state", "_n_features_out", value=1),
+    "dunder": change_config("state", "__class__", value="x"),
+    "wrong width": change_config("state", "n_features_in_", value=4),
+    "vast width": change_config("state", "n_features_in_", value=10**15),
+    "width that is no number": change_config("state", "n_features_in_", value=True),
+    "map of another kind": change_config("state", "map_", value=[1, 2]),
+    "head of another kind": change_config("state", "head_", value="logistic"),
+    "names of features": change_config(
+        "state",
+        "feature_names_in_",
+        value={"type": "strings", "dtype": "object", "shape": [2], "values": ["a", "b"]},
+    ),
+    "repeated label": change_config("state", "head_", "classes", "values", value=["a", "a", "b"]),
+    "base model that is no name": change_config("base_model", value=3),
+    "future format": change_config("format_version", value=True),
+}
+
+
+@pytest.mark.parametrize("change", ONE_BY_ONE.values(), ids=ONE_BY_ONE)
+def test_what_is_not_an_adapter_is_refused(change, sources, tmp_path):
+    adapter, files, tensors = sources[0]
+    intact = load(write(tmp_path / "intact", signed(json.loads(files[CONFIG]), tensors)))
+    assert same(vars(intact), vars(adapter))
+    config, tensors = change(json.loads(files[CONFIG]), tensors)
+    assert load(write(tmp_path / "changed", signed(config, tensors))) is None
+
+
+def test_files_that_are_not_files(sources, tmp_path):
+    _, files, _ = sources[0]
+    for name in (CONFIG, TENSORS):
+        for kind in ("missing", "folder", "link", "pipe"):
+            folder = write(tmp_path / f"{name}-{kind}", files)
+            (folder / name).unlink()
+            if kind == "folder":
+                (folder / name).mkdir()
+            elif kind == "link":
+                (tmp_path / f"real-{name}").write_bytes(files[name])
+                (folder / name).symlink_to(tmp_path / f"real-{name}")
+            elif kind == "pipe":
+                os.mkfifo(folder / name)
+            assert load(folder) is None, (name, kind)
+
+
+def test_files_of_another_adapter(sources, tmp_path):
+    (_, first, _), (_, second, _) = sources[:2]
+    assert load(write(tmp_path / "a", first | {TENSORS: second[TENSORS]})) is None
+    assert load(write(tmp_path / "b", {CONFIG: first[TENSORS], TENSORS: first[CONFIG]})) is None
+    same_class = save_adapter(Whitening("pca", n_components=2).fit(X + 1), tmp_path / "c")
+    changed = first | {TENSORS: (same_class / TENSORS).read_bytes()}
+    assert load(write(tmp_path / "d", changed)) is None
+
+
+def test_vast_files_are_not_read(sources, tmp_path):
+    _, files, _ = sources[0]
+    for name in (CONFIG, TENSORS):
+        folder = write(tmp_path / name, files)
+        with (folder / name).open("r+b") as file:
+            file.truncate(2**40)  # a sparse terabyte
+        assert load(folder) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 10**5, '{"a":' * 10**5, "1" * 10**5, "null", "NaN", "", '"\\ud800"', "\xff"]
+)
+def test_odd_json(text, sources, tmp_path):
+    _, files, _ = sources[0]
+    assert load(write(tmp_path / "a", files | {CONFIG: text.encode("latin-1")})) is None

@@ -1,0 +1,466 @@
+"""A merged checkpoint gives the logits of encoder, adapter and head, without isoadapt."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from isoadapt import (
+    AdaptedEncoder,
+    IsotropyLayer,
+    LinearHead,
+    LogitPreservingWhitening,
+    Whitening,
+    load_checkpoint,
+)
+from isoadapt.adapters._maps import Affine, compose
+from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
+from tests.tiny_models import ARCHITECTURES, WORDS, make_model, make_tokenizer, save_model
+
+rng = np.random.default_rng(0)
+TEXTS = [" ".join(rng.choice(WORDS, size=n)) for n in rng.integers(2, 12, 90)]
+LABELS = rng.integers(0, 3, 90)
+SERVE = """
+import sys, json
+sys.modules["isoadapt"] = None  # importing it fails
+import numpy as np, torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+torch.set_num_threads(1)
+for folder, texts, out in json.load(sys.stdin):
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    assert model.dtype == torch.float32
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with torch.inference_mode():
+        rows = [
+            model(**tokenizer([text], return_tensors="pt", truncation=True)).logits[0].numpy()
+            for text in texts
+        ]
+    np.save(out, np.stack(rows))
+"""
+
+
+def serve(tmp_path, jobs):
+    """Logits of plain transformers for each folder and its texts, in one process."""
+    outs = [str(tmp_path / f"logits-{i}.npy") for i in range(len(jobs))]
+    request = [(str(folder), texts, out) for (folder, texts), out in zip(jobs, outs, strict=True)]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", SERVE],
+        input=json.dumps(request),
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [np.load(out) for out in outs]
+
+
+def relative_difference(logits, expected):
+    return np.abs(logits - expected).max() / np.abs(expected).max()
+
+
+def one_by_one(encoder, texts):
+    """Embeddings of texts each alone, as plain transformers gets them here: no padding."""
+    return np.concatenate([encoder.transform([text]) for text in texts]).astype(np.float64)
+
+
+def expected_logits(adapter, encoder, texts):
+    return adapter.head_.outputs(adapter.transform(one_by_one(encoder, texts)))
+
+
+def merged_logits(folder, texts):
+    """Logits of plain transformers, in this process."""
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    assert model.dtype == torch.float32
+    with torch.inference_mode():
+        tokens = [make_tokenizer()([text], return_tensors="pt") for text in texts]
+        return np.stack([model(**batch).logits[0].numpy() for batch in tokens])
+
+
+def folder_bytes(folder):
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def embedded(checkpoint):
+    """Encoder and head of a tiny BERT, and rows to fit to."""
+    encoder, head = load_checkpoint(checkpoint)
+    return encoder, head, blurred(encoder)
+
+
+def blurred(encoder):
+    """Embeddings with noise: a random model leaves some directions all but empty.
+
+    Whitening would amplify the rounding of single precision in them.
+    """
+    X = encoder.transform(TEXTS)
+    return X + rng.normal(size=X.shape).astype(np.float32)
+
+
+class Served:
+    """Merged checkpoints with the logits that are expected of them."""
+
+    def __init__(self, folder):
+        self.folder, self.jobs, self.expected = folder, [], {}
+
+    def merge(self, name, adapter, model, encoder, texts):
+        self.jobs.append((merge_into_checkpoint(adapter, model, self.folder / name), texts))
+        self.expected[name] = expected_logits(adapter, encoder, texts)
+
+    def check(self):
+        logits = serve(self.folder, self.jobs)
+        found = map(relative_difference, logits, self.expected.values())
+        differences = dict(zip(self.expected, found, strict=True))
+        assert max(differences.values()) < 1e-5, differences
+
+
+def test_every_architecture_serves_what_the_pipeline_gives(tmp_path):
+    served = Served(tmp_path)
+    for architecture in ARCHITECTURES:
+        model = save_model(tmp_path / architecture, architecture)
+        encoder, head = load_checkpoint(model)
+        X = blurred(encoder)
+        for name, adapter in make_adapters(head).items():
+            if architecture != "gpt2" or name == "kept":  # its head has no bias
+                adapter.fit(X, LABELS)
+                served.merge(f"{architecture}-{name}", adapter, model, encoder, TEXTS[:8])
+    served.check()
+
+
+def test_a_real_model_serves_what_the_pipeline_gives(tmp_path, shared):
+    served, model = Served(tmp_path), shared / "models/cola-minilm"
+    stored = np.load(shared / "embeddings/cola.npz")
+    encoder, head = load_checkpoint(model)
+    lines = (shared / "data/cola/dev.tsv").read_text("utf-8").splitlines()[1:13]
+    for name, adapter in make_adapters(head).items():
+        adapter.fit(stored["E_train"][:1000], stored["y_train"][:1000])
+        served.merge(name, adapter, model, encoder, [line.split("\t")[0] for line in lines])
+    served.check()
+
+
+def make_adapters(head):
+    """One that keeps the logits, one that trains the head along, one that fits it anew."""
+    return {
+        "kept": LogitPreservingWhitening(head),
+        "joint": IsotropyLayer(head, head_training="joint", max_epochs=2, random_state=0),
+        "refit": Whitening(head=head, shrinkage=1e-3),
+    }
+
+
+class TestLabels:
+    """Rows of the merged head are in the checkpoint's order, whatever the adapter's is."""
+
+    @pytest.fixture
+    def named(self, tmp_path):
+        """A checkpoint whose labels are names, not in alphabetical order."""
+        model = make_model()
+        model.config.id2label = {0: "good", 1: "bad", 2: "fair"}
+        model.config.label2id = {"good": 0, "bad": 1, "fair": 2}
+        model.config.isoadapt_label_names = True
+        model.save_pretrained(tmp_path / "named")
+        make_tokenizer().save_pretrained(tmp_path / "named")
+        return tmp_path / "named"
+
+    def check(self, adapter, folder, encoder, out):
+        merge_into_checkpoint(adapter, folder, out)
+        logits = merged_logits(out, TEXTS[:9])
+        config = json.loads((out / "config.json").read_text())
+        assert config["id2label"] == {"0": "good", "1": "bad", "2": "fair"}
+        labels = [config["id2label"][str(row)] for row in logits.argmax(axis=1)]
+        assert labels == adapter.predict(one_by_one(encoder, TEXTS[:9])).tolist()
+        order = [adapter.classes_.tolist().index(name) for name in ("good", "bad", "fair")]
+        expected = expected_logits(adapter, encoder, TEXTS[:9])[:, order]
+        np.testing.assert_allclose(logits, expected, atol=1e-5 * np.abs(expected).max())
+        assert np.ptp(expected, axis=1).min() > 0.01  # rows in another order would show
+
+    def test_a_probe_with_names(self, named, tmp_path):
+        encoder, head = load_checkpoint(named)
+        assert head.classes_.tolist() == ["good", "bad", "fair"]
+        adapter = Whitening(head="logistic", shrinkage=0.1)
+        adapter.fit(blurred(encoder), np.array(["good", "bad", "fair"])[LABELS])
+        assert adapter.classes_.tolist() == ["bad", "fair", "good"]
+        self.check(adapter, named, encoder, tmp_path / "out")
+        again = load_checkpoint(tmp_path / "out")[1]
+        assert again.classes_.tolist() == ["good", "bad", "fair"]
+
+    def test_names_of_a_checkpoint_that_counts_its_labels(self, named, tmp_path):
+        config = json.loads((named / "config.json").read_text())
+        del config["isoadapt_label_names"]
+        (named / "config.json").write_text(json.dumps(config))
+        encoder, head = load_checkpoint(named)
+        assert head.classes_.tolist() == [0, 1, 2]
+        rows = [2, 0, 1]
+        names = LinearHead(head.coef_[rows], head.intercept_[rows], ["fair", "good", "bad"])
+        adapter = LogitPreservingWhitening(names).fit(encoder.transform(TEXTS))
+        self.check(adapter, named, encoder, tmp_path / "out")
+
+    def test_permuted_numbers(self, checkpoint, embedded, tmp_path):
+        _, head, X = embedded
+        permuted = LinearHead(head.coef_[[2, 0, 1]], head.intercept_[[2, 0, 1]], [2, 0, 1])
+        adapter = LogitPreservingWhitening(permuted).fit(X)
+        merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
+        own = merged_logits(checkpoint, TEXTS[:9])
+        np.testing.assert_allclose(merged_logits(tmp_path / "out", TEXTS[:9]), own, atol=1e-4)
+
+    @pytest.mark.parametrize("classes", [[0, 1], ["a", "b", "c"], [1, 2, 3], [0, 1, 2, 3]])
+    def test_other_classes_are_refused(self, classes, checkpoint, embedded, tmp_path):
+        X = embedded[2]
+        adapter = Whitening(head="logistic").fit(X, np.array(classes)[LABELS % len(classes)])
+        adapter = adapter if len(classes) != 4 else self.with_four(X)
+        with pytest.raises(
+            ValueError, match=r"head knows the classes .*the checkpoint \[0, 1, 2\]"
+        ):
+            merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+    def with_four(self, X):
+        head = LinearHead(np.eye(4, X.shape[1]), np.zeros(4), [0, 1, 2, 3])
+        return LogitPreservingWhitening(head).fit(X)
+
+    def test_a_regressor_is_no_classifier(self, checkpoint, embedded, tmp_path):
+        adapter = Whitening(head="ridge").fit(embedded[2], LABELS.astype(float))
+        with pytest.raises(ValueError, match="both must be classifiers"):
+            merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
+
+    def test_regression(self, tmp_path):
+        folder = save_model(tmp_path / "model", num_labels=1)
+        encoder, _ = load_checkpoint(folder)
+        X = encoder.transform(TEXTS)
+        adapter = Whitening(head="ridge").fit(X, X[:, 0] + LABELS)
+        merge_into_checkpoint(adapter, folder, tmp_path / "out")
+        logits = merged_logits(tmp_path / "out", TEXTS[:9])
+        assert relative_difference(logits, expected_logits(adapter, encoder, TEXTS[:9])) < 1e-5
+
+
+class TestComposition:
+    """Affine adapters in a row are one affine map, forth and back."""
+
+    def fit(self, head, X):
+        first = Whitening("pca", n_components=12, shrinkage=0.1).fit(X)
+        second = Whitening(shrinkage=0.2, strength=0.5, head="logistic")
+        return first, second.fit(first.transform(X.astype(np.float64)), LABELS)
+
+    def test_composition_is_the_sequence(self, embedded):
+        _, head, X = embedded
+        first, second = self.fit(head, X)
+        rows = X.astype(np.float64)
+        whole = compose([first.to_affine(), second.to_affine()])
+        expected = second.transform(first.transform(rows))
+        assert whole.matrix.dtype == whole.offset.dtype == np.float64
+        assert whole.matrix.shape == (12, 16)
+        np.testing.assert_allclose(whole(rows), expected, rtol=0, atol=1e-12)
+
+    def test_inverse_of_the_composition_is_the_sequence_of_inverses(self, embedded):
+        rows = embedded[2].astype(np.float64)
+        first = Whitening(shrinkage=0.1).fit(rows)
+        second = Whitening("pca", strength=0.5).fit(first.transform(rows))
+        whole = compose([first.to_affine(), second.to_affine()])
+        adapted = second.transform(first.transform(rows))
+        back = first.inverse_transform(second.inverse_transform(adapted))
+        np.testing.assert_allclose(whole.inverted()(adapted), back, rtol=0, atol=1e-11)
+        np.testing.assert_allclose(whole.inverted()(adapted), rows, rtol=0, atol=1e-11)
+
+    def test_one_map_is_itself_and_order_counts(self):
+        scale, shift = Affine(2 * np.eye(2), np.zeros(2)), Affine(np.eye(2), np.ones(2))
+        assert compose([scale]) is scale
+        np.testing.assert_array_equal(compose([scale, shift])(np.ones((1, 2))), [[3, 3]])
+        np.testing.assert_array_equal(compose([shift, scale])(np.ones((1, 2))), [[4, 4]])
+
+    def test_maps_in_the_wrong_order_are_refused(self):
+        narrow = Affine(np.ones((2, 3)), np.zeros(2))
+        with pytest.raises(ValueError, match="takes 3 features, but the one before it gives out 2"):
+            compose([narrow, narrow])
+
+    def test_pipelines_merge(self, checkpoint, embedded, tmp_path):
+        encoder, head, X = embedded
+        first, second = self.fit(head, X)
+        classifier = LogisticRegression().fit(second.transform(first.transform(X)), LABELS)
+        own_head = LogitPreservingWhitening(head).fit(X)
+        rows = one_by_one(encoder, TEXTS[:9])
+        expected = {
+            "two": (
+                make_pipeline(first, "passthrough", second),
+                second.head_.outputs(second.transform(first.transform(rows))),
+            ),
+            "with-encoder": (make_pipeline(encoder, own_head), head.outputs(rows)),
+            "nested": (
+                make_pipeline(encoder, make_pipeline(first), second),
+                second.head_.outputs(second.transform(first.transform(rows))),
+            ),
+            "classifier": (
+                make_pipeline(first, second, classifier),
+                classifier.decision_function(second.transform(first.transform(rows))),
+            ),
+            "linear-head": (make_pipeline(own_head, head), head.outputs(rows)),
+        }
+        for name, (pipeline, logits) in expected.items():
+            out = merge_into_checkpoint(pipeline, checkpoint, tmp_path / name)
+            got = merged_logits(out, TEXTS[:9])
+            assert relative_difference(got, logits) < 1e-5, name
+
+    def test_an_adapted_encoder_merges_as_its_adapter(self, checkpoint, tmp_path):
+        model = AdaptedEncoder(str(checkpoint), IsotropyLayer(solver="exact")).fit(TEXTS, LABELS)
+        outs = [
+            merge_into_checkpoint(each, checkpoint, tmp_path / str(i))
+            for i, each in enumerate([model, model.pipeline_, model.pipeline_["adapter"]])
+        ]
+        assert folder_bytes(outs[0]) == folder_bytes(outs[1]) == folder_bytes(outs[2])
+        assert folder_bytes(outs[0]) != folder_bytes(checkpoint)
+
+    def test_a_loaded_adapter_merges_alike(self, checkpoint, embedded, tmp_path):
+        adapter = Whitening(head="logistic").fit(embedded[2], LABELS)
+        loaded = load_adapter(save_adapter(adapter, tmp_path / "adapter"))
+        outs = [
+            merge_into_checkpoint(each, checkpoint, tmp_path / str(i))
+            for i, each in enumerate([adapter, loaded])
+        ]
+        assert folder_bytes(outs[0]) == folder_bytes(outs[1])
+
+    def test_without_a_head_the_checkpoints_own_reads(self, checkpoint, embedded, tmp_path):
+        encoder, head, X = embedded
+        adapter = Whitening(shrinkage=0.1).fit(X)
+        out = merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
+        expected = head.outputs(adapter.transform(one_by_one(encoder, TEXTS[:9])))
+        assert relative_difference(merged_logits(out, TEXTS[:9]), expected) < 1e-5
+
+
+class TestCopy:
+    """Everything else of the checkpoint stays, and the checkpoint itself too."""
+
+    @pytest.fixture
+    def adapter(self, embedded):
+        return LogitPreservingWhitening(embedded[1]).fit(embedded[2])
+
+    def test_only_the_classifier_changes(self, checkpoint, embedded, tmp_path):
+        before = folder_bytes(checkpoint)
+        adapter = Whitening(head=embedded[1]).fit(embedded[2], LABELS)
+        out = merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
+        assert folder_bytes(checkpoint) == before
+        after = folder_bytes(out)
+        assert after.keys() == before.keys()
+        changed = {name for name in after if after[name] != before[name]}
+        assert changed == {"model.safetensors"}
+        old, new = (load_file(folder / "model.safetensors") for folder in (checkpoint, out))
+        assert {name for name in old if not old[name].equal(new[name])} == {
+            "classifier.weight",
+            "classifier.bias",
+        }
+        assert len({path.stat().st_mode for path in out.iterdir()}) == 1
+        own = load_checkpoint(checkpoint)[1]
+        np.testing.assert_array_equal(own.coef_, embedded[1].coef_)
+
+    def test_half_precision_becomes_single(self, tmp_path):
+        make_model().half().save_pretrained(tmp_path / "half")
+        make_tokenizer().save_pretrained(tmp_path / "half")
+        encoder, head = load_checkpoint(tmp_path / "half")
+        adapter = Whitening(head=head).fit(blurred(encoder), LABELS)
+        out = merge_into_checkpoint(adapter, tmp_path / "half", tmp_path / "out")
+        assert json.loads((out / "config.json").read_text())["dtype"] == "float32"
+        weights = load_file(out / "model.safetensors").values()
+        assert {weight.dtype for weight in weights} == {torch.float32}
+        expected = expected_logits(adapter, encoder, TEXTS[:9])
+        assert relative_difference(merged_logits(out, TEXTS[:9]), expected) < 1e-5
+
+    def test_shards_become_one_file(self, adapter, embedded, tmp_path):
+        make_model().save_pretrained(tmp_path / "shards", max_shard_size="10KB")
+        make_tokenizer().save_pretrained(tmp_path / "shards")
+        assert (tmp_path / "shards" / "model.safetensors.index.json").is_file()
+        out = merge_into_checkpoint(adapter, tmp_path / "shards", tmp_path / "out")
+        assert not (out / "model.safetensors.index.json").exists()
+        expected = expected_logits(adapter, embedded[0], TEXTS[:9])
+        assert relative_difference(merged_logits(out, TEXTS[:9]), expected) < 1e-5
+
+    def test_files_of_sentence_transformers_come_along(self, adapter, checkpoint, tmp_path):
+        source = tmp_path / "source"
+        shutil.copytree(checkpoint, source)
+        (source / "1_Pooling").mkdir()
+        kept = ["modules.json", "sentence_bert_config.json", "1_Pooling/config.json"]
+        left = ["optimizer.pt", "README.md", "onnx.model.bin", "trainer_state.json"]
+        for name in kept + left:
+            (source / name).write_text(f'["{name}"]')
+        out = merge_into_checkpoint(adapter, source, tmp_path / "out")
+        for name in kept:
+            assert (out / name).read_text() == f'["{name}"]'
+        assert not any((out / name).exists() for name in left)
+        merge_into_checkpoint(adapter, source, out, overwrite=True)
+        assert (out / "1_Pooling" / "config.json").is_file()
+
+
+class TestRefusals:
+    @pytest.fixture
+    def adapter(self, embedded):
+        return LogitPreservingWhitening(embedded[1]).fit(embedded[2])
+
+    def refuse(self, adapter, folder, out, error, message, **options):
+        before = folder_bytes(out) if out.exists() else None
+        with pytest.raises(error, match=message):
+            merge_into_checkpoint(adapter, folder, out, **options)
+        assert (folder_bytes(out) if out.exists() else None) == before
+
+    def test_what_is_not_affine(self, checkpoint, embedded, tmp_path):
+        adapter = IsotropyLayer(embedded[1], network="mlp", max_epochs=1)
+        adapter.fit(embedded[2], LABELS)
+        message = r"network='mlp'.* is no affine map.*AdaptedEncoder"
+        self.refuse(adapter, checkpoint, tmp_path / "out", ValueError, message)
+
+    def test_another_width(self, checkpoint, tmp_path):
+        adapter = Whitening().fit(rng.normal(size=(50, 7)))
+        message = r"n_features_in_=7.*head reads embeddings of width 16"
+        self.refuse(adapter, checkpoint, tmp_path / "out", ValueError, message)
+
+    def test_fewer_features_without_a_head(self, checkpoint, embedded, tmp_path):
+        adapter = Whitening("pca", n_components=3).fit(embedded[2])
+        message = "gives out 3 features, but the head reads 16"
+        self.refuse(adapter, checkpoint, tmp_path / "out", ValueError, message)
+
+    def test_a_bias_where_there_is_none(self, tmp_path):
+        folder = save_model(tmp_path / "model", "gpt2")
+        encoder, head = load_checkpoint(folder)
+        adapter = Whitening(head=head).fit(encoder.transform(TEXTS), LABELS)
+        message = r"GPT2ForSequenceClassification has no bias.*LogitPreservingWhitening"
+        self.refuse(adapter, folder, tmp_path / "out", ValueError, message)
+
+    def test_what_is_not_fitted(self, checkpoint, tmp_path):
+        for model in (Whitening(), make_pipeline(Whitening()), AdaptedEncoder(str(checkpoint))):
+            self.refuse(model, checkpoint, tmp_path / "out", NotFittedError, "not fitted")
+
+    @pytest.mark.parametrize(
+        ("model", "message"),
+        [
+            (StandardScaler(), r"StandardScaler\(\) is no adapter"),
+            (make_pipeline(StandardScaler(), Whitening()), r"StandardScaler.*is no adapter"),
+            (make_pipeline("passthrough"), "holds no adapter"),
+            (None, "None is no adapter"),
+        ],
+    )
+    def test_what_is_no_adapter(self, model, message, checkpoint, tmp_path):
+        self.refuse(model, checkpoint, tmp_path / "out", TypeError, message)
+
+    def test_folders(self, adapter, checkpoint, tmp_path):
+        out = tmp_path / "out"
+        self.refuse(adapter, tmp_path / "absent", out, FileNotFoundError, r"model_folder=.*absent")
+        self.refuse(adapter, tmp_path, out, FileNotFoundError, r"no folder with a config.json")
+        self.refuse(adapter, checkpoint, checkpoint, FileExistsError, "not empty")
+        message = "is model_folder, which is kept"
+        self.refuse(adapter, checkpoint, checkpoint, FileExistsError, message, overwrite=True)
+        merge_into_checkpoint(adapter, checkpoint, out)
+        self.refuse(adapter, checkpoint, out, FileExistsError, "overwrite=True")
+        (out / "thesis.tex").write_text("kept")
+        message = r"more than a checkpoint.*thesis.tex"
+        self.refuse(adapter, checkpoint, out, FileExistsError, message, overwrite=True)
+
+    def test_beyond_single_precision(self, checkpoint, embedded, tmp_path):
+        head = embedded[1]
+        huge = LinearHead(head.coef_ * 1e100, head.intercept_, head.classes_)
+        adapter = LogitPreservingWhitening(huge).fit(embedded[2])
+        self.refuse(adapter, checkpoint, tmp_path / "out", ValueError, "beyond float32")
