@@ -17,7 +17,7 @@ import torch
 
 from isoadapt._files import atomic_path, writable_folder
 
-PACKAGES = ("numpy", "torch", "scikit-learn", "skorch", "transformers", "isoadapt")
+PACKAGES = ("numpy", "torch", "scikit-learn", "skorch", "zuko", "transformers", "isoadapt")
 
 
 @dataclass(frozen=True)

@@ -347,6 +347,35 @@ class LinearHead(BaseEstimator):
             )
         return np.fromiter((rows[label] for label in labels), np.int64, len(labels))
 
+    def targets(self, y: ArrayLike) -> NDArray[Any]:
+        """Give labels or values the shape that a loss over the outputs takes.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Labels of a classifier, values of a regressor.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Row numbers of a classifier; values of a regressor, in columns.
+
+        Raises
+        ------
+        ValueError
+            If a label is unknown to the head, or the values have other columns than its outputs.
+        """
+        if self.classes_ is not None:
+            return self.encode(y)
+        values = np.asarray(y, dtype=np.float64)
+        values = values[:, None] if values.ndim == 1 else values
+        if values.shape[1] != len(self.coef_):
+            raise ValueError(
+                f"y has {values.shape[1]} column(s), but the head has {len(self.coef_)} "
+                "output(s): pass as many columns, or let a new head be fitted with head='ridge'"
+            )
+        return values
+
     def known_classes(self) -> NDArray[Any]:
         """Return the labels of a classifier.
 

@@ -18,10 +18,11 @@ from isoadapt.adapters._minibatch import (
     AdapterNet,
     Penalty,
     Rows,
-    Score,
     Selection,
     classification_loss,
+    make_score,
     regression_loss,
+    to_device,
     train,
 )
 from isoadapt.heads import LinearHead, fit_head
@@ -261,7 +262,7 @@ class FlowAdapter(BaseAdapter):
         rng = check_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
         device = resolve_device(self.device)
-        targets = None if head is None or y is None else _targets(head, y, device)
+        targets = None if head is None or y is None else to_device(head.targets(y), device)
         numbers = Rows(torch.arange(len(X), device=device), targets)
         order = torch.from_numpy(rng.permutation(len(X))).to(device)
         n_valid = self._count_valid(len(X))
@@ -269,11 +270,9 @@ class FlowAdapter(BaseAdapter):
         selection = None
         if self.validation_fraction:
             validating = order[:n_valid] if n_valid else order
-            score = (
-                None
-                if head is None or y is None
-                else _make_score(head, y[validating.cpu().numpy()])
-            )
+            score = None
+            if head is not None and y is not None:
+                score = make_score(head, y[validating.cpu().numpy()])
             selection = Selection(
                 numbers.take(validating), score, self._bits_weight(), self.patience, rng
             )
@@ -311,7 +310,7 @@ class FlowAdapter(BaseAdapter):
         if selection is not None:
             callbacks.append(("selection", selection))
         return AdapterNet(
-            cast(Any, module),
+            module,
             JointLoss(
                 self._bits_weight(),
                 None if self.alpha is None else self.balance,
@@ -349,26 +348,3 @@ class FlowAdapter(BaseAdapter):
             f"training diverged with lr={self.lr}: the flow is no longer finite; choose a smaller "
             "lr, or coupling='additive'"
         )
-
-
-def _targets(head: LinearHead, y: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Class numbers of shape (n,), or values of shape (n, n_outputs)."""
-    if head.classes_ is not None:
-        return torch.from_numpy(head.encode(y)).to(device)
-    values = np.asarray(y).reshape(len(y), -1)
-    if values.shape[1] != len(head.coef_):
-        raise ValueError(
-            f"y has {values.shape[1]} column(s), but the head has {len(head.coef_)} output(s): "
-            "pass as many columns, or let a new head be fitted with head='ridge'"
-        )
-    return torch.tensor(values, dtype=torch.float32, device=device)
-
-
-def _make_score(head: LinearHead, y: NDArray[Any]) -> Score:
-    """Score outputs of the head by accuracy or R²."""
-    n_outputs = len(head.coef_)
-    reader = LinearHead(np.eye(n_outputs), np.zeros(n_outputs), head.classes_)
-    if head.classes_ is None:
-        return lambda outputs, index: float(reader.score(outputs, y[index]))
-    targets = head.encode(y)
-    return lambda outputs, index: float(np.mean(outputs.argmax(1) == targets[index]))

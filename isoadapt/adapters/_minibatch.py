@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.metrics import check_scoring
 from skorch import NeuralNet
 from skorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from isoadapt.adapters._network import HeadedNetwork, LinearNetwork
+from isoadapt.adapters._network import LinearNetwork
+from isoadapt.heads import LinearHead
 
 Score = Callable[[NDArray[Any], NDArray[Any]], float]
 """(outputs of the head (m, C), row numbers (m,)) -> task score of those rows."""
@@ -114,8 +116,8 @@ class AdapterNet(NeuralNet):
 
     Parameters
     ----------
-    module : HeadedNetwork
-        What is trained.
+    module : Module
+        What is trained, such as HeadedNetwork: from points to adapted ones and the head's outputs.
     criterion : JointLoss
         Joins task loss and penalty.
     task_loss : callable
@@ -130,7 +132,7 @@ class AdapterNet(NeuralNet):
 
     def __init__(
         self,
-        module: HeadedNetwork,
+        module: nn.Module,
         criterion: nn.Module,
         task_loss: Callable[[Tensor, Tensor], Tensor],
         penalty: Penalty,
@@ -227,6 +229,51 @@ def regression_loss(outputs: Tensor, targets: Tensor) -> Tensor:
         Means over the rows and outputs.
     """
     return (outputs - targets).square().mean((-2, -1))
+
+
+def make_score(head: LinearHead, y: NDArray[Any], scoring: Any = None) -> Score:
+    """Score the outputs of a head by the task's metric.
+
+    Parameters
+    ----------
+    head : LinearHead
+        Whose outputs.
+    y : ndarray of shape (n,) or (n, n_outputs)
+        True labels or values.
+    scoring : str, callable or None, default=None
+        As in scikit-learn; None is accuracy or R².
+
+    Returns
+    -------
+    callable
+        See `Score`.
+    """
+    if scoring is None and head.classes_ is not None:
+        targets = head.encode(y)
+        return lambda outputs, index: float(np.mean(outputs.argmax(1) == targets[index]))
+    n_outputs = len(head.coef_)
+    reader = LinearHead(np.eye(n_outputs), np.zeros(n_outputs), head.classes_)
+    scorer = check_scoring(reader, scoring=scoring)
+    return lambda outputs, index: float(scorer(reader, outputs, y[index]))
+
+
+def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Turn an array into a tensor to train with.
+
+    Parameters
+    ----------
+    array : ndarray
+        Of floats, or of class numbers.
+    device : torch.device
+        Where to.
+
+    Returns
+    -------
+    Tensor
+        In float32, or int64.
+    """
+    dtype = torch.float32 if array.dtype.kind == "f" else torch.int64
+    return torch.as_tensor(array, dtype=dtype, device=device)
 
 
 @dataclass

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
-from sklearn.metrics import check_scoring, get_scorer_names
+from sklearn.metrics import get_scorer_names
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -24,10 +24,11 @@ from isoadapt.adapters._minibatch import (
     Alternation,
     Penalty,
     Rows,
-    Score,
     Selection,
     classification_loss,
+    make_score,
     regression_loss,
+    to_device,
     train,
 )
 from isoadapt.adapters._network import HeadedNetwork, LinearNetwork, MLPNetwork
@@ -171,7 +172,7 @@ class PenalisedAdapter(BaseAdapter):
         self._check_combination()
         head = self._resolve_head(rows, labels)
         moments = Moments().update(rows)
-        targets = None if head is None or labels is None else _targets(head, labels)
+        targets = None if head is None or labels is None else head.targets(labels)
         coordinates = self._make_coordinates(moments, head)
         return self._solve(Problem(rows, labels, targets, head, moments, coordinates))
 
@@ -194,14 +195,14 @@ class PenalisedAdapter(BaseAdapter):
         rng = check_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
         device = resolve_device(self.device)
-        targets = None if problem.targets is None else _tensor(problem.targets, device)
-        rows = Rows(_tensor(map_rows(into, X), device), targets)
+        targets = None if problem.targets is None else to_device(problem.targets, device)
+        rows = Rows(to_device(map_rows(into, X), device), targets)
         fitting, selection = rows, None
         if self.validation_fraction:
             train_index, valid_index = self._split(problem.targets, len(X), rng)
             score = None
             if head is not None and problem.y is not None:
-                score = self._make_score(head, problem.y[valid_index])
+                score = make_score(head, problem.y[valid_index], self.scoring)
             selection = Selection(
                 rows.take(torch.from_numpy(valid_index).to(device)),
                 score,
@@ -283,16 +284,6 @@ class PenalisedAdapter(BaseAdapter):
         )
         return np.sort(train_rows), np.sort(valid_rows)
 
-    def _make_score(self, head: LinearHead, y: NDArray[Any]) -> Score:
-        """Score the outputs of a head by the task's metric."""
-        if self.scoring is None and head.classes_ is not None:
-            targets = head.encode(y)
-            return lambda outputs, index: float(np.mean(outputs.argmax(1) == targets[index]))
-        n_outputs = len(head.coef_)
-        reader = LinearHead(np.eye(n_outputs), np.zeros(n_outputs), head.classes_)
-        scorer = check_scoring(reader, scoring=self.scoring)
-        return lambda outputs, index: float(scorer(reader, outputs, y[index]))
-
     def _take_over(
         self, module: HeadedNetwork, coordinates: Coordinates, head: LinearHead | None
     ) -> None:
@@ -349,27 +340,8 @@ _COMMON_PARAMETERS = """
 _HISTORY = {"epoch", "dur", "train_loss", "valid_score", "valid_cost"}
 
 
-def _targets(head: LinearHead, y: NDArray[Any]) -> NDArray[Any]:
-    """Class numbers of shape (n,), or values of shape (n, n_outputs)."""
-    if head.classes_ is not None:
-        return head.encode(y)
-    values = np.asarray(y, dtype=np.float64)
-    values = values[:, None] if values.ndim == 1 else values
-    if values.shape[1] != len(head.coef_):
-        raise ValueError(
-            f"y has {values.shape[1]} column(s), but the head has {len(head.coef_)} output(s): "
-            "pass as many columns, or let a new head be fitted with head='ridge'"
-        )
-    return values
-
-
 def _turned(head: LinearHead | None, turn: Floats) -> LinearHead | None:
     """The same head on embeddings that were multiplied by ``turn.T``."""
     if head is None:
         return None
     return LinearHead(head.coef_ @ turn, head.intercept_, head.classes_)
-
-
-def _tensor(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    dtype = torch.float32 if array.dtype.kind == "f" else torch.int64
-    return torch.as_tensor(array, dtype=dtype, device=device)
