@@ -12,14 +12,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import clone
 from torch import Tensor
 
 from benchmarks._data import bumpy_cloud, load_embeddings, narrow_cone, shared_folder, stored_tasks
 from benchmarks._harness import Result, Skipped, compare, versions
 from benchmarks._report import speed_text
 from benchmarks.bench_isoscore import isoscore_by_singular_values
-from isoadapt import IsotropyLayer
+from isoadapt import (
+    CosRegAdapter,
+    FlowAdapter,
+    IsotropyLayer,
+    IStarAdapter,
+    SpectrumControlAdapter,
+    TopologicalEntropyAdapter,
+)
 from isoadapt.encoders import TransformerEncoder
+from isoadapt.geometry import persistence_bars, persistent_entropy, select_bars
 from isoadapt.geometry._isoscore import isoscore_star
 from isoadapt.metrics import isoscore
 
@@ -71,6 +80,67 @@ def layer_on_cuda() -> Iterator[Result]:
         repeats=5,
         n=len(data.X_train),
         d=data.X_train.shape[1],
+    )
+
+
+def adapters_on_cuda() -> Iterator[Result]:
+    """Every other trained adapter, fitted on both devices to the same rows: like outputs."""
+    data = narrow_cone(2000, 96, seed=0)
+    whole = {"validation_fraction": None, "random_state": 0}  # no epoch is chosen by rounding
+    short = {**whole, "max_epochs": 3}
+    for adapter in (
+        IStarAdapter(data.head, **short),
+        IStarAdapter(data.head, network="mlp", **short),
+        CosRegAdapter(data.head, **short),
+        SpectrumControlAdapter(data.head, **short),
+        SpectrumControlAdapter(data.head, network="mlp", **short),
+        TopologicalEntropyAdapter(data.head, **short),
+        FlowAdapter(**short),
+        FlowAdapter(data.head, alpha=0.5, **short),
+    ):
+        on_cpu, on_cuda = (
+            clone(adapter)
+            .set_params(device=device)
+            .fit(data.X_train, data.y_train)
+            .transform(data.X_test)
+            for device in ("cpu", "cuda")
+        )
+        scale = np.abs(on_cpu).max()
+        _agree(" ".join(repr(adapter).split()), on_cpu / scale, on_cuda / scale, 0.02)
+    flow = FlowAdapter(**short)
+    yield compare(
+        "FlowAdapter, 3 epochs, CUDA against CPU",
+        _finished(lambda: clone(flow).set_params(device="cuda").fit(data.X_train)),
+        lambda: clone(flow).set_params(device="cpu").fit(data.X_train),
+        repeats=3,
+        n=len(data.X_train),
+        d=data.X_train.shape[1],
+    )
+
+
+def bars_on_cuda() -> Iterator[Result]:
+    """Bars and the gradient of their entropy stay on the device and equal the CPU's."""
+    cloud = bumpy_cloud(1000, D, seed=0)
+
+    def entropy(X: Tensor, cov: None = None, zeta: float = 0.0) -> Tensor:
+        return persistent_entropy(select_bars(persistence_bars(X)))
+
+    bars = persistence_bars(cloud.cuda())
+    if not bars.is_cuda:
+        raise ValueError("bars of points on CUDA came back on the CPU")
+    _agree("persistence_bars", persistence_bars(cloud), bars.cpu(), 1e-3)
+    on_cpu, cpu_gradient = _value_and_gradient(entropy, cloud)
+    on_cuda, cuda_gradient = _value_and_gradient(entropy, cloud.cuda())
+    _agree("entropy of the selected bars", on_cpu, on_cuda, 1e-4)
+    scale = float(cpu_gradient.abs().max())
+    _agree("its gradient", cpu_gradient / scale, cuda_gradient.cpu() / scale, 1e-2)
+    yield compare(
+        "entropy of bars, forward + backward, CUDA against CPU",
+        _finished(lambda: _value_and_gradient(entropy, cloud.cuda())),
+        lambda: _value_and_gradient(entropy, cloud),
+        repeats=5,
+        n=len(cloud),
+        d=D,
     )
 
 
@@ -150,7 +220,8 @@ def main() -> int:
         print("no CUDA device here: nothing to measure")
         return 0
     print(" · ".join(f"{name} {value}" for name, value in versions().items()))
-    results = [*isoscore_on_cuda(), *layer_on_cuda(), *encoder_on_cuda()]
+    parts = (isoscore_on_cuda, layer_on_cuda, adapters_on_cuda, bars_on_cuda, encoder_on_cuda)
+    results = [result for part in parts for result in part()]
     print(speed_text(results))
     return 0
 

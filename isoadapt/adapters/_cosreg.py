@@ -21,26 +21,8 @@ class CosRegAdapter(PenalisedAdapter):
 
     Parameters
     ----------
-    head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default="logistic"
-        What reads the embeddings. A name fits it to the embeddings first; None leaves the
-        penalty alone. Wrap a fitted estimator in ``sklearn.frozen.FrozenEstimator``, so that it
-        survives ``clone``.
     lam : float, default=1.0
         Weight λ of the penalty: above zero it lowers cosines, 0 is the control.
-
-    Attributes
-    ----------
-    map_ : Affine or ResidualMLP
-        The fitted map.
-    head_ : LinearHead or None
-        The head.
-    history_ : list of dict
-        One entry for each epoch: "epoch", "train_loss", "valid_score" (the task's metric),
-        "valid_cost" (the weighted penalty on the validation rows) and "dur" (seconds).
-    n_iter_ : int
-        Epochs run.
-    best_epoch_ : int
-        Epoch kept, from 1.
 
     References
     ----------

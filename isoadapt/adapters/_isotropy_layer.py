@@ -22,10 +22,6 @@ class IsotropyLayer(IsoScoreAdapter):
 
     Parameters
     ----------
-    head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default="logistic"
-        What reads the embeddings. A name fits it to the embeddings first; None leaves the
-        penalty alone. Wrap a fitted estimator in ``sklearn.frozen.FrozenEstimator``, so that it
-        survives ``clone``.
     alpha : float, default=0.5
         Share of the task in the loss, in (0, 1]; 1 is the control without a penalty.
     bias_corrected : bool, default=True
@@ -36,21 +32,6 @@ class IsotropyLayer(IsoScoreAdapter):
         uses all rows, no validation split, and no balance; `alpha` hardly matters there.
     ridge : float, default=1e-2
         With "exact", weight of the mean squared change of what the head sees.
-
-    Attributes
-    ----------
-    map_ : Affine or ResidualMLP
-        The fitted map.
-    head_ : LinearHead or None
-        The head.
-    history_ : list of dict
-        One entry for each epoch: "epoch", "train_loss", "valid_score" (the task's metric),
-        "valid_cost" (the weighted penalty on the validation rows) and "dur" (seconds). With
-        "exact" one for each iteration: "iteration" and "loss".
-    n_iter_ : int
-        Epochs or iterations run.
-    best_epoch_ : int
-        Epoch kept, from 1; with "minibatch" only.
 
     Notes
     -----

@@ -27,10 +27,6 @@ class IStarAdapter(IsoScoreAdapter):
 
     Parameters
     ----------
-    head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default="logistic"
-        What reads the embeddings. A name fits it to the embeddings first; None leaves the
-        penalty alone. Wrap a fitted estimator in ``sklearn.frozen.FrozenEstimator``, so that it
-        survives ``clone``.
     lam : float, default=1.0
         Weight λ of the penalty: above zero it raises isotropy, below zero it lowers it (where
         the paper finds its best scores), 0 is the control without a penalty.
@@ -50,20 +46,6 @@ class IStarAdapter(IsoScoreAdapter):
         and zeta=0, since neither its size nor Σ_S matters there.
     ridge : float, default=1e-2
         With "exact", weight of the mean squared change of what the head sees.
-
-    Attributes
-    ----------
-    map_ : Affine or ResidualMLP
-        The fitted map.
-    head_ : LinearHead or None
-        The head.
-    history_ : list of dict
-        One entry for each epoch: "epoch", "train_loss", "valid_score" (the task's metric),
-        "valid_cost" (the weighted penalty on the validation rows) and "dur" (seconds).
-    n_iter_ : int
-        Epochs run.
-    best_epoch_ : int
-        Epoch kept, from 1.
 
     References
     ----------

@@ -71,20 +71,7 @@ class PenalisedAdapter(BaseAdapter):
     """Base class of adapters that are trained with a penalty.
 
     A subclass is a dataclass of its own parameters, with ``_make_penalty`` and
-    ``_penalty_weight``; the parameters below are added to its docstring.
-
-    Attributes
-    ----------
-    map_ : Affine or ResidualMLP
-        The fitted map.
-    head_ : LinearHead or None
-        The head that reads its outputs, trained along unless it is frozen.
-    history_ : list of dict
-        One entry for each epoch.
-    n_iter_ : int
-        Epochs run.
-    best_epoch_ : int
-        Epoch whose weights were kept, from 1.
+    ``_penalty_weight``; the parameters and attributes that all have are added to its docstring.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -130,9 +117,7 @@ class PenalisedAdapter(BaseAdapter):
                 name: repr(getattr(cls, name)).replace("'", '"')
                 for name in PenalisedAdapter.__dataclass_fields__
             }
-            common = inspect.cleandoc(_COMMON_PARAMETERS).format_map(defaults)
-            own, heading, rest = inspect.cleandoc(cls.__doc__).partition("\n\nAttributes\n")
-            cls.__doc__ = f"{own}\n{common}{heading}{rest}"
+            cls.__doc__ = _completed(inspect.cleandoc(cls.__doc__), defaults)
 
     def _maps_affinely(self) -> bool:
         return self.network == "linear"
@@ -301,6 +286,25 @@ class PenalisedAdapter(BaseAdapter):
         )
 
 
+def _completed(doc: str, defaults: dict[str, str]) -> str:
+    """Add what all have in common to the docstring of a class."""
+    title = "Parameters\n----------"
+    intro, _, rest = doc.partition(f"{title}\n")
+    own, _, notes = rest.partition("\n\n")
+    head, common, attributes = map(
+        inspect.cleandoc, (_HEAD_PARAMETER, _COMMON_PARAMETERS, _ATTRIBUTES)
+    )
+    parameters = [title, head, own, common.format_map(defaults)]
+    sections = [intro.rstrip(), "\n".join(filter(None, parameters)), attributes, notes]
+    return "\n\n".join(filter(None, sections))
+
+
+_HEAD_PARAMETER = """
+    head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default="logistic"
+        What reads the embeddings. A name fits it to the embeddings first; None leaves the
+        penalty alone. Wrap a fitted estimator in ``sklearn.frozen.FrozenEstimator``, so that it
+        survives ``clone``."""
+
 _COMMON_PARAMETERS = """
     balance : {{"ema", "cumulative"}} or None, default={balance}
         How task loss and penalty are balanced, see :class:`~isoadapt.losses.JointLoss`; None
@@ -336,6 +340,22 @@ _COMMON_PARAMETERS = """
         Seeds split, shuffling, bootstrap and the start of a hidden layer.
     verbose : int, default={verbose}
         Above 0, a progress bar is shown on a terminal."""
+
+_ATTRIBUTES = """
+    Attributes
+    ----------
+    map_ : Affine or ResidualMLP
+        The fitted map.
+    head_ : LinearHead or None
+        The head that reads its outputs, trained along unless it is frozen.
+    history_ : list of dict
+        One entry for each epoch: "epoch", "train_loss", "valid_score" (the task's metric),
+        "valid_cost" (the weighted penalty on the validation rows) and "dur" (seconds). Where
+        there is an exact solver, it leaves "iteration" and "loss" for each iteration.
+    n_iter_ : int
+        Epochs or iterations run.
+    best_epoch_ : int
+        Epoch whose weights were kept, from 1; not with an exact solver."""
 
 _HISTORY = {"epoch", "dur", "train_loss", "valid_score", "valid_cost"}
 

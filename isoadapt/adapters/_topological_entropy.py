@@ -23,28 +23,10 @@ class TopologicalEntropyAdapter(PenalisedAdapter):
 
     Parameters
     ----------
-    head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default="logistic"
-        What reads the embeddings. A name fits it to the embeddings first; None leaves the
-        penalty alone. Wrap a fitted estimator in ``sklearn.frozen.FrozenEstimator``, so that it
-        survives ``clone``.
     bars : {"selected", "all"}, default="selected"
         Take the significant bars of each class, or all of them.
     lam : float, default=1.0
         Weight λ of the entropy: above zero it is raised, 0 is the control.
-
-    Attributes
-    ----------
-    map_ : Affine or ResidualMLP
-        The fitted map.
-    head_ : LinearHead or None
-        The head.
-    history_ : list of dict
-        One entry for each epoch: "epoch", "train_loss", "valid_score" (the task's metric),
-        "valid_cost" (the weighted penalty on the validation rows) and "dur" (seconds).
-    n_iter_ : int
-        Epochs run.
-    best_epoch_ : int
-        Epoch kept, from 1.
 
     References
     ----------
