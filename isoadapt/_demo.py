@@ -19,9 +19,17 @@ from sklearn.metrics import (
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import (
+    AllButTheTop,
+    ClusterIsotropy,
+    CosRegAdapter,
+    FlowAdapter,
+    IsoBN,
     IsotropyLayer,
+    IStarAdapter,
     LinearHead,
     LogitPreservingWhitening,
+    SpectrumControlAdapter,
+    TopologicalEntropyAdapter,
     TransformerEncoder,
     Whitening,
 )
@@ -98,7 +106,15 @@ def _candidates(head: LinearHead) -> Iterator[tuple[str, Callable[[Split], Any]]
         CONTROL: IsotropyLayer(head, alpha=1.0, random_state=0),
         LAYER: IsotropyLayer(head, random_state=0),
         "IsotropyLayer, exact": IsotropyLayer(head, solver="exact"),
+        "IStarAdapter": IStarAdapter(head, random_state=0),
+        "CosRegAdapter": CosRegAdapter(head, random_state=0),
+        "SpectrumControlAdapter": SpectrumControlAdapter(head, random_state=0),
+        "TopologicalEntropyAdapter": TopologicalEntropyAdapter(head, random_state=0),
+        "FlowAdapter + refit head": FlowAdapter(head, random_state=0),
+        "IsoBN + refit head": IsoBN(head=head),
         "Whitening + refit head": Whitening(head=head),
+        "AllButTheTop + refit head": AllButTheTop(head=head),
+        "ClusterIsotropy + refit head": ClusterIsotropy(head=head, random_state=0),
         "LogitPreservingWhitening": LogitPreservingWhitening(head),
     }
     yield BASE, lambda train: head
@@ -234,9 +250,11 @@ def save_spectra(rows: list[Row], path: Path) -> None:
     path : Path
         The PNG to write.
     """
-    figure_module = import_optional("matplotlib.figure", feature="The picture", extra="plot")
-    figure = figure_module.Figure(figsize=(7.5, 4.5), layout="constrained")
+    matplotlib = import_optional("matplotlib", feature="The picture", extra="plot")
+    figures = import_optional("matplotlib.figure", feature="The picture", extra="plot")
+    figure = figures.Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
+    axes.set_prop_cycle(color=matplotlib.color_sequences["tab20"])
     for row in rows:
         if row.name == "head refit only":  # the embeddings are those of the base
             continue
@@ -253,7 +271,7 @@ def save_spectra(rows: list[Row], path: Path) -> None:
         ylim=(1e-8, 1.5),
     )
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figure.legend(fontsize=8, loc="outside right upper")
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)
 
