@@ -196,6 +196,12 @@ class TestOutputs:
         assert np.isfinite(flow.score_samples(fresh)).all()
         np.testing.assert_allclose(flow.inverse_transform(flow.transform(X)), X, atol=1e-9)
 
+    def test_many_rows(self):
+        X = correlated(100_000, 5).astype(np.float32)
+        Z = FlowAdapter(n_blocks=2, max_epochs=1, batch_size=1024, random_state=0).fit_transform(X)
+        np.testing.assert_allclose(Z.mean(axis=0), 0, atol=1e-3)
+        np.testing.assert_allclose(Z.var(axis=0), 1, atol=1e-3)
+
     def test_duplicates_and_degenerate_directions(self):
         rng = np.random.default_rng(0)
         X = np.repeat(rng.normal(size=(20, 3)), 10, axis=0) @ rng.normal(size=(3, 12))
