@@ -92,7 +92,7 @@ def fit(
     if y is None and adapter._needs_y():
         raise ValueError(
             f"{type(adapter).__name__} needs labels, and {source.path} has none: name their column "
-            "with --label, or their file with --labels, or fit without a head by --set head=None"
+            f"with --label, or their file with --labels{_without_head(adapter)}"
         )
     say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
     with _notes(say):
@@ -106,10 +106,16 @@ def fit(
             out,
             base_model=_absolute(source.model),
             data=_description(source, len(X)),
-            metrics=metrics,
+            metrics={f"{name}, on the rows it was fitted to": metrics[name] for name in metrics},
             overwrite=overwrite,
         )
     return f"{_table(metrics)}\n{_ROWS}\n\nAdapter: {out}"
+
+
+def _without_head(adapter: BaseAdapter) -> str:
+    """The way to do without labels, where there is one."""
+    headless = None in adapter._parameter_constraints["head"]
+    return ", or fit without a head by --set head=None" if headless else ""
 
 
 def transform(folder: Path, source: Source, out: Path, say: Say) -> str:
@@ -169,9 +175,13 @@ def merge(folder: Path, model: Path, out: Path, overwrite: bool) -> str:
     """
     from isoadapt.interop import load_adapter, merge_into_checkpoint
 
-    merge_into_checkpoint(load_adapter(folder), model, out, overwrite=overwrite)
+    adapter = load_adapter(folder)
+    merge_into_checkpoint(adapter, model, out, overwrite=overwrite)
+    head = "the checkpoint's, for the adapter has none: predictions may change"
+    if adapter.head_ is not None:
+        head = "the adapter's"
     return (
-        f"Merged: {out}\nLoad it with transformers alone: "
+        f"Merged: {out}\nIts head is {head}.\nLoad it with transformers alone: "
         f"AutoModelForSequenceClassification.from_pretrained({str(out)!r})"
     )
 

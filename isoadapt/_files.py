@@ -177,7 +177,7 @@ def check_output_folder(
     if filled and not overwrite:
         raise FileExistsError(
             f"{name}={str(folder)!r} exists and is not empty; choose another folder, or "
-            f"pass overwrite=True to replace {content.name} in it"
+            f"allow {content.name} in it to be replaced (overwrite=True, --overwrite)"
         )
     if filled:
         _check_replaceable(target, content, f"{name}={str(folder)!r}")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
 from isoadapt._points import as_points, clamped_score, mean_cosine, varies
@@ -100,8 +99,8 @@ class IsotropyReport:
             f"{self.anisotropy1_centered:.4f}",
             f"  effective rank      {self.effective_rank:8.2f}   of {self.n_features}",
             f"  TwoNN dimension     {self.two_nn:8.2f}",
-            f"  partition function  {self.partition_isotropy:8.2g}   smallest / largest, "
-            f"dispersion {self.partition_dispersion:.2g}",
+            f"  partition function  {self.partition_isotropy:8.2g}   dispersion "
+            f"{self.partition_dispersion:.2g}   (both depend on scale)",
             f"  mean cosine         {self.mean_cosine:8.4f}",
             f"  outlier dimensions  {len(self.outlier_dimensions):8d}{self._named_outliers()}",
         ]
@@ -150,8 +149,8 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
     Warns
     -----
     UserWarning
-        If n_samples < 3 n_features, for X or else for some groups: the plain IsoScore is far
-        too low then.
+        If n_samples < 3 n_features, for X or else for some groups: the plain IsoScore can be
+        far too low then.
 
     Examples
     --------
@@ -165,7 +164,7 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
       anisotropy_1          0.9688   centred 0.9690
       effective rank          1.19   of 4
       TwoNN dimension         3.17
-      partition function   7.8e-08   smallest / largest, dispersion 1.7
+      partition function   7.8e-08   dispersion 1.7   (both depend on scale)
       mean cosine          -0.0010
       outlier dimensions         0
     """
@@ -174,7 +173,7 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
     parts = {} if groups is None else _parts(points, groups)
     small = [f"{name} ({len(part)})" for name, part in parts.items() if len(part) < 3 * d]
     remedy = (
-        "the plain IsoScore and the effective rank are far too low; read the bias-corrected "
+        "the plain IsoScore and the effective rank can be far too low; read the bias-corrected "
         "score, or use more rows"
     )
     if n < 3 * d:
@@ -275,7 +274,11 @@ def _parts(points: Tensor, groups: ArrayLike) -> dict[str, Tensor]:
     labels = np.asarray(groups)
     if labels.ndim != 1:
         raise ValueError(f"groups has shape {labels.shape}: one group for each row is needed")
-    check_consistent_length(points, labels)
+    if len(labels) != len(points):
+        raise ValueError(
+            f"groups has {len(labels)} entries, X has {len(points)} rows: one group for each row "
+            "is needed"
+        )
     missing = [i for i, label in enumerate(np.asarray(groups, dtype=object)) if _missing(label)]
     if missing:
         raise ValueError(

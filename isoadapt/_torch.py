@@ -29,5 +29,5 @@ def resolve_device(device: str | torch.device) -> torch.device:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"device={str(device)!r} cannot be used here ({reason}); choose 'auto', 'cpu', or a "
-            "GPU that torch finds, such as 'cuda'"
+            "GPU that torch finds"
         ) from error

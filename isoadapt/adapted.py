@@ -42,7 +42,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     adapter : adapter, default=None
         Any adapter; None is ``IsotropyLayer()``. Its parameters are searched as
         ``adapter__alpha`` and so on. If its ``head`` is None or the name of a probe and the
-        checkpoint has a head of its own, that one is used.
+        checkpoint has a head of its own, that one is used (with ``head=None`` only where ``fit``
+        is given y). An adapter with ``head_training="refit"`` learns from it only of what kind
+        its own head is to be.
 
     Attributes
     ----------

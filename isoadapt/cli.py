@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 app = typer.Typer(
@@ -17,7 +16,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Table = Annotated[Path | None, typer.Option(help="TSV or CSV in GLUE's shape.")]
+ADAPTERS = (  # stands here so that --help need not import them
+    "IsotropyLayer",
+    "IStarAdapter",
+    "CosRegAdapter",
+    "SpectrumControlAdapter",
+    "TopologicalEntropyAdapter",
+    "FlowAdapter",
+    "IsoBN",
+    "Whitening",
+    "LogitPreservingWhitening",
+    "AllButTheTop",
+    "ClusterIsotropy",
+)
+
+Table = Annotated[Path | None, typer.Option(help="TSV, CSV or Parquet in GLUE's shape.")]
 
 
 def main() -> None:
@@ -81,9 +94,11 @@ def demo(
 
 @app.command()
 def audit(
-    source: Annotated[str, typer.Argument(help="A checkpoint (folder or name), or a .npy matrix.")],
+    source: Annotated[
+        str, typer.Argument(help="A checkpoint (folder or name), or a matrix: .npy, .parquet.")
+    ],
     texts: Annotated[
-        Path | None, typer.Argument(help="TSV or CSV of texts, for a checkpoint.")
+        Path | None, typer.Argument(help="Texts for a checkpoint: .tsv, .csv, .parquet.")
     ] = None,
     label: Annotated[
         str | None, typer.Option(help="Column of labels, to report each class too.")
@@ -101,10 +116,8 @@ def audit(
     from isoadapt.metrics import isotropy_report
 
     groups = None
-    if source.endswith(".npy"):
-        if texts is not None:
-            raise ValueError(f"texts={str(texts)!r} needs a checkpoint, but {source!r} is a matrix")
-        X = _load_matrix(source)
+    if _is_matrix(source):
+        X, groups = _read_matrix(source, texts, label)
     else:
         X, groups = _embed(source, texts, label, max_length)
     _print_report(lambda: isotropy_report(X, groups=groups), as_json)
@@ -112,13 +125,14 @@ def audit(
 
 @app.command()
 def fit(
-    name: Annotated[str, typer.Argument(help="Class of the adapter, such as whitening.")],
+    name: Annotated[str, typer.Argument(help=f"The adapter: {', '.join(ADAPTERS)}.")],
     on: Annotated[
         Path, typer.Option(help="Texts (.tsv, .csv, .parquet), or a .npy or .parquet matrix.")
     ],
     out: Annotated[Path, typer.Option(help="Folder for the adapter.")],
     model: Annotated[
-        str | None, typer.Option(help="Checkpoint that embeds the texts; its head is used.")
+        str | None,
+        typer.Option(help="Checkpoint that embeds the texts; its head is the adapter's head."),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter, name=value; repeatable.")
@@ -185,15 +199,19 @@ def _plain(value: Any) -> Any:
     return None if value != value else value
 
 
-def _load_matrix(source: str) -> Any:
-    try:
-        return np.load(source, mmap_mode="r")
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{source!r} does not exist") from error
-    except (ValueError, OSError) as error:
-        raise ValueError(
-            f"{source!r} is no matrix of numbers ({error}); write it with numpy.save"
-        ) from error
+def _is_matrix(source: str) -> bool:
+    return source.lower().endswith((".npy", ".parquet"))
+
+
+def _read_matrix(source: str, texts: Path | None, label: str | None) -> tuple[Any, Any]:
+    from isoadapt.datasets._matrices import load_matrix
+
+    if texts is not None:
+        raise ValueError(f"texts={str(texts)!r} needs a checkpoint, but {source!r} is a matrix")
+    if label is not None and source.lower().endswith(".npy"):
+        raise ValueError(f"--label {label}: a .npy matrix has no columns; use Parquet")
+    X, labels = load_matrix(source, label=label or "label")
+    return X, labels if label else None
 
 
 def _demo_data(train: Path | None, dev: Path | None) -> tuple[Any, Any, Any, Any]:
@@ -254,7 +272,7 @@ def _layer_report(
     from isoadapt import TransformerEncoder
     from isoadapt.encoders import layer_report
 
-    if source.endswith(".npy"):
+    if _is_matrix(source):
         raise ValueError(
             f"--layers needs a checkpoint and texts, but {source!r} is a matrix, which has no "
             "layers; leave --layers out, or name the checkpoint"
@@ -273,7 +291,7 @@ def _read_texts(source: str, texts: Path | None, label: str | None) -> tuple[Any
     if texts is None:
         raise ValueError(
             f"{source!r} is taken for a checkpoint, which needs texts: isoadapt audit {source} "
-            "texts.tsv (a matrix must end in .npy)"
+            "texts.tsv (a matrix must end in .npy or .parquet)"
         )
     return load_table(texts, label=label)
 

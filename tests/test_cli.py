@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import joblib
 import numpy as np
+import pandas as pd
 import pytest
 
 import isoadapt
@@ -117,6 +118,14 @@ class TestAudit:
         report = json.loads(run("audit", tmp_path / "X.npy", "--json").stdout)
         assert report["n_samples"] == 90
         assert 0 < report["isoscore"] < 0.1
+
+    def test_parquet_matrix_with_classes(self, tmp_path):
+        frame = pd.DataFrame(np.random.default_rng(0).normal(size=(90, 4)), columns=list("abcd"))
+        frame.assign(kind=["x", "y"] * 45).to_parquet(tmp_path / "X.parquet")
+        completed = run("audit", tmp_path / "X.parquet", "--label", "kind")
+        assert completed.code in (None, 0), completed
+        assert completed.stdout.startswith("IsotropyReport: 90 × 4")
+        assert "group y: n=45" in completed.stdout
 
     def test_model_on_texts_with_classes(self, tables, checkpoint):
         completed = run("audit", checkpoint, tables / "dev.tsv", "--label", "label")

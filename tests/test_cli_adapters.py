@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from isoadapt import IsotropyLayer, TransformerEncoder, Whitening, cli, load_checkpoint
+from isoadapt import IsotropyLayer, TransformerEncoder, Whitening, adapters, cli, load_checkpoint
 from isoadapt._commands import make_adapter
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import isoscore
@@ -334,3 +334,19 @@ def test_the_folder_of_the_command_line_has_no_pickle(files):
     ]
     config = json.loads((files / "a" / "config.json").read_text())
     assert config["data"] == {"type": "dict", "items": {"source": "X.npy", "rows": 150}}
+
+
+def test_help_names_every_adapter():
+    assert sorted(cli.ADAPTERS) == sorted(adapters.__all__)
+    help_text = CliRunner().invoke(cli.app, ["fit", "--help"], env={"COLUMNS": "400"}).output
+    assert all(name in help_text for name in cli.ADAPTERS)
+
+
+def test_labels_are_not_optional_where_a_head_is_not(tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    for name, hint in (("whitening", None), ("istar", True), ("logit-preserving-whitening", False)):
+        arguments = ["fit", name, "--on", tmp_path / "X.npy", "--out", tmp_path / name]
+        if hint is None:
+            succeed(*arguments)
+        else:
+            assert ("--set head=None" in fail(*arguments)) == hint

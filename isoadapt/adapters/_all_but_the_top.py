@@ -27,7 +27,8 @@ class AllButTheTop(MomentsAdapter):
         How many directions to remove, fewer than n_features; None is n_features // 100, at
         least 1. Directions without variance are not removed.
     head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default=None
-        What predicts on the adapted embeddings; None makes a transformer only.
+        What predicts on the adapted embeddings; None makes a transformer only. With "refit"
+        it tells only of what kind the head is that is fitted to them.
     head_training : {"refit", "frozen"}, default="refit"
         "refit" fits the head to the adapted embeddings (it needs y); "frozen" keeps it, though
         it was made for other embeddings.

@@ -252,7 +252,13 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             self, X, y, multi_output=numeric, y_numeric=numeric, **options
         )
         if not numeric:
-            check_classification_targets(targets)
+            try:
+                check_classification_targets(targets)
+            except ValueError as error:
+                raise ValueError(
+                    f"y is no vector of labels ({error}). head={self.head!r} is a classifier: pass "
+                    "labels, or for a regression head='ridge'"
+                ) from error
         return rows, targets
 
     def _resolve_head(

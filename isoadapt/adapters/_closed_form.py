@@ -33,7 +33,8 @@ class Whitening(MomentsAdapter):
         "zca" stays as close as possible to the embeddings; "pca" gives the principal
         components, largest first, arbitrary among directions of equal variance.
     head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default=None
-        What predicts on the adapted embeddings; None makes a transformer only.
+        What predicts on the adapted embeddings; None makes a transformer only. With "refit"
+        it tells only of what kind the head is that is fitted to them.
     head_training : {"refit", "frozen"}, default="refit"
         "refit" fits the head to the adapted embeddings (it needs y); "frozen" keeps it, though
         it was made for other coordinates.

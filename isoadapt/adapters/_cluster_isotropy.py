@@ -39,7 +39,8 @@ class ClusterIsotropy(OnePassAdapter):
         n_features // 100, at least 1. Directions without variance in the cluster are not
         removed, so a cluster of n different rows loses at most n - 1.
     head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default=None
-        What predicts on the adapted embeddings; None makes a transformer only.
+        What predicts on the adapted embeddings; None makes a transformer only. With "refit"
+        it tells only of what kind the head is that is fitted to them.
     head_training : {"refit", "frozen"}, default="refit"
         "refit" fits the head to the adapted embeddings (it needs y); "frozen" keeps it, though
         it was made for other embeddings.

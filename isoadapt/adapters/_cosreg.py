@@ -16,6 +16,8 @@ from isoadapt.losses import CosRegLoss
 class CosRegAdapter(PenalisedAdapter):
     """An adapter trained on the task's loss plus lam times the mean cosine of its outputs.
 
+    The mean is the sum over all pairs of different rows of a batch over n², as in
+    :class:`~isoadapt.losses.CosRegLoss`.
     It moves the mean towards the origin. In "raw" coordinates the covariance, and so IsoScore,
     stays about where a layer without a penalty leaves it.
 

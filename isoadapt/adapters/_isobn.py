@@ -28,7 +28,8 @@ class IsoBN(MomentsAdapter):
         The ε, more than 0. It also keeps the correlations of a constant dimension finite, which
         therefore gets a scale.
     head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default=None
-        What predicts on the adapted embeddings; None makes a transformer only.
+        What predicts on the adapted embeddings; None makes a transformer only. With "refit"
+        it tells only of what kind the head is that is fitted to them.
     head_training : {"refit", "frozen"}, default="refit"
         "refit" fits the head to the adapted embeddings (it needs y); it standardises them first,
         so that it predicts what it would without the adapter, up to the solver's tolerance.

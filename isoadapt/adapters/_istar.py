@@ -43,7 +43,7 @@ class IStarAdapter(IsoScoreAdapter):
         shrinkage is for.
     solver : {"minibatch", "exact"}, default="minibatch"
         "exact" goes to the end of the path, see :class:`IsotropyLayer`; for lam of zero or more
-        and zeta=0, since neither its size nor Σ_S matters there.
+        zeta=0 (to be set), since neither the size of lam nor Σ_S matters there.
     ridge : float, default=1e-2
         With "exact", weight of the mean squared change of what the head sees.
 

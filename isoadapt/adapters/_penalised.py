@@ -301,9 +301,10 @@ def _completed(doc: str, defaults: dict[str, str]) -> str:
 
 _HEAD_PARAMETER = """
     head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default="logistic"
-        What reads the embeddings. A name fits it to the embeddings first; None leaves the
-        penalty alone. Wrap a fitted estimator in ``sklearn.frozen.FrozenEstimator``, so that it
-        survives ``clone``."""
+        What reads the embeddings. A name fits it to all rows first, so that the rows that choose
+        the epoch have been seen by it: pass a head that was fitted elsewhere for a choice that
+        means more. None leaves the penalty alone. Wrap a fitted estimator in
+        ``sklearn.frozen.FrozenEstimator``, so that it survives ``clone``."""
 
 _COMMON_PARAMETERS = """
     balance : {{"ema", "cumulative"}} or None, default={balance}

@@ -85,7 +85,7 @@ def layer_report(
     Warns
     -----
     UserWarning
-        If n_tokens < 3 n_features: the plain IsoScore is far too low then.
+        If n_tokens < 3 n_features: the plain IsoScore can be far too low then.
 
     References
     ----------
@@ -115,7 +115,7 @@ def layer_report(
     if report[0].n_tokens < 3 * report.n_features:
         warnings.warn(
             f"n_tokens={report[0].n_tokens} is less than 3 × n_features={3 * report.n_features}: "
-            "the plain IsoScore is far too low; read the bias-corrected one, or use more texts",
+            "the plain IsoScore can be far too low; read the bias-corrected one, or use more texts",
             stacklevel=2,
         )
     return report

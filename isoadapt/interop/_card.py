@@ -32,16 +32,21 @@ def model_card(adapter: BaseAdapter, origin: Mapping[str, Any]) -> str:
     name, base = type(adapter).__name__, origin["base_model"]
     sections = [
         _front_matter(base),
-        f"# {name}" + (f" for {_inline(base)}" if base else ""),
+        f"# {name}" + (f" for {_inline(_short(base))}" if base else ""),
         f"An adapter of isoadapt: it maps embeddings of width {adapter.n_features_in_} to "
         f"{adapter.map_.n_features_out}. {_reading(adapter)}",
         f"- Base model: {_inline(base or 'not given')}\n- Data: {_data(origin['data'])}",
         _metrics(origin["metrics"]),
-        _loading(base),
+        _loading(base, origin["data"]),
         "## Parameters\n\n" + _parameters(adapter),
         "## Versions\n\n" + _versions(),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _short(base: str) -> str:
+    """A name on the Hub whole, of a folder the last part."""
+    return base if _HUB_NAME.fullmatch(base) else Path(base).name
 
 
 def _front_matter(base: str | None) -> str:
@@ -79,14 +84,16 @@ def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:
     return "## Metrics\n\n" + "\n".join(lines)
 
 
-def _loading(base: str | None) -> str:
+def _loading(base: str | None, data: Any) -> str:
     encoder = json.dumps(base) if base else '"path/to/the/base/model"'
+    length = data.get("max_length") if isinstance(data, Mapping) else None
+    settings = "" if length is None else f", max_length={length}"
     code = [
         "from isoadapt import TransformerEncoder",
         "from isoadapt.interop import load_adapter",
         "",
         'adapter = load_adapter("path/to/this/folder")',
-        f"embeddings = TransformerEncoder({encoder}).transform(texts)",
+        f"embeddings = TransformerEncoder({encoder}{settings}).transform(texts)",
         "adapted = adapter.transform(embeddings)",
     ]
     return "\n".join(["## How to load it", "", "```python", *code, "```"])
