@@ -155,7 +155,10 @@ def directions(results: Mapping[str, TaskResult]) -> str:
         "Whether what the papers claim of geometry holds on these embeddings: means of the "
         "control → of the adapter, and for how many seeds. IsoBN is compared with “no adapter”, "
         f"CosReg and persistent entropy with “{NO_PENALTY_RAW}”, I-STAR and spectrum control "
-        f"with “{NO_PENALTY}”.\n\n" + markdown_table(["claim", *results], claim_rows(tables))
+        f"with “{NO_PENALTY}”. Of epochs that do the task equally well, each adapter keeps the one "
+        "that its own penalty likes best; trained to the last epoch, as in "
+        "tests/adapters/test_papers_directions.py, selected bars lower EV1 more than all bars do."
+        "\n\n" + markdown_table(["claim", *results], claim_rows(tables))
     )
 
 
