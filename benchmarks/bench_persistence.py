@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.cluster.hierarchy import linkage
+from scipy.spatial.distance import squareform
+from sklearn.metrics import pairwise_distances
 
 from benchmarks._data import bumpy_cloud
 from benchmarks._harness import Comparison, compare
@@ -24,7 +27,15 @@ def run(quick: bool) -> list[Comparison]:
     """Measure float32 clouds of two sizes, the larger one in float64 too, and the selection."""
     references: dict[str, Bars] = {"ripser": bars_by_ripser, "gudhi": bars_by_gudhi}
     repeats = 3 if quick else 9
-    found = []
+    stronger: dict[str, Bars] = {
+        "gudhi, distances given": bars_by_gudhi_from_distances,
+        "scipy's single linkage": bars_by_single_linkage,
+    }
+    found = [
+        _compare_bars(name, reference, n, "float32", None, repeats)
+        for name, reference in stronger.items()
+        for n in CALLS
+    ]
     for name, reference in references.items():
         for n, target in TARGETS[name].items():
             found.append(_compare_bars(name, reference, n, "float32", target, repeats))
@@ -50,6 +61,23 @@ def bars_by_gudhi(X: Floats) -> Floats:
     tree.compute_persistence(min_persistence=-1)
     deaths = tree.persistence_intervals_in_dimension(0)[:, 1]
     return np.sort(deaths[np.isfinite(deaths)])[::-1]
+
+
+def bars_by_gudhi_from_distances(X: Floats) -> Floats:
+    """The same, given distances that a faster library has computed."""
+    import gudhi
+
+    distances = pairwise_distances(X)
+    tree = gudhi.RipsComplex(distance_matrix=distances).create_simplex_tree(max_dimension=1)
+    tree.compute_persistence(min_persistence=-1)
+    deaths = tree.persistence_intervals_in_dimension(0)[:, 1]
+    return np.sort(deaths[np.isfinite(deaths)])[::-1]
+
+
+def bars_by_single_linkage(X: Floats) -> Floats:
+    """Heights of the single linkage dendrogram, which are the bars, longest first."""
+    distances = squareform(pairwise_distances(X), checks=False)
+    return linkage(distances, "single")[::-1, 2]
 
 
 def select_bars_recursively(bars: Floats) -> Floats:

@@ -198,7 +198,7 @@ def _check_replaceable(folder: Path, content: Content, shown: str) -> None:
 
 
 @contextmanager
-def atomic_folder(target: Path) -> Iterator[Path]:
+def atomic_folder(target: Path, overwrite: bool) -> Iterator[Path]:
     """Give a temporary folder beside `target`; on success sync it and put it in target's place.
 
     An error or an interrupt inside the block leaves `target` as it was and removes the temporary
@@ -208,11 +208,18 @@ def atomic_folder(target: Path) -> Iterator[Path]:
     ----------
     target : Path
         The folder to make or to replace.
+    overwrite : bool
+        Whether files may be replaced, also those that appear in the meantime.
 
     Yields
     ------
     Path
         Where to write.
+
+    Raises
+    ------
+    FileExistsError
+        If files have appeared in `target` and may not be replaced.
     """
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
         written = Path(scratch) / "new"
@@ -223,12 +230,23 @@ def atomic_folder(target: Path) -> Iterator[Path]:
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
                 _permit_as_new(file)
-        old = Path(scratch) / "old"
-        try:
-            if target.exists():
-                target.rename(old)
-            written.rename(target)
-        except BaseException:
-            if old.exists():
-                old.rename(target)
-            raise
+        if target.is_dir() and not overwrite:
+            try:
+                target.rmdir()  # an empty one
+            except OSError as error:
+                raise FileExistsError(
+                    f"{str(target)!r} was filled in the meantime and is kept; choose another folder"
+                ) from error
+        _put_in_place(written, target, aside=Path(scratch) / "old")
+
+
+def _put_in_place(written: Path, target: Path, aside: Path) -> None:
+    """Rename a folder to `target`; on an error what was there is put back."""
+    try:
+        if target.exists():
+            target.rename(aside)
+        written.rename(target)
+    except BaseException:
+        if aside.exists():
+            aside.rename(target)
+        raise

@@ -134,7 +134,7 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path, old):
     for name, text in old.items():
         target.mkdir()
         (target / name).write_text(text)
-    with atomic_folder(target) as folder:
+    with atomic_folder(target, overwrite=True) as folder:
         (folder / "sub").mkdir()
         (folder / "sub" / "b").write_text("new")
         assert contents(target) == old  # not yet
@@ -151,7 +151,7 @@ def test_an_error_or_interrupt_leaves_the_old_folder_and_nothing_else(tmp_path, 
         (target / name).write_text(text)
 
     def write_half():
-        with atomic_folder(target) as folder:
+        with atomic_folder(target, overwrite=True) as folder:
             (folder / "b").write_text("half of the n")
             raise error
 
@@ -167,7 +167,7 @@ def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path):
     (target / "a").write_text("old")
 
     def lose():
-        with atomic_folder(target) as folder:
+        with atomic_folder(target, overwrite=True) as folder:
             folder.rmdir()
 
     with pytest.raises(FileNotFoundError):
@@ -227,3 +227,21 @@ def test_only_a_checkpoint_is_ever_replaced(tmp_path, monkeypatch):
     (mine / "keep.py").unlink()
     monkeypatch.chdir(tmp_path)
     assert check_output_folder(mine, overwrite=True) == mine
+
+
+def test_files_that_appear_in_the_meantime_are_kept(tmp_path):
+    target = tmp_path / "model"
+
+    def race():
+        with atomic_folder(target, overwrite=False) as folder:
+            (folder / "b").write_text("new")
+            target.mkdir()
+            (target / "precious").write_text("mine")
+
+    with pytest.raises(FileExistsError, match="was filled in the meantime"):
+        race()
+    assert contents(tmp_path) == {"model/precious": "mine"}
+    (target / "precious").unlink()
+    with atomic_folder(target, overwrite=False) as folder:  # an empty one is no loss
+        (folder / "b").write_text("new")
+    assert contents(tmp_path) == {"model/b": "new"}

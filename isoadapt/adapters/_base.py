@@ -1,11 +1,13 @@
 """What all adapters share: input checks, heads, predictions, tags."""
 
-from typing import Any, ClassVar, Self, cast
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import ClassifierTags, RegressorTags, Tags, get_tags
+from sklearn.utils import ClassifierTags, RegressorTags, Tags, check_random_state, get_tags
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -14,6 +16,8 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from isoadapt import metrics
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
 from isoadapt.heads import LinearHead, fit_head
+
+_Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
 PROBES = {"logistic": "classifier", "ridge": "regressor"}
 
@@ -40,6 +44,51 @@ def _is_invertible(adapter: "BaseAdapter") -> bool:
     if not adapter._maps_back():
         raise AttributeError(f"{adapter!r} has no inverse")
     return True
+
+
+def whole_or_nothing(fit: _Fit) -> _Fit:
+    """Let a fit that fails leave the estimator as it was.
+
+    Parameters
+    ----------
+    fit : callable
+        A method that sets fitted attributes.
+
+    Returns
+    -------
+    callable
+        The same, undone on any error or interrupt.
+    """
+
+    @wraps(fit)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return fit(self, *args, **kwargs)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return cast(_Fit, guarded)
+
+
+def own_random_state(random_state: Any) -> np.random.RandomState:
+    """Make a generator; None draws a seed of its own, not from NumPy's global generator.
+
+    Parameters
+    ----------
+    random_state : int, RandomState instance or None
+        As given to an estimator.
+
+    Returns
+    -------
+    RandomState
+        The generator.
+    """
+    if random_state is None:
+        random_state = int(np.random.default_rng().integers(2**31))
+    return check_random_state(random_state)
 
 
 class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -101,6 +150,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 f"X has {rows.shape[1]} features, but {type(self).__name__} gives out "
                 f"{self._n_features_out}: pass what transform returned"
             )
+        if not hasattr(self.map_, "inverted"):
+            raise AttributeError(f"{type(self).__name__} was fitted as a map without inverse")
         back = cast(InvertibleMap, self.map_).inverted()
         return map_rows(back, rows).astype(rows.dtype, copy=False)
 

@@ -10,6 +10,7 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval
 
 from isoadapt.adapters._all_but_the_top import count_removed, expect_poor_score
+from isoadapt.adapters._base import own_random_state
 from isoadapt.adapters._linalg import leading_components
 from isoadapt.adapters._maps import ClusterProjection, Floats, nearest_center
 from isoadapt.adapters._one_pass import REFITTED, OnePassAdapter
@@ -111,10 +112,8 @@ class ClusterIsotropy(OnePassAdapter):
         return {"map_": ClusterProjection(centers[used], means, components)}
 
     def _find_centers(self, rows: Floats, counts: Floats) -> Floats:
-        seed = self.random_state
-        if seed is None:
-            seed = int(np.random.default_rng().integers(2**31))
-        kmeans = KMeans(min(self.n_clusters, len(rows)), n_init=_STARTS, random_state=seed)
+        rng = own_random_state(self.random_state)
+        kmeans = KMeans(min(self.n_clusters, len(rows)), n_init=_STARTS, random_state=rng)
         return kmeans.fit(rows, sample_weight=counts).cluster_centers_
 
     def __sklearn_tags__(self) -> Tags:

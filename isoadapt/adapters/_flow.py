@@ -7,12 +7,16 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from skorch.callbacks import GradientNormClipping
 
 from isoadapt._torch import resolve_device
-from isoadapt.adapters._base import BaseAdapter, check_spread
+from isoadapt.adapters._base import (
+    BaseAdapter,
+    check_spread,
+    own_random_state,
+    whole_or_nothing,
+)
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._minibatch import (
     AdapterNet,
@@ -187,6 +191,7 @@ class FlowAdapter(BaseAdapter):
         self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)
+    @whole_or_nothing
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Fit to embeddings.
 
@@ -259,7 +264,7 @@ class FlowAdapter(BaseAdapter):
         self, X: NDArray[Any], head: LinearHead | None, y: NDArray[Any] | None
     ) -> tuple[AdapterNet, int]:
         """Train, with the head's task if there is one, and tell which epoch was kept."""
-        rng = check_random_state(self.random_state)
+        rng = own_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
         device = resolve_device(self.device)
         targets = None if head is None or y is None else to_device(head.targets(y), device)

@@ -6,7 +6,7 @@ puts the features back in order, and a last ActNorm.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ _FLOOR = 1e-3  # of standard deviations, relative to the largest
 _SLOPE = math.exp(-0.5)  # least scale of an affine coupling; the largest is its inverse
 _CHUNK = 1024
 
+Coupling = Literal["additive", "affine"]
 A = TypeVar("A", Tensor, NDArray[Any])
 
 
@@ -246,7 +247,7 @@ class FlowMap(NamedTuple):
         What comes after them, of such arrays too.
     """
 
-    coupling: str
+    coupling: Coupling
     blocks: tuple[Block[NDArray[Any]], ...]
     last: Last[NDArray[Any]]
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from isoadapt.adapters._flow_map import (
     Block,
+    Coupling,
     FlowMap,
     Last,
     block_steps,
@@ -122,7 +123,7 @@ class FlowNetwork(nn.Module):
         self, d: int, n_blocks: int, hidden: int, coupling: str, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.coupling = coupling
+        self.coupling: Coupling = "additive" if coupling == "additive" else "affine"
         orders = [_order(d, number, generator) for number in range(n_blocks)]
         blocks = [BlockNetwork(order, hidden, coupling, generator) for order in orders]
         self.blocks = cast(list[BlockNetwork], nn.ModuleList(blocks))

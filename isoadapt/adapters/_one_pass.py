@@ -10,7 +10,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight
 
-from isoadapt.adapters._base import BaseAdapter, check_spread
+from isoadapt.adapters._base import BaseAdapter, check_spread, whole_or_nothing
 from isoadapt.adapters._maps import map_rows
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead, fit_head
@@ -30,6 +30,7 @@ class OnePassAdapter(BaseAdapter):
     _takes_constant_columns: ClassVar[bool] = False
 
     @_fit_context(prefer_skip_nested_validation=True)
+    @whole_or_nothing
     def fit(
         self, X: ArrayLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> Self:
@@ -109,6 +110,7 @@ class MomentsAdapter(OnePassAdapter):
 
     @available_if(_streams)
     @_fit_context(prefer_skip_nested_validation=True)
+    @whole_or_nothing
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> Self:
@@ -130,7 +132,8 @@ class MomentsAdapter(OnePassAdapter):
         """
         first = not hasattr(self, "moments_")
         rows, _ = self._check_fit_input(X, None, reset=first, min_samples=2 if first else 1)
-        weights = check_frequencies(sample_weight, rows)
+        seen = 0.0 if first else self.moments_.count
+        weights = check_frequencies(sample_weight, rows, seen)
         head = self._resolve_head(rows, None)
         moments = Moments().update(rows, weights)
         if not first:
@@ -156,7 +159,9 @@ class MomentsAdapter(OnePassAdapter):
         )
 
 
-def check_frequencies(sample_weight: ArrayLike | None, X: NDArray[Any]) -> NDArray[Any] | None:
+def check_frequencies(
+    sample_weight: ArrayLike | None, X: NDArray[Any], before: float = 0.0
+) -> NDArray[Any] | None:
     """Validate frequency weights.
 
     Parameters
@@ -165,6 +170,8 @@ def check_frequencies(sample_weight: ArrayLike | None, X: NDArray[Any]) -> NDArr
         How often each row counts.
     X : ndarray of shape (n_samples, n_features)
         The rows.
+    before : float, default=0.0
+        How many rows have been counted already.
 
     Returns
     -------
@@ -174,12 +181,12 @@ def check_frequencies(sample_weight: ArrayLike | None, X: NDArray[Any]) -> NDArr
     Raises
     ------
     ValueError
-        If they do not fit X, one is negative, or they sum to no more than 1.
+        If they do not fit X, one is negative, or all rows together count for no more than 1.
     """
     if sample_weight is None:
         return None
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if weights.sum() <= 1:
+    if before + weights.sum() <= 1:
         raise ValueError(
             f"sample_weight sums to {weights.sum():g}, but it counts rows and must sum to more "
             "than 1: pass counts instead of shares (multiply by the number of tokens)"

@@ -12,11 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
 from sklearn.metrics import get_scorer_names
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from isoadapt._torch import resolve_device
-from isoadapt.adapters._base import BaseAdapter, check_spread
+from isoadapt.adapters._base import (
+    BaseAdapter,
+    check_spread,
+    own_random_state,
+    whole_or_nothing,
+)
 from isoadapt.adapters._coordinates import Coordinates, raw_coordinates, whitened_coordinates
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._minibatch import (
@@ -70,8 +74,9 @@ class Problem(NamedTuple):
 class PenalisedAdapter(BaseAdapter):
     """Base class of adapters that are trained with a penalty.
 
-    A subclass is a dataclass of its own parameters, with ``_make_penalty`` and
-    ``_penalty_weight``; the parameters and attributes that all have are added to its docstring.
+    A subclass is a dataclass of its own parameters, decorated as this one, with ``_make_penalty``
+    and ``_penalty_weight``; the parameters and attributes that all have are added to its
+    docstring.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -131,6 +136,7 @@ class PenalisedAdapter(BaseAdapter):
         """Return the weight of the penalty beside the task loss."""
 
     @_fit_context(prefer_skip_nested_validation=True)
+    @whole_or_nothing
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Fit to embeddings.
 
@@ -177,7 +183,7 @@ class PenalisedAdapter(BaseAdapter):
     def _solve(self, problem: Problem) -> Self:
         """Train by mini-batches."""
         X, head, into = problem.X, problem.head, problem.coordinates.into
-        rng = check_random_state(self.random_state)
+        rng = own_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
         device = resolve_device(self.device)
         targets = None if problem.targets is None else to_device(problem.targets, device)
@@ -318,7 +324,7 @@ _COMMON_PARAMETERS = """
         Whether the head is trained too: with the adapter, or in every other epoch.
     coordinates : {{"whitened", "raw"}}, default={coordinates}
         Coordinates of the embeddings in which the adapter is trained; the fitted map is in the
-        embeddings' own either way.
+        embeddings' own either way. "raw" is not for means far beyond the spread: subtract them.
     lr : float, default={lr}
         Learning rate of AdamW.
     batch_size : int, default={batch_size}
@@ -351,8 +357,9 @@ _ATTRIBUTES = """
         The head that reads its outputs, trained along unless it is frozen.
     history_ : list of dict
         One entry for each epoch: "epoch", "train_loss", "valid_score" (the task's metric),
-        "valid_cost" (the weighted penalty on the validation rows) and "dur" (seconds). Where
-        there is an exact solver, it leaves "iteration" and "loss" for each iteration.
+        "valid_cost" (the weighted penalty on the validation rows; what a penalty takes from the
+        moments of all rows, such as Σ_S, stays that) and "dur" (seconds). Where there is an
+        exact solver, it leaves "iteration" and "loss" for each iteration.
     n_iter_ : int
         Epochs or iterations run.
     best_epoch_ : int

@@ -33,7 +33,7 @@ class SpectrumControlAdapter(PenalisedAdapter):
     decay : {"polynomial", "exponential"}, default="polynomial"
         The shape: f(k) = k^(-1/2) or exp(-k/100).
     lam : float, default=1.0
-        Weight λ of the penalty; 0 is the control.
+        Weight λ of the penalty, zero or more; 0 is the control.
 
     References
     ----------
@@ -53,7 +53,7 @@ class SpectrumControlAdapter(PenalisedAdapter):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **PenalisedAdapter._parameter_constraints,
         "decay": [StrOptions({"polynomial", "exponential"})],
-        "lam": [Interval(Real, None, None, closed="neither")],
+        "lam": [Interval(Real, 0, None, closed="left")],
     }
 
     decay: str = "polynomial"
@@ -85,14 +85,14 @@ class _ExactSpectrum(Penalty):
 
     def __init__(self, loss: SpectrumControlLoss, root: Tensor) -> None:
         super().__init__(loss)
-        self.goal = loss.target(len(root) - 1).to(root)
+        self.goal = loss.target(len(root) - 1)
         self.root, self.step = root, 0
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         outputs = torch.cat([network.weight, network.bias.mT], -1) @ self.root
         if self.step % _STEPS == 0 or not torch.is_grad_enabled():
-            U, _, Vh = torch.linalg.svd(outputs.detach(), full_matrices=False)
-            self.nearest = (U * self.goal) @ Vh
+            U, _, Vh = torch.linalg.svd(outputs.detach().double(), full_matrices=False)
+            self.nearest = ((U * self.goal) @ Vh).to(outputs)
         self.step += torch.is_grad_enabled()
         return (outputs - self.nearest).square().sum((-2, -1))
 

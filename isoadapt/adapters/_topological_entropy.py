@@ -13,6 +13,8 @@ from isoadapt.adapters._network import LinearNetwork
 from isoadapt.adapters._penalised import PenalisedAdapter, Problem
 from isoadapt.losses import PersistentEntropyLoss
 
+_JUDGED = 3000  # rows at most on which an epoch is judged
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TopologicalEntropyAdapter(PenalisedAdapter):
@@ -54,14 +56,22 @@ class TopologicalEntropyAdapter(PenalisedAdapter):
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         loss = PersistentEntropyLoss(self.bars).to(device)
-        return _Classwise(loss) if self._head_kind() == "classifier" else Penalty(loss)
+        return _Bars(loss, by_class=self._head_kind() == "classifier")
 
     def _penalty_weight(self) -> float:
         return self.lam
 
 
-class _Classwise(Penalty):
-    """Entropy of the bars of each class."""
+class _Bars(Penalty):
+    """Entropy of the bars of each class; on many rows that judge, of rows spread evenly."""
+
+    def __init__(self, loss: PersistentEntropyLoss, by_class: bool) -> None:
+        super().__init__(loss)
+        self.by_class = by_class
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
-        return self.loss(points, targets)
+        labels = targets if self.by_class else None
+        if not torch.is_grad_enabled():  # the tree costs the square of the rows
+            step = -(-points.shape[1] // _JUDGED)
+            points, labels = points[:, ::step], None if labels is None else labels[::step]
+        return self.loss(points, labels)

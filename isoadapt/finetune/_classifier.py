@@ -143,7 +143,7 @@ def finetune_text_classifier(
         loop = _Loop(network, tokenizer, rows, targets.values, batch_size, place)
         decay = lr / 10 if weight_decay is None else weight_decay
         loop.run(epochs, lr, warmup, decay, hidden=not (verbose and sys.stderr.isatty()))
-    with quiet(), atomic_folder(target) as folder:
+    with quiet(), atomic_folder(target, overwrite) as folder:
         network.config.isoadapt_label_names = targets.named
         network.eval().cpu().save_pretrained(folder)
         tokenizer.save_pretrained(folder)

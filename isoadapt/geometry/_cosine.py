@@ -18,7 +18,7 @@ def cosine_sum(X: Tensor) -> Tensor:
         ``sum_{i != j} cos(x_i, x_j)``.
     """
     norms = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
-    unit = torch.where(norms > 0, X / norms.where(norms > 0, 1.0), 0.0)
+    unit = torch.where(norms == 0, 0.0, X / norms.where(norms != 0, 1.0))
     return unit.sum(-2).square().sum(-1) - unit.square().sum((-2, -1))
 
 

@@ -153,10 +153,12 @@ def _check_map(adapter: BaseAdapter) -> None:
         adapted = map_(rows)
         if adapted.shape != (_PROBE, map_.n_features_out) or adapted.dtype != np.float64:
             raise ValueError(f"state.map_ gives {adapted.dtype} of shape {adapted.shape}")
+        if not np.isfinite(adapted).all():
+            raise ValueError("state.map_ gives numbers that are not finite")
         if adapter._maps_back() and not isinstance(map_, Affine):
             back = cast(InvertibleMap, map_).inverted()(adapted)
-            if back.shape != rows.shape:
-                raise ValueError(f"the inverse of state.map_ gives the shape {back.shape}")
+            if back.shape != rows.shape or not np.allclose(back, rows, rtol=1e-2, atol=1e-2):
+                raise ValueError("the inverse of state.map_ does not undo it")
 
 
 def _check_head(adapter: BaseAdapter) -> None:

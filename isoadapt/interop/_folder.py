@@ -104,7 +104,7 @@ def save_adapter(
     >>> bool((loaded.transform(X) == adapter.transform(X)).all())
     True
     """
-    if type(adapter).__name__ not in adapters.__all__ or not isinstance(adapter, BaseAdapter):
+    if getattr(adapters, type(adapter).__name__, None) is not type(adapter):
         raise TypeError(
             f"adapter={adapter!r} is no adapter of isoadapt ({', '.join(adapters.__all__)}); save "
             "a pipeline's adapter, or keep anything else with joblib.dump"
@@ -125,7 +125,7 @@ def save_adapter(
         )
     _assemble(config, blob)  # what is written can be read
     target = check_output_folder(folder, overwrite, content=ADAPTER, name="folder")
-    with atomic_folder(target) as written:
+    with atomic_folder(target, overwrite) as written:
         (written / CONFIG).write_text(text, "utf-8")
         (written / TENSORS).write_bytes(blob)
         (written / CARD).write_text(model_card(adapter, provenance(config)), "utf-8")

@@ -112,7 +112,7 @@ def merge_into_checkpoint(
     head = own if head is None else _in_order(head, own, backbone.model.config)
     _check_widths(map_, head, own)
     network = _with_head(backbone, head, map_)
-    with quiet(), atomic_folder(target) as written:
+    with quiet(), atomic_folder(target, overwrite) as written:
         network.save_pretrained(written)
         _copy_files(source, written)
     return target

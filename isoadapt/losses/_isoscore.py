@@ -70,7 +70,7 @@ class IsoScoreLoss(nn.Module):
         Returns
         -------
         Tensor of shape (...)
-            One penalty for each member.
+            One penalty for each member; NaN where its points are not finite.
         """
         n, d = Z.shape[-2:]
         if n < (4 if self.bias_corrected else 2) or d < 2:
@@ -78,6 +78,7 @@ class IsoScoreLoss(nn.Module):
             self.n_degenerate += nothing.numel()
             return nothing.to(torch.promote_types(Z.dtype, torch.float32))
         score = isoscore_star(Z, cov, self.zeta, self.bias_corrected)
-        self.n_degenerate.add_(score.detach().isnan().sum())
-        score = score.nan_to_num(nan=1.0).clamp(_FLOOR, 1)
+        degenerate = score.detach().isnan() & Z.detach().sum((-2, -1)).isfinite()
+        self.n_degenerate.add_(degenerate.sum())
+        score = score.masked_fill(degenerate, 1.0).clamp(_FLOOR, 1)
         return -score.log() if self.reduction == "log" else 1 - score

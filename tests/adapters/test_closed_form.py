@@ -1,5 +1,7 @@
 """Whitening, and whitening that no head can notice."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,14 @@ from sklearn.covariance import ledoit_wolf, oas
 from sklearn.datasets import make_blobs
 from sklearn.decomposition import PCA
 
-from isoadapt import AllButTheTop, IsoBN, LinearHead, LogitPreservingWhitening, Whitening
+from isoadapt import (
+    AllButTheTop,
+    IsoBN,
+    IsotropyLayer,
+    LinearHead,
+    LogitPreservingWhitening,
+    Whitening,
+)
 from isoadapt.metrics import isoscore
 
 
@@ -300,3 +309,22 @@ class TestLogitPreservingWhitening:
         head = LinearHead(np.eye(1, 24), [0.0])
         with pytest.raises(ValueError, match="preserve='differences' needs a classifier"):
             LogitPreservingWhitening(head=head, preserve="differences").fit(cone)
+
+
+@pytest.mark.parametrize("make", [LogitPreservingWhitening, partial(IsotropyLayer, solver="exact")])
+@pytest.mark.parametrize("rank", [1, 3])
+def test_directions_without_variance_do_not_explode_on_unseen_rows(make, rank):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, rank)) @ rng.normal(size=(rank, 8))  # all of it seen by the head
+    head = LinearHead(np.linalg.svd(X)[2][:3], np.zeros(3), range(3))
+    adapter = make(head).fit(X, rng.integers(0, 3, 300))
+    unseen = X + 0.01 * rng.normal(size=X.shape)
+    assert np.abs(adapter.transform(unseen)).max() < 100 * np.abs(X).max()
+
+
+@pytest.mark.parametrize("weight", [0.5, 1.0])
+def test_a_chunk_may_count_for_little(weight):
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    parts = Whitening().partial_fit(X[:39]).partial_fit(X[39:], sample_weight=[weight])
+    whole = Whitening().fit(X, sample_weight=np.append(np.ones(39), weight))
+    np.testing.assert_allclose(parts.to_affine().matrix, whole.to_affine().matrix, atol=1e-10)

@@ -167,6 +167,8 @@ class TestEveryAdapter:
         assert torch.equal(torch.get_rng_state(), before[2])
         second = clone(adapter).set_params(**_seed(adapter)).fit(X, y).transform(X)
         np.testing.assert_array_equal(first, second)
+        clone(adapter).fit(X, y)  # random_state=None draws its own seed
+        assert repr(np.random.get_state()) == before[1]  # noqa: NPY002
 
     def test_frozen_head_survives_clone_and_is_not_changed(self, adapter, blobs):
         if adapter.head is None:
@@ -213,8 +215,15 @@ class TestEveryAdapter:
         X, y = blobs
         fitted = clone(adapter).fit(X, y)
         before = fitted.transform(X)
-        with pytest.raises(ValueError, match="constant"):
-            fitted.fit(np.ones_like(X), y)
+        attributes = dict(vars(fitted))
+        for bad in (
+            np.ones_like(X),
+            np.ones((200, 9)),
+            pd.DataFrame(np.ones((200, 2))).add_prefix("e"),
+        ):
+            with pytest.raises(ValueError, match="constant"):
+                fitted.fit(bad, y)
+        assert vars(fitted) == attributes
         np.testing.assert_array_equal(fitted.transform(X), before)
 
     def test_few_rows_wide_matrices_and_two_features(self, adapter):

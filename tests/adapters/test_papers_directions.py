@@ -1,7 +1,9 @@
 """What the papers say each method does, on real fine-tuned embeddings and against λ = 0.
 
 Trained to the last epoch, so that the choice of an epoch by the task does not hide a direction.
-Judged on rows that neither the encoder nor the adapter was fitted to. Stated exceptions: on CoLA
+Judged on rows that neither the encoder nor the adapter was fitted to; only the distance from the
+target spectrum, which is what spectrum control minimises, is that of the rows it was fitted to.
+Stated exceptions: on CoLA
 λ > 0 does not raise TwoNN (near-duplicates dominate it there), so CoLA is not among the tasks
 here; raw anisotropy_1 falls more with all bars than with selected ones on MRPC and RTE, while
 centred anisotropy_1 falls more with selected ones on every task.
@@ -60,8 +62,7 @@ def test_cosreg_moves_the_mean_and_not_isoscore(task, raw_control):
     Z = task.adapted(CosRegAdapter)
     assert np.linalg.norm(Z.mean(0)) < np.linalg.norm(raw_control.mean(0))
     assert relative_mean(Z) < relative_mean(raw_control) / 2
-    assert isoscore(Z) < 1e-3
-    assert isoscore(raw_control) < 1e-3
+    assert max(isoscore(Z), isoscore(raw_control)) < 1e-3  # neither is anywhere near isotropic
 
 
 @pytest.mark.parametrize("decay", ["polynomial", "exponential"])

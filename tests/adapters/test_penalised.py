@@ -14,6 +14,7 @@ from isoadapt import (
     SpectrumControlAdapter,
     TopologicalEntropyAdapter,
 )
+from isoadapt.adapters import _topological_entropy
 from isoadapt.adapters._closed_form import row_space
 from isoadapt.adapters._coordinates import Coordinates, raw_coordinates, whitened_coordinates
 from isoadapt.adapters._istar import _ExactShrinkage, _SampledShrinkage
@@ -268,14 +269,11 @@ class TestSpectrumControl:
             else:
                 assert (value > distance).all()
             with torch.no_grad():
-                torch.testing.assert_close(
-                    penalty(network(points), None, network),
-                    exact(network(points)),
-                    rtol=1e-3,
-                    atol=1e-3,
-                )
                 noise = torch.randn(network.weight.shape, generator=generator)
                 network.weight.add_(0.05 * noise)
+        with torch.no_grad():  # where no gradient is asked for it is the penalty itself
+            judged = penalty(network(points), None, network)
+        torch.testing.assert_close(judged, exact(network(points)), rtol=1e-3, atol=1e-3)
         assert penalty.step == 2 * _STEPS
 
 
@@ -291,6 +289,17 @@ class TestTopologicalEntropy:
         selected, everything, control = within(), within(bars="all"), within(lam=0.0)
         assert selected < everything < control
         assert selected < 0.85 * control
+
+    def test_epochs_are_judged_on_a_bounded_number_of_rows(self, monkeypatch):
+        monkeypatch.setattr(_topological_entropy, "_JUDGED", 20)
+        loss = PersistentEntropyLoss("all")
+        penalty = _topological_entropy._Bars(loss, by_class=True)
+        points, labels = torch.randn(1, 61, 4), torch.arange(61) % 2
+        network = network_and_points()[0]
+        torch.testing.assert_close(penalty(points, labels, network), loss(points, labels))
+        with torch.no_grad():
+            judged = penalty(points, labels, network)
+        torch.testing.assert_close(judged, loss(points[:, ::4], labels[::4]))
 
     def test_classifiers_count_each_class_and_regressors_all_points(self):
         X, values = make_regression(64, 5, random_state=0)

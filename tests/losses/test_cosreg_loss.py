@@ -81,3 +81,9 @@ def test_half_precision_is_computed_in_float32(dtype):
     assert float(value) == pytest.approx(float(CosRegLoss()(Z.double())), abs=1e-6)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert float(CosRegLoss()(Z.float())) == pytest.approx(float(value), abs=1e-7)
+
+
+def test_points_that_are_not_finite_give_no_figure():
+    Z = cloud(6, 4)
+    Z[2, 1] = float("nan")
+    assert CosRegLoss()(Z).isnan()

@@ -192,3 +192,15 @@ def test_autocast_trains(shape):
 def test_bad_parameters_are_named(parameters, message):
     with pytest.raises(ValueError, match=message):
         IsoScoreLoss(**parameters)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_points_that_are_not_finite_give_no_figure_and_disturb_no_other(value):
+    Z = cloud(2, 6, 4)
+    alone = IsoScoreLoss()(Z[1])
+    Z[0, 2, 1] = value
+    loss = IsoScoreLoss()
+    values = loss(Z)
+    assert values[0].isnan()
+    assert loss.n_degenerate == 0
+    torch.testing.assert_close(values[1], alone)
