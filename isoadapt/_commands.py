@@ -144,6 +144,8 @@ def transform(folder: Path, source: Source, out: Path, say: Say) -> str:
         raise ValueError(f"{str(out)!r} must end in .npy or .parquet, which says what to write")
     if not out.expanduser().parent.is_dir():
         raise FileNotFoundError(f"{str(out.parent)!r} is no folder; make it first")
+    if out.expanduser().resolve() == source.path.expanduser().resolve():
+        raise ValueError(f"{str(out)!r} is the file that is read; name another for the result")
     adapter = load_adapter(folder)
     source = _completed(source, provenance(read_config(folder)))
     X, _ = read_rows(source, features=getattr(adapter, "feature_names_in_", None))

@@ -350,3 +350,19 @@ def test_labels_are_not_optional_where_a_head_is_not(tmp_path):
             succeed(*arguments)
         else:
             assert ("--set head=None" in fail(*arguments)) == hint
+
+
+def test_the_input_is_not_overwritten(tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    succeed("fit", "whitening", "--on", tmp_path / "X.npy", "--out", tmp_path / "a")
+    message = fail("transform", tmp_path / "a", tmp_path / "X.npy", tmp_path / "X.npy")
+    assert "is the file that is read" in message
+    np.testing.assert_array_equal(np.load(tmp_path / "X.npy"), X)
+
+
+def test_labels_in_one_column(tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", Y[:, None])
+    matrix = ["--on", tmp_path / "X.npy", "--labels", tmp_path / "y.npy"]
+    succeed("fit", "istar", *matrix, "--set", "max_epochs=1", "--out", tmp_path / "a")
+    assert load_adapter(tmp_path / "a").classes_.tolist() == [0, 1]

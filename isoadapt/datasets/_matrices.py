@@ -93,7 +93,7 @@ def _load_labels(path: Path, n_rows: int) -> NDArray[Any]:
             f"labels={str(path)!r} has the shape {values.shape}, but there are {n_rows} rows; one "
             "label a row is needed"
         )
-    return values
+    return values[:, 0] if values.shape == (n_rows, 1) else values
 
 
 def _split(

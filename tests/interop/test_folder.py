@@ -15,7 +15,14 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from isoadapt import IsotropyLayer, LinearHead, LogitPreservingWhitening, Whitening, adapters
+from isoadapt import (
+    FlowAdapter,
+    IsotropyLayer,
+    LinearHead,
+    LogitPreservingWhitening,
+    Whitening,
+    adapters,
+)
 from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
 from isoadapt.interop._folder import provenance, read_config
 from isoadapt.metrics import isotropy_report
@@ -342,3 +349,20 @@ class TestFolders:
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(AdapterFolderError, match=r"format_version=2.*reads 1.*'9.1'"):
             load_adapter(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda last: {"order": np.zeros_like(last.order)}, "does not undo it"),
+        (lambda last: {"log_scale": last.log_scale + 800}, "not finite"),
+    ],
+)
+def test_a_flow_that_is_none_is_refused(tmp_path, change, message):
+    rows = np.random.default_rng(0).normal(size=(60, 5))
+    flow = FlowAdapter(n_blocks=1, max_epochs=1, random_state=0).fit(rows)
+    last = flow.map_.last
+    flow.map_ = flow.map_._replace(last=last._replace(**change(last)))
+    with pytest.raises(ValueError, match=message):
+        save_adapter(flow, tmp_path / "flow")
+    assert not (tmp_path / "flow").exists()
