@@ -34,7 +34,8 @@ class ClusterIsotropy(OnePassAdapter):
     Parameters
     ----------
     n_clusters : int, default=5
-        How many clusters; no more are made than there are different rows.
+        How many clusters; no more are made than there are different rows. A row that is alone in
+        its cluster is mapped to zero.
     n_components : int, default=None
         How many directions to remove from each cluster, fewer than n_features; None is
         n_features // 100, at least 1. Directions without variance in the cluster are not
