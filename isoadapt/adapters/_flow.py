@@ -22,13 +22,11 @@ from isoadapt.adapters._minibatch import (
     AdapterNet,
     Penalty,
     Rows,
-    Selection,
     classification_loss,
-    make_score,
     regression_loss,
     to_device,
-    train,
 )
+from isoadapt.adapters._training import Selection, make_score, train
 from isoadapt.heads import LinearHead, fit_head
 from isoadapt.losses import JointLoss
 

@@ -25,17 +25,14 @@ from isoadapt.adapters._coordinates import Coordinates, raw_coordinates, whitene
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._minibatch import (
     AdapterNet,
-    Alternation,
     Penalty,
     Rows,
-    Selection,
     classification_loss,
-    make_score,
     regression_loss,
     to_device,
-    train,
 )
 from isoadapt.adapters._network import HeadedNetwork, LinearNetwork, MLPNetwork
+from isoadapt.adapters._training import Alternation, Selection, make_score, train
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss

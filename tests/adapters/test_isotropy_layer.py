@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from isoadapt import IsotropyLayer, LinearHead
-from isoadapt.adapters import _minibatch
+from isoadapt.adapters import _training
 from isoadapt.adapters._exact import _Problem
 from isoadapt.adapters._network import LinearNetwork, MLPNetwork
 from isoadapt.metrics import isoscore
@@ -186,7 +186,7 @@ class TestMiniBatch:
         def interrupt(self, net, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(_minibatch.Selection, "on_epoch_end", interrupt)
+        monkeypatch.setattr(_training.Selection, "on_epoch_end", interrupt)
         with pytest.raises(KeyboardInterrupt):
             layer.fit(X, y)
         assert not hasattr(layer, "map_")

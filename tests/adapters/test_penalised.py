@@ -84,7 +84,7 @@ class TestAllPenalised:
         def interrupt(*args, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("isoadapt.adapters._minibatch.Selection.on_epoch_end", interrupt)
+        monkeypatch.setattr("isoadapt.adapters._training.Selection.on_epoch_end", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fitted.fit(X, y)
         assert vars(fitted) == before
