@@ -96,10 +96,10 @@ def fit(
         )
     say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
     with _notes(say):
-        before = _figures(X, y, _head_score(adapter, X, y))
+        before = _figures(X, _head_score(adapter, X, y))
         adapter.fit(X, y)
         adapted = adapter.transform(X)
-        after = _figures(adapted, y, _score(adapter, X, y))
+        after = _figures(adapted, _score(adapter, X, y))
         metrics = {"before": before, "after": after}
         save_adapter(
             adapter,
@@ -310,7 +310,7 @@ def _literal(text: str) -> Any:
     return text
 
 
-def _figures(X: Any, y: NDArray[Any] | None, score: dict[str, float]) -> dict[str, float]:
+def _figures(X: Any, score: dict[str, float]) -> dict[str, float]:
     from isoadapt.metrics import isotropy_report
 
     report = isotropy_report(X)

@@ -31,7 +31,7 @@ from isoadapt.heads import LinearHead, fit_head
 from isoadapt.losses import JointLoss
 
 if TYPE_CHECKING:
-    from isoadapt.adapters._flow_map import FlowMap
+    from isoadapt.adapters._flow_map import Coupling, FlowMap
     from isoadapt.adapters._flow_network import FlowObjective
 
 _MAX_NORM = 1.0
@@ -302,7 +302,8 @@ class FlowAdapter(BaseAdapter):
         from isoadapt.adapters._flow_network import FlowNetwork, FlowObjective
 
         d = X.shape[1]
-        network = FlowNetwork(d, self.n_blocks, self.hidden, self.coupling, generator)
+        coupling = cast("Coupling", self.coupling)
+        network = FlowNetwork(d, self.n_blocks, self.hidden, coupling, generator)
         X = X if X.flags.writeable else X.copy()
         return FlowObjective(network, torch.from_numpy(X).to(device), head).to(device)
 

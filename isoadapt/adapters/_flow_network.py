@@ -120,10 +120,10 @@ class FlowNetwork(nn.Module):
     initialised: Tensor
 
     def __init__(
-        self, d: int, n_blocks: int, hidden: int, coupling: str, generator: torch.Generator
+        self, d: int, n_blocks: int, hidden: int, coupling: Coupling, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.coupling: Coupling = "additive" if coupling == "additive" else "affine"
+        self.coupling = coupling
         orders = [_order(d, number, generator) for number in range(n_blocks)]
         blocks = [BlockNetwork(order, hidden, coupling, generator) for order in orders]
         self.blocks = cast(list[BlockNetwork], nn.ModuleList(blocks))

@@ -21,7 +21,6 @@ from isoadapt.adapters._istar import _ExactShrinkage, _SampledShrinkage
 from isoadapt.adapters._maps import Affine
 from isoadapt.adapters._minibatch import Rows
 from isoadapt.adapters._network import LinearNetwork, MLPNetwork
-from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._spectrum_control import _STEPS, _ExactSpectrum, _second_moment_root
 from isoadapt.geometry import Moments
 from isoadapt.losses import IsoScoreLoss, PersistentEntropyLoss, SpectrumControlLoss
@@ -106,11 +105,11 @@ class TestAllPenalised:
         assert np.isfinite(fitted.transform(X)).all()
 
 
-def test_a_new_penalised_adapter_needs_a_signature_only():
-    assert "balance : " not in PenalisedAdapter.__doc__
-    assert IStarAdapter.__init__ is not CosRegAdapter.__init__
+@pytest.mark.parametrize("adapter", PENALISED)
+def test_parameters_are_keywords_but_for_the_head(adapter):
+    assert adapter(None).head is None
     with pytest.raises(TypeError, match="positional"):
-        IStarAdapter("logistic", 3.0)
+        adapter("logistic", 3.0)
 
 
 class TestCoordinates:
