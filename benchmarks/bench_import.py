@@ -5,7 +5,7 @@ import sys
 
 from benchmarks._harness import Comparison, compare
 
-LAZY = ("transformers", "zuko", "matplotlib")
+LAZY = ("transformers", "zuko", "matplotlib", "lmdb")
 
 
 def run(quick: bool) -> list[Comparison]:

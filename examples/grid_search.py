@@ -1,16 +1,18 @@
-"""Search the layer's parameters over texts: python examples/grid_search.py [CHECKPOINT].
+"""Search an adapter's parameters over texts: python examples/grid_search.py [CHECKPOINT].
 
-The folds are made of texts that the encoder was not fine-tuned on: inside its own training
-texts no resampling can tell whether an adapter helps.
+The texts are encoded once and kept in a cache, the candidates are trained together. The folds
+are made of texts that the encoder was not fine-tuned on: inside its own training texts no
+resampling can tell whether an adapter helps.
 """
 
 import sys
 
-from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.model_selection import GroupKFold
 from sklearn.pipeline import make_pipeline
 
-from isoadapt import IsotropyLayer, load_checkpoint
+from isoadapt import IStarAdapter, load_checkpoint
 from isoadapt.datasets import make_acceptability
+from isoadapt.model_selection import AdapterSearchCV, BestAboveFloor, make_isotropy_scorer
 
 checkpoint = sys.argv[1] if len(sys.argv) > 1 else "isoadapt-demo/checkpoint"
 corpus = make_acceptability(random_state=0)
@@ -18,22 +20,31 @@ texts, labels = corpus.dev_texts, corpus.dev_labels
 twins = [row // 2 for row in range(len(texts))]  # a sentence and its twin share a fold
 
 encoder, head = load_checkpoint(checkpoint)
-pipeline = make_pipeline(encoder, IsotropyLayer(head, max_epochs=10, random_state=0))
-search = GridSearchCV(
+encoder.set_params(cache="isoadapt-demo/cache")  # the next run encodes nothing
+pipeline = make_pipeline(encoder, IStarAdapter(head, max_epochs=10, random_state=0))
+search = AdapterSearchCV(
     pipeline,
-    {"isotropylayer__alpha": [0.1, 0.5, 1.0], "isotropylayer__lr": [1e-3, 3e-3]},
+    {"istaradapter__lam": [-1.0, 0.0, 0.5, 1.0], "istaradapter__zeta": [0.2, 0.8]},
     cv=GroupKFold(2),
-    scoring=["accuracy", "neg_log_loss"],
-    refit="accuracy",
+    scoring={
+        "accuracy": "accuracy",
+        "neg_log_loss": "neg_log_loss",
+        "isoscore": make_isotropy_scorer("isoscore", bias_corrected=True),
+    },
+    refit=BestAboveFloor(task="accuracy", isotropy="isoscore", floor=0.1),
+    verbose=1,
 )
 search.fit(texts, labels, groups=twins)
 
 results = search.cv_results_
-for parameters, accuracy, loss in zip(
+for parameters, accuracy, loss, isoscore in zip(
     results["params"],
     results["mean_test_accuracy"],
     results["mean_test_neg_log_loss"],
+    results["mean_test_isoscore"],
     strict=True,
 ):
-    print(f"accuracy {accuracy:.4f}  cross-entropy {-loss:.4f}  {parameters}")
+    print(
+        f"accuracy {accuracy:.4f}  cross-entropy {-loss:.4f}  IsoScore {isoscore:.4f}  {parameters}"
+    )
 print("best:", search.best_params_)

@@ -14,7 +14,7 @@ from isoadapt.adapters import (
     TopologicalEntropyAdapter,
     Whitening,
 )
-from isoadapt.encoders import TransformerEncoder, load_checkpoint
+from isoadapt.encoders import EmbeddingCache, TransformerEncoder, load_checkpoint
 from isoadapt.heads import LinearHead
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "AllButTheTop",
     "ClusterIsotropy",
     "CosRegAdapter",
+    "EmbeddingCache",
     "FlowAdapter",
     "IStarAdapter",
     "IsoBN",

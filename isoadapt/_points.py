@@ -1,6 +1,6 @@
 """Matrices as they come in, checked, and figures kept inside their range."""
 
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from isoadapt.geometry import _cosine
+from isoadapt._chunks import Chunked, as_numpy, gather, in_chunks, is_memmap, refuse_chunks
+from isoadapt.geometry import Moments, _cosine
 
 
 def as_points(X: ArrayLike, min_samples: int = 2, spread: bool = True) -> Tensor:
@@ -30,9 +31,12 @@ def as_points(X: ArrayLike, min_samples: int = 2, spread: bool = True) -> Tensor
 
     Raises
     ------
+    TypeError
+        If X comes in chunks.
     ValueError
         If X is too small or not finite, or constant where it must not be.
     """
+    refuse_chunks(X, "this figure needs all rows at once")
     array = check_array(
         as_numpy(X),
         dtype=np.float64,
@@ -42,27 +46,45 @@ def as_points(X: ArrayLike, min_samples: int = 2, spread: bool = True) -> Tensor
     )
     points = as_tensor(array)
     if spread and not varies(points):
-        raise ValueError(
-            f"X is constant: all {len(points)} rows are equal, so isotropy is not defined; check "
-            "that the texts differ"
-        )
+        raise ValueError(_constant(len(points)))
     return points
 
 
-def as_numpy(X: Any) -> Any:
-    """Turn a tensor into an array of float64; leave anything else as it is.
+def as_spread(X: Chunked, min_samples: int = 2) -> Tensor | Moments:
+    """Check a matrix, or read chunks, of which a figure needs no more than the moments.
 
     Parameters
     ----------
-    X : object
-        Anything.
+    X : array-like of shape (n_samples, n_features), iterable of such, dask array or Moments
+        Embeddings.
+    min_samples : int, default=2
+        Rows that are needed.
 
     Returns
     -------
-    object
-        An ndarray in place of a tensor.
+    Tensor of shape (n_samples, n_features), float64, or Moments
+        The same numbers where they came as one matrix in memory; else their moments.
+
+    Raises
+    ------
+    ValueError
+        If X is too small, not finite or constant.
     """
-    return X.detach().cpu().double().numpy() if isinstance(X, Tensor) else X
+    if not (in_chunks(X) or is_memmap(X)):
+        return as_points(cast(ArrayLike, X), min_samples)
+    moments = gather(X, min_samples=min_samples)
+    variance, count = float(moments.scatter.trace()), moments.count
+    whole = variance + count * float(moments.mean.square().sum())
+    if variance <= (8 * np.finfo(np.float64).eps) ** 2 * whole:
+        raise ValueError(_constant(count))
+    return moments
+
+
+def _constant(count: float) -> str:
+    return (
+        f"X is constant: all {count:.0f} rows are equal, so isotropy is not defined; check that "
+        "the texts differ"
+    )
 
 
 def as_tensor(array: NDArray[np.float64]) -> Tensor:

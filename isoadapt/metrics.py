@@ -1,7 +1,10 @@
 """Isotropy for people: arrays in, floats out.
 
 Every function takes a matrix of shape (n_samples, n_features), as an array or a tensor, and
-computes in float64.
+computes in float64. Those that depend on the covariance alone (:func:`isoscore`,
+:func:`isoscore_star`, :func:`cumulative_explained_variance`, :func:`anisotropy` and
+:func:`effective_rank`) also read chunk by chunk what is larger than memory. An iterator can be
+read only once: for several figures of one, gather :class:`~isoadapt.geometry.Moments` first.
 """
 
 import numpy as np
@@ -10,9 +13,10 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from isoadapt._points import as_numpy, as_points, as_tensor, clamped_score, mean_cosine
+from isoadapt._chunks import Chunked, as_numpy
+from isoadapt._points import as_points, as_spread, as_tensor, clamped_score, mean_cosine
 from isoadapt._report import IsotropyReport, isotropy_report
-from isoadapt.geometry import _dimension, _isoscore, _partition, _spectrum
+from isoadapt.geometry import Moments, _dimension, _isoscore, _partition, _spectrum
 
 __all__ = [
     "IsotropyReport",
@@ -29,13 +33,14 @@ __all__ = [
 ]
 
 
-def isoscore(X: ArrayLike, bias_corrected: bool = False) -> float:
+def isoscore(X: Chunked, bias_corrected: bool = False) -> float:
     """IsoScore: 0 if one direction holds all variance, 1 if all hold the same.
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
-        Embeddings, at least 2 × 2.
+    X : array-like of shape (n_samples, n_features), or chunks of it
+        Embeddings, at least 2 × 2: as one matrix; as an iterable of matrices, a memory map or
+        a dask array, read chunk by chunk; or only their :class:`~isoadapt.geometry.Moments`.
     bias_corrected : bool, default=False
         Remove the bias of few rows: the plain score cannot exceed
         (n_samples - 2) / (n_features - 1) and is too low even at n_samples = 3 n_features.
@@ -63,18 +68,23 @@ def isoscore(X: ArrayLike, bias_corrected: bool = False) -> float:
     >>> X = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
     >>> isoscore(X), isoscore(X * [1.0, 0.0])
     (1.0, 0.0)
+    >>> isoscore(chunk for chunk in np.split(X, 2))
+    1.0
     """
-    points = as_points(X, min_samples=4 if bias_corrected else 2)
+    points = as_spread(X, min_samples=4 if bias_corrected else 2)
+    if isinstance(points, Moments):
+        n_samples = points.count if bias_corrected else None
+        return _score(points.covariance(), n_samples)
     return clamped_score(_isoscore.isoscore_star(points, bias_corrected=bias_corrected))
 
 
-def isoscore_star(X: ArrayLike, cov: ArrayLike | None = None, zeta: float = 0.2) -> float:
+def isoscore_star(X: Chunked, cov: ArrayLike | None = None, zeta: float = 0.2) -> float:
     """IsoScore*: the IsoScore of (1 - zeta) Σ_X + zeta cov.
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
-        Embeddings, at least 2 × 2.
+    X : array-like of shape (n_samples, n_features), or chunks of it
+        Embeddings, at least 2 × 2, as one matrix or as :func:`isoscore` takes them.
     cov : array-like of shape (n_features, n_features), default=None
         Shrinkage matrix, the covariance of a larger sample; None is the identity.
     zeta : float, default=0.2
@@ -103,29 +113,32 @@ def isoscore_star(X: ArrayLike, cov: ArrayLike | None = None, zeta: float = 0.2)
     >>> isoscore_star(X, zeta=0.0), isoscore_star(X, zeta=1.0)
     (0.0, 1.0)
     """
-    points = as_points(X)
     if not 0 <= zeta <= 1:
         raise ValueError(f"zeta={zeta!r} must lie in [0, 1]")
+    points = as_spread(X)
+    d = _width(points)
     prior = None
     if cov is not None:
         prior = as_tensor(check_array(as_numpy(cov), dtype=np.float64, input_name="cov"))
-        if prior.shape != (points.shape[1],) * 2:
+        if prior.shape != (d, d):
             raise ValueError(
-                f"cov has shape {tuple(prior.shape)}, X has {points.shape[1]} features: "
-                f"{(points.shape[1],) * 2} is needed"
+                f"cov has shape {tuple(prior.shape)}, X has {d} features: {(d, d)} is needed"
             )
         if not torch.allclose(prior, prior.T):
             raise ValueError("cov is not symmetric: pass a covariance matrix")
+    if isinstance(points, Moments):
+        identity = torch.eye(d, dtype=torch.float64)
+        return _score(points.covariance().lerp(identity if prior is None else prior, zeta))
     return clamped_score(_isoscore.isoscore_star(points, prior, zeta))
 
 
-def cumulative_explained_variance(X: ArrayLike, k: int = 3) -> float:
+def cumulative_explained_variance(X: Chunked, k: int = 3) -> float:
     """Share of variance along the first k principal directions, EV_k.
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
-        Embeddings.
+    X : array-like of shape (n_samples, n_features), or chunks of it
+        Embeddings, as one matrix or as :func:`isoscore` takes them.
     k : int, default=3
         How many directions, from 1 to n_features.
 
@@ -147,18 +160,18 @@ def cumulative_explained_variance(X: ArrayLike, k: int = 3) -> float:
     >>> round(cumulative_explained_variance(X, k=1), 3)
     0.9
     """
-    points = as_points(X)
-    _check_k(k, points)
-    return float(_spectrum.cumulative_explained_variance(_spectrum.spectrum(points), k))
+    points = as_spread(X)
+    _check_k(k, _width(points))
+    return float(_spectrum.cumulative_explained_variance(_variances(points), k))
 
 
-def anisotropy(X: ArrayLike, k: int = 3, center: bool = False) -> float:
+def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
     """Share of the k-th squared singular value alone, anisotropy_k.
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
-        Embeddings.
+    X : array-like of shape (n_samples, n_features), or chunks of it
+        Embeddings, as one matrix or as :func:`isoscore` takes them.
     k : int, default=3
         Which singular value, from 1 to n_features.
     center : bool, default=False
@@ -182,18 +195,18 @@ def anisotropy(X: ArrayLike, k: int = 3, center: bool = False) -> float:
     >>> round(anisotropy(X, k=2), 3)
     0.1
     """
-    points = as_points(X)
-    _check_k(k, points)
-    return float(_spectrum.anisotropy(_spectrum.spectrum(points, center=center), k))
+    points = as_spread(X)
+    _check_k(k, _width(points))
+    return float(_spectrum.anisotropy(_variances(points, center), k))
 
 
-def effective_rank(X: ArrayLike) -> float:
+def effective_rank(X: Chunked) -> float:
     """Exponential of the entropy of the covariance's normalised eigenvalues.
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
-        Embeddings.
+    X : array-like of shape (n_samples, n_features), or chunks of it
+        Embeddings, as one matrix or as :func:`isoscore` takes them.
 
     Returns
     -------
@@ -216,7 +229,7 @@ def effective_rank(X: ArrayLike) -> float:
     >>> round(effective_rank(np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])), 6)
     2.0
     """
-    return float(_spectrum.effective_rank(_spectrum.spectrum(as_points(X))))
+    return float(_spectrum.effective_rank(_variances(as_spread(X))))
 
 
 def mean_cosine_similarity(X: ArrayLike) -> float:
@@ -360,6 +373,23 @@ def _log_partition(X: ArrayLike) -> Tensor:
     return _partition.log_partition(as_points(X, spread=False))
 
 
-def _check_k(k: int, points: Tensor) -> None:
-    if not isinstance(k, (int, np.integer)) or not 1 <= k <= points.shape[1]:
-        raise ValueError(f"k={k!r} must be a whole number from 1 to n_features={points.shape[1]}")
+def _check_k(k: int, n_features: int) -> None:
+    if not isinstance(k, (int, np.integer)) or not 1 <= k <= n_features:
+        raise ValueError(f"k={k!r} must be a whole number from 1 to n_features={n_features}")
+
+
+def _width(points: Tensor | Moments) -> int:
+    return len(points) if isinstance(points, Moments) else points.shape[1]
+
+
+def _score(cov: Tensor, n_samples: float | None = None) -> float:
+    """IsoScore of a covariance, in units of its trace lest squares overflow."""
+    return clamped_score(_isoscore.isoscore_from_covariance(cov / cov.trace(), n_samples))
+
+
+def _variances(points: Tensor | Moments, center: bool = True) -> Tensor:
+    """Variances along the principal directions, up to one factor, descending."""
+    if isinstance(points, Moments):
+        matrix = points.scatter if center else points.second_moment()
+        return torch.linalg.eigvalsh(matrix).flip(0).clamp(min=0)
+    return _spectrum.spectrum(points, center)

@@ -197,6 +197,7 @@ def test_help_names_every_command():
 )
 def test_examples_run(example, expected, tmp_path, monkeypatch, capsys):
     folder = save_model(tmp_path / "checkpoint", num_labels=2)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [example, str(folder)])
     runpy.run_path(str(Path(__file__).parents[1] / "examples" / f"{example}.py"))
     assert expected in capsys.readouterr().out

@@ -21,7 +21,7 @@ def test_import_loads_nothing_heavy():
     code = "import sys, isoadapt, isoadapt.finetune, isoadapt.datasets; print(sorted(sys.modules))"
     loaded = python(code).stdout
     assert "'isoadapt.adapters'" in loaded
-    for module in ("transformers", "zuko", "matplotlib", "typer"):
+    for module in ("transformers", "zuko", "matplotlib", "typer", "lmdb"):
         assert f"'{module}'" not in loaded
 
 

@@ -11,9 +11,15 @@ from sklearn.utils import ClassifierTags, RegressorTags, Tags, check_random_stat
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_n_features,
+    check_array,
+    check_is_fitted,
+    validate_data,
+)
 
 from isoadapt import metrics
+from isoadapt._chunks import check_chunk, is_dask, map_blocks, refuse_chunks
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
 from isoadapt.heads import LinearHead, fit_head
 
@@ -113,21 +119,27 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     head_: LinearHead | None
     n_features_in_: int
 
-    def transform(self, X: ArrayLike) -> NDArray[Any]:
+    def transform(self, X: ArrayLike) -> Any:
         """Adapt embeddings.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Embeddings.
+        X : array-like or dask array of shape (n_samples, n_features)
+            Embeddings. What comes in other chunks is adapted chunk by chunk:
+            ``(adapter.transform(chunk) for chunk in chunks)``.
 
         Returns
         -------
-        ndarray of shape (n_samples, n_features_out)
+        ndarray or dask array of shape (n_samples, n_features_out)
             Adapted embeddings; computed in float64, of the dtype of X (float64 unless float32).
+            A dask array is lazy.
         """
+        if is_dask(X):
+            check_is_fitted(self)
+            _check_n_features(self, X, reset=False)
+            return map_blocks(X, _map_block, self.map_, self._n_features_out)
         rows = self._check_rows(X)
-        return map_rows(self.map_, rows).astype(rows.dtype, copy=False)
+        return map_rows(self.map_, rows, rows.dtype)
 
     @available_if(_is_invertible)
     def inverse_transform(self, X: ArrayLike) -> NDArray[Any]:
@@ -153,7 +165,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if not hasattr(self.map_, "inverted"):
             raise AttributeError(f"{type(self).__name__} was fitted as a map without inverse")
         back = cast(InvertibleMap, self.map_).inverted()
-        return map_rows(back, rows).astype(rows.dtype, copy=False)
+        return map_rows(back, rows, rows.dtype)
 
     @available_if(_is_affine)
     def to_affine(self) -> Affine:
@@ -271,6 +283,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _check_rows(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self)
+        refuse_chunks(X, "chunks go one by one, (adapter.transform(chunk) for chunk in chunks)")
         return validate_data(self, X, dtype=[np.float64, np.float32], order="C", reset=False)
 
     def _head(self) -> LinearHead:
@@ -284,7 +297,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _check_fit_input(
         self, X: ArrayLike, y: ArrayLike | None, reset: bool = True, min_samples: int = 2
     ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Validate X and, where the head needs it, y; refuse what has no covariance."""
+        """Validate X and, where the head needs it, y."""
+        refuse_chunks(X, f"{type(self).__name__} needs all rows at once")
         options: dict[str, Any] = {
             "dtype": [np.float64, np.float32],
             "order": "C",
@@ -362,30 +376,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return tags
 
 
-def check_spread(X: NDArray[Any], columns: bool = True) -> None:
-    """Refuse matrices without a usable covariance.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-        Embeddings.
-    columns : bool, default=True
-        Whether every column needs a spread of its own.
-
-    Raises
-    ------
-    ValueError
-        If all rows are equal or, with `columns`, a column is constant.
-    """
-    constant = np.flatnonzero(X.max(axis=0) == X.min(axis=0))
-    if len(constant) == X.shape[1]:
-        raise ValueError(
-            f"X is constant: all {len(X)} rows are equal, so there is no spread to adapt; check "
-            "that the texts differ and that the encoder is the fine-tuned one"
-        )
-    if columns and len(constant):
-        raise ValueError(
-            f"X has {len(constant)} constant column(s): {constant[:5].tolist()}. They have no "
-            "spread to adapt: drop them with sklearn.feature_selection.VarianceThreshold (and "
-            "from the head), or fit on more rows"
-        )
+def _map_block(block: Any, map_: Map) -> NDArray[Any]:
+    """Map a block of a dask array, which may be empty."""
+    rows = check_chunk(block)
+    return map_rows(map_, rows, rows.dtype)

@@ -43,7 +43,7 @@ class Whitening(MomentsAdapter):
     shrinkage : float or {"oas", "ledoit-wolf"}, default=0.0
         The s in [0, 1]; more than 0 where rows are not many times the features. A name
         estimates it: "oas" (Chen et al., 2010; best for Gaussian rows) from the covariance,
-        "ledoit-wolf" (Ledoit and Wolf, 2004) from all rows at once, without ``partial_fit``.
+        "ledoit-wolf" (Ledoit and Wolf, 2004) from all rows at once, never chunk by chunk.
     strength : float, default=1.0
         The p in [0, 1]; 1 whitens, 0 only centres.
     n_components : int, default=None
@@ -139,8 +139,8 @@ class Whitening(MomentsAdapter):
     def _why_no_partial_fit(self) -> str | None:
         if self.shrinkage == "ledoit-wolf":
             return (
-                "shrinkage='ledoit-wolf' is estimated from all rows at once: partial_fit needs "
-                "shrinkage='oas' or a number"
+                "shrinkage='ledoit-wolf' is estimated from all rows at once; chunk by chunk it "
+                "takes shrinkage='oas' or a number"
             )
         return super()._why_no_partial_fit()
 

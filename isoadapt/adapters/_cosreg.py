@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import torch
 from sklearn.utils._param_validation import Interval
 
+from isoadapt.adapters._members import Problem
 from isoadapt.adapters._minibatch import Penalty
-from isoadapt.adapters._penalised import PenalisedAdapter, Problem
+from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.losses import CosRegLoss
 
 
@@ -47,6 +48,8 @@ class CosRegAdapter(PenalisedAdapter):
         **PenalisedAdapter._parameter_constraints,
         "lam": [Interval(Real, None, None, closed="neither")],
     }
+    _numbers: ClassVar[frozenset[str]] = PenalisedAdapter._numbers | {"lam"}
+    _spans_rows: ClassVar[bool] = True
 
     lam: float = 1.0
 

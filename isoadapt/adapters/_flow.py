@@ -11,22 +11,19 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from skorch.callbacks import GradientNormClipping
 
 from isoadapt._torch import resolve_device
-from isoadapt.adapters._base import (
-    BaseAdapter,
-    check_spread,
-    own_random_state,
-    whole_or_nothing,
-)
+from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._minibatch import (
     AdapterNet,
+    Batches,
     Penalty,
     Rows,
     classification_loss,
     regression_loss,
     to_device,
 )
-from isoadapt.adapters._training import Selection, make_score, train
+from isoadapt.adapters._spread import check_spread
+from isoadapt.adapters._training import Judge, Run, Selection, epochs_bar, make_score, train
 from isoadapt.heads import LinearHead, fit_head
 from isoadapt.losses import JointLoss
 
@@ -38,7 +35,6 @@ _MAX_NORM = 1.0
 _MIN_ROWS = 4  # fewer rows on either side of a split serve as both
 _START_ROWS = 2048  # ActNorms start from so many rows, or all
 _CALIBRATED = 32  # fewer rows tell too little of the outputs' variances
-_HISTORY = ("epoch", "dur", "train_loss", "valid_score", "valid_cost")
 
 
 class FlowAdapter(BaseAdapter):
@@ -217,16 +213,16 @@ class FlowAdapter(BaseAdapter):
         probed = self.alpha is None and isinstance(self.head, str)
         head = None if probed else self._resolve_head(rows, labels)
         if self.alpha is None:
-            net, best_epoch = self._train(rows, None, None)
+            module, run = self._train(rows, None, None)
         else:
-            net, best_epoch = self._train(rows, head, labels)
-        map_ = self._take_map(net.module_, rows)
+            module, run = self._train(rows, head, labels)
+        map_ = self._take_map(module, rows)
         if self.alpha is None and self.head is not None:
             probe = "logistic" if self._head_kind() == "classifier" else "ridge"
             head = fit_head(probe, map_rows(map_, rows), cast(NDArray[Any], labels))
-        self.best_epoch_ = best_epoch
-        self.n_iter_ = len(net.history)
-        self.history_ = [{key: row[key] for key in _HISTORY if key in row} for row in net.history]
+        self.best_epoch_ = run.best_epoch
+        self.n_iter_ = len(run.history)
+        self.history_ = run.history
         return self._set_fitted(map_, head)
 
     def score_samples(self, X: ArrayLike) -> Floats:
@@ -260,8 +256,8 @@ class FlowAdapter(BaseAdapter):
 
     def _train(
         self, X: NDArray[Any], head: LinearHead | None, y: NDArray[Any] | None
-    ) -> tuple[AdapterNet, int]:
-        """Train, with the head's task if there is one, and tell which epoch was kept."""
+    ) -> tuple["FlowObjective", Run]:
+        """Train, with the head's task if there is one, and tell how it went."""
         rng = own_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
         device = resolve_device(self.device)
@@ -269,20 +265,21 @@ class FlowAdapter(BaseAdapter):
         numbers = Rows(torch.arange(len(X), device=device), targets)
         order = torch.from_numpy(rng.permutation(len(X))).to(device)
         n_valid = self._count_valid(len(X))
-        fitting = numbers.take(order[n_valid:])
-        selection = None
+        fitting, judge, run = order[n_valid:], None, Run(None)
         if self.validation_fraction:
             validating = order[:n_valid] if n_valid else order
             score = None
             if head is not None and y is not None:
                 score = make_score(head, y[validating.cpu().numpy()])
-            selection = Selection(
-                numbers.take(validating), score, self._bits_weight(), self.patience, rng
-            )
+            selection = Selection(score, self._bits_weight(), self.patience, rng)
+            judge, run = Judge(numbers, validating, [selection]), Run(selection)
         module = self._make_module(X, head, generator, device)
-        module.network.start(module.X[fitting.X[:_START_ROWS]])
-        net = self._make_net(module, generator, selection)
-        return net, train(net, fitting, self.max_epochs, selection, self.verbose)
+        module.network.start(module.X[fitting[:_START_ROWS]])
+        batches = Batches(numbers, fitting, self.batch_size, [generator])
+        net = self._make_net(module, judge)
+        with epochs_bar(self.max_epochs, self.verbose) as bar:
+            train(net, batches, [run], judge, self.max_epochs, tick=lambda _: bar.update())
+        return net.module_, run
 
     def _count_valid(self, n: int) -> int:
         """How many rows are kept back; none where too few are left on a side."""
@@ -307,12 +304,10 @@ class FlowAdapter(BaseAdapter):
         X = X if X.flags.writeable else X.copy()
         return FlowObjective(network, torch.from_numpy(X).to(device), head).to(device)
 
-    def _make_net(
-        self, module: "FlowObjective", generator: torch.Generator, selection: Selection | None
-    ) -> AdapterNet:
+    def _make_net(self, module: "FlowObjective", judge: Judge | None) -> AdapterNet:
         callbacks: list[tuple[str, Any]] = [("clip", GradientNormClipping(_MAX_NORM))]
-        if selection is not None:
-            callbacks.append(("selection", selection))
+        if judge is not None:
+            callbacks.append(("judge", judge))
         return AdapterNet(
             module,
             JointLoss(
@@ -321,8 +316,7 @@ class FlowAdapter(BaseAdapter):
                 self.smoothing,
             ),
             regression_loss if self._head_kind() == "regressor" else classification_loss,
-            Penalty(lambda bits: bits.mean(-1)),
-            generator,
+            [Penalty(lambda bits: bits.mean(-1))],
             optimizer=torch.optim.Adam,
             optimizer__fused=True,
             lr=self.lr,

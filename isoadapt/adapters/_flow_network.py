@@ -248,6 +248,33 @@ class FlowObjective(nn.Module):
         self.register_buffer("coef", coef)
         self.register_buffer("intercept", intercept)
 
+    def member_state(self, member: int) -> dict[str, Tensor]:
+        """Copy the weights.
+
+        Parameters
+        ----------
+        member : int
+            0, for there is one.
+
+        Returns
+        -------
+        dict of str to Tensor
+            By name.
+        """
+        return {name: value.clone() for name, value in self.state_dict().items()}
+
+    def load_member(self, member: int, state: dict[str, Tensor]) -> None:
+        """Put back what :meth:`member_state` gave.
+
+        Parameters
+        ----------
+        member : int
+            0, for there is one.
+        state : dict of str to Tensor
+            The weights.
+        """
+        self.load_state_dict(state)
+
     def forward(self, numbers: Tensor) -> tuple[Tensor, Tensor | None]:
         """Judge and read rows.
 

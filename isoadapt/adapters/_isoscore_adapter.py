@@ -8,9 +8,17 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from isoadapt.adapters._coordinates import Coordinates, whitened_coordinates
 from isoadapt.adapters._exact import solve_exact
-from isoadapt.adapters._penalised import PenalisedAdapter, Problem
+from isoadapt.adapters._members import Problem
+from isoadapt.adapters._minibatch import Penalty
+from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
+
+
+class IsoScorePenalty(Penalty):
+    """A penalty built on IsoScore, which only the covariance enters."""
+
+    sees_shifts: ClassVar[bool] = False
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -51,6 +59,9 @@ class IsoScoreAdapter(PenalisedAdapter):
         if self.solver == "exact":
             return whitened_coordinates(moments, head)
         return super()._make_coordinates(moments, head)
+
+    def _kind(self) -> tuple[Any, ...] | None:
+        return None if self.solver == "exact" else super()._kind()
 
     def _solve(self, problem: Problem) -> Self:
         if self.solver == "minibatch":

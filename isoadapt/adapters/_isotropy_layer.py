@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import torch
 from sklearn.utils._param_validation import Interval
 
-from isoadapt.adapters._isoscore_adapter import IsoScoreAdapter
+from isoadapt.adapters._isoscore_adapter import IsoScoreAdapter, IsoScorePenalty
+from isoadapt.adapters._members import Problem
 from isoadapt.adapters._minibatch import Penalty
-from isoadapt.adapters._penalised import Problem
 from isoadapt.losses import IsoScoreLoss
 
 
@@ -61,13 +61,15 @@ class IsotropyLayer(IsoScoreAdapter):
         **IsoScoreAdapter._parameter_constraints,
         "alpha": [Interval(Real, 0, 1, closed="right")],
     }
+    _numbers: ClassVar[frozenset[str]] = IsoScoreAdapter._numbers | {"alpha"}
+    _spans_rows: ClassVar[bool] = True
 
     alpha: float = 0.5
     balance: str | None = "ema"
     bias_corrected: bool = True
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        return Penalty(IsoScoreLoss(reduction="log", bias_corrected=self.bias_corrected))
+        return IsoScorePenalty(IsoScoreLoss(reduction="log", bias_corrected=self.bias_corrected))
 
     def _penalty_weight(self) -> float:
         return (1 - self.alpha) / self.alpha

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from scipy.spatial.distance import cdist
 from scipy.special import ndtr
 
-_CHUNK = 8192
+_BLOCK = 2048  # rows that stay in the processor's cache
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +51,9 @@ class Affine(NamedTuple):
         return len(self.matrix)
 
     def __call__(self, X: Floats) -> Floats:
-        return X @ self.matrix.T + self.offset
+        Z = X @ self.matrix.T
+        Z += self.offset
+        return Z
 
     def inverted(self) -> "Affine":
         """Give the map back: z -> the shortest preimage of z, exact where A is invertible.
@@ -187,21 +189,31 @@ def compose(maps: Iterable[Affine]) -> Affine:
     return first
 
 
-def map_rows(function: Map | Callable[[Floats], Floats], X: NDArray[Any]) -> Floats:
-    """Apply a map in float64, chunk by chunk.
+def map_rows(
+    function: Map | Callable[[Floats], Floats],
+    X: NDArray[Any],
+    dtype: DTypeLike = np.float64,
+) -> NDArray[Any]:
+    """Apply a map in float64, block by block.
 
     Parameters
     ----------
     function : Map or callable
-        The map, or the way back.
+        The map, or the way back; it leaves its argument as it is.
     X : ndarray of shape (n_samples, n_features)
         Rows of any float dtype.
+    dtype : dtype, default=float64
+        What the outputs are rounded to.
 
     Returns
     -------
     ndarray of shape (n_samples, n_features_out)
-        Outputs in float64.
+        Outputs.
     """
-    starts = range(0, max(len(X), 1), _CHUNK)
-    parts = [function(X[start : start + _CHUNK].astype(np.float64)) for start in starts]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    first = function(np.asarray(X[:_BLOCK], dtype=np.float64))
+    outputs = np.empty((len(X), *first.shape[1:]), dtype)
+    outputs[:_BLOCK] = first
+    for start in range(_BLOCK, len(X), _BLOCK):
+        block = np.asarray(X[start : start + _BLOCK], dtype=np.float64)
+        outputs[start : start + _BLOCK] = function(block)
+    return outputs

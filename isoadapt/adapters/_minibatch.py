@@ -1,8 +1,8 @@
 """The mini-batch solver: skorch's loop over tensors that already lie on the device."""
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from numpy.typing import NDArray
@@ -14,18 +14,23 @@ from isoadapt.adapters._network import LinearNetwork
 
 
 class Rows(NamedTuple):
-    """Embeddings and targets on the training device."""
+    """Embeddings, or numbers that stand for them, and targets on the training device."""
 
     X: Tensor
     y: Tensor | None
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows a member has."""
+        return self.X.shape[-2] if self.X.ndim > 1 else len(self.X)
 
     def take(self, index: Tensor) -> "Rows":
         """Select rows.
 
         Parameters
         ----------
-        index : Tensor of shape (m,)
-            Which.
+        index : Tensor of shape (m,) or (K, m)
+            Which; of each member, if it has two axes.
 
         Returns
         -------
@@ -33,6 +38,52 @@ class Rows(NamedTuple):
             Those rows.
         """
         return Rows(self.X[index], None if self.y is None else self.y[index])
+
+
+class Batches:
+    """Shuffled batches of nearly equal size, sliced on the device.
+
+    Parameters
+    ----------
+    rows : Rows
+        All rows there are.
+    index : Tensor of shape (n,) or (K, n)
+        Those to train on: the same for all members, or each member's own.
+    batch_size : int
+        Largest size of a batch.
+    generators : sequence of torch.Generator
+        One, or one for each member: they shuffle, anew in each pass.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        index: Tensor,
+        batch_size: int,
+        generators: Sequence[torch.Generator],
+    ) -> None:
+        self.rows, self.index, self.generators = rows, index, list(generators)
+        self.n_batches = math.ceil(index.shape[-1] / batch_size)
+
+    def __iter__(self) -> Iterator[Rows]:
+        n = self.index.shape[-1]
+        orders = [torch.randperm(n, generator=each) for each in self.generators]
+        order = torch.stack(orders).to(self.index.device)
+        shuffled = self.index[order[0]] if self.index.ndim == 1 else self.index.gather(1, order)
+        for part in shuffled.tensor_split(self.n_batches, dim=-1):
+            yield self.rows.take(part)
+
+    def keep(self, members: Sequence[int]) -> None:
+        """Go on with some of the members.
+
+        Parameters
+        ----------
+        members : sequence of int
+            Which.
+        """
+        if self.index.ndim == 2:
+            self.index = self.index[members]
+            self.generators = [self.generators[member] for member in members]
 
 
 class Penalty:
@@ -44,18 +95,36 @@ class Penalty:
         From points (K, n, d) to one penalty for each member (K,).
     """
 
+    sees_shifts: ClassVar[bool] = True
+    """Whether it changes where all points are shifted."""
+
     def __init__(self, loss: Callable[..., Tensor]) -> None:
         self.loss = loss
 
-    def refresh(self, network: LinearNetwork, rows: Rows) -> None:
+    def join(self, others: Sequence[Self]) -> "Penalty":
+        """Give one penalty for several members, whose adapters differ in numbers only.
+
+        Parameters
+        ----------
+        others : sequence of Penalty
+            Those of the members after the first, which is this one's.
+
+        Returns
+        -------
+        Penalty
+            Of all of them; here the loss is the same for all.
+        """
+        return self
+
+    def refresh(self, network: LinearNetwork, batches: Batches) -> None:
         """Look at the network before an epoch; here nothing is to be seen.
 
         Parameters
         ----------
         network : LinearNetwork
             As it is now.
-        rows : Rows
-            All rows that are trained on.
+        batches : Batches
+            What is trained on.
         """
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
@@ -66,7 +135,8 @@ class Penalty:
         points : Tensor of shape (K, n, d)
             Adapted points.
         targets : Tensor of shape (n,) or (n, n_outputs), or None
-            Class numbers, or values.
+            Class numbers, or values; (K, n) or (K, n, n_outputs) where members have rows of
+            their own.
         network : LinearNetwork
             That adapted them.
 
@@ -76,29 +146,6 @@ class Penalty:
             One penalty for each member.
         """
         return self.loss(points)
-
-
-class Batches:
-    """Shuffled batches of nearly equal size, sliced on the device.
-
-    Parameters
-    ----------
-    rows : Rows
-        All rows.
-    batch_size : int
-        Largest size of a batch.
-    generator : torch.Generator
-        Shuffles, anew in each pass.
-    """
-
-    def __init__(self, rows: Rows, batch_size: int, generator: torch.Generator) -> None:
-        self.rows, self.generator = rows, generator
-        self.n_batches = math.ceil(len(rows.X) / batch_size)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        order = torch.randperm(len(self.rows.X), generator=self.generator)
-        for index in order.to(self.rows.X.device).tensor_split(self.n_batches):
-            yield tuple(self.rows.take(index))  # type: ignore[misc]
 
 
 class AdapterNet(NeuralNet):
@@ -112,12 +159,17 @@ class AdapterNet(NeuralNet):
         Joins task loss and penalty.
     task_loss : callable
         (outputs (K, n, C), targets) -> one loss for each member.
-    penalty : Penalty
-        Of the adapted points.
-    generator : torch.Generator
-        Shuffles the batches.
+    penalties : sequence of Penalty
+        Of the adapted points, one for each member.
     **kwargs : dict
         For :class:`skorch.NeuralNet`.
+
+    Attributes
+    ----------
+    penalty : Penalty
+        That of all members.
+    epoch_losses : Tensor of shape (K,)
+        Mean joint losses of the last epoch.
     """
 
     def __init__(
@@ -125,22 +177,23 @@ class AdapterNet(NeuralNet):
         module: nn.Module,
         criterion: nn.Module,
         task_loss: Callable[[Tensor, Tensor], Tensor],
-        penalty: Penalty,
-        generator: torch.Generator,
+        penalties: Sequence[Penalty],
         **kwargs: Any,
     ) -> None:
         self.task_loss = task_loss
-        self.penalty = penalty
-        self.generator = generator
+        self.penalties = penalties
+        self.penalty = penalties[0].join(penalties[1:])
         super().__init__(module, criterion, **kwargs)
 
-    def get_split_datasets(self, X: Rows, y: None = None, **fit_params: Any) -> tuple[Rows, None]:
+    def get_split_datasets(
+        self, X: Batches, y: None = None, **fit_params: Any
+    ) -> tuple[Batches, None]:
         """Train on all rows given: the callback holds those for validation."""
         return X, None
 
-    def get_iterator(self, dataset: Rows, training: bool = False) -> Batches:
-        """Slice the batches on the device."""
-        return Batches(dataset, self.batch_size, self.generator)
+    def get_iterator(self, dataset: Batches, training: bool = False) -> Batches:
+        """Take the batches as they are."""
+        return dataset
 
     def infer(self, x: Tensor, **fit_params: Any) -> tuple[Tensor, Tensor | None]:
         """Adapt a batch that is a tensor already."""
@@ -149,36 +202,61 @@ class AdapterNet(NeuralNet):
     def run_single_epoch(
         self, iterator: Batches | None, training: bool, prefix: str, step_fn: Any, **fit_params: Any
     ) -> None:
-        """Run the batches and look at the loss once, at the end: no batch waits for the device."""
+        """Run the batches; the losses are looked at once, at the end, so none waits for them."""
         if iterator is None:
             return
         with torch.no_grad():
-            self.penalty.refresh(self.module_.network, iterator.rows)
-        total = torch.zeros((), device=self.device)
-        for batch in iterator:
-            total += step_fn(batch)["loss"].detach() * len(batch[0])
-        self.history.record(f"{prefix}_loss", float(total) / len(iterator.rows.X))
+            self.penalty.refresh(self.module_.network, iterator)
+        self._set_training(True)
+        steps = [(step_fn(batch)["loss"], batch.n_rows) for batch in iterator]
+        losses, sizes = zip(*steps, strict=True)
+        weights = torch.tensor(sizes, dtype=torch.float32, device=self.device)
+        self.epoch_losses = weights @ torch.stack(losses) / weights.sum()
 
-    def train_step(self, batch: tuple[Tensor, Tensor | None], **fit_params: Any) -> dict[str, Any]:
+    def train_step(self, batch: Rows, **fit_params: Any) -> dict[str, Any]:
         """Take one step; AdamW needs no closure."""
         self.optimizer_.zero_grad()
-        step = self.train_step_single(batch)
+        losses = self.get_loss(self.infer(batch.X), batch.y)
+        losses.sum().backward()
         self.optimizer_.step()
-        return step
+        return {"loss": losses.detach()}
+
+    def get_loss(
+        self,
+        y_pred: tuple[Tensor, Tensor | None],
+        y_true: Tensor | None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Joint loss of each member."""
+        adapted, outputs = y_pred
+        penalty = self.penalty(adapted, y_true, self.module_.network)
+        if outputs is None or y_true is None:
+            return self.criterion_(torch.zeros_like(penalty), penalty)
+        return self.criterion_(self.task_loss(outputs, y_true), penalty)
+
+    def keep(self, members: Sequence[int]) -> None:
+        """Go on with some of the members.
+
+        Parameters
+        ----------
+        members : sequence of int
+            Which.
+        """
+        index = torch.tensor(members, device=self.device)
+        for parameter in self.module_.parameters():
+            parameter.data, parameter.grad = parameter.data[index], None
+        self.optimizer_.keep(members)
+        self.criterion_.weight = self.criterion_.weight[index]
+        if self.criterion_.means.ndim == 2:
+            self.criterion_.means = self.criterion_.means[index]
+        self.penalties = [self.penalties[member] for member in members]
+        self.penalty = self.penalties[0].join(self.penalties[1:])
 
     def _set_training(self, training: bool = True) -> None:
         """Walk through the modules only when the mode changes."""
         if self.module_.training != training or self.criterion_.training != training:
             super()._set_training(training)
-
-    def get_loss(
-        self, y_pred: tuple[Tensor, Tensor | None], y_true: Tensor, *args: Any, **kwargs: Any
-    ) -> Tensor:
-        """Joint loss, summed over the members."""
-        adapted, outputs = y_pred
-        penalty = self.penalty(adapted, y_true, self.module_.network)
-        task = torch.zeros_like(penalty) if outputs is None else self.task_loss(outputs, y_true)
-        return self.criterion_(task, penalty).sum()
 
 
 def classification_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -188,7 +266,7 @@ def classification_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     ----------
     outputs : Tensor of shape (K, n, C)
         Logits.
-    targets : Tensor of shape (n,)
+    targets : Tensor of shape (n,) or (K, n)
         Class numbers.
 
     Returns
@@ -198,8 +276,9 @@ def classification_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """
     n_members, n, _ = outputs.shape
     if n_members == 1:
-        return F.cross_entropy(outputs.squeeze(0), targets).view(1)
-    rows = F.cross_entropy(outputs.flatten(0, 1), targets.repeat(n_members), reduction="none")
+        return F.cross_entropy(outputs.squeeze(0), targets.flatten()).view(1)
+    flat = targets.expand(n_members, n).flatten()
+    rows = F.cross_entropy(outputs.flatten(0, 1), flat, reduction="none")
     return rows.view(n_members, n).mean(-1)
 
 
@@ -210,7 +289,7 @@ def regression_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     ----------
     outputs : Tensor of shape (K, n, C)
         Predictions.
-    targets : Tensor of shape (n, C)
+    targets : Tensor of shape (n, C) or (K, n, C)
         Values.
 
     Returns

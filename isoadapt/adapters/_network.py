@@ -3,6 +3,9 @@
 All tensors carry a leading member axis K; inputs of shape (n, d) are shared by the members.
 """
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,16 +20,14 @@ class LinearNetwork(nn.Module):
 
     Parameters
     ----------
-    n_members : int
-        K.
-    start : Affine
-        Where every member starts.
+    starts : sequence of Affine
+        Where each member starts.
     """
 
-    def __init__(self, n_members: int, start: Affine) -> None:
+    def __init__(self, starts: Sequence[Affine]) -> None:
         super().__init__()
-        self.weight = nn.Parameter(_members(start.matrix, n_members))
-        self.bias = nn.Parameter(_members(start.offset[None], n_members))
+        self.weight = _members([start.matrix for start in starts])
+        self.bias = _members([start.offset[None] for start in starts])
 
     def forward(self, X: Tensor) -> Tensor:
         """Adapt points.
@@ -41,22 +42,22 @@ class LinearNetwork(nn.Module):
         Tensor of shape (K, n, d)
             Adapted points.
         """
-        return _linear(X, self.weight, self.bias)
+        return self.unshifted(X) + self.bias
 
-    def covariance(self, inputs: Tensor) -> Tensor:
-        """Give the covariance of what the linear layer makes of points.
+    def unshifted(self, X: Tensor) -> Tensor:
+        """Adapt points, but for the last shift by the bias c.
 
         Parameters
         ----------
-        inputs : Tensor of shape (d, d)
-            Covariance Σ of the points.
+        X : Tensor of shape (n, d) or (K, n, d)
+            Points.
 
         Returns
         -------
-        Tensor of shape (K, d, d)
-            AΣAᵀ of each member.
+        Tensor of shape (K, n, d)
+            Adapted points minus c.
         """
-        return self.weight @ inputs @ self.weight.mT
+        return _linear(X, self.weight)
 
     def map(self, member: int, coordinates: Coordinates) -> Affine | ResidualMLP:
         """Return a member as a map of embeddings.
@@ -83,24 +84,22 @@ class MLPNetwork(LinearNetwork):
 
     Parameters
     ----------
-    n_members : int
-        K.
-    start : Affine
-        Where every member's linear part starts; U is as wide as it.
-    generator : torch.Generator
-        Draws the start of U.
+    starts : sequence of Affine
+        Where each member's linear part starts; U is as wide as it.
+    generators : sequence of torch.Generator
+        Draw the start of each member's U.
     """
 
-    def __init__(self, n_members: int, start: Affine, generator: torch.Generator) -> None:
-        super().__init__(n_members, start)
-        d = start.matrix.shape[1]
-        draws = torch.randn(n_members, d, d, generator=generator)
+    def __init__(self, starts: Sequence[Affine], generators: Sequence[torch.Generator]) -> None:
+        super().__init__(starts)
+        n_members, d = len(starts), starts[0].matrix.shape[1]
+        draws = torch.stack([torch.randn(d, d, generator=each) for each in generators])
         self.hidden_weight = nn.Parameter(draws / d**0.5)
         self.hidden_bias = nn.Parameter(torch.zeros(n_members, 1, d))
         self.readout = nn.Parameter(torch.zeros(n_members, d, d))
 
-    def forward(self, X: Tensor) -> Tensor:
-        """Adapt points.
+    def unshifted(self, X: Tensor) -> Tensor:
+        """Adapt points, but for the last shift by the bias c.
 
         Parameters
         ----------
@@ -110,10 +109,10 @@ class MLPNetwork(LinearNetwork):
         Returns
         -------
         Tensor of shape (K, n, d)
-            Adapted points.
+            Adapted points minus c.
         """
-        hidden = F.gelu(_linear(X, self.hidden_weight, self.hidden_bias))
-        return torch.baddbmm(super().forward(X), hidden, self.readout.mT)
+        hidden = F.gelu(_linear(X, self.hidden_weight) + self.hidden_bias)
+        return torch.baddbmm(super().unshifted(X), hidden, self.readout.mT)
 
     def map(self, member: int, coordinates: Coordinates) -> ResidualMLP:
         """Return a member as a map of embeddings.
@@ -140,27 +139,67 @@ class MLPNetwork(LinearNetwork):
 
 
 class HeadedNetwork(nn.Module):
-    """A network and the linear head that reads it.
+    """A network and the linear heads that read it.
 
     Parameters
     ----------
     network : LinearNetwork
         The adapter.
-    head : LinearHead or None
-        Where every member's head starts; None: no head.
+    heads : sequence of LinearHead, or None
+        Where each member's head starts; None: no heads.
+    shifts : bool, default=True
+        Whether the points that it gives are shifted by the bias. Where a penalty does not look at
+        shifts, the head alone should read it: rounding would be all that moved it otherwise.
     """
 
-    def __init__(self, network: LinearNetwork, head: LinearHead | None) -> None:
+    def __init__(
+        self,
+        network: LinearNetwork,
+        heads: Sequence[LinearHead] | None,
+        shifts: bool = True,
+    ) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.shifts = network, shifts
         self.coef = self.intercept = None
-        if head is not None:
-            n_members = len(network.weight)
-            self.coef = nn.Parameter(_members(head.coef_, n_members))
-            self.intercept = nn.Parameter(_members(head.intercept_[None], n_members))
+        if heads is not None:
+            self.coef = _members([head.coef_ for head in heads])
+            self.intercept = _members([head.intercept_[None] for head in heads])
 
-    def head_arrays(self) -> tuple[Floats, Floats]:
-        """Return the first member's head.
+    def member_state(self, member: int) -> dict[str, Tensor]:
+        """Copy a member's weights.
+
+        Parameters
+        ----------
+        member : int
+            Which.
+
+        Returns
+        -------
+        dict of str to Tensor
+            By name, without the member axis.
+        """
+        return {name: value[member].clone() for name, value in self.state_dict().items()}
+
+    def load_member(self, member: int, state: dict[str, Tensor]) -> None:
+        """Put back what :meth:`member_state` gave.
+
+        Parameters
+        ----------
+        member : int
+            Which.
+        state : dict of str to Tensor
+            Its weights.
+        """
+        for name, value in self.state_dict().items():
+            value[member] = state[name]
+
+    def head_arrays(self, member: int) -> tuple[Floats, Floats]:
+        """Return a member's head.
+
+        Parameters
+        ----------
+        member : int
+            Which.
 
         Returns
         -------
@@ -176,7 +215,7 @@ class HeadedNetwork(nn.Module):
         """
         if self.coef is None or self.intercept is None:
             raise ValueError("this network was made without a head")
-        return _array(self.coef[0]), _array(self.intercept[0, 0])
+        return _array(self.coef[member]), _array(self.intercept[member, 0])
 
     def train_parts(self, network: bool, head: bool) -> None:
         """Choose what is trained.
@@ -204,27 +243,29 @@ class HeadedNetwork(nn.Module):
         Returns
         -------
         adapted : Tensor of shape (K, n, d)
-            Adapted points.
+            Adapted points, less the bias unless `shifts`.
         outputs : Tensor of shape (K, n, n_outputs) or None
             The head's outputs.
         """
-        adapted = self.network(X)
+        adapted = self.network(X) if self.shifts else self.network.unshifted(X)
         if self.coef is None or self.intercept is None:
             return adapted, None
-        return adapted, _linear(adapted, self.coef, self.intercept)
+        if self.shifts:
+            return adapted, torch.baddbmm(self.intercept, adapted, self.coef.mT)
+        intercept = torch.baddbmm(self.intercept, self.network.bias, self.coef.mT)
+        return adapted, torch.baddbmm(intercept, adapted, self.coef.mT)
 
 
-def _linear(X: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    if len(weight) == 1:  # the gradient of the batched product comes out transposed: one copy more
-        rows = X.squeeze(0) if X.ndim == 3 else X
-        return F.linear(rows, weight.squeeze(0), bias.flatten()).unsqueeze(0)
-    if X.ndim == 2:
-        X = X.expand(len(weight), *X.shape)
-    return torch.baddbmm(bias, X, weight.mT)
+def _linear(X: Tensor, weight: Tensor) -> Tensor:
+    n_members, width, _ = weight.shape
+    if X.ndim == 3 and n_members > 1:
+        return X @ weight.mT
+    rows = X.squeeze(0) if X.ndim == 3 else X  # one product, whose gradient needs no transposing
+    return F.linear(rows, weight.flatten(0, 1)).view(-1, n_members, width).transpose(0, 1)
 
 
-def _members(start: Floats, n_members: int) -> Tensor:
-    return torch.tensor(start, dtype=torch.float32).repeat(n_members, 1, 1)
+def _members(starts: Sequence[Floats]) -> nn.Parameter:
+    return nn.Parameter(torch.tensor(np.stack(starts), dtype=torch.float32))
 
 
 def _array(tensor: Tensor) -> Floats:

@@ -10,8 +10,19 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight
 
-from isoadapt.adapters._base import BaseAdapter, check_spread, whole_or_nothing
+from isoadapt._chunks import (
+    Chunked,
+    as_numpy,
+    describe,
+    gather,
+    in_chunks,
+    is_dask,
+    is_memmap,
+    refuse_chunks,
+)
+from isoadapt.adapters._base import BaseAdapter, whole_or_nothing
 from isoadapt.adapters._maps import map_rows
+from isoadapt.adapters._spread import check_spread, refuse_constant
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead, fit_head
 
@@ -108,6 +119,66 @@ class MomentsAdapter(OnePassAdapter):
 
     moments_: Moments
 
+    @_fit_context(prefer_skip_nested_validation=True)
+    @whole_or_nothing
+    def fit(
+        self, X: Chunked, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Fit to embeddings, in memory or chunk by chunk.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or chunks of it
+            Embeddings: as one matrix; as an iterable of matrices, a memory map or a dask array,
+            read once and never held as a whole; or only their
+            :class:`~isoadapt.geometry.Moments`, of which one pass serves many adapters.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
+            Labels or values; needed only where a head is fitted, which takes one matrix.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Frequency weights: weight 2 counts a row twice. Word frequencies make whitening
+            Zipfian. They go with one matrix; ``partial_fit`` takes those of a chunk.
+
+        Returns
+        -------
+        Self
+            The fitted adapter.
+
+        Raises
+        ------
+        TypeError
+            If X comes in chunks, but all rows are needed at once.
+        ValueError
+            If X is not finite, all its rows are equal or, for adapters that divide by the
+            spread, a column is constant; if chunks differ in width or an iterator is used up.
+        """
+        reason = self._why_no_partial_fit()
+        if not in_chunks(X) and (reason or sample_weight is not None or not is_memmap(X)):
+            return super().fit(cast(ArrayLike, X), y, sample_weight)
+        if reason is not None:
+            refuse_chunks(X, reason)
+        if sample_weight is not None:
+            raise ValueError(
+                f"sample_weight goes with one matrix, but X is {describe(X)}: pass the weights "
+                "of each chunk to partial_fit(chunk, sample_weight=...) or to "
+                "Moments().update(chunk, weights), and fit to the moments"
+            )
+        moments = gather(X, self._check_chunk)
+        if isinstance(X, Moments) or is_dask(X):
+            self._check_chunk(moments.mean.numpy()[None], first=True)
+        return self._fit_gathered(moments)
+
+    def _check_chunk(self, chunk: Any, first: bool) -> NDArray[Any]:
+        rows, _ = self._check_fit_input(as_numpy(chunk), None, reset=first, min_samples=0)
+        if first:  # a head of another width is refused before all is read
+            self._resolve_head(rows, None)
+        return rows
+
+    def _fit_gathered(self, moments: Moments) -> Self:
+        constant = (moments.scatter.diagonal() == 0).numpy()
+        refuse_constant(constant, moments.count, columns=not self._takes_constant_columns)
+        head = self._resolve_head(moments.mean.numpy()[None], None)
+        return self._adopt({"moments_": moments, **self._fit_moments(moments, head)}, head)
+
     @available_if(_streams)
     @_fit_context(prefer_skip_nested_validation=True)
     @whole_or_nothing
@@ -130,6 +201,7 @@ class MomentsAdapter(OnePassAdapter):
         Self
             The adapter, fitted to all rows so far.
         """
+        refuse_chunks(X, "partial_fit takes one chunk at a time")
         first = not hasattr(self, "moments_")
         rows, _ = self._check_fit_input(X, None, reset=first, min_samples=2 if first else 1)
         seen = 0.0 if first else self.moments_.count
@@ -154,8 +226,8 @@ class MomentsAdapter(OnePassAdapter):
         if not self._needs_y():
             return None
         return (
-            f"with head={self.head!r} a head is fitted, which takes all rows at once: "
-            "partial_fit needs a frozen LinearHead or head=None"
+            f"with head={self.head!r} a head is fitted, which takes all rows at once; "
+            "chunk by chunk it takes a frozen LinearHead or head=None"
         )
 
 

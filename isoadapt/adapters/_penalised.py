@@ -3,68 +3,25 @@
 import inspect
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple, Self
+from numbers import Integral, Number, Real
+from pickle import PicklingError
+from typing import Any, ClassVar, Self
 
-import numpy as np
+import joblib
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import _fit_context
 from sklearn.metrics import get_scorer_names
-from sklearn.model_selection import train_test_split
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from isoadapt._torch import resolve_device
-from isoadapt.adapters._base import (
-    BaseAdapter,
-    check_spread,
-    own_random_state,
-    whole_or_nothing,
-)
+from isoadapt.adapters._base import BaseAdapter, whole_or_nothing
 from isoadapt.adapters._coordinates import Coordinates, raw_coordinates, whitened_coordinates
-from isoadapt.adapters._maps import Floats, map_rows
-from isoadapt.adapters._minibatch import (
-    AdapterNet,
-    Penalty,
-    Rows,
-    classification_loss,
-    regression_loss,
-    to_device,
-)
-from isoadapt.adapters._network import HeadedNetwork, LinearNetwork, MLPNetwork
-from isoadapt.adapters._training import Alternation, Selection, make_score, train
+from isoadapt.adapters._members import Problem, diverged, train_together
+from isoadapt.adapters._minibatch import Penalty
+from isoadapt.adapters._spread import check_spread
+from isoadapt.adapters._training import epochs_bar
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
-from isoadapt.losses import JointLoss
-
-_MIN_ROWS = 4  # fewer rows on either side of a split cannot be scored
-
-
-class Problem(NamedTuple):
-    """What there is to fit.
-
-    Attributes
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-        Embeddings.
-    y : ndarray of shape (n_samples,) or (n_samples, n_outputs), or None
-        Labels or values.
-    targets : ndarray or None
-        The same as class numbers (n_samples,) or values (n_samples, n_outputs).
-    head : LinearHead or None
-        What reads the adapted embeddings.
-    moments : Moments
-        Of X.
-    coordinates : Coordinates
-        In which the network is trained.
-    """
-
-    X: NDArray[Any]
-    y: NDArray[Any] | None
-    targets: NDArray[Any] | None
-    head: LinearHead | None
-    moments: Moments
-    coordinates: Coordinates
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -94,6 +51,14 @@ class PenalisedAdapter(BaseAdapter):
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
+
+    _numbers: ClassVar[frozenset[str]] = frozenset(
+        {"lr", "weight_decay", "random_state", "verbose"}
+    )
+    """Parameters in which adapters that are trained together may differ."""
+
+    _spans_rows: ClassVar[bool] = False
+    """Whether adapters that are trained together may be fitted to different rows."""
 
     head: Any = field(default="logistic", kw_only=False)
     balance: str | None = None
@@ -155,6 +120,10 @@ class PenalisedAdapter(BaseAdapter):
             If X is constant, has a constant column or is not finite, if y has labels unknown to
             the head, if parameters exclude each other or if training diverges.
         """
+        return self._solve(self._pose(X, y))
+
+    def _pose(self, X: ArrayLike, y: ArrayLike | None) -> Problem:
+        """Check the input and set out what there is to fit."""
         rows, labels = self._check_fit_input(X, y)
         check_spread(rows)
         self._check_combination()
@@ -162,7 +131,15 @@ class PenalisedAdapter(BaseAdapter):
         moments = Moments().update(rows)
         targets = None if head is None or labels is None else head.targets(labels)
         coordinates = self._make_coordinates(moments, head)
-        return self._solve(Problem(rows, labels, targets, head, moments, coordinates))
+        return Problem(rows, labels, targets, head, moments, coordinates)
+
+    def _kind(self) -> tuple[Any, ...] | None:
+        """What adapters must have in common to be trained together; None if they cannot be."""
+        shared = self.get_params(deep=False).items()
+        return (
+            type(self),
+            *((name, label(value)) for name, value in shared if name not in self._numbers),
+        )
 
     def _check_combination(self) -> None:
         """Refuse parameters that exclude each other."""
@@ -179,114 +156,35 @@ class PenalisedAdapter(BaseAdapter):
 
     def _solve(self, problem: Problem) -> Self:
         """Train by mini-batches."""
-        X, head, into = problem.X, problem.head, problem.coordinates.into
-        rng = own_random_state(self.random_state)
-        generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
-        device = resolve_device(self.device)
-        targets = None if problem.targets is None else to_device(problem.targets, device)
-        rows = Rows(to_device(map_rows(into, X), device), targets)
-        fitting, selection = rows, None
-        if self.validation_fraction:
-            train_index, valid_index = self._split(problem.targets, len(X), rng)
-            score = None
-            if head is not None and problem.y is not None:
-                score = make_score(head, problem.y[valid_index], self.scoring)
-            selection = Selection(
-                rows.take(torch.from_numpy(valid_index).to(device)),
-                score,
-                self._penalty_weight(),
-                self.patience,
-                rng,
-            )
-            fitting = rows.take(torch.from_numpy(train_index).to(device))
-        penalty = self._make_penalty(problem, device)
-        net = self._make_net(problem.coordinates, head, generator, device, penalty, selection)
-        try:
-            best_epoch = train(net, fitting, self.max_epochs, selection, self.verbose)
-        except torch.linalg.LinAlgError as error:
-            raise self._diverged() from error
-        self._take_over(net.module_, problem.coordinates, head)
-        self.best_epoch_ = best_epoch
-        self.n_iter_ = len(net.history)
-        self.history_ = [
-            {key: value for key, value in row.items() if key in _HISTORY} for row in net.history
-        ]
+        with epochs_bar(self.max_epochs, self.verbose) as bar:
+            try:
+                (error,) = train_together([self], [problem], lambda _: bar.update())
+            except torch.linalg.LinAlgError as failure:
+                raise diverged(self.lr) from failure
+        if error is not None:
+            raise error
         return self
 
-    def _make_net(
-        self,
-        coordinates: Coordinates,
-        head: LinearHead | None,
-        generator: torch.Generator,
-        device: torch.device,
-        penalty: Penalty,
-        selection: Selection | None,
-    ) -> AdapterNet:
-        network = (
-            LinearNetwork(1, coordinates.start)
-            if self.network == "linear"
-            else MLPNetwork(1, coordinates.start, generator)
-        )
-        module = HeadedNetwork(network, _turned(head, coordinates.out))
-        module.train_parts(network=True, head=self.head_training == "joint")
-        callbacks: list[tuple[str, Any]] = []
-        if self.head_training == "alternating":
-            callbacks.append(("alternation", Alternation()))
-        if selection is not None:
-            callbacks.append(("selection", selection))
-        return AdapterNet(
-            module,
-            JointLoss(self._penalty_weight(), self.balance, self.smoothing),
-            regression_loss if self._head_kind() == "regressor" else classification_loss,
-            penalty,
-            generator,
-            optimizer=torch.optim.AdamW,
-            optimizer__weight_decay=self.weight_decay,
-            optimizer__fused=True,
-            lr=self.lr,
-            batch_size=self.batch_size,
-            callbacks=callbacks,
-            callbacks__train_loss=None,
-            callbacks__valid_loss=None,
-            callbacks__print_log=None,
-            device=device,
-            verbose=0,
-        )
 
-    def _split(
-        self, targets: NDArray[Any] | None, n: int, rng: np.random.RandomState
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows to train on and rows to validate on, stratified; too few rows serve as both."""
-        rows = np.arange(n)
-        n_valid = round(n * float(self.validation_fraction or 0))
-        if min(n_valid, n - n_valid) < _MIN_ROWS:
-            return rows, rows
-        stratify = None
-        if self._head_kind() == "classifier":
-            counts = np.bincount(targets)  # type: ignore[arg-type]
-            counts = counts[counts > 0]
-            if counts.min() >= 2 and len(counts) <= min(n_valid, n - n_valid):
-                stratify = targets
-        train_rows, valid_rows = train_test_split(
-            rows, test_size=n_valid, stratify=stratify, random_state=rng
-        )
-        return np.sort(train_rows), np.sort(valid_rows)
+def label(value: Any) -> Any:
+    """Give a value, or something short in its place, that can be compared and hashed.
 
-    def _take_over(
-        self, module: HeadedNetwork, coordinates: Coordinates, head: LinearHead | None
-    ) -> None:
-        if any(not bool(parameter.isfinite().all()) for parameter in module.parameters()):
-            raise self._diverged()
-        if head is not None and self.head_training != "frozen":
-            head = LinearHead(*module.head_arrays(), head.classes_)
-            head = _turned(head, coordinates.out.T)
-        self._set_fitted(module.network.map(0, coordinates), head)
+    Parameters
+    ----------
+    value : object
+        Of a parameter.
 
-    def _diverged(self) -> ValueError:
-        return ValueError(
-            f"training diverged with lr={self.lr}: weights are no longer finite; choose a "
-            "smaller lr, or scale the embeddings"
-        )
+    Returns
+    -------
+    object
+        The same for values of equal content.
+    """
+    if isinstance(value, str | Number | None):
+        return value
+    try:
+        return joblib.hash(value)
+    except (PicklingError, TypeError, AttributeError):  # such as a lambda
+        return id(value)
 
 
 def _completed(doc: str, defaults: dict[str, str]) -> str:
@@ -361,12 +259,3 @@ _ATTRIBUTES = """
         Epochs or iterations run.
     best_epoch_ : int
         Epoch whose weights were kept, from 1; not with an exact solver."""
-
-_HISTORY = {"epoch", "dur", "train_loss", "valid_score", "valid_cost"}
-
-
-def _turned(head: LinearHead | None, turn: Floats) -> LinearHead | None:
-    """The same head on embeddings that were multiplied by ``turn.T``."""
-    if head is None:
-        return None
-    return LinearHead(head.coef_ @ turn, head.intercept_, head.classes_)

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from isoadapt.adapters._linalg import descending_eigh
 from isoadapt.adapters._maps import Floats
-from isoadapt.adapters._minibatch import Penalty
+from isoadapt.adapters._members import Problem
+from isoadapt.adapters._minibatch import Batches, Penalty
 from isoadapt.adapters._network import LinearNetwork
-from isoadapt.adapters._penalised import PenalisedAdapter, Problem
+from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.geometry import Moments
 from isoadapt.losses import SpectrumControlLoss
 
@@ -55,6 +56,7 @@ class SpectrumControlAdapter(PenalisedAdapter):
         "decay": [StrOptions({"polynomial", "exponential"})],
         "lam": [Interval(Real, 0, None, closed="left")],
     }
+    _numbers: ClassVar[frozenset[str]] = PenalisedAdapter._numbers | {"lam"}
 
     decay: str = "polynomial"
     lam: float = 1.0
@@ -87,6 +89,9 @@ class _ExactSpectrum(Penalty):
         super().__init__(loss)
         self.goal = loss.target(len(root) - 1)
         self.root, self.step = root, 0
+
+    def refresh(self, network: LinearNetwork, batches: Batches) -> None:
+        self.step = 0
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         outputs = torch.cat([network.weight, network.bias.mT], -1) @ self.root

@@ -8,9 +8,10 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from isoadapt.adapters._members import Problem
 from isoadapt.adapters._minibatch import Penalty
 from isoadapt.adapters._network import LinearNetwork
-from isoadapt.adapters._penalised import PenalisedAdapter, Problem
+from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.losses import PersistentEntropyLoss
 
 _JUDGED = 3000  # rows at most on which an epoch is judged
@@ -51,6 +52,7 @@ class TopologicalEntropyAdapter(PenalisedAdapter):
         "bars": [StrOptions({"selected", "all"})],
         "lam": [Interval(Real, None, None, closed="neither")],
     }
+    _numbers: ClassVar[frozenset[str]] = PenalisedAdapter._numbers | {"lam"}
 
     bars: str = "selected"
     lam: float = 1.0
@@ -66,6 +68,8 @@ class TopologicalEntropyAdapter(PenalisedAdapter):
 class _Bars(Penalty):
     """Entropy of the bars of each class; on many rows that judge, of rows spread evenly."""
 
+    sees_shifts = False
+
     def __init__(self, loss: PersistentEntropyLoss, by_class: bool) -> None:
         super().__init__(loss)
         self.by_class = by_class
@@ -74,5 +78,7 @@ class _Bars(Penalty):
         labels = targets if self.by_class else None
         if not torch.is_grad_enabled():  # the tree costs the square of the rows
             step = -(-points.shape[1] // _JUDGED)
-            points, labels = points[:, ::step], None if labels is None else labels[::step]
-        return self.loss(points, labels)
+            points, labels = points[:, ::step], None if labels is None else labels[..., ::step]
+        if labels is None or labels.ndim == 1:
+            return self.loss(points, labels)
+        return torch.stack([self.loss(*member) for member in zip(points, labels, strict=True)])

@@ -2,8 +2,10 @@
 
 import math
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from skorch.callbacks import Callback
 from torch import Tensor
 from tqdm import tqdm
 
-from isoadapt.adapters._minibatch import AdapterNet, Rows
+from isoadapt.adapters._minibatch import AdapterNet, Batches, Rows
 from isoadapt.heads import LinearHead
 
 Score = Callable[[NDArray[Any], NDArray[Any]], float]
@@ -54,20 +56,23 @@ class Epoch:
     number: int
     score: float
     cost: float
-    state: dict[str, Tensor] = field(repr=False)
+    state: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    def beats(self, other: "Epoch") -> bool:
+        """Whether the other one cannot be chosen while this one can."""
+        mine, others = (self.cost, -self.score), (other.cost, -other.score)
+        return self.score >= other.score and (mine, self.number) < (others, other.number)
 
 
-class Selection(Callback):
-    """Early stopping that prefers isotropy among epochs that do the task equally well.
+class Selection:
+    """Early stopping of a member that prefers isotropy among epochs that do the task equally well.
 
     Among the epochs within one bootstrap standard error of the best validation score, the one
     with the lowest weighted penalty is chosen, at equal penalty the one with the best score.
-    States stay in memory; epochs out of the running are dropped.
+    States stay in memory, but only of epochs that may still be chosen.
 
     Parameters
     ----------
-    rows : Rows
-        For validation.
     score : callable or None
         See `Score`; None where there is no head, when the lowest weighted penalty wins.
     weight : float
@@ -79,14 +84,9 @@ class Selection(Callback):
     """
 
     def __init__(
-        self,
-        rows: Rows,
-        score: Score | None,
-        weight: float,
-        patience: int,
-        rng: np.random.RandomState,
+        self, score: Score | None, weight: float, patience: int, rng: np.random.RandomState
     ) -> None:
-        self.rows, self.score, self.weight = rows, score, weight
+        self.score, self.weight = score, weight
         self.patience, self.rng = patience, rng
         self.candidates: list[Epoch] = []
         self.best, self.error = -math.inf, 0.0
@@ -100,34 +100,49 @@ class Selection(Callback):
         """Whether the choice has stood for `patience` epochs."""
         return epoch - self.chosen.number >= self.patience
 
-    @torch.no_grad()
-    def evaluate(self, net: AdapterNet, number: int) -> Epoch:
-        """Take the present weights in as a candidate."""
-        net._set_training(False)
-        adapted, outputs = net.module_(self.rows.X)
-        penalty = net.penalty(adapted, self.rows.y, net.module_.network)
-        cost = self.weight * float(penalty)
-        if not bool(adapted.isfinite().all()):
+    def consider(
+        self,
+        number: int,
+        penalty: float,
+        finite: bool,
+        outputs: NDArray[Any] | None,
+        state: Callable[[], dict[str, Tensor]],
+    ) -> Epoch:
+        """Judge an epoch by what it makes of the validation rows, and keep it if it may be chosen.
+
+        Parameters
+        ----------
+        number : int
+            Of the epoch, from 1.
+        penalty : float
+            Of the adapted rows.
+        finite : bool
+            Whether these are finite.
+        outputs : ndarray of shape (m, C) or None
+            What the head makes of them.
+        state : callable
+            Copies the present weights.
+
+        Returns
+        -------
+        Epoch
+            As judged.
+        """
+        cost = self.weight * penalty
+        if not finite:
             score = -math.inf
-        elif self.score is None:
+        elif self.score is None or outputs is None:
             score = -cost
         else:
-            score = self._task_score(self.score, outputs[0].cpu().numpy())
+            score = self._task_score(self.score, outputs)
         self.best = max(self.best, score)
-        state = {name: value.clone() for name, value in net.module_.state_dict().items()}
-        epoch = Epoch(number, score, cost, state)
-        self.candidates = [
-            candidate
-            for candidate in [*self.candidates, epoch]
-            if candidate.score >= self.best - self.error
-        ]
+        epoch = Epoch(number, score, cost)
+        kept = [each for each in self.candidates if each.score >= self.best - self.error]
+        if score >= self.best - self.error and not any(each.beats(epoch) for each in kept):
+            epoch.state = state()
+            kept = [*(each for each in kept if not epoch.beats(each)), epoch]
+        self.candidates = kept
         return epoch
-
-    def on_epoch_end(self, net: AdapterNet, **kwargs: Any) -> None:
-        """Evaluate the epoch and note it in the history."""
-        epoch = self.evaluate(net, len(net.history))
-        net.history.record("valid_score", epoch.score)
-        net.history.record("valid_cost", epoch.cost)
 
     def _task_score(self, score: Score, outputs: NDArray[Any]) -> float:
         n = len(outputs)
@@ -156,6 +171,69 @@ def _defined(score: Score, outputs: NDArray[Any], index: NDArray[Any]) -> float:
         return math.nan
 
 
+@dataclass
+class Run:
+    """The training of one member: how its epochs are judged, what they were, which was kept."""
+
+    selection: Selection | None
+    history: list[dict[str, float]] = field(default_factory=list)
+    best_epoch: int = 0
+
+
+class Judge(Callback):
+    """Judges each epoch of each member on validation rows.
+
+    Parameters
+    ----------
+    rows : Rows
+        All rows there are.
+    index : Tensor of shape (m,) or (K, m)
+        Those for validation: the same for all members, or each member's own.
+    selections : sequence of Selection
+        One for each member.
+
+    Attributes
+    ----------
+    epochs : list of Epoch
+        The last one of each member.
+    """
+
+    def __init__(self, rows: Rows, index: Tensor, selections: Sequence[Selection]) -> None:
+        self.rows, self.index, self.selections = rows, index, list(selections)
+
+    @torch.no_grad()
+    def on_epoch_end(self, net: AdapterNet, **kwargs: Any) -> None:
+        """Evaluate the present weights and offer them as candidates."""
+        net._set_training(False)
+        rows = self.rows.take(self.index)
+        adapted, outputs = net.module_(rows.X)
+        penalties = net.penalty(adapted, rows.y, net.module_.network).tolist()
+        finite = adapted.flatten(1).isfinite().all(1).tolist()
+        readings = None if outputs is None else outputs.cpu().numpy()
+        self.epochs = [
+            selection.consider(
+                len(net.history),
+                penalties[member],
+                finite[member],
+                None if readings is None else readings[member],
+                partial(net.module_.member_state, member),
+            )
+            for member, selection in enumerate(self.selections)
+        ]
+
+    def keep(self, members: Sequence[int]) -> None:
+        """Go on with some of the members.
+
+        Parameters
+        ----------
+        members : sequence of int
+            Which.
+        """
+        if self.index.ndim == 2:
+            self.index = self.index[members]
+        self.selections = [self.selections[member] for member in members]
+
+
 class Alternation(Callback):
     """Train the adapter in odd epochs and the head in even ones."""
 
@@ -165,36 +243,84 @@ class Alternation(Callback):
         net.module_.train_parts(network=odd, head=not odd)
 
 
+def epochs_bar(max_epochs: int, verbose: int) -> tqdm:
+    """Show the epochs of a fit, on a terminal only.
+
+    Parameters
+    ----------
+    max_epochs : int
+        How many there are at most.
+    verbose : int
+        Whether to show anything.
+
+    Returns
+    -------
+    tqdm
+        A bar, to be used in a ``with`` block.
+    """
+    hidden = not (verbose and sys.stderr.isatty())
+    return tqdm(total=max_epochs, desc="epochs", disable=hidden)
+
+
 def train(
-    net: AdapterNet, rows: Rows, max_epochs: int, selection: Selection | None, verbose: int
-) -> int:
-    """Run the epochs and leave the chosen weights in the net.
+    net: AdapterNet,
+    batches: Batches,
+    runs: Sequence[Run],
+    judge: Judge | None,
+    max_epochs: int,
+    *,
+    tick: Callable[[int], Any],
+    finish: Callable[[int, int], Any] = lambda member, place: None,
+) -> None:
+    """Run the epochs; members that have stopped drop out.
 
     Parameters
     ----------
     net : AdapterNet
         Not initialised yet.
-    rows : Rows
+    batches : Batches
         To train on.
+    runs : sequence of Run
+        One for each member, filled in.
+    judge : Judge or None
+        Among its callbacks; None keeps the last epoch.
     max_epochs : int
         How many epochs at most.
-    selection : Selection or None
-        Chooses among the epochs; None keeps the last.
-    verbose : int
-        Above 0 a progress bar is shown on a terminal.
-
-    Returns
-    -------
-    int
-        Number of the epoch kept.
+    tick : callable
+        Told, after each epoch, how many members have stopped.
+    finish : callable
+        Told the number of each member that has stopped and its present place in the net, which
+        holds the weights to keep.
     """
     net.initialize()
-    hidden = not (verbose and sys.stderr.isatty())
-    for number in tqdm(range(1, max_epochs + 1), desc="epochs", disable=hidden):
-        net.fit_loop(rows, epochs=1)
-        if selection is not None and selection.done(number):
-            break
-    if selection is None:
-        return max_epochs
-    net.module_.load_state_dict(selection.chosen.state)
-    return selection.chosen.number
+    active = list(range(len(runs)))
+    for number in range(1, max_epochs + 1):
+        started = time.perf_counter()
+        net.fit_loop(batches, epochs=1)
+        losses = net.epoch_losses.tolist()
+        seconds = (time.perf_counter() - started) / len(active)
+        stopped = []
+        for place, member in enumerate(active):
+            run = runs[member]
+            entry = {"epoch": number, "train_loss": losses[place]}
+            if judge is not None:
+                epoch = judge.epochs[place]
+                entry |= {"valid_score": epoch.score, "valid_cost": epoch.cost}
+            run.history.append(entry | {"dur": seconds})
+            run.best_epoch = number
+            if number == max_epochs or (run.selection and run.selection.done(number)):
+                stopped.append(place)
+                if run.selection is not None:
+                    chosen = run.selection.chosen
+                    run.best_epoch = chosen.number
+                    net.module_.load_member(place, chosen.state)
+                finish(member, place)
+        tick(len(stopped))
+        left = [place for place in range(len(active)) if place not in stopped]
+        active = [active[place] for place in left]
+        if not active:
+            return
+        if stopped:
+            for part in (net, batches, judge):
+                if part is not None:
+                    part.keep(left)

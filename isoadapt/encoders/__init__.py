@@ -1,9 +1,17 @@
 """From text to matrices: frozen transformers as scikit-learn estimators."""
 
+from isoadapt.encoders._cache import EmbeddingCache
 from isoadapt.encoders._checkpoint import load_checkpoint
 from isoadapt.encoders._layer_report import LayerReport
 from isoadapt.encoders._layers import layer_report
 from isoadapt.encoders._models import release
 from isoadapt.encoders._transformer import TransformerEncoder
 
-__all__ = ["LayerReport", "TransformerEncoder", "layer_report", "load_checkpoint", "release"]
+__all__ = [
+    "EmbeddingCache",
+    "LayerReport",
+    "TransformerEncoder",
+    "layer_report",
+    "load_checkpoint",
+    "release",
+]

@@ -1,8 +1,10 @@
-"""Batches with a budget of tokens: sorted by length, hardly any padding."""
+"""Batches with a budget of tokens: sorted by length, hardly any padding, no waiting in between."""
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -16,6 +18,8 @@ from isoadapt.encoders._texts import Texts
 # A fast tokenizer keeps the truncation of its last call, so calls from two threads must not cross.
 _TOKENIZER_LOCK = threading.Lock()
 _TOKEN_INPUTS = ("input_ids", "token_type_ids")
+_BLOCK = 2048  # texts tokenised at a time
+_HELD = 4096  # vectors left on the device before it is waited for
 
 
 @dataclass(frozen=True)
@@ -161,8 +165,86 @@ def _pad_id(tokenizer: Any) -> int:
     return 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
 
 
+def tokenize_blocks(texts: Texts, read: Callable[[Texts], Tokens]) -> Generator[Tokens, None, None]:
+    """Tokenise block by block, long texts first, each block while the one before is worked on.
+
+    Parameters
+    ----------
+    texts : Texts
+        Texts or pairs.
+    read : callable
+        From some of the texts to their tokens.
+
+    Yields
+    ------
+    Tokens
+        Of some 2,000 texts, numbered as in `texts`.
+    """
+    longest_first = np.argsort(-texts.lengths(), kind="stable")
+
+    def read_rows(rows: NDArray[np.int64]) -> Tokens:
+        tokens = read(texts.take(rows))
+        return replace(tokens, order=rows[tokens.order])
+
+    first, *others = np.split(longest_first, range(_BLOCK, len(texts), _BLOCK))
+    thread = ThreadPoolExecutor(max_workers=1)
+    try:
+        current = read_rows(first)
+        for rows in others:
+            following = thread.submit(read_rows, rows)
+            yield current
+            current = following.result()
+        yield current
+    finally:
+        thread.shutdown(cancel_futures=True)
+
+
+def embed_batches(
+    blocks: Iterable[Tokens],
+    embed: Callable[[dict[str, Tensor]], Tensor],
+    *,
+    batch_tokens: int,
+    equal_lengths: bool,
+) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+    """Run a model batch by batch.
+
+    Parameters
+    ----------
+    blocks : iterable of Tokens
+        The rows.
+    embed : callable
+        From a padded batch to a tensor.
+    batch_tokens : int
+        Tokens in a batch, padding included; halved whenever the device runs out of memory.
+    equal_lengths : bool
+        Whether a batch must hold rows of one length only.
+
+    Yields
+    ------
+    rows : ndarray of shape (B,)
+        Which inputs the batch holds.
+    embedded : Tensor
+        What `embed` gave.
+
+    Raises
+    ------
+    torch.OutOfMemoryError
+        If a single row does not fit.
+    """
+    for tokens in blocks:
+        start = 0
+        while start < len(tokens.order):
+            stop = tokens.stop(start, batch_tokens, equal_lengths)
+            embedded = _try(embed, tokens.batch(start, stop))
+            if embedded is None:
+                batch_tokens = _halved(tokens, start, stop)
+                continue
+            yield tokens.order[start:stop], embedded
+            start = stop
+
+
 def run_batches(
-    tokens: Tokens,
+    blocks: Generator[Tokens, None, None],
     embed: Callable[[dict[str, Tensor]], Tensor],
     out: NDArray[np.float32],
     *,
@@ -172,42 +254,63 @@ def run_batches(
 ) -> None:
     """Embed every row and put it where it belongs.
 
+    A device that works asynchronously is not waited for after each batch.
+
     Parameters
     ----------
-    tokens : Tokens
-        The rows.
+    blocks : generator of Tokens
+        The rows; closed at the end, also after an error.
     embed : callable
         From a padded batch to vectors (B, d).
     out : ndarray of shape (n, d)
         Filled with the vectors, in the order of the inputs.
     batch_tokens : int
-        Tokens in a batch, padding included; halved whenever the device runs out of memory.
+        As for :func:`embed_batches`.
     equal_lengths : bool
-        Whether a batch must hold rows of one length only.
+        As for :func:`embed_batches`.
     progress : callable
         Told the number of rows done.
-
-    Raises
-    ------
-    torch.OutOfMemoryError
-        If a single row does not fit.
     """
-    start = 0
-    while start < len(tokens.order):
-        stop = tokens.stop(start, batch_tokens, equal_lengths)
-        vectors = _try(embed, tokens.batch(start, stop))
-        if vectors is None:
-            longest = int(tokens.lengths[start])
-            if stop - start == 1:
-                raise torch.OutOfMemoryError(
-                    f"one text of {longest} tokens does not fit into the device's memory; lower "
-                    "max_length, or choose device='cpu' or dtype='bfloat16'"
-                )
-            batch_tokens = longest * (stop - start) // 2
-            continue
-        out[tokens.order[start:stop]] = vectors.float().cpu().numpy()
-        progress(stop - start)
-        start = stop
+    held: list[tuple[NDArray[np.int64], Tensor]] = []
+
+    def fetch() -> None:
+        for rows, vectors in held:
+            out[rows] = vectors.cpu().numpy()
+        held.clear()
+
+    n_held = 0
+    with closing(blocks):  # ends its thread
+        for rows, vectors in embed_batches(
+            blocks, embed, batch_tokens=batch_tokens, equal_lengths=equal_lengths
+        ):
+            held.append((rows, vectors.to(torch.float32, copy=True)))  # not a view of all states
+            progress(len(rows))
+            n_held += len(rows)
+            if n_held >= _HELD:
+                fetch()
+                n_held = 0
+        fetch()
+
+
+def to_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Send a batch to where the model is, without waiting for what a GPU still has to do.
+
+    Parameters
+    ----------
+    batch : mapping of str to Tensor
+        On the CPU.
+    device : torch.device
+        Where to.
+
+    Returns
+    -------
+    dict of str to Tensor
+        On the device.
+    """
+    if device.type != "cuda":
+        return {name: values.to(device) for name, values in batch.items()}
+    pinned = {name: values.pin_memory() for name, values in batch.items()}
+    return {name: values.to(device, non_blocking=True) for name, values in pinned.items()}
 
 
 def _try(embed: Callable[[dict[str, Tensor]], Tensor], batch: dict[str, Tensor]) -> Tensor | None:
@@ -218,3 +321,14 @@ def _try(embed: Callable[[dict[str, Tensor]], Tensor], batch: dict[str, Tensor])
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     return None
+
+
+def _halved(tokens: Tokens, start: int, stop: int) -> int:
+    """Give half the tokens of a batch for which the memory did not suffice."""
+    longest = int(tokens.lengths[start])
+    if stop - start == 1:
+        raise torch.OutOfMemoryError(
+            f"one text of {longest} tokens does not fit into the device's memory; lower "
+            "max_length, or choose device='cpu' or dtype='bfloat16'"
+        )
+    return longest * (stop - start) // 2

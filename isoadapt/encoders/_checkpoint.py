@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import tokenize
-from isoadapt.encoders._models import Backbone
 from isoadapt.encoders._pooling import HEAD_INPUT
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._transformer import TransformerEncoder

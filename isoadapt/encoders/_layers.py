@@ -14,12 +14,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from isoadapt._report import spectral_figures, two_nn_or_nan
-from isoadapt.encoders._batching import Tokens, _try, tokenize
+from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._batching import Tokens, embed_batches, to_device, tokenize
+from isoadapt.encoders._forward import needs_equal_lengths, token_budget
 from isoadapt.encoders._layer_report import LayerFigures, LayerReport
-from isoadapt.encoders._models import Backbone
 from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts, as_texts
-from isoadapt.encoders._transformer import TransformerEncoder, _budget, _needs_equal_lengths
+from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.geometry import Moments
 
 _BLOCK = 1024  # texts tokenised at a time
@@ -55,7 +56,7 @@ def layer_report(
     ----------
     model : str, path-like, tuple or TransformerEncoder
         What a :class:`TransformerEncoder` takes, or one, whose settings (length, batches,
-        device, dtype, progress bar) are used; its pooling does not matter.
+        device, dtype, progress bar) are used; its pooling and backend do not matter.
     texts : sequence of str or of pairs of str
         As for :meth:`TransformerEncoder.transform`, read in the given order.
     max_tokens : int, default=250_000
@@ -181,28 +182,22 @@ class _Reader:
 
         Tokens are numbered from 0 in the order of the texts, padding left out.
         """
-        device = self.backbone.model.device
-        batch_tokens = _budget(self.encoder.batch_tokens, device)
-        equal_lengths = _needs_equal_lengths(self.backbone, Pooling(("mean",)))
         lengths = _in_text_order(tokens)
         first = lengths.cumsum() - lengths
-        start = 0
-        while start < len(tokens.order):
-            stop = tokens.stop(start, batch_tokens, equal_lengths)
-            states = _try(self._embed, tokens.batch(start, stop))
-            if states is None:
-                batch_tokens = _halved(tokens, start, stop)
-                continue
-            rows = tokens.order[start:stop]
+        for rows, states in embed_batches(
+            [tokens],
+            self._embed,
+            batch_tokens=token_budget(self.encoder.batch_tokens, self.backbone.model.device),
+            equal_lengths=needs_equal_lengths(self.backbone, Pooling(("mean",))),
+        ):
             spans = zip(first[rows], lengths[rows], strict=True)
             yield np.concatenate([np.arange(at, at + n) for at, n in spans]), states
-            progress(stop - start)
-            start = stop
+            progress(len(rows))
 
     @torch.inference_mode()
     def _embed(self, batch: dict[str, Tensor]) -> Tensor:
         backbone = self.backbone
-        batch = {name: values.to(backbone.model.device) for name, values in batch.items()}
+        batch = to_device(batch, backbone.model.device)
         inputs = {name: values for name, values in batch.items() if name in backbone.inputs}
         hidden = backbone.base(**inputs, output_hidden_states=True).hidden_states
         mask = batch["attention_mask"].bool()
@@ -297,17 +292,6 @@ def _in_text_order(tokens: Tokens) -> NDArray[np.int64]:
     lengths = np.empty_like(tokens.lengths)
     lengths[tokens.order] = tokens.lengths
     return lengths
-
-
-def _halved(tokens: Tokens, start: int, stop: int) -> int:
-    """Give half the tokens of a batch for which the memory did not suffice."""
-    longest = int(tokens.lengths[start])
-    if stop - start == 1:
-        raise torch.OutOfMemoryError(
-            f"one text of {longest} tokens does not fit into the device's memory; lower the "
-            "encoder's max_length, or choose device='cpu' or dtype='bfloat16'"
-        )
-    return longest * (stop - start) // 2
 
 
 def _eigenvalues(matrix: Tensor) -> Tensor:

@@ -1,119 +1,26 @@
 """Loaded models: one process-wide store, so that clones and candidates never load twice."""
 
-import inspect
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from isoadapt.encoders._network import (
-    eval_copy,
-    find_head,
-    is_classifier,
-    position_limit,
-    without_head,
-)
+from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._network import find_head
 from isoadapt.encoders._pooling import read_json, transformer_folder
 
 _CAPACITY = 2
 _STORE: "OrderedDict[tuple[Any, ...], Backbone]" = OrderedDict()
+_GRAPHS: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()  # ready to run, of the ONNX backend
 _DOWNLOADED: dict[tuple[str, str | None, bool], Path] = {}
 _LOCK = threading.RLock()
 _FILES = (".json", ".safetensors", ".txt", ".model", ".py", ".jinja")
-_UNLIMITED = 2**31
-
-
-@dataclass(frozen=True)
-class Backbone:
-    """A model in evaluation mode with its tokenizer.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The whole model, its own head included.
-    tokenizer : PreTrainedTokenizerBase
-        Its tokenizer.
-    head : nn.Linear or None
-        The last Linear of its classifier.
-    folder : Path or None
-        Where it was loaded from; None for a live model.
-
-    Attributes
-    ----------
-    headless : PreTrainedModel
-        The classifier whose "logits" are the embedding.
-    base : PreTrainedModel
-        The model that gives hidden states.
-    inputs : frozenset of str
-        What the tokenizer names and the model takes.
-    limit : int or None
-        Tokens that the model has positions for; None if it needs no learned positions.
-    default_length : int or None
-        Tokens that both tokenizer and model are made for; None if neither says.
-    n_layers : int
-        Number of layers; there is one hidden state more.
-    """
-
-    model: Any
-    tokenizer: Any
-    head: nn.Linear | None
-    folder: Path | None = None
-
-    @cached_property
-    def headless(self) -> Any:
-        return without_head(self.model)
-
-    @cached_property
-    def base(self) -> Any:
-        base = self.model.base_model
-        return base.get_encoder() if self.model.config.is_encoder_decoder else base
-
-    @cached_property
-    def inputs(self) -> frozenset[str]:
-        taken = set(inspect.signature(self.model.forward).parameters)
-        return frozenset(taken & {"input_ids", *self.tokenizer.model_input_names})
-
-    @cached_property
-    def limit(self) -> int | None:
-        return position_limit(self.model)
-
-    @property
-    def default_length(self) -> int | None:
-        trained = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        lengths = (self.tokenizer.model_max_length, self.limit, trained)
-        return min((n for n in lengths if n is not None and 0 < n < _UNLIMITED), default=None)
-
-    @property
-    def n_layers(self) -> int:
-        return self.model.config.get_text_config().num_hidden_layers
-
-
-def live_backbone(model: Any, tokenizer: Any) -> Backbone:
-    """Wrap a model that the user holds; neither its mode nor its configuration changes.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The model.
-    tokenizer : PreTrainedTokenizerBase
-        Its tokenizer.
-
-    Returns
-    -------
-    Backbone
-        A shallow copy of the model in evaluation mode.
-    """
-    copied = eval_copy(model)
-    return Backbone(copied, tokenizer, find_head(copied) if is_classifier(copied) else None)
 
 
 def stored_backbone(
@@ -138,7 +45,7 @@ def stored_backbone(
     dtype : torch.dtype
         Type of the weights.
     device : torch.device
-        Where to put them.
+        Where to put them. "meta": nowhere, they are not even read.
     trust_remote_code : bool
         Whether code that comes with the checkpoint may run.
 
@@ -155,17 +62,70 @@ def stored_backbone(
         If weights are missing or do not fit, or a head is needed and there is none.
     """
     with _LOCK:
-        folder = Path(model).expanduser()
-        if not folder.is_dir():
-            folder = _download(str(model), revision, trust_remote_code)
-        head = head or _names_classifier(folder)
+        folder = checkpoint_folder(model, revision, trust_remote_code)
+        head = head or names_classifier(folder)
         key = (fingerprint(folder), dtype, device, head, trust_remote_code)
-        if key not in _STORE:
-            while len(_STORE) >= _CAPACITY:
-                _STORE.popitem(last=False)
-            _STORE[key] = _load(folder, head, dtype, device, trust_remote_code)
-        _STORE.move_to_end(key)
-        return _STORE[key]
+        return _kept(_STORE, key, lambda: _load(folder, head, dtype, device, trust_remote_code))
+
+
+def stored_graph(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:
+    """Give a graph from the store, loading it if need be.
+
+    Parameters
+    ----------
+    key : tuple
+        What tells it from others. A forked process loads its own, for threads are not inherited.
+    load : callable
+        Loads it.
+
+    Returns
+    -------
+    object
+        What `load` gave, now or before.
+    """
+    with _LOCK:
+        return _kept(_GRAPHS, (os.getpid(), *key), load)
+
+
+def _kept(store: "OrderedDict[tuple[Any, ...], Any]", key: tuple[Any, ...], load: Any) -> Any:
+    """Give `store[key]`, loading it if need be in place of the least recently used."""
+    if key not in store:
+        while len(store) >= _CAPACITY:
+            store.popitem(last=False)
+        store[key] = load()
+    store.move_to_end(key)
+    return store[key]
+
+
+def checkpoint_folder(
+    model: str | os.PathLike[str], revision: str | None, trust_remote_code: bool
+) -> Path:
+    """Find the folder of a checkpoint, downloading it if need be.
+
+    Parameters
+    ----------
+    model : str or path-like
+        Folder, or name on the Hugging Face Hub.
+    revision : str or None
+        Revision on the Hub.
+    trust_remote_code : bool
+        Whether code that comes with the checkpoint is needed.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    OSError
+        If the checkpoint cannot be had.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    with _LOCK:
+        return _download(str(model), revision, trust_remote_code)
 
 
 def release() -> None:
@@ -180,6 +140,7 @@ def release() -> None:
     """
     with _LOCK:
         _STORE.clear()
+        _GRAPHS.clear()
         _DOWNLOADED.clear()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -196,15 +157,51 @@ def fingerprint(folder: Path) -> tuple[Any, ...]:
     Returns
     -------
     tuple
-        Hashable; another one whenever a file changes.
+        The folder, and for each file (name, inode, size, (time of change of content, time of
+        change)) in nanoseconds. Hashable; another one whenever a file changes.
     """
     files = []
-    for place in (folder, *(entry for entry in folder.iterdir() if entry.is_dir())):
-        for file in place.iterdir():
-            if file.suffix in _FILES and file.is_file():
-                stat = file.stat()
-                files.append((str(file.relative_to(folder)), stat.st_size, stat.st_mtime_ns))
-    return (os.path.realpath(folder), *sorted(files))
+    for file in checkpoint_files(folder):
+        stat = file.stat()
+        times = (stat.st_mtime_ns, stat.st_ctime_ns)
+        files.append((str(file.relative_to(folder)), stat.st_ino, stat.st_size, times))
+    return (os.path.realpath(folder), *files)
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """List the files that a model can be loaded from, one level of folders deep.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the checkpoint lies.
+
+    Returns
+    -------
+    list of Path
+        Sorted: weights, configuration, tokenizer, pooling and code.
+    """
+    places = (folder, *(entry for entry in folder.iterdir() if entry.is_dir()))
+    files = (file for place in places for file in place.iterdir())
+    return sorted(file for file in files if file.suffix in _FILES and file.is_file())
+
+
+def names_classifier(folder: Path) -> bool:
+    """Say whether a checkpoint was saved from a model for sequence classification.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the checkpoint lies.
+
+    Returns
+    -------
+    bool
+        What its ``config.json`` says.
+    """
+    config = read_json(transformer_folder(folder) / "config.json") or {}
+    names = config.get("architectures") or []
+    return any("ForSequenceClassification" in name for name in names)
 
 
 def _download(name: str, revision: str | None, code: bool) -> Path:
@@ -240,15 +237,17 @@ def _load(
     weights = transformer_folder(folder)
     _check_files(weights)
     kind = "AutoModelForSequenceClassification" if head else "AutoModel"
-    read = getattr(transformers, kind).from_pretrained
     options = {"local_files_only": True, "trust_remote_code": code}
     with quiet(), torch.random.fork_rng(devices=[]):
         tokenizer = _explain(
             folder, lambda: transformers.AutoTokenizer.from_pretrained(weights, **options)
         )
+        if device.type == "meta":
+            model = _explain(folder, lambda: _without_weights(kind, weights, code)).eval()
+            return Backbone(model, tokenizer, find_head(model) if head else None, folder)
         model, report = _explain(
             folder,
-            lambda: read(
+            lambda: getattr(transformers, kind).from_pretrained(
                 weights, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
             ),
         )
@@ -259,10 +258,14 @@ def _load(
     return Backbone(model, tokenizer, find_head(model) if head else None, folder)
 
 
-def _names_classifier(folder: Path) -> bool:
-    config = read_json(transformer_folder(folder) / "config.json") or {}
-    names = config.get("architectures") or []
-    return any("ForSequenceClassification" in name for name in names)
+def _without_weights(kind: str, folder: Path, code: bool) -> Any:
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=code
+    )
+    with torch.device("meta"):
+        return getattr(transformers, kind).from_config(config, trust_remote_code=code)
 
 
 def _check_files(folder: Path) -> None:

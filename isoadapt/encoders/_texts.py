@@ -44,6 +44,36 @@ class Texts:
             return Texts(list(index)), inverse
         return Texts([pair[0] for pair in index], [pair[1] for pair in index]), inverse
 
+    def lengths(self) -> NDArray[np.int64]:
+        """Count characters, of both texts of a pair.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Lengths.
+        """
+        lengths = np.fromiter(map(len, self.first), np.int64, len(self))
+        if self.second is None:
+            return lengths
+        return lengths + np.fromiter(map(len, self.second), np.int64, len(self))
+
+    def take(self, places: Iterable[int]) -> "Texts":
+        """Give some of the texts.
+
+        Parameters
+        ----------
+        places : iterable of int
+            Which ones, in order.
+
+        Returns
+        -------
+        Texts
+            New texts.
+        """
+        places = list(places)
+        second = None if self.second is None else [self.second[i] for i in places]
+        return Texts([self.first[i] for i in places], second)
+
     def lower(self) -> "Texts":
         """Give the same texts in lower case.
 

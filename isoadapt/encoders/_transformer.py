@@ -3,8 +3,11 @@
 import os
 import pickle
 import sys
+from collections.abc import Callable
+from functools import cache as once
 from numbers import Integral
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -14,24 +17,25 @@ from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     _fit_context,
+    clone,
 )
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from isoadapt._torch import resolve_device
-from isoadapt.encoders._batching import run_batches, tokenize
-from isoadapt.encoders._models import Backbone, live_backbone, stored_backbone
+from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._batching import Tokens, run_batches, to_device, tokenize, tokenize_blocks
+from isoadapt.encoders._cache import EmbeddingCache, as_cache
+from isoadapt.encoders._forward import embed_batch, needs_equal_lengths, token_budget, vector_width
+from isoadapt.encoders._identity import Identity, checkpoint_identity, live_identity
+from isoadapt.encoders._models import checkpoint_folder, names_classifier, stored_backbone
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling, sentence_pooling
+from isoadapt.encoders._settings import DTYPES, check_backend, checked_live
 from isoadapt.encoders._texts import Texts, as_texts
 
-_DTYPES = {
-    "auto": torch.float32,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-_CPU_TOKENS_PER_THREAD = 512
+if TYPE_CHECKING:
+    from isoadapt.encoders._onnx import Deviation
 
 
 class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -64,12 +68,20 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         takes at most 512 a thread, for what does not stay in its caches is slower.
     device : str or torch.device, default="auto"
         "auto" is "cuda" where there is one, else "cpu".
-    dtype : {"auto", "float32", "bfloat16", "float16"}, default="auto"
-        Type to compute in; "auto" is "float32", for adapters amplify rounding.
+    dtype : {"auto", "float32", "bfloat16", "float16", "int8"}, default="auto"
+        Type to compute in; "auto" is "float32", for adapters amplify rounding. "int8", with
+        ``backend="onnx"`` only, is the fastest on a CPU and the least exact: see
+        :meth:`deviation`.
+    cache : str, path-like or EmbeddingCache, default=None
+        Folder to keep vectors in, so that no text is encoded twice, not even by another process;
+        or an :class:`EmbeddingCache`, which also says how large it may grow.
     revision : str, default=None
         Branch, tag or commit on the Hub.
     trust_remote_code : bool, default=False
         Whether code that comes with the checkpoint may run.
+    backend : {"torch", "onnx"}, default="torch"
+        What runs the model. "onnx": ONNX Runtime on the CPU, from a checkpoint that it can be
+        exported from, in "float32" or in "int8"; needs ``pip install "isoadapt[onnx]"``.
     verbose : int, default=0
         Above 0, show a progress bar if the standard error stream is a terminal.
 
@@ -78,12 +90,27 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     OSError
         On first use, if the checkpoint cannot be had, is incomplete or damaged.
     ValueError
-        On first use, if weights are missing, or the parameters do not fit the model.
+        On first use, if weights are missing, the parameters do not fit the model or each other, or
+        the model cannot be exported to ONNX.
+
+    Warns
+    -----
+    UserWarning
+        If "int8" vectors of some built-in sentences have a mean cosine below 0.99 to those in
+        float32, or an exported graph is damaged; it is then exported anew.
 
     Notes
     -----
     Inputs that occur more than once are encoded once. They are sorted by length and put into
     batches of `batch_tokens` tokens, so there is little padding.
+
+    ``backend="onnx"`` exports the checkpoint on first use, which takes some ten seconds, compares
+    the graph with torch, and keeps it under a digest of the checkpoint's content: in ``onnx`` in
+    the cache's folder or, without a cache, in ``isoadapt/onnx`` in ``$XDG_CACHE_HOME`` or
+    ``~/.cache``. Whoever may write there can change what is computed; no code is loaded from
+    there. In "int8" the matrix products, not those inside attention, take eight bits: weights
+    scaled by column, their inputs by the range over the batch, so that a vector depends a little
+    on the texts beside it. The telemetry of ONNX Runtime is turned off.
 
     Examples
     --------
@@ -100,9 +127,11 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         "max_length": [Interval(Integral, 1, None, closed="left"), None],
         "batch_tokens": [Interval(Integral, 1, None, closed="left")],
         "device": [str, torch.device],
-        "dtype": [StrOptions(set(_DTYPES))],
+        "dtype": [StrOptions(set(DTYPES))],
+        "cache": [str, os.PathLike, EmbeddingCache, None],
         "revision": [str, None],
         "trust_remote_code": ["boolean"],
+        "backend": [StrOptions({"torch", "onnx"})],
         "verbose": ["verbose"],
     }
 
@@ -116,8 +145,10 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         batch_tokens: int = 2048,
         device: str | torch.device = "auto",
         dtype: str = "auto",
+        cache: str | os.PathLike[str] | EmbeddingCache | None = None,
         revision: str | None = None,
         trust_remote_code: bool = False,
+        backend: str = "torch",
         verbose: int = 0,
     ) -> None:
         self.model = model
@@ -127,8 +158,10 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self.batch_tokens = batch_tokens
         self.device = device
         self.dtype = dtype
+        self.cache = cache
         self.revision = revision
         self.trust_remote_code = trust_remote_code
+        self.backend = backend
         self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -171,68 +204,160 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         ValueError
             If `X` is empty.
         """
-        self._validate_params()
-        texts, inverse = as_texts(X).unique()
-        backbone = self._backbone()
-        return self._encode(texts, backbone, self._pooling(backbone))[inverse]
-
-    def _encode(self, texts: Texts, backbone: Backbone, pooling: Pooling) -> NDArray[np.float32]:
         from tqdm.auto import tqdm
 
-        tokens = tokenize(
-            backbone.tokenizer,
-            texts.lower() if pooling.lowercase else texts,
-            max_length=self._length(texts, backbone, pooling),
-            names=backbone.inputs,
-            counts_positions=backbone.limit is not None,
+        self._validate_params()
+        texts, inverse = as_texts(X).unique()
+        backbone = once(self._outline)  # the same for the whole call, and only if needed
+        hidden = not (self.verbose and sys.stderr.isatty())
+        with tqdm(total=len(texts), unit=" texts", desc="Encoding", disable=hidden) as bar:
+
+            def encode(part: Texts) -> NDArray[np.float32]:
+                return self._encode(part, backbone(), self._pooling(backbone()), bar.update)
+
+            if self.cache is None:
+                vectors = encode(texts)
+            else:
+                vectors = as_cache(self.cache)._embed(texts, self._identity, encode, bar.update)
+        return vectors[inverse]
+
+    def deviation(self, X: Any) -> "Deviation":
+        """Measure how far the vectors are from those of torch in float32.
+
+        Parameters
+        ----------
+        X : sequence of str or of pairs of str
+            As for :meth:`transform`; some hundred texts of the kind at hand will do.
+
+        Returns
+        -------
+        Deviation
+            Named tuple (mean_cosine, min_cosine, max_difference, n_texts): mean and smallest
+            cosine between a text's two vectors, largest norm of their difference as a share of
+            the norm in float32, and texts compared.
+
+        Examples
+        --------
+        >>> from isoadapt.encoders import TransformerEncoder
+        >>> encoder = TransformerEncoder("path/to/model", backend="onnx", dtype="int8")
+        >>> encoder.deviation(["One text.", "Another."])  # doctest: +SKIP
+        Deviation(mean_cosine=0.99..., min_cosine=0.98..., max_difference=0.1..., n_texts=2)
+        """
+        from isoadapt.encoders._onnx import compare_vectors
+
+        exact = clone(self).set_params(backend="torch", dtype="float32")
+        return compare_vectors(np.asarray(self.transform(X)), np.asarray(exact.transform(X)))
+
+    def _encode(
+        self,
+        texts: Texts,
+        backbone: Backbone,
+        pooling: Pooling,
+        progress: Callable[[int], Any],
+    ) -> NDArray[np.float32]:
+        max_length = self._length(texts, backbone, pooling)
+
+        def read(part: Texts) -> Tokens:
+            return tokenize(
+                backbone.tokenizer,
+                part.lower() if pooling.lowercase else part,
+                max_length=max_length,
+                names=backbone.inputs,
+                counts_positions=backbone.limit is not None,
+            )
+
+        vectors = np.empty((len(texts), vector_width(backbone, pooling)), dtype=np.float32)
+        run_batches(
+            tokenize_blocks(texts, read),
+            self._embedder(backbone, pooling),
+            vectors,
+            batch_tokens=token_budget(self.batch_tokens, backbone.model.device),
+            equal_lengths=needs_equal_lengths(backbone, pooling),
+            progress=progress,
         )
+        return vectors
+
+    def _embedder(
+        self, backbone: Backbone, pooling: Pooling
+    ) -> Callable[[dict[str, Tensor]], Tensor]:
+        layer = self._layer(backbone)
+        if self.backend == "onnx":
+            from isoadapt.encoders._onnx import Recipe, graphs_folder, onnx_model
+
+            return onnx_model(
+                Recipe(pooling, layer, self.dtype == "int8"),
+                outline=backbone,
+                load=self._backbone,
+                root=graphs_folder(self.cache),
+            )
 
         @torch.inference_mode()
         def embed(batch: dict[str, Tensor]) -> Tensor:
-            batch = {name: values.to(backbone.model.device) for name, values in batch.items()}
-            return _embed(backbone, pooling, self._layer(backbone), batch)
+            return embed_batch(backbone, pooling, layer, to_device(batch, backbone.model.device))
 
-        vectors = np.empty((len(texts), _width(backbone, pooling)), dtype=np.float32)
-        hidden = not (self.verbose and sys.stderr.isatty())
-        with tqdm(total=len(texts), unit=" texts", desc="Encoding", disable=hidden) as bar:
-            run_batches(
-                tokens,
-                embed,
-                vectors,
-                batch_tokens=_budget(self.batch_tokens, backbone.model.device),
-                equal_lengths=_needs_equal_lengths(backbone, pooling),
-                progress=bar.update,
-            )
-        return vectors
+        return embed
+
+    def _identity(self) -> Identity:
+        """Identify what vectors follow from, without loading a checkpoint."""
+        if not isinstance(self.model, str | os.PathLike):
+            backbone = self._backbone()
+            identity, pooling = live_identity(*self.model), self._pooling(backbone)
+        else:
+            folder = checkpoint_folder(self.model, self.revision, self.trust_remote_code)
+            identity = checkpoint_identity(folder)
+            head = self.pooling == HEAD_INPUT or names_classifier(folder)
+            pooling = self._chosen_pooling(head, folder)
+        return identity.with_settings(
+            pooling,
+            int(self.layer),
+            self.max_length and int(self.max_length),
+            "int8" if self.dtype == "int8" else DTYPES[self.dtype],
+            self.backend,
+            self.trust_remote_code,
+        )
+
+    def _validate_params(self) -> None:
+        super()._validate_params()
+        check_backend(self.backend, self.model, self.device, self.dtype)
 
     def _backbone(self) -> Backbone:
-        if isinstance(self.model, str | os.PathLike):
-            return stored_backbone(
-                self.model,
-                head=self.pooling == HEAD_INPUT,
-                revision=self.revision,
-                dtype=_DTYPES[self.dtype],
-                device=resolve_device(self.device),
-                trust_remote_code=self.trust_remote_code,
-            )
-        return _live(self.model, self.device, self.dtype)
+        if not isinstance(self.model, str | os.PathLike):
+            return checked_live(self.model, self.device, self.dtype)
+        return self._stored(resolve_device("cpu" if self.backend == "onnx" else self.device))
+
+    def _outline(self) -> Backbone:
+        """Give the model, without its weights if they are ONNX Runtime's."""
+        return self._stored(torch.device("meta")) if self.backend == "onnx" else self._backbone()
+
+    def _stored(self, device: torch.device) -> Backbone:
+        return stored_backbone(
+            self.model,
+            head=self.pooling == HEAD_INPUT,
+            revision=self.revision,
+            dtype=DTYPES[self.dtype],
+            device=device,
+            trust_remote_code=self.trust_remote_code,
+        )
 
     def _pooling(self, backbone: Backbone) -> Pooling:
+        if self.pooling == HEAD_INPUT and backbone.head is None:
+            raise ValueError(
+                f"pooling='head_input': {type(backbone.model).__name__} has no classifier head; "
+                "pass a model for sequence classification, or choose 'cls', 'mean' or 'max'"
+            )
+        return self._chosen_pooling(backbone.head is not None, backbone.folder)
+
+    def _chosen_pooling(self, head: bool, folder: Path | None) -> Pooling:
         if self.pooling in ("cls", "mean", "max"):
             return Pooling((self.pooling,))
-        if backbone.head is not None:
+        if head:
             if self.layer != -1:
                 raise ValueError(
                     f"layer={self.layer}: the input of the classifier head follows the last "
                     "layer; choose layer=-1, or pooling='cls', 'mean' or 'max'"
                 )
             return Pooling((HEAD_INPUT,))
-        if self.pooling == HEAD_INPUT:
-            raise ValueError(
-                f"pooling='head_input': {type(backbone.model).__name__} has no classifier head; "
-                "pass a model for sequence classification, or choose 'cls', 'mean' or 'max'"
-            )
-        found = None if backbone.folder is None else sentence_pooling(backbone.folder)
+        found = None if folder is None else sentence_pooling(folder)
         return Pooling(("mean",)) if found is None else found
 
     def _layer(self, backbone: Backbone) -> int:
@@ -264,8 +389,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @property
     def _n_features_out(self) -> int:
-        backbone = self._backbone()
-        return _width(backbone, self._pooling(backbone))
+        backbone = self._outline()
+        return vector_width(backbone, self._pooling(backbone))
 
     def __sklearn_clone__(self) -> Self:
         new = type(self)(**self.get_params(deep=False))
@@ -288,53 +413,3 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         tags.transformer_tags.preserves_dtype = []
         tags.requires_fit = False
         return tags
-
-
-def _embed(backbone: Backbone, pooling: Pooling, layer: int, batch: dict[str, Tensor]) -> Tensor:
-    inputs = {name: values for name, values in batch.items() if name in backbone.inputs}
-    if pooling.modes == (HEAD_INPUT,):
-        return backbone.headless(**inputs).logits
-    output = backbone.base(**inputs, output_hidden_states=layer != -1)
-    hidden = output.last_hidden_state if layer == -1 else output.hidden_states[layer]
-    return pooling(hidden.float(), batch["attention_mask"])
-
-
-def _budget(batch_tokens: int, device: torch.device) -> int:
-    if device.type != "cpu":
-        return batch_tokens
-    return min(batch_tokens, _CPU_TOKENS_PER_THREAD * torch.get_num_threads())
-
-
-def _width(backbone: Backbone, pooling: Pooling) -> int:
-    if backbone.head is not None and pooling.modes == (HEAD_INPUT,):
-        return backbone.head.in_features
-    return backbone.model.config.get_text_config().hidden_size * len(pooling.modes)
-
-
-def _needs_equal_lengths(backbone: Backbone, pooling: Pooling) -> bool:
-    """Say whether the model could take padding for text, or text for padding."""
-    own, tokenizers = backbone.model.config.pad_token_id, backbone.tokenizer.pad_token_id
-    if own is None:
-        return pooling.modes == (HEAD_INPUT,)
-    return own != tokenizers
-
-
-def _live(model: Any, device: str | torch.device, dtype: str) -> Backbone:
-    if not (isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], torch.nn.Module)):
-        hint = "; a live model needs its tokenizer" if isinstance(model, torch.nn.Module) else ""
-        raise TypeError(
-            f"model is a {type(model).__name__}{hint}; pass a folder, a name on the Hugging Face "
-            "Hub, or a tuple (model, tokenizer)"
-        )
-    backbone = live_backbone(*model)
-    if device != "auto" and resolve_device(device).type != backbone.model.device.type:
-        raise ValueError(
-            f"device={str(device)!r}, but the live model is on {backbone.model.device}; move it, "
-            "or choose device='auto'"
-        )
-    if dtype != "auto" and _DTYPES[dtype] != backbone.model.dtype:
-        raise ValueError(
-            f"dtype={dtype!r}, but the live model is in {backbone.model.dtype}; convert it, or "
-            "choose dtype='auto'"
-        )
-    return backbone

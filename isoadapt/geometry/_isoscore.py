@@ -19,13 +19,17 @@ class _Sums(NamedTuple):
 
     trace: Tensor  # tr Σ
     square: Tensor  # ‖Σ‖²
-    cross: Tensor | float  # ⟨Σ, S⟩
-    prior_trace: Tensor | float  # tr S
-    prior_square: Tensor | float  # ‖S‖²
+    cross: Tensor  # ⟨Σ, S⟩
+    prior_trace: Tensor  # tr S
+    prior_square: Tensor  # ‖S‖²
 
 
 def isoscore_star(
-    X: Tensor, cov: Tensor | None = None, zeta: float = 0.0, bias_corrected: bool = False
+    X: Tensor,
+    cov: Tensor | None = None,
+    zeta: float | Tensor = 0.0,
+    bias_corrected: bool = False,
+    root: Tensor | None = None,
 ) -> Tensor:
     """IsoScore* of point clouds, differentiable with respect to the points and to `cov`.
 
@@ -38,11 +42,14 @@ def isoscore_star(
         Points, n and d at least 2; half precision is computed in float32.
     cov : Tensor of shape (d, d) or (..., d, d), default=None
         Symmetric shrinkage matrix; None is the identity.
-    zeta : float, default=0.0
-        Its weight ζ in [0, 1].
+    zeta : float or Tensor of shape (...), default=0.0
+        Its weight ζ in [0, 1], for each member if a tensor.
     bias_corrected : bool, default=False
         Estimate tr(Σ)² and ‖Σ‖² without bias (exactly so for Gaussian rows), n at least 4; the
         participation ratio is then clamped to [1, d].
+    root : Tensor of shape (d, r) or (..., d, r), default=None
+        In place of `cov`, a B with BBᵀ the shrinkage matrix, which is never formed: what costs
+        least if B is differentiated too.
 
     Returns
     -------
@@ -57,9 +64,13 @@ def isoscore_star(
             f"X has n_samples={n}, n_features={d}: IsoScore needs n_samples >= "
             f"{4 if bias_corrected else 2} and n_features >= 2"
         )
-    prior = cov.to(X) if cov is not None and zeta else None
+    zeta = zeta.to(X) if isinstance(zeta, Tensor) else zeta
+    mixed = isinstance(zeta, Tensor) or zeta != 0
+    prior = cov.to(X) if cov is not None and mixed else None
+    if root is not None:
+        root = root.to(X).expand(*X.shape[:-2], *root.shape[-2:]) if mixed else None
     with torch.autocast(X.device.type, enabled=False):
-        return _IsoScoreStar.apply(X, prior, zeta, bias_corrected)
+        return _IsoScoreStar.apply(X, prior, root, zeta, bias_corrected)
 
 
 def isoscore_from_covariance(cov: Tensor, n_samples: float | None = None) -> Tensor:
@@ -145,32 +156,49 @@ def _correction(n: float) -> tuple[tuple[float, float], tuple[float, float]]:
     return (v * (v + 1) * scale, -2 * v * scale), (-v * scale, v * v * scale)
 
 
+class _Prior(NamedTuple):
+    """The shrinkage matrix S as the backward pass needs it: as a matrix, as a root or neither."""
+
+    cov: Tensor | None
+    root: Tensor | None
+    gram: Tensor | None  # BᵀB of a root B
+    pulled: Tensor | None  # X S for a matrix and n < d; X B or, for n >= d, Σ_X B for a root
+
+
 class _IsoScoreStar(torch.autograd.Function):
-    """One n×n or d×d product forward, one more of the same size backward."""
+    """One n×n or d×d product forward, one more of the same size backward; a root adds as many."""
 
     @staticmethod
     def forward(
-        ctx: Any, X: Tensor, prior: Tensor | None, zeta: float, bias_corrected: bool
+        ctx: Any,
+        X: Tensor,
+        cov: Tensor | None,
+        root: Tensor | None,
+        zeta: float | Tensor,
+        bias_corrected: bool,
     ) -> Tensor:
         n, d = X.shape[-2:]
+        mixed = isinstance(zeta, Tensor) or zeta != 0
         centred = X - X.mean(-2, keepdim=True)
         # The Gram matrix and the covariance share trace and norm.
         small = (centred @ centred.mT if n < d else centred.mT @ centred) / (n - 1)
         unit = torch.ones_like(small[..., 0, 0])
-        if not zeta:  # free of scale, so in units of the trace, lest squares overflow
-            unit = small.diagonal(dim1=-2, dim2=-1).sum(-1)
+        if not mixed:  # free of scale, so in units of the trace, lest squares overflow
+            unit = _trace(small)
             noise = (8 * torch.finfo(X.dtype).eps) ** 2 * X.square().sum((-2, -1))
             unit = unit.where(unit * (n - 1) > noise, torch.inf)  # rounding has no spectrum
             small = small / unit[..., None, None]
-        pulled = None if prior is None or n >= d else centred @ prior
-        sums = _sums(small, centred, prior, pulled, zeta)
+        prior = _prior(cov, root, centred, small)
+        sums = _sums(small, centred, prior, mixed)
         numerator, denominator = _mixture(sums, zeta, n, bias_corrected)
         ratio = numerator / denominator
         if bias_corrected:
             ratio = _clamped_ratio(numerator, denominator, d)
         ctx.zeta, ctx.correction = zeta, _correction(n) if bias_corrected else None
-        ctx.save_for_backward(centred, small, prior, pulled, sums.trace, numerator, denominator)
-        ctx.unit = unit
+        ctx.save_for_backward(
+            centred, small, *prior, sums.trace, sums.prior_trace, numerator, denominator
+        )
+        ctx.unit = None if mixed else unit
         return (ratio - 1) / (d - 1)
 
     @staticmethod
@@ -181,8 +209,9 @@ class _IsoScoreStar(torch.autograd.Function):
 
     @staticmethod
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        centred, small, prior, pulled, trace, numerator, denominator = ctx.saved_tensors
-        n, d = centred.shape[-2:]
+        centred, small, *parts, trace, prior_trace, numerator, denominator = ctx.saved_tensors
+        prior = _Prior(*parts)
+        d = centred.shape[-1]
         zeta, keep = ctx.zeta, 1 - ctx.zeta
         grad = torch.where(denominator > 0, grad, 0.0)
         if ctx.correction is not None:
@@ -192,48 +221,64 @@ class _IsoScoreStar(torch.autograd.Function):
         to_numerator = grad / safe / (d - 1)
         to_denominator = -to_numerator * numerator / safe
         (a, b), (c, e) = ctx.correction or ((1.0, 0.0), (0.0, 1.0))
-        prior_trace = d if prior is None else prior.diagonal(dim1=-2, dim2=-1).sum(-1)
         to_square = keep**2 * (b * to_numerator + e * to_denominator)
         to_trace = 2 * keep**2 * trace * (a * to_numerator + c * to_denominator)
         to_trace = to_trace + 2 * zeta * keep * prior_trace * to_numerator
         to_cross = 2 * zeta * keep * to_denominator
-        if prior is None:  # ⟨Σ, I⟩ is the trace
+        to_prior_trace = 2 * zeta * (keep * trace + zeta * prior_trace) * to_numerator
+        to_prior_square = zeta**2 * to_denominator
+        if prior.cov is None and prior.root is None:  # ⟨Σ, I⟩ is the trace
             to_trace = to_trace + to_cross
 
-        grad_X = grad_prior = None
+        grad_X = grad_cov = grad_root = None
         if ctx.needs_input_grad[0]:
-            grad_X = _points_gradient(centred, small, prior, pulled, to_trace, to_square, to_cross)
-            if not zeta:
+            grad_X = _points_gradient(centred, small, prior, to_trace, to_square, to_cross)
+            if ctx.unit is not None:
                 grad_X = grad_X / ctx.unit[..., None, None]
-        if prior is not None and ctx.needs_input_grad[1]:
-            covariance = small if n >= d else centred.mT @ centred / (n - 1)
-            to_prior_trace = 2 * zeta * (keep * trace + zeta * prior_trace) * to_numerator
-            grad_prior = (2 * zeta**2 * to_denominator)[..., None, None] * prior
-            grad_prior = grad_prior + to_cross[..., None, None] * covariance
-            grad_prior.diagonal(dim1=-2, dim2=-1).add_(to_prior_trace[..., None])
-            grad_prior = grad_prior.sum_to_size(prior.shape)
-        return grad_X, grad_prior, None, None
+        if prior.cov is not None and ctx.needs_input_grad[1]:
+            grad_cov = _cov_gradient(
+                centred, small, prior.cov, to_prior_trace, to_prior_square, to_cross
+            )
+        if prior.root is not None and ctx.needs_input_grad[2]:
+            grad_root = _root_gradient(centred, prior, to_prior_trace, to_prior_square, to_cross)
+        return grad_X, grad_cov, grad_root, None, None
 
 
-def _sums(
-    small: Tensor, centred: Tensor, prior: Tensor | None, pulled: Tensor | None, zeta: float
-) -> _Sums:
+def _trace(matrix: Tensor) -> Tensor:
+    return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def _prior(cov: Tensor | None, root: Tensor | None, centred: Tensor, small: Tensor) -> _Prior:
+    few = centred.shape[-2] < centred.shape[-1]
+    if root is not None:
+        pulled = (centred if few else small) @ root
+        return _Prior(None, root, root.mT @ root, pulled)
+    return _Prior(cov, None, None, centred @ cov if few and cov is not None else None)
+
+
+def _sums(small: Tensor, centred: Tensor, prior: _Prior, mixed: bool) -> _Sums:
     n, d = centred.shape[-2:]
-    trace = small.diagonal(dim1=-2, dim2=-1).sum(-1)
-    square = small.square().sum((-2, -1))
-    if not zeta:
-        return _Sums(trace, square, 0.0, 0.0, 0.0)
-    if prior is None:
-        return _Sums(trace, square, trace, d, d)
-    if pulled is None:
-        cross = (small * prior).sum((-2, -1))
-    else:
-        cross = (pulled * centred).sum((-2, -1)) / (n - 1)
-    prior_trace = prior.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return _Sums(trace, square, cross, prior_trace, prior.square().sum((-2, -1)))
+    trace, square = _trace(small), small.square().sum((-2, -1))
+    if prior.root is not None and prior.gram is not None and prior.pulled is not None:
+        other, scale = (prior.pulled, 1 / (n - 1)) if n < d else (prior.root, 1.0)
+        cross = (prior.pulled * other).sum((-2, -1)) * scale
+        norm = torch.linalg.vector_norm(prior.gram, dim=(-2, -1))  # makes no matrix of squares
+        return _Sums(trace, square, cross, _trace(prior.gram), norm.square())
+    if prior.cov is not None:
+        if prior.pulled is None:
+            cross = (small * prior.cov).sum((-2, -1))
+        else:
+            cross = (prior.pulled * centred).sum((-2, -1)) / (n - 1)
+        return _Sums(trace, square, cross, _trace(prior.cov), prior.cov.square().sum((-2, -1)))
+    nothing = torch.zeros_like(trace)
+    if not mixed:
+        return _Sums(trace, square, nothing, nothing, nothing)
+    return _Sums(trace, square, trace, nothing + d, nothing + d)
 
 
-def _mixture(sums: _Sums, zeta: float, n: int, bias_corrected: bool) -> tuple[Tensor, Tensor]:
+def _mixture(
+    sums: _Sums, zeta: float | Tensor, n: int, bias_corrected: bool
+) -> tuple[Tensor, Tensor]:
     """tr² and ‖·‖² of (1-ζ)Σ + ζS; only the terms quadratic in Σ are biased."""
     trace_square, square = sums.trace.square(), sums.square
     if bias_corrected:
@@ -250,8 +295,7 @@ def _mixture(sums: _Sums, zeta: float, n: int, bias_corrected: bool) -> tuple[Te
 def _points_gradient(
     centred: Tensor,
     small: Tensor,
-    prior: Tensor | None,
-    pulled: Tensor | None,
+    prior: _Prior,
     to_trace: Tensor,
     to_square: Tensor,
     to_cross: Tensor,
@@ -261,9 +305,53 @@ def _points_gradient(
     to_trace, to_square, to_cross = (t[..., None, None] for t in (to_trace, to_square, to_cross))
     core = 4 * to_square / (n - 1) * small
     core.diagonal(dim1=-2, dim2=-1).add_((2 * to_trace / (n - 1))[..., 0])
+    pull = 2 * to_cross / (n - 1)
     if n < d:
         gradient = core @ centred
-        return gradient if pulled is None else gradient + 2 * to_cross / (n - 1) * pulled
-    if prior is not None:
-        core = core + 2 * to_cross / (n - 1) * prior
+        if prior.pulled is None:
+            return gradient
+        if prior.root is None:
+            return gradient + pull * prior.pulled
+        return gradient + (pull * prior.pulled) @ prior.root.mT
+    if prior.root is not None:
+        core = core + pull * (prior.root @ prior.root.mT)
+    elif prior.cov is not None:
+        core = core + pull * prior.cov
     return centred @ core
+
+
+def _cov_gradient(
+    centred: Tensor,
+    small: Tensor,
+    cov: Tensor,
+    to_trace: Tensor,
+    to_square: Tensor,
+    to_cross: Tensor,
+) -> Tensor:
+    """Chain rule through tr S, ‖S‖² and ⟨Σ, S⟩ to S."""
+    n, d = centred.shape[-2:]
+    covariance = small if n >= d else centred.mT @ centred / (n - 1)
+    gradient = (2 * to_square)[..., None, None] * cov + to_cross[..., None, None] * covariance
+    gradient.diagonal(dim1=-2, dim2=-1).add_(to_trace[..., None])
+    return gradient.sum_to_size(cov.shape)
+
+
+def _root_gradient(
+    centred: Tensor, prior: _Prior, to_trace: Tensor, to_square: Tensor, to_cross: Tensor
+) -> Tensor | None:
+    """Chain rule through tr S, ‖S‖² and ⟨Σ, S⟩ to B with BBᵀ = S."""
+    if prior.root is None or prior.gram is None or prior.pulled is None:
+        return None
+    n, d = centred.shape[-2:]
+    to_trace, to_square, to_cross = (t[..., None, None] for t in (to_trace, to_square, to_cross))
+    gradient = (prior.root @ prior.gram).mul_(4 * to_square)
+    gradient.addcmul_(prior.root, 2 * to_trace)
+    if n < d:
+        pulled = 2 / (n - 1) * to_cross * prior.pulled
+        if gradient.ndim == 3:
+            gradient.baddbmm_(centred.mT, pulled)  # no further matrix of this size
+        else:
+            gradient += centred.mT @ pulled
+    else:
+        gradient.addcmul_(prior.pulled, 2 * to_cross)
+    return gradient

@@ -17,8 +17,9 @@ from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import Affine, Floats, compose
 from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._checkpoint import read_head
-from isoadapt.encoders._models import Backbone, quiet
+from isoadapt.encoders._models import quiet
 from isoadapt.encoders._network import eval_copy
 from isoadapt.heads import LinearHead
 

@@ -13,8 +13,8 @@ class IsoScoreLoss(nn.Module):
 
     Parameters
     ----------
-    zeta : float, default=0.0
-        Weight ζ of the shrinkage matrix, in [0, 1].
+    zeta : float or Tensor of shape (...), default=0.0
+        Weight ζ of the shrinkage matrix, in [0, 1]; a tensor has one for each member.
     reduction : {"log", "linear"}, default="log"
         -log IsoScore* (the Isotropy Layer's) or 1 - IsoScore* (I-STAR's).
     bias_corrected : bool, default=False
@@ -47,17 +47,18 @@ class IsoScoreLoss(nn.Module):
     n_degenerate: Tensor
 
     def __init__(
-        self, zeta: float = 0.0, reduction: str = "log", bias_corrected: bool = False
+        self, zeta: float | Tensor = 0.0, reduction: str = "log", bias_corrected: bool = False
     ) -> None:
         super().__init__()
-        if not 0 <= zeta <= 1:
+        weights = torch.as_tensor(zeta)
+        if not bool(((weights >= 0) & (weights <= 1)).all()):
             raise ValueError(f"zeta={zeta!r} must lie in [0, 1]")
         if reduction not in ("log", "linear"):
             raise ValueError(f"reduction={reduction!r} must be 'log' or 'linear'")
         self.zeta, self.reduction, self.bias_corrected = zeta, reduction, bias_corrected
         self.register_buffer("n_degenerate", torch.zeros((), dtype=torch.long))
 
-    def forward(self, Z: Tensor, cov: Tensor | None = None) -> Tensor:
+    def forward(self, Z: Tensor, cov: Tensor | None = None, root: Tensor | None = None) -> Tensor:
         """Compute the penalty.
 
         Parameters
@@ -66,6 +67,8 @@ class IsoScoreLoss(nn.Module):
             Points.
         cov : Tensor of shape (d, d) or (..., d, d), default=None
             Shrinkage matrix; None is the identity.
+        root : Tensor of shape (d, r) or (..., d, r), default=None
+            In place of `cov`, a B with BBᵀ the shrinkage matrix: half the cost if B is trained.
 
         Returns
         -------
@@ -77,7 +80,7 @@ class IsoScoreLoss(nn.Module):
             nothing = Z.sum((-2, -1)) * 0
             self.n_degenerate += nothing.numel()
             return nothing.to(torch.promote_types(Z.dtype, torch.float32))
-        score = isoscore_star(Z, cov, self.zeta, self.bias_corrected)
+        score = isoscore_star(Z, cov, self.zeta, self.bias_corrected, root)
         degenerate = score.detach().isnan() & Z.detach().sum((-2, -1)).isfinite()
         self.n_degenerate.add_(degenerate.sum())
         score = score.masked_fill(degenerate, 1.0).clamp(_FLOOR, 1)

@@ -162,7 +162,7 @@ class TestShrinkageByName:
     def test_only_ledoit_wolf_needs_all_rows_at_once(self, cone):
         with pytest.raises(AttributeError) as caught:
             Whitening(shrinkage="ledoit-wolf").partial_fit(cone)
-        assert "partial_fit needs shrinkage='oas' or a number" in str(caught.value.__cause__)
+        assert "chunk by chunk it takes shrinkage='oas' or a number" in str(caught.value.__cause__)
         streamed = Whitening(shrinkage="oas").partial_fit(cone[:10])
         assert streamed.shrinkage_ == pytest.approx(oas(cone[:10])[1])
         assert streamed.partial_fit(cone[10:]).shrinkage_ == pytest.approx(oas(cone)[1])

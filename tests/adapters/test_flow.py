@@ -310,7 +310,7 @@ class TestTraining:
         def interrupt(*args, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(_flow.Selection, "evaluate", interrupt)
+        monkeypatch.setattr(_flow.Judge, "on_epoch_end", interrupt)
         with pytest.raises(KeyboardInterrupt):
             flow.fit(2 * X)
         np.testing.assert_array_equal(flow.transform(X), before)

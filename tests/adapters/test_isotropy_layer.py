@@ -186,7 +186,7 @@ class TestMiniBatch:
         def interrupt(self, net, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(_training.Selection, "on_epoch_end", interrupt)
+        monkeypatch.setattr(_training.Judge, "on_epoch_end", interrupt)
         with pytest.raises(KeyboardInterrupt):
             layer.fit(X, y)
         assert not hasattr(layer, "map_")
@@ -205,8 +205,8 @@ class TestMiniBatch:
         generator = torch.Generator().manual_seed(0)
         X = torch.randn(32, 5, generator=generator)
         start = Affine(np.eye(5), np.zeros(5))
-        for make in (LinearNetwork, lambda k, s: MLPNetwork(k, s, generator)):
-            together = make(3, start)
+        for make in (LinearNetwork, lambda starts: MLPNetwork(starts, [generator] * 3)):
+            together = make([start] * 3)
             with torch.no_grad():
                 together.weight += 0.1 * torch.randn(3, 5, 5, generator=generator)
             losses = IsoScoreLoss()(together(X))

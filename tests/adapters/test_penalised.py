@@ -17,9 +17,9 @@ from isoadapt import (
 from isoadapt.adapters import _topological_entropy
 from isoadapt.adapters._closed_form import row_space
 from isoadapt.adapters._coordinates import Coordinates, raw_coordinates, whitened_coordinates
-from isoadapt.adapters._istar import _ExactShrinkage, _SampledShrinkage
+from isoadapt.adapters._istar import _ExactShrinkage, _Root, _SampledShrinkage
 from isoadapt.adapters._maps import Affine
-from isoadapt.adapters._minibatch import Rows
+from isoadapt.adapters._minibatch import Batches, Rows
 from isoadapt.adapters._network import LinearNetwork, MLPNetwork
 from isoadapt.adapters._spectrum_control import _STEPS, _ExactSpectrum, _second_moment_root
 from isoadapt.geometry import Moments
@@ -43,12 +43,23 @@ def network_and_points(kind=LinearNetwork, d=5, n=60, members=1):
     """A network away from its start, and points of its input."""
     rng = np.random.default_rng(0)
     start = Affine(np.eye(d) + 0.3 * rng.normal(size=(d, d)), rng.normal(size=d))
-    options = [torch.Generator().manual_seed(0)] if kind is MLPNetwork else []
-    network = kind(members, start, *options)
+    generators = [torch.Generator().manual_seed(0) for _ in range(members)]
+    network = kind([start] * members, *([generators] if kind is MLPNetwork else []))
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator()))
     return network, torch.tensor(rng.normal(size=(n, d)) * np.arange(1, d + 1) + 1).float()
+
+
+def root_of(points):
+    """Root of the covariance of points, as the penalty takes it."""
+    spectrum = torch.linalg.eigh(Moments().update(points).covariance())
+    return _Root.of(*(part.numpy() for part in spectrum), torch.device("cpu"))
+
+
+def all_of(points):
+    """One batch of all points."""
+    return Batches(Rows(points, None), torch.arange(len(points)), len(points), [])
 
 
 @pytest.mark.parametrize("adapter", PENALISED)
@@ -83,7 +94,7 @@ class TestAllPenalised:
         def interrupt(*args, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("isoadapt.adapters._training.Selection.on_epoch_end", interrupt)
+        monkeypatch.setattr("isoadapt.adapters._training.Judge.on_epoch_end", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fitted.fit(X, y)
         assert vars(fitted) == before
@@ -157,23 +168,22 @@ class TestIStar:
     @pytest.mark.parametrize("members", [1, 3])
     def test_exact_shrinkage_is_the_covariance_of_all_outputs(self, members):
         network, points = network_and_points(members=members)
-        cov = Moments().update(points).covariance().float()
         outputs = network(points)
         loss = IsoScoreLoss(0.4, "linear")
-        penalty = _ExactShrinkage(loss, cov, detached=False)
+        penalty = _ExactShrinkage(loss, root_of(points), detached=False)
         expected = torch.stack([loss(Z[:9], torch.cov(Z.T)) for Z in outputs])
         torch.testing.assert_close(penalty(outputs[:, :9], None, network), expected)
 
     def test_exact_shrinkage_carries_gradient_and_detached_does_not(self):
         network, points = network_and_points()
-        cov = Moments().update(points).covariance().float()
+        root = root_of(points)
         loss = IsoScoreLoss(1.0, "linear")  # Σ_S alone
-        exact = _ExactShrinkage(loss, cov, detached=False)
+        exact = _ExactShrinkage(loss, root, detached=False)
         value = exact(network(points), None, network).sum()
         (gradient,) = torch.autograd.grad(value, network.weight)
         assert gradient.abs().max() > 1e-4
-        detached = _ExactShrinkage(loss, cov, detached=True)
-        detached.refresh(network, Rows(points, None))
+        detached = _ExactShrinkage(loss, root, detached=True)
+        detached.refresh(network, all_of(points))
         same = detached(network(points), None, network).sum()
         assert same.item() == pytest.approx(value.item(), rel=1e-5)
         (gradient,) = torch.autograd.grad(same, network.weight)
@@ -183,7 +193,7 @@ class TestIStar:
         network, points = network_and_points(MLPNetwork, members=2)
         penalty = _SampledShrinkage(IsoScoreLoss(0.4, "linear"), 25)
         with torch.no_grad():
-            penalty.refresh(network, Rows(points, None))
+            penalty.refresh(network, all_of(points))
             seen = network(points[::3])
         expected = torch.stack([torch.cov(Z.T) for Z in seen])
         torch.testing.assert_close(penalty.cov, expected, rtol=1e-4, atol=1e-4)

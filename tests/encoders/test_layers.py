@@ -234,7 +234,7 @@ def test_batches_are_halved_when_the_memory_does_not_suffice(monkeypatch):
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(_layers._Reader, "_embed", never)
-    with pytest.raises(torch.OutOfMemoryError, match="lower the encoder's max_length"):
+    with pytest.raises(torch.OutOfMemoryError, match="lower max_length"):
         layer_report(live, CORPUS)
 
 

@@ -76,7 +76,8 @@ def test_weights_in_memory_outlive_their_file(tmp_path):
     file = tmp_path / "model.safetensors"
     with file.open("r+b") as weights:
         weights.write(bytes(file.stat().st_size))
-    vectors = encoder._encode(as_texts(TEXTS), backbone, encoder._pooling(backbone))
+    pooling = encoder._pooling(backbone)
+    vectors = encoder._encode(as_texts(TEXTS), backbone, pooling, progress=lambda rows: None)
     np.testing.assert_array_equal(vectors, before)
 
 

@@ -110,9 +110,9 @@ def test_unknown_sentence_transformers_modules_are_refused(bare_checkpoint, tmp_
 
 def test_equal_inputs_are_encoded_once(live, monkeypatch):
     rows = []
-    embed = module._embed
+    embed = module.embed_batch
     monkeypatch.setattr(
-        module, "_embed", lambda *args: rows.append(len(args[3]["input_ids"])) or embed(*args)
+        module, "embed_batch", lambda *args: rows.append(len(args[3]["input_ids"])) or embed(*args)
     )
     got = TransformerEncoder(live).transform(TEXTS * 3)
     assert sum(rows) == len(set(TEXTS))
@@ -156,7 +156,7 @@ def test_relative_positions_have_no_limit(tmp_path):
 
 def out_of_memory_above(tokens, monkeypatch):
     sizes = []
-    embed = module._embed
+    embed = module.embed_batch
 
     def limited(*args):
         sizes.append(args[3]["input_ids"].numel())
@@ -164,7 +164,7 @@ def out_of_memory_above(tokens, monkeypatch):
             raise torch.OutOfMemoryError("out of memory")
         return embed(*args)
 
-    monkeypatch.setattr(module, "_embed", limited)
+    monkeypatch.setattr(module, "embed_batch", limited)
     return sizes
 
 

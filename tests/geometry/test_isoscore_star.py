@@ -209,6 +209,40 @@ def test_gradcheck_with_respect_to_the_shrinkage_matrix(
     assert gradcheck(lambda x, c: isoscore_star(x, c @ c.mT, zeta, bias_corrected), (both, cov))
 
 
+@pytest.mark.parametrize("bias_corrected", [False, True])
+@pytest.mark.parametrize(("n", "d", "rank"), [(4, 6, 6), (9, 4, 4), (5, 5, 3), (9, 4, 2)])
+@pytest.mark.parametrize(
+    ("members", "root_members"), [((), ()), ((3,), ()), ((3,), (3,)), ((2, 2), (2, 2))]
+)
+def test_root_of_the_shrinkage_matrix_in_its_place(
+    n, d, rank, bias_corrected, members, root_members
+):
+    X = cloud(n, d, members=members).requires_grad_()
+    root = cloud(d, rank, seed=5, members=root_members).requires_grad_()
+    zeta = torch.full(members, 0.3, dtype=F64) if members else 0.3
+    by_root = isoscore_star(X, None, zeta, bias_corrected, root)
+    by_matrix = isoscore_star(X, root @ root.mT, zeta, bias_corrected)
+    torch.testing.assert_close(by_root, by_matrix, rtol=1e-12, atol=1e-12)
+    weights = torch.arange(1.0, by_root.numel() + 1, dtype=F64).reshape(members)
+    gradients = [
+        torch.autograd.grad((score * weights).sum(), (X, root)) for score in (by_root, by_matrix)
+    ]
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
+    assert gradcheck(lambda x, b: isoscore_star(x, None, zeta, bias_corrected, b), (X, root))
+
+
+@pytest.mark.parametrize("bias_corrected", [False, True])
+@pytest.mark.parametrize(("n", "d"), [(4, 6), (9, 4)])
+def test_members_may_differ_in_zeta(n, d, bias_corrected):
+    X, cov = cloud(n, d, members=(4,)).requires_grad_(), shrinkage(d)
+    zetas = [0.0, 0.2, 0.7, 1.0]
+    together = isoscore_star(X, cov, torch.tensor(zetas), bias_corrected)
+    alone = [isoscore_star(x, cov, z, bias_corrected) for x, z in zip(X, zetas, strict=True)]
+    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-7, atol=1e-7)
+    exact = torch.tensor(zetas, dtype=F64)
+    assert gradcheck(lambda x: isoscore_star(x, cov, exact, bias_corrected), X)
+
+
 def test_gradient_of_a_shared_shrinkage_matrix_is_the_sum_over_members():
     X, cov = cloud(6, 4, members=(3,)), shrinkage(4).requires_grad_()
     (shared,) = torch.autograd.grad(isoscore_star(X, cov, 0.3).sum(), cov)

@@ -52,7 +52,7 @@ def test_chunks_give_numpys_covariance(chunk):
 
 
 def test_internal_chunks_give_numpys_covariance(monkeypatch):
-    monkeypatch.setattr(moments_module, "_CHUNK", 6)
+    monkeypatch.setattr(moments_module, "_BLOCK", 6)
     X, weights = cloud(50, 4), np.random.default_rng(1).uniform(size=50)
     assert_covariance(Moments().update(X), np.cov(X.T))
     weighted = Moments().update(X, weights)
@@ -128,6 +128,31 @@ def test_a_large_mean_costs_no_digits(dtype):
     for result in (moments, weighted):
         assert result.covariance().dtype == torch.float64
         assert_covariance(result, exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -3e7, 1e-300])
+def test_a_constant_column_has_no_scatter_at_all(monkeypatch, value):
+    monkeypatch.setattr(moments_module, "_BLOCK", 6)
+    X = cloud(50, 4)
+    X[:, 2] = value
+    weights = np.random.default_rng(1).uniform(size=50)
+    weights[::7] = 0
+    merged = Moments().update(X[:20]).update(X[20:30]).merge(Moments().update(X[30:], weights[30:]))
+    for moments in (Moments().update(X), Moments().update(X, weights), merged):
+        assert moments.mean[2] == value
+        assert not moments.scatter[2].any()
+        assert not moments.scatter[:, 2].any()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_route_of_other_devices_gives_the_same(weighted):
+    X = torch.tensor(cloud(50, 4))
+    X[:, 2] = 0.1
+    weights = torch.linspace(0, 2, 50, dtype=torch.float64) if weighted else None
+    elsewhere = Moments()
+    elsewhere._add(*moments_module._tensor_moments(X, weights))
+    assert_same(elsewhere, Moments().update(X, weights))
+    assert not elsewhere.scatter[2].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64])

@@ -1,0 +1,135 @@
+"""What vectors follow from, as digests: where they are equal, so are the vectors."""
+
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Hashable
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from isoadapt.encoders._batching import _TOKENIZER_LOCK
+from isoadapt.encoders._models import checkpoint_files, fingerprint
+from isoadapt.encoders._texts import Texts
+
+_KEY_BYTES = 20
+_COARSEST_CLOCK_NS = 2 * 10**9  # no file system's times are coarser
+_DIGESTS: dict[Hashable, bytes] = {}
+
+
+class Identity(NamedTuple):
+    """A digest of everything that vectors follow from, and the state of the files it was read from.
+
+    Two identities of one encoder are equal only if nothing was changed in between, not even there
+    and back.
+    """
+
+    digest: bytes
+    state: Hashable = None
+
+    def with_settings(self, *settings: object) -> "Identity":
+        """Give the identity under settings whose ``repr`` says all about them."""
+        digest = hashlib.sha256(self.digest + repr(settings).encode()).digest()
+        return Identity(digest, self.state)
+
+
+def checkpoint_identity(folder: Path) -> Identity:
+    """Identify a checkpoint by the content of its files; a copy elsewhere has the same digest.
+
+    Files are read once a process, and anew when their size or times change.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the checkpoint lies.
+
+    Returns
+    -------
+    Identity
+        Of all files with weights, configuration, tokenizer, pooling and code.
+    """
+    state = fingerprint(folder)
+    if state in _DIGESTS:
+        return Identity(_DIGESTS[state], state)
+    begun = time.time_ns()
+    whole = hashlib.sha256()
+    for file in checkpoint_files(folder):
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").digest()
+        whole.update(repr((file.relative_to(folder).as_posix(), digest)).encode())
+    changed = max((max(times) for *_, times in state[1:]), default=0)
+    if begun - changed > _COARSEST_CLOCK_NS:  # else another change could leave the same times
+        _DIGESTS[state] = whole.digest()
+    return Identity(whole.digest(), state)
+
+
+def live_identity(model: Any, tokenizer: Any) -> Identity:
+    """Identify a model in memory by its weights as they are now, its configuration and tokenizer.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The model.
+    tokenizer : PreTrainedTokenizerBase
+        Its tokenizer.
+
+    Returns
+    -------
+    Identity
+        Code is known by the names of the model's classes only.
+    """
+    whole = hashlib.sha256()
+    for name, module in model.named_modules():
+        whole.update(repr((name, type(module).__module__, type(module).__qualname__)).encode())
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        whole.update(repr((name, tensor.dtype, tuple(tensor.shape))).encode())
+        whole.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    whole.update(model.config.to_json_string(use_diff=False).encode())
+    whole.update(repr(_tokenizer_files(tokenizer)).encode())
+    return Identity(whole.digest())
+
+
+def _tokenizer_files(tokenizer: Any) -> list[tuple[str, str]]:
+    """Give what it saves, but for the truncation and padding that its last call left behind."""
+    with tempfile.TemporaryDirectory() as folder, _TOKENIZER_LOCK:
+        tokenizer.save_pretrained(folder)
+        files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    if "tokenizer.json" in files:
+        state = json.loads(files["tokenizer.json"]) | {"truncation": None, "padding": None}
+        files["tokenizer.json"] = json.dumps(state).encode()
+    return sorted((name, hashlib.sha256(content).hexdigest()) for name, content in files.items())
+
+
+def row_keys(identity: Identity, texts: Texts) -> list[bytes]:
+    """Give the key of each text's row.
+
+    Parameters
+    ----------
+    identity : Identity
+        Of the encoder.
+    texts : Texts
+        Texts or pairs.
+
+    Returns
+    -------
+    list of bytes
+        20 bytes each; equal only for equal texts under equal digests.
+    """
+    start = hashlib.blake2b(identity.digest, digest_size=_KEY_BYTES)
+
+    def key(*parts: bytes) -> bytes:
+        row = start.copy()
+        row.update(b"".join(len(part).to_bytes(8, "little") + part for part in parts))
+        return row.digest()
+
+    first = map(_bytes, texts.first)
+    if texts.second is None:
+        return [key(text) for text in first]
+    return [key(*pair) for pair in zip(first, map(_bytes, texts.second), strict=True)]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

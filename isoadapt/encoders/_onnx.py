@@ -1,0 +1,361 @@
+"""Encoders through ONNX Runtime: exported once, measured against torch, kept on disk."""
+
+import hashlib
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from filelock import FileLock
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from isoadapt._files import atomic_folder, writable_folder
+from isoadapt._optional import import_optional
+from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._batching import Tokens, embed_batches, tokenize
+from isoadapt.encoders._cache import EmbeddingCache, as_cache
+from isoadapt.encoders._forward import embed_batch, needs_equal_lengths
+from isoadapt.encoders._identity import checkpoint_identity
+from isoadapt.encoders._models import quiet, stored_graph
+from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
+from isoadapt.encoders._texts import Texts
+
+_VERSION = 1  # of how graphs are made; another one makes them anew
+_GRAPH, _REPORT = "model.onnx", "export.json"
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+_FLOAT32_TOLERANCE = 1e-3
+_LOWEST_COSINE = 0.99
+_BATCH_TOKENS = 512
+_SENTENCES = [
+    "The committee that she chairs meets again on Thursday.",
+    "Nobody knew why the old bridge had been closed.",
+    "A dog barked.",
+    "In 1984 the river rose by more than 3.5 metres, and the lower town was flooded for weeks.",
+    "Which of these books did you say you have read?",
+    "The film is a slow, tender and often very funny portrait of two sisters.",
+    "Prices fell for the third month in a row, although wages hardly moved.",
+    "Him seems the answer to have known.",
+]
+_SAMPLE = Texts([" ".join((_SENTENCES * 2)[i : i + n]) for n in (1, 2, 6) for i in range(8)])
+
+Embed = Callable[[dict[str, Tensor]], Tensor]
+
+
+class Deviation(NamedTuple):
+    """How far vectors are from exact ones.
+
+    Attributes
+    ----------
+    mean_cosine, min_cosine : float
+        Mean and smallest cosine between the two vectors of a text.
+    max_difference : float
+        Largest norm of their difference, as a share of the norm of the exact one.
+    n_texts : int
+        Texts compared.
+    """
+
+    mean_cosine: float
+    min_cosine: float
+    max_difference: float
+    n_texts: int
+
+
+def compare_vectors(found: NDArray[Any], exact: NDArray[Any]) -> Deviation:
+    """Compare vectors with exact ones, row by row.
+
+    Parameters
+    ----------
+    found, exact : ndarray of shape (n, d)
+        Vectors of the same texts.
+
+    Returns
+    -------
+    Deviation
+        Cosines and differences.
+    """
+    found, exact = found.astype(np.float64), exact.astype(np.float64)
+    norms = np.linalg.norm(exact, axis=1)
+    cosines = (found * exact).sum(axis=1) / (np.linalg.norm(found, axis=1) * norms)
+    difference = (np.linalg.norm(found - exact, axis=1) / norms).max()
+    return Deviation(float(cosines.mean()), float(cosines.min()), float(difference), len(cosines))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a graph computes: the pooling of a hidden state, in float32 or in int8."""
+
+    pooling: Pooling
+    layer: int
+    int8: bool
+
+
+class OnnxModel:
+    """From a padded batch on the CPU to vectors (B, d).
+
+    Parameters
+    ----------
+    graph : bytes
+        A graph in one piece: what is read from memory cannot name another file.
+    """
+
+    def __init__(self, graph: bytes) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.enable_mem_pattern = False  # it keeps a plan for every shape of batch
+        self._session = onnxruntime.InferenceSession(
+            graph,
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=["SkipLayerNormFusion"],  # slower than what it puts together
+        )
+        self._names = [given.name for given in self._session.get_inputs()]
+
+    def __call__(self, batch: dict[str, Tensor]) -> Tensor:
+        inputs = {name: batch[name].numpy() for name in self._names}
+        return torch.from_numpy(self._session.run(None, inputs)[0])
+
+
+_Checked = tuple[OnnxModel, Deviation]
+
+
+def graphs_folder(cache: str | os.PathLike[str] | EmbeddingCache | None) -> Path:
+    """Give the folder that exported graphs are kept in.
+
+    Parameters
+    ----------
+    cache : str, path-like, EmbeddingCache or None
+        The encoder's cache.
+
+    Returns
+    -------
+    Path
+        ``onnx`` in the folder of the cache; without one, ``isoadapt/onnx`` in the user's folder
+        for such things.
+    """
+    if cache is not None:
+        return Path(as_cache(cache).folder).expanduser().absolute() / "onnx"
+    users = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(users) / "isoadapt" / "onnx"
+
+
+def onnx_model(
+    recipe: Recipe, *, outline: Backbone, load: Callable[[], Backbone], root: Path
+) -> OnnxModel:
+    """Give the graph of a checkpoint, exporting it unless that was done before.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        What the graph computes.
+    outline : Backbone
+        The checkpoint, perhaps without weights.
+    load : callable
+        Loads it with weights, in float32 on the CPU.
+    root : Path
+        Where exported graphs are kept.
+
+    Returns
+    -------
+    OnnxModel
+        Shared by the whole process.
+
+    Raises
+    ------
+    ImportError
+        If ONNX Runtime, or what the export needs, is not installed.
+    OSError
+        If `root` cannot be written to, or the checkpoint changes meanwhile.
+    ValueError
+        If the model cannot be exported.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when it is imported
+    import_optional("onnxruntime", feature="backend='onnx'", extra="onnx")
+    folder, kind = cast(Path, outline.folder), type(outline.model)
+    identity = checkpoint_identity(folder)
+    settings = (_VERSION, recipe, kind.__module__, kind.__qualname__)
+    target = root / identity.with_settings(*settings).digest.hex()[:40]
+
+    def export() -> _Checked:
+        for package in _PACKAGES:
+            import_optional(package, feature="backend='onnx'", extra="onnx")
+        with atomic_folder(target, overwrite=True) as written:
+            made = _export(written, recipe, load())
+            if checkpoint_identity(folder) != identity:
+                raise OSError(f"model={str(folder)!r} changed while it was exported; try again")
+        return made
+
+    def ready() -> OnnxModel:
+        model, deviation = _read(target) or _make(target, export)
+        if deviation.mean_cosine < _LOWEST_COSINE:
+            warnings.warn(
+                f"int8 vectors of model={str(folder)!r} have a mean cosine of "
+                f"{deviation.mean_cosine:.3f} to those in float32, on {deviation.n_texts} built-in "
+                "texts; see encoder.deviation(texts) for yours, or choose dtype='float32'",
+                stacklevel=2,
+            )
+        return model
+
+    return stored_graph((target, torch.get_num_threads()), ready)
+
+
+def _read(target: Path) -> _Checked | None:
+    """Read an exported graph; None if there is none, or none that is sound."""
+    try:
+        report = json.loads((target / _REPORT).read_text("utf-8"))
+        graph = (target / _GRAPH).read_bytes()
+        if hashlib.sha256(graph).hexdigest() != report["sha256"]:
+            return None
+        return OnnxModel(graph), Deviation(**report["deviation"])
+    except Exception:  # those of ONNX Runtime have no other class in common
+        return None
+
+
+def _make(target: Path, export: Callable[[], _Checked]) -> _Checked:
+    """Export a graph, unless another process does: then wait for that."""
+    try:
+        writable_folder(target.parent)
+    except OSError as error:
+        raise OSError(
+            f"backend='onnx' keeps exported models in {str(target.parent)!r}, which cannot be "
+            "written to; pass cache=folder, they are kept there then"
+        ) from error
+    with FileLock(target.with_suffix(".lock")):
+        made = _read(target)
+        if made is None and target.exists():
+            warnings.warn(f"{target} is damaged and is exported anew", stacklevel=2)
+        return made or export()
+
+
+def _export(folder: Path, recipe: Recipe, backbone: Backbone) -> _Checked:
+    """Write graph and report into a folder."""
+    network = _Network(backbone, recipe).eval()
+    tokens = _sample_tokens(backbone)
+    equal_lengths = needs_equal_lengths(backbone, recipe.pooling)
+
+    def vectors(embed: Embed) -> NDArray[np.float32]:
+        batches = embed_batches(
+            [tokens], embed, batch_tokens=_BATCH_TOKENS, equal_lengths=equal_lengths
+        )
+        return torch.cat([batch for _, batch in batches]).numpy()
+
+    with torch.inference_mode():
+        exact = vectors(network.embed)
+
+    def measured(graph: bytes) -> tuple[Deviation, OnnxModel, bytes]:
+        model = OnnxModel(graph)
+        return compare_vectors(vectors(model), exact), model, graph
+
+    deviation, model, graph = measured(_graph(network, tokens.batch(0, 3)))
+    if not deviation.max_difference <= _FLOAT32_TOLERANCE:
+        reason = f"its vectors would differ by {deviation.max_difference:.2g}"
+        raise _not_exportable(network.network, reason)
+    if recipe.int8:  # where a CPU's int8 products overflow, the reduced range is more exact
+        graphs = (_quantized(graph, reduce_range) for reduce_range in (False, True))
+        deviation, model, graph = max(map(measured, graphs), key=lambda found: found[0])
+    (folder / _GRAPH).write_bytes(graph)
+    report = {
+        "sha256": hashlib.sha256(graph).hexdigest(),
+        "deviation": deviation._asdict(),
+        "versions": {name: version(name) for name in ("torch", "transformers", *_PACKAGES)},
+    }
+    (folder / _REPORT).write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    return model, deviation
+
+
+def _sample_tokens(backbone: Backbone) -> Tokens:
+    return tokenize(
+        backbone.tokenizer,
+        _SAMPLE,
+        max_length=backbone.default_length,
+        names=backbone.inputs,
+        counts_positions=backbone.limit is not None,
+    )
+
+
+class _Network(nn.Module):
+    """The part of a model that a recipe needs, from tensors in the order of `names`."""
+
+    def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
+        super().__init__()
+        headless = recipe.pooling.modes == (HEAD_INPUT,)
+        self.network = backbone.headless if headless else backbone.base
+        self.embed: Embed = partial(embed_batch, backbone, recipe.pooling, recipe.layer)
+        self.names: tuple[str, ...] = ()
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.embed(dict(zip(self.names, inputs, strict=True)))
+
+
+def _graph(network: _Network, batch: dict[str, Tensor]) -> bytes:
+    """Export for batches of any shape."""
+    network.names = tuple(batch)
+    shape = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                network,
+                tuple(batch.values()),
+                dynamo=True,
+                dynamic_shapes=((shape,) * len(batch),),
+                input_names=list(batch),
+                output_names=["vectors"],
+                verbose=False,
+            )
+        return cast(Any, program).model_proto.SerializeToString()
+    except Exception as error:  # whatever a model's code, torch or protobuf raise
+        cause = error.__cause__ or error
+        reason = f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}"
+        raise _not_exportable(network.network, reason) from error
+
+
+def _quantized(graph: bytes, reduce_range: bool) -> bytes:
+    """Give the graph with int8 weights, a scale for each column, and inputs scaled by batch."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    model = onnx.load_model_from_string(graph)
+    onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})  # no log
+    with TemporaryDirectory() as folder:
+        target = Path(folder) / _GRAPH
+        quantize_dynamic(
+            model,
+            target,
+            op_types_to_quantize=["MatMul"],
+            per_channel=True,
+            reduce_range=reduce_range,
+            weight_type=QuantType.QInt8,
+        )
+        return target.read_bytes()
+
+
+def _not_exportable(model: nn.Module, reason: str) -> ValueError:
+    return ValueError(
+        f"{type(model).__name__} cannot be exported to ONNX ({reason}); choose backend='torch'"
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what the exporter says about itself off the screen."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,104 @@
+"""Parameters of an encoder that must fit each other."""
+
+import os
+from typing import Any
+
+import torch
+
+from isoadapt._torch import resolve_device
+from isoadapt.encoders._backbone import Backbone, live_backbone
+
+DTYPES = {
+    "auto": torch.float32,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.float32,  # of what torch computes
+}
+
+
+def check_backend(backend: str, model: Any, device: str | torch.device, dtype: str) -> None:
+    """Check that the backend can do what is asked for.
+
+    Parameters
+    ----------
+    backend : str
+        As for :class:`TransformerEncoder`.
+    model : object
+        As for :class:`TransformerEncoder`.
+    device : str or torch.device
+        As for :class:`TransformerEncoder`.
+    dtype : str
+        As for :class:`TransformerEncoder`.
+
+    Raises
+    ------
+    ValueError
+        If it cannot.
+    """
+    if backend == "torch":
+        if dtype == "int8":
+            raise ValueError(
+                "dtype='int8' needs backend='onnx'; choose that, or dtype='float32' or 'bfloat16'"
+            )
+        return
+    if not isinstance(model, str | os.PathLike):
+        raise ValueError(
+            "backend='onnx' exports a checkpoint, while the model is a live one; save it and its "
+            "tokenizer to a folder with save_pretrained and pass model=folder, or choose "
+            "backend='torch'"
+        )
+    if device != "auto" and resolve_device(device).type != "cpu":
+        raise ValueError(
+            f"device={str(device)!r}, but backend='onnx' runs on the CPU; choose device='auto' or "
+            "'cpu', or backend='torch'"
+        )
+    if dtype not in ("auto", "float32", "int8"):
+        raise ValueError(
+            f"dtype={dtype!r}, but backend='onnx' computes in 'float32' or 'int8'; choose one of "
+            "them, or backend='torch'"
+        )
+
+
+def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone:
+    """Wrap a live model that is where, and of the type, that is asked for.
+
+    Parameters
+    ----------
+    model : tuple
+        Model and tokenizer.
+    device : str or torch.device
+        As for :class:`TransformerEncoder`.
+    dtype : str
+        As for :class:`TransformerEncoder`.
+
+    Returns
+    -------
+    Backbone
+        The model.
+
+    Raises
+    ------
+    TypeError
+        If `model` is something else.
+    ValueError
+        If device or dtype are others.
+    """
+    if not (isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], torch.nn.Module)):
+        hint = "; a live model needs its tokenizer" if isinstance(model, torch.nn.Module) else ""
+        raise TypeError(
+            f"model is a {type(model).__name__}{hint}; pass a folder, a name on the Hugging Face "
+            "Hub, or a tuple (model, tokenizer)"
+        )
+    backbone = live_backbone(*model)
+    if device != "auto" and resolve_device(device).type != backbone.model.device.type:
+        raise ValueError(
+            f"device={str(device)!r}, but the live model is on {backbone.model.device}; move it, "
+            "or choose device='auto'"
+        )
+    if dtype != "auto" and DTYPES[dtype] != backbone.model.dtype:
+        raise ValueError(
+            f"dtype={dtype!r}, but the live model is in {backbone.model.dtype}; convert it, or "
+            "choose dtype='auto'"
+        )
+    return backbone

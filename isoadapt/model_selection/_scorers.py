@@ -1,0 +1,268 @@
+"""Isotropy as a score of a search, and the choice of a candidate by task and isotropy."""
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.pipeline import Pipeline
+
+from isoadapt import metrics
+
+_GREATER_IS_BETTER: dict[Callable[..., float], bool] = {
+    metrics.isoscore: True,
+    metrics.isoscore_star: True,
+    metrics.effective_rank: True,
+    metrics.two_nn: True,
+    metrics.partition_isotropy: True,
+    metrics.partition_dispersion: False,
+    metrics.cumulative_explained_variance: False,
+    metrics.anisotropy: False,
+    metrics.mean_cosine_similarity: False,
+}
+_BY_NAME = {metric.__name__: metric for metric in _GREATER_IS_BETTER}
+
+
+def make_isotropy_scorer(
+    metric: str | Callable[..., float] = "isoscore",
+    *,
+    greater_is_better: bool | None = None,
+    **kwargs: Any,
+) -> Callable[..., float]:
+    """Make a scorer of the isotropy of what an estimator transforms its input to.
+
+    Scored is the output of the estimator's ``transform``: adapted embeddings, from matrices or
+    from texts. A pipeline that ends in an estimator without ``transform``, such as a classifier,
+    is scored by what enters that last step. Labels are not used.
+
+    Parameters
+    ----------
+    metric : str or callable, default="isoscore"
+        Name of a function of :mod:`isoadapt.metrics`: "isoscore", "isoscore_star",
+        "effective_rank", "two_nn", "partition_isotropy", "partition_dispersion",
+        "cumulative_explained_variance", "anisotropy" or "mean_cosine_similarity"; or a callable
+        that takes the transformed matrix and returns a number.
+    greater_is_better : bool, default=None
+        False turns the sign, so that more is always better for a search. None: what fits the
+        metric, which is False for the last four names; True for a callable that is none of these.
+    **kwargs : dict
+        Passed to the metric, such as ``bias_corrected=True`` or ``k=1``.
+
+    Returns
+    -------
+    callable
+        A scorer ``scorer(estimator, X, y=None) -> float`` for the parameter ``scoring`` of
+        scikit-learn's searches and of :class:`AdapterSearchCV`, alone or in a dict of scorers.
+
+    Raises
+    ------
+    TypeError
+        If `metric` is neither a name nor callable, or does not take `kwargs`. When scoring, if
+        the estimator has no ``transform``.
+    ValueError
+        If no metric has this name. When scoring, if the metric refuses the transformed rows, as
+        when they are too few or constant: a search then enters its ``error_score``.
+
+    Notes
+    -----
+    The plain IsoScore rises with the number of rows and cannot exceed
+    (n_samples - 2) / (n_features - 1). Where a fold has fewer rows than 3 times the features,
+    take ``bias_corrected=True``, so that scores mean the same whatever the size of the folds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.model_selection import cross_validate
+    >>> from isoadapt import Whitening
+    >>> from isoadapt.model_selection import make_isotropy_scorer
+    >>> X = np.random.default_rng(0).normal(size=(300, 4)) * [10, 1, 1, 1]
+    >>> scorer = make_isotropy_scorer("isoscore", bias_corrected=True)
+    >>> for strength in (0.0, 1.0):
+    ...     scores = cross_validate(Whitening(strength=strength), X, scoring=scorer, cv=3)
+    ...     print(round(scores["test_score"].mean(), 2))
+    0.02
+    0.99
+    """
+    function = _find(metric)
+    if function in _GREATER_IS_BETTER:
+        _check_kwargs(function, kwargs)
+    if greater_is_better is None:
+        greater_is_better = _GREATER_IS_BETTER.get(function, True)
+    return _IsotropyScorer(function, kwargs, greater_is_better)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _IsotropyScorer:
+    """What `make_isotropy_scorer` returns."""
+
+    metric: Callable[..., float]
+    kwargs: dict[str, Any]
+    greater_is_better: bool
+
+    def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:
+        score = float(self.metric(_transformed(estimator, X), **self.kwargs))
+        return score if self.greater_is_better else -score
+
+    def _accept_sample_weight(self) -> bool:
+        """Tell scikit-learn, which asks every scorer of a dict."""
+        return False
+
+    def __repr__(self) -> str:
+        known = self.metric in _GREATER_IS_BETTER
+        name = getattr(self.metric, "__name__", repr(self.metric))
+        shown = [repr(name) if known else name]
+        if self.greater_is_better != _GREATER_IS_BETTER.get(self.metric, True):
+            shown.append(f"greater_is_better={self.greater_is_better}")
+        shown += [f"{key}={value!r}" for key, value in self.kwargs.items()]
+        return f"make_isotropy_scorer({', '.join(shown)})"
+
+
+@dataclass(frozen=True)
+class BestAboveFloor:
+    """Choose the best candidate of a search among those that are isotropic enough.
+
+    It is a callable for the parameter ``refit`` of a search with several metrics. Of the
+    candidates whose mean isotropy over the folds reaches the floor, the one with the best mean
+    task score is chosen; of equal ones the more isotropic, then the first. Candidates with a
+    score of NaN are never chosen.
+
+    Parameters
+    ----------
+    task : str
+        Name of the task's score among the scores of the search.
+    isotropy : str
+        Name of the isotropy score, see :func:`make_isotropy_scorer`.
+    floor : float
+        Least mean isotropy, on the scale of that score: below 0 for a metric of which less is
+        better, whose sign the scorer turns.
+
+    Raises
+    ------
+    ValueError
+        If the floor is not a finite number. At the end of a search, if it has no score of one of
+        these names, or no candidate has both scores.
+
+    Warns
+    -----
+    UserWarning
+        If no candidate reaches the floor: the most isotropic one is chosen then, lest the search
+        be lost.
+
+    Notes
+    -----
+    As with any callable ``refit``, scikit-learn sets ``best_index_``, ``best_params_`` and
+    ``best_estimator_``, but no ``best_score_``; the scores stand in ``cv_results_``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_classification
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> from isoadapt import LogitPreservingWhitening
+    >>> from isoadapt.model_selection import BestAboveFloor, make_isotropy_scorer
+    >>> X, y = make_classification(300, 8, random_state=0)
+    >>> search = GridSearchCV(
+    ...     LogitPreservingWhitening(head="logistic"),
+    ...     {"strength": [0.0, 0.5, 1.0]},
+    ...     scoring={"accuracy": "accuracy", "isoscore": make_isotropy_scorer("isoscore")},
+    ...     refit=BestAboveFloor("accuracy", "isoscore", floor=0.5),
+    ... )
+    >>> search.fit(X, y).best_params_
+    {'strength': 1.0}
+    """
+
+    task: str
+    isotropy: str
+    floor: float
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.floor, Real) and math.isfinite(self.floor)):
+            raise ValueError(f"floor={self.floor!r} must be a finite number, such as 0.5")
+
+    def __call__(self, cv_results: Mapping[str, Any]) -> int:
+        """Choose the candidate.
+
+        Parameters
+        ----------
+        cv_results : mapping
+            The ``cv_results_`` of a search.
+
+        Returns
+        -------
+        int
+            Its index.
+        """
+        task, isotropy = _means(cv_results, self.task), _means(cv_results, self.isotropy)
+        scored = ~np.isnan(task) & ~np.isnan(isotropy)
+        if not scored.any():
+            raise ValueError(
+                f"no candidate has both scores {self.task!r} and {self.isotropy!r}: all are NaN; "
+                "set error_score='raise' to see why"
+            )
+        reaching = scored & (isotropy >= self.floor)
+        if reaching.any():
+            return _best(reaching, task, isotropy)
+        best = _best(scored, isotropy, task)
+        warnings.warn(
+            f"no candidate reaches floor={self.floor} of {self.isotropy!r}: chosen is the most "
+            f"isotropic one, with {isotropy[best]:.4g}; widen the grid, or lower the floor",
+            stacklevel=2,
+        )
+        return best
+
+
+def _find(metric: str | Callable[..., float]) -> Callable[..., float]:
+    if callable(metric):
+        return metric
+    if not isinstance(metric, str):
+        raise TypeError(
+            f"metric={metric!r} ({type(metric).__name__}) is no metric: pass one of "
+            f"{', '.join(map(repr, _BY_NAME))}, or a callable that takes a matrix"
+        )
+    if metric not in _BY_NAME:
+        raise ValueError(
+            f"metric={metric!r} is unknown: use one of {', '.join(map(repr, _BY_NAME))}, or pass a "
+            "callable that takes a matrix"
+        )
+    return _BY_NAME[metric]
+
+
+def _check_kwargs(metric: Callable[..., float], kwargs: Mapping[str, Any]) -> None:
+    admitted = list(inspect.signature(metric).parameters)[1:]
+    unknown = sorted(kwargs.keys() - set(admitted))
+    if unknown:
+        takes = ", ".join(admitted) or "no parameters"
+        raise TypeError(f"{metric.__name__} does not take {', '.join(unknown)}: it takes {takes}")
+
+
+def _transformed(estimator: Any, X: Any) -> ArrayLike:
+    if hasattr(estimator, "transform"):
+        return estimator.transform(X)
+    if isinstance(estimator, Pipeline) and len(estimator) > 1:
+        return estimator[:-1].transform(X)
+    raise TypeError(
+        f"{type(estimator).__name__} has no transform, so there are no embeddings whose isotropy "
+        "could be scored: search an adapter, an AdaptedEncoder, or a Pipeline whose steps before "
+        "the last transform"
+    )
+
+
+def _means(cv_results: Mapping[str, Any], name: str) -> NDArray[np.float64]:
+    prefix = "mean_test_"
+    if prefix + name not in cv_results:
+        found = [repr(key.removeprefix(prefix)) for key in cv_results if key.startswith(prefix)]
+        raise ValueError(
+            f"the search has no score {name!r}, only {', '.join(found)}: name scores as in its "
+            "scoring={name: scorer, ...}"
+        )
+    return np.asarray(cv_results[prefix + name], dtype=np.float64)
+
+
+def _best(
+    admitted: NDArray[np.bool_], first: NDArray[np.float64], second: NDArray[np.float64]
+) -> int:
+    return int(max(np.flatnonzero(admitted), key=lambda index: (first[index], second[index])))

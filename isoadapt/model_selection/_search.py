@@ -1,0 +1,349 @@
+"""A grid search over adapters that encodes once and trains its candidates together."""
+
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, _fit_context, clone, is_classifier
+from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
+from sklearn.model_selection._validation import (
+    _insert_error_scores,
+    _warn_or_raise_about_fit_failures,
+)
+from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags, indexable
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import _check_method_params
+from tqdm import tqdm
+
+from isoadapt.adapters._penalised import label
+from isoadapt.model_selection._together import Evaluation, Fit, Result
+
+_ONE_BY_ONE = "{} of {} fits could not be trained together and were done one at a time: {}"
+
+
+class AdapterSearchCV(GridSearchCV):
+    """Grid search over adapters: texts are encoded once, candidates are trained together.
+
+    In all else it is :class:`sklearn.model_selection.GridSearchCV`. Candidates whose adapters
+    differ only in numbers, such as ``lam``, ``zeta``, ``alpha``, ``lr`` or ``random_state``, are
+    trained at once as members of one network, on all folds that the memory allows. Each comes
+    out as if fitted alone, but for rounding; early stopping takes finished ones out.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A penalised adapter, such as :class:`~isoadapt.IStarAdapter`, or a pipeline that ends in
+        one. Leading steps that need no fitting, such as :class:`~isoadapt.TransformerEncoder`,
+        transform all rows once, outside the folds. Other adapters work too, one fit at a time.
+    param_grid : dict or list of dict
+        Parameters to try, as for GridSearchCV.
+    scoring : str, callable, list, tuple or dict, default=None
+        As for GridSearchCV; see :func:`make_isotropy_scorer`. A callable gets the steps after
+        the encoder and the embeddings. None is the estimator's own score.
+    n_jobs : int, default=None
+        Processes for what is fitted one at a time. What is trained together uses torch's
+        threads.
+    refit : bool, str or callable, default=True
+        As for GridSearchCV; see :class:`BestAboveFloor`.
+    cv : int, cross-validation generator or iterable, default=5
+        The folds, stratified for classifiers.
+    verbose : int, default=0
+        Above 0, show a progress bar on a terminal.
+    pre_dispatch : int or str, default="2*n_jobs"
+        Not used.
+    error_score : "raise" or float, default=nan
+        Score of a fit that fails.
+    return_train_score : bool, default=False
+        Whether the rows fitted to are scored too.
+    max_memory : int, default=None
+        Bytes that training may take at a time, besides the embeddings. None: 2 GiB, or half of
+        what is free on a GPU. On a CPU fewer members than fit are trained together where that
+        is faster.
+
+    Attributes
+    ----------
+    cv_results_ : dict of ndarrays
+        As of GridSearchCV; ``mean_fit_time`` is each fit's share of what was trained together.
+    best_estimator_ : estimator
+        Fitted to all rows, the encoder in front; as of GridSearchCV, like ``best_params_``,
+        ``best_score_``, ``best_index_``, ``scorer_``, ``n_splits_``, ``refit_time_`` and
+        ``multimetric_``.
+    unbatched_ : dict of str to int
+        Why fits were done one at a time, and how many.
+
+    Warns
+    -----
+    UserWarning
+        If fits were done one at a time, or the search was interrupted: Ctrl-C ends it with the
+        candidates that are done, those that are not have NaN scores.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_classification
+    >>> from isoadapt import IStarAdapter
+    >>> from isoadapt.model_selection import AdapterSearchCV
+    >>> X, y = make_classification(200, 10, n_informative=6, random_state=0)
+    >>> adapter = IStarAdapter(max_epochs=3, random_state=0)
+    >>> search = AdapterSearchCV(adapter, {"lam": [-1, 1], "zeta": [0.2, 0.8]}, cv=3).fit(X, y)
+    >>> len(search.cv_results_["params"]), search.unbatched_
+    (4, {})
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GridSearchCV._parameter_constraints,
+        "max_memory": [Interval(Integral, 1, None, closed="left"), None],
+    }
+
+    def __init__(
+        self,
+        estimator: BaseEstimator,
+        param_grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
+        *,
+        scoring: Any = None,
+        n_jobs: int | None = None,
+        refit: Any = True,
+        cv: Any = 5,
+        verbose: int = 0,
+        pre_dispatch: int | str = "2*n_jobs",
+        error_score: float | str = np.nan,
+        return_train_score: bool = False,
+        max_memory: int | None = None,
+    ) -> None:
+        super().__init__(
+            estimator,
+            param_grid,
+            scoring=scoring,
+            n_jobs=n_jobs,
+            refit=refit,
+            cv=cv,
+            verbose=verbose,
+            pre_dispatch=pre_dispatch,
+            error_score=error_score,
+            return_train_score=return_train_score,
+        )
+        self.max_memory = max_memory
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: ArrayLike | None = None, **params: Any) -> Self:
+        """Search, then fit the best candidate to all rows.
+
+        Parameters
+        ----------
+        X : sequence of str, array-like of shape (n_samples, n_features), ...
+            What the estimator takes: texts or pairs for an encoder, embeddings for an adapter.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
+            Labels or values.
+        **params : dict
+            For the splitter (``groups``), the scorer and the estimator, as for GridSearchCV.
+
+        Returns
+        -------
+        AdapterSearchCV
+            Itself.
+
+        Raises
+        ------
+        ValueError
+            If no fit succeeds.
+        KeyboardInterrupt
+            If it comes before the first candidate is done.
+        """
+        scorers, refit_metric = self._get_scorers()
+        X, y = indexable(X, y)
+        params = _check_method_params(X, params=params)
+        routed = self._get_routed_params_for_fit(params)
+        splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        folds = list(splitter.split(X, y, **routed.splitter.split))
+        candidates = list(ParameterGrid(self.param_grid))
+        options = {
+            "fit_params": routed.estimator.fit,
+            "score_params": routed.scorer.score,
+            "return_train_score": self.return_train_score,
+            "error_score": self.error_score,
+            "verbose": max(0, self.verbose - 1),
+        }
+        front = _Front(self.estimator)
+        out = self._search(front, candidates, X, y, folds, scorers, options)
+        _warn_or_raise_about_fit_failures(out, self.error_score)
+        if callable(self.scoring):
+            _insert_error_scores(out, self.error_score)
+        first = out[0]["test_scores"]
+        self.multimetric_ = isinstance(first, dict)
+        if callable(self.scoring) and self.multimetric_:
+            self._check_refit_for_multimetric(first)
+            refit_metric = self.refit
+        self.n_splits_ = len(folds)
+        self.cv_results_ = self._format_results(candidates, len(folds), out)
+        self.scorer_ = getattr(scorers, "_scorers", scorers)
+        if self.refit or not self.multimetric_:
+            self._choose(refit_metric)
+        if self.refit:
+            self._refit(front, X, y, routed.estimator.fit)
+        return self
+
+    def _search(
+        self,
+        front: "_Front",
+        candidates: list[dict[str, Any]],
+        X: Any,
+        y: Any,
+        folds: list[tuple[Any, Any]],
+        scorers: Any,
+        options: dict[str, Any],
+    ) -> list[Result]:
+        """Give the results of all fits, in scikit-learn's order."""
+        n_fits = len(candidates) * len(folds)
+        results: dict[Fit, Result] = {}
+        reasons: dict[str, int] = {}
+        hidden = not (self.verbose and sys.stderr.isatty())
+        try:
+            with tqdm(total=n_fits, unit=" fits", desc="Searching", disable=hidden) as bar:
+                for numbers in front.groups(candidates):
+                    rows = front.transform(candidates[numbers[0]], X, y)
+                    evaluation = Evaluation(
+                        front.rest,
+                        rows,
+                        y,
+                        folds,
+                        scorers,
+                        options,
+                        self.n_jobs,
+                        self.max_memory,
+                        bar.update,
+                        results=results,
+                    )
+                    own = {n: front.divide(candidates[n])[1] for n in numbers}
+                    evaluation.run(own)
+                    for reason, count in evaluation.unbatched.items():
+                        reasons[reason] = reasons.get(reason, 0) + count
+        except KeyboardInterrupt:
+            _stop_early(results, len(candidates), folds)
+        self.unbatched_ = reasons
+        for reason, count in reasons.items():
+            warnings.warn(_ONE_BY_ONE.format(count, n_fits, reason), UserWarning, stacklevel=4)
+        return [
+            results[Fit(candidate, fold)]
+            for candidate in range(len(candidates))
+            for fold in range(len(folds))
+        ]
+
+    def _choose(self, metric: str) -> None:
+        results = self.cv_results_
+        self.best_index_ = self._select_best_index(self.refit, metric, results)
+        self.best_params_ = results["params"][self.best_index_]
+        if not callable(self.refit):
+            self.best_score_ = results[f"mean_test_{metric}"][self.best_index_]
+
+    def _refit(self, front: "_Front", X: Any, y: Any, fit_params: Mapping[str, Any]) -> None:
+        before = time.perf_counter()
+        self.best_estimator_ = front.fit(self.best_params_, X, y, fit_params)
+        self.refit_time_ = time.perf_counter() - before
+        if hasattr(self.best_estimator_, "feature_names_in_"):
+            self.feature_names_in_ = self.best_estimator_.feature_names_in_
+
+
+class _Front:
+    """The leading steps of a pipeline that need no fitting: they transform all rows once.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A pipeline, or anything else, which has none.
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        self.estimator, self.n_steps = estimator, 0
+        if isinstance(estimator, Pipeline):
+            needs = [_needs_fit(step) for _, step in estimator.steps[:-1]]
+            self.n_steps = needs.index(True) if True in needs else len(needs)
+        self.names = [name for name, _ in estimator.steps[: self.n_steps]] if self.n_steps else []
+        self.rest = estimator[self.n_steps :] if self.n_steps else estimator
+        self.last: tuple[Any, Any, Any] | None = None
+
+    def divide(self, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Split parameters into those of the leading steps and the others."""
+        own = {name for name in parameters if name.partition("__")[0] in self.names}
+        return (
+            {name: value for name, value in parameters.items() if name in own},
+            {name: value for name, value in parameters.items() if name not in own},
+        )
+
+    def groups(self, candidates: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+        """Give the numbers of the candidates with equal leading steps."""
+        found: dict[Any, list[int]] = {}
+        for number, parameters in enumerate(candidates):
+            found.setdefault(self._key(parameters), []).append(number)
+        return list(found.values())
+
+    def transform(self, parameters: Mapping[str, Any], X: Any, y: Any) -> Any:
+        """Give all rows as the leading steps transform them; the last result is kept."""
+        if not self.n_steps:
+            return X
+        key = self._key(parameters)
+        if self.last is None or self.last[0] != key:
+            self.last = None  # one copy at a time
+            lead = clone(self.estimator[: self.n_steps])
+            lead.set_params(**clone(self.divide(parameters)[0], safe=False))
+            for name, step in lead.steps:
+                if _needs_fit(step):
+                    raise ValueError(
+                        f"param_grid sets {name}={step!r}, which needs fitting, in place of a step "
+                        "that does not: search over it with GridSearchCV, or put it behind the "
+                        "encoder as a step of its own"
+                    )
+            self.last = key, lead, lead.fit(X, y).transform(X)
+        return self.last[2]
+
+    def fit(
+        self, parameters: Mapping[str, Any], X: Any, y: Any, fit_params: Mapping[str, Any]
+    ) -> Any:
+        """Fit the estimator to all rows, which are not transformed anew where they are at hand."""
+        rows = self.transform(parameters, X, y)
+        estimator = clone(self.estimator).set_params(**clone(dict(parameters), safe=False))
+        rest = estimator[self.n_steps :] if self.n_steps else estimator
+        if y is None:
+            rest.fit(rows, **fit_params)
+        else:
+            rest.fit(rows, y, **fit_params)
+        if self.last is None:
+            return rest
+        estimator.steps = [*self.last[1].steps, *rest.steps]
+        return estimator
+
+    def _key(self, parameters: Mapping[str, Any]) -> Any:
+        own = self.divide(parameters)[0]
+        return tuple((name, label(own[name])) for name in sorted(own))
+
+
+def _needs_fit(step: Any) -> bool:
+    return not hasattr(step, "transform") or get_tags(step).requires_fit
+
+
+def _stop_early(results: dict[Fit, Result], n_candidates: int, folds: Sequence[Any]) -> None:
+    """Keep the candidates that are done on every fold; the others get no scores."""
+    grid = [[Fit(number, fold) for fold in range(len(folds))] for number in range(n_candidates)]
+    whole = [fits for fits in grid if all(fit in results for fit in fits)]
+    if not whole:
+        raise KeyboardInterrupt
+    example = results[whole[0][0]]
+    for fit in (fit for fits in grid if fits not in whole for fit in fits):
+        results[fit] = {name: _without(value) for name, value in example.items()}
+    warnings.warn(
+        f"the search was interrupted: {len(whole)} of {n_candidates} candidates are done, the "
+        "others have NaN scores; the best of those done is chosen",
+        UserWarning,
+        stacklevel=5,
+    )
+
+
+def _without(value: Any) -> Any:
+    """NaN in place of scores and times."""
+    if isinstance(value, dict):
+        return dict.fromkeys(value, np.nan)
+    return np.nan if isinstance(value, float | np.floating) else value

@@ -1,0 +1,287 @@
+"""Cross-validation of many candidates, those that differ in numbers only trained together."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.model_selection._validation import _fit_and_score, _score
+from sklearn.pipeline import Pipeline
+from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.validation import _check_method_params, _num_samples, check_array
+
+from isoadapt._torch import resolve_device
+from isoadapt.adapters._members import Problem, train_together
+from isoadapt.adapters._penalised import PenalisedAdapter, label
+
+_CACHED_BYTES = 48 * 2**20  # weights, gradients and moments of more members slow a CPU down
+_CPU_BYTES = 2 * 2**30
+_TENSORS = 12  # of the size of the weights, kept epochs included
+_JUDGED_TENSORS = 4  # of the size of the validation rows
+
+Result = dict[str, Any]
+"""What scikit-learn's searches note of a fit: scores, times, the error."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A candidate on a fold."""
+
+    candidate: int
+    fold: int
+
+
+@dataclass
+class Evaluation:
+    """How candidates are fitted to folds and scored; filled with results by :meth:`run`.
+
+    Attributes
+    ----------
+    estimator : estimator
+        An adapter, or a pipeline that ends in one.
+    X, y : array-like
+        All rows.
+    folds : sequence of (ndarray, ndarray)
+        Row numbers to fit to and to score on.
+    scorers : callable
+        One or several metrics.
+    options : dict
+        Further arguments of scikit-learn's ``_fit_and_score``.
+    n_jobs : int or None
+        Processes for what is fitted one at a time.
+    max_memory : int or None
+        Bytes that training may take; None: 2 GiB, or half of what is free on a GPU.
+    done : callable
+        Told how many fits have ended.
+    results : dict
+        By fit.
+    unbatched : Counter
+        Why fits were done one at a time, and how many.
+    """
+
+    estimator: BaseEstimator
+    X: Any
+    y: Any
+    folds: Sequence[tuple[Any, Any]]
+    scorers: Callable[..., Any]
+    options: Mapping[str, Any]
+    n_jobs: int | None
+    max_memory: int | None
+    done: Callable[[int], Any]
+    results: dict[Fit, Result] = field(default_factory=dict)
+    unbatched: Counter[str] = field(default_factory=Counter)
+
+    def run(self, candidates: Mapping[int, Mapping[str, Any]]) -> None:
+        """Fit and score every candidate on every fold.
+
+        Parameters
+        ----------
+        candidates : mapping of int to mapping
+            Parameters to set, by number.
+        """
+        alone: list[Fit] = []
+        groups: dict[Hashable, list[int]] = {}
+        for number, parameters in candidates.items():
+            estimator = self._make(parameters)
+            reason = self._why_alone(estimator)
+            if reason is None:
+                groups.setdefault(_kind(estimator), []).append(number)
+            else:
+                self.unbatched[reason] += len(self.folds)
+                alone += [Fit(number, fold) for fold in range(len(self.folds))]
+        for members in groups.values():
+            self._run_group({number: candidates[number] for number in members})
+        self._run_alone(alone, candidates)
+
+    def _make(self, parameters: Mapping[str, Any]) -> Any:
+        return clone(self.estimator).set_params(**clone(dict(parameters), safe=False))
+
+    def _why_alone(self, estimator: Any) -> str | None:
+        adapter = _adapter(estimator)
+        if not isinstance(adapter, PenalisedAdapter):
+            return f"{type(adapter).__name__} is not trained by mini-batches of several members"
+        if adapter._kind() is None:
+            return "solver='exact' takes no mini-batches"
+        if self.options["fit_params"]:
+            return f"fit has parameters of its own, {sorted(self.options['fit_params'])}"
+        return None
+
+    def _run_group(self, candidates: Mapping[int, Mapping[str, Any]]) -> None:
+        """Train candidates of one kind: block by block, so that an interrupt leaves whole ones."""
+        group = _Group(self, candidates)
+        n_members = group.n_members()
+        for numbers in _parts(list(candidates), n_members):
+            for folds in group.spans(n_members // len(numbers)):
+                fits = [Fit(number, fold) for fold in folds for number in numbers]
+                self._run_chunk(group, fits)
+
+    def _run_chunk(self, group: "_Group", fits: Sequence[Fit]) -> None:
+        """Train together; where that fails, in halves, and at last one at a time."""
+        before = time.perf_counter()
+        left = len(fits)
+
+        def tick(finished: int) -> None:
+            nonlocal left
+            left -= finished
+            self.done(finished)
+
+        try:
+            estimators, errors = group.train(fits, tick)
+        except Exception as failure:
+            self.done(left - len(fits))
+            if len(fits) == 1:
+                self.unbatched[f"training failed with {type(failure).__name__}"] += 1
+                self._run_alone(fits, group.candidates)
+                return
+            middle = len(fits) // 2
+            self._run_chunk(group, fits[:middle])
+            self._run_chunk(group, fits[middle:])
+            return
+        seconds = (time.perf_counter() - before) / len(fits)
+        for fit, estimator, error in zip(fits, estimators, errors, strict=True):
+            if error is None:
+                self.results[fit] = self._score(estimator, fit, seconds)
+            else:  # fails again, and is dealt with as scikit-learn does
+                self.unbatched[f"training failed with {type(error).__name__}"] += 1
+                self.done(-1)
+                self._run_alone([fit], group.candidates)
+
+    def _score(self, estimator: Any, fit: Fit, seconds: float) -> Result:
+        before = time.perf_counter()
+        train, test = self.folds[fit.fold]
+        result: Result = {"fit_error": None, "fit_time": seconds}
+        sides = {"test_scores": test}
+        if self.options["return_train_score"]:
+            sides["train_scores"] = train
+        for name, rows in sides.items():
+            X, y = _safe_split(estimator, self.X, self.y, rows, train)
+            params = _check_method_params(self.X, self.options["score_params"], indices=rows)
+            error_score = self.options["error_score"]
+            result[name] = _score(estimator, X, y, self.scorers, params, error_score)
+        seconds = time.perf_counter() - before
+        return result | {"n_test_samples": _num_samples(test), "score_time": seconds}
+
+    def _run_alone(self, fits: Sequence[Fit], candidates: Mapping[int, Mapping[str, Any]]) -> None:
+        """Fit one at a time, in several processes if asked for."""
+        jobs = Parallel(n_jobs=self.n_jobs, return_as="generator")(
+            delayed(_fit_and_score)(
+                clone(self.estimator),
+                self.X,
+                self.y,
+                scorer=self.scorers,
+                train=self.folds[fit.fold][0],
+                test=self.folds[fit.fold][1],
+                parameters=candidates[fit.candidate],
+                return_n_test_samples=True,
+                return_times=True,
+                **self.options,
+            )
+            for fit in fits
+        )
+        for fit, result in zip(fits, jobs, strict=True):
+            self.results[fit] = result
+            self.done(1)
+
+
+class _Group:
+    """Candidates of one kind, and what their folds have in common."""
+
+    def __init__(self, evaluation: Evaluation, candidates: Mapping[int, Mapping[str, Any]]) -> None:
+        self.evaluation, self.candidates = evaluation, candidates
+        self.first = evaluation._make(next(iter(candidates.values())))
+        self.problems: dict[int, tuple[Problem, dict[str, Any]]] = {}
+        self.prefixes: dict[int, Any] = {}
+
+    def n_members(self) -> int:
+        """How many fits are trained together."""
+        adapter = _adapter(self.first)
+        n, d = _array(self._rows(0)[0]).shape
+        device = resolve_device(adapter.device)
+        weights = 4 * d * (d + 1) * (1 if adapter.network == "linear" else 3)
+        judged = 4 * d * round(n * float(adapter.validation_fraction or 0))
+        size = _TENSORS * weights + _JUDGED_TENSORS * judged
+        limit = self.evaluation.max_memory
+        if device.type == "cuda":
+            limit = limit or torch.cuda.mem_get_info(device)[0] // 2
+            return max(1, limit // size)
+        return max(1, min((limit or _CPU_BYTES) // size, _CACHED_BYTES // (4 * weights)))
+
+    def spans(self, n_folds: int) -> Iterator[list[int]]:
+        """Give the folds whose fits are trained together: of like size, at most `n_folds`."""
+        sizes: dict[int, list[int]] = {}
+        for fold, (train, _) in enumerate(self.evaluation.folds):
+            sizes.setdefault(_num_samples(train), []).append(fold)
+        most = max(1, n_folds) if _adapter(self.first)._spans_rows else 1
+        for folds in sizes.values():
+            yield from (folds[start : start + most] for start in range(0, len(folds), most))
+
+    def train(
+        self, fits: Sequence[Fit], tick: Callable[[int], Any]
+    ) -> tuple[list[Any], list[ValueError | None]]:
+        """Give the fitted estimators, or why they could not be fitted."""
+        problems = {fold: self._problem(fold) for fold in {fit.fold for fit in fits}}
+        estimators = [self.evaluation._make(self.candidates[fit.candidate]) for fit in fits]
+        for fit, estimator in zip(fits, estimators, strict=True):
+            adapter = _adapter(estimator)
+            adapter._validate_params()
+            adapter._check_combination()
+            vars(adapter).update(self.problems[fit.fold][1])
+            if fit.fold in self.prefixes:
+                estimator.steps[:-1] = self.prefixes[fit.fold].steps
+        errors = train_together(
+            [_adapter(estimator) for estimator in estimators],
+            [problems[fit.fold] for fit in fits],
+            tick,
+        )
+        return estimators, errors
+
+    def _problem(self, fold: int) -> Problem:
+        """Set the fold's problem out anew but for what depends on more than the rows."""
+        X, y = self._rows(fold)
+        if fold in self.problems:
+            return replace(self.problems[fold][0], X=_array(X))
+        adapter = clone(_adapter(self.first))
+        problem = adapter._pose(X, y)
+        features = {
+            name: value
+            for name, value in vars(adapter).items()
+            if name in ("n_features_in_", "feature_names_in_")
+        }
+        self.problems[fold] = replace(problem, X=problem.X[:0]), features
+        return problem
+
+    def _rows(self, fold: int) -> tuple[Any, Any]:
+        """Give what the adapter is fitted to, the steps before it being fitted once a fold."""
+        evaluation = self.evaluation
+        train = evaluation.folds[fold][0]
+        X, y = _safe_split(self.first, evaluation.X, evaluation.y, train)
+        if not isinstance(self.first, Pipeline) or len(self.first) == 1:
+            return X, y
+        if fold not in self.prefixes:
+            self.prefixes[fold] = clone(self.first[:-1]).fit(X, y)
+        return self.prefixes[fold].transform(X), y
+
+
+def _adapter(estimator: Any) -> Any:
+    return estimator[-1] if isinstance(estimator, Pipeline) else estimator
+
+
+def _kind(estimator: Any) -> Hashable:
+    prefix = label(estimator[:-1]) if isinstance(estimator, Pipeline) else None
+    return prefix, _adapter(estimator)._kind()
+
+
+def _array(X: Any) -> NDArray[Any]:
+    return check_array(X, dtype=[np.float64, np.float32], order="C")
+
+
+def _parts(numbers: list[int], most: int) -> Iterator[list[int]]:
+    """Cut into parts of nearly equal size, of `most` at most."""
+    n_parts = -(-len(numbers) // most)
+    yield from (part.tolist() for part in np.array_split(numbers, n_parts))

@@ -1,0 +1,404 @@
+import json
+import os
+import pickle
+import shutil
+import sys
+import threading
+import time
+import warnings
+from functools import partial
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+from sklearn.base import clone
+
+from isoadapt.encoders import TransformerEncoder, load_checkpoint, release
+from isoadapt.encoders import _models as models
+from isoadapt.encoders import _onnx as module
+from isoadapt.encoders._checkpoint import read_head
+from isoadapt.encoders._forward import embed_batch
+from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer, save_model
+
+pytestmark = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="no onnxruntime")
+
+
+@pytest.fixture(autouse=True)
+def _users_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "users"))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory, checkpoint):
+    """A folder that holds the exported graphs of `checkpoint`; do not write to it."""
+    folder = tmp_path_factory.mktemp("cache")
+    for dtype in ("float32", "int8"):
+        make_graph(checkpoint, folder, dtype)
+    return folder
+
+
+def make_graph(checkpoint, folder, dtype="float32"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # random weights bear little rounding
+        TransformerEncoder(checkpoint, backend="onnx", dtype=dtype, cache=folder).transform(["a"])
+
+
+@pytest.fixture
+def copied(cache, tmp_path):
+    """A copy of the exported graphs."""
+    shutil.copytree(cache / "onnx", tmp_path / "copied" / "onnx")
+    return tmp_path / "copied"
+
+
+@pytest.fixture
+def no_export(monkeypatch):
+    def fail(*args, **options):
+        raise AssertionError("exported once more")
+
+    monkeypatch.setattr(module, "_export", fail)
+
+
+def onnx(checkpoint, **options):
+    return TransformerEncoder(checkpoint, backend="onnx", **options)
+
+
+def graphs(folder):
+    return sorted(path for path in (folder / "onnx").iterdir() if path.is_dir())
+
+
+# Vectors.
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 30, 10_000])
+@pytest.mark.parametrize("inputs", [TEXTS, PAIRS])
+def test_same_vectors_as_torch_in_any_batches(checkpoint, cache, batch_tokens, inputs, no_export):
+    expected = TransformerEncoder(checkpoint).transform(inputs)
+    got = onnx(checkpoint, cache=cache, batch_tokens=batch_tokens).transform(inputs)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [
+        ("roberta", {"pooling": "mean", "layer": 1}),
+        ("gpt2", {"pooling": "head_input"}),
+    ],
+)
+def test_architectures_poolings_and_layers(architecture, options, tmp_path):
+    save_model(tmp_path / "model", architecture)
+    expected = TransformerEncoder(tmp_path / "model", **options).transform(TEXTS)
+    got = onnx(tmp_path / "model", **options).transform(TEXTS)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    assert len(graphs(tmp_path / "users" / "isoadapt")) == 1
+
+
+def test_all_modes_of_sentence_transformers(bare_checkpoint, tmp_path):
+    folder = shutil.copytree(bare_checkpoint, tmp_path / "model")
+    kinds = {"": "Transformer", "pooling": "Pooling", "normalize": "Normalize"}
+    (folder / "modules.json").write_text(
+        json.dumps([{"path": path, "type": f"library.{kind}"} for path, kind in kinds.items()])
+    )
+    (folder / "pooling").mkdir()
+    modes = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+    (folder / "pooling" / "config.json").write_text(json.dumps({"pooling_mode": modes}))
+    expected = TransformerEncoder(folder).transform(TEXTS)
+    encoder = onnx(folder)
+    np.testing.assert_allclose(encoder.transform(TEXTS), expected, atol=1e-5)
+    assert np.allclose(np.linalg.norm(expected, axis=1), 1)
+    assert len(encoder.get_feature_names_out()) == 16 * len(modes)
+
+
+def test_int8_deviates_a_little_and_says_how_much(checkpoint, cache, no_export):
+    encoder = onnx(checkpoint, cache=cache, dtype="int8")
+    exact = TransformerEncoder(checkpoint).transform(TEXTS).astype(np.float64)
+    got = encoder.transform(TEXTS).astype(np.float64)
+    norms = np.linalg.norm(got, axis=1) * np.linalg.norm(exact, axis=1)
+    cosines = np.sum(got * exact, axis=1) / norms
+    shares = np.linalg.norm(got - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    found = encoder.deviation(TEXTS)
+    assert found == pytest.approx((cosines.mean(), cosines.min(), shares.max(), len(TEXTS)))
+    assert 0.9 < found.min_cosine < 1 - 1e-6
+
+
+def test_deviation_of_other_encoders(checkpoint):
+    assert TransformerEncoder(checkpoint).deviation(TEXTS).max_difference == 0
+    half = TransformerEncoder(checkpoint, dtype="bfloat16").set_output(transform="pandas")
+    assert 1e-4 < half.deviation(TEXTS).max_difference < 0.1
+
+
+def test_a_changed_checkpoint_is_exported_anew(tmp_path, monkeypatch):
+    def export(folder, recipe, backbone):  # in place of the slow one
+        embed = partial(embed_batch, backbone, recipe.pooling, recipe.layer)
+        return torch.inference_mode(embed), module.Deviation(1.0, 1.0, 0.0, 1)
+
+    monkeypatch.setattr(module, "_export", export)
+    save_model(tmp_path / "model")
+    encoder = onnx(tmp_path / "model", pooling="mean")
+    before = encoder.transform(TEXTS)
+    model = make_model()
+    model.bert.embeddings.word_embeddings.weight.data.mul_(2)
+    model.save_pretrained(tmp_path / "model")
+    expected = TransformerEncoder((model, make_tokenizer()), pooling="mean").transform(TEXTS)
+    after = encoder.transform(TEXTS)
+    np.testing.assert_allclose(after, expected, atol=1e-5)
+    assert not np.allclose(after, before, atol=1e-3)
+    assert len(graphs(tmp_path / "users" / "isoadapt")) == 2
+
+
+# What is kept.
+
+
+def test_the_graph_is_kept_and_the_weights_are_not_read_again(checkpoint, cache, no_export):
+    encoder = onnx(checkpoint, cache=cache, dtype="int8")
+    encoder.transform(["the cat ran"])
+    assert encoder.get_feature_names_out().shape == (16,)
+    assert [kept.model.device.type for kept in models._STORE.values()] == ["meta"]
+    loaded = list(models._GRAPHS.values())
+    clone(encoder).transform(["the dog ran"])
+    pickle.loads(pickle.dumps(encoder)).transform(["the bird ran"])
+    assert list(models._GRAPHS.values()) == loaded
+    release()
+    assert not models._GRAPHS
+
+
+def test_a_forked_process_loads_its_own(checkpoint, cache, monkeypatch, no_export):
+    encoder = onnx(checkpoint, cache=cache)
+    encoder.transform(["the cat ran over"])
+    monkeypatch.setattr(models.os, "getpid", lambda: -1)
+    encoder.transform(["the dog ran over"])
+    assert len(set(models._GRAPHS.values())) == 2
+
+
+def test_vectors_of_the_backends_are_kept_apart(checkpoint, copied):
+    kinds = [("torch", "auto"), ("onnx", "auto"), ("onnx", "int8")]
+    encoders = [
+        TransformerEncoder(checkpoint, backend=backend, dtype=dtype, cache=copied)
+        for backend, dtype in kinds
+    ]
+    once = [encoder.transform(TEXTS) for encoder in encoders]
+    assert encoders[0].set_params(cache=None).transform(TEXTS).tolist() == once[0].tolist()
+    assert np.abs(once[2] - once[1]).max() > 1e-3
+    release()
+    again = [encoder.transform(TEXTS) for encoder in encoders[1:]]
+    assert not models._GRAPHS  # answered from the cache
+    np.testing.assert_array_equal(again, once[1:])
+
+
+def test_a_report_lies_beside_the_graph(cache):
+    reports = [json.loads((path / "export.json").read_text()) for path in graphs(cache)]
+    exact, rounded = sorted((r["deviation"] for r in reports), key=lambda d: d["max_difference"])
+    assert exact["max_difference"] < 1e-5 < rounded["max_difference"]
+    assert exact["n_texts"] == rounded["n_texts"] == 24
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        ("model.onnx", cut),
+        ("model.onnx", flip),
+        ("model.onnx", lambda file: file.unlink()),
+        ("export.json", cut),
+        ("export.json", lambda file: file.write_text("[]")),
+    ],
+)
+def test_a_damaged_graph_is_exported_anew(checkpoint, cache, copied, monkeypatch, name, harm):
+    expected = onnx(checkpoint).set_params(cache=cache).transform(TEXTS)
+    release()
+    for folder in graphs(copied):
+        harm(folder / name)
+    sound = {path.name: path for path in graphs(cache)}
+
+    def export(folder, recipe, backbone):  # in place of the slow one
+        return module._read(shutil.copytree(sound[target.name], folder, dirs_exist_ok=True))
+
+    target = next(path for path in graphs(copied) if is_exact(sound[path.name]))
+    monkeypatch.setattr(module, "_export", export)
+    with pytest.warns(UserWarning, match=rf"{target.name} is damaged and is exported anew"):
+        got = onnx(checkpoint, cache=copied).transform(TEXTS)
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+    assert module._read(target) is not None
+
+
+def is_exact(graph):
+    return json.loads((graph / "export.json").read_text())["deviation"]["max_difference"] < 1e-5
+
+
+def test_a_graph_that_another_process_makes_is_waited_for(checkpoint, cache, tmp_path, no_export):
+    exact = next(path for path in graphs(cache) if is_exact(path))
+    root = tmp_path / "users" / "isoadapt" / "onnx"
+    root.mkdir(parents=True)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(onnx(checkpoint).transform(TEXTS)))
+    with FileLock(root / f"{exact.name}.lock"):
+        thread.start()
+        time.sleep(0.3)
+        shutil.copytree(exact, root / exact.name)
+    thread.join()
+    np.testing.assert_allclose(found[0], TransformerEncoder(checkpoint).transform(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_an_export_that_is_cut_off_leaves_nothing(checkpoint, tmp_path, monkeypatch, error):
+    def stop(*args):
+        raise error
+
+    monkeypatch.setattr(module, "_graph", stop)
+    with pytest.raises(error):
+        onnx(checkpoint).transform(TEXTS)
+    assert [path.suffix for path in (tmp_path / "users/isoadapt/onnx").iterdir()] == [".lock"]
+
+
+def test_a_checkpoint_that_changes_meanwhile_is_refused(tmp_path, monkeypatch):
+    save_model(tmp_path / "model")
+
+    def export(*args):
+        save_model(tmp_path / "model", intermediate_size=32)
+
+    monkeypatch.setattr(module, "_export", export)
+    with pytest.raises(OSError, match="changed while it was exported; try again"):
+        onnx(tmp_path / "model").transform(TEXTS)
+    assert not graphs(tmp_path / "users" / "isoadapt")
+
+
+# Exactness.
+
+
+def test_a_low_cosine_is_told_whenever_the_graph_is_loaded(
+    checkpoint, cache, monkeypatch, no_export
+):
+    monkeypatch.setattr(module, "_LOWEST_COSINE", 1.0)
+    encoder = onnx(checkpoint, cache=cache, dtype="int8")
+    with pytest.warns(UserWarning, match=r"mean cosine of [01]\.\d+ .*encoder\.deviation\(texts\)"):
+        encoder.transform(["the cat flew"])
+
+
+def exact_graph(cache):
+    return next(path / "model.onnx" for path in graphs(cache) if is_exact(path)).read_bytes()
+
+
+def test_the_more_exact_range_of_weights_is_taken(checkpoint, cache, monkeypatch):
+    exact = exact_graph(cache)
+    monkeypatch.setattr(module, "_graph", lambda *args: exact)
+    monkeypatch.setattr(
+        module, "_quantized", lambda graph, reduced: graph if reduced else halved(graph)
+    )
+    assert onnx(checkpoint, dtype="int8").deviation(TEXTS).max_difference < 1e-5
+
+
+def halved(graph):
+    import onnx as format
+
+    model = format.load_model_from_string(graph)
+    for weights in model.graph.initializer:
+        if "weight" in weights.name and weights.data_type == format.TensorProto.FLOAT:
+            values = format.numpy_helper.to_array(weights)
+            rough = np.where(np.arange(values.size).reshape(values.shape) % 2, values, 0)
+            weights.CopyFrom(format.numpy_helper.from_array(rough, weights.name))
+    return model.SerializeToString()
+
+
+def test_a_graph_that_computes_something_else_is_refused(checkpoint, cache, tmp_path, monkeypatch):
+    wrong = halved(exact_graph(cache))
+    monkeypatch.setattr(module, "_graph", lambda *args: wrong)
+    with pytest.raises(ValueError, match=r"its vectors would differ by .*choose backend='torch'"):
+        onnx(checkpoint).transform(TEXTS)
+    assert not graphs(tmp_path / "users" / "isoadapt")
+
+
+# Errors.
+
+
+def test_a_model_that_cannot_be_exported(tmp_path):
+    save_model(tmp_path / "model", "xlnet")
+    message = r"XLNetModel cannot be exported to ONNX \(.*\); choose backend='torch'"
+    with pytest.raises(ValueError, match=message):
+        onnx(tmp_path / "model", pooling="mean").transform(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "bfloat16"}, "dtype='bfloat16', but backend='onnx' computes in 'float32' or"),
+        ({"device": "meta"}, "device='meta', but backend='onnx' runs on the CPU"),
+        ({"backend": "torch", "dtype": "int8"}, "dtype='int8' needs backend='onnx'"),
+        ({"backend": "tensorflow"}, "The 'backend' parameter of TransformerEncoder"),
+        ({"layer": 3, "pooling": "cls"}, "layer=3: the model has 2 layers"),
+    ],
+)
+def test_parameters_that_do_not_fit(checkpoint, options, message):
+    with pytest.raises(ValueError, match=message):
+        TransformerEncoder(checkpoint, **{"backend": "onnx", **options}).transform(TEXTS)
+
+
+def test_a_live_model_is_refused(live):
+    with pytest.raises(ValueError, match=r"exports a checkpoint.*save_pretrained"):
+        onnx(live).transform(TEXTS)
+
+
+def test_a_folder_that_cannot_be_written_to(checkpoint, tmp_path):
+    (tmp_path / "users").write_text("a file")
+    with pytest.raises(OSError, match=r"keeps exported models in .*; pass cache=folder"):
+        onnx(checkpoint).transform(TEXTS)
+
+
+@pytest.mark.parametrize("package", ["onnxruntime", "onnxscript"])
+def test_a_missing_package_is_named(checkpoint, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf'{package}.*pip install "isoadapt\[onnx\]"'):
+        onnx(checkpoint).transform(TEXTS)
+
+
+def test_telemetry_is_off_when_the_runtime_is_imported(checkpoint, monkeypatch):
+    seen = []
+
+    def missing(package, **options):
+        seen.append((package, os.environ["ORT_DISABLE_TELEMETRY"]))
+        raise ImportError
+
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    monkeypatch.setattr(module, "import_optional", missing)
+    with pytest.raises(ImportError):
+        onnx(checkpoint).transform(TEXTS)
+    assert seen == [("onnxruntime", "1")]
+
+
+# The rest of the library.
+
+
+def test_the_head_is_read_from_the_weights(checkpoint, cache):
+    encoder, head = load_checkpoint(checkpoint)
+    encoder.set_params(backend="onnx", dtype="int8", cache=cache)
+    np.testing.assert_array_equal(read_head(encoder).coef_, head.coef_)
+
+
+def test_threads_share_a_graph(checkpoint, cache, no_export):
+    encoder = onnx(checkpoint, cache=cache)
+    texts = [" ".join([word] * n) for word in ("cat", "dog", "bird", "tree") for n in range(1, 9)]
+    expected = TransformerEncoder(checkpoint).transform(texts)
+    found = {}
+
+    def work(part):
+        found[part] = encoder.transform(texts[part::4])
+
+    workers = [threading.Thread(target=work, args=(part,)) for part in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for part, vectors in found.items():
+        np.testing.assert_allclose(vectors, expected[part::4], atol=1e-5)
+    assert len(models._GRAPHS) == 1
+    assert torch.get_num_threads() == next(iter(models._GRAPHS))[-1]

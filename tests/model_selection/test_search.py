@@ -1,0 +1,415 @@
+"""AdapterSearchCV: against GridSearchCV, fit by fit; what is encoded, interrupted, refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import make_classification, make_regression
+from sklearn.decomposition import PCA
+from sklearn.exceptions import FitFailedWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, GroupKFold, ParameterGrid, StratifiedKFold
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from isoadapt import (
+    CosRegAdapter,
+    FlowAdapter,
+    IsotropyLayer,
+    IStarAdapter,
+    LinearHead,
+    SpectrumControlAdapter,
+    TopologicalEntropyAdapter,
+    TransformerEncoder,
+    Whitening,
+)
+from isoadapt.adapters import _members
+from isoadapt.adapters._members import train_together
+from isoadapt.model_selection import AdapterSearchCV, BestAboveFloor, make_isotropy_scorer
+from isoadapt.model_selection import _search as module
+from isoadapt.model_selection import _together as together
+
+
+def labelled(n):
+    X, y = make_classification(n, 12, n_informative=6, n_classes=3, random_state=0)
+    return X @ np.random.default_rng(0).normal(size=(12, 12)) + 2, y
+
+
+X, Y = labelled(400)
+MANY = labelled(2000)  # enough that a row more or less is no 0.3 points
+HEAD = LinearHead.from_estimator(LogisticRegression(max_iter=1000).fit(X, Y))
+QUICK = {"max_epochs": 3, "random_state": 0}
+
+
+def one_by_one(adapter, grid, X=X, y=Y):
+    return [clone(adapter).set_params(**point).fit(X, y) for point in ParameterGrid(grid)]
+
+
+def at_once(adapter, grid, X=X, y=Y):
+    adapters = [clone(adapter).set_params(**point) for point in ParameterGrid(grid)]
+    problem = clone(adapter)._pose(X, y)
+    assert len({each._kind() for each in adapters}) == 1
+    errors = train_together(adapters, [problem] * len(adapters), lambda _: None)
+    assert errors == [None] * len(adapters)
+    return adapters
+
+
+KINDS = [
+    (IStarAdapter(HEAD), {"lam": [-1, 3], "zeta": [0.2, 0.8]}),
+    (IStarAdapter(HEAD, coordinates="raw"), {"lam": [-1, 3], "zeta": [0.2, 0.8]}),
+    (IStarAdapter(HEAD, zeta=0.0, bias_corrected=True), {"lam": [-1, 3], "lr": [5e-4, 1e-3]}),
+    (IStarAdapter(HEAD, shrinkage="detached"), {"lam": [-1, 3], "zeta": [0.2, 0.8]}),
+    (IStarAdapter(HEAD, network="mlp"), {"zeta": [0.2, 0.8], "random_state": [0, 1]}),
+    (IsotropyLayer(HEAD), {"alpha": [0.2, 0.9], "random_state": [0, 1]}),
+    (IsotropyLayer(HEAD, head_training="joint"), {"alpha": [0.2, 0.9], "weight_decay": [0, 0.1]}),
+    (IsotropyLayer(HEAD, head_training="alternating"), {"lr": [5e-4, 1e-3], "alpha": [0.2, 0.9]}),
+    (CosRegAdapter(HEAD), {"lam": [-1, 0, 2]}),
+    (SpectrumControlAdapter(HEAD), {"lam": [0, 1, 2]}),
+    (SpectrumControlAdapter(HEAD, network="mlp"), {"lam": [0, 1], "random_state": [0, 1]}),
+    (TopologicalEntropyAdapter(HEAD), {"lam": [-1, 1], "random_state": [0, 1]}),
+    (IStarAdapter(None), {"lam": [-1, 3]}),
+]
+
+
+@pytest.mark.parametrize(("adapter", "grid"), KINDS, ids=lambda part: " ".join(str(part).split()))
+class TestTrainingTogether:
+    def test_one_epoch_gives_the_weights_of_each_alone(self, adapter, grid):
+        adapter = clone(adapter).set_params(max_epochs=1, validation_fraction=None, random_state=0)
+        pairs = zip(at_once(adapter, grid), one_by_one(adapter, grid), strict=True)
+        for ours, alone in pairs:
+            difference = np.linalg.norm(ours.transform(X) - alone.transform(X))
+            assert difference <= 1e-4 * np.linalg.norm(alone.transform(X))
+            assert ours.history_[0]["train_loss"] == pytest.approx(
+                alone.history_[0]["train_loss"], rel=1e-4, abs=1e-5
+            )
+
+    def test_scores_and_the_epochs_kept_are_those_of_each_alone(self, adapter, grid):
+        adapter = clone(adapter).set_params(max_epochs=4, random_state=0)
+        pairs = zip(at_once(adapter, grid, *MANY), one_by_one(adapter, grid, *MANY), strict=True)
+        for ours, alone in pairs:
+            assert (ours.n_iter_, ours.best_epoch_) == (alone.n_iter_, alone.best_epoch_)
+            assert ours.score(*MANY) == pytest.approx(alone.score(*MANY), abs=3e-3)
+            scores = [[epoch["valid_score"] for epoch in each.history_] for each in (ours, alone)]
+            np.testing.assert_allclose(*scores, atol=3e-3)
+
+
+def test_members_stop_when_they_would_alone():
+    adapter = IStarAdapter(HEAD, max_epochs=12, patience=2, lr=1e-2, random_state=0)
+    grid = {"lam": [-3, 5], "random_state": [0, 1]}
+    epochs = [[each.n_iter_ for each in fit(adapter, grid)] for fit in (at_once, one_by_one)]
+    assert epochs[0] == epochs[1]
+    assert len(set(epochs[0])) > 1
+
+
+def test_members_that_stop_drop_out(monkeypatch):
+    """The stopped ones cost nothing any more: later batches hold the others only."""
+    widths = []
+    step = _members.AdapterNet.train_step
+
+    def counted(net, batch, **kwargs):
+        widths.append(len(net.module_.network.weight))
+        return step(net, batch, **kwargs)
+
+    monkeypatch.setattr(_members.AdapterNet, "train_step", counted)
+    adapter = IStarAdapter(HEAD, max_epochs=12, patience=2, lr=1e-2, random_state=0)
+    adapters = at_once(adapter, {"lam": [-3, 5], "random_state": [0, 1]})
+    epochs = [each.n_iter_ for each in adapters]
+    assert len(set(epochs)) > 1
+    n_batches = -(-280 // 64)
+    assert sum(widths) == n_batches * sum(epochs)
+
+
+GRID = {"lam": [-1, 0.5, 2], "zeta": [0.2, 0.8]}
+
+
+def both(estimator, grid, X=X, y=Y, **options):
+    ours = AdapterSearchCV(estimator, grid, **options).fit(X, y)
+    theirs = GridSearchCV(estimator, grid, **options).fit(X, y)
+    return ours, theirs
+
+
+def assert_same_results(ours, theirs, atol=3e-3):
+    assert set(ours.cv_results_) == set(theirs.cv_results_)
+    for name, column in theirs.cv_results_.items():
+        if name == "params":
+            assert ours.cv_results_[name] == column
+        elif name.startswith("param_"):
+            assert ours.cv_results_[name].tolist() == column.tolist()
+        elif "score" in name and "time" not in name and "rank" not in name:
+            np.testing.assert_allclose(ours.cv_results_[name], column, atol=atol)
+    assert ours.n_splits_ == theirs.n_splits_
+
+
+class TestAgainstGridSearchCV:
+    @pytest.mark.parametrize(
+        ("adapter", "grid"),
+        [
+            (IStarAdapter(HEAD, **QUICK), {**GRID, "lr": [1e-3, 1e-2]}),
+            (IStarAdapter(**QUICK), {**GRID, "zeta": [0.0, 0.5]}),
+            (IsotropyLayer(**QUICK), {"alpha": [0.3, 1.0], "batch_size": [32, 64]}),
+            (SpectrumControlAdapter(HEAD, **QUICK), [{"lam": [0, 1]}, {"network": ["mlp"]}]),
+            (TopologicalEntropyAdapter(**QUICK), {"random_state": [0, 1, 2]}),
+            (IStarAdapter(None, **QUICK), GRID),
+        ],
+    )
+    def test_adapter_alone(self, adapter, grid):
+        ours, theirs = both(adapter, grid, cv=3, return_train_score=True)
+        assert_same_results(ours, theirs)
+        assert ours.unbatched_ == {}
+        assert ours.best_params_ in theirs.cv_results_["params"]
+        assert type(ours.best_estimator_) is type(theirs.best_estimator_)
+        np.testing.assert_allclose(
+            clone(adapter).set_params(**ours.best_params_).fit(X, Y).transform(X),
+            ours.transform(X),
+        )
+
+    def test_values_of_a_regression(self):
+        X, y = make_regression(200, 8, noise=20.0, random_state=0)
+        adapter = IStarAdapter("ridge", **QUICK)
+        ours, theirs = both(adapter, GRID, X, y, cv=3)
+        assert_same_results(ours, theirs)
+        assert ours.unbatched_ == {}
+
+    def test_pipeline_fits_the_steps_before_the_adapter_in_each_fold(self):
+        pipe = make_pipeline(StandardScaler(), PCA(8), IStarAdapter(**QUICK))
+        grid = {"istaradapter__lam": [-1, 1], "pca__n_components": [4, 8]}
+        ours, theirs = both(pipe, grid, cv=3)
+        assert_same_results(ours, theirs)
+        assert ours.unbatched_ == {}
+        assert ours.predict(X).shape == Y.shape
+        assert [name for name, _ in ours.best_estimator_.steps] == list(pipe.named_steps)
+
+    def test_groups_frames_and_several_metrics(self):
+        frame = pd.DataFrame(X, columns=[f"e{i}" for i in range(12)])
+        groups = np.arange(400) % 7
+        scoring = {"accuracy": "accuracy", "isoscore": make_isotropy_scorer()}
+        searches = [
+            search(
+                IStarAdapter(**QUICK), GRID, cv=GroupKFold(3), scoring=scoring, refit="accuracy"
+            ).fit(frame, Y, groups=groups)
+            for search in (AdapterSearchCV, GridSearchCV)
+        ]
+        assert_same_results(*searches)
+        ours, theirs = searches
+        assert ours.multimetric_
+        assert list(ours.feature_names_in_) == list(theirs.feature_names_in_)
+        assert ours.best_score_ == ours.cv_results_["mean_test_accuracy"].max()
+
+    def test_refit_above_an_isotropy_floor(self):
+        scoring = {"accuracy": "accuracy", "isoscore": make_isotropy_scorer()}
+        refit = BestAboveFloor("accuracy", "isoscore", floor=0.2)
+        search = AdapterSearchCV(
+            IStarAdapter(HEAD, lr=1e-2, max_epochs=8, random_state=0),
+            {"lam": [-5, 5, 50]},
+            cv=3,
+            scoring=scoring,
+            refit=refit,
+        ).fit(X, Y)
+        assert search.cv_results_["mean_test_isoscore"][search.best_index_] >= 0.2
+        assert search.best_index_ == refit(search.cv_results_)
+
+    def test_without_refit(self):
+        search = AdapterSearchCV(IStarAdapter(**QUICK), GRID, cv=3, refit=False).fit(X, Y)
+        assert not hasattr(search, "best_estimator_")
+        assert search.best_params_ in search.cv_results_["params"]
+
+    def test_folds_of_different_sizes(self):
+        folds = [(np.arange(k, 400), np.arange(k)) for k in (60, 61, 100)]
+        ours, theirs = both(IStarAdapter(HEAD, **QUICK), GRID, cv=folds)
+        assert_same_results(ours, theirs)
+        assert ours.unbatched_ == {}
+
+    def test_folds_side_by_side(self, monkeypatch):
+        """As on a GPU: members of several folds in one network."""
+        monkeypatch.setattr(together._Group, "n_members", lambda self: 100)
+        calls = count_members(monkeypatch)
+        ours, theirs = both(IStarAdapter(**QUICK), GRID, cv=StratifiedKFold(3))
+        assert_same_results(ours, theirs)
+        assert sum(calls) == 18
+        assert max(calls) > 6
+
+    def test_clone_and_parameters(self):
+        search = AdapterSearchCV(IStarAdapter(lam=2.0), GRID, max_memory=10**9)
+        assert clone(search).get_params()["max_memory"] == 10**9
+        assert search.get_params()["estimator__lam"] == 2.0
+
+
+def count_members(monkeypatch, limit=None):
+    """Note how many members each network has; more than `limit` run out of memory."""
+    calls = []
+
+    def counted(adapters, *arguments):
+        calls.append(len(adapters))
+        if limit is not None and len(adapters) > limit:
+            raise MemoryError
+        return train_together(adapters, *arguments)
+
+    monkeypatch.setattr(together, "train_together", counted)
+    return calls
+
+
+class TestMemory:
+    @pytest.mark.parametrize(("bound", "sizes"), [(1, {1}), (50_000, {2}), (None, {6, 12})])
+    def test_bound_decides_how_many_members_a_network_has(self, monkeypatch, bound, sizes):
+        calls = count_members(monkeypatch)
+        search = AdapterSearchCV(IStarAdapter(HEAD, **QUICK), GRID, cv=3, max_memory=bound)
+        theirs = GridSearchCV(IStarAdapter(HEAD, **QUICK), GRID, cv=3).fit(X, Y)
+        calls.clear()
+        assert_same_results(search.fit(X, Y), theirs)
+        assert set(calls) == sizes
+        assert sum(calls) == 18
+
+    def test_failing_memory_halves_the_chunk(self, monkeypatch):
+        calls = count_members(monkeypatch, limit=2)
+        ours, theirs = both(IStarAdapter(HEAD, **QUICK), GRID, cv=3)
+        assert_same_results(ours, theirs)
+        assert ours.unbatched_ == {}
+        assert sum(size for size in calls if size <= 2) == 18
+        assert max(calls) > 2
+
+
+class TestWhatCannotBeTrainedTogether:
+    @pytest.mark.parametrize(
+        ("adapter", "grid", "word"),
+        [
+            (Whitening(head="logistic"), {"strength": [0.5, 1.0]}, "Whitening"),
+            (IsotropyLayer(HEAD, solver="exact"), {"ridge": [1e-2, 1e-1]}, "exact"),
+            (FlowAdapter(HEAD, max_epochs=1, random_state=0), {"n_blocks": [1, 2]}, "Flow"),
+        ],
+    )
+    def test_is_done_one_by_one_and_said(self, adapter, grid, word):
+        with pytest.warns(UserWarning, match=f"6 of 6 fits .*{word}"):
+            ours = AdapterSearchCV(adapter, grid, cv=3).fit(X, Y)
+        theirs = GridSearchCV(adapter, grid, cv=3).fit(X, Y)
+        assert_same_results(ours, theirs)
+        assert list(ours.unbatched_.values()) == [6]
+
+    def test_part_of_a_grid(self):
+        grid = [{"lam": [0.5, 1]}, {"solver": ["exact"], "zeta": [0.0]}]
+        with pytest.warns(UserWarning, match="3 of 9 fits"):
+            ours = AdapterSearchCV(IStarAdapter(HEAD, **QUICK), grid, cv=3, n_jobs=2).fit(X, Y)
+        assert_same_results(ours, GridSearchCV(IStarAdapter(HEAD, **QUICK), grid, cv=3).fit(X, Y))
+
+    def test_fits_that_fail_have_nan_and_do_not_take_others_along(self):
+        grid = {"lam": [0.5, 1.0], "lr": [1e-3, 1e38]}
+        with pytest.warns() as caught:
+            ours = AdapterSearchCV(IStarAdapter(HEAD, **QUICK), grid, cv=3).fit(X, Y)
+        assert any(issubclass(each.category, FitFailedWarning) for each in caught)
+        failed = [parameters["lr"] > 1 for parameters in ours.cv_results_["params"]]
+        np.testing.assert_array_equal(np.isnan(ours.cv_results_["mean_test_score"]), failed)
+        assert ours.best_params_["lr"] == 1e-3
+
+    def test_error_score_raise(self):
+        search = AdapterSearchCV(IStarAdapter(HEAD, **QUICK), {"lr": [1e38]}, error_score="raise")
+        with pytest.raises(ValueError, match="diverged"):
+            search.fit(X, Y)
+
+    def test_bad_parameters_are_named(self):
+        with pytest.raises(ValueError, match="nonsense"):
+            AdapterSearchCV(IStarAdapter(HEAD), {"nonsense": [1]}).fit(X, Y)
+        with pytest.raises(ValueError, match="max_memory"):
+            AdapterSearchCV(IStarAdapter(HEAD), GRID, max_memory=0).fit(X, Y)
+        with pytest.raises(ValueError, match="zeta"):
+            AdapterSearchCV(IStarAdapter(HEAD), {"zeta": [7.0]}, error_score="raise").fit(X, Y)
+
+
+class TestInterrupt:
+    def interrupted(self, monkeypatch, after, cv=3):
+        scored = together.Evaluation._score
+        count = []
+
+        def score(self, *arguments):
+            count.append(1)
+            if len(count) > after:
+                raise KeyboardInterrupt
+            return scored(self, *arguments)
+
+        monkeypatch.setattr(together.Evaluation, "_score", score)
+        monkeypatch.setattr(together._Group, "n_members", lambda self: 2)
+        return AdapterSearchCV(IStarAdapter(HEAD, **QUICK), GRID, cv=cv)
+
+    def test_returns_what_is_done(self, monkeypatch):
+        whole = AdapterSearchCV(IStarAdapter(HEAD, **QUICK), GRID, cv=3).fit(X, Y)
+        search = self.interrupted(monkeypatch, after=6)
+        with pytest.warns(UserWarning, match="interrupted: 2 of 6 candidates"):
+            search.fit(X, Y)
+        scores = search.cv_results_["mean_test_score"]
+        np.testing.assert_allclose(scores[:2], whole.cv_results_["mean_test_score"][:2], atol=3e-3)
+        assert np.isnan(scores[2:]).all()
+        assert search.best_index_ in (0, 1)
+        assert search.predict(X).shape == Y.shape
+
+    def test_comes_through_where_nothing_is_done(self, monkeypatch):
+        search = self.interrupted(monkeypatch, after=2)
+        with pytest.raises(KeyboardInterrupt):
+            search.fit(X, Y)
+        assert not hasattr(search, "cv_results_")
+
+
+class TestTexts:
+    @pytest.fixture
+    def texts(self):
+        rng = np.random.default_rng(0)
+        words = ["brick", "sun", "of", "the", "river", "runs", "red", "house"]
+        return [" ".join(rng.choice(words, 6)) for _ in range(90)]
+
+    @pytest.fixture
+    def pipe(self, checkpoint):
+        return Pipeline(
+            [("encoder", TransformerEncoder(checkpoint)), ("adapter", IStarAdapter(**QUICK))]
+        )
+
+    def test_encoder_sees_the_texts_once(self, pipe, texts, monkeypatch):
+        calls = []
+        transform = TransformerEncoder.transform
+
+        def counted(self, X):
+            calls.append(len(X))
+            return transform(self, X)
+
+        y = np.arange(90) % 3
+        grid = {"adapter__lam": [-1, 1]}
+        theirs = GridSearchCV(pipe, grid, cv=3).fit(texts, y)
+        monkeypatch.setattr(TransformerEncoder, "transform", counted)
+        ours = AdapterSearchCV(pipe, grid, cv=3).fit(texts, y)
+        assert calls == [90]
+        assert_same_results(ours, theirs, atol=0.035)  # one of 30 texts a fold
+        assert ours.unbatched_ == {}
+        assert ours.predict(texts[:4]).shape == (4,)
+        assert isinstance(ours.best_estimator_[0], TransformerEncoder)
+
+    def test_encoders_parameters_can_be_searched_too(self, pipe, texts):
+        y = np.arange(90) % 3
+        grid = {"adapter__lam": [-1, 1], "encoder__pooling": ["mean", "cls"]}
+        ours, theirs = both(pipe, grid, texts, y, cv=3)
+        assert_same_results(ours, theirs, atol=0.035)
+        assert ours.best_estimator_[0].pooling == ours.best_params_["encoder__pooling"]
+
+    def test_step_that_needs_fitting_in_the_encoders_place_is_refused(self, pipe, texts):
+        grid = {"encoder": [StandardScaler()]}
+        with pytest.raises(ValueError, match="needs fitting"):
+            AdapterSearchCV(pipe, grid).fit(texts, np.arange(90) % 3)
+
+
+def test_progress_bar_counts_every_fit(monkeypatch):
+    bars = []
+
+    class Bar:
+        def __init__(self, total, **options):
+            self.total, self.n, self.disable = total, 0, options["disable"]
+            bars.append(self)
+
+        def update(self, n=1):
+            self.n += n
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+    monkeypatch.setattr(module, "tqdm", Bar)
+    grid = [{"lam": [-1, 1]}, {"solver": ["exact"], "zeta": [0.0]}]
+    with pytest.warns(UserWarning, match="exact"):
+        AdapterSearchCV(IStarAdapter(HEAD, **QUICK), grid, cv=3).fit(X, Y)
+    assert [(bar.total, bar.n, bar.disable) for bar in bars] == [(9, 9, True)]
