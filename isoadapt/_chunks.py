@@ -193,6 +193,7 @@ def gather(X: Any, check: Check = check_chunk, min_samples: int = 2) -> Moments:
         moments = Moments()
         for number, (name, chunk) in enumerate(_named_chunks(X)):
             with _naming(name):
+                _refuse_several(chunk)
                 moments.update(check(chunk, number == 0))
     if not moments.count:
         raise ValueError(
@@ -250,6 +251,15 @@ def _named_chunks(X: Any) -> Iterator[tuple[str, Any]]:
     else:
         for number, chunk in enumerate(X):
             yield f"chunk {number}", chunk
+
+
+def _refuse_several(chunk: Any) -> None:
+    """Refuse what loaders of rows with labels give."""
+    if isinstance(chunk, list | tuple) and chunk and len(getattr(chunk[0], "shape", ())) == 2:
+        raise ValueError(
+            f"a {type(chunk).__name__} of {len(chunk)} arrays is no matrix; give matrices only, "
+            "such as (X for X, y in loader)"
+        )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import torch
 from sklearn.base import clone
+from torch.utils.data import DataLoader, TensorDataset
 
 from isoadapt import (
     AllButTheTop,
@@ -365,3 +366,12 @@ def test_matrices_are_no_chunks(matrix, X):
 @pytest.mark.parametrize("other", [[], "text", b"bytes", {}, set(), None, 3.0, range(4), deque()])
 def test_what_is_no_iterable_of_matrices_is_left_to_the_usual_checks(other):
     assert not _chunks.in_chunks(other)
+
+
+def test_loaders_of_rows_with_labels_are_told_to_give_rows_only():
+    X, y = torch.randn(6, 3), torch.arange(6)
+    loader = DataLoader(TensorDataset(X, y), batch_size=2)
+    for take in (isoscore, Whitening().fit):
+        with pytest.raises(ValueError, match=r"chunk 0: a list of 2 arrays .*for X, y in loader"):
+            take(loader)
+    assert isoscore(rows for rows, _ in loader) == pytest.approx(isoscore(X))

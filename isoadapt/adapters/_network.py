@@ -258,9 +258,9 @@ class HeadedNetwork(nn.Module):
 
 def _linear(X: Tensor, weight: Tensor) -> Tensor:
     n_members, width, _ = weight.shape
-    if X.ndim == 3 and n_members > 1:
-        return X @ weight.mT
-    rows = X.squeeze(0) if X.ndim == 3 else X  # one product, whose gradient needs no transposing
+    if X.ndim == 3 and n_members > 1:  # written so that no gradient needs transposing
+        return (weight @ X.mT).mT
+    rows = X.squeeze(0) if X.ndim == 3 else X
     return F.linear(rows, weight.flatten(0, 1)).view(-1, n_members, width).transpose(0, 1)
 
 

@@ -51,7 +51,7 @@ class MemberAdamW(torch.optim.Optimizer):
                 [state["exp_avg"][members] for state in states],
                 [state["exp_avg_sq"][members] for state in states],
                 [],
-                [state["steps"][members.start] for state in states],
+                [state["step"].clone() for state in states],
                 fused=True,
                 amsgrad=False,
                 beta1=0.9,
@@ -61,6 +61,8 @@ class MemberAdamW(torch.optim.Optimizer):
                 eps=1e-8,
                 maximize=False,
             )
+        for state in states:
+            state["step"] += 1
 
     def keep(self, members: Sequence[int]) -> None:
         """Go on with some of the members; the parameters have been cut already.
@@ -75,14 +77,13 @@ class MemberAdamW(torch.optim.Optimizer):
             index = torch.tensor(members, device=state["exp_avg"].device)
             state["exp_avg"] = state["exp_avg"][index]
             state["exp_avg_sq"] = state["exp_avg_sq"][index]
-            state["steps"] = [state["steps"][member] for member in members]
 
     def _state(self, parameter: Tensor) -> dict[str, Any]:
         state = self.state[parameter]
         if not state:
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
-            state["steps"] = [torch.zeros((), device=parameter.device) for _ in parameter]
+            state["step"] = torch.zeros((), device=parameter.device)
         return state
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 from abc import abstractmethod
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from numbers import Integral, Number, Real
 from pickle import PicklingError
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, Self
 import joblib
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import _fit_context
+from sklearn.base import BaseEstimator, _fit_context
 from sklearn.metrics import get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
 
@@ -184,7 +185,13 @@ def label(value: Any) -> Any:
     try:
         return joblib.hash(value)
     except (PicklingError, TypeError, AttributeError):  # such as a lambda
-        return id(value)
+        pass
+    if isinstance(value, BaseEstimator):
+        parameters = sorted(value.get_params(deep=False).items())
+        return type(value), *((name, label(part)) for name, part in parameters)
+    if isinstance(value, list | tuple):
+        return tuple(label(part) for part in value)
+    return value if isinstance(value, Hashable) else object()  # like nothing else
 
 
 def _completed(doc: str, defaults: dict[str, str]) -> str:

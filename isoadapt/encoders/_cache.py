@@ -102,8 +102,9 @@ class EmbeddingCache:
     the next process checks the file's structure first, at some 2 s a GB. While one process encodes
     a text, others that want it wait for it.
 
-    Vectors from a GPU and a CPU, or of batches put together differently, differ in the last bits;
-    they count as the same, as do those of other versions of torch and transformers. What a live
+    Vectors from a GPU and a CPU, or of batches put together differently, differ in the last bits,
+    in ``dtype="int8"`` by more; they count as the same, as do those of other versions of torch and
+    transformers. What a live
     model computes is known by its weights, configuration, tokenizer and the names of its classes,
     not by changes to their code.
 
@@ -136,7 +137,8 @@ class EmbeddingCache:
     def clear(self) -> None:
         """Delete all vectors and counts, and what was set aside as damaged.
 
-        Processes that use the cache go on with an empty one.
+        Graphs that ``backend="onnx"`` has exported, in the folder ``onnx``, stay. Processes that
+        use the cache go on with an empty one.
         """
         self._store().clear()
 
@@ -185,5 +187,14 @@ def as_cache(cache: str | os.PathLike[str] | EmbeddingCache) -> EmbeddingCache:
     -------
     EmbeddingCache
         The cache.
+
+    Raises
+    ------
+    ValueError
+        If the folder's name is empty.
     """
-    return cache if isinstance(cache, EmbeddingCache) else EmbeddingCache(cache)
+    if isinstance(cache, EmbeddingCache):
+        return cache
+    if not os.fspath(cache):
+        raise ValueError("cache='' names no folder: pass one, or cache=None")
+    return EmbeddingCache(cache)

@@ -97,7 +97,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     -----
     UserWarning
         If "int8" vectors of some built-in sentences have a mean cosine below 0.99 to those in
-        float32, or an exported graph is damaged; it is then exported anew.
+        float32, or one below 0.95, or an exported graph is damaged; it is then exported anew.
 
     Notes
     -----
@@ -108,9 +108,13 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     the graph with torch, and keeps it under a digest of the checkpoint's content: in ``onnx`` in
     the cache's folder or, without a cache, in ``isoadapt/onnx`` in ``$XDG_CACHE_HOME`` or
     ``~/.cache``. Whoever may write there can change what is computed; no code is loaded from
-    there. In "int8" the matrix products, not those inside attention, take eight bits: weights
-    scaled by column, their inputs by the range over the batch, so that a vector depends a little
-    on the texts beside it. The telemetry of ONNX Runtime is turned off.
+    there, and nothing is deleted there. The telemetry of ONNX Runtime is turned off.
+
+    In "int8" the matrix products, not those inside attention, take eight bits: weights scaled by
+    column, their inputs by the range over the batch, so that a vector depends on the texts beside
+    it. In the mean over texts that is little. But the head input of a fine-tuned classifier can
+    turn round where a text lies near its decision boundary: of 1,043 CoLA sentences under a
+    MiniLM, 2.6 % changed their label and the mean cosine was 0.977. See :meth:`deviation`.
 
     Examples
     --------

@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg.blas import dsyrk
 from torch import Tensor
 
@@ -42,14 +42,12 @@ class Moments:
         self.mean = torch.zeros(0, dtype=torch.float64)
         self.scatter = torch.zeros(0, 0, dtype=torch.float64)
 
-    def update(
-        self, X: Tensor | NDArray[Any], weights: Tensor | NDArray[Any] | None = None
-    ) -> Self:
+    def update(self, X: Tensor | ArrayLike, weights: Tensor | NDArray[Any] | None = None) -> Self:
         """Take in more rows.
 
         Parameters
         ----------
-        X : Tensor or ndarray of shape (n_samples, n_features)
+        X : Tensor or array-like of shape (n_samples, n_features)
             Rows.
         weights : Tensor or ndarray of shape (n_samples,), default=None
             Frequency weights, zero or more: weight 2 counts a row twice.
@@ -64,6 +62,8 @@ class Moments:
         ValueError
             If the shapes do not fit or a weight is negative or not finite.
         """
+        if not isinstance(X, Tensor):
+            X = np.asarray(X)
         if X.ndim != 2 or (self.count and X.shape[1] != len(self.mean)):
             wanted = len(self.mean) if self.count else "n_features"
             raise ValueError(f"X has shape {tuple(X.shape)}; (n_samples, {wanted}) is needed")

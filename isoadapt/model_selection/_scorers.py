@@ -3,7 +3,7 @@
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -89,11 +89,19 @@ def make_isotropy_scorer(
     0.99
     """
     function = _find(metric)
-    if function in _GREATER_IS_BETTER:
+    if _is_known(function):
         _check_kwargs(function, kwargs)
     if greater_is_better is None:
-        greater_is_better = _GREATER_IS_BETTER.get(function, True)
+        greater_is_better = _usual_sign(function)
     return _IsotropyScorer(function, kwargs, greater_is_better)
+
+
+def _is_known(metric: Callable[..., float]) -> bool:
+    return isinstance(metric, Hashable) and metric in _GREATER_IS_BETTER
+
+
+def _usual_sign(metric: Callable[..., float]) -> bool:
+    return _GREATER_IS_BETTER[metric] if _is_known(metric) else True
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,10 +121,10 @@ class _IsotropyScorer:
         return False
 
     def __repr__(self) -> str:
-        known = self.metric in _GREATER_IS_BETTER
+        known = _is_known(self.metric)
         name = getattr(self.metric, "__name__", repr(self.metric))
         shown = [repr(name) if known else name]
-        if self.greater_is_better != _GREATER_IS_BETTER.get(self.metric, True):
+        if self.greater_is_better != _usual_sign(self.metric):
             shown.append(f"greater_is_better={self.greater_is_better}")
         shown += [f"{key}={value!r}" for key, value in self.kwargs.items()]
         return f"make_isotropy_scorer({', '.join(shown)})"
@@ -214,6 +222,22 @@ class BestAboveFloor:
         )
         return best
 
+    def check_names(self, scores: Iterable[str]) -> None:
+        """Refuse scores that lack one of the two names.
+
+        Parameters
+        ----------
+        scores : iterable of str
+            Names of the scores of a search.
+
+        Raises
+        ------
+        ValueError
+            If one is missing.
+        """
+        for name in (self.task, self.isotropy):
+            _check_name(name, scores)
+
 
 def _find(metric: str | Callable[..., float]) -> Callable[..., float]:
     if callable(metric):
@@ -251,14 +275,17 @@ def _transformed(estimator: Any, X: Any) -> ArrayLike:
     )
 
 
+def _check_name(name: str, found: Iterable[str]) -> None:
+    if name not in (found := list(found)):
+        raise ValueError(
+            f"the search has no score {name!r}, only {', '.join(map(repr, found))}: name scores as "
+            "in its scoring={name: scorer, ...}"
+        )
+
+
 def _means(cv_results: Mapping[str, Any], name: str) -> NDArray[np.float64]:
     prefix = "mean_test_"
-    if prefix + name not in cv_results:
-        found = [repr(key.removeprefix(prefix)) for key in cv_results if key.startswith(prefix)]
-        raise ValueError(
-            f"the search has no score {name!r}, only {', '.join(found)}: name scores as in its "
-            "scoring={name: scorer, ...}"
-        )
+    _check_name(name, [key.removeprefix(prefix) for key in cv_results if key.startswith(prefix)])
     return np.asarray(cv_results[prefix + name], dtype=np.float64)
 
 

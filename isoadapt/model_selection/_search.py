@@ -18,10 +18,11 @@ from sklearn.model_selection._validation import (
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags, indexable
 from sklearn.utils._param_validation import Interval
-from sklearn.utils.validation import _check_method_params
+from sklearn.utils.validation import _check_method_params, _num_samples
 from tqdm import tqdm
 
 from isoadapt.adapters._penalised import label
+from isoadapt.model_selection._scorers import BestAboveFloor
 from isoadapt.model_selection._together import Evaluation, Fit, Result
 
 _ONE_BY_ONE = "{} of {} fits could not be trained together and were done one at a time: {}"
@@ -39,8 +40,9 @@ class AdapterSearchCV(GridSearchCV):
     ----------
     estimator : estimator
         A penalised adapter, such as :class:`~isoadapt.IStarAdapter`, or a pipeline that ends in
-        one. Leading steps that need no fitting, such as :class:`~isoadapt.TransformerEncoder`,
-        transform all rows once, outside the folds. Other adapters work too, one fit at a time.
+        one. Leading steps that need no fitting, by scikit-learn's tag ``requires_fit``, such as
+        :class:`~isoadapt.TransformerEncoder`, transform all rows once, outside the folds. Other
+        adapters work too, one fit at a time.
     param_grid : dict or list of dict
         Parameters to try, as for GridSearchCV.
     scoring : str, callable, list, tuple or dict, default=None
@@ -62,9 +64,9 @@ class AdapterSearchCV(GridSearchCV):
     return_train_score : bool, default=False
         Whether the rows fitted to are scored too.
     max_memory : int, default=None
-        Bytes that training may take at a time, besides the embeddings. None: 2 GiB, or half of
-        what is free on a GPU. On a CPU fewer members than fit are trained together where that
-        is faster.
+        Bytes, estimated, that training may take at a time, besides the embeddings and copies of
+        the folds that are trained on. None: 2 GiB, or half of what is free on a GPU. On a CPU
+        fewer members than fit are trained together where that is faster.
 
     Attributes
     ----------
@@ -81,7 +83,7 @@ class AdapterSearchCV(GridSearchCV):
     -----
     UserWarning
         If fits were done one at a time, or the search was interrupted: Ctrl-C ends it with the
-        candidates that are done, those that are not have NaN scores.
+        candidates whose block is done, the others have NaN scores. A small grid is one block.
 
     Examples
     --------
@@ -168,6 +170,15 @@ class AdapterSearchCV(GridSearchCV):
             "error_score": self.error_score,
             "verbose": max(0, self.verbose - 1),
         }
+        if not (folds and candidates):
+            raise ValueError(
+                f"there is nothing to fit: cv gives {len(folds)} folds, param_grid has "
+                f"{len(candidates)} candidates; one of each is needed"
+            )
+        for parameters in candidates:  # a wrong name is told before any work
+            clone(self.estimator).set_params(**clone(parameters, safe=False))
+        if isinstance(self.refit, BestAboveFloor) and hasattr(scorers, "_scorers"):
+            self.refit.check_names(list(scorers._scorers))
         front = _Front(self.estimator)
         out = self._search(front, candidates, X, y, folds, scorers, options)
         _warn_or_raise_about_fit_failures(out, self.error_score)
@@ -322,6 +333,8 @@ class _Front:
 
 
 def _needs_fit(step: Any) -> bool:
+    if step is None or step == "passthrough":
+        return False
     return not hasattr(step, "transform") or get_tags(step).requires_fit
 
 
@@ -331,19 +344,18 @@ def _stop_early(results: dict[Fit, Result], n_candidates: int, folds: Sequence[A
     whole = [fits for fits in grid if all(fit in results for fit in fits)]
     if not whole:
         raise KeyboardInterrupt
-    example = results[whole[0][0]]
+    done = [results[fit] for fits in whole for fit in fits]
+    example = next((result for result in done if result["fit_error"] is None), done[0])
+    nothing = {
+        name: dict.fromkeys(value, np.nan) if isinstance(value, dict) else np.nan
+        for name, value in example.items()
+    }
     for fit in (fit for fits in grid if fits not in whole for fit in fits):
-        results[fit] = {name: _without(value) for name, value in example.items()}
+        n_test = _num_samples(folds[fit.fold][1])
+        results[fit] = nothing | {"fit_error": None, "n_test_samples": n_test}
     warnings.warn(
         f"the search was interrupted: {len(whole)} of {n_candidates} candidates are done, the "
         "others have NaN scores; the best of those done is chosen",
         UserWarning,
         stacklevel=5,
     )
-
-
-def _without(value: Any) -> Any:
-    """NaN in place of scores and times."""
-    if isinstance(value, dict):
-        return dict.fromkeys(value, np.nan)
-    return np.nan if isinstance(value, float | np.floating) else value

@@ -17,13 +17,15 @@ from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_method_params, _num_samples, check_array
 
 from isoadapt._torch import resolve_device
+from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters._members import Problem, train_together
 from isoadapt.adapters._penalised import PenalisedAdapter, label
 
 _CACHED_BYTES = 48 * 2**20  # weights, gradients and moments of more members slow a CPU down
 _CPU_BYTES = 2 * 2**30
 _TENSORS = 12  # of the size of the weights, kept epochs included
-_JUDGED_TENSORS = 4  # of the size of the validation rows
+_ROW_TENSORS = 6  # of the size of a batch, and of the validation rows
+_INDEX_BYTES = 24  # of a row: its number in the order of a member's epoch
 
 Result = dict[str, Any]
 """What scikit-learn's searches note of a fit: scores, times, the error."""
@@ -104,6 +106,11 @@ class Evaluation:
 
     def _why_alone(self, estimator: Any) -> str | None:
         adapter = _adapter(estimator)
+        if isinstance(adapter, AdaptedEncoder):
+            return (
+                "an AdaptedEncoder encodes with every fit; search over make_pipeline(encoder, "
+                "adapter), or give the encoder a cache"
+            )
         if not isinstance(adapter, PenalisedAdapter):
             return f"{type(adapter).__name__} is not trained by mini-batches of several members"
         if adapter._kind() is None:
@@ -115,9 +122,15 @@ class Evaluation:
     def _run_group(self, candidates: Mapping[int, Mapping[str, Any]]) -> None:
         """Train candidates of one kind: block by block, so that an interrupt leaves whole ones."""
         group = _Group(self, candidates)
-        n_members = group.n_members()
-        for numbers in _parts(list(candidates), n_members):
-            for folds in group.spans(n_members // len(numbers)):
+        try:
+            n_members = group.n_members()
+        except Exception as failure:
+            fits = [Fit(number, fold) for number in candidates for fold in range(len(self.folds))]
+            self._give_up(fits, failure, candidates)
+            return
+        n_folds = min(group.n_folds(), n_members)
+        for numbers in _parts(list(candidates), n_members // n_folds):
+            for folds in group.spans(n_folds):
                 fits = [Fit(number, fold) for fold in folds for number in numbers]
                 self._run_chunk(group, fits)
 
@@ -136,8 +149,7 @@ class Evaluation:
         except Exception as failure:
             self.done(left - len(fits))
             if len(fits) == 1:
-                self.unbatched[f"training failed with {type(failure).__name__}"] += 1
-                self._run_alone(fits, group.candidates)
+                self._give_up(fits, failure, group.candidates)
                 return
             middle = len(fits) // 2
             self._run_chunk(group, fits[:middle])
@@ -147,10 +159,19 @@ class Evaluation:
         for fit, estimator, error in zip(fits, estimators, errors, strict=True):
             if error is None:
                 self.results[fit] = self._score(estimator, fit, seconds)
-            else:  # fails again, and is dealt with as scikit-learn does
-                self.unbatched[f"training failed with {type(error).__name__}"] += 1
+            else:
                 self.done(-1)
-                self._run_alone([fit], group.candidates)
+                self._give_up([fit], error, group.candidates)
+
+    def _give_up(
+        self,
+        fits: Sequence[Fit],
+        failure: Exception,
+        candidates: Mapping[int, Mapping[str, Any]],
+    ) -> None:
+        """Fit alone what failed: if it fails again, that is dealt with as scikit-learn does."""
+        self.unbatched[f"training failed with {type(failure).__name__}"] += len(fits)
+        self._run_alone(fits, candidates)
 
     def _score(self, estimator: Any, fit: Fit, seconds: float) -> Result:
         before = time.perf_counter()
@@ -196,7 +217,7 @@ class _Group:
         self.evaluation, self.candidates = evaluation, candidates
         self.first = evaluation._make(next(iter(candidates.values())))
         self.problems: dict[int, tuple[Problem, dict[str, Any]]] = {}
-        self.prefixes: dict[int, Any] = {}
+        self.prefixes: dict[int, tuple[Any, Any]] = {}
 
     def n_members(self) -> int:
         """How many fits are trained together."""
@@ -205,21 +226,30 @@ class _Group:
         device = resolve_device(adapter.device)
         weights = 4 * d * (d + 1) * (1 if adapter.network == "linear" else 3)
         judged = 4 * d * round(n * float(adapter.validation_fraction or 0))
-        size = _TENSORS * weights + _JUDGED_TENSORS * judged
+        batch = 4 * d * min(n, adapter.batch_size)
+        size = _TENSORS * weights + _ROW_TENSORS * (judged + batch) + _INDEX_BYTES * n
         limit = self.evaluation.max_memory
         if device.type == "cuda":
             limit = limit or torch.cuda.mem_get_info(device)[0] // 2
             return max(1, limit // size)
         return max(1, min((limit or _CPU_BYTES) // size, _CACHED_BYTES // (4 * weights)))
 
+    def n_folds(self) -> int:
+        """How many folds are trained side by side: as many as the memory has room for."""
+        if not _adapter(self.first)._spans_rows:
+            return 1
+        X = _array(self._rows(0)[0])
+        limit = self.evaluation.max_memory or _CPU_BYTES
+        copies = 2 * X.shape[0] * X.shape[1] * max(X.itemsize, 4)
+        return int(np.clip(limit // copies, 1, len(self.evaluation.folds)))
+
     def spans(self, n_folds: int) -> Iterator[list[int]]:
         """Give the folds whose fits are trained together: of like size, at most `n_folds`."""
         sizes: dict[int, list[int]] = {}
         for fold, (train, _) in enumerate(self.evaluation.folds):
             sizes.setdefault(_num_samples(train), []).append(fold)
-        most = max(1, n_folds) if _adapter(self.first)._spans_rows else 1
         for folds in sizes.values():
-            yield from (folds[start : start + most] for start in range(0, len(folds), most))
+            yield from (folds[start : start + n_folds] for start in range(0, len(folds), n_folds))
 
     def train(
         self, fits: Sequence[Fit], tick: Callable[[int], Any]
@@ -233,7 +263,7 @@ class _Group:
             adapter._check_combination()
             vars(adapter).update(self.problems[fit.fold][1])
             if fit.fold in self.prefixes:
-                estimator.steps[:-1] = self.prefixes[fit.fold].steps
+                estimator.steps[:-1] = self.prefixes[fit.fold][0].steps
         errors = train_together(
             [_adapter(estimator) for estimator in estimators],
             [problems[fit.fold] for fit in fits],
@@ -264,8 +294,9 @@ class _Group:
         if not isinstance(self.first, Pipeline) or len(self.first) == 1:
             return X, y
         if fold not in self.prefixes:
-            self.prefixes[fold] = clone(self.first[:-1]).fit(X, y)
-        return self.prefixes[fold].transform(X), y
+            prefix = clone(self.first[:-1])
+            self.prefixes[fold] = prefix, prefix.fit_transform(X, y)
+        return self.prefixes[fold][1], y
 
 
 def _adapter(estimator: Any) -> Any:

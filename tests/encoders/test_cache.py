@@ -435,3 +435,8 @@ def test_progress_counts_every_text_once(checkpoint, cache, monkeypatch):
     monkeypatch.setattr(_cache.EmbeddingCache, "_embed", listen)
     encoder.transform(TEXTS)
     assert told == [3]
+
+
+def test_empty_name_is_not_the_working_directory(checkpoint):
+    with pytest.raises(ValueError, match="cache=''"):
+        TransformerEncoder(checkpoint, cache="").transform(["a text"])

@@ -93,6 +93,9 @@ def test_architectures_poolings_and_layers(architecture, options, tmp_path):
     got = onnx(tmp_path / "model", **options).transform(TEXTS)
     np.testing.assert_allclose(got, expected, atol=1e-5)
     assert len(graphs(tmp_path / "users" / "isoadapt")) == 1
+    loaded = next(iter(models._STORE.values())).model  # what was exported is as it was
+    configs = [module.config for module in loaded.modules() if hasattr(module, "config")]
+    assert {config._attn_implementation for config in configs} == {"sdpa"}
 
 
 def test_all_modes_of_sentence_transformers(bare_checkpoint, tmp_path):
@@ -323,7 +326,7 @@ def test_a_graph_that_computes_something_else_is_refused(checkpoint, cache, tmp_
 
 def test_a_model_that_cannot_be_exported(tmp_path):
     save_model(tmp_path / "model", "xlnet")
-    message = r"XLNetModel cannot be exported to ONNX \(.*\); choose backend='torch'"
+    message = r"XLNetFor\w+ cannot be exported to ONNX \(.*\); choose backend='torch'"
     with pytest.raises(ValueError, match=message):
         onnx(tmp_path / "model", pooling="mean").transform(TEXTS)
 

@@ -306,3 +306,7 @@ def test_second_moment_keeps_the_mean():
     np.testing.assert_allclose(Moments().update(X).second_moment(), X.T @ X / 40, rtol=1e-12)
     with pytest.raises(ValueError, match="n_samples=0"):
         Moments().second_moment()
+
+
+def test_lists_are_rows_too():
+    assert Moments().update([[1.0, 2.0], [3.0, 5.0]]).mean.tolist() == [2.0, 3.5]

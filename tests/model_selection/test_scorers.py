@@ -342,3 +342,14 @@ def test_search_refits_the_chosen_candidate(n_jobs, data):
     again = pickle.loads(pickle.dumps(search))
     assert again.refit == BestAboveFloor("accuracy", "isoscore", floor=0.1)
     np.testing.assert_array_equal(again.predict(X), search.predict(X))
+
+
+def test_a_metric_that_cannot_be_hashed():
+    class Width:
+        __hash__ = None
+
+        def __call__(self, X):
+            return X.shape[1]
+
+    scorer = make_isotropy_scorer(Width())
+    assert scorer(Whitening().fit(np.eye(4, 3)), np.eye(4, 3)) == 3
