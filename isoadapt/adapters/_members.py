@@ -65,7 +65,7 @@ class Problem:
 
     @cached_property
     def inputs_spectrum(self) -> tuple[Floats, Floats]:
-        """Eigenvalues and eigenvectors of the covariance of what enters the network."""
+        """Give eigenvalues and eigenvectors of the covariance of what enters the network."""
         return descending_eigh(self.moments.mapped(*self.coordinates.into).covariance().numpy())
 
 

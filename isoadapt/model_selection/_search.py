@@ -137,7 +137,7 @@ class AdapterSearchCV(GridSearchCV):
 
         Parameters
         ----------
-        X : sequence of str, array-like of shape (n_samples, n_features), ...
+        X : array-like of shape (n_samples, n_features), or sequence of str or of pairs
             What the estimator takes: texts or pairs for an encoder, embeddings for an adapter.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
             Labels or values.
