@@ -5,7 +5,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg.blas import dsyrk
 from torch import Tensor
 
 _BLOCK = 2048  # rows that stay in the processor's cache
@@ -243,7 +242,7 @@ def _array_moments(
 ) -> tuple[float, Tensor, Tensor]:
     """Moments of rows in memory, by symmetric products: half the work of whole ones."""
     count, mean = 0.0, np.zeros(X.shape[1])
-    scatter = np.zeros((X.shape[1], X.shape[1]), order="F")  # of which only the upper triangle
+    scatter = np.zeros((X.shape[1], X.shape[1]))
     buffer = np.empty((min(len(X), _BLOCK) + 1, X.shape[1]))
     for start in range(0, len(X), _BLOCK):
         rows = _as_array(X[start : start + _BLOCK])
@@ -254,11 +253,10 @@ def _array_moments(
             continue
         step = center - mean
         block[-1] = np.sqrt(count * more / (count + more)) * step  # what lies between the blocks
-        scatter = dsyrk(1.0, block.T, beta=1.0, c=scatter, overwrite_c=True)
+        scatter += block.T @ block  # NumPy makes a symmetric product of it
         count += more
         mean += step * (more / count)
-    upper = torch.from_numpy(scatter).triu()
-    return count, torch.from_numpy(mean), upper + upper.triu(1).T
+    return count, torch.from_numpy(mean), torch.from_numpy(scatter)
 
 
 def _as_array(X: Tensor | NDArray[Any]) -> NDArray[Any]:
@@ -273,10 +271,10 @@ def _center(
     A row is taken off first, so that the scatter of a constant column is exactly zero.
     """
     pivot = rows[0 if weights is None else weights.argmax()].astype(np.float64)
-    counts = np.ones(len(rows)) if weights is None else weights
-    count = float(counts.sum())
+    count = float(len(rows)) if weights is None else float(weights.sum())
     np.subtract(rows, pivot, out=out, dtype=np.float64, casting="unsafe")
-    offset = counts @ out / max(count, np.finfo(np.float64).tiny)
+    total = out.sum(axis=0) if weights is None else weights @ out
+    offset = total / max(count, np.finfo(np.float64).tiny)
     out -= offset
     if weights is not None:
         out *= np.sqrt(weights)[:, None]
