@@ -68,7 +68,7 @@ class IsoScoreLoss(nn.Module):
         cov : Tensor of shape (d, d) or (..., d, d), default=None
             Shrinkage matrix; None is the identity.
         root : Tensor of shape (d, r) or (..., d, r), default=None
-            In place of `cov`, a B with BBᵀ the shrinkage matrix: half the cost if B is trained.
+            In place of `cov`, a B with BBᵀ the shrinkage matrix: costs less if B is trained.
 
         Returns
         -------

@@ -56,9 +56,10 @@ class AdapterSearchCV(GridSearchCV):
     cv : int, cross-validation generator or iterable, default=5
         The folds, stratified for classifiers.
     verbose : int, default=0
-        Above 0, show a progress bar on a terminal.
+        Above 0, show a progress bar on a terminal; above 1, scikit-learn's lines for what is
+        fitted one at a time, too.
     pre_dispatch : int or str, default="2*n_jobs"
-        Not used.
+        How many fits are handed to the processes ahead.
     error_score : "raise" or float, default=nan
         Score of a fit that fails.
     return_train_score : bool, default=False
@@ -225,6 +226,7 @@ class AdapterSearchCV(GridSearchCV):
                         scorers,
                         options,
                         self.n_jobs,
+                        self.pre_dispatch,
                         self.max_memory,
                         bar.update,
                         results=results,

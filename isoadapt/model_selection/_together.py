@@ -55,8 +55,8 @@ class Evaluation:
         One or several metrics.
     options : dict
         Further arguments of scikit-learn's ``_fit_and_score``.
-    n_jobs : int or None
-        Processes for what is fitted one at a time.
+    n_jobs, pre_dispatch : int or None, int or str
+        Processes for what is fitted one at a time, and how many fits are handed out ahead.
     max_memory : int or None
         Bytes that training may take; None: 2 GiB, or half of what is free on a GPU.
     done : callable
@@ -74,6 +74,7 @@ class Evaluation:
     scorers: Callable[..., Any]
     options: Mapping[str, Any]
     n_jobs: int | None
+    pre_dispatch: int | str
     max_memory: int | None
     done: Callable[[int], Any]
     results: dict[Fit, Result] = field(default_factory=dict)
@@ -190,7 +191,8 @@ class Evaluation:
 
     def _run_alone(self, fits: Sequence[Fit], candidates: Mapping[int, Mapping[str, Any]]) -> None:
         """Fit one at a time, in several processes if asked for."""
-        jobs = Parallel(n_jobs=self.n_jobs, return_as="generator")(
+        parallel = Parallel(self.n_jobs, pre_dispatch=self.pre_dispatch, return_as="generator")
+        jobs = parallel(
             delayed(_fit_and_score)(
                 clone(self.estimator),
                 self.X,

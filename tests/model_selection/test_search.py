@@ -102,7 +102,7 @@ def test_members_stop_when_they_would_alone_and_the_others_go_on(lams):
     for ours, alone in pairs:
         assert (ours.n_iter_, ours.best_epoch_) == (alone.n_iter_, alone.best_epoch_)
         difference = np.linalg.norm(ours.map_.matrix - alone.map_.matrix)
-        assert difference <= 1e-3 * np.linalg.norm(alone.map_.matrix)
+        assert difference <= 1e-4 * np.linalg.norm(alone.map_.matrix)
 
 
 def test_members_that_stop_drop_out(monkeypatch):
@@ -132,7 +132,7 @@ def both(estimator, grid, X=X, y=Y, **options):
     return ours, theirs
 
 
-def assert_same_results(ours, theirs, atol=3e-3):
+def assert_same_results(ours, theirs):
     assert set(ours.cv_results_) == set(theirs.cv_results_)
     for name, column in theirs.cv_results_.items():
         if name == "params":
@@ -140,7 +140,7 @@ def assert_same_results(ours, theirs, atol=3e-3):
         elif name.startswith("param_"):
             assert ours.cv_results_[name].tolist() == column.tolist()
         elif "score" in name and "time" not in name and "rank" not in name:
-            np.testing.assert_allclose(ours.cv_results_[name], column, atol=atol)
+            np.testing.assert_allclose(ours.cv_results_[name], column, atol=3e-3)
     assert ours.n_splits_ == theirs.n_splits_
 
 
@@ -445,7 +445,7 @@ class TestTexts:
         monkeypatch.setattr(TransformerEncoder, "transform", counted)
         ours = AdapterSearchCV(pipe, grid, cv=3).fit(texts, y)
         assert calls == [90]
-        assert_same_results(ours, theirs, atol=0.035)  # one of 30 texts a fold
+        assert_same_results(ours, theirs)
         assert ours.unbatched_ == {}
         assert ours.predict(texts[:4]).shape == (4,)
         assert isinstance(ours.best_estimator_[0], TransformerEncoder)
@@ -454,7 +454,7 @@ class TestTexts:
         y = np.arange(90) % 3
         grid = {"adapter__lam": [-1, 1], "encoder__pooling": ["mean", "cls"]}
         ours, theirs = both(pipe, grid, texts, y, cv=3)
-        assert_same_results(ours, theirs, atol=0.035)
+        assert_same_results(ours, theirs)
         assert ours.best_estimator_[0].pooling == ours.best_params_["encoder__pooling"]
 
     def test_step_that_needs_fitting_in_the_encoders_place_is_refused(self, pipe, texts):
