@@ -1,5 +1,20 @@
-"""Fine-tuning: make the checkpoints that adapters then work on."""
+"""Fine-tuning whole models, with or without the penalties that the adapters are fitted with."""
 
+from typing import TYPE_CHECKING, Any
+
+from isoadapt._optional import import_optional
 from isoadapt.finetune._classifier import finetune_text_classifier
 
-__all__ = ["finetune_text_classifier"]
+if TYPE_CHECKING:
+    from isoadapt.finetune._trainer import IsotropyTrainer
+
+__all__ = ["IsotropyTrainer", "finetune_text_classifier"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "IsotropyTrainer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_optional("accelerate", feature="IsotropyTrainer", extra="finetune")
+    from isoadapt.finetune._trainer import IsotropyTrainer
+
+    return IsotropyTrainer

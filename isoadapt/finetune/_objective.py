@@ -1,0 +1,193 @@
+"""Task loss and penalties as one loss, with the state that a checkpoint has to keep."""
+
+import copy
+import inspect
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isoadapt.finetune._where import OUTPUT_EMBEDDINGS, Where, check_where
+from isoadapt.losses import JointLoss
+
+_PRIOR, _EPOCH = "shrinkage.", "shrinkage_epoch"
+
+
+class Objective(nn.Module):
+    """Penalties, where each of them looks, and how they join the task's loss.
+
+    With weights w_i the penalties enter as one, ``sum_i w_i P_i / sum_i |w_i|``, whose weight is
+    ``sum_i |w_i|``: unbalanced that is the plain weighted sum.
+
+    Parameters
+    ----------
+    penalty : Module, sequence of Module or None
+        Losses of points; copied, so that several runs may be given the same.
+    lam : float or sequence of float
+        Their weights.
+    balance, smoothing : {"ema", "cumulative"} or None, float
+        As for :class:`~isoadapt.losses.JointLoss`.
+    where : str, sequence of int or a sequence of these
+        One place for all, or one for each.
+    model : PreTrainedModel
+        The model.
+
+    Attributes
+    ----------
+    penalties : ModuleList
+        The copies.
+    places : list
+        One for each penalty; without a penalty the one whose figures are logged.
+    priors : list of Tensor or None
+        Σ_S of each penalty.
+    prior_epoch : int
+        The epoch they belong to; -1 before the first.
+    """
+
+    def __init__(
+        self, penalty: Any, lam: Any, balance: str | None, smoothing: float, where: Any, model: Any
+    ) -> None:
+        super().__init__()
+        losses = _as_list(penalty)
+        self.penalties = nn.ModuleList(copy.deepcopy(losses))
+        self.places: list[Where] = _places(where, len(losses), model)
+        weights = _weights(lam, len(losses))
+        total = sum(map(abs, weights))
+        self.shares = [w / total if total else 1 / len(weights) for w in weights]
+        self.joint = JointLoss(total, balance, smoothing)
+        self.priors: list[Tensor | None] = [None] * len(losses)
+        self.prior_epoch = -1
+
+    def needs_prior(self) -> list[int]:
+        """Tell which penalties look at Σ_S: those that take `cov` and give it some weight.
+
+        Returns
+        -------
+        list of int
+            Their numbers.
+        """
+        return [
+            i
+            for i, (penalty, place) in enumerate(zip(self.penalties, self.places, strict=False))
+            if _takes(penalty, "cov")
+            and place != OUTPUT_EMBEDDINGS
+            and bool(torch.as_tensor(getattr(penalty, "zeta", 1.0) != 0).any())
+        ]
+
+    def values(self, clouds: Sequence[Tensor], labels: Sequence[Tensor | None]) -> list[Tensor]:
+        """Compute the penalties.
+
+        Parameters
+        ----------
+        clouds : sequence of Tensor of shape (n, d)
+            Points of each penalty.
+        labels : sequence of Tensor of shape (n,) or None
+            Their classes.
+
+        Returns
+        -------
+        list of Tensor of shape ()
+            One for each penalty.
+        """
+        found = []
+        for penalty, cloud, classes, prior in zip(
+            self.penalties, clouds, labels, self.priors, strict=True
+        ):
+            options: dict[str, Any] = {"cov": prior} if _takes(penalty, "cov") else {}
+            if _takes(penalty, "labels"):
+                options["labels"] = classes
+            found.append(penalty(cloud, **options))
+        return found
+
+    def forward(self, task_loss: Tensor, penalties: Sequence[Tensor]) -> Tensor:
+        """Join the task's loss and the penalties.
+
+        Parameters
+        ----------
+        task_loss : Tensor of shape ()
+            The task's loss.
+        penalties : sequence of Tensor of shape ()
+            What :meth:`values` gave.
+
+        Returns
+        -------
+        Tensor of shape ()
+            The joint loss.
+        """
+        mixed = torch.stack(
+            [share * value for share, value in zip(self.shares, penalties, strict=True)]
+        )
+        return self.joint(task_loss, mixed.sum())
+
+    def state(self) -> dict[str, Tensor]:
+        """Give everything that training changes.
+
+        Returns
+        -------
+        dict of str to Tensor
+            For a file.
+        """
+        priors = {f"{_PRIOR}{i}": p for i, p in enumerate(self.priors) if p is not None}
+        epoch = torch.tensor(self.prior_epoch)
+        kept = {**self.state_dict(), **priors, _EPOCH: epoch}
+        return {name: value.detach().cpu().clone() for name, value in kept.items()}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take over what :meth:`state` gave.
+
+        Parameters
+        ----------
+        state : dict of str to Tensor
+            The state.
+
+        Raises
+        ------
+        RuntimeError
+            If it belongs to other penalties.
+        """
+        state = dict(state)
+        self.prior_epoch = int(state.pop(_EPOCH))
+        for i in range(len(self.priors)):
+            prior = state.pop(f"{_PRIOR}{i}", None)
+            self.priors[i] = None if prior is None else prior.to(self.joint.weight.device)
+        self.load_state_dict(state)
+
+
+def _takes(penalty: nn.Module, name: str) -> bool:
+    return name in inspect.signature(penalty.forward).parameters
+
+
+def _as_list(penalty: Any) -> list[nn.Module]:
+    if penalty is None:
+        return []
+    losses = list(penalty) if isinstance(penalty, list | tuple | nn.ModuleList) else [penalty]
+    for loss in losses:
+        if not isinstance(loss, nn.Module):
+            raise TypeError(
+                f"penalty holds {loss!r} ({type(loss).__name__}); losses of isoadapt.losses such "
+                "as IsoScoreLoss(zeta=0.2) are needed, one or a list of them, or None"
+            )
+    return losses
+
+
+def _weights(lam: Any, n: int) -> list[float]:
+    weights = list(lam) if isinstance(lam, list | tuple) else [lam] * n
+    if len(weights) != n:
+        raise ValueError(f"lam={lam!r} has {len(weights)} weights for {n} penalties; give as many")
+    for weight in weights:
+        if not isinstance(weight, Real) or not math.isfinite(weight):
+            raise ValueError(f"lam={lam!r} must be finite: a number, or one for each penalty")
+    return [float(weight) for weight in weights]
+
+
+def _places(where: Any, n: int, model: Any) -> list[Where]:
+    several = isinstance(where, list | tuple) and any(not isinstance(w, Integral) for w in where)
+    if several and len(where) != max(n, 1):
+        raise ValueError(
+            f"where={where!r} names {len(where)} places for {n} penalties; give one for all, or as "
+            "many"
+        )
+    return [check_where(place, model) for place in (where if several else [where] * max(n, 1))]

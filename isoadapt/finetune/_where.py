@@ -1,0 +1,220 @@
+"""Which of a model's vectors are penalised, and how they are had from a forward pass."""
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from isoadapt.encoders._network import find_head, is_classifier
+from isoadapt.encoders._pooling import Pooling
+
+Where = str | Sequence[int]
+
+HEAD_INPUT, LAST, ALL, OUTPUT_EMBEDDINGS = "head_input", "last", "all", "output_embeddings"
+_LAST_TOKEN = Pooling(("lasttoken",))
+
+
+class Points(NamedTuple):
+    """Vectors (n, d), and for each the row of the batch that it belongs to; None for weights."""
+
+    values: Tensor
+    rows: Tensor | None
+
+
+def check_where(where: Any, model: Any) -> Where:
+    """Check that a model has such vectors.
+
+    Parameters
+    ----------
+    where : {"head_input", "last", "all", "output_embeddings"} or sequence of int
+        The place; integers count hidden states, 0 being what enters the first layer.
+    model : PreTrainedModel
+        The model.
+
+    Returns
+    -------
+    str or tuple of int
+        The place, layers counted from 0.
+
+    Raises
+    ------
+    ValueError
+        If there is no such place in the model.
+    """
+    if where == OUTPUT_EMBEDDINGS:
+        if getattr(model.get_output_embeddings(), "weight", None) is None:
+            raise ValueError(
+                f"where={where!r}: {type(model).__name__} has no output embeddings, which belong "
+                "to models that write text (causal, masked, sequence to sequence); choose "
+                "'head_input', 'last', 'all' or a list of layers"
+            )
+    elif where == HEAD_INPUT:
+        output_layer(model)
+    elif where in (LAST, ALL) or _are_layers(where):
+        if model.config.is_encoder_decoder:
+            raise ValueError(
+                f"where={where!r}: {type(model).__name__} has two stacks of layers, an encoder and "
+                "a decoder; choose 'head_input' or 'output_embeddings'"
+            )
+        return where if isinstance(where, str) else _layers(where, model)
+    else:
+        raise ValueError(
+            f"where={where!r} must be 'head_input', 'last', 'all', 'output_embeddings' or a list "
+            "of layers such as [1, 6]"
+        )
+    return where
+
+
+def output_layer(model: Any) -> nn.Module:
+    """Find the linear layer that gives a model's output.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        Any model with a head.
+
+    Returns
+    -------
+    Module
+        A classifier's head; else the output embeddings; else the last Linear outside the base
+        model.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    if is_classifier(model):
+        return find_head(model)
+    head = model.get_output_embeddings()
+    if head is not None:
+        return head
+    base = set(model.base_model.modules())
+    outside = [m for m in model.modules() if isinstance(m, nn.Linear) and m not in base]
+    if not outside:
+        raise ValueError(
+            f"where='head_input': {type(model).__name__} has no linear layer after its base model; "
+            "choose 'last', 'all' or a list of layers"
+        )
+    return outside[-1]
+
+
+class Watch:
+    """Keeps, during one forward pass, what is needed to give a model's points.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The model itself, not what it may be wrapped in.
+    places : sequence of str or of sequences of int
+        Checked places.
+
+    Attributes
+    ----------
+    options : dict
+        What the forward pass must be told.
+    """
+
+    def __init__(self, model: Any, places: Sequence[Where]) -> None:
+        self.model = model
+        self._reads_head = HEAD_INPUT in places
+        with_states = any(place not in (HEAD_INPUT, OUTPUT_EMBEDDINGS) for place in places)
+        self.options = {"output_hidden_states": True} if with_states else {}
+        self._entered: Tensor | None = None
+
+    def __enter__(self) -> Self:
+        if self._reads_head:
+            self._handle = output_layer(self.model).register_forward_pre_hook(self._keep)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._reads_head:
+            self._handle.remove()
+
+    def _keep(self, _: nn.Module, entered: tuple[Tensor, ...]) -> None:
+        self._entered = entered[0]
+
+    def points(self, place: Where, outputs: Any, inputs: Mapping[str, Any]) -> Points:
+        """Give the points of a place, padding left out.
+
+        Parameters
+        ----------
+        place : str or sequence of int
+            One of those watched.
+        outputs : ModelOutput
+            What the model returned.
+        inputs : mapping
+            What it was called with.
+
+        Returns
+        -------
+        Points
+            With the gradients of the pass.
+        """
+        if place == OUTPUT_EMBEDDINGS:
+            return Points(self.model.get_output_embeddings().weight, None)
+        if place == HEAD_INPUT:
+            return self._head_points(inputs)
+        states = outputs.hidden_states
+        if place == LAST:
+            layers = [states[-1]]
+        else:
+            layers = list(states[1:]) if place == ALL else [states[int(i)] for i in place]
+        return _tokens(layers, inputs.get("attention_mask"))
+
+    def _head_points(self, inputs: Mapping[str, Any]) -> Points:
+        entered = self._entered
+        if entered is None:
+            raise RuntimeError(
+                f"{type(self.model).__name__} did not call its last linear layer: where="
+                "'head_input' cannot be had; choose 'last', 'all' or a list of layers"
+            )
+        if entered.ndim == 2:
+            return Points(entered, torch.arange(len(entered), device=entered.device))
+        mask = _mask(inputs, of_decoder=self.model.config.is_encoder_decoder)
+        if is_classifier(self.model):  # a decoder, which classifies every token
+            states = _LAST_TOKEN(entered, _ones(entered) if mask is None else mask)
+            return Points(states, torch.arange(len(states), device=states.device))
+        return _tokens([entered], mask)
+
+
+def _are_layers(where: Any) -> bool:
+    return (
+        isinstance(where, Sequence)
+        and not isinstance(where, str)
+        and len(where) > 0
+        and all(isinstance(i, Integral) and not isinstance(i, bool) for i in where)
+    )
+
+
+def _layers(where: Sequence[int], model: Any) -> tuple[int, ...]:
+    n_layers = model.config.get_text_config().num_hidden_layers
+    wrong = [i for i in where if not -n_layers - 1 <= i <= n_layers]
+    if wrong:
+        raise ValueError(
+            f"where={list(where)!r}: {type(model).__name__} has the hidden states 0 (which enters "
+            f"the first layer) to {n_layers}, not {wrong[0]}"
+        )
+    return tuple(sorted({int(i) % (n_layers + 1) for i in where}))
+
+
+def _ones(states: Tensor) -> Tensor:
+    return torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
+
+
+def _mask(inputs: Mapping[str, Any], of_decoder: bool) -> Tensor | None:
+    """Which tokens are no padding; of a decoder's, without a mask, those whose label counts."""
+    if not of_decoder:
+        return inputs.get("attention_mask")
+    labels = inputs.get("labels")
+    return inputs.get("decoder_attention_mask", None if labels is None else labels != -100)
+
+
+def _tokens(layers: Sequence[Tensor], mask: Tensor | None) -> Points:
+    """Tokens that are no padding, of all layers."""
+    mask = _ones(layers[0]) if mask is None else mask
+    kept = mask.flatten().nonzero().squeeze(1)
+    rows = (kept // mask.shape[1]).repeat(len(layers))
+    return Points(torch.cat([layer.flatten(0, 1)[kept] for layer in layers]), rows)
