@@ -1,138 +1,172 @@
-"""What the I-STAR penalty adds to a fine-tuning step of MiniLM, in closed form and by svdvals."""
+"""What a penalty adds to a fine-tuning step of MiniLM, against the plain Trainer."""
 
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from benchmarks._harness import Comparison, compare
+from benchmarks._harness import Comparison, Measurement, Result, compare
 from benchmarks.bench_isoscore import check_agreement, isoscore_by_singular_values
 from isoadapt.encoders._models import quiet
-from isoadapt.geometry import Moments
-from isoadapt.losses import IsoScoreLoss
+from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss
 
 BATCH_SIZE = 32
-PRIOR_BATCHES = 16
-LAM, ZETA, LR = 1.0, 0.2, 2e-5
-SHARES = {"cpu": 0.10, "cuda": 0.03}  # of the step without a penalty, at most
-
-Penalty = Callable[[Tensor, Tensor], Tensor]
+N_ROWS = 4096
+ZETA = 0.2
 
 
-def run(quick: bool) -> list[Comparison]:
+class Case(NamedTuple):
+    """A penalty and its place, and the largest share of a plain step it may take on a CPU."""
+
+    name: str
+    penalty: nn.Module
+    where: str
+    share: float | None
+    share_cuda: float | None = None
+
+
+class SingularValuesLoss(nn.Module):
+    """1 - IsoScore* by the steps of its definition."""
+
+    zeta = ZETA
+
+    def forward(self, Z: Tensor, cov: Tensor) -> Tensor:
+        return 1 - isoscore_by_singular_values(Z, cov, ZETA)
+
+
+CASES = (
+    Case("I-STAR on the head input", IsoScoreLoss(ZETA, "linear"), "head_input", 0.10, 0.03),
+    Case("I-STAR on all layers' tokens", IsoScoreLoss(ZETA, "linear"), "all", 0.10, 0.03),
+    Case("I-STAR by svdvals on the head input", SingularValuesLoss(), "head_input", None),
+    Case("I-STAR by svdvals on all layers' tokens", SingularValuesLoss(), "all", None),
+    Case("CosReg on the last layer's tokens", CosRegLoss(), "last", 0.02),
+    Case("persistent entropy on the head input", PersistentEntropyLoss(), "head_input", 0.05),
+)
+
+
+def run(quick: bool) -> list[Result]:
     """Measure on the CPU."""
-    return list(penalty_share(torch.device("cpu"), repeats=5 if quick else 25))
+    if quick:
+        return list(penalty_share(torch.device("cpu"), repeats=5, n_rows=256))
+    return list(penalty_share(torch.device("cpu"), repeats=25))
 
 
 def penalty_share(
-    device: torch.device, repeats: int, batch_size: int = BATCH_SIZE
-) -> Iterator[Comparison]:
-    """Compare steps with the penalty to steps without; the target bounds the penalty's share.
+    device: torch.device, repeats: int, batch_size: int = BATCH_SIZE, n_rows: int = N_ROWS
+) -> Iterator[Result]:
+    """Compare steps with each penalty to the plain Trainer's; the target bounds the share.
 
-    Penalised is what the head reads, or, as in the paper, the token states of all layers.
+    Then the seconds that Σ_S of all layers' tokens takes at the start of an epoch.
     """
-    routes: tuple[tuple[str, Penalty, float | None], ...] = (
-        (
-            "in closed form",
-            IsoScoreLoss(ZETA, "linear").to(device),
-            1 / (1 + SHARES[device.type]),
-        ),
-        ("by svdvals", lambda Z, cov: 1 - isoscore_by_singular_values(Z, cov, ZETA), None),
-    )
-    for place, all_layers in (("head input", False), ("token states of all layers", True)):
-        job = Job(device, all_layers, batch_size)
-        points = job.forward(job.batches[0], penalised=True)[1].detach()
-        check_agreement(points, job.prior, ZETA)
-        for route, penalty, target in routes:
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(device, batch_size, n_rows, folder)
+        for case in CASES:
+            trainer = job.trainer(case.penalty, case.where)
+            trainer._renew_priors()
+            trainer.training_step(job.model, job.batch)
+            if case.share is None:
+                check_agreement(trainer._last_points, trainer.objective.priors[0], ZETA)
+            share = case.share if device.type == "cpu" else case.share_cuda
             result = compare(
-                f"fine-tuning step with I-STAR on {place}, {route}, against without",
-                partial(job.step, penalty),
-                job.step,
+                f"fine-tuning step with {case.name}, against without",
+                partial(job.step, trainer),
+                partial(job.step, job.plain),
                 repeats=repeats,
-                target=target,
-                n=len(points),
-                d=points.shape[1],
+                target=None if share is None else 1 / (1 + share),
+                n=len(trainer._last_points),
+                d=trainer._last_points.shape[1],
                 batch_size=batch_size,
                 device=device.type,
             )
-            yield replace(result, facts={**result.facts, "share": 1 / result.ratio - 1})
+            yield with_share(result)
+        yield job.shrinkage()
 
 
-class Batch(NamedTuple):
-    """Tokenised texts, their labels, and which of the tokens are no padding."""
-
-    inputs: dict[str, Tensor]
-    labels: Tensor
-    kept: Tensor
+def with_share(result: Comparison) -> Comparison:
+    """Add the penalty's share of a plain step to the facts."""
+    return replace(result, facts={**result.facts, "share": 1 / result.ratio - 1})
 
 
 class Job:
-    """Fine-tuning of MiniLM with a new head; Σ_S comes from all batches, without dropout."""
+    """Fine-tuning of MiniLM with a new head: one model and one batch for all trainers."""
 
-    def __init__(self, device: torch.device, all_layers: bool, batch_size: int) -> None:
-        from transformers import AutoModel
+    def __init__(self, device: torch.device, batch_size: int, n_rows: int, folder: str) -> None:
+        from transformers import AutoModelForSequenceClassification, Trainer
 
         from isoadapt.datasets import minilm_folder
 
-        self.device, self.all_layers = device, all_layers
-        self.batches = _batches(device, batch_size)
+        self.device, self.batch_size, self.folder = device, batch_size, folder
+        self.rows, self.collate = _rows(n_rows)
         with quiet():
-            model = AutoModel.from_pretrained(minilm_folder(), dtype=torch.float32)
-        self.model = model.to(device)
-        self.head = nn.Linear(self.model.config.hidden_size, 2, device=device)
-        parameters = [*self.model.parameters(), *self.head.parameters()]
-        self.optimizer = torch.optim.AdamW(parameters, lr=LR, fused=True)
-        self.prior = self._prior()
-        self.model.train()
+            self.model = AutoModelForSequenceClassification.from_pretrained(
+                minilm_folder(), num_labels=2, dtype=torch.float32
+            ).to(device)
+        self.plain = self._ready(Trainer)
+        self.batch = self.plain._prepare_inputs(self.collate(self.rows[:batch_size]))
 
-    def forward(self, batch: Batch, penalised: bool) -> tuple[Tensor, Tensor]:
-        """Compute what the head reads, and the points whose isotropy is penalised."""
-        states = penalised and self.all_layers
-        output = self.model(**batch.inputs, output_hidden_states=states)
-        read = F.dropout(output.pooler_output, 0.1, self.model.training)
-        if not states:
-            return read, read
-        layers = output.hidden_states[1:]
-        return read, torch.cat([layer.flatten(0, 1)[batch.kept] for layer in layers])
+    def trainer(self, penalty: nn.Module, where: str) -> Any:
+        """Give a trainer of the common model."""
+        from isoadapt.finetune import IsotropyTrainer
 
-    def step(self, penalty: Penalty | None = None) -> None:
-        """Train on the first batch, and wait until the device has done so."""
-        batch = self.batches[0]
-        read, points = self.forward(batch, penalised=penalty is not None)
-        loss = F.cross_entropy(self.head(read), batch.labels)
-        if penalty is not None:
-            loss = loss + LAM * penalty(points, self.prior)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
+        make = partial(IsotropyTrainer, penalty=penalty, where=where, shrinkage_tokens=2048)
+        return self._ready(make)
+
+    def step(self, trainer: Any) -> None:
+        """Train on the batch, and wait until the device has done so."""
+        trainer.training_step(self.model, self.batch)
+        trainer.optimizer.step()
+        self.model.zero_grad()
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    @torch.no_grad()
-    def _prior(self) -> Tensor:
-        self.model.eval()
-        moments = Moments()
-        for batch in self.batches:
-            moments.update(self.forward(batch, penalised=True)[1])
-        return moments.covariance().float()
+    def shrinkage(self) -> Measurement:
+        """Measure Σ_S of all layers' tokens, up to the trainer's own number of them."""
+        from isoadapt.finetune import IsotropyTrainer
+
+        make = partial(IsotropyTrainer, penalty=IsoScoreLoss(ZETA), where="all")
+        trainer = self._ready(make)
+        trainer._renew_priors()
+        logged = trainer.state.log_history[-1]
+        return Measurement(
+            "Σ_S of all layers' tokens, once an epoch",
+            (logged["shrinkage_seconds"],),
+            {"n": int(logged["shrinkage_points"]), "d": self.model.config.hidden_size},
+        )
+
+    def _ready(self, make: Callable[..., Any]) -> Any:
+        from transformers import PrinterCallback, TrainingArguments
+
+        args = TrainingArguments(
+            self.folder,
+            per_device_train_batch_size=self.batch_size,
+            per_device_eval_batch_size=self.batch_size,
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=self.device.type == "cpu",
+        )
+        trainer = make(
+            model=self.model, args=args, train_dataset=self.rows, data_collator=self.collate
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.create_optimizer_and_scheduler(100)
+        trainer.current_gradient_accumulation_steps = 1
+        return trainer
 
 
-def _batches(device: torch.device, size: int) -> list[Batch]:
-    from transformers import AutoTokenizer
+def _rows(n_rows: int) -> tuple[list[dict[str, Any]], Any]:
+    from transformers import AutoTokenizer, DataCollatorWithPadding
 
     from isoadapt.datasets import make_acceptability, minilm_folder
 
-    corpus = make_acceptability(size * PRIOR_BATCHES, 2, random_state=0)
+    corpus = make_acceptability(n_rows, 2, random_state=0)
     tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
-    batches = []
-    for start in range(0, len(corpus.train_texts), size):
-        rows = slice(start, start + size)
-        inputs = tokenizer(list(corpus.train_texts[rows]), padding=True, return_tensors="pt")
-        kept = inputs["attention_mask"].flatten().nonzero().squeeze(1)
-        labels = torch.tensor(corpus.train_labels[rows])
-        batches.append(Batch(dict(inputs.to(device)), labels.to(device), kept.to(device)))
-    return batches
+    tokens = tokenizer(list(corpus.train_texts))["input_ids"]
+    rows = [
+        {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": int(label)}
+        for ids, label in zip(tokens, corpus.train_labels, strict=True)
+    ]
+    return rows, DataCollatorWithPadding(tokenizer)

@@ -151,8 +151,8 @@ def bars_on(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def finetuning_on(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Measure the share of the I-STAR penalty in a fine-tuning step."""
-    return penalty_share(device, 1, batch_size=4) if quick else penalty_share(device, 25)
+    """Measure the penalties' shares of a fine-tuning step, and Σ_S."""
+    return penalty_share(device, 1, 4, n_rows=16) if quick else penalty_share(device, 25)
 
 
 PARTS: tuple[Part, ...] = (

@@ -18,10 +18,13 @@ def python(code):
 
 
 def test_import_loads_nothing_heavy():
-    code = "import sys, isoadapt, isoadapt.finetune, isoadapt.datasets; print(sorted(sys.modules))"
+    code = (
+        "import sys, isoadapt, isoadapt.finetune, isoadapt.datasets, isoadapt.report\n"
+        "print(sorted(sys.modules))"
+    )
     loaded = python(code).stdout
     assert "'isoadapt.adapters'" in loaded
-    for module in ("transformers", "zuko", "matplotlib", "typer", "lmdb"):
+    for module in ("transformers", "zuko", "matplotlib", "typer", "lmdb", "accelerate"):
         assert f"'{module}'" not in loaded
 
 

@@ -4,9 +4,11 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from sklearn.utils._param_validation import Interval
+from torch import Tensor
 
-from isoadapt.adapters._maps import Affine, Floats
+from isoadapt.adapters._maps import Affine
 from isoadapt.adapters._one_pass import REFITTED, MomentsAdapter
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
@@ -82,16 +84,16 @@ class IsoBN(MomentsAdapter):
         self.head_training = head_training
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
-        scale = isobn_scale(moments.covariance(ddof=0).numpy(), self.beta, self.eps)
+        scale = isobn_scale(moments.covariance(ddof=0), self.beta, self.eps).numpy()
         return {"map_": Affine(np.diag(scale), np.zeros(len(scale))), "scale_": scale}
 
 
-def isobn_scale(cov: Floats, beta: float, eps: float) -> Floats:
+def isobn_scale(cov: Tensor, beta: float, eps: float) -> Tensor:
     """Compute the scale of each dimension.
 
     Parameters
     ----------
-    cov : ndarray of shape (d, d)
+    cov : Tensor of shape (d, d)
         Covariance, with 1/n.
     beta : float
         How strongly to scale.
@@ -100,12 +102,12 @@ def isobn_scale(cov: Floats, beta: float, eps: float) -> Floats:
 
     Returns
     -------
-    ndarray of shape (d,)
+    Tensor of shape (d,)
         Scales, positive unless there is no variance at all.
     """
     variance = cov.diagonal()
-    std = np.sqrt(variance)
-    correlation = cov / (np.outer(std, std) + eps)
-    gamma = (correlation**2).mean(axis=1)
+    std = variance.sqrt()
+    correlation = cov / (torch.outer(std, std) + eps)
+    gamma = (correlation**2).mean(1)
     scale = (gamma * std + eps) ** -beta
-    return scale * np.sqrt(variance.sum() / ((variance * scale**2).sum() + eps))
+    return scale * torch.sqrt(variance.sum() / ((variance * scale**2).sum() + eps))

@@ -129,8 +129,9 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
             "answers a text, while a LinearHead gives one label; fine-tune for one label a text"
         )
     _check_logits(backbone, head, encoder.model)
-    coef = _float64(head.weight)
-    intercept = np.zeros(len(coef)) if head.bias is None else _float64(head.bias)
+    weights = head.state_dict()  # with the scale of add_isobn in it, where there is one
+    coef = _float64(weights["weight"])
+    intercept = _float64(weights["bias"]) if "bias" in weights else np.zeros(len(coef))
     regression = config.problem_type == "regression" or config.num_labels == 1
     classes: Any = np.arange(config.num_labels)
     if getattr(config, "isoadapt_label_names", False):  # fine-tuned here, on labels that are names

@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from isoadapt._optional import import_optional
 from isoadapt.finetune._classifier import finetune_text_classifier
+from isoadapt.finetune._isobn import IsoBNLayer, add_isobn
 
 if TYPE_CHECKING:
     from isoadapt.finetune._trainer import IsotropyTrainer
 
-__all__ = ["IsotropyTrainer", "finetune_text_classifier"]
+__all__ = ["IsoBNLayer", "IsotropyTrainer", "add_isobn", "finetune_text_classifier"]
 
 
 def __getattr__(name: str) -> Any:

@@ -436,7 +436,7 @@ def test_gradient_checkpointing_changes_nothing(tmp_path):
     for checkpointing in (False, True):
         model = plain_model()
         if checkpointing:
-            model.gradient_checkpointing_enable()
+            model.activation_checkpointing_enable()
         penalty = IsoScoreLoss(0.3, "linear")
         trainer = make_trainer(model, make_rows(16), tmp_path, penalty, where="all")
         trainer.train()

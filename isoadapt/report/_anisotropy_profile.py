@@ -1,0 +1,201 @@
+"""Isotropy of the embeddings over a fine-tuning run."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from isoadapt._optional import import_optional
+
+_ISOTROPY = {
+    "isoscore_star": "IsoScore*",
+    "anisotropy1": "anisotropy₁",
+    "anisotropy1_centered": "anisotropy₁, centred (EV1)",
+}
+_LOSSES = ("task_loss", "penalty")  # several penalties are penalty_1, penalty_2, …
+
+
+class AnisotropyProfile:
+    """Draw isotropy and losses over the steps of a fine-tuning run.
+
+    Make it by :meth:`from_trainer`, :meth:`from_log_history` or :meth:`from_checkpoint`, which
+    also draw.
+
+    Parameters
+    ----------
+    steps : array-like of shape (n_logs,)
+        Training steps that were logged.
+    figures : mapping of str to array-like of shape (n_logs,)
+        What was logged at each: of the names ``isoscore_star``, ``anisotropy1``,
+        ``anisotropy1_centered``, ``ev1``, ``task_loss``, ``penalty`` those that there are. NaN
+        where a step lacks one.
+
+    Attributes
+    ----------
+    figure_ : matplotlib Figure
+        The picture.
+    axes_ : ndarray of matplotlib Axes
+        Panel of isotropy, panel of the losses.
+    lines_ : dict of str to matplotlib Line2D
+        The curve of each figure. EV1 is the anisotropy₁ of centred points: one curve serves both.
+
+    Examples
+    --------
+    >>> from isoadapt.report import AnisotropyProfile
+    >>> log = [{"step": 1, "isoscore_star": 0.2}, {"step": 2, "isoscore_star": 0.3}]
+    >>> display = AnisotropyProfile.from_log_history(log)  # doctest: +SKIP
+    >>> display.figure_.savefig("profile.png")  # doctest: +SKIP
+    """
+
+    def __init__(self, steps: ArrayLike, figures: Mapping[str, ArrayLike]) -> None:
+        self.steps = np.asarray(steps)
+        self.figures = {name: np.asarray(values, float) for name, values in figures.items()}
+
+    @classmethod
+    def from_trainer(cls, trainer: Any, *, ax: Any = None) -> Self:
+        """Draw what a trainer has logged so far.
+
+        Parameters
+        ----------
+        trainer : IsotropyTrainer
+            The trainer.
+        ax : matplotlib Axes or two of them, default=None
+            As for :meth:`plot`.
+
+        Returns
+        -------
+        AnisotropyProfile
+            The display.
+
+        Raises
+        ------
+        ValueError
+            If nothing to draw was logged.
+        """
+        return cls.from_log_history(trainer.state.log_history, ax=ax)
+
+    @classmethod
+    def from_checkpoint(cls, folder: str | os.PathLike[str], *, ax: Any = None) -> Self:
+        """Draw what a trainer had logged when it wrote a checkpoint.
+
+        Parameters
+        ----------
+        folder : str or path-like
+            One of the trainer's ``checkpoint-…`` folders.
+        ax : matplotlib Axes or two of them, default=None
+            As for :meth:`plot`.
+
+        Returns
+        -------
+        AnisotropyProfile
+            The display.
+
+        Raises
+        ------
+        FileNotFoundError
+            If it is no such folder.
+        ValueError
+            If nothing to draw was logged.
+        """
+        path = Path(folder).expanduser() / "trainer_state.json"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"folder={str(folder)!r} holds no {path.name}; pass a checkpoint-… folder of the "
+                "trainer's output_dir"
+            )
+        return cls.from_log_history(json.loads(path.read_text("utf-8"))["log_history"], ax=ax)
+
+    @classmethod
+    def from_log_history(cls, log_history: Sequence[Mapping[str, Any]], *, ax: Any = None) -> Self:
+        """Draw a log.
+
+        Parameters
+        ----------
+        log_history : sequence of mapping
+            ``trainer.state.log_history`` of an :class:`~isoadapt.finetune.IsotropyTrainer`;
+            entries without such figures, as those of evaluations, are passed over.
+        ax : matplotlib Axes or two of them, default=None
+            As for :meth:`plot`.
+
+        Returns
+        -------
+        AnisotropyProfile
+            The display.
+
+        Raises
+        ------
+        ValueError
+            If nothing to draw was logged.
+        """
+        names = dict.fromkeys(name for entry in log_history for name in entry if _is_drawn(name))
+        if not names:
+            raise ValueError(
+                f"log_history has {len(log_history)} entries, none with isotropy figures such as "
+                "isoscore_star; train with IsotropyTrainer (penalty=None for plain training), "
+                "with logging_steps at most the number of steps"
+            )
+        entries = [entry for entry in log_history if not names.keys().isdisjoint(entry)]
+        figures = {name: [entry.get(name, np.nan) for entry in entries] for name in names}
+        return cls([entry["step"] for entry in entries], figures).plot(ax=ax)
+
+    def plot(self, *, ax: Any = None) -> Self:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes or two of them, default=None
+            Where to draw isotropy, and the losses; a single one gets isotropy only. None makes a
+            new figure of pyplot.
+
+        Returns
+        -------
+        AnisotropyProfile
+            The display itself.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        ValueError
+            If `ax` holds more than two.
+        """
+        pyplot = import_optional("matplotlib.pyplot", feature="AnisotropyProfile", extra="plot")
+        if ax is None:
+            ax = pyplot.subplots(2, 1, sharex=True, figsize=(7, 6), layout="constrained")[1]
+        self.axes_: NDArray[Any] = np.atleast_1d(ax)
+        if self.axes_.shape not in ((1,), (2,)):
+            raise ValueError(
+                f"ax has shape {self.axes_.shape}; pass one matplotlib Axes, for isotropy, or two, "
+                "the second for the losses"
+            )
+        self.figure_ = self.axes_[0].figure
+        self.lines_: dict[str, Any] = {}
+        self._draw(self.axes_[0], _ISOTROPY)
+        self.axes_[0].set(ylim=(0, 1), ylabel="isotropy of a batch")
+        if "anisotropy1_centered" in self.lines_:
+            self.lines_["ev1"] = self.lines_["anisotropy1_centered"]
+        if len(self.axes_) == 2:
+            self._draw(self.axes_[1], {name: name.replace("_", " ") for name in self._losses()})
+            self.axes_[1].set_ylabel("loss")
+        self.axes_[-1].set_xlabel("training step")
+        return self
+
+    def _losses(self) -> list[str]:
+        return [name for name in self.figures if name.startswith(_LOSSES)]
+
+    def _draw(self, axes: Any, labels: dict[str, str]) -> None:
+        """Draw those figures that there are."""
+        for name, label in labels.items():
+            if name in self.figures:
+                [line] = axes.plot(self.steps, self.figures[name], label=label)
+                self.lines_[name] = line
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend()
+
+
+def _is_drawn(name: str) -> bool:
+    return name in _ISOTROPY or name == "ev1" or name.startswith(_LOSSES)
