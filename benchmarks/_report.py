@@ -22,9 +22,14 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table: the first column to the left, the others to the right."""
-    rule = ["---", *["---:"] * (len(header) - 1)]
+def markdown_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], words: bool = False
+) -> str:
+    """Return a Markdown table: the first column to the left, the others to the right.
+
+    With `words`, all to the left.
+    """
+    rule = ["---", *["---" if words else "---:"] * (len(header) - 1)]
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
     escaped.insert(1, rule)
     return "\n".join(f"| {' | '.join(row)} |" for row in escaped)

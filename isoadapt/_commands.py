@@ -1,7 +1,5 @@
 """What ``isoadapt fit``, ``isoadapt transform`` and ``isoadapt merge`` do."""
 
-import ast
-import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 
 from isoadapt import adapters
 from isoadapt._files import atomic_path, check_output_folder
+from isoadapt._settings import read_settings
 from isoadapt.adapters._base import BaseAdapter
 
 Say = Callable[[str], None]
@@ -95,7 +94,7 @@ def fit(
             f"with --label, or their file with --labels{_without_head(adapter)}"
         )
     say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
-    with _notes(say):
+    with notes(say):
         before = _figures(X, _head_score(adapter, X, y))
         adapter.fit(X, y)
         adapted = adapter.transform(X)
@@ -149,7 +148,7 @@ def transform(folder: Path, source: Source, out: Path, say: Say) -> str:
     adapter = load_adapter(folder)
     source = _completed(source, provenance(read_config(folder)))
     X, _ = read_rows(source, features=getattr(adapter, "feature_names_in_", None))
-    with _notes(say):
+    with notes(say):
         adapted = adapter.transform(X)
     with atomic_path(out.expanduser()) as path:
         _write(path, adapted, adapter.get_feature_names_out().tolist())
@@ -212,17 +211,7 @@ def make_adapter(name: str, settings: Sequence[str]) -> BaseAdapter:
     if _short(name) not in classes:
         raise ValueError(f"{name!r} is no adapter; choose from {', '.join(adapters.__all__)}")
     cls = classes[_short(name)]
-    known = cls._get_param_names()
-    values = {}
-    for setting in settings:
-        key, equals, text = (part.strip() for part in setting.partition("="))
-        if not equals or key not in known:
-            raise ValueError(
-                f"--set {setting}: {cls.__name__} takes name=value with the names "
-                f"{', '.join(known)}"
-            )
-        values[key] = _literal(text)
-    adapter = cls(**values)
+    adapter = cls(**read_settings(settings, cls._get_param_names(), cls.__name__))
     adapter._validate_params()
     return adapter
 
@@ -301,15 +290,6 @@ def _short(name: str) -> str:
     return plain.removesuffix("adapter")
 
 
-def _literal(text: str) -> Any:
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            return parse(text)
-        except (ValueError, SyntaxError):
-            continue
-    return text
-
-
 def _figures(X: Any, score: dict[str, float]) -> dict[str, float]:
     from isoadapt.metrics import isotropy_report
 
@@ -380,8 +360,19 @@ def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:
 
 
 @contextmanager
-def _notes(say: Say) -> Iterator[None]:
-    """Turn warnings in the block into notes, each said once."""
+def notes(say: Say) -> Iterator[None]:
+    """Turn warnings in the block into notes, each said once.
+
+    Parameters
+    ----------
+    say : callable
+        Takes the notes.
+
+    Yields
+    ------
+    None
+        Nothing.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield

@@ -1,4 +1,4 @@
-"""The command line: ``isoadapt demo``, ``audit``, ``fit``, ``transform`` and ``merge``."""
+"""The command line ``isoadapt``: demo, audit, finetune, fit, transform and merge."""
 
 import json
 import sys
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from isoadapt._settings import SettingsCommand
 
 app = typer.Typer(
     add_completion=False,
@@ -29,7 +31,16 @@ ADAPTERS = (  # stands here so that --help need not import them
     "AllButTheTop",
     "ClusterIsotropy",
 )
+PENALTIES = ("istar", "cosreg", "spectrum", "persistent-entropy", "isotropy")
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE...",
+        help="Parameters, several after one --set or each its own.",
+    ),
+]
 Table = Annotated[Path | None, typer.Option(help="TSV, CSV or Parquet in GLUE's shape.")]
 
 
@@ -123,7 +134,38 @@ def audit(
     _print_report(lambda: isotropy_report(X, groups=groups), as_json)
 
 
-@app.command()
+@app.command(cls=SettingsCommand)
+def finetune(
+    model: Annotated[str, typer.Option(help="Folder or name of the model to start from.")],
+    train: Annotated[Path, typer.Option(help="TSV, CSV or Parquet in GLUE's shape.")],
+    dev: Annotated[Path | None, typer.Option(help="Such a table to judge the result on.")] = None,
+    penalty: Annotated[
+        str | None, typer.Option(help=f"What joins the task's loss: {', '.join(PENALTIES)}.")
+    ] = None,
+    settings: Settings = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Train as a paper does: 000, 002, 003 or 004.")
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(help="What is penalised: head_input, last, all or layers like [1,6]."),
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="Column of labels.")] = None,
+    max_length: Annotated[int, typer.Option(help="Tokens a text is cut to.")] = 128,
+    out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = Path(
+        "isoadapt-finetuned"
+    ),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint.")] = False,
+) -> None:
+    """Fine-tune a classifier, with or without an isotropy penalty, and judge it."""
+    from isoadapt import _finetune_command as command
+
+    tables = command.Tables(train, dev, label, max_length)
+    given = [*(settings or []), *([f"where={where}"] if where else [])]
+    typer.echo(command.finetune(model, tables, penalty, given, recipe, out, overwrite, _say))
+
+
+@app.command(cls=SettingsCommand)
 def fit(
     name: Annotated[str, typer.Argument(help=f"The adapter: {', '.join(ADAPTERS)}.")],
     on: Annotated[
@@ -134,9 +176,7 @@ def fit(
         str | None,
         typer.Option(help="Checkpoint that embeds the texts; its head is the adapter's head."),
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A parameter, name=value; repeatable.")
-    ] = None,
+    settings: Settings = None,
     label: Annotated[str | None, typer.Option(help="Column of labels.")] = None,
     labels: Annotated[Path | None, typer.Option(help="Labels beside a .npy matrix.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens a text is cut to.")] = None,

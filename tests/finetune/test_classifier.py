@@ -1,13 +1,13 @@
 """finetune_text_classifier: an ordinary checkpoint comes out, or nothing at all."""
 
+import io
 import random
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AutoModelForSequenceClassification,
@@ -17,8 +17,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from isoadapt.finetune import _classifier, finetune_text_classifier
-from isoadapt.finetune._classifier import learning_rate, length_batches
+from isoadapt import load_checkpoint
+from isoadapt.finetune import _training, finetune_text_classifier
+from isoadapt.finetune._trainer import IsotropyTrainer
+from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss, SpectrumControlLoss
+from isoadapt.metrics import isoscore
 
 WORDS = ["good", "bad", "day", "night", "sun", "rain", "tea", "sea"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -88,6 +91,9 @@ def test_it_learns_and_saves_an_ordinary_checkpoint(base, data, tmp_path):
     assert folder == tmp_path / "out"
     assert (outputs(folder, texts).argmax(1).numpy() == labels).mean() > 0.95
     assert next(iter(weights(folder).values())).dtype == torch.float32
+    before, after = (BertConfig.from_pretrained(each).to_dict() for each in (base, folder))
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert changed == {"architectures", "problem_type", "isoadapt_label_names"}
 
 
 def test_it_learns_from_the_second_text_of_a_pair(base, data, tmp_path):
@@ -188,14 +194,13 @@ def test_half_precision_files_are_trained_in_single_precision(base, data, tmp_pa
 def test_an_interrupt_in_training_leaves_nothing(base, data, tmp_path, monkeypatch):
     steps = []
 
-    def step(self, rows, optimiser):
-        steps.append(rows)
-        optimiser.step()
+    def step(self, model, inputs, *rest):
+        steps.append(inputs)
         if len(steps) == 3:
             raise KeyboardInterrupt
         return torch.zeros(())
 
-    monkeypatch.setattr(_classifier._Loop, "_step", step)
+    monkeypatch.setattr(IsotropyTrainer, "training_step", step)
     with pytest.raises(KeyboardInterrupt):
         finetune_text_classifier(base, *data, tmp_path / "out", **QUICK)
     assert len(steps) == 3
@@ -237,14 +242,192 @@ def test_a_file_is_never_replaced(base, data, tmp_path):
         finetune_text_classifier(base, *data, tmp_path / "out", overwrite=True, **QUICK)
 
 
-def test_a_diverging_loss_is_reported(base, data, tmp_path, monkeypatch):
-    def step(self, rows, optimiser):
-        optimiser.step()
-        return torch.tensor(torch.nan)
+@pytest.mark.parametrize("penalty", [None, "istar", "persistent-entropy"])
+def test_a_diverging_loss_is_reported(base, data, tmp_path, penalty):
+    with pytest.raises(FloatingPointError, match=r"became nan; lower lr=1e\+30 .*warmup=0\.1"):
+        finetune_text_classifier(base, *data, tmp_path / "out", lr=1e30, penalty=penalty, **QUICK)
+    assert list(tmp_path.iterdir()) == []
 
-    monkeypatch.setattr(_classifier._Loop, "_step", step)
-    with pytest.raises(FloatingPointError, match=r"lower lr=0\.1"):
-        finetune_text_classifier(base, *data, tmp_path / "out", lr=0.1, **QUICK)
+
+def test_a_bar_is_shown_on_a_terminal_only_if_asked(base, data, tmp_path, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    finetune_text_classifier(base, *data, tmp_path / "quiet", **QUICK)
+    assert terminal.getvalue() == ""
+    finetune_text_classifier(base, *data, tmp_path / "out", verbose=1, **QUICK)
+    assert "Fine-tuning: 100%" in terminal.getvalue()
+    assert "8/8" in terminal.getvalue()
+
+
+def test_without_accelerate_nothing_begins(base, data, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    message = r'finetune_text_classifier needs accelerate.*"isoadapt\[finetune\]"'
+    with pytest.raises(ImportError, match=message):
+        finetune_text_classifier("no such model", *data, tmp_path / "a" / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestPenalty:
+    @pytest.mark.parametrize(
+        ("name", "loss", "where"),
+        [
+            ("istar", IsoScoreLoss(zeta=0.2, reduction="linear"), "all"),
+            ("cosreg", CosRegLoss(), "last"),
+            ("spectrum", SpectrumControlLoss(), "head_input"),
+            ("persistent-entropy", PersistentEntropyLoss(), "head_input"),
+            ("isotropy", IsoScoreLoss(), "head_input"),
+        ],
+    )
+    def test_a_name_is_a_loss_at_its_place(self, base, data, tmp_path, name, loss, where):
+        options = QUICK | {"batch_size": 32, "lr": 1e-3}
+        runs = [
+            weights(finetune_text_classifier(base, *data, tmp_path / str(i), **options, **penalty))
+            for i, penalty in enumerate(
+                ({"penalty": name}, {"penalty": loss, "where": where}, {}),
+            )
+        ]
+        assert same(runs[0], runs[1])
+        assert not same(runs[0], runs[2])
+
+    def test_a_loss_is_taken_at_the_heads_input(self, base, data, tmp_path):
+        runs = [
+            weights(finetune_text_classifier(base, *data, tmp_path / str(where), **QUICK, **places))
+            for where, penalty in (
+                (None, CosRegLoss()),
+                ("head_input", CosRegLoss()),
+                ([1], CosRegLoss()),
+                ("last", "cosreg"),
+            )
+            for places in [{"penalty": penalty, "where": where}]
+        ]
+        assert same(runs[0], runs[1])
+        assert not same(runs[0], runs[2])
+        assert not same(runs[0], runs[3])
+
+    def test_the_sign_of_lam_is_the_direction(self, base, data, tmp_path):
+        still = tmp_path / "still"  # dropout would add a variance of its own in training
+        none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        BertModel.from_pretrained(base, **none).save_pretrained(still)
+        AutoTokenizer.from_pretrained(base).save_pretrained(still)
+        options = QUICK | {"epochs": 5, "lr": 1e-3, "batch_size": 32, "penalty": "isotropy"}
+        scores = []
+        for lam in (-1.0, 0.0, 1.0):
+            folder = finetune_text_classifier(still, *data, tmp_path / str(lam), lam=lam, **options)
+            encoder, _ = load_checkpoint(folder, device="cpu")
+            scores.append(isoscore(encoder.transform(data[0])))
+        assert scores[2] > 2 * scores[1] > 4 * scores[0]
+
+    def test_balance_counts(self, base, data, tmp_path):
+        options = QUICK | {"lr": 1e-3, "penalty": "isotropy"}
+        runs = [
+            weights(finetune_text_classifier(base, *data, tmp_path / str(b), balance=b, **options))
+            for b in (None, "ema")
+        ]
+        assert not same(*runs)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"penalty": "entropy"}, "'penalty' parameter .*'istar'"),
+            ({"penalty": "istar", "where": "first"}, "'where' parameter .*'head_input'"),
+            ({"penalty": "istar", "where": [1, 7]}, "hidden states 0 .*to 2, not 7"),
+            ({"penalty": "istar", "lam": float("nan")}, "'lam' parameter"),
+            ({"penalty": "istar", "balance": "mean"}, "'balance' parameter"),
+            ({"recipe": "001"}, "'recipe' parameter .*'002'"),
+        ],
+    )
+    def test_what_is_not_admissible(self, base, data, tmp_path, options, message):
+        with pytest.raises(ValueError, match=message):
+            finetune_text_classifier(base, *data, tmp_path / "out", **QUICK, **options)
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Collect the trainers instead of letting them train."""
+    collected = []
+    monkeypatch.setattr(IsotropyTrainer, "train", lambda self: collected.append(self))
+    return collected
+
+
+class TestRecipe:
+    FIELDS = (
+        "num_train_epochs",
+        "learning_rate",
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "lr_scheduler_type",
+        "warmup_steps",
+    )
+
+    @pytest.mark.parametrize(
+        ("recipe", "fields"),
+        [
+            (None, (3, 5e-5, 32, 1, "linear", 0.1)),
+            ("000", (10, 5e-5, 64, 1, "linear", 0.1)),
+            ("002", (4, 3e-5, 16, 2, "linear", 0.1)),
+            ("003", (3, 5e-5, 32, 1, "linear", 0.1)),
+            ("004", (3, 2e-5, 32, 1, "constant_with_warmup", 0.0)),
+        ],
+    )
+    def test_each_is_what_its_paper_says(self, base, data, tmp_path, runs, recipe, fields):
+        finetune_text_classifier(base, *data, tmp_path / "out", recipe=recipe, device="cpu")
+        arguments = runs[0].args
+        assert tuple(getattr(arguments, name) for name in self.FIELDS) == fields
+        assert arguments.weight_decay == pytest.approx(fields[1] / 10)
+        assert arguments.max_grad_norm == 1
+        assert arguments.train_sampling_strategy == "group_by_length"
+        optimiser = runs[0].create_optimizer()
+        assert type(optimiser) is (torch.optim.Adam if recipe == "000" else torch.optim.AdamW)
+        assert {group["lr"] for group in optimiser.param_groups} == {fields[1]}
+        decays = {group["weight_decay"] for group in optimiser.param_groups}
+        assert decays == {0.0, arguments.weight_decay}
+        assert not runs[0].objective.penalties
+
+    def test_what_is_given_goes_before_it(self, base, data, tmp_path, runs):
+        given = {"epochs": 2, "lr": 1e-3, "batch_size": 4, "warmup": 0.5, "weight_decay": 0.0}
+        finetune_text_classifier(base, *data, tmp_path / "out", recipe="004", **given)
+        fields = tuple(getattr(runs[0].args, name) for name in self.FIELDS)
+        assert fields == (2, 1e-3, 4, 1, "constant_with_warmup", 0.5)
+        assert runs[0].args.weight_decay == 0
+
+    def test_it_goes_with_any_penalty(self, base, data, tmp_path):
+        options = QUICK | {"recipe": "002", "penalty": "istar", "lam": -1.0}
+        folder = finetune_text_classifier(base, *data, tmp_path / "out", **options)
+        assert torch.isfinite(outputs(folder, data[0])).all()
+
+    def test_003_holds_out_three_tenths_of_each_class(self, base, data, tmp_path, runs):
+        labels = np.array([0] * 44 + [1] * 20)
+        for name, targets in (("classes", labels), ("floats", labels + 0.5)):
+            finetune_text_classifier(base, data[0], targets, tmp_path / name, recipe="003")
+        assert [len(run.train_dataset) for run in runs] == [44, 44]
+        assert sum(row["labels"] for row in runs[0].eval_dataset) == 6
+        assert len(runs[1].eval_dataset) == 20
+
+    def test_003_keeps_the_best_epoch(self, base, data, tmp_path, monkeypatch):
+        scores, states = iter([0.1, 0.9, 0.5]), []
+        monkeypatch.setattr(_training, "_score", lambda predictions: {"score": next(scores)})
+        evaluate = IsotropyTrainer.evaluate
+
+        def recorded(self, *args, **options):
+            states.append({n: v.clone() for n, v in self.model.state_dict().items()})
+            return evaluate(self, *args, **options)
+
+        monkeypatch.setattr(IsotropyTrainer, "evaluate", recorded)
+        options = QUICK | {"epochs": 3, "recipe": "003", "lr": 1e-3}
+        kept = weights(finetune_text_classifier(base, *data, tmp_path / "out", **options))
+        assert same(kept, states[1])
+        assert not same(kept, states[2])
+
+    @pytest.mark.parametrize("floats", [False, True])
+    def test_003_learns(self, base, data, tmp_path, floats):
+        options = QUICK | {"epochs": 15, "recipe": "003", "lr": 3e-3}
+        labels = data[1] - 0.5 if floats else data[1]
+        folder = finetune_text_classifier(base, data[0], labels, tmp_path / "out", **options)
+        predicted = outputs(folder, data[0])
+        guess = predicted[:, 0] > 0 if floats else predicted.argmax(1)
+        assert (guess.numpy() == data[1]).mean() > 0.9
 
 
 @pytest.mark.parametrize(
@@ -275,6 +458,12 @@ def test_parameters_out_of_range_are_named(base, data, tmp_path, name):
         finetune_text_classifier(base, *data, tmp_path / "out", **QUICK | {name: 0})
 
 
+def test_texts_longer_than_the_model_are_cut(base, data, tmp_path):
+    texts = ["good " * 100, *data[0][1:]]
+    folder = finetune_text_classifier(base, texts, data[1], tmp_path / "out", **QUICK)
+    assert (folder / "model.safetensors").is_file()
+
+
 def test_a_model_that_cannot_be_loaded(base, data, tmp_path):
     pickled = tmp_path / "pickled"
     AutoTokenizer.from_pretrained(base).save_pretrained(pickled)
@@ -283,35 +472,3 @@ def test_a_model_that_cannot_be_loaded(base, data, tmp_path):
     torch.save(model.state_dict(), pickled / "pytorch_model.bin")
     with pytest.raises(OSError, match=r"pickled.*safetensors"):
         finetune_text_classifier(pickled, *data, tmp_path / "out", **QUICK)
-
-
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=200), st.integers(1, 40))
-def test_batches_hold_each_row_once(lengths, batch_size):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        batches = list(length_batches(lengths, batch_size))
-    assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
-    assert len(batches) == -(-len(lengths) // batch_size)
-    assert max(map(len, batches)) <= batch_size
-
-
-def test_batches_hold_rows_of_similar_length_and_come_in_random_order():
-    lengths = [i % 50 + 1 for i in range(1000)]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        first, second = (list(length_batches(lengths, 20)) for _ in range(2))
-    assert max(max(lengths[i] for i in b) - min(lengths[i] for i in b) for b in first) <= 1
-    tops = [lengths[batch[0]] for batch in first]
-    assert tops != sorted(tops)
-    assert first != second
-
-
-@given(st.integers(1, 1000), st.floats(0, 0.99))
-def test_the_learning_rate_rises_to_one_and_falls_to_zero(steps, warmup):
-    rates = [learning_rate(step, steps, warmup) for step in range(steps + 1)]
-    top = int(np.argmax(rates))
-    assert all(0 < rate <= 1 for rate in rates[:-1])
-    assert rates[-1] == 0
-    assert top <= warmup * steps + 1
-    assert np.all(np.diff(rates[: top + 1]) > 0)
-    assert np.all(np.diff(rates[top:]) < 0)

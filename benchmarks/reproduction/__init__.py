@@ -1,0 +1,1 @@
+"""The papers' tables, reproduced in small: cells to run, claims to judge, a report to read."""

@@ -1,0 +1,155 @@
+"""One fine-tuning run under `IsotropyTrainer`, its log and its clock."""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    PrinterCallback,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from benchmarks.reproduction._measuring import anisotropies
+from isoadapt._torch import resolve_device
+from isoadapt.encoders._models import quiet
+from isoadapt.encoders._texts import as_texts
+from isoadapt.finetune import IsotropyTrainer
+from isoadapt.finetune._recipes import Recipe
+
+SCHEDULES = {"linear": "linear", "constant": "constant_with_warmup"}
+OPTIMISERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
+
+
+class Fitted(NamedTuple):
+    """A fine-tuned model and how it came about.
+
+    The seconds are those of an epoch: of its steps by `seconds_used`, and of Σ_S by the wall.
+    """
+
+    network: Any
+    tokenizer: Any
+    history: list[dict[str, Any]]
+    training_seconds: float
+    shrinkage_seconds: float
+
+
+class Place(NamedTuple):
+    """A penalty, its weight and where it looks; with no penalty, where the log looks."""
+
+    penalty: nn.Module | None
+    lam: float
+    where: Any
+
+
+class LoggedTrainer(IsotropyTrainer):
+    """Logs the second and third anisotropy too."""
+
+    def figures(self, points: Tensor) -> dict[str, float]:
+        found = super().figures(points)
+        return {**found, **anisotropies(points)} if found else found
+
+
+class Clock(TrainerCallback):
+    """Adds up the time of the training steps alone."""
+
+    def __init__(self) -> None:
+        self.seconds = self._begun = 0.0
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._begun = seconds_used()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.seconds += seconds_used() - self._begun
+
+
+def seconds_used() -> float:
+    """Processor time, which other programs do not lengthen; with a GPU the time on the wall."""
+    if not torch.cuda.is_available():
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def fit(
+    model: Path,
+    texts: Any,
+    labels: NDArray[Any],
+    recipe: Recipe,
+    seed: int,
+    max_length: int,
+    place: Place,
+    logging_steps: int,
+) -> Fitted:
+    """Fine-tune; the same seed gives the same order of rows and the same head to every penalty."""
+    network, tokenizer = _load(model, labels, seed)
+    inputs = as_texts(texts)
+    columns = tokenizer(inputs.first, inputs.second, truncation=True, max_length=max_length)
+    rows = [
+        {**{name: values[i] for name, values in columns.items()}, "labels": label}
+        for i, label in enumerate(labels.tolist())
+    ]
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = LoggedTrainer(
+            model=network,
+            args=_arguments(recipe, seed, folder, logging_steps),
+            train_dataset=rows,
+            data_collator=DataCollatorWithPadding(tokenizer),
+            processing_class=tokenizer,
+            callbacks=[clock],
+            optimizer_cls_and_kwargs=(OPTIMISERS[recipe.optimiser], {"lr": recipe.lr}),
+            **place._asdict(),
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    history = trainer.state.log_history
+    shrinkage = sum(entry.get("shrinkage_seconds", 0.0) for entry in history)
+    epochs = recipe.epochs
+    return Fitted(network, tokenizer, history, clock.seconds / epochs, shrinkage / epochs)
+
+
+def _load(model: Path, labels: NDArray[Any], seed: int) -> tuple[Any, Any]:
+    """Load an encoder with a new head, which depends on the seed alone."""
+    n_labels = 1 if labels.dtype.kind == "f" else int(labels.max()) + 1
+    with quiet(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network = AutoModelForSequenceClassification.from_pretrained(
+            model,
+            num_labels=n_labels,
+            dtype=torch.float32,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+        )
+    return network, AutoTokenizer.from_pretrained(model)
+
+
+def _arguments(recipe: Recipe, seed: int, folder: str, logging_steps: int) -> TrainingArguments:
+    device = resolve_device("auto").type
+    return TrainingArguments(
+        folder,
+        per_device_train_batch_size=recipe.batch_size,
+        gradient_accumulation_steps=recipe.accumulation,
+        num_train_epochs=recipe.epochs,
+        learning_rate=recipe.lr,
+        lr_scheduler_type=SCHEDULES[recipe.schedule],
+        warmup_steps=recipe.warmup,
+        weight_decay=recipe.decay,
+        fp16=recipe.half and device == "cuda",
+        use_cpu=device == "cpu",
+        train_sampling_strategy="group_by_length",
+        logging_steps=logging_steps,
+        logging_first_step=True,
+        seed=seed,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        dataloader_pin_memory=device == "cuda",
+    )

@@ -1,0 +1,218 @@
+"""What is measured of a fine-tuned model: its task, its head's input, its tokens layer by layer."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from torch import Tensor
+from torch.nn import functional as F
+
+from isoadapt.encoders._texts import as_texts
+from isoadapt.finetune._where import ALL, HEAD_INPUT, Watch
+from isoadapt.geometry import Moments
+from isoadapt.geometry._spectrum import anisotropy, spectrum
+from isoadapt.metrics import isoscore_star, isotropy_report, two_nn
+
+BATCH_SIZE = 64
+ZETA = 0.2  # of every reported IsoScore*, as in paper 002
+METRICS = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman"}  # elsewhere accuracy
+OF_POINTS = (
+    "isoscore",
+    "isoscore_corrected",
+    "ev1",
+    "ev2",
+    "ev3",
+    "mean_cosine",
+    "two_nn",
+    "partition_isotropy",
+    "partition_dispersion",
+)
+
+Array = NDArray[Any]
+
+
+class Reading(NamedTuple):
+    """One pass over texts in evaluation mode; layers are counted from the first, without 0.
+
+    Attributes
+    ----------
+    embeddings : Tensor of shape (n, d)
+        What enters the head.
+    outputs : Tensor of shape (n, n_outputs)
+        Logits, or the predicted value.
+    layers : list of Moments
+        Of the tokens of each layer.
+    first_tokens : Tensor of shape (n_layers, n, d)
+        State of each text's first token.
+    directions : Tensor of shape (n_layers, d)
+        Sum of the tokens' unit vectors.
+    """
+
+    embeddings: Tensor
+    outputs: Tensor
+    layers: list[Moments]
+    first_tokens: Tensor
+    directions: Tensor
+
+    def mean_cosines(self) -> list[float]:
+        """Mean cosine of all pairs of different tokens, layer by layer."""
+        n = self.layers[0].count
+        return ((self.directions.square().sum(1) - n) / (n * (n - 1))).tolist()
+
+    def all_layers(self) -> Moments:
+        """Moments of the tokens of all layers as one cloud."""
+        union = Moments()
+        for layer in self.layers:
+            union.merge(layer)
+        return union
+
+
+@torch.inference_mode()
+def read(network: Any, tokenizer: Any, texts: Any, max_length: int) -> Reading:
+    """Pass texts through a classifier, batches of similar length, rows in the given order."""
+    inputs = as_texts(texts)
+    columns = tokenizer(inputs.first, inputs.second, truncation=True, max_length=max_length)
+    order = np.argsort([len(ids) for ids in columns["input_ids"]], kind="stable")
+    layers = [Moments() for _ in range(network.config.num_hidden_layers)]
+    parts: list[tuple[Tensor, ...]] = []
+    directions: Tensor | float = 0.0
+    numbers = range(1, len(layers) + 1)
+    network.eval()
+    for start in range(0, len(order), BATCH_SIZE):
+        rows = {
+            name: [values[i] for i in order[start : start + BATCH_SIZE]]
+            for name, values in columns.items()
+        }
+        batch = tokenizer.pad(rows, return_tensors="pt").to(network.device)
+        with Watch(network, [HEAD_INPUT, ALL]) as watch:
+            outputs = network(**batch, **watch.options)
+        tokens = [watch.points([k], outputs, batch).values.cpu() for k in numbers]
+        for layer, states in zip(layers, tokens, strict=True):
+            layer.update(states)
+        directions += torch.stack([F.normalize(states.double(), dim=1).sum(0) for states in tokens])
+        firsts = torch.stack([states[:, 0] for states in outputs.hidden_states[1:]], 1)
+        embeddings = watch.points(HEAD_INPUT, outputs, batch).values
+        parts.append((embeddings.cpu(), outputs.logits.cpu(), firsts.cpu()))
+    back = torch.from_numpy(np.argsort(order))
+    embeddings, logits, firsts = (torch.cat(part)[back] for part in zip(*parts, strict=True))
+    return Reading(embeddings, logits, layers, firsts.transpose(0, 1), torch.as_tensor(directions))
+
+
+def task_figures(task: str, labels: Array, outputs: Array) -> dict[str, float]:
+    """Judge logits, or predicted values; `metric` is the task's own."""
+    if labels.dtype.kind == "f":
+        values = outputs[:, 0]
+        found = {
+            "pearson": float(pearsonr(values, labels).statistic) if np.ptp(values) else math.nan,
+            "spearman": float(spearmanr(values, labels).statistic) if np.ptp(values) else math.nan,
+            "squared_error": float(np.mean((values - labels) ** 2)),
+        }
+    else:
+        predicted = outputs.argmax(1)
+        log_p = log_softmax(outputs.astype(np.float64), axis=1)
+        found = {
+            "accuracy": float(accuracy_score(labels, predicted)),
+            "f1": float(f1_score(labels, predicted)),
+            "matthews": float(matthews_corrcoef(labels, predicted)),
+            "cross_entropy": float(-log_p[np.arange(len(labels)), labels].mean()),
+            "classes_predicted": float(len(np.unique(predicted))),
+        }
+    return {"metric": found[METRICS.get(task, "accuracy")], **found}
+
+
+def anisotropies(points: Tensor) -> dict[str, float]:
+    """Return the first three anisotropies of points, raw and centred."""
+    found = {}
+    for ending, center in (("", False), ("_centered", True)):
+        variances = spectrum(points.float(), center)
+        for k in (1, 2, 3):
+            found[f"anisotropy{k}{ending}"] = float(anisotropy(variances, k))
+    return found
+
+
+def embedding_figures(points: Tensor) -> dict[str, float]:
+    """Return the geometry of what enters the head; nothing of points without any spread."""
+    with warnings.catch_warnings():  # few rows bias the plain score: the corrected one is there too
+        warnings.filterwarnings("ignore", message="n_samples=", category=UserWarning)
+        try:
+            report = isotropy_report(points.numpy())
+        except ValueError:
+            return {}
+    return {**anisotropies(points), **{name: getattr(report, name) for name in OF_POINTS}}
+
+
+def token_figures(dev: Reading, train: Reading) -> dict[str, Any]:
+    """Return the geometry of the dev tokens, with Σ_S of the training tokens."""
+    last = dev.layers[-1]
+    mean = last.mean
+    firsts = anisotropies(dev.first_tokens[-1])
+    dimensions = [_two_nn(states) for states in dev.first_tokens]
+    cosines = dev.mean_cosines()
+    return {
+        "isoscore_star": _shrunk(dev.all_layers(), train.all_layers()),
+        "layers_isoscore_star": [
+            _shrunk(*pair) for pair in zip(dev.layers, train.layers, strict=True)
+        ],
+        "layers_two_nn": dimensions,
+        "last_two_nn": dimensions[-1],
+        "layers_mean_cosine": cosines,
+        "last_mean_cosine": cosines[-1],
+        "last_isoscore_star": _shrunk(last, train.layers[-1]),
+        "last_mean_norm": float(mean.norm()),
+        "last_largest_mean": float(mean.abs().max()),
+        "last_largest_mean_at": int(mean.abs().argmax()),
+        "last_variance": float(last.covariance().trace()),
+        "first_token_anisotropy1": firsts["anisotropy1"],
+        "first_token_anisotropy1_centered": firsts["anisotropy1_centered"],
+    }
+
+
+def log_figures(history: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return the paper's way of reporting: means over the last 30 % of the training steps.
+
+    `batch_…` are those of the batches' points at the penalty's place, `…_start` and `…_end` means
+    over the first and the last tenth.
+    """
+    logs = [entry for entry in history if "task_loss" in entry]
+    tenth = max(1, len(logs) // 10)
+    late = [entry for entry in logs if entry["step"] > 0.7 * logs[-1]["step"]]
+    names = [name for name in logs[-1] if name.startswith("anisotropy")]
+    found = {f"batch_{name}": _mean(late, name) for name in names}
+    for name in ("anisotropy1_centered", "penalty"):
+        if name in logs[-1]:
+            found[f"batch_{name}_start"] = _mean(logs[:tenth], name)
+            found[f"batch_{name}_end"] = _mean(logs[-tenth:], name)
+    return found
+
+
+def plain(figures: dict[str, Any]) -> dict[str, Any]:
+    """Put None where a figure is not defined: JSON has no NaN."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in figures.items()
+    }
+
+
+def _shrunk(points: Moments, prior: Moments) -> float | None:
+    try:
+        return isoscore_star(points, cov=prior.covariance().numpy(), zeta=ZETA)
+    except ValueError:  # of collapsed points it is not defined
+        return None
+
+
+def _two_nn(points: Tensor) -> float | None:
+    try:
+        return two_nn(points.numpy())
+    except ValueError:  # of collapsed points neither
+        return None
+
+
+def _mean(entries: Sequence[dict[str, Any]], name: str) -> float:
+    return float(np.mean([entry[name] for entry in entries if name in entry]))

@@ -1,0 +1,71 @@
+"""Finished cells in a file of JSON lines, each on the disk as soon as it is there."""
+
+import json
+import os
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from benchmarks._harness import versions
+from benchmarks.reproduction._cells import Cell, Record
+
+
+def run_cell(cell: Cell) -> dict[str, Any]:
+    """Run a cell; the record holds its `figures`, or the `error` that ended it."""
+    begun = time.perf_counter()
+    try:
+        figures = dict(cell.run())
+        json.dumps(figures)
+        outcome: dict[str, Any] = {"figures": figures}
+    except Exception as error:  # the other cells are worth having
+        traceback.print_exc()
+        outcome = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+    return {
+        "key": cell.key,
+        "paper": cell.paper,
+        "name": cell.name,
+        "task": cell.task,
+        "seed": cell.seed,
+        "settings": dict(cell.settings),
+        **outcome,
+        "seconds": time.perf_counter() - begun,
+        "versions": versions(),
+    }
+
+
+def append_record(path: Path, record: Record) -> None:
+    """Add a line and sync it, after cutting off what a killed run left of its last one."""
+    line = json.dumps(record).encode() + b"\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.truncate(len(_whole_lines(path)))
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_records(path: Path) -> list[Record]:
+    """Return the newest record of each key, in the order of the file; none without a file.
+
+    Raises
+    ------
+    ValueError
+        If a line cannot be read, other than a last one that was cut off.
+    """
+    records: dict[str, Record] = {}
+    for number, text in enumerate(_whole_lines(path).splitlines(), 1):
+        try:
+            record = json.loads(text)
+            records[record["key"]] = record
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path}, line {number} holds no cell ({error!r}): delete the line, or the file "
+                "to run all anew"
+            ) from error
+    return list(records.values())
+
+
+def _whole_lines(path: Path) -> bytes:
+    content = path.read_bytes() if path.exists() else b""
+    return content[: content.rfind(b"\n") + 1]

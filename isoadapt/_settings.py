@@ -1,0 +1,88 @@
+"""Parameters on the command line: ``--set name=value name=value``."""
+
+import ast
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from typer.core import TyperCommand
+
+_FLAG = "--set"
+_SETTING = re.compile(r"[A-Za-z_]\w*=")
+
+
+class SettingsCommand(TyperCommand):
+    """A command whose ``--set`` takes several settings after one flag."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, with the flag before each setting.
+
+        Parameters
+        ----------
+        ctx : Context
+            The context.
+        args : list of str
+            The arguments as typed.
+
+        Returns
+        -------
+        list of str
+            What is left of them.
+        """
+        return super().parse_args(ctx, list(_flagged(args)))
+
+
+def _flagged(args: Sequence[str]) -> Iterator[str]:
+    """Put the flag before each further setting that follows one."""
+    after_flag = in_settings = False
+    for argument in args:
+        if in_settings and _SETTING.match(argument):
+            yield _FLAG
+        else:
+            in_settings = after_flag
+        after_flag = argument == _FLAG
+        yield argument
+
+
+def read_settings(settings: Sequence[str], known: Collection[str], taker: str) -> dict[str, Any]:
+    """Read parameters given as strings.
+
+    Parameters
+    ----------
+    settings : sequence of str
+        ``name=value``; values are JSON or Python literals, else strings. Of two with one name the
+        later counts.
+    known : collection of str
+        Names that are admitted.
+    taker : str
+        What takes them, for messages.
+
+    Returns
+    -------
+    dict of str to object
+        Values by name.
+
+    Raises
+    ------
+    ValueError
+        If one is not of that form or its name is unknown.
+    """
+    values = {}
+    for setting in settings:
+        name, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals or name not in known:
+            raise ValueError(
+                f"--set {setting}: {taker} takes name=value with the names {', '.join(known)}"
+            )
+        values[name] = _literal(text)
+    return values
+
+
+def _literal(text: str) -> Any:
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(text)
+        except (ValueError, SyntaxError):
+            continue
+    return text

@@ -1,0 +1,189 @@
+"""One training run of a classifier by the IsotropyTrainer, which leaves nothing but the weights."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import train_test_split
+from torch import Tensor, nn
+from transformers import (
+    DataCollatorWithPadding,
+    PrinterCallback,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from isoadapt.finetune._recipes import Recipe
+from isoadapt.finetune._trainer import IsotropyTrainer
+
+Row = dict[str, Any]
+
+_MAX_NORM = 1.0
+
+
+def train(
+    network: Any,
+    tokenizer: Any,
+    rows: list[Row],
+    recipe: Recipe,
+    *,
+    device: torch.device,
+    seed: int,
+    folder: Path,
+    show_progress: bool,
+    **options: Any,
+) -> None:
+    """Train a classifier in place; the global generators are seeded, the present GPU may change.
+
+    Parameters
+    ----------
+    network : PreTrainedModel
+        The classifier, in float32.
+    tokenizer : PreTrainedTokenizerBase
+        Pads the batches.
+    rows : list of dict
+        Token lists and ``labels`` of each text.
+    recipe : Recipe
+        How to train.
+    device : torch.device
+        Where.
+    seed : int
+        Below 2**32.
+    folder : Path
+        A folder that is there; nothing is written to it.
+    show_progress : bool
+        Whether to show a bar.
+    **options : object
+        What only the IsotropyTrainer knows: penalty, lam, balance and where.
+
+    Raises
+    ------
+    FloatingPointError
+        If the loss is no longer finite at the end of an epoch.
+    """
+    callbacks: list[TrainerCallback] = [_Progress()] if show_progress else []
+    callbacks.append(_Divergence(recipe))
+    held_out = None
+    if recipe.validation:
+        rows, held_out = _split(rows, recipe.validation, seed)
+        callbacks.append(_Best())
+    adam = (torch.optim.Adam, {"lr": recipe.lr, "fused": True})
+    trainer = IsotropyTrainer(
+        model=network,
+        args=_arguments(recipe, device, seed, folder, network.config),
+        data_collator=DataCollatorWithPadding(tokenizer),
+        train_dataset=rows,
+        eval_dataset=held_out,
+        processing_class=tokenizer,
+        compute_metrics=_score,
+        callbacks=callbacks,
+        optimizer_cls_and_kwargs=adam if recipe.optimiser == "adam" else None,
+        **options,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+
+
+def _arguments(
+    recipe: Recipe, device: torch.device, seed: int, folder: Path, config: Any
+) -> TrainingArguments:
+    device = torch.empty(0, device=device).device  # with its number
+    schedules = {"linear": "linear", "constant": "constant_with_warmup"}
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        num_train_epochs=recipe.epochs,
+        learning_rate=recipe.lr,
+        lr_scheduler_type=schedules[recipe.schedule],
+        warmup_steps=recipe.warmup,
+        weight_decay=recipe.decay,
+        max_grad_norm=_MAX_NORM,
+        per_device_train_batch_size=recipe.batch_size,
+        gradient_accumulation_steps=recipe.accumulation,
+        train_sampling_strategy="group_by_length",
+        fp16=recipe.half and device.type == "cuda",
+        seed=seed,
+        eval_strategy="epoch" if recipe.validation else "no",
+        save_strategy="no",
+        logging_strategy="epoch",
+        logging_nan_inf_filter=False,
+        disable_tqdm=True,
+        report_to="none",
+        use_cpu=device.type == "cpu",
+        dataloader_pin_memory=device.type == "cuda",
+        use_cache=getattr(config, "use_cache", False),  # which the Trainer writes into it
+    )
+    if device.type == "cuda":  # the Trainer would take the first GPU, or all of them
+        torch.cuda.set_device(device)
+        vars(arguments).update(_setup_devices=device, _n_gpu=1)
+    return arguments
+
+
+def _split(rows: list[Row], share: float, seed: int) -> tuple[list[Row], list[Row]]:
+    """Hold a share of the rows out; of each class alike."""
+    labels = [row["labels"] for row in rows]
+    classes = None if isinstance(labels[0], float) else labels
+    return train_test_split(rows, test_size=share, stratify=classes, random_state=seed)
+
+
+def _score(predictions: Any) -> dict[str, float]:
+    """Accuracy or R²."""
+    logits, labels = predictions.predictions, predictions.label_ids
+    if labels.dtype.kind == "f":
+        return {"score": r2_score(labels, logits.squeeze(1))}
+    return {"score": accuracy_score(labels, np.argmax(logits, 1))}
+
+
+class _Progress(TrainerCallback):
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        from tqdm.auto import tqdm
+
+        self.bar = tqdm(total=state.max_steps, unit=" steps", desc="Fine-tuning")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.bar.update()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.bar.close()
+
+
+class _Divergence(TrainerCallback):
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        loss = logs.get("loss", 0.0)
+        if not math.isfinite(loss):
+            raise FloatingPointError(
+                f"the loss became {loss}; lower lr={self.recipe.lr} or lengthen "
+                f"warmup={self.recipe.warmup}"
+            )
+
+
+class _Best(TrainerCallback):
+    """Gives the model, when training ends, the weights of its best epoch."""
+
+    best = -math.inf
+    weights: dict[str, Tensor]
+
+    def on_evaluate(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: nn.Module,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        if metrics["eval_score"] > self.best:
+            self.best = metrics["eval_score"]
+            self.weights = {
+                name: value.to("cpu", copy=True) for name, value in model.state_dict().items()
+            }
+
+    def on_train_end(
+        self, args: Any, state: Any, control: Any, model: nn.Module, **kwargs: Any
+    ) -> None:
+        model.load_state_dict(self.weights)

@@ -1,0 +1,164 @@
+"""Fine-tuning on the command line."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from isoadapt import cli, load_checkpoint
+from isoadapt.finetune import finetune_text_classifier
+from isoadapt.finetune._penalty import METHODS
+from isoadapt.finetune._recipes import RECIPES
+from isoadapt.losses import IsoScoreLoss
+from isoadapt.metrics import anisotropy, isoscore
+from tests.test_cli_adapters import fail, succeed
+from tests.tiny_models import WORDS
+
+QUICK = ["--set", "epochs=1", "random_state=0", "device=cpu", "lr=1e-3"]
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    """A folder with a table to train on and one to judge on, of texts, pairs, names and floats."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name, n in (("train", 64), ("dev", 40)):
+        texts = [" ".join(rng.choice(WORDS, size=6)) for _ in range(n)]
+        labels = np.array([text.count("the") > 0 for text in texts]).astype(int)
+        columns = {"sentence": texts, "label": labels}
+        pairs = {"sentence1": texts, "sentence2": texts[::-1], "label": labels}
+        names = {"sentence": texts, "label": np.array(["no", "yes"])[labels]}
+        floats = {"sentence": texts, "label": labels * 0.9}
+        for kind, table in (("", columns), ("-pair", pairs), ("-name", names), ("-float", floats)):
+            pd.DataFrame(table).to_csv(f"{name}{kind}.tsv", sep="\t", index=False)
+    return tmp_path
+
+
+def read(name):
+    table = pd.read_csv(name, sep="\t")
+    return table["sentence"].tolist(), table["label"].to_numpy()
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_help_names_the_penalties_and_recipes():
+    result = CliRunner().invoke(cli.app, ["finetune", "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    assert tuple(METHODS) == cli.PENALTIES
+    for name in (*METHODS, *RECIPES, "--set", "--where"):
+        assert name in result.output
+
+
+def test_the_shortest_line(tables, checkpoint):
+    line = f"finetune --model {checkpoint} --train train.tsv --penalty istar --set lam=-1 zeta=.2"
+    completed = succeed(*line.split())
+    assert completed.stdout == "Checkpoint: isoadapt-finetuned\n"
+    assert "on 64 texts (penalty istar, lam=-1, zeta=.2)" in completed.stderr
+    load_checkpoint("isoadapt-finetuned")
+
+
+def test_it_is_the_function(tables, checkpoint):
+    line = f"finetune --model {checkpoint} --train train.tsv --penalty istar --out a"
+    settings = ["--set", "lam=-1", "zeta=0.5", "--where", "[1]", "--recipe", "002"]
+    succeed(*line.split(), *settings, *QUICK)
+    finetune_text_classifier(
+        checkpoint,
+        *read("train.tsv"),
+        "b",
+        penalty=IsoScoreLoss(zeta=0.5, reduction="linear"),
+        lam=-1.0,
+        where=[1],
+        recipe="002",
+        epochs=1,
+        lr=1e-3,
+        random_state=0,
+        device="cpu",
+    )
+    assert weights(tables / "a") == weights(tables / "b")
+
+
+def test_dev_judges(tables, checkpoint):
+    options = ["--train", "train.tsv", "--dev", "dev.tsv", "--max-length", 7, "--out", "a"]
+    completed = succeed("finetune", "--model", checkpoint, *options, *QUICK)
+    texts, labels = read("dev.tsv")
+    encoder, head = load_checkpoint("a", max_length=7)
+    X = encoder.transform(texts)
+    figures = dict(re.findall(r"^ *(\S+) +(-?\d\.\d{4})$", completed.stdout, re.M))
+    assert figures["accuracy"] == f"{head.score(X, labels):.4f}"
+    assert figures["IsoScore"] == f"{isoscore(X):.4f}"
+    assert figures["corrected"] == f"{isoscore(X, bias_corrected=True):.4f}"
+    assert figures["anisotropy_1"] == f"{anisotropy(X, k=1):.4f}"
+    assert {"Matthews", "EV1"} <= figures.keys()
+    assert "On the 40 texts of dev.tsv:" in completed.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric"), [("-pair", "Matthews"), ("-name", "accuracy"), ("-float", "correlation")]
+)
+def test_pairs_names_and_floats(tables, checkpoint, kind, metric):
+    options = ["--train", f"train{kind}.tsv", "--dev", f"dev{kind}.tsv", "--out", "a"]
+    assert metric in succeed("finetune", "--model", checkpoint, *options, *QUICK).stdout
+
+
+@pytest.mark.parametrize("penalty", METHODS)
+def test_every_penalty(tables, checkpoint, penalty):
+    options = ["--train", "train.tsv", "--penalty", penalty, "--out", "a", *QUICK]
+    succeed("finetune", "--model", checkpoint, *options, "lam=0.1")
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--penalty", "entropy"], "--penalty 'entropy'.*istar, cosreg"),
+            (["--penalty", "istar", "--set", "bars=all"], "bars=all: .*istar takes.*zeta.*lam"),
+            (["--penalty", "istar", "--set", "zeta=2"], "zeta=2 must lie in"),
+            (["--set", "lam=1"], "lam=1: training without a penalty takes .*epochs"),
+            (["--set", "epochs"], "epochs: .*name=value"),
+            (["--recipe", "005"], "'recipe' parameter.*'004'"),
+            (["--penalty", "cosreg", "--where", "9"], "'where' parameter"),
+            (["--label", "mark"], "label='mark' is no column"),
+            (["--dev", "none.tsv"], "none.tsv"),
+            (["--dev", "dev-name.tsv"], "dev-name.tsv has the label 'no'"),
+        ],
+    )
+    def test_one_line_each(self, tables, checkpoint, options, message):
+        line = ["finetune", "--model", checkpoint, "--train", "train.tsv", "--out", "a"]
+        assert re.search(message, fail(*line, *options))
+        assert not (tables / "a").exists()
+
+    def test_a_table_without_labels(self, tables, checkpoint):
+        pd.DataFrame({"sentence": ["a", "b"]}).to_csv("bare.tsv", sep="\t", index=False)
+        line = ["finetune", "--model", checkpoint, "--out", "a"]
+        message = "bare.tsv has no column 'label'.*--label"
+        assert re.search(message, fail(*line, "--train", "bare.tsv"))
+        assert re.search(message, fail(*line, "--train", "train.tsv", "--dev", "bare.tsv"))
+
+    def test_an_existing_folder(self, tables, checkpoint):
+        line = ["finetune", "--model", checkpoint, "--train", "train.tsv", "--out", "a", *QUICK]
+        succeed(*line)
+        before = weights(tables / "a")
+        assert "--out='a' exists" in fail(*line, "--set", "random_state=1")
+        assert weights(tables / "a") == before
+        succeed(*line, "--overwrite", "--set", "random_state=1")
+        assert weights(tables / "a") != before
+
+    def test_stray_arguments(self, tables, checkpoint):
+        line = ["finetune", "--model", str(checkpoint), "--train", "train.tsv"]
+        for stray in (["lam=1"], ["--set", "lam=1", "zeta"], ["--out", "a", "lam=1"]):
+            result = CliRunner().invoke(cli.app, [*line, *stray])
+            assert result.exit_code == 2
+            assert "unexpected extra argument" in result.output
+
+
+def test_fit_takes_several_settings_after_one_flag(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("X.npy", np.random.default_rng(0).normal(size=(60, 4)))
+    line = "fit --set strength=0.5 shrinkage=0.1 --on X.npy --set n_components=3 whitening --out a"
+    stderr = succeed(*line.split()).stderr
+    for setting in ("strength=0.5", "shrinkage=0.1", "n_components=3"):
+        assert setting in stderr
