@@ -21,7 +21,7 @@ from benchmarks.reproduction import (
     paper003,
     paper004,
 )
-from benchmarks.reproduction._cells import SUITES, Cell, Record
+from benchmarks.reproduction._cells import SUITES, Cell, Record, Suite
 from benchmarks.reproduction._report import Papers, read_suite, report, suite_cells, suite_file
 from benchmarks.reproduction._store import append_record, run_cell
 from isoadapt._files import atomic_path, writable_folder
@@ -84,9 +84,9 @@ def _tell(number: int, total: int, cell: Cell, record: Record) -> None:
     print(f"[{number}/{total}] {named}: {outcome}", file=sys.stderr, flush=True)
 
 
-def write_report(papers: Papers, folder: Path, target: Path) -> None:
+def write_report(papers: Papers, suites: Sequence[Suite], folder: Path, target: Path) -> None:
     """Write the report, whole or not at all."""
-    text = report(papers, folder)
+    text = report(papers, suites, folder)
     with atomic_path(target) as temporary:
         temporary.write_text(text, "utf-8")
 
@@ -101,7 +101,9 @@ def _try_report(papers: Papers, folder: Path, target: Path) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run what is missing; 1 if a cell failed, 130 if it was stopped."""
-    suite = SUITES[options.suite]
+    changes = {"model": options.model, "from_hub": options.data == "hub"}
+    suites = {name: suite._replace(**changes) for name, suite in SUITES.items()}
+    suite = suites[options.suite]
     results = writable_folder(options.out or RESULTS)
     target = (options.out or FOLDER) / "REPRODUCTION.md"
     cells = suite_cells({name: PAPERS[name] for name in options.only}, suite)
@@ -117,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         code = 130
-    write_report(PAPERS, results, target)
+    write_report(PAPERS, list(suites.values()), results, target)
     print(f"report: {target}")
     return code
 
@@ -143,7 +145,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="FOLDER",
         help="where finished cells and the report go, in place of the ones in benchmarks/",
     )
+    parser.add_argument(
+        "--model",
+        help="another encoder, by folder or name on the Hub such as bert-base-cased; needs --out",
+    )
+    parser.add_argument(
+        "--data",
+        choices=["shared", "hub"],
+        default="shared",
+        help="where the tasks come from: the shared folder, or GLUE on the Hub (needs --out)",
+    )
     options = parser.parse_args(arguments)
+    if (options.model or options.data == "hub") and options.out is None:
+        parser.error("--model and --data hub need --out, lest they mix with the MiniLM's report")
     if options.budget is not None and not options.budget >= 0:
         parser.error(f"--budget {options.budget} must be 0 or more minutes")
     return options

@@ -24,7 +24,7 @@ def test_import_loads_nothing_heavy():
     )
     loaded = python(code).stdout
     assert "'isoadapt.adapters'" in loaded
-    for module in ("transformers", "zuko", "matplotlib", "typer", "lmdb", "accelerate"):
+    for module in ("transformers", "zuko", "matplotlib", "typer", "lmdb", "accelerate", "datasets"):
         assert f"'{module}'" not in loaded
 
 

@@ -71,13 +71,19 @@ class Claim(NamedTuple):
 
 
 class Suite(NamedTuple):
-    """How much is run: at most `max_rows` training rows of each task, None for all."""
+    """How much is run: at most `max_rows` training rows of each task, None for all.
+
+    By `model` another encoder takes the MiniLM's place, and with `from_hub` the tasks come from
+    GLUE on the Hub.
+    """
 
     name: str
     seeds: int
     max_rows: int | None
     tasks: tuple[str, ...]
     epochs: int | None  # None: as the paper says
+    model: str | None = None
+    from_hub: bool = False
 
 
 QUICK = Suite("quick", seeds=1, max_rows=1_000, tasks=("cola",), epochs=1)

@@ -79,7 +79,7 @@ def seconds_used() -> float:
 
 
 def fit(
-    model: Path,
+    model: str | Path,
     texts: Any,
     labels: NDArray[Any],
     recipe: Recipe,
@@ -116,7 +116,7 @@ def fit(
     return Fitted(network, tokenizer, history, clock.seconds / epochs, shrinkage / epochs)
 
 
-def _load(model: Path, labels: NDArray[Any], seed: int) -> tuple[Any, Any]:
+def _load(model: str | Path, labels: NDArray[Any], seed: int) -> tuple[Any, Any]:
     """Load an encoder with a new head, which depends on the seed alone."""
     n_labels = 1 if labels.dtype.kind == "f" else int(labels.max()) + 1
     with quiet(), torch.random.fork_rng():

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from benchmarks._report import markdown_table
-from benchmarks.reproduction._cells import NOT_RUN, SUITES, Cell, Claim, Judged, Record, Suite
+from benchmarks.reproduction._cells import NOT_RUN, Cell, Claim, Judged, Record, Suite
 from benchmarks.reproduction._store import read_records
 from benchmarks.reproduction._verdicts import verdict
 
@@ -18,10 +18,10 @@ TITLES = {
 INTRODUCTION = """\
 What the papers claim, and what the same methods do here.
 
-The encoder is all-MiniLM-L6-v2 (6 layers, 384 dimensions; the one of the `demo` extra), fine-tuned
-anew for every seed. The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768
-dimensions or more on whole training sets. So their scores cannot be met here; what can be tested is
-whether an effect is there, in which direction and how large.
+The encoder is {encoder}, fine-tuned anew for every seed.
+The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768 dimensions or more on whole
+training sets. So their scores cannot be met here; what can be tested is whether an effect is there,
+in which direction and how large.
 
 **holds** and **fails** need three seeds and more than the quick suite; with less, or where a figure
 cannot tell, it is *smoke only*. *Not testable here* names what is missing; *not run* has no
@@ -29,6 +29,7 @@ finished cell yet. Figures are mean ± standard deviation over seeds, on whole d
 where nothing else is said. A claim is judged by the largest suite that decides it: a change of
 geometry must go the claimed way in every seed; a gain in a metric must pass a one-sided paired
 t-test at 0.05 over the seeds."""
+MINILM = "all-MiniLM-L6-v2 (6 layers, 384 dimensions; the one of the `demo` extra)"
 HEADER = ("claim", "where", "the paper's", "ours", "seeds", "suite", "verdict", "reason")
 
 
@@ -87,14 +88,15 @@ def suite_cells(papers: Papers, suite: Suite) -> list[Cell]:
     )
 
 
-def report(papers: Papers, folder: Path) -> str:
-    """Return the whole report from whatever cells are finished."""
-    suites = [read_suite(papers, suite, folder) for suite in SUITES.values()]
-    parts = ["# Reproduction", INTRODUCTION, _suite_table(suites)]
+def report(papers: Papers, suites: Sequence[Suite], folder: Path) -> str:
+    """Return the whole report from whatever cells of the suites are finished."""
+    results = [read_suite(papers, suite, folder) for suite in suites]
+    introduction = INTRODUCTION.format(encoder=suites[0].model or MINILM)
+    parts = ["# Reproduction", introduction, _suite_table(results)]
     for number, modules in papers.items():
-        parts += [f"## {TITLES[number]}", _verdict_table(modules, suites)]
-        parts += _paper_tables(modules, suites)
-    return "\n\n".join([*parts, *_failures(suites), *_settings(suites)]) + "\n"
+        parts += [f"## {TITLES[number]}", _verdict_table(modules, results)]
+        parts += _paper_tables(modules, results)
+    return "\n\n".join([*parts, *_failures(results), *_settings(results)]) + "\n"
 
 
 def _suite_table(suites: Sequence[SuiteResult]) -> str:
@@ -108,11 +110,16 @@ def _suite_table(suites: Sequence[SuiteResult]) -> str:
             f"{len(finished)} of {n_cells}",
             str(len(failed)),
             f"{sum(record['seconds'] for record in finished) / 3600:.2f}",
-            f"`python -m benchmarks.reproduce --suite {suite.name}`",
+            f"`python -m benchmarks.reproduce --suite {suite.name}{_elsewhere(suite)}`",
         )
         for suite, n_cells, finished, failed in suites
     ]
     return markdown_table(header, rows)
+
+
+def _elsewhere(suite: Suite) -> str:
+    model = f" --model {suite.model}" if suite.model else ""
+    return model + (" --data hub" if suite.from_hub else "")
 
 
 def _verdict_table(modules: Sequence[Paper], suites: Sequence[SuiteResult]) -> str:

@@ -29,7 +29,7 @@ from benchmarks.reproduction._measuring import (
 )
 from isoadapt import LinearHead
 from isoadapt._files import atomic_path, writable_folder
-from isoadapt.datasets import load_table, minilm_folder
+from isoadapt.datasets import load_hub, load_table, minilm_folder
 from isoadapt.encoders._network import find_head
 from isoadapt.finetune._penalty import METHODS
 from isoadapt.finetune._recipes import RECIPES, Recipe
@@ -70,6 +70,8 @@ class Job:
     rows: int | None
     recipe: Recipe
     condition: Condition = BASE
+    model: str | None = None
+    from_hub: bool = False
 
     def settings(self) -> dict[str, JSON]:
         """All that changes the result, but for task and seed."""
@@ -77,7 +79,11 @@ class Job:
         del condition["name"]
         if self.condition.penalty is None:
             condition = {"penalty": None}
+        elsewhere = {"model": self.model} if self.model else {}
+        if self.from_hub:
+            elsewhere["data"] = "hub"
         return {
+            **elsewhere,
             "rows": self.rows,
             "max_length": MAX_LENGTH,
             "recipe": asdict(self.recipe),
@@ -99,13 +105,17 @@ class Task(NamedTuple):
     dev_labels: NDArray[Any]
 
 
-def load_task(name: str, rows: int | None) -> Task:
+def load_task(name: str, rows: int | None, from_hub: bool = False) -> Task:
     """Read a task; of its training rows at most so many, drawn once, each class in proportion."""
-    folder = shared_folder() / "data" / name
-    texts, labels = load_table(folder / "train.tsv")
-    dev_texts, dev_labels = load_table(folder / "dev.tsv")
+    if from_hub:
+        texts, labels = load_hub(f"glue/{name}")
+        dev_texts, dev_labels = load_hub(f"glue/{name}", split="validation")
+    else:
+        folder = shared_folder() / "data" / name
+        texts, labels = load_table(folder / "train.tsv")
+        dev_texts, dev_labels = load_table(folder / "dev.tsv")
     if labels is None or dev_labels is None:
-        raise ValueError(f"{folder} has no labels: a task needs them in train.tsv and dev.tsv")
+        raise ValueError(f"{name} has no labels: a task needs them in training and dev rows")
     if rows is not None and rows < len(texts):
         kept, _ = train_test_split(
             np.arange(len(texts)),
@@ -130,7 +140,8 @@ def recipe_for(paper: str, task: str, suite: Suite) -> Recipe:
 
 def job_for(paper: str, task: str, seed: int, suite: Suite, condition: Condition = BASE) -> Job:
     """Return the run that a paper's row stands for."""
-    return Job(task, seed, suite.max_rows, recipe_for(paper, task, suite), condition)
+    recipe = recipe_for(paper, task, suite)
+    return Job(task, seed, suite.max_rows, recipe, condition, suite.model, suite.from_hub)
 
 
 def training_cells(
@@ -156,12 +167,12 @@ def training_cells(
     ]
 
 
-def finetuned(job: Job, model: Path | None = None, folder: Path | None = None) -> dict[str, Any]:
+def finetuned(job: Job, folder: Path | None = None) -> dict[str, Any]:
     """Return the figures of a run on the whole dev set; it is run if it is not kept yet."""
     folder = CACHE if folder is None else folder
     kept = job.file(folder, ".json")
     if not kept.exists():
-        figures = _run(job, minilm_folder() if model is None else model, writable_folder(folder))
+        figures = _run(job, writable_folder(folder))
         with atomic_path(kept) as temporary:
             temporary.write_text(json.dumps(figures, allow_nan=False) + "\n", "utf-8")
     return json.loads(kept.read_text("utf-8"))
@@ -177,12 +188,11 @@ def base_embeddings(
     seed: int,
     suite: Suite,
     paper: str = "003",
-    model: Path | None = None,
     folder: Path | None = None,
 ) -> Embeddings:
     """Return what enters the head after a run without a penalty: training rows and the dev set."""
     job = job_for(paper, task, seed, suite)
-    finetuned(job, model, folder)
+    finetuned(job, folder)
     with np.load(job.file(CACHE if folder is None else folder, ".npz")) as stored:
         labels = stored["y_train"]
         classes = None if labels.dtype.kind == "f" else range(int(labels.max()) + 1)
@@ -203,12 +213,12 @@ def make_penalty(condition: Condition) -> Any:
     return METHODS[condition.penalty].loss(**condition.options)
 
 
-def _run(job: Job, model: Path, folder: Path) -> dict[str, Any]:
+def _run(job: Job, folder: Path) -> dict[str, Any]:
     from benchmarks.reproduction._fitting import Place, fit
 
-    task, condition = load_task(job.task, job.rows), job.condition
+    task, condition = load_task(job.task, job.rows, job.from_hub), job.condition
     fitted = fit(
-        model,
+        job.model or minilm_folder(),
         task.train_texts,
         task.train_labels,
         job.recipe,

@@ -365,10 +365,26 @@ def test_the_median_model_of_003_is_the_one_with_median_ev1():
 
 
 def test_the_report_stands_without_any_record(tmp_path):
-    reproduce.write_report(reproduce.PAPERS, tmp_path / "none", tmp_path / "REPRODUCTION.md")
+    suites = list(reproduce.SUITES.values())
+    target = tmp_path / "REPRODUCTION.md"
+    reproduce.write_report(reproduce.PAPERS, suites, tmp_path / "none", target)
     head, papers = report(tmp_path).split("## 000")
     assert "all-MiniLM-L6-v2" in head
     assert all(f"## {paper}" in papers for paper in reproduce.PAPERS if paper != "000")
     assert not any(word in papers for word in ("**holds**", "**fails**", "smoke only"))
     assert "not run" in papers
     assert read_records(tmp_path / "quick.jsonl") == []
+
+
+@pytest.mark.parametrize("options", [["--model", "bert-base-cased"], ["--data", "hub"]])
+def test_another_encoder_or_source_does_not_touch_the_report(options, capsys):
+    with pytest.raises(SystemExit):
+        reproduce.main(options)
+    assert "need --out" in capsys.readouterr().err
+
+
+def test_the_report_names_another_encoder(run, tmp_path):
+    options = ["--model", "bert-base-cased", "--data", "hub"]
+    assert reproduce.main([*options, "--budget", "0", "--out", str(tmp_path)]) == 0
+    assert "The encoder is bert-base-cased, fine-tuned" in report(tmp_path)
+    assert "--suite cpu --model bert-base-cased --data hub`" in report(tmp_path)

@@ -16,6 +16,7 @@ from benchmarks.reproduction._training import (
     job_for,
     load_task,
 )
+from isoadapt.datasets import load_table
 from isoadapt.finetune._recipes import RECIPES
 from tests.tiny_models import WORDS, save_model
 
@@ -350,3 +351,19 @@ def shown_names(paper):
         paper002: [paper002.UP.name, paper002.cosreg(1.0).name],
         paper004: [paper004.COSREG.name, paper004.FLOW],
     }[paper]
+
+
+def test_another_encoder_and_the_hub_are_other_runs(monkeypatch, model, tmp_path):
+    asked = []
+
+    def load_hub(path, split="train"):
+        asked.append((path, split))
+        return load_table(tmp_path / "data" / "cola" / "train.tsv")
+
+    monkeypatch.setattr(_training, "load_hub", load_hub)
+    monkeypatch.setattr(_training, "minilm_folder", lambda: pytest.fail("another was asked for"))
+    elsewhere = job_for("002", "cola", 0, TINY._replace(model=str(model), from_hub=True))
+    assert math.isfinite(finetuned(elsewhere)["cross_entropy"])
+    assert asked == [("glue/cola", "train"), ("glue/cola", "validation")]
+    assert elsewhere.settings() | job().settings() == elsewhere.settings()
+    assert elsewhere.settings() != job().settings()
