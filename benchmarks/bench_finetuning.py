@@ -69,7 +69,7 @@ def penalty_share(
             trainer._renew_priors()
             trainer.training_step(job.model, job.batch)
             if case.share is None:
-                check_agreement(trainer._last_points, trainer.objective.priors[0], ZETA)
+                check_agreement(trainer._last_points, trainer.isotropy_objective.priors[0], ZETA)
             share = case.share if device.type == "cpu" else case.share_cuda
             result = compare(
                 f"fine-tuning step with {case.name}, against without",

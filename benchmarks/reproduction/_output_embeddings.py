@@ -74,4 +74,4 @@ def _train(name: str, lam: float) -> tuple[float, float]:
 
 @torch.no_grad()
 def _penalty(trainer: Any) -> float:
-    return float(trainer.objective.penalties[0](trainer.model.get_output_embeddings().weight))
+    return float(trainer.isotropy_objective.penalties[0](trainer.model.get_output_embeddings().weight))

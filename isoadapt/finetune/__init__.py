@@ -19,3 +19,7 @@ def __getattr__(name: str) -> Any:
     from isoadapt.finetune._trainer import IsotropyTrainer
 
     return IsotropyTrainer
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from isoadapt.finetune._where import OUTPUT_EMBEDDINGS, Where, check_where
 from isoadapt.losses import JointLoss
 
-_PRIOR, _EPOCH = "shrinkage.", "shrinkage_epoch"
+_PRIOR, _WEIGHT = "shrinkage.", "joint.weight"
 
 
 class Objective(nn.Module):
@@ -43,8 +43,6 @@ class Objective(nn.Module):
         One for each penalty; without a penalty the one whose figures are logged.
     priors : list of Tensor or None
         Σ_S of each penalty.
-    prior_epoch : int
-        The epoch they belong to; -1 before the first.
     """
 
     def __init__(
@@ -52,6 +50,11 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         losses = _as_list(penalty)
+        if not losses and (lam != 1.0 or balance is not None):
+            raise ValueError(
+                f"lam={lam!r} and balance={balance!r} have no penalty to weigh: give penalty=, or "
+                "leave them out"
+            )
         self.penalties = nn.ModuleList(copy.deepcopy(losses))
         self.places: list[Where] = _places(where, len(losses), model)
         weights = _weights(lam, len(losses))
@@ -59,7 +62,6 @@ class Objective(nn.Module):
         self.shares = [w / total if total else 1 / len(weights) for w in weights]
         self.joint = JointLoss(total, balance, smoothing)
         self.priors: list[Tensor | None] = [None] * len(losses)
-        self.prior_epoch = -1
 
     def needs_prior(self) -> list[int]:
         """Tell which penalties look at Σ_S: those that take `cov` and give it some weight.
@@ -123,7 +125,7 @@ class Objective(nn.Module):
         return self.joint(task_loss, mixed.sum())
 
     def state(self) -> dict[str, Tensor]:
-        """Give everything that training changes.
+        """Give everything that training changes, and nothing that the user sets.
 
         Returns
         -------
@@ -131,17 +133,19 @@ class Objective(nn.Module):
             For a file.
         """
         priors = {f"{_PRIOR}{i}": p for i, p in enumerate(self.priors) if p is not None}
-        epoch = torch.tensor(self.prior_epoch)
-        kept = {**self.state_dict(), **priors, _EPOCH: epoch}
+        kept = {**self.state_dict(), **priors}
+        del kept[_WEIGHT]
         return {name: value.detach().cpu().clone() for name, value in kept.items()}
 
-    def restore(self, state: dict[str, Tensor]) -> None:
+    def restore(self, state: dict[str, Tensor], with_priors: bool) -> None:
         """Take over what :meth:`state` gave.
 
         Parameters
         ----------
         state : dict of str to Tensor
             The state.
+        with_priors : bool
+            Whether Σ_S is that of the places of now.
 
         Raises
         ------
@@ -149,11 +153,12 @@ class Objective(nn.Module):
             If it belongs to other penalties.
         """
         state = dict(state)
-        self.prior_epoch = int(state.pop(_EPOCH))
-        for i in range(len(self.priors)):
-            prior = state.pop(f"{_PRIOR}{i}", None)
-            self.priors[i] = None if prior is None else prior.to(self.joint.weight.device)
-        self.load_state_dict(state)
+        priors = {name: state.pop(name) for name in list(state) if name.startswith(_PRIOR)}
+        self.load_state_dict({**state, _WEIGHT: self.joint.weight})
+        if with_priors:
+            for name, prior in priors.items():
+                device = self.joint.weight.device
+                self.priors[int(name.removeprefix(_PRIOR))] = prior.to(device)
 
 
 def _takes(penalty: nn.Module, name: str) -> bool:
@@ -167,8 +172,9 @@ def _as_list(penalty: Any) -> list[nn.Module]:
     for loss in losses:
         if not isinstance(loss, nn.Module):
             raise TypeError(
-                f"penalty holds {loss!r} ({type(loss).__name__}); losses of isoadapt.losses such "
-                "as IsoScoreLoss(zeta=0.2) are needed, one or a list of them, or None"
+                f"penalty holds {loss!r} ({type(loss).__name__}); losses of isoadapt.losses are "
+                "needed, one or a list of them, or None. I-STAR's is IsoScoreLoss(zeta=0.2, "
+                "reduction='linear')"
             )
     return losses
 

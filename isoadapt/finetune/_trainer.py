@@ -3,22 +3,24 @@
 import os
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
+from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
-from torch.utils.data import DataLoader, Subset
+from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
 from isoadapt._files import atomic_path
+from isoadapt.encoders._network import is_classifier
 from isoadapt.finetune._objective import Objective
 from isoadapt.finetune._ranks import gathered, is_distributed
+from isoadapt.finetune._shrinkage import sample_moments
 from isoadapt.finetune._where import Points, Watch
-from isoadapt.geometry import Moments
 from isoadapt.geometry._isoscore import isoscore_star
 from isoadapt.geometry._spectrum import anisotropy, cumulative_explained_variance, spectrum
 from isoadapt.losses import IsoScoreLoss
@@ -48,7 +50,8 @@ class IsotropyTrainer(Trainer):
         As for the Trainer.
     penalty : Module, list of Module or None, default=None
         Losses of :mod:`isoadapt.losses`, or modules of your own that take points (n, d) and, if
-        they wish, ``cov`` or ``labels``. They are copied. None trains plainly, and logs.
+        they wish, ``cov`` or ``labels``. They are copied. None trains plainly, and logs. Names
+        as :func:`~isoadapt.finetune.finetune_text_classifier` takes them are not known here.
     lam : float or list of float, default=1.0
         Weights. For I-STAR's ``IsoScoreLoss(zeta, reduction="linear")`` below zero lowers
         isotropy, above zero raises it.
@@ -60,9 +63,11 @@ class IsotropyTrainer(Trainer):
     where : str, list of int, or a list of these, default="head_input"
         Which points are penalised; padding never is. "head_input": what enters the last linear
         layer, one vector a text for classifiers, a token for others. "last": the last layer's
-        tokens. "all": the tokens of all layers, as one cloud. A list of layers: theirs, 1 being
-        the first. "output_embeddings": the rows of that weight matrix. With several penalties
-        also one place for each.
+        tokens. "all": the tokens of all layers, as one cloud. A list of layers: theirs, as one
+        cloud, 1 being the first, 0 what enters it and -1 the last. "output_embeddings": the rows
+        of that weight matrix. With several penalties also one place for each, such as
+        ``["head_input", [1, 2]]``; ``[1, 2]`` alone is two layers, for all of them. I-STAR's own
+        place is "all", that of CosReg "last".
     shrinkage_tokens : int, default=250_000
         Vectors, at most, behind the shrinkage matrix Σ_S of an IsoScoreLoss with zeta above 0. It
         is computed at the start of each epoch from random training rows, without dropout;
@@ -73,8 +78,9 @@ class IsotropyTrainer(Trainer):
 
     Attributes
     ----------
-    objective : Module
-        The copies of the penalties in ``objective.penalties``, and the joint loss.
+    isotropy_objective : Module
+        The copies of the penalties in ``isotropy_objective.penalties``, and the joint loss; made
+        anew by each ``train``.
 
     Raises
     ------
@@ -86,8 +92,16 @@ class IsotropyTrainer(Trainer):
     Notes
     -----
     A checkpoint holds what the penalties have learnt besides (moving means, Σ_S, the scale of
-    spectrum control), so that a resumed run is the uninterrupted one. Persistent entropy is taken
-    class by class where each text has one integer label, of all points together elsewhere.
+    spectrum control), so that a resumed run is the uninterrupted one; `lam` is as given now. (Of
+    streams, and of batches grouped by length after the first epoch, the Trainer resumes with
+    another order of the rows.)
+    Persistent entropy is taken class by class where each text has one integer label, of all points
+    together elsewhere; a batch needs five texts of a class for it to count.
+
+    Each part of a step's gradient accumulation has its own penalty, and these are averaged: eight
+    texts twice are not sixteen. For another task loss pass ``compute_loss_func``; a subclass that
+    overrides ``compute_loss`` must call ``super()``'s, or nothing is penalised. To search over
+    `lam`, make one trainer for each.
 
     With gradient accumulation or several processes the task's loss is the mean of the parts' means
     (of a causal language model, the mean over all tokens). The plain Trainer of transformers 5
@@ -114,6 +128,13 @@ class IsotropyTrainer(Trainer):
     >>> trainer.train()  # doctest: +SKIP
     """
 
+    isotropy_objective: Objective
+    model_accepts_loss_kwargs: bool
+    _make_objective: Any
+    _sums: Tensor | None
+    _n_summed: int
+    _has_priors: bool
+
     def __init__(
         self,
         *args: Any,
@@ -125,7 +146,7 @@ class IsotropyTrainer(Trainer):
         shrinkage_tokens: int = 250_000,
         **kwargs: Any,
     ) -> None:
-        if shrinkage_tokens < 2:
+        if not isinstance(shrinkage_tokens, Integral) or shrinkage_tokens < 2:
             raise ValueError(f"shrinkage_tokens={shrinkage_tokens!r} must be 2 or more")
         super().__init__(*args, **kwargs)
         if self.args.n_gpu > 1:
@@ -137,13 +158,30 @@ class IsotropyTrainer(Trainer):
         # Other models take the keyword that says how many labels the whole step has, and ignore it.
         if getattr(self.accelerator.unwrap_model(self.model), "loss_type", None) != "ForCausalLM":
             self.model_accepts_loss_kwargs = False
-        self.shrinkage_tokens = shrinkage_tokens
-        objective = Objective(penalty, lam, balance, smoothing, where, self.model)
-        self.objective = objective.to(self.args.device)
-        self._sums: Tensor | None = None
-        self._n_summed = 0
-        self._last_points = torch.zeros(0, 0)
+        self.shrinkage_tokens = int(shrinkage_tokens)
+        self._make_objective = partial(Objective, penalty, lam, balance, smoothing, where)
+        self._start_anew()
         self.add_callback(_EpochStart(self))
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Train, from the start or from a checkpoint.
+
+        Parameters
+        ----------
+        resume_from_checkpoint : str or bool, default=None
+            As for the Trainer.
+        *args : object
+            As for the Trainer.
+        **kwargs : object
+            As for the Trainer.
+
+        Returns
+        -------
+        TrainOutput
+            As from the Trainer.
+        """
+        self._start_anew()
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -168,15 +206,18 @@ class IsotropyTrainer(Trainer):
         """
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        self._last_points = torch.zeros(0, 0)  # lest two clouds are kept at a time
         with self._watch() as watch:
             called = {**inputs, **watch.options}
             task, outputs = super().compute_loss(model, called, True, num_items_in_batch)
         clouds, labels = [], []
-        for place in self.objective.places:
+        for place in self.isotropy_objective.places:
             points = watch.points(place, outputs, inputs)
             clouds.append(points.values if points.rows is None else gathered(points.values))
             labels.append(self._classes(points, inputs.get("labels")))
-        self._last_points = clouds[0].detach()
+        first = clouds[0].detach()
+        is_weight = isinstance(clouds[0], nn.Parameter)  # which the step is going to change
+        self._last_points = first.clone() if is_weight else first
         loss = self._join(task, clouds, labels, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
@@ -191,18 +232,19 @@ class IsotropyTrainer(Trainer):
         Returns
         -------
         dict of str to float
-            Names and figures; empty for fewer than two points, or where one is not finite.
+            Names and figures; without those that are not defined, as of equal points or of fewer
+            than two, or where one is not finite.
         """
         if min(points.shape) < 2 or not bool(points.isfinite().all()):
             return {}
         points = points.float()
-        raw, centred = spectrum(points, center=False), spectrum(points)
-        return {
-            "isoscore_star": float(self._isoscore_star(points).clamp(0, 1)),
-            "anisotropy1": float(anisotropy(raw, 1)),
-            "anisotropy1_centered": float(anisotropy(centred, 1)),
-            "ev1": float(cumulative_explained_variance(centred, 1)),
-        }
+        found = {"isoscore_star": self._isoscore_star(points).clamp(0, 1)}
+        scaled = points / points.abs().max()  # squares of large numbers overflow
+        found["anisotropy1"] = anisotropy(spectrum(scaled, center=False), 1)
+        centred = spectrum(scaled)
+        found["anisotropy1_centered"] = anisotropy(centred, 1)
+        found["ev1"] = cumulative_explained_variance(centred, 1)
+        return {name: float(value) for name, value in found.items() if value.isfinite()}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, with the figures of the embeddings if it is a training step's log.
@@ -221,15 +263,39 @@ class IsotropyTrainer(Trainer):
             if len(means) > 2:
                 names = [f"penalty_{i}" for i in range(1, len(means))]
             logs |= dict(zip(["task_loss", *names], means, strict=False))
+            self._warn_of_nothing(means[1:])
             logs |= self.figures(self._last_points)
+            self._last_points = torch.zeros(0, 0)
         super().log(logs, start_time)
 
+    def _start_anew(self) -> None:
+        """Forget what earlier training has left in the penalties."""
+        objective = self._make_objective(self.accelerator.unwrap_model(self.model))
+        self.isotropy_objective = objective.to(self.args.device)
+        self._sums = None
+        self._n_summed = 0
+        self._last_points = torch.zeros(0, 0)
+        self._has_priors = False  # those of the epoch within which the run was resumed
+
     def _watch(self) -> Watch:
-        return Watch(self.accelerator.unwrap_model(self.model), self.objective.places)
+        return Watch(self.accelerator.unwrap_model(self.model), self.isotropy_objective.places)
+
+    def _warn_of_nothing(self, penalties: Sequence[float]) -> None:
+        for value, loss in zip(penalties, self.isotropy_objective.penalties, strict=True):
+            if value == 0 and int(getattr(loss, "n_degenerate", 0)):
+                warnings.warn(
+                    f"{loss} was 0 in every batch since the last log: too few points (a class "
+                    "needs 5 for persistent entropy), or all equal; use larger batches, or another "
+                    "where=",
+                    stacklevel=2,
+                )
 
     def _classes(self, points: Points, labels: Tensor | None) -> Tensor | None:
         """Class of each point, where each text has one."""
-        if points.rows is None or labels is None or labels.ndim != 1 or labels.is_floating_point():
+        model = self.accelerator.unwrap_model(self.model)
+        if points.rows is None or labels is None or not is_classifier(model):
+            return None
+        if labels.ndim != 1 or labels.is_floating_point():
             return None
         return gathered(labels[points.rows])
 
@@ -246,12 +312,14 @@ class IsotropyTrainer(Trainer):
         if is_distributed():  # all processes are to balance alike
             shown = self.accelerator.reduce(task.detach().clone(), reduction="mean")
             task = task + (shown - task.detach())
-        if not self.objective.penalties:
+        if not self.isotropy_objective.penalties:
             self._count([task])
             return task / parts
-        penalties = self.objective.values(clouds[: len(self.objective.penalties)], labels)
+        penalties = self.isotropy_objective.values(
+            clouds[: len(self.isotropy_objective.penalties)], labels
+        )
         self._count([task, *penalties])
-        return self.objective(task, penalties) / parts
+        return self.isotropy_objective(task, penalties) / parts
 
     def _is_scaled(self, n_items: Any) -> bool:
         """Whether the task's loss is already divided by what the whole batch holds."""
@@ -267,68 +335,33 @@ class IsotropyTrainer(Trainer):
         self._n_summed += 1
 
     def _isoscore_star(self, points: Tensor) -> Tensor:
-        first = next(iter(self.objective.penalties), None)
+        objective = self.isotropy_objective
+        first = next(iter(objective.penalties), None)
         if not isinstance(first, IsoScoreLoss) or len(points) < 4:
             return isoscore_star(points)
-        return isoscore_star(points, self.objective.priors[0], first.zeta, first.bias_corrected)
+        return isoscore_star(points, objective.priors[0], first.zeta, first.bias_corrected)
 
     def _renew_priors(self) -> None:
         """Compute Σ_S for the epoch that begins, unless the run was resumed within it."""
-        epoch = int(self.state.epoch or 0)
-        needed = self.objective.needs_prior()
-        if not needed or self.objective.prior_epoch == epoch:
+        epoch = self.state.epoch or 0
+        has_it = self._has_priors and not float(epoch).is_integer()
+        self._has_priors = False
+        objective, seed = self.isotropy_objective, self.args.seed + int(epoch)
+        needed = objective.needs_prior()
+        if not needed or has_it:
             return
         started = time.perf_counter()
-        found = self._moments([self.objective.places[i] for i in needed], self.args.seed + epoch)
+        found = sample_moments(self, [objective.places[i] for i in needed], seed)
         for i, moments in zip(needed, found, strict=True):
             if moments.count < 2:
                 raise ValueError(
                     f"the training rows give {moments.count:.0f} point(s) at where="
-                    f"{self.objective.places[i]!r}; Σ_S needs 2: use more rows, or a penalty with "
-                    "zeta=0"
+                    f"{objective.places[i]!r}; Σ_S needs 2: use more rows, or a penalty with zeta=0"
                 )
-            self.objective.priors[i] = moments.covariance().float().to(self.args.device)
-        self.objective.prior_epoch = epoch
+            objective.priors[i] = moments.covariance().float().to(self.args.device)
         seconds = time.perf_counter() - started
         points = max(moments.count for moments in found)
         self.log({"shrinkage_seconds": seconds, "shrinkage_points": points})
-
-    @torch.no_grad()
-    def _moments(self, places: Sequence[Any], seed: int) -> list[Moments]:
-        """Moments of the points of random training rows, in evaluation mode, over all ranks."""
-        model = self.accelerator.unwrap_model(self.model)
-        limit = -(-self.shrinkage_tokens // self.args.world_size)
-        found = [Moments() for _ in places]
-        device = self.args.device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
-            model.eval()
-            for batch in self._random_batches(seed):
-                inputs = self._prepare_inputs(batch)
-                with self.compute_loss_context_manager(), Watch(model, places) as watch:
-                    outputs = model(**inputs, **watch.options)
-                for moments, place in zip(found, places, strict=True):
-                    rows = watch.points(place, outputs, inputs).values
-                    moments.update(rows[: limit - int(moments.count)])
-                if all(moments.count >= limit for moments in found):
-                    break
-            model.train()
-        return _merged(found)
-
-    def _random_batches(self, seed: int) -> Iterator[Any]:
-        """This process' share of the training rows in random order, or a stream's in its own."""
-        dataset, rank, ranks = self.train_dataset, self.args.process_index, self.args.world_size
-        generator = torch.Generator().manual_seed(seed)
-        if sized := hasattr(dataset, "__len__"):
-            order = torch.randperm(len(dataset), generator=generator).tolist()
-            dataset = Subset(dataset, order[rank::ranks])
-        loader = DataLoader(
-            dataset,
-            batch_size=self.args.eval_batch_size,
-            collate_fn=self._get_collator_with_removed_columns(self.data_collator, "shrinkage"),
-            generator=generator,
-        )
-        return iter(loader) if sized else islice(loader, rank, None, ranks)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self.args.should_save:
@@ -336,7 +369,7 @@ class IsotropyTrainer(Trainer):
             folder = Path(self._get_output_dir(trial=trial)) / name
             folder.mkdir(parents=True, exist_ok=True)
             with atomic_path(folder / STATE_FILE) as path:
-                save_file(self.objective.state(), path)
+                save_file(self.isotropy_objective.state(), path, self._places())
         super()._save_checkpoint(model, trial)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -349,12 +382,18 @@ class IsotropyTrainer(Trainer):
                 stacklevel=2,
             )
             return
+        with safe_open(path, "pt") as file:
+            same_places = file.metadata() == self._places()
         try:
-            self.objective.restore(load_file(path))
+            self.isotropy_objective.restore(load_file(path), with_priors=same_places)
+            self._has_priors = same_places
         except RuntimeError as error:
             raise ValueError(
-                f"{path} belongs to other penalties; resume with penalty= and balance= as they were"
+                f"{path} belongs to other penalties; resume with those it was trained with"
             ) from error
+
+    def _places(self) -> dict[str, str]:
+        return {"where": repr(self.isotropy_objective.places)}
 
 
 class _EpochStart(TrainerCallback):
@@ -363,16 +402,3 @@ class _EpochStart(TrainerCallback):
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer._renew_priors()
-
-
-def _merged(found: list[Moments]) -> list[Moments]:
-    """Moments of all processes together."""
-    if not is_distributed():
-        return found
-    from accelerate.utils import gather_object
-
-    total = [Moments() for _ in found]
-    for part in gather_object([found]):
-        for moments, more in zip(total, part, strict=True):
-            moments.merge(more)
-    return total

@@ -29,7 +29,8 @@ def check_where(where: Any, model: Any) -> Where:
     Parameters
     ----------
     where : {"head_input", "last", "all", "output_embeddings"} or sequence of int
-        The place; integers count hidden states, 0 being what enters the first layer.
+        The place; integers count hidden states, 0 being what enters the first layer and -1 the
+        last.
     model : PreTrainedModel
         The model.
 
@@ -40,9 +41,15 @@ def check_where(where: Any, model: Any) -> Where:
 
     Raises
     ------
+    TypeError
+        If the model is not one of transformers.
     ValueError
         If there is no such place in the model.
     """
+    if not hasattr(model, "get_output_embeddings"):
+        raise TypeError(
+            f"model is a {type(model).__name__}; a PreTrainedModel of transformers is needed"
+        )
     if where == OUTPUT_EMBEDDINGS:
         if getattr(model.get_output_embeddings(), "weight", None) is None:
             raise ValueError(
@@ -121,7 +128,8 @@ class Watch:
         self.model = model
         self._reads_head = HEAD_INPUT in places
         with_states = any(place not in (HEAD_INPUT, OUTPUT_EMBEDDINGS) for place in places)
-        self.options = {"output_hidden_states": True} if with_states else {}
+        states = {"output_hidden_states": True, "return_dict": True}
+        self.options = states if with_states else {}
         self._entered: Tensor | None = None
 
     def __enter__(self) -> Self:
@@ -162,7 +170,7 @@ class Watch:
             layers = [states[-1]]
         else:
             layers = list(states[1:]) if place == ALL else [states[int(i)] for i in place]
-        return _tokens(layers, inputs.get("attention_mask"))
+        return _tokens(layers, self._mask(inputs))
 
     def _head_points(self, inputs: Mapping[str, Any]) -> Points:
         entered = self._entered
@@ -173,11 +181,33 @@ class Watch:
             )
         if entered.ndim == 2:
             return Points(entered, torch.arange(len(entered), device=entered.device))
-        mask = _mask(inputs, of_decoder=self.model.config.is_encoder_decoder)
-        if is_classifier(self.model):  # a decoder, which classifies every token
-            states = _LAST_TOKEN(entered, _ones(entered) if mask is None else mask)
+        if is_classifier(self.model):  # a decoder, which classifies every token and takes one
+            states = _LAST_TOKEN(entered, self._not_padding(inputs, entered))
             return Points(states, torch.arange(len(states), device=states.device))
-        return _tokens([entered], mask)
+        return _tokens([entered], self._mask(inputs))
+
+    def _mask(self, inputs: Mapping[str, Any]) -> Tensor | None:
+        """Which tokens are no padding; of a decoder with labels, those whose label counts."""
+        if self.model.config.is_encoder_decoder:
+            labels = inputs.get("labels")
+            if "decoder_attention_mask" in inputs:
+                return inputs["decoder_attention_mask"]
+            if labels is not None and labels.ndim == 2:
+                return labels != -100
+        if "attention_mask" in inputs:
+            return inputs["attention_mask"]
+        return self._by_ids(inputs)
+
+    def _by_ids(self, inputs: Mapping[str, Any]) -> Tensor | None:
+        padding = self.model.config.get_text_config().pad_token_id
+        if padding is None or "input_ids" not in inputs:
+            return None
+        return inputs["input_ids"] != padding
+
+    def _not_padding(self, inputs: Mapping[str, Any], states: Tensor) -> Tensor:
+        """Tokens as decoders of transformers tell them when they look for the last one."""
+        found = self._by_ids(inputs)
+        return _ones(states) if found is None else found.long()
 
 
 def _are_layers(where: Any) -> bool:
@@ -204,17 +234,9 @@ def _ones(states: Tensor) -> Tensor:
     return torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
 
 
-def _mask(inputs: Mapping[str, Any], of_decoder: bool) -> Tensor | None:
-    """Which tokens are no padding; of a decoder's, without a mask, those whose label counts."""
-    if not of_decoder:
-        return inputs.get("attention_mask")
-    labels = inputs.get("labels")
-    return inputs.get("decoder_attention_mask", None if labels is None else labels != -100)
-
-
 def _tokens(layers: Sequence[Tensor], mask: Tensor | None) -> Points:
     """Tokens that are no padding, of all layers."""
-    mask = _ones(layers[0]) if mask is None else mask
+    mask = _ones(layers[0]) if mask is None else mask.reshape(-1, mask.shape[-1])
     kept = mask.flatten().nonzero().squeeze(1)
     rows = (kept // mask.shape[1]).repeat(len(layers))
     return Points(torch.cat([layer.flatten(0, 1)[kept] for layer in layers]), rows)

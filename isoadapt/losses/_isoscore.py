@@ -58,6 +58,18 @@ class IsoScoreLoss(nn.Module):
         self.zeta, self.reduction, self.bias_corrected = zeta, reduction, bias_corrected
         self.register_buffer("n_degenerate", torch.zeros((), dtype=torch.long))
 
+    def extra_repr(self) -> str:
+        """Name the parameters.
+
+        Returns
+        -------
+        str
+        """
+        return (
+            f"zeta={self.zeta!r}, reduction={self.reduction!r}, "
+            f"bias_corrected={self.bias_corrected!r}"
+        )
+
     def forward(self, Z: Tensor, cov: Tensor | None = None, root: Tensor | None = None) -> Tensor:
         """Compute the penalty.
 

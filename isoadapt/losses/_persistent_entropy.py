@@ -66,6 +66,15 @@ class PersistentEntropyLoss(nn.Module):
         self.bars = bars
         self.register_buffer("n_degenerate", torch.zeros((), dtype=torch.long))
 
+    def extra_repr(self) -> str:
+        """Name the parameter.
+
+        Returns
+        -------
+        str
+        """
+        return f"bars={self.bars!r}"
+
     def forward(self, Z: Tensor, labels: Tensor | NDArray[Any] | None = None) -> Tensor:
         """Compute the penalty.
 

@@ -72,6 +72,16 @@ class SpectrumControlLoss(nn.Module):
         self.register_buffer("c1", torch.tensor(start, dtype=torch.float64))
         self._waits = c1 is None  # for the first call, on the host
 
+    def extra_repr(self) -> str:
+        """Name the parameters.
+
+        Returns
+        -------
+        str
+        """
+        scale = "None" if self._waits else f"{self.c1.tolist()}"
+        return f"decay={self.decay!r}, c1={scale}, gamma={self.gamma}, per_row={self.per_row}"
+
     def forward(self, Z: Tensor) -> Tensor:
         """Compute the penalty.
 
@@ -83,16 +93,19 @@ class SpectrumControlLoss(nn.Module):
         Returns
         -------
         Tensor of shape (...)
-            One penalty for each member.
+            One penalty for each member; NaN where its points are not finite.
         """
         with torch.autocast(Z.device.type, enabled=False):
             wide = Z.to(torch.promote_types(Z.dtype, torch.float32))
-            values = torch.linalg.svdvals(wide)
+            finite = wide.isfinite().all(-1).all(-1)
+            values = torch.linalg.svdvals(wide.where(finite[..., None, None], 0.0))
             if self.per_row:
                 values = values / max(Z.shape[-2], 1) ** 0.5
             if self._waits:
-                self.c1, self._waits = values[..., 0].detach().double(), False
-            return (values - self.target(values.shape[-1]).to(values)).square().sum(-1)
+                first = values[..., 0].detach().double().where(finite, torch.nan)
+                self.c1, self._waits = first, False
+            distance = (values - self.target(values.shape[-1]).to(values)).square().sum(-1)
+            return distance.where(finite, torch.nan)
 
     def target(self, n_values: int) -> Tensor:
         """Give the singular values that cost nothing.

@@ -36,7 +36,7 @@ def plain_model(architecture="bert", kind="AutoModelForSequenceClassification", 
 
 
 def make_trainer(model, rows, folder, penalty=None, arguments=None, **options):
-    """A trainer that logs every step and says nothing."""
+    """A trainer that logs every step; without a model, one that makes its own for each training."""
     settings = {
         "per_device_train_batch_size": 8,
         "num_train_epochs": 1,
@@ -48,6 +48,8 @@ def make_trainer(model, rows, folder, penalty=None, arguments=None, **options):
         "use_cpu": True,
     }
     args = TrainingArguments(str(folder), **settings | (arguments or {}))
+    if model is None:
+        options["model_init"] = lambda: plain_model()
     return IsotropyTrainer(model=model, args=args, train_dataset=rows, penalty=penalty, **options)
 
 

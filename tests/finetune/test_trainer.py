@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, DataCollatorForLanguageModeling
+from transformers import (
+    AutoConfig,
+    AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
+    DataCollatorForLanguageModeling,
+)
 
 from isoadapt import TransformerEncoder
 from isoadapt.finetune._where import Watch, check_where
@@ -127,7 +132,7 @@ def test_the_users_loss_stays_as_it_was(tmp_path):
     trainer = make_trainer(plain_model(), make_rows(8), tmp_path, penalty)
     trainer.train()
     assert penalty.c1.isnan()
-    assert trainer.objective.penalties[0].c1.isfinite()
+    assert trainer.isotropy_objective.penalties[0].c1.isfinite()
 
 
 # Which points
@@ -174,6 +179,60 @@ def test_the_head_input_is_what_an_encoder_embeds(architecture):
     assert points.rows.tolist() == list(range(len(texts)))
 
 
+@pytest.mark.parametrize("architecture", ["bert", "gpt2"])
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_without_a_mask_padding_is_told_by_its_number(architecture, place):
+    model = plain_model(architecture, pad_token_id=1)
+    rows = make_rows(8)
+    place = check_where(place, model)
+    bare = batch_of(rows)
+    masked = bare.copy()
+    del bare["attention_mask"]
+    with Watch(model, [place]) as watch:
+        outputs = model(**bare, **watch.options)
+        found = watch.points(place, outputs, bare)
+        expected = watch.points(place, outputs, masked)
+    torch.testing.assert_close(found.values, expected.values)
+    if place == "head_input":
+        head = model.classifier if architecture == "bert" else model.score
+        torch.testing.assert_close(head(found.values), outputs.logits)
+
+
+def test_multiple_choice(tmp_path):
+    rows = make_rows(8)
+    for row in rows:
+        for name in ("input_ids", "attention_mask"):
+            row[name] = [row[name], row[name][::-1]]
+        row["labels"] = 0
+    model = plain_model(kind="AutoModelForMultipleChoice")
+    for where in ("head_input", "last"):
+        trainer = make_trainer(model, rows, tmp_path, PersistentEntropyLoss("all"), where=where)
+        trainer.train()
+        assert steps(trainer)[0]["penalty"] < 0
+        n_tokens = 2 * sum(sum(row["attention_mask"][0]) for row in rows)
+        n_points = len(points_of(model, where, rows).values)
+        assert n_points == (16 if where == "head_input" else n_tokens)
+
+
+def test_an_encoder_with_a_decoder_and_no_labels(tmp_path):
+    config = AutoConfig.for_model(
+        "bart",
+        vocab_size=24,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        decoder_start_token_id=2,
+    )
+    model = AutoModelForQuestionAnswering.from_config(config)
+    rows = [{name: row[name] for name in ("input_ids", "attention_mask")} for row in make_rows(8)]
+    found = points_of(model, "head_input", rows)
+    assert len(found.values) == sum(sum(row["attention_mask"]) for row in rows)
+
+
 def test_watching_leaves_no_hook():
     model = plain_model()
     points_of(model, "head_input", make_rows(4))
@@ -218,7 +277,7 @@ def test_the_shrinkage_matrix_is_the_covariance_of_the_training_rows_in_evaluati
     trainer = make_trainer(model, rows, tmp_path, IsoScoreLoss(0.2), where="all")
     expected = covariance_of(model, rows)
     trainer._renew_priors()
-    torch.testing.assert_close(trainer.objective.priors[0], expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(trainer.isotropy_objective.priors[0], expected, atol=1e-5, rtol=1e-4)
     assert model.training
 
 
@@ -236,7 +295,7 @@ def test_it_is_renewed_at_the_start_of_each_epoch(tmp_path):
     joined = trainer._join
 
     def join(*args):
-        found.append(trainer.objective.priors[0])
+        found.append(trainer.isotropy_objective.priors[0])
         return joined(*args)
 
     trainer._join = join
@@ -286,13 +345,16 @@ def test_a_stream_of_rows_serves(tmp_path):
             return iter(make_rows(16))
 
     trainer = make_trainer(
-        plain_model(), Stream(), tmp_path, IsoScoreLoss(0.2), {"max_steps": 2}, where="all"
+        plain_model(), Stream(), tmp_path, IsoScoreLoss(0.2), {"max_steps": 5}, where="all"
     )
     expected = covariance_of(trainer.model, make_rows(16))
     trainer._renew_priors()
-    torch.testing.assert_close(trainer.objective.priors[0], expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(trainer.isotropy_objective.priors[0], expected, atol=1e-5, rtol=1e-4)
+    trainer.state.log_history.clear()
     trainer.train()
-    assert len(steps(trainer)) == 2
+    assert len(steps(trainer)) == 5
+    renewed = [entry["step"] for entry in trainer.state.log_history if "shrinkage_points" in entry]
+    assert renewed == [0, 2, 4]
 
 
 # What the Trainer promises
@@ -300,13 +362,11 @@ def test_a_stream_of_rows_serves(tmp_path):
 
 def test_evaluation_sees_the_tasks_loss_alone(tmp_path):
     rows = make_rows(16)
-    found = [
-        make_trainer(
-            plain_model(), rows, tmp_path, penalty, eval_dataset=rows, lam=100.0
-        ).evaluate()
-        for penalty in (None, CosRegLoss())
-    ]
-    assert found[0]["eval_loss"] == found[1]["eval_loss"]
+    plain = make_trainer(plain_model(), rows, tmp_path, eval_dataset=rows)
+    penalised = make_trainer(
+        plain_model(), rows, tmp_path, CosRegLoss(), eval_dataset=rows, lam=100.0
+    )
+    assert plain.evaluate()["eval_loss"] == penalised.evaluate()["eval_loss"]
 
 
 @pytest.mark.parametrize("balance", [None, "cumulative"])
@@ -384,11 +444,19 @@ RESUMED = {
 }
 
 
-@pytest.mark.parametrize("stopped_at", [3, 4], ids=["within an epoch", "between epochs"])
+@pytest.mark.parametrize(
+    "stopped_at", [3, 4, 6], ids=["in the first epoch", "between epochs", "in the second epoch"]
+)
 @pytest.mark.parametrize("name", RESUMED)
 def test_a_resumed_run_is_the_uninterrupted_one(name, stopped_at, tmp_path):
     make_penalty, options = RESUMED[name]
-    arguments = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": stopped_at}
+    arguments = {
+        "num_train_epochs": 2,
+        "save_strategy": "steps",
+        "save_steps": stopped_at,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+    }
     rows = make_rows(32)
 
     def run(folder, **how):
@@ -409,6 +477,40 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, stopped_at, tmp_path):
     assert len(steps(whole)) == len(steps(resumed)) == 8
     for before, after in zip(steps(whole), steps(resumed), strict=True):
         assert after == pytest.approx(before, rel=1e-5, abs=1e-6)
+    renewed = [entry["step"] for entry in resumed.state.log_history if "shrinkage_points" in entry]
+    assert renewed == ([0, 4] if name == "istar" else [])
+
+
+def test_a_resumed_run_takes_the_weight_of_now(tmp_path):
+    arguments = {"save_strategy": "steps", "save_steps": 1}
+    rows = make_rows(16)
+    make_trainer(plain_model(), rows, tmp_path, CosRegLoss(), arguments, lam=1.0).train()
+    trainer = make_trainer(plain_model(), rows, tmp_path, CosRegLoss(), arguments, lam=5.0)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    entry = steps(trainer)[-1]
+    assert entry["loss"] == pytest.approx(entry["task_loss"] + 5 * entry["penalty"], rel=1e-4)
+
+
+def test_a_resumed_run_with_another_place_has_its_own_shrinkage_matrix(tmp_path):
+    arguments = {"save_strategy": "steps", "save_steps": 1}
+    rows = make_rows(16)
+    make_trainer(plain_model(), rows, tmp_path, IsoScoreLoss(0.2), arguments, where="last").train()
+    trainer = make_trainer(plain_model(), rows, tmp_path, IsoScoreLoss(0.2), arguments, where="all")
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    counted = [e["shrinkage_points"] for e in trainer.state.log_history if "shrinkage_points" in e]
+    n_tokens = sum(sum(row["attention_mask"]) for row in rows)
+    assert counted == [n_tokens, 2 * n_tokens]
+
+
+@pytest.mark.parametrize("name", ["istar", "balanced", "spectrum"])
+def test_training_again_begins_anew(name, tmp_path):
+    make_penalty, options = RESUMED[name]
+    trainer = make_trainer(None, make_rows(16), tmp_path, make_penalty(), **options)
+    trainer.train()
+    first = steps(trainer)
+    trainer.objective = None  # as a search over hyperparameters leaves it
+    trainer.train()
+    assert [pytest.approx(entry) for entry in first] == steps(trainer)
 
 
 def test_a_checkpoint_of_another_trainer_is_taken_with_a_warning(tmp_path):
@@ -453,16 +555,29 @@ def one_row_a_class(n):
     return [{**row, "labels": i % 3} for i, row in enumerate(make_rows(3))][:n]
 
 
+@pytest.mark.filterwarnings("ignore:.*was 0 in every batch")
 @pytest.mark.parametrize("where", ["head_input", "all"])
 @pytest.mark.parametrize("batch_size", [1, 8])
 @pytest.mark.parametrize("rows", [equal_rows(8), one_row_a_class(3)], ids=len)
 @pytest.mark.parametrize("name", PENALTIES)
 def test_bfloat16_steps_on_adversarial_batches_stay_finite(name, rows, batch_size, where, tmp_path):
     arguments = {"bf16": True, "max_steps": 2, "per_device_train_batch_size": batch_size}
+    arguments["logging_nan_inf_filter"] = False
     trainer = make_trainer(plain_model(), rows, tmp_path, PENALTIES[name](), arguments, where=where)
     trainer.train()
-    assert all(math.isfinite(entry["loss"]) for entry in steps(trainer))
+    told = ("loss", "task_loss", "penalty")
+    assert all(math.isfinite(entry[name]) for entry in steps(trainer) for name in told)
     assert all(p.isfinite().all() for p in trainer.model.parameters())
+
+
+def test_steps_that_are_not_finite_are_told(tmp_path):
+    class Broken(torch.nn.Module):
+        def forward(self, Z):
+            return Z.sum() * 0 + math.nan
+
+    trainer = make_trainer(plain_model(), make_rows(8), tmp_path, Broken(), {"bf16": True})
+    trainer.train()
+    assert math.isnan(steps(trainer)[0]["penalty"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -588,7 +703,7 @@ def test_every_step_logs_the_parts_of_the_loss_and_the_isotropy_of_its_points(tm
     trainer.train()
     assert [entry["step"] for entry in steps(trainer)] == [1, 2, 3]
     for entry, cloud in zip(steps(trainer), clouds, strict=True):
-        score = float(isoscore_star(cloud, trainer.objective.priors[0], 0.3))
+        score = float(isoscore_star(cloud, trainer.isotropy_objective.priors[0], 0.3))
         assert entry["isoscore_star"] == pytest.approx(score, rel=1e-5)
         assert entry["penalty"] == pytest.approx(1 - score, rel=1e-4)
         assert entry["loss"] == pytest.approx(entry["task_loss"] - 2 * entry["penalty"], rel=1e-4)
@@ -612,6 +727,52 @@ def test_the_losses_are_means_since_the_last_log(tmp_path):
         singly = [entry[key] for entry in steps(every)]
         expected = [sum(singly[:2]) / 2, sum(singly[2:]) / 2]
         assert [entry[key] for entry in steps(second)] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_weight_is_measured_as_the_step_found_it(tmp_path):
+    rows = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in make_rows(8)]
+    model = plain_model("gpt2", "AutoModelForCausalLM")
+    trainer = make_trainer(
+        model,
+        rows,
+        tmp_path,
+        IsoScoreLoss(reduction="linear"),
+        {"learning_rate": 0.1},
+        where="output_embeddings",
+    )
+    trainer.train()
+    entry = steps(trainer)[0]
+    assert entry["isoscore_star"] == pytest.approx(1 - entry["penalty"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("points", "names"),
+    [
+        (torch.ones(4, 3), {"anisotropy1"}),
+        (torch.tensor([[math.nan, 1.0], [1.0, 2.0]]), set()),
+        (torch.ones(1, 3), set()),
+    ],
+)
+def test_figures_that_are_not_defined_are_left_out(points, names, tmp_path):
+    trainer = make_trainer(plain_model(), make_rows(4), tmp_path)
+    assert set(trainer.figures(points)) == names
+
+
+def test_figures_of_large_points_do_not_overflow(tmp_path):
+    trainer = make_trainer(plain_model(), make_rows(4), tmp_path)
+    points = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
+    large = trainer.figures(points * 1e20)
+    expected = trainer.figures(points)
+    for name in ("anisotropy1", "anisotropy1_centered", "ev1"):
+        assert large[name] == pytest.approx(expected[name], rel=1e-4)
+
+
+@pytest.mark.parametrize("penalty", [IsoScoreLoss(), PersistentEntropyLoss()])
+def test_a_penalty_without_points_is_told(penalty, tmp_path):
+    single = {"per_device_train_batch_size": 1, "max_steps": 1}
+    trainer = make_trainer(plain_model(), make_rows(4), tmp_path, penalty, single)
+    with pytest.warns(UserWarning, match="was 0 in every batch since the last log"):
+        trainer.train()
 
 
 def test_several_penalties_are_logged_by_number(tmp_path):
@@ -652,8 +813,11 @@ def test_without_a_penalty_it_trains_plainly_and_logs_the_isotropy(tmp_path):
         ({"balance": "mean"}, ValueError, "balance='mean' must be"),
         ({"smoothing": 0.0, "balance": "ema"}, ValueError, "smoothing=0.0 must lie"),
         ({"shrinkage_tokens": 1}, ValueError, "shrinkage_tokens=1 must be 2 or more"),
+        ({"shrinkage_tokens": "all"}, ValueError, "shrinkage_tokens='all' must be 2 or more"),
         ({"penalty": "istar"}, TypeError, "penalty holds 'istar'.*IsoScoreLoss"),
         ({"penalty": [CosRegLoss(), 1]}, TypeError, "penalty holds 1 .int"),
+        ({"penalty": None, "lam": -1.0}, ValueError, "lam=-1.0 and balance=None have no penalty"),
+        ({"penalty": None, "balance": "ema"}, ValueError, "balance='ema' have no penalty"),
     ],
 )
 def test_parameters_that_cannot_be(options, error, message, tmp_path):
@@ -673,3 +837,8 @@ def test_a_model_without_an_output_layer(tmp_path):
     model.classifier = torch.nn.Identity()
     with pytest.raises(ValueError, match="no linear classifier head"):
         make_trainer(model, make_rows(4), tmp_path, CosRegLoss())
+
+
+def test_a_model_that_is_not_of_transformers(tmp_path):
+    with pytest.raises(TypeError, match="model is a Linear; a PreTrainedModel"):
+        make_trainer(torch.nn.Linear(2, 2), make_rows(4), tmp_path, CosRegLoss())

@@ -1,0 +1,80 @@
+"""Moments of a trainer's training rows: what Σ_S is made of."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Subset
+
+from isoadapt.finetune._ranks import is_distributed
+from isoadapt.finetune._where import Watch, Where
+from isoadapt.geometry import Moments
+
+
+@torch.no_grad()
+def sample_moments(trainer: Any, places: Sequence[Where], seed: int) -> list[Moments]:
+    """Gather moments of the points of random training rows, in evaluation mode, over all ranks.
+
+    Parameters
+    ----------
+    trainer : IsotropyTrainer
+        The trainer; its ``shrinkage_tokens`` bounds the points.
+    places : sequence of str or of sequences of int
+        Where the points are taken.
+    seed : int
+        Decides which rows are drawn; the global generators stay as they are.
+
+    Returns
+    -------
+    list of Moments
+        One for each place, the same in all processes.
+    """
+    model, device = trainer.accelerator.unwrap_model(trainer.model), trainer.args.device
+    limit = -(-trainer.shrinkage_tokens // trainer.args.world_size)
+    found = [Moments() for _ in places]
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        model.eval()
+        try:
+            for batch in _random_batches(trainer, seed):
+                inputs = trainer._prepare_inputs(batch)
+                with trainer.compute_loss_context_manager(), Watch(model, places) as watch:
+                    outputs = model(**inputs, **watch.options)
+                for moments, place in zip(found, places, strict=True):
+                    rows = watch.points(place, outputs, inputs).values
+                    moments.update(rows[: limit - int(moments.count)])
+                if all(moments.count >= limit for moments in found):
+                    break
+        finally:
+            model.train()
+    return _merged(found)
+
+
+def _random_batches(trainer: Any, seed: int) -> Iterator[Any]:
+    """This process' share of the training rows in random order, or a stream's in its own."""
+    dataset, args = trainer.train_dataset, trainer.args
+    generator = torch.Generator().manual_seed(seed)
+    if sized := hasattr(dataset, "__len__"):
+        order = torch.randperm(len(dataset), generator=generator).tolist()
+        dataset = Subset(dataset, order[args.process_index :: args.world_size])
+    loader = DataLoader(
+        dataset,
+        batch_size=args.eval_batch_size,
+        collate_fn=trainer._get_collator_with_removed_columns(trainer.data_collator, "shrinkage"),
+        generator=generator,
+    )
+    return iter(loader) if sized else islice(loader, args.process_index, None, args.world_size)
+
+
+def _merged(found: list[Moments]) -> list[Moments]:
+    """Moments of all processes together."""
+    if not is_distributed():
+        return found
+    from accelerate.utils import gather_object
+
+    total = [Moments() for _ in found]
+    for part in gather_object([found]):
+        for moments, more in zip(total, part, strict=True):
+            moments.merge(more)
+    return total
