@@ -35,6 +35,8 @@ class Source(NamedTuple):
         File of labels beside a .npy matrix.
     max_length : int or None
         Tokens a text is cut to.
+    text : list of str or None
+        Columns of the texts, one or two; None finds them by name.
     """
 
     path: Path
@@ -42,6 +44,7 @@ class Source(NamedTuple):
     label: str | None = None
     labels: Path | None = None
     max_length: int | None = None
+    text: list[str] | None = None
 
     def is_matrix(self) -> bool:
         """Whether the file holds embeddings: .npy does, and Parquet unless there is a model.
@@ -251,7 +254,7 @@ def read_rows(
             f"{str(source.path)!r} is taken for a table of texts, which needs --model, the "
             "checkpoint that embeds them (a matrix ends in .npy or .parquet)"
         )
-    texts, y = load_table(source.path, label=label)
+    texts, y = load_table(source.path, text=source.text, label=label)
     encoder = TransformerEncoder(source.model, max_length=source.max_length, verbose=1)
     return encoder.transform(texts), y
 

@@ -4,7 +4,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -183,6 +183,44 @@ def check_output_folder(
         _check_replaceable(target, content, f"{name}={str(folder)!r}")
     writable_folder(target.parent)
     return target
+
+
+@contextmanager
+def reserved_folder(
+    folder: str | os.PathLike[str], overwrite: bool, *, name: str = "output_folder"
+) -> Iterator[Path]:
+    """Check, before long work, that a checkpoint can be put into `folder`.
+
+    An error or an interrupt inside the block removes the folders around it that were made for it.
+
+    Parameters
+    ----------
+    folder : str or path-like
+        As for :func:`check_output_folder`.
+    overwrite : bool
+        As there.
+    name : str
+        As there.
+
+    Yields
+    ------
+    Path
+        The folder.
+
+    Raises
+    ------
+    OSError
+        As there.
+    """
+    parents = Path(folder).expanduser().resolve().parents
+    missing = [parent for parent in parents if not parent.exists()]  # innermost first
+    try:
+        yield check_output_folder(folder, overwrite, name=name)
+    except BaseException:
+        for parent in missing:
+            with suppress(OSError):  # it was not made, or holds something by now
+                parent.rmdir()
+        raise
 
 
 def _check_replaceable(folder: Path, content: Content, shown: str) -> None:

@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 
 from isoadapt._commands import Say, notes
-from isoadapt._files import check_output_folder
+from isoadapt._files import reserved_folder
 from isoadapt._settings import read_settings
 from isoadapt.finetune import finetune_text_classifier
-from isoadapt.finetune._penalty import METHODS
+from isoadapt.finetune._penalty import METHODS, PLACES
+from isoadapt.finetune._recipes import RECIPES
 
+_JOINING = ("lam", "balance", "where")
 _TRAINING = (
-    "lam",
-    "balance",
-    "where",
     "epochs",
     "lr",
     "batch_size",
@@ -38,6 +37,8 @@ class Tables(NamedTuple):
         The table to train on.
     dev : Path or None
         The table to judge on.
+    text : list of str or None
+        Columns of the texts, one or two; None finds them by name.
     label : str or None
         Column of the labels; None is "label".
     max_length : int
@@ -46,6 +47,7 @@ class Tables(NamedTuple):
 
     train: Path
     dev: Path | None
+    text: list[str] | None
     label: str | None
     max_length: int
 
@@ -86,25 +88,24 @@ def finetune(
     str
         Figures on the table to judge on, if there is one, and the folder.
     """
-    options = make_options(penalty, settings)
-    check_output_folder(out, overwrite, name="--out")
-    texts, labels = _read(tables.train, tables.label)
-    dev = None if tables.dev is None else _read(tables.dev, tables.label)
-    if dev is not None:
-        _check_known(dev[1], labels, tables)
-    say(f"Fine-tuning {model} on {len(texts)} texts{_described(penalty, recipe, settings)} ...")
-    start = time.perf_counter()
-    finetune_text_classifier(
-        model,
-        texts,
-        labels,
-        out,
-        recipe=recipe,
-        max_length=tables.max_length,
-        overwrite=overwrite,
-        verbose=1,
-        **options,
-    )
+    options = make_options(penalty, recipe, settings)
+    with reserved_folder(out, overwrite, name="--out"):
+        texts, labels = _read(tables.train, tables)
+        dev = None if tables.dev is None else _read(tables.dev, tables)
+        if dev is not None:
+            _check_known(dev[1], labels, tables)
+        say(f"Fine-tuning {model} on {len(texts)} texts{_described(penalty, recipe, settings)} ...")
+        start = time.perf_counter()
+        finetune_text_classifier(
+            model,
+            texts,
+            labels,
+            out,
+            max_length=tables.max_length,
+            overwrite=overwrite,
+            verbose=1,
+            **options,
+        )
     say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
     judged = ""
     if dev is not None:
@@ -115,13 +116,17 @@ def finetune(
     return f"{judged}Checkpoint: {out}"
 
 
-def make_options(penalty: str | None, settings: Sequence[str]) -> dict[str, Any]:
+def make_options(
+    penalty: str | None, recipe: str | None, settings: Sequence[str]
+) -> dict[str, Any]:
     """Make the loss from its name, and sort its parameters from those of the training.
 
     Parameters
     ----------
     penalty : str or None
         Name of the method.
+    recipe : str or None
+        Number of the paper.
     settings : sequence of str
         ``name=value``.
 
@@ -133,17 +138,48 @@ def make_options(penalty: str | None, settings: Sequence[str]) -> dict[str, Any]
     Raises
     ------
     ValueError
-        If there is no such method, or a parameter is unknown or not admissible.
+        If there is no such method or recipe, or a parameter is unknown or not admissible.
     """
+    if recipe is not None and recipe not in RECIPES:
+        raise ValueError(f"--recipe {recipe!r} is none; choose from {', '.join(RECIPES)}")
     if penalty is None:
-        return read_settings(settings, _TRAINING[3:], "training without a penalty")
+        _refuse_without_penalty(settings)
+        values = read_settings(settings, _TRAINING, "training without a penalty")
+        _check_booleans(values, {})
+        return {"recipe": recipe, **values}
     if penalty not in METHODS:
         raise ValueError(f"--penalty {penalty!r} is none; choose from {', '.join(METHODS)}")
     method = METHODS[penalty]
-    known = (*method.parameters, *_TRAINING)
+    known = (*method.parameters, *_JOINING, *_TRAINING)
     values = read_settings(settings, known, f"training with {penalty}")
+    _check_where(values.setdefault("where", method.where))
+    _check_booleans(values, method.parameters)
     loss = method.loss(**{name: values.pop(name) for name in method.parameters if name in values})
-    return {"penalty": loss, "where": method.where, **values}
+    return {"penalty": loss, "recipe": recipe, **values}
+
+
+def _refuse_without_penalty(settings: Sequence[str]) -> None:
+    of_penalties = {*_JOINING, *(name for each in METHODS.values() for name in each.parameters)}
+    for setting in settings:
+        if setting.partition("=")[0].strip() in of_penalties:
+            raise ValueError(
+                f"{setting} needs --penalty: choose from {', '.join(METHODS)}, or leave it out"
+            )
+
+
+def _check_where(where: Any) -> None:
+    layers = where if isinstance(where, list | tuple) else [where]
+    if where not in PLACES and not (layers and all(type(layer) is int for layer in layers)):
+        raise ValueError(
+            f"--where {where!r} is none; choose from {', '.join(PLACES)}, or name layers: 1,6"
+        )
+
+
+def _check_booleans(values: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Check that true and false are given only where the default is one of them."""
+    for name, value in values.items():
+        if isinstance(value, bool) and not isinstance(defaults.get(name), bool):
+            raise ValueError(f"--set {name}={value}: {name} is not a matter of true or false")
 
 
 def judge(
@@ -194,10 +230,10 @@ def judge(
     }
 
 
-def _read(path: Path, label: str | None) -> tuple[Any, NDArray[Any]]:
+def _read(path: Path, tables: Tables) -> tuple[Any, NDArray[Any]]:
     from isoadapt.datasets import load_table
 
-    texts, labels = load_table(path, label=label or "label")
+    texts, labels = load_table(path, text=tables.text, label=tables.label or "label")
     if labels is None:
         raise ValueError(f"{path} has no column 'label': name the labels' column with --label")
     return texts, labels

@@ -41,7 +41,11 @@ Settings = Annotated[
         help="Parameters, several after one --set or each its own.",
     ),
 ]
-Table = Annotated[Path | None, typer.Option(help="TSV, CSV or Parquet in GLUE's shape.")]
+TABLE = "TSV, CSV or Parquet with a header: sentence (or sentence1, sentence2) and label."
+Table = Annotated[Path | None, typer.Option(help=TABLE)]
+Text = Annotated[
+    str | None, typer.Option(help="Column of texts, or two of pairs as A,B; else found by name.")
+]
 
 
 def main() -> None:
@@ -68,6 +72,7 @@ def common(
 def demo(
     train: Table = None,
     dev: Table = None,
+    text: Text = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="Your fine-tuned checkpoint, in place of a MiniLM.")
     ] = None,
@@ -82,7 +87,7 @@ def demo(
 
     writable_folder(out)
     import_optional("matplotlib", feature="The picture", extra="plot")
-    texts, labels, dev_texts, dev_labels = _demo_data(train, dev)
+    texts, labels, dev_texts, dev_labels = _demo_data(train, dev, _columns(text))
     if checkpoint is None:
         checkpoint = _finetune(texts, labels, out)
     start = time.perf_counter()
@@ -111,6 +116,7 @@ def audit(
     texts: Annotated[
         Path | None, typer.Argument(help="Texts for a checkpoint: .tsv, .csv, .parquet.")
     ] = None,
+    text: Text = None,
     label: Annotated[
         str | None, typer.Option(help="Column of labels, to report each class too.")
     ] = None,
@@ -122,7 +128,7 @@ def audit(
 ) -> None:
     """Report the isotropy of a model on texts, or of a matrix of embeddings."""
     if layers:
-        _print_report(lambda: _layer_report(source, texts, label, max_length), as_json)
+        _print_report(lambda: _layer_report(source, texts, text, label, max_length), as_json)
         return
     from isoadapt.metrics import isotropy_report
 
@@ -130,26 +136,44 @@ def audit(
     if _is_matrix(source):
         X, groups = _read_matrix(source, texts, label)
     else:
-        X, groups = _embed(source, texts, label, max_length)
+        X, groups = _embed(source, texts, text, label, max_length)
     _print_report(lambda: isotropy_report(X, groups=groups), as_json)
 
 
 @app.command(cls=SettingsCommand)
 def finetune(
     model: Annotated[str, typer.Option(help="Folder or name of the model to start from.")],
-    train: Annotated[Path, typer.Option(help="TSV, CSV or Parquet in GLUE's shape.")],
+    train: Annotated[Path, typer.Option(help=TABLE)],
     dev: Annotated[Path | None, typer.Option(help="Such a table to judge the result on.")] = None,
     penalty: Annotated[
         str | None, typer.Option(help=f"What joins the task's loss: {', '.join(PENALTIES)}.")
     ] = None,
-    settings: Settings = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE...",
+            help="Several after one --set or each its own. Of the penalty: lam, its weight (1 by "
+            "default: for istar that is MORE isotropy, -1 is less), balance (ema, cumulative), "
+            "and its parameters, such as zeta (istar) or bars (persistent-entropy). Of the "
+            "training: epochs, lr, batch_size, warmup, weight_decay, random_state, device.",
+        ),
+    ] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="Train as a paper does: 000, 002, 003 or 004.")
+        str | None,
+        typer.Option(
+            help="Train as a paper does, which brings no penalty: 000 (persistent entropy), "
+            "002 (I-STAR), 003 (Isotropy Layer), 004 (CosReg, spectrum control, flow)."
+        ),
     ] = None,
     where: Annotated[
         str | None,
-        typer.Option(help="What is penalised: head_input, last, all or layers like [1,6]."),
+        typer.Option(
+            help="What is penalised: head_input, last, all, or layers like 1,6; else the "
+            "penalty's own place."
+        ),
     ] = None,
+    text: Text = None,
     label: Annotated[str | None, typer.Option(help="Column of labels.")] = None,
     max_length: Annotated[int, typer.Option(help="Tokens a text is cut to.")] = 128,
     out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = Path(
@@ -160,7 +184,7 @@ def finetune(
     """Fine-tune a classifier, with or without an isotropy penalty, and judge it."""
     from isoadapt import _finetune_command as command
 
-    tables = command.Tables(train, dev, label, max_length)
+    tables = command.Tables(train, dev, _columns(text), label, max_length)
     given = [*(settings or []), *([f"where={where}"] if where else [])]
     typer.echo(command.finetune(model, tables, penalty, given, recipe, out, overwrite, _say))
 
@@ -177,6 +201,7 @@ def fit(
         typer.Option(help="Checkpoint that embeds the texts; its head is the adapter's head."),
     ] = None,
     settings: Settings = None,
+    text: Text = None,
     label: Annotated[str | None, typer.Option(help="Column of labels.")] = None,
     labels: Annotated[Path | None, typer.Option(help="Labels beside a .npy matrix.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens a text is cut to.")] = None,
@@ -185,7 +210,7 @@ def fit(
     """Fit an adapter to texts or to a matrix of embeddings, and save it as a folder."""
     from isoadapt import _commands
 
-    source = _commands.Source(on, model, label, labels, max_length)
+    source = _commands.Source(on, model, label, labels, max_length, _columns(text))
     typer.echo(_commands.fit(name, source, out, settings or [], overwrite, _say))
 
 
@@ -197,13 +222,14 @@ def transform(
     model: Annotated[
         str | None, typer.Option(help="Checkpoint for texts; else the one it was fitted with.")
     ] = None,
+    text: Text = None,
     label: Annotated[str | None, typer.Option(help="Column of labels, which is left out.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens a text is cut to.")] = None,
 ) -> None:
     """Adapt texts, or a matrix of embeddings, by a saved adapter."""
     from isoadapt import _commands
 
-    rows = _commands.Source(source, model, label, max_length=max_length)
+    rows = _commands.Source(source, model, label, max_length=max_length, text=_columns(text))
     typer.echo(_commands.transform(folder, rows, out, _say))
 
 
@@ -218,6 +244,10 @@ def merge(
     from isoadapt import _commands
 
     typer.echo(_commands.merge(folder, model, out, overwrite))
+
+
+def _columns(text: str | None) -> list[str] | None:
+    return None if text is None else text.split(",")
 
 
 def _print_report(measure: Callable[[], Any], as_json: bool) -> None:
@@ -254,7 +284,9 @@ def _read_matrix(source: str, texts: Path | None, label: str | None) -> tuple[An
     return X, labels if label else None
 
 
-def _demo_data(train: Path | None, dev: Path | None) -> tuple[Any, Any, Any, Any]:
+def _demo_data(
+    train: Path | None, dev: Path | None, text: list[str] | None
+) -> tuple[Any, Any, Any, Any]:
     if (train is None) != (dev is None):
         raise ValueError("--train and --dev go together: give both or neither")
     if train is None or dev is None:
@@ -264,8 +296,8 @@ def _demo_data(train: Path | None, dev: Path | None) -> tuple[Any, Any, Any, Any
         return corpus.train_texts, corpus.train_labels, corpus.dev_texts, corpus.dev_labels
     from isoadapt.datasets import load_table
 
-    texts, labels = load_table(train)
-    dev_texts, dev_labels = load_table(dev)
+    texts, labels = load_table(train, text=text)
+    dev_texts, dev_labels = load_table(dev, text=text)
     for path, found in ((train, labels), (dev, dev_labels)):
         if found is None:
             raise ValueError(f"{path} has no column 'label': the demo needs labels")
@@ -297,17 +329,25 @@ def _finetune(texts: Any, labels: Any, out: Path) -> str:
 
 
 def _embed(
-    source: str, texts: Path | None, label: str | None, max_length: int | None
+    source: str,
+    texts: Path | None,
+    text: str | None,
+    label: str | None,
+    max_length: int | None,
 ) -> tuple[Any, Any]:
     from isoadapt import TransformerEncoder
 
-    rows, labels = _read_texts(source, texts, label)
+    rows, labels = _read_texts(source, texts, text, label)
     encoder = TransformerEncoder(source, max_length=max_length, verbose=1)
     return encoder.transform(rows), labels if label else None
 
 
 def _layer_report(
-    source: str, texts: Path | None, label: str | None, max_length: int | None
+    source: str,
+    texts: Path | None,
+    text: str | None,
+    label: str | None,
+    max_length: int | None,
 ) -> Any:
     from isoadapt import TransformerEncoder
     from isoadapt.encoders import layer_report
@@ -321,11 +361,13 @@ def _layer_report(
         raise ValueError(
             f"--label {label} and --layers do not go together: tokens have no class; leave one out"
         )
-    rows, _ = _read_texts(source, texts, None)
+    rows, _ = _read_texts(source, texts, text, None)
     return layer_report(TransformerEncoder(source, max_length=max_length, verbose=1), rows)
 
 
-def _read_texts(source: str, texts: Path | None, label: str | None) -> tuple[Any, Any]:
+def _read_texts(
+    source: str, texts: Path | None, text: str | None, label: str | None
+) -> tuple[Any, Any]:
     from isoadapt.datasets import load_table
 
     if texts is None:
@@ -333,7 +375,7 @@ def _read_texts(source: str, texts: Path | None, label: str | None) -> tuple[Any
             f"{source!r} is taken for a checkpoint, which needs texts: isoadapt audit {source} "
             "texts.tsv (a matrix must end in .npy or .parquet)"
         )
-    return load_table(texts, label=label)
+    return load_table(texts, text=_columns(text), label=label)
 
 
 def _say(message: str) -> None:

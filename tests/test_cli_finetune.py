@@ -8,12 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from isoadapt import cli, load_checkpoint
+from isoadapt._finetune_command import _JOINING, _TRAINING, make_options
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.finetune._penalty import METHODS
 from isoadapt.finetune._recipes import RECIPES
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.metrics import anisotropy, isoscore
-from tests.test_cli_adapters import fail, succeed
+from tests.test_cli_adapters import fail, run, succeed
 from tests.tiny_models import WORDS
 
 QUICK = ["--set", "epochs=1", "random_state=0", "device=cpu", "lr=1e-3"]
@@ -49,7 +50,7 @@ def test_help_names_the_penalties_and_recipes():
     result = CliRunner().invoke(cli.app, ["finetune", "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0
     assert tuple(METHODS) == cli.PENALTIES
-    for name in (*METHODS, *RECIPES, "--set", "--where"):
+    for name in (*METHODS, *RECIPES, "--set", "--where", "--text", *_JOINING, *_TRAINING):
         assert name in result.output
 
 
@@ -63,7 +64,7 @@ def test_the_shortest_line(tables, checkpoint):
 
 def test_it_is_the_function(tables, checkpoint):
     line = f"finetune --model {checkpoint} --train train.tsv --penalty istar --out a"
-    settings = ["--set", "lam=-1", "zeta=0.5", "--where", "[1]", "--recipe", "002"]
+    settings = ["--set", "lam=-1", "zeta=0.5", "--where", "1,2", "--recipe", "002"]
     succeed(*line.split(), *settings, *QUICK)
     finetune_text_classifier(
         checkpoint,
@@ -71,7 +72,7 @@ def test_it_is_the_function(tables, checkpoint):
         "b",
         penalty=IsoScoreLoss(zeta=0.5, reduction="linear"),
         lam=-1.0,
-        where=[1],
+        where=[1, 2],
         recipe="002",
         epochs=1,
         lr=1e-3,
@@ -110,6 +111,35 @@ def test_every_penalty(tables, checkpoint, penalty):
     succeed("finetune", "--model", checkpoint, *options, "lam=0.1")
 
 
+@pytest.mark.parametrize(
+    ("where", "place"),
+    [("1,2", (1, 2)), ("[1, 2]", [1, 2]), ("2", 2), ("-1", -1), ("last", "last")],
+)
+def test_where(where, place):
+    assert make_options("istar", None, [f"where={where}"])["where"] == place
+
+
+def test_text_names_the_columns(tables, checkpoint):
+    for name in ("train", "dev"):
+        table = pd.read_csv(f"{name}-pair.tsv", sep="\t")
+        table = table.rename(columns={"sentence1": "question", "sentence2": "answer"})
+        table.assign(topic="x").to_csv(f"{name}-odd.tsv", sep="\t", index=False)
+    line = ["finetune", "--model", checkpoint, "--train", "train-odd.tsv", "--out", "a", *QUICK]
+    assert "which hold the texts? Pass text= (--text on the command line)" in fail(*line)
+    succeed(*line, "--text", "question,answer", "--dev", "dev-odd.tsv")
+    plain = ["--train", "train-pair.tsv", "--out", "b", *QUICK]
+    succeed("finetune", "--model", checkpoint, *plain)
+    assert weights(tables / "a") == weights(tables / "b")
+    audit = ["audit", checkpoint, "dev-odd.tsv", "--json", "--text"]
+    pairs, single = (succeed(*audit, text).stdout for text in ("question,answer", "answer"))
+    assert pairs != single
+    fit = ["fit", "Whitening", "--model", checkpoint, "--on", "dev-odd.tsv", "--text", "answer"]
+    succeed(*fit, "--out", "c")
+    transform = ["transform", "c", "dev-odd.tsv", "d.npy", "--text", "answer"]
+    succeed(*transform)
+    assert np.load("d.npy").shape[0] == 40
+
+
 class TestErrors:
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -117,19 +147,34 @@ class TestErrors:
             (["--penalty", "entropy"], "--penalty 'entropy'.*istar, cosreg"),
             (["--penalty", "istar", "--set", "bars=all"], "bars=all: .*istar takes.*zeta.*lam"),
             (["--penalty", "istar", "--set", "zeta=2"], "zeta=2 must lie in"),
-            (["--set", "lam=1"], "lam=1: training without a penalty takes .*epochs"),
+            (["--set", "seed=1"], "seed=1: training without a penalty takes .*epochs"),
+            (["--set", "lam=-1"], "lam=-1 needs --penalty: choose from istar, cosreg"),
+            (["--set", "balance=ema"], "balance=ema needs --penalty"),
+            (["--set", "zeta=.2"], "zeta=.2 needs --penalty"),
+            (["--where", "last"], "where=last needs --penalty"),
+            (["--set", "batch_size=true"], "batch_size=True: .* not a matter of true or false"),
+            (["--penalty", "istar", "--set", "zeta=true"], "zeta=True: .* not a matter of"),
             (["--set", "epochs"], "epochs: .*name=value"),
-            (["--recipe", "005"], "'recipe' parameter.*'004'"),
-            (["--penalty", "cosreg", "--where", "9"], "'where' parameter"),
+            (["--recipe", "2"], "--recipe '2' is none; choose from 000, 002, 003, 004"),
+            (["--penalty", "istar", "--where", "heads"], "--where 'heads' .*head_input, last, all"),
+            (["--penalty", "cosreg", "--where", "1.5"], "--where 1.5 is none; .*name layers: 1,6"),
+            (["--penalty", "cosreg", "--where", "9"], "hidden states 0 .*, not 9"),
+            (["--set", "lr=1e30"], "became nan; lower lr"),
             (["--label", "mark"], "label='mark' is no column"),
             (["--dev", "none.tsv"], "none.tsv"),
             (["--dev", "dev-name.tsv"], "dev-name.tsv has the label 'no'"),
         ],
     )
     def test_one_line_each(self, tables, checkpoint, options, message):
-        line = ["finetune", "--model", checkpoint, "--train", "train.tsv", "--out", "a"]
+        line = ["finetune", "--model", checkpoint, "--train", "train.tsv", "--out", "a/b/c"]
         assert re.search(message, fail(*line, *options))
         assert not (tables / "a").exists()
+
+    @pytest.mark.parametrize("options", [["--recipe", "2"], ["--penalty", "istar", "--where", "x"]])
+    def test_what_is_wrong_is_said_before_anything_begins(self, tables, options):
+        line = ["finetune", "--model", "none", "--train", "train.tsv", *options]
+        completed = run(*line)
+        assert completed.stderr == completed.stdout == ""
 
     def test_a_table_without_labels(self, tables, checkpoint):
         pd.DataFrame({"sentence": ["a", "b"]}).to_csv("bare.tsv", sep="\t", index=False)

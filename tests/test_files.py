@@ -6,7 +6,13 @@ import sys
 
 import pytest
 
-from isoadapt._files import atomic_folder, atomic_path, check_output_folder, writable_folder
+from isoadapt._files import (
+    atomic_folder,
+    atomic_path,
+    check_output_folder,
+    reserved_folder,
+    writable_folder,
+)
 from isoadapt._optional import import_optional
 
 
@@ -245,3 +251,20 @@ def test_files_that_appear_in_the_meantime_are_kept(tmp_path):
     with atomic_folder(target, overwrite=False) as folder:  # an empty one is no loss
         (folder / "b").write_text("new")
     assert contents(tmp_path) == {"model/b": "new"}
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_folders_made_for_nothing_are_removed_if_they_are_empty(tmp_path, filled):
+    (tmp_path / "a").mkdir()
+
+    def reserve_in_vain():
+        with reserved_folder(tmp_path / "a" / "b" / "c" / "out", overwrite=False) as target:
+            assert target.parent.is_dir()
+            if filled:
+                (target.parent.parent / "file").touch()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reserve_in_vain()
+    left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*"))
+    assert left == (["a", "a/b", "a/b/file"] if filled else ["a"])

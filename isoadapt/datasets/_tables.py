@@ -160,8 +160,8 @@ def _guess(path: Path, header: list[str], label: str | None) -> list[int]:
     if len(others) == 1:
         return others
     raise ValueError(
-        f"{path} has the columns {_list(header)}; which hold the texts? Pass text=, one name or "
-        "two for pairs"
+        f"{path} has the columns {_list(header)}; which hold the texts? Pass text= (--text on the "
+        "command line), one name or two for pairs"
     )
 
 

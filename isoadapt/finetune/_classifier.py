@@ -1,9 +1,10 @@
 """Fine-tuning a classifier from texts to a checkpoint."""
 
+import math
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from numbers import Integral, Real
 from pathlib import Path
@@ -14,13 +15,13 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 from torch import nn
 
-from isoadapt._files import atomic_folder, check_output_folder
+from isoadapt._files import atomic_folder, reserved_folder
 from isoadapt._optional import import_optional
 from isoadapt._torch import resolve_device
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._network import position_limit
 from isoadapt.encoders._texts import Texts, as_texts
-from isoadapt.finetune._penalty import METHODS, make_penalty
+from isoadapt.finetune._penalty import METHODS, PLACES, penalty_options
 from isoadapt.finetune._recipes import RECIPES, make_recipe
 from isoadapt.finetune._targets import Targets, as_targets
 
@@ -32,7 +33,7 @@ from isoadapt.finetune._targets import Targets, as_targets
         "penalty": [StrOptions(set(METHODS)), nn.Module, None],
         "lam": [Interval(Real, None, None, closed="neither")],
         "balance": [StrOptions({"ema", "cumulative"}), None],
-        "where": [StrOptions({"head_input", "last", "all"}), list, None],
+        "where": [StrOptions(set(PLACES)), Integral, list, tuple, None],
         "recipe": [StrOptions(set(RECIPES)), None],
         "epochs": [Interval(Integral, 1, None, closed="left"), None],
         "lr": [Interval(Real, 0, None, closed="neither"), None],
@@ -56,7 +57,7 @@ def finetune_text_classifier(
     penalty: str | nn.Module | None = None,
     lam: float = 1.0,
     balance: str | None = None,
-    where: str | list[int] | None = None,
+    where: str | int | Sequence[int] | None = None,
     recipe: str | None = None,
     epochs: int | None = None,
     lr: float | None = None,
@@ -88,7 +89,7 @@ def finetune_text_classifier(
         with one output that predicts them (least squares).
     output_folder : str or path-like
         Where the checkpoint goes. It appears when it is whole; an error or an interrupt leaves
-        nothing.
+        nothing, the folders around it included that were made for it.
     penalty : {"istar", "cosreg", "spectrum", "persistent-entropy", "isotropy"}, Module or None, \
             default=None
         What joins the task's loss: a loss of :mod:`isoadapt.losses` with the parameters of your
@@ -100,9 +101,9 @@ def finetune_text_classifier(
         above zero raises it.
     balance : {"ema", "cumulative"} or None, default=None
         How the two losses are brought to one size, see :class:`~isoadapt.losses.JointLoss`.
-    where : {"head_input", "last", "all"} or list of int, default=None
+    where : {"head_input", "last", "all"}, int or sequence of int, default=None
         Which vectors are penalised: what enters the head, the last layer's tokens, the tokens of
-        all layers, or those of the layers listed, 1 being the first. None: "all" for "istar",
+        all layers, or those of the layers given, 1 being the first. None: "all" for "istar",
         "last" for "cosreg", "head_input" for all else.
     recipe : {"000", "002", "003", "004"} or None, default=None
         Train as one of the papers does, see Notes; it brings no penalty. What is given by
@@ -148,9 +149,10 @@ def finetune_text_classifier(
         If texts or labels are of a kind that is not admitted.
     ValueError
         If texts and labels differ in number, there is one class only, integer labels are not
-        0..C-1, the model has no such layer, or recipe "003" cannot hold out a part of each class.
+        0..C-1, the model has no such layer, recipe "003" cannot hold out a part of each class, or
+        `lam`, `balance` or `where` is given without a penalty.
     FloatingPointError
-        If the loss is no longer finite.
+        If the loss or the weights are no longer finite.
 
     Notes
     -----
@@ -193,7 +195,6 @@ def finetune_text_classifier(
 
     inputs = as_texts(texts)
     targets = as_targets(labels, len(inputs))
-    target = check_output_folder(output_folder, overwrite)
     place = resolve_device(device)
     plan = make_recipe(
         recipe,
@@ -203,29 +204,46 @@ def finetune_text_classifier(
         warmup=warmup,
         weight_decay=weight_decay,
     )
-    loss, points = make_penalty(penalty, where)
+    _check_held_out(targets, plan.validation)
+    options = penalty_options(penalty, lam, balance, where)
     seed = (torch.Generator().seed() if random_state is None else int(random_state)) % 2**32
-    with quiet(), _own_randomness(seed, place):
-        network, tokenizer = _load(model, targets)
-        train(
-            network,
-            tokenizer,
-            _rows(network, tokenizer, inputs, targets, max_length),
-            plan,
-            device=place,
-            seed=seed,
-            folder=target.parent,
-            show_progress=bool(verbose) and sys.stderr.isatty(),
-            penalty=loss,
-            lam=lam,
-            balance=balance,
-            where=points,
-        )
-    with quiet(), atomic_folder(target, overwrite) as folder:
-        network.config.isoadapt_label_names = targets.named
-        network.eval().cpu().save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    with reserved_folder(output_folder, overwrite) as target:
+        with quiet(), _own_randomness(seed, place):
+            network, tokenizer = _load(model, targets)
+            train(
+                network,
+                tokenizer,
+                _rows(network, tokenizer, inputs, targets, max_length),
+                plan,
+                device=place,
+                seed=seed,
+                folder=target.parent,
+                show_progress=bool(verbose) and sys.stderr.isatty(),
+                **options,
+            )
+        with quiet(), atomic_folder(target, overwrite) as folder:
+            network.config.isoadapt_label_names = targets.named
+            network.eval().cpu().save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
     return target
+
+
+def _check_held_out(targets: Targets, share: float) -> None:
+    """Check that a share of the texts, of each class alike, can be held out and judged on."""
+    n_texts = len(targets.values)
+    sizes = [n_texts] if targets.classes is None else torch.bincount(targets.values).tolist()
+    fewest = min(sizes)
+    if not share or (fewest >= 2 and math.ceil(share * n_texts) >= max(2, len(sizes))):
+        return
+    found, each = f"{n_texts} texts", ""
+    if targets.classes is not None:
+        rarest = sizes.index(fewest)
+        label = targets.classes[rarest] if targets.named else rarest
+        found, each = f"{fewest} of {n_texts} texts with the label {label!r}", " of each class"
+    raise ValueError(
+        f"recipe='003' holds out {share:.0%} of the texts{each} to choose the best epoch by, for "
+        f"which {found} are too few: give 4 or more{each}, or another recipe"
+    )
 
 
 @contextmanager
@@ -260,6 +278,7 @@ def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
             "folder made by save_pretrained of both the model and its tokenizer, with safetensors "
             "weights, or check the name and the connection"
         ) from error
+    vars(network.config).pop("isoadapt_isobn", None)  # folded into the head as it is loaded
     return network, tokenizer
 
 

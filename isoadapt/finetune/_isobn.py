@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from isoadapt.adapters._isobn import isobn_scale
 from isoadapt.encoders._models import quiet
-from isoadapt.encoders._network import find_head
+from isoadapt.encoders._network import find_head, is_classifier
 from isoadapt.finetune._ranks import gathered
 
 _STATE = ("cov", "n_steps", "weight")  # kept under "isobn." beside the head's weight
@@ -20,7 +20,8 @@ class IsoBNLayer(nn.Module):
 
     In training mode the covariance of the batch (1/n, in float32 at least) enters an exponential
     moving average with bias correction, before use; in evaluation mode the average stays. The
-    scale carries no gradient. Until the first training step the layer is the identity. In a
+    scale carries no gradient. In a module that is cast to half precision the average stays in
+    float32. Until the first training step the layer is the identity. In a
     distributed run the batch is that of all processes.
 
     Parameters
@@ -122,6 +123,15 @@ class IsoBNLayer(nn.Module):
         """
         return f"{self.n_features}, beta={self.beta}, eps={self.eps}, momentum={self.momentum}"
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Move or cast the layer, its average to no less than float32."""
+        cov = self.cov
+        super()._apply(fn, recurse)
+        dtype = torch.promote_types(self.cov.dtype, torch.float32)
+        if self.cov.dtype != dtype:
+            self.cov = cov.to(self.cov.device, dtype)
+        return self
+
     @torch.no_grad()
     def _track(self, rows: Tensor) -> None:
         with torch.autocast(rows.device.type, enabled=False):
@@ -196,6 +206,11 @@ def add_isobn(
 
 def _attach(model: Any, settings: dict[str, float]) -> nn.Linear:
     """Put the layer before the head, which is given back."""
+    if not is_classifier(model):
+        raise ValueError(
+            f"model is a {type(model).__name__}; IsoBN stands before the head of a model for "
+            "sequence classification: pass one, or its folder"
+        )
     head = find_head(model)
     if hasattr(head, "isobn"):
         raise ValueError(

@@ -3,16 +3,20 @@
 import inspect
 from collections.abc import Callable
 from functools import partial
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from torch import nn
 
+from isoadapt.finetune._where import ALL, HEAD_INPUT, LAST
 from isoadapt.losses import (
     CosRegLoss,
     IsoScoreLoss,
     PersistentEntropyLoss,
     SpectrumControlLoss,
 )
+
+PLACES = (HEAD_INPUT, LAST, ALL)
 
 
 class Method(NamedTuple):
@@ -30,44 +34,64 @@ class Method(NamedTuple):
     where: str
 
     @property
-    def parameters(self) -> tuple[str, ...]:
-        """Give the names of the loss' parameters.
+    def parameters(self) -> dict[str, Any]:
+        """Give the loss' parameters.
 
         Returns
         -------
-        tuple of str
+        dict of str to object
+            Their defaults by name.
         """
         known = inspect.signature(self.loss).parameters.values()
-        return tuple(p.name for p in known if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+        return {p.name: p.default for p in known if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
 
 METHODS = {
-    "istar": Method(partial(IsoScoreLoss, zeta=0.2, reduction="linear"), "all"),
-    "cosreg": Method(CosRegLoss, "last"),
-    "spectrum": Method(SpectrumControlLoss, "head_input"),
-    "persistent-entropy": Method(PersistentEntropyLoss, "head_input"),
-    "isotropy": Method(IsoScoreLoss, "head_input"),
+    "istar": Method(partial(IsoScoreLoss, zeta=0.2, reduction="linear"), ALL),
+    "cosreg": Method(CosRegLoss, LAST),
+    "spectrum": Method(SpectrumControlLoss, HEAD_INPUT),
+    "persistent-entropy": Method(PersistentEntropyLoss, HEAD_INPUT),
+    "isotropy": Method(IsoScoreLoss, HEAD_INPUT),
 }
 
 
-def make_penalty(penalty: str | nn.Module | None, where: Any) -> tuple[nn.Module | None, Any]:
-    """Give the loss that a name stands for, and its place.
+def penalty_options(
+    penalty: str | nn.Module | None, lam: float, balance: str | None, where: Any
+) -> dict[str, Any]:
+    """Give what the trainer is told of the penalty, its name and place resolved.
 
     Parameters
     ----------
     penalty : str, Module or None
         A name, or a loss as it is.
-    where : str, list of int or None
+    lam : float
+        Its weight.
+    balance : str or None
+        How it is brought to the size of the task's loss.
+    where : str, int, sequence of int or None
         None is the method's own place, and the head's input for a loss as it is.
 
     Returns
     -------
-    loss : Module or None
-        The loss.
-    where : str or list of int
-        The place.
+    dict of str to object
+        Arguments of :class:`~isoadapt.finetune.IsotropyTrainer`.
+
+    Raises
+    ------
+    ValueError
+        If something is said of a penalty, and there is none.
     """
+    if penalty is None and (lam != 1.0 or balance is not None or where is not None):
+        raise ValueError(
+            f"lam={lam!r}, balance={balance!r} and where={where!r} have no penalty to weigh or to "
+            "place: give penalty=, or leave them out"
+        )
+    place = HEAD_INPUT
     if isinstance(penalty, str):
         method = METHODS[penalty]
-        return method.loss(), method.where if where is None else where
-    return penalty, "head_input" if where is None else where
+        penalty, place = method.loss(), method.where
+    if where is None:
+        where = place
+    elif isinstance(where, Integral):
+        where = [where]
+    return {"penalty": penalty, "lam": lam, "balance": balance, "where": where}

@@ -105,7 +105,8 @@ class IsotropyTrainer(Trainer):
 
     With gradient accumulation or several processes the task's loss is the mean of the parts' means
     (of a causal language model, the mean over all tokens). The plain Trainer of transformers 5
-    takes the sum for BERT and others, whose gradients grow with the number of parts.
+    takes the sum for BERT and others, whose gradients grow with the number of parts (issue 37766 of
+    its repository).
 
     References
     ----------

@@ -62,7 +62,8 @@ def train(
     Raises
     ------
     FloatingPointError
-        If the loss is no longer finite at the end of an epoch.
+        If the loss is no longer finite at the end of an epoch, or the weights or what they give in
+        the end.
     """
     callbacks: list[TrainerCallback] = [_Progress()] if show_progress else []
     callbacks.append(_Divergence(recipe))
@@ -85,6 +86,7 @@ def train(
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
+    _check_finite(_loss_after(trainer, rows[: recipe.batch_size]), recipe)
 
 
 def _arguments(
@@ -128,11 +130,28 @@ def _split(rows: list[Row], share: float, seed: int) -> tuple[list[Row], list[Ro
     return train_test_split(rows, test_size=share, stratify=classes, random_state=seed)
 
 
+def _loss_after(trainer: Any, rows: list[Row]) -> float:
+    """The loss of a few rows by the trained weights; NaN if one of these is not finite."""
+    if not all(bool(weight.isfinite().all()) for weight in trainer.model.parameters()):
+        return math.nan
+    batches = trainer.get_test_dataloader(rows)
+    return trainer.evaluation_loop(batches, "", prediction_loss_only=True).metrics["eval_loss"]
+
+
+def _check_finite(loss: float, recipe: Recipe) -> None:
+    if not math.isfinite(loss):
+        raise FloatingPointError(
+            f"the loss became {loss}; lower lr={recipe.lr} or lengthen warmup={recipe.warmup}"
+        )
+
+
 def _score(predictions: Any) -> dict[str, float]:
-    """Accuracy or R²."""
+    """Accuracy or R²; of a model that has diverged less than any."""
     logits, labels = predictions.predictions, predictions.label_ids
+    if not np.isfinite(logits).all():
+        return {"score": -math.inf}
     if labels.dtype.kind == "f":
-        return {"score": r2_score(labels, logits.squeeze(1))}
+        return {"score": r2_score(labels, logits.squeeze(1).astype(np.float64))}
     return {"score": accuracy_score(labels, np.argmax(logits, 1))}
 
 
@@ -154,18 +173,13 @@ class _Divergence(TrainerCallback):
         self.recipe = recipe
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        loss = logs.get("loss", 0.0)
-        if not math.isfinite(loss):
-            raise FloatingPointError(
-                f"the loss became {loss}; lower lr={self.recipe.lr} or lengthen "
-                f"warmup={self.recipe.warmup}"
-            )
+        _check_finite(logs.get("loss", 0.0), self.recipe)
 
 
 class _Best(TrainerCallback):
     """Gives the model, when training ends, the weights of its best epoch."""
 
-    best = -math.inf
+    best: float | None = None
     weights: dict[str, Tensor]
 
     def on_evaluate(
@@ -177,7 +191,7 @@ class _Best(TrainerCallback):
         metrics: dict[str, float],
         **kwargs: Any,
     ) -> None:
-        if metrics["eval_score"] > self.best:
+        if self.best is None or metrics["eval_score"] > self.best:
             self.best = metrics["eval_score"]
             self.weights = {
                 name: value.to("cpu", copy=True) for name, value in model.state_dict().items()

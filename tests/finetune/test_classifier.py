@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from isoadapt import load_checkpoint
-from isoadapt.finetune import _training, finetune_text_classifier
+from isoadapt.finetune import _training, add_isobn, finetune_text_classifier
 from isoadapt.finetune._trainer import IsotropyTrainer
 from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss, SpectrumControlLoss
 from isoadapt.metrics import isoscore
@@ -137,19 +137,6 @@ def test_the_seed_decides(base, data, tmp_path):
     assert not same(runs["a"], runs["c"])
 
 
-def test_weight_decay_is_a_tenth_of_the_learning_rate(base, data, tmp_path):
-    runs = [
-        weights(
-            finetune_text_classifier(
-                base, *data, tmp_path / str(decay), lr=1e-2, weight_decay=decay, **QUICK
-            )
-        )
-        for decay in (None, 1e-3, 0.5)
-    ]
-    assert same(runs[0], runs[1])
-    assert not same(runs[0], runs[2])
-
-
 def test_global_generators_stay_as_they_are(base, data, tmp_path):
     def draw():
         return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002
@@ -189,6 +176,22 @@ def test_half_precision_files_are_trained_in_single_precision(base, data, tmp_pa
     AutoTokenizer.from_pretrained(base).save_pretrained(half)
     folder = finetune_text_classifier(half, *data, tmp_path / "out", **QUICK)
     assert {value.dtype for value in weights(folder).values()} == {torch.float32}
+
+
+def test_a_checkpoint_with_isobn_is_trained_on_without(base, data, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    model = add_isobn(AutoModelForSequenceClassification.from_pretrained(base))
+    model.train()(**tokenizer(data[0], padding=True, return_tensors="pt"))
+    for saved in (model, tokenizer):
+        saved.save_pretrained(tmp_path / "isobn")
+    expected = outputs(tmp_path / "isobn", data[0])
+    folder = finetune_text_classifier(
+        tmp_path / "isobn", *data, tmp_path / "out", lr=1e-12, **QUICK
+    )
+    torch.testing.assert_close(outputs(folder, data[0]), expected)
+    assert not hasattr(BertConfig.from_pretrained(folder), "isoadapt_isobn")
+    with pytest.raises(ValueError, match="holds no IsoBN"):
+        add_isobn(folder)
 
 
 def test_an_interrupt_in_training_leaves_nothing(base, data, tmp_path, monkeypatch):
@@ -242,10 +245,25 @@ def test_a_file_is_never_replaced(base, data, tmp_path):
         finetune_text_classifier(base, *data, tmp_path / "out", overwrite=True, **QUICK)
 
 
-@pytest.mark.parametrize("penalty", [None, "istar", "persistent-entropy"])
-def test_a_diverging_loss_is_reported(base, data, tmp_path, penalty):
-    with pytest.raises(FloatingPointError, match=r"became nan; lower lr=1e\+30 .*warmup=0\.1"):
-        finetune_text_classifier(base, *data, tmp_path / "out", lr=1e30, penalty=penalty, **QUICK)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"penalty": "istar"},
+        {"penalty": "persistent-entropy"},
+        {"penalty": "spectrum"},
+        {"penalty": "spectrum", "lr": 1e4, "epochs": 2},
+        {"batch_size": 64, "warmup": 0.0},  # one step, whose loss is finite
+        {"batch_size": 64, "warmup": 0.0, "weight_decay": 0.0, "lr": 1e20},  # so are its weights
+        {"batch_size": 64, "warmup": 0.0, "recipe": "003"},
+        {"batch_size": 64, "warmup": 0.0, "recipe": "003", "labels": np.arange(64) / 64},
+    ],
+)
+def test_a_diverging_loss_is_reported(base, data, tmp_path, options):
+    options = {"texts": data[0], "labels": data[1], "lr": 1e30} | QUICK | options
+    message = r"became (nan|inf); lower lr=1\S+ or lengthen warmup=0\."
+    with pytest.raises(FloatingPointError, match=message):
+        finetune_text_classifier(base, output_folder=tmp_path / "a" / "b" / "out", **options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -268,6 +286,14 @@ def test_without_accelerate_nothing_begins(base, data, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def runs(monkeypatch):
+    """Collect the trainers instead of letting them train."""
+    collected = []
+    monkeypatch.setattr(IsotropyTrainer, "train", lambda self: collected.append(self))
+    return collected
+
+
 class TestPenalty:
     @pytest.mark.parametrize(
         ("name", "loss", "where"),
@@ -279,31 +305,42 @@ class TestPenalty:
             ("isotropy", IsoScoreLoss(), "head_input"),
         ],
     )
-    def test_a_name_is_a_loss_at_its_place(self, base, data, tmp_path, name, loss, where):
-        options = QUICK | {"batch_size": 32, "lr": 1e-3}
-        runs = [
-            weights(finetune_text_classifier(base, *data, tmp_path / str(i), **options, **penalty))
-            for i, penalty in enumerate(
-                ({"penalty": name}, {"penalty": loss, "where": where}, {}),
-            )
-        ]
-        assert same(runs[0], runs[1])
-        assert not same(runs[0], runs[2])
+    def test_a_name_is_a_loss_at_its_place(self, base, data, tmp_path, runs, name, loss, where):
+        finetune_text_classifier(base, *data, tmp_path / "out", penalty=name)
+        objective = runs[0].isotropy_objective
+        assert repr(list(objective.penalties)) == repr([loss])
+        assert objective.places == [where]
 
-    def test_a_loss_is_taken_at_the_heads_input(self, base, data, tmp_path):
-        runs = [
-            weights(finetune_text_classifier(base, *data, tmp_path / str(where), **QUICK, **places))
-            for where, penalty in (
-                (None, CosRegLoss()),
-                ("head_input", CosRegLoss()),
-                ([1], CosRegLoss()),
-                ("last", "cosreg"),
+    @pytest.mark.parametrize(
+        ("penalty", "where", "place"),
+        [
+            (CosRegLoss(), None, "head_input"),
+            (CosRegLoss(), "last", "last"),
+            ("cosreg", "head_input", "head_input"),
+            (CosRegLoss(), [1], (1,)),
+            ("cosreg", (1, 2), (1, 2)),
+            ("cosreg", 2, (2,)),
+        ],
+    )
+    def test_where(self, base, data, tmp_path, runs, penalty, where, place):
+        finetune_text_classifier(base, *data, tmp_path / "out", penalty=penalty, where=where)
+        assert runs[0].isotropy_objective.places == [place]
+
+    def test_it_trains_with_it(self, base, data, tmp_path):
+        found = [
+            weights(finetune_text_classifier(base, *data, tmp_path / str(i), **QUICK, **penalty))
+            for i, penalty in enumerate(
+                [{"penalty": "cosreg"}, {"penalty": CosRegLoss(), "where": "last"}, {}]
             )
-            for places in [{"penalty": penalty, "where": where}]
         ]
-        assert same(runs[0], runs[1])
-        assert not same(runs[0], runs[2])
-        assert not same(runs[0], runs[3])
+        assert same(found[0], found[1])
+        assert not same(found[0], found[2])
+
+    @pytest.mark.parametrize("option", [{"lam": -1.0}, {"balance": "ema"}, {"where": "last"}])
+    def test_without_one_there_is_nothing_to_weigh_or_place(self, base, data, tmp_path, option):
+        (name, value), *_ = option.items()
+        with pytest.raises(ValueError, match=f"{name}={value!r}.*give penalty=, or leave them out"):
+            finetune_text_classifier(base, *data, tmp_path / "out", **QUICK, **option)
 
     def test_the_sign_of_lam_is_the_direction(self, base, data, tmp_path):
         still = tmp_path / "still"  # dropout would add a variance of its own in training
@@ -343,14 +380,6 @@ class TestPenalty:
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture
-def runs(monkeypatch):
-    """Collect the trainers instead of letting them train."""
-    collected = []
-    monkeypatch.setattr(IsotropyTrainer, "train", lambda self: collected.append(self))
-    return collected
-
-
 class TestRecipe:
     FIELDS = (
         "num_train_epochs",
@@ -383,7 +412,7 @@ class TestRecipe:
         assert {group["lr"] for group in optimiser.param_groups} == {fields[1]}
         decays = {group["weight_decay"] for group in optimiser.param_groups}
         assert decays == {0.0, arguments.weight_decay}
-        assert not runs[0].objective.penalties
+        assert not runs[0].isotropy_objective.penalties
 
     def test_what_is_given_goes_before_it(self, base, data, tmp_path, runs):
         given = {"epochs": 2, "lr": 1e-3, "batch_size": 4, "warmup": 0.5, "weight_decay": 0.0}
@@ -404,6 +433,27 @@ class TestRecipe:
         assert [len(run.train_dataset) for run in runs] == [44, 44]
         assert sum(row["labels"] for row in runs[0].eval_dataset) == 6
         assert len(runs[1].eval_dataset) == 20
+
+    @pytest.mark.parametrize(
+        ("labels", "message"),
+        [
+            ([0.1, 0.2, 0.3], "which 3 texts are too few: give 4 or more, or"),
+            ([0] * 19 + [1], "which 1 of 20 texts with the label 1 are too few.*of each class"),
+            (["no", "yes", "yes"], "which 1 of 3 texts with the label 'no' are too few"),
+            (list("aabbccddee"), "which 2 of 10 texts with the label 'a' are too few"),
+        ],
+    )
+    def test_003_with_too_few_texts(self, tmp_path, labels, message):
+        texts = ["good"] * len(labels)
+        with pytest.raises(ValueError, match=f"recipe='003' holds out 30% .*{message}"):
+            finetune_text_classifier("no model", texts, labels, tmp_path / "out", recipe="003")
+
+    @pytest.mark.parametrize("labels", [[0.5] * 4, [0, 0, 1, 1], list("aaaabbbbccccdddd")])
+    def test_003_with_just_enough(self, base, tmp_path, labels):
+        texts = ["good"] * len(labels)
+        options = QUICK | {"recipe": "003"}
+        folder = finetune_text_classifier(base, texts, labels, tmp_path / "out", **options)
+        assert outputs(folder, texts).isfinite().all()
 
     def test_003_keeps_the_best_epoch(self, base, data, tmp_path, monkeypatch):
         scores, states = iter([0.1, 0.9, 0.5]), []

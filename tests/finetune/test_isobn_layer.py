@@ -133,6 +133,32 @@ def test_adversarial_batches_are_finite(X, dtype, value):
         assert layer.scale().isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_layer_of_half_precision_keeps_its_statistics(X, dtype):
+    rows = (X / X.std(0) * torch.tensor([300, 200, 100, 1, 1, 1])).to(dtype)
+    layer, expected = nn.Sequential(IsoBNLayer(6)).to(dtype), IsoBNLayer(6)
+    expected(rows.float())
+    Z = layer(rows)
+    assert int(layer[0].n_steps) == 1
+    torch.testing.assert_close(layer[0].cov, expected.cov)  # 90000 is beyond half precision
+    assert Z.dtype == dtype
+    torch.testing.assert_close(Z.float(), rows * expected.scale(), rtol=1e-2, atol=1e-2)
+    scale = layer[0].scale()
+    assert layer.float().to(dtype).eval()[0].scale().equal(scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_trained_model_cast_to_half_precision(tmp_path, dtype):
+    model = trained()
+    model.classifier.isobn.cov.mul_(1e6)
+    expected, cov = logits(model), model.classifier.isobn.cov.clone()
+    model.to(dtype)
+    torch.testing.assert_close(model.classifier.isobn.cov, cov, rtol=0, atol=0)
+    torch.testing.assert_close(logits(model).float(), expected, rtol=0.1, atol=0.1)
+    model.save_pretrained(tmp_path)
+    torch.testing.assert_close(add_isobn(tmp_path).classifier.isobn.cov, cov, rtol=0, atol=0)
+
+
 def test_batches_that_tell_nothing_change_nothing(X):
     layer = IsoBNLayer(6)
     layer(X.float())
@@ -326,8 +352,11 @@ def test_folder_in_shards_and_other_parameters(tmp_path):
 def test_what_cannot_be_done(tmp_path, checkpoint):
     with pytest.raises(ValueError, match=r"has IsoBN already \(IsoBNLayer\(16, beta=0.5"):
         add_isobn(trained())
-    with pytest.raises(ValueError, match="BertModel has no linear classifier head"):
-        add_isobn(make_model(kind="AutoModel"))
+    for kind in ("", "ForQuestionAnswering", "ForTokenClassification"):
+        with pytest.raises(ValueError, match=f"Bert{kind or 'Model'}; .* sequence classification"):
+            add_isobn(make_model(kind=f"AutoModel{kind}"))
+    with pytest.raises(ValueError, match=r"model is a NoneType; .* pass one, or its folder"):
+        add_isobn(None)
     with pytest.raises(ValueError, match="holds no IsoBN; for a new one pass the loaded model"):
         add_isobn(checkpoint)
     with pytest.raises(FileNotFoundError, match="is no folder with safetensors weights"):
