@@ -24,6 +24,7 @@ from benchmarks.reproduction import (
 from benchmarks.reproduction._cells import SUITES, Cell, Record, Suite
 from benchmarks.reproduction._report import Papers, read_suite, report, suite_cells, suite_file
 from benchmarks.reproduction._store import append_record, run_cell
+from benchmarks.reproduction._verdicts import selected
 from isoadapt._files import atomic_path, writable_folder
 
 PAPERS: Papers = {
@@ -35,6 +36,11 @@ PAPERS: Papers = {
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "reproduction" / "results"
 CELLS_BETWEEN_REPORTS = 5
+HOW_MUCH = (
+    "how much to run. quick: one seed of at most 1,000 training rows, about 10 minutes on one "
+    "core; cpu: 3 seeds of at most 2,000 rows, about 170 minutes on one core; gpu: 5 seeds of "
+    "whole tasks as the papers train, for a GPU (default: %(default)s)"
+)
 
 
 class Budget:
@@ -52,10 +58,15 @@ class Budget:
 
 
 def expected_seconds(cell: Cell, finished: Sequence[Record]) -> float:
-    """Median cost of the same condition, else of the paper's cells on that task, else nothing."""
-    kin = [item for item in finished if (item["paper"], item["task"]) == (cell.paper, cell.task)]
-    same = [item for item in kin if item["name"] == cell.name]
-    return median([item["seconds"] for item in same or kin] or [0.0])
+    """Median cost of the same condition, else of the paper's cells on that task, else of all there.
+
+    Of those only that were fine-tuned anew, or only of those that were not, as the cell will be.
+    """
+    fields = {"task": cell.task, "cached": cell.cached()}
+    for more in ({"paper": cell.paper, "name": cell.name}, {"paper": cell.paper}, {}):
+        if kin := selected(finished, {**fields, **more}):
+            return median(item["seconds"] for item in kin)
+    return 0.0
 
 
 def run_missing(
@@ -91,10 +102,10 @@ def write_report(papers: Papers, suites: Sequence[Suite], folder: Path, target: 
         temporary.write_text(text, "utf-8")
 
 
-def _try_report(papers: Papers, folder: Path, target: Path) -> None:
+def _try_report(papers: Papers, suites: Sequence[Suite], folder: Path, target: Path) -> None:
     """Write the report, or say why not: the cells to come are worth more."""
     try:
-        write_report(papers, folder, target)
+        write_report(papers, suites, folder, target)
     except Exception:
         traceback.print_exc()
 
@@ -102,8 +113,8 @@ def _try_report(papers: Papers, folder: Path, target: Path) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run what is missing; 1 if a cell failed, 130 if it was stopped."""
     changes = {"model": options.model, "from_hub": options.data == "hub"}
-    suites = {name: suite._replace(**changes) for name, suite in SUITES.items()}
-    suite = suites[options.suite]
+    suites = [suite._replace(**changes) for suite in SUITES.values()]
+    (suite,) = (suite for suite in suites if suite.name == options.suite)
     results = writable_folder(options.out or RESULTS)
     target = (options.out or FOLDER) / "REPRODUCTION.md"
     cells = suite_cells({name: PAPERS[name] for name in options.only}, suite)
@@ -115,11 +126,11 @@ def run(options: argparse.Namespace) -> int:
         for number, record in enumerate(missing, 1):
             code = max(code, int("error" in record))
             if number % CELLS_BETWEEN_REPORTS == 0:
-                _try_report(PAPERS, results, target)
+                _try_report(PAPERS, suites, results, target)
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         code = 130
-    write_report(PAPERS, list(suites.values()), results, target)
+    write_report(PAPERS, suites, results, target)
     print(f"report: {target}")
     return code
 
@@ -127,9 +138,12 @@ def run(options: argparse.Namespace) -> int:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reproduce", description=__doc__)
-    parser.add_argument("--suite", choices=list(SUITES), default="quick", help="how much to run")
+    parser.add_argument("--suite", choices=list(SUITES), default="quick", help=HOW_MUCH)
     parser.add_argument(
-        "--budget", type=float, metavar="MINUTES", help="begin no cell that would end later"
+        "--budget",
+        type=float,
+        metavar="MINUTES",
+        help="start no cell that is expected to end after this many minutes",
     )
     parser.add_argument(
         "--only",

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -30,6 +31,8 @@ class Cell:
         Gives the figures: numbers, or lists of numbers, by name.
     decides : int, default=0
         Rank of the question that the cell helps to answer; low ranks run first.
+    cached : callable
+        Tells whether its fine-tuning is kept from another cell, so that it costs little.
     """
 
     paper: str
@@ -39,15 +42,26 @@ class Cell:
     settings: Mapping[str, JSON]
     run: Callable[[], Mapping[str, JSON]]
     decides: int = 0
+    cached: Callable[[], bool] = lambda: False
 
     @property
     def key(self) -> str:
         """Name of the cell for ever: readable, then a digest of the settings."""
         return f"{self.paper}/{self.name}/{self.task}/{self.seed}/{digest(self.settings)}"
 
+    def fields(self) -> dict[str, Any]:
+        """Return the record of a cell that has not run."""
+        return {
+            "key": self.key,
+            "paper": self.paper,
+            "name": self.name,
+            "task": self.task,
+            "seed": self.seed,
+        }
+
 
 class Judged(NamedTuple):
-    """What the figures say of a claim; `holds` is None where they cannot tell."""
+    """What the figures say of a claim; `holds` is None where they decide nothing."""
 
     ours: str
     holds: bool | None
@@ -55,9 +69,11 @@ class Judged(NamedTuple):
     reason: str = ""
 
 
+# Takes a record for each cell of a suite: one that failed has an `error` in place of `figures`, one
+# that has not run has neither.
 Judge = Callable[[Sequence[Record]], Judged]
 
-NOT_RUN = Judged("–", None, 0, "no finished cell yet")
+NOT_RUN = Judged("–", None, 0, "not all its conditions have run yet")
 
 
 class Claim(NamedTuple):
@@ -101,3 +117,12 @@ def digest(settings: Mapping[str, JSON]) -> str:
     """Digest of settings: the same whatever the order of the names."""
     text = json.dumps(settings, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def plain(figures: Any) -> Any:
+    """Put None where a figure, or an entry of a list, is not finite: JSON has no NaN."""
+    if isinstance(figures, Mapping):
+        return {name: plain(value) for name, value in figures.items()}
+    if isinstance(figures, list | tuple):
+        return [plain(value) for value in figures]
+    return None if isinstance(figures, float) and not math.isfinite(figures) else figures

@@ -1,5 +1,6 @@
 """One fine-tuning run under `IsotropyTrainer`, its log and its clock."""
 
+import math
 import tempfile
 import time
 from pathlib import Path
@@ -54,7 +55,8 @@ class LoggedTrainer(IsotropyTrainer):
 
     def figures(self, points: Tensor) -> dict[str, float]:
         found = super().figures(points)
-        return {**found, **anisotropies(points)} if found else found
+        more = anisotropies(points) if found else {}
+        return found | {name: value for name, value in more.items() if math.isfinite(value)}
 
 
 class Clock(TrainerCallback):

@@ -22,7 +22,7 @@ from isoadapt.metrics import isoscore_star, isotropy_report, two_nn
 
 BATCH_SIZE = 64
 ZETA = 0.2  # of every reported IsoScore*, as in paper 002
-METRICS = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman"}  # elsewhere accuracy
+METRICS = {"cola": "matthews", "mrpc": "f1", "stsb": "pearson"}  # elsewhere accuracy
 OF_POINTS = (
     "isoscore",
     "isoscore_corrected",
@@ -183,21 +183,13 @@ def log_figures(history: Sequence[dict[str, Any]]) -> dict[str, float]:
     logs = [entry for entry in history if "task_loss" in entry]
     tenth = max(1, len(logs) // 10)
     late = [entry for entry in logs if entry["step"] > 0.7 * logs[-1]["step"]]
-    names = [name for name in logs[-1] if name.startswith("anisotropy")]
-    found = {f"batch_{name}": _mean(late, name) for name in names}
+    known = sorted({name for entry in logs for name in entry})
+    found = {f"batch_{name}": _mean(late, name) for name in known if name.startswith("anisotropy")}
     for name in ("anisotropy1_centered", "penalty"):
-        if name in logs[-1]:
+        if name in known:
             found[f"batch_{name}_start"] = _mean(logs[:tenth], name)
             found[f"batch_{name}_end"] = _mean(logs[-tenth:], name)
     return found
-
-
-def plain(figures: dict[str, Any]) -> dict[str, Any]:
-    """Put None where a figure is not defined: JSON has no NaN."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in figures.items()
-    }
 
 
 def _shrunk(points: Moments, prior: Moments) -> float | None:
@@ -215,4 +207,5 @@ def _two_nn(points: Tensor) -> float | None:
 
 
 def _mean(entries: Sequence[dict[str, Any]], name: str) -> float:
-    return float(np.mean([entry[name] for entry in entries if name in entry]))
+    values = [entry[name] for entry in entries if name in entry]
+    return float(np.mean(values)) if values else math.nan

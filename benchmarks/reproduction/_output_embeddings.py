@@ -1,31 +1,58 @@
 """Penalties on the output embeddings of a tiny random T5: that the path works, nothing more."""
 
 import tempfile
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from benchmarks.reproduction._cells import JSON
+from benchmarks.reproduction._training import (
+    FIGURES,
+    Condition,
+    make_penalty,
+    penalty_settings,
+)
 from isoadapt.finetune import IsotropyTrainer
-from isoadapt.losses import CosRegLoss, SpectrumControlLoss
 
-PENALTIES = {
-    "CosReg": CosRegLoss(),
-    "spectrum control, polynomial": SpectrumControlLoss(per_row=False),
-    "spectrum control, exponential": SpectrumControlLoss("exponential", per_row=False),
-}
-VOCABULARY, LENGTH, ROWS, STEPS = 64, 8, 64, 60
+PLACE = "output_embeddings"
+PENALTIES = (
+    Condition("CosReg", "cosreg", where=PLACE),
+    *(
+        Condition(f"spectrum control, {decay}", "spectrum", options, where=PLACE)
+        for decay in ("polynomial", "exponential")
+        for options in [{"decay": decay, "per_row": False}]
+    ),
+)
+VOCABULARY, LENGTH, ROWS, STEPS, RATE = 64, 8, 64, 60, 1e-2
+SIZES = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
 
 
-def output_embeddings(name: str) -> dict[str, float]:
+def settings(condition: Condition) -> dict[str, JSON]:
+    """Return all that changes the figures."""
+    return {
+        **penalty_settings(condition),
+        "model": SIZES,
+        "vocabulary": VOCABULARY,
+        "rows": ROWS,
+        "length": LENGTH,
+        "steps": STEPS,
+        "lr": RATE,
+        "figures": FIGURES,
+    }
+
+
+def output_embeddings(condition: Condition) -> dict[str, float]:
     """Return the penalty of the output embeddings before and after a few steps of training.
 
     `after_without` is what it comes to when the same steps are taken without the penalty.
     """
-    before, after = _train(name, lam=1.0)
-    return {"before": before, "after": after, "after_without": _train(name, lam=0.0)[1]}
+    before, after = _train(condition)
+    without = _train(replace(condition, lam=0.0))
+    return {"before": before, "after": after, "after_without": without[1]}
 
 
-def _train(name: str, lam: float) -> tuple[float, float]:
+def _train(condition: Condition) -> tuple[float, float]:
     from transformers import (
         PrinterCallback,
         T5Config,
@@ -36,15 +63,7 @@ def _train(name: str, lam: float) -> tuple[float, float]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = T5ForConditionalGeneration(
-            T5Config(
-                vocab_size=VOCABULARY,
-                d_model=16,
-                d_kv=8,
-                d_ff=32,
-                num_layers=1,
-                num_heads=2,
-                decoder_start_token_id=0,
-            )
+            T5Config(vocab_size=VOCABULARY, decoder_start_token_id=0, **SIZES)
         )
         model.get_output_embeddings().weight.data += 1.0  # one direction in common, as in practice
         tokens = torch.randint(2, VOCABULARY, (ROWS, LENGTH))
@@ -54,7 +73,7 @@ def _train(name: str, lam: float) -> tuple[float, float]:
                 args=TrainingArguments(
                     folder,
                     max_steps=STEPS,
-                    learning_rate=1e-2,
+                    learning_rate=RATE,
                     use_cpu=True,
                     report_to="none",
                     save_strategy="no",
@@ -62,9 +81,9 @@ def _train(name: str, lam: float) -> tuple[float, float]:
                     dataloader_pin_memory=False,
                 ),
                 train_dataset=[{"input_ids": row, "labels": row} for row in tokens],
-                penalty=PENALTIES[name],
-                lam=lam,
-                where="output_embeddings",
+                penalty=make_penalty(condition),
+                lam=condition.lam,
+                where=condition.where,
             )
             trainer.remove_callback(PrinterCallback)
             before = _penalty(trainer)
@@ -74,4 +93,5 @@ def _train(name: str, lam: float) -> tuple[float, float]:
 
 @torch.no_grad()
 def _penalty(trainer: Any) -> float:
-    return float(trainer.isotropy_objective.penalties[0](trainer.model.get_output_embeddings().weight))
+    (penalty,) = trainer.isotropy_objective.penalties
+    return float(penalty(trainer.model.get_output_embeddings().weight))

@@ -1,5 +1,6 @@
 """The report: each paper's claims and their verdicts, then its tables."""
 
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -7,7 +8,7 @@ from typing import NamedTuple, Protocol
 from benchmarks._report import markdown_table
 from benchmarks.reproduction._cells import NOT_RUN, Cell, Claim, Judged, Record, Suite
 from benchmarks.reproduction._store import read_records
-from benchmarks.reproduction._verdicts import verdict
+from benchmarks.reproduction._verdicts import is_enough, verdict
 
 TITLES = {
     "000": "000/001 Shrink the longest: persistent entropy",
@@ -23,12 +24,21 @@ The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768 dimensi
 training sets. So their scores cannot be met here; what can be tested is whether an effect is there,
 in which direction and how large.
 
-**holds** and **fails** need three seeds and more than the quick suite; with less, or where a figure
-cannot tell, it is *smoke only*. *Not testable here* names what is missing; *not run* has no
-finished cell yet. Figures are mean ± standard deviation over seeds, on whole dev sets in eval mode
-where nothing else is said. A claim is judged by the largest suite that decides it: a change of
-geometry must go the claimed way in every seed; a gain in a metric must pass a one-sided paired
-t-test at 0.05 over the seeds."""
+To decide takes three seeds and more than the quick suite; with less it is *smoke only*. *Not
+testable here* names what is missing; *not run* waits for cells. Figures are mean ± standard
+deviation over seeds, on whole dev sets in eval mode where nothing else is said. A claim is judged
+by the largest suite that has three seeds of it:
+
+- A change of geometry, and all else that is said of every seed, **holds** if it goes the claimed
+  way in every seed and by what the claim asks, and **fails** if not. A seed whose cell failed, or
+  whose figure is undefined, has not gone that way. What changes at random goes one way in three
+  seeds of three with probability 1/8.
+- A gain in a metric, or a trend, **holds** if it passes a one-sided test at 0.05 (gains: paired,
+  over the seeds), **fails** if it goes the other way, and is *not shown* in between. Three seeds
+  show a true gain of 0.5, 1 or 2 standard deviations (of the differences between paired runs) with
+  probability 0.15, 0.32 or 0.71 only. Where the best of several conditions is chosen on the dev
+  set, p is multiplied by their number (Bonferroni).
+- What the figures cannot decide is *not shown* too; the reason says why."""
 MINILM = "all-MiniLM-L6-v2 (6 layers, 384 dimensions; the one of the `demo` extra)"
 HEADER = ("claim", "where", "the paper's", "ours", "seeds", "suite", "verdict", "reason")
 
@@ -50,21 +60,27 @@ Papers = Mapping[str, Sequence[Paper]]
 
 
 class SuiteResult(NamedTuple):
-    """The cells of a suite, and what has come of them so far."""
+    """A suite, and a record for each of its cells, whether it has run or not."""
 
     suite: Suite
-    n_cells: int
-    finished: list[Record]
-    failed: list[Record]
+    records: list[Record]
+
+    @property
+    def finished(self) -> list[Record]:
+        """Records of the cells that have figures."""
+        return [record for record in self.records if "figures" in record]
+
+    @property
+    def failed(self) -> list[Record]:
+        """Records of the cells that an error ended."""
+        return [record for record in self.records if "error" in record]
 
 
 def read_suite(papers: Papers, suite: Suite, folder: Path) -> SuiteResult:
     """Read the records of the cells that the suite has today; those of others do not count."""
-    keys = {cell.key for cell in suite_cells(papers, suite)}
-    records = [item for item in read_records(suite_file(folder, suite)) if item["key"] in keys]
-    finished = [record for record in records if "figures" in record]
-    failed = [record for record in records if "error" in record]
-    return SuiteResult(suite, len(keys), finished, failed)
+    kept = {record["key"]: record for record in read_records(suite_file(folder, suite))}
+    cells = suite_cells(papers, suite)
+    return SuiteResult(suite, [kept.get(cell.key, cell.fields()) for cell in cells])
 
 
 def suite_file(folder: Path, suite: Suite) -> Path:
@@ -103,16 +119,16 @@ def _suite_table(suites: Sequence[SuiteResult]) -> str:
     header = ("suite", "seeds", "training rows", "epochs", "cells", "failed", "hours", "command")
     rows = [
         (
-            suite.name,
-            str(suite.seeds),
-            "all" if suite.max_rows is None else f"at most {suite.max_rows:,}",
-            "the papers'" if suite.epochs is None else str(suite.epochs),
-            f"{len(finished)} of {n_cells}",
-            str(len(failed)),
-            f"{sum(record['seconds'] for record in finished) / 3600:.2f}",
-            f"`python -m benchmarks.reproduce --suite {suite.name}{_elsewhere(suite)}`",
+            item.suite.name,
+            str(item.suite.seeds),
+            "all" if item.suite.max_rows is None else f"at most {item.suite.max_rows:,}",
+            "the papers'" if item.suite.epochs is None else str(item.suite.epochs),
+            f"{len(item.finished)} of {len(item.records)}",
+            str(len(item.failed)),
+            f"{sum(record['seconds'] for record in item.finished) / 3600:.2f}",
+            f"`python -m benchmarks.reproduce --suite {item.suite.name}{_elsewhere(item.suite)}`",
         )
-        for suite, n_cells, finished, failed in suites
+        for item in suites
     ]
     return markdown_table(header, rows)
 
@@ -143,11 +159,21 @@ def _verdict_row(claim: Claim, suites: Sequence[SuiteResult]) -> list[str]:
 
 
 def _best(claim: Claim, suites: Sequence[SuiteResult]) -> tuple[Judged, Suite]:
-    """Judge by the largest suite that decides, or else by the largest one with any figure."""
-    found = [(claim.judge(item.finished), item.suite) for item in reversed(suites)]
-    decided = [item for item in found if verdict(*item) in ("**holds**", "**fails**")]
+    """Judge by the largest suite with enough seeds, or else by the largest one with any figure."""
+    found = [(_judge(claim, item.records), item.suite) for item in reversed(suites)]
+    enough = [item for item in found if is_enough(*item)]
     run = [item for item in found if item[0] != NOT_RUN]
-    return (decided or run or found)[0]
+    return (enough or run or found)[0]
+
+
+def _judge(claim: Claim, records: Sequence[Record]) -> Judged:
+    """Judge a claim; what goes wrong becomes its reason, for the others are worth having."""
+    try:
+        return claim.judge(records)
+    except Exception as error:
+        traceback.print_exc()
+        reason = f"could not be judged: {type(error).__name__}: {error}"
+        return Judged("–", None, len({record["seed"] for record in records}), reason)
 
 
 def _paper_tables(modules: Sequence[Paper], suites: Sequence[SuiteResult]) -> list[str]:

@@ -8,28 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._harness import versions
-from benchmarks.reproduction._cells import Cell, Record
+from benchmarks.reproduction._cells import Cell, Record, plain
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
     """Run a cell; the record holds its `figures`, or the `error` that ended it."""
-    begun = time.perf_counter()
+    cached, begun = cell.cached(), time.perf_counter()
     try:
-        figures = dict(cell.run())
-        json.dumps(figures)
+        figures = plain(cell.run())
+        json.dumps(figures, allow_nan=False)
         outcome: dict[str, Any] = {"figures": figures}
     except Exception as error:  # the other cells are worth having
         traceback.print_exc()
         outcome = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
     return {
-        "key": cell.key,
-        "paper": cell.paper,
-        "name": cell.name,
-        "task": cell.task,
-        "seed": cell.seed,
+        **cell.fields(),
         "settings": dict(cell.settings),
         **outcome,
         "seconds": time.perf_counter() - begun,
+        "cached": cached,
         "versions": versions(),
     }
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from benchmarks._report import markdown_table
 from benchmarks.reproduction._cells import Record
 from benchmarks.reproduction._verdicts import by_seed, mean_sd, selected
 
 TASKS = {"cola": "CoLA", "mrpc": "MRPC", "rte": "RTE", "sst2": "SST-2", "stsb": "STS-B"}
-METRICS = {"cola": "Matthews", "mrpc": "F1", "stsb": "Spearman"}
+METRICS = {"cola": "Matthews", "mrpc": "F1", "stsb": "Pearson"}
 
 
 def metric_name(task: str) -> str:
@@ -48,6 +50,6 @@ def layer_table(
         found = selected(records, {"paper": paper, "name": name, "task": task})
         if found:
             layers = zip(*(record["figures"][figure] for record in found), strict=True)
-            rows.append([name, *(mean_sd([v for v in layer if v is not None]) for layer in layers)])
+            rows.append([name, *(mean_sd(np.array(layer, float)) for layer in layers)])
     n_layers = max((len(row) for row in rows), default=1) - 1
     return markdown_table([TASKS[task], *(f"layer {k + 1}" for k in range(n_layers))], rows)

@@ -4,6 +4,7 @@ What is kept lies in `benchmarks/results/reproduction-cache`, a file of figures 
 for runs without a penalty the embeddings too. Delete the folder to run all anew.
 """
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,16 +14,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from sklearn.model_selection import train_test_split
 from torch import nn
 
 from benchmarks._data import Embeddings, shared_folder
-from benchmarks.reproduction._cells import JSON, Cell, Suite, digest
+from benchmarks.reproduction._cells import JSON, Cell, Suite, digest, plain
 from benchmarks.reproduction._measuring import (
     Reading,
     embedding_figures,
     log_figures,
-    plain,
     read,
     task_figures,
     token_figures,
@@ -75,10 +76,6 @@ class Job:
 
     def settings(self) -> dict[str, JSON]:
         """All that changes the result, but for task and seed."""
-        condition = asdict(self.condition)
-        del condition["name"]
-        if self.condition.penalty is None:
-            condition = {"penalty": None}
         elsewhere = {"model": self.model} if self.model else {}
         if self.from_hub:
             elsewhere["data"] = "hub"
@@ -87,13 +84,13 @@ class Job:
             "rows": self.rows,
             "max_length": MAX_LENGTH,
             "recipe": asdict(self.recipe),
-            **condition,
+            **penalty_settings(self.condition),
+            "figures": FIGURES,
         }
 
     def file(self, folder: Path, suffix: str) -> Path:
         """Where the outcome is kept."""
-        settings = digest({**self.settings(), "figures": FIGURES})
-        return folder / f"{self.task}-{self.seed}-{settings}{suffix}"
+        return folder / f"{self.task}-{self.seed}-{digest(self.settings())}{suffix}"
 
 
 class Task(NamedTuple):
@@ -103,6 +100,26 @@ class Task(NamedTuple):
     train_labels: NDArray[Any]
     dev_texts: Any
     dev_labels: NDArray[Any]
+
+
+def penalty_settings(condition: Condition) -> dict[str, JSON]:
+    """Return all that a penalty depends on, its loss' own defaults too."""
+    if condition.penalty is None:
+        return {"penalty": None}
+    method = METHODS[condition.penalty]
+    known = inspect.signature(method.loss).parameters
+    return {
+        "penalty": condition.penalty,
+        "options": {name: known[name].default for name in method.parameters} | condition.options,
+        "lam": condition.lam,
+        "where": condition.where,
+    }
+
+
+def adapter_settings(estimator: BaseEstimator) -> dict[str, JSON]:
+    """Return all that an adapter depends on, its defaults too."""
+    parameters = estimator.get_params(deep=False)
+    return {"adapter": type(estimator).__name__, "parameters": parameters}
 
 
 def load_task(name: str, rows: int | None, from_hub: bool = False) -> Task:
@@ -162,9 +179,15 @@ def training_cells(
             job.settings(),
             partial(finetuned, job),
             decides,
+            partial(is_kept, job),
         )
         for job in jobs
     ]
+
+
+def is_kept(job: Job) -> bool:
+    """Whether a run need not be run any more."""
+    return job.file(CACHE, ".json").exists()
 
 
 def finetuned(job: Job, folder: Path | None = None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from benchmarks.reproduction._cells import NOT_RUN, Cell, Claim, Judge, Judged, 
 from benchmarks.reproduction._cells import not_testable as needs
 from benchmarks.reproduction._tables import TASKS, condition_table, metric_name, tasks_of
 from benchmarks.reproduction._training import BASE, Condition, training_cells
-from benchmarks.reproduction._verdicts import Fields, by_seed, gains, mean_sd, moves
+from benchmarks.reproduction._verdicts import Fields, Pairs, by_seed, gains, moves, tally
 
 SELECTED = Condition("selected bars", "persistent-entropy", {"bars": "selected"})
 ALL_BARS = Condition("all bars", "persistent-entropy", {"bars": "all"})
@@ -14,7 +14,7 @@ CONDITIONS = (BASE, SELECTED, ALL_BARS)
 NAMES = tuple(condition.name for condition in CONDITIONS)
 DECIDES = {"cola": 1, "mrpc": 8}
 CUT = 1 / 0.85  # a cut of 15 % is asked of selected bars on CoLA
-BERT = {  # BERT-base: no penalty → selected bars, then all bars
+BERT = {  # BERT-base: no penalty → selected bars, then all bars; of MRPC's F1 nothing is claimed
     "cola": {
         "anisotropy1": "0.647 → 0.499, all 0.502",
         "anisotropy1_centered": "0.660 → 0.468, all 0.478",
@@ -23,7 +23,6 @@ BERT = {  # BERT-base: no penalty → selected bars, then all bars
     "mrpc": {
         "anisotropy1": "0.679 → 0.485, all 0.541",
         "anisotropy1_centered": "0.733 → 0.483, all 0.576",
-        "metric": "0.892 → 0.889, all 0.892",
     },
 }
 
@@ -51,25 +50,25 @@ def claims() -> list[Claim]:
 
 def _task_claims(task: str) -> list[Claim]:
     base, chosen, every = (_of(condition.name, task) for condition in CONDITIONS)
-    cut = CUT if task == "cola" else 1.0
+    cut, asked = (CUT, " by 15 % or more") if task == "cola" else (1.0, "")
     theirs = {name: f"{figures} (BERT)" for name, figures in BERT[task].items()}
     theirs["profile"] = "curves only drawn (RoBERTa, MRPC)"
 
     def claim(where: str, text: str, figure: str, judge: Judge) -> Claim:
         return Claim("000", where, f"{TASKS[task]}: {text}", theirs[figure], judge)
 
-    centred, raw, metric = "anisotropy1_centered", "anisotropy1", metric_name(task)
+    centred, raw = "anisotropy1_centered", "anisotropy1"
     late = f"batch_{centred}"
-    return [
+    found = [
         claim(
             "table 3",
-            "selected bars lower centred anisotropy_1 (whole dev set)",
+            f"selected bars lower centred anisotropy_1{asked} (whole dev set)",
             centred,
             moves(base, chosen, centred, -1, cut),
         ),
         claim(
             "table 3",
-            "the same on batches, last 30 % of training",
+            f"selected bars lower it{asked} on batches, last 30 % of training",
             centred,
             moves(base, chosen, late, -1, cut),
         ),
@@ -86,14 +85,21 @@ def _task_claims(task: str) -> list[Claim]:
             "profile",
             _rises_in_training(base),
         ),
-        claim("table 2", f"selected bars raise {metric}", "metric", gains(base, chosen, "metric")),
-        claim(
-            "table 2",
-            f"selected bars have a higher {metric} than all bars",
-            "metric",
-            gains(every, chosen, "metric"),
-        ),
     ]
+    if "metric" in BERT[task]:
+        metric = metric_name(task)
+        found += [
+            claim(
+                "table 2", f"selected bars raise {metric}", "metric", gains(base, chosen, "metric")
+            ),
+            claim(
+                "table 2",
+                f"selected bars have a higher {metric} than all bars",
+                "metric",
+                gains(every, chosen, "metric"),
+            ),
+        ]
+    return found
 
 
 def _of(name: str, task: str) -> Fields:
@@ -108,10 +114,10 @@ def _rises_in_training(fields: Fields) -> Judge:
         )
         if not start:
             return NOT_RUN
-        rising = sum(end[seed] > start[seed] for seed in start)
-        shown = f"{mean_sd(list(start.values()))} → {mean_sd(list(end.values()))}"
-        reason = f"first to last tenth of the steps, in {rising} of {len(start)} seeds"
-        return Judged(shown, rising == len(start), len(start), reason)
+        pairs, n = Pairs(list(start.values()), list(end.values())), len(start)
+        rising = sum(step > 0 for step in pairs.steps)
+        reason = f"first to last tenth of the steps, {tally(rising, n, pairs.undefined)}"
+        return Judged(pairs.shown, rising == n, n, reason)
 
     return judge
 

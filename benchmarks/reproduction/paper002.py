@@ -1,8 +1,10 @@
 """Paper 002, table 1 and figures 3 to 8: I-STAR and CosReg while fine-tuning."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from benchmarks.reproduction._cells import (
@@ -25,20 +27,27 @@ from benchmarks.reproduction._tables import (
 )
 from benchmarks.reproduction._training import BASE, Condition, training_cells
 from benchmarks.reproduction._verdicts import (
-    LEVEL,
     Fields,
+    arrays_by_seed,
     by_seed,
+    decide,
+    defined,
     gains,
+    mean_of,
+    mean_sd,
     moves,
     paired,
     selected,
+    stays,
+    tally,
 )
 
 ZETA = 0.2
 LAMS = (-5.0, -3.0, -1.0, 0.5, 1.0, 3.0, 5.0)
 LAYERS = (1, 3, 6)
 ASKED = 1.5  # factor by which IsoScore* is to move at lam = -1 and 1
-UNMOVED = 1.5  # a factor below it counts as no change
+UNMOVED = 1.5  # a factor up to it counts as no change
+LAMS_NEEDED = 5  # for a rank correlation
 
 
 def istar(lam: float, zeta: float = ZETA, layer: int | None = None) -> Condition:
@@ -140,14 +149,14 @@ def _lambda_claims() -> list[Claim]:
             "table 1",
             "CoLA: I-STAR with its best lam, which is negative, beats the base",
             "59.22 → 59.60 (BERT)",
-            _best_against(BASE),
+            _best_against(BASE, negative=True),
         ),
         Claim(
             "002",
             "table 1",
             "CoLA: I-STAR with its best lam beats CosReg",
             "57.90 → 59.60 (BERT)",
-            _best_against(cosreg(1.0)),
+            _best_against(cosreg(1.0), negative=False),
         ),
         Claim(
             "002",
@@ -159,7 +168,7 @@ def _lambda_claims() -> list[Claim]:
         Claim(
             "002",
             "figure 8",
-            "CoLA: no layer alone is better throughout than all layers",
+            "CoLA: no layer alone is better than all layers in every seed",
             drawn,
             _single_layers,
         ),
@@ -182,9 +191,9 @@ def _cosreg_claims(task: str) -> list[Claim]:
             "002",
             "figure 4",
             f"{name}: CosReg leaves the last layer's IsoScore* where it was "
-            f"(within a factor of {UNMOVED:g})",
+            f"(within a factor of {UNMOVED:g} in every seed)",
             "0.004–0.007 with CosReg (SST-2)",
-            _stays(base, up, "last_isoscore_star"),
+            stays(base, up, "last_isoscore_star", _factor, UNMOVED),
         ),
     ]
     if task == "cola":
@@ -240,96 +249,105 @@ def _of(condition: Condition, task: str) -> Fields:
 
 
 def _by_lam(records: Sequence[Record], figure: str) -> dict[float, list[float]]:
-    """A figure of each lam on CoLA that has been run; the base is lam=0."""
+    """A figure of each lam of the suite on CoLA, empty where it has yet to run; 0 is the base."""
     conditions = {0.0: BASE} | {lam: istar(lam) for lam in LAMS}
-    found = {
+    return {
         lam: list(by_seed(records, _of(condition, "cola"), figure).values())
-        for lam, condition in conditions.items()
+        for lam, condition in sorted(conditions.items())
+        if selected(records, _of(condition, "cola"))
     }
-    return {lam: values for lam, values in sorted(found.items()) if values}
 
 
 def _ranked(first: str, second: str, sign: int) -> Judge:
     """Judge by the rank correlation of the means over the seeds, one-sided at 0.05."""
 
     def judge(records: Sequence[Record]) -> Judged:
-        by_lam = _by_lam(records, second)
-        if len(by_lam) < 2:
+        seconds = {lam: values for lam, values in _by_lam(records, second).items() if values}
+        firsts = _by_lam(records, first) if first != "lam" else {lam: [lam] for lam in seconds}
+        lams = [lam for lam in seconds if defined(seconds[lam]) and defined(firsts[lam])]
+        if len(seconds) < 2:
             return NOT_RUN
-        n = min(map(len, by_lam.values()))
-        means = [float(np.mean(values)) for values in by_lam.values()]
-        others = list(by_lam)
-        if first != "lam":
-            others = [float(np.mean(values)) for values in _by_lam(records, first).values()]
-        if np.ptp(means) == 0 or np.ptp(others) == 0:
-            return Judged("–", None, n, f"the same {second} at every lam")
+        n = min(map(len, seconds.values()))
+        reason = f"over lam = {', '.join(f'{lam:g}' for lam in lams)}"
+        if len(lams) < len(seconds):
+            reason += f" ({len(seconds) - len(lams)} undefined)"
+        others, means = ([mean_of(found[lam]) for lam in lams] for found in (firsts, seconds))
+        if len(lams) < LAMS_NEEDED or np.ptp(means) == 0 or np.ptp(others) == 0:
+            return Judged("–", None, n, f"{reason}: {LAMS_NEEDED} that differ are needed")
         found = kendalltau(others, means, alternative="greater" if sign > 0 else "less")
         shown = f"Kendall's tau {found.statistic:.2f}"
-        reason = f"over lam = {', '.join(f'{lam:g}' for lam in by_lam)}; p = {found.pvalue:.2g}"
-        enough = len(by_lam) > 4
-        return Judged(shown, bool(found.pvalue < LEVEL) if enough else None, n, reason)
+        holds = decide(sign * found.statistic, found.pvalue)
+        return Judged(shown, holds, n, f"{reason}; p = {found.pvalue:.2g}")
 
     return judge
 
 
-def _best_against(other: Condition) -> Judge:
+def _best_against(other: Condition, negative: bool) -> Judge:
     """Judge I-STAR's best lam, chosen on the dev set as in the paper, by a paired t-test."""
 
     def judge(records: Sequence[Record]) -> Judged:
-        means = {lam: np.mean(values) for lam, values in _by_lam(records, "metric").items() if lam}
+        found = {lam: values for lam, values in _by_lam(records, "metric").items() if lam}
+        means = {lam: mean_of(values) for lam, values in found.items() if defined(values)}
         if not means:
             return NOT_RUN
         best = max(means, key=lambda lam: means[lam])
-        judged = gains(_of(other, "cola"), _of(istar(best), "cola"), "metric")(records)
-        holds = judged.holds if judged.holds is None or best < 0 else False
+        rises = gains(_of(other, "cola"), _of(istar(best), "cola"), "metric", choices=len(means))
+        judged = rises(records)
+        if judged == NOT_RUN:
+            return NOT_RUN
+        holds = False if negative and best > 0 else judged.holds
         reason = f"best lam={best:g}, chosen on the same dev set; {judged.reason}"
-        return judged if judged == NOT_RUN else judged._replace(holds=holds, reason=reason)
+        if n_waiting := sum(not values for values in found.values()):
+            holds, reason = None, f"{n_waiting} of {len(found)} lam have yet to run; {reason}"
+        return judged._replace(holds=holds, reason=reason)
 
     return judge
 
 
 def _zeta_matters(records: Sequence[Record]) -> Judged:
-    means = [
-        (float(np.mean(list(found.values()))), place)
-        for place, condition in enumerate(BY_ZETA)
-        if place and (found := by_seed(records, _of(condition, "cola"), "metric"))
+    found = [
+        (list(by_seed(records, _of(condition, "cola"), "metric").values()), condition)
+        for condition in BY_ZETA
     ]
-    if not means:
+    if not all(values for values, _ in found):
         return NOT_RUN
-    best = BY_ZETA[max(means)[1]]
-    judged = gains(_of(BY_ZETA[0], "cola"), _of(best, "cola"), "metric")(records)
+    known = [(mean_of(values), condition) for values, condition in found[1:] if defined(values)]
+    _, best = max(known, key=lambda item: item[0], default=(math.nan, DOWN))
+    rises = gains(_of(BY_ZETA[0], "cola"), _of(best, "cola"), "metric", choices=len(known))
+    judged = rises(records)
     reason = f"best zeta={best.options['zeta']}, chosen on the same dev set; {judged.reason}"
     return judged if judged == NOT_RUN else judged._replace(reason=reason)
 
 
-def _stays(before: Fields, after: Fields, figure: str) -> Judge:
-    def judge(records: Sequence[Record]) -> Judged:
-        pairs = paired(records, before, after, figure)
-        n = len(pairs.steps)
-        if n == 0:
-            return NOT_RUN
-        low, high = sorted([np.mean(pairs.before), np.mean(pairs.after)])
-        return Judged(pairs.shown, bool(high < UNMOVED * low), n, f"a factor of {high / low:.3g}")
-
-    return judge
+def _factor(before: float, after: float) -> float:
+    low, high = sorted([before, after])
+    return high / low if low > 0 else math.nan
 
 
 def _early_layers(records: Sequence[Record]) -> Judged:
-    before, after = (_layers(records, condition) for condition in (BASE, UP))
+    before, after = (
+        arrays_by_seed(records, _of(condition, "cola"), "layers_isoscore_star")
+        for condition in (BASE, UP)
+    )
     seeds = [seed for seed in before if seed in after]
     if not seeds:
         return NOT_RUN
-    changes = np.array([np.abs(np.log(after[seed] / before[seed])) for seed in seeds])
-    half = changes.shape[1] // 2
-    early, late = changes[:, :half].mean(1), changes[:, half:].mean(1)
-    shown = f"factor {np.exp(early.mean()):.3g} early, {np.exp(late.mean()):.3g} late"
-    more = int((early > late).sum())
-    return Judged(shown, more == len(seeds), len(seeds), f"in {more} of {len(seeds)} seeds")
+    pairs = [_halves(before[seed], after[seed]) for seed in seeds]
+    shown = "factor " + ", ".join(
+        f"{mean_sd(values)} {word}"
+        for values, word in zip(zip(*pairs, strict=True), ("early", "late"), strict=True)
+    )
+    more, n = sum(early > late for early, late in pairs), len(seeds)
+    undefined = n - len(defined([early + late for early, late in pairs]))
+    return Judged(shown, more == n, n, tally(more, n, undefined))
 
 
-def _layers(records: Sequence[Record], condition: Condition) -> dict[int, np.ndarray]:
-    found = selected(records, _of(condition, "cola"))
-    return {item["seed"]: np.array(item["figures"]["layers_isoscore_star"]) for item in found}
+def _halves(before: NDArray[np.float64], after: NDArray[np.float64]) -> tuple[float, float]:
+    """Geometric means of the factors by which the first and the second half of layers change."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        changes = np.abs(np.log(after / before))
+    half = len(changes) // 2
+    return float(np.exp(changes[:half].mean())), float(np.exp(changes[half:].mean()))
 
 
 def _single_layers(records: Sequence[Record]) -> Judged:
@@ -339,11 +357,11 @@ def _single_layers(records: Sequence[Record]) -> Judged:
     ]
     if not all(steps):
         return NOT_RUN
-    means = [float(np.mean(step)) for step in steps]
-    shown = ", ".join(f"{mean:+.3g}" for mean in means)
+    shown = ", ".join(f"{mean_of(step):+.3g}" for step in steps)
     layers = ", ".join(map(str, LAYERS))
     reason = f"metric of layers {layers} alone less that of all, lam=-1"
-    return Judged(shown, not all(mean > 0 for mean in means), min(map(len, steps)), reason)
+    better = any(all(value > 0 for value in step) for step in steps)
+    return Judged(shown, not better, min(map(len, steps)), reason)
 
 
 def tables(records: Sequence[Record]) -> str:

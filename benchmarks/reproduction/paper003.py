@@ -21,17 +21,25 @@ from benchmarks.reproduction._cells import (
     Suite,
     not_testable,
 )
-from benchmarks.reproduction._measuring import plain
 from benchmarks.reproduction._tables import TASKS
-from benchmarks.reproduction._training import base_embeddings, base_settings
+from benchmarks.reproduction._training import (
+    adapter_settings,
+    base_embeddings,
+    base_settings,
+    is_kept,
+    job_for,
+)
 from benchmarks.reproduction._verdicts import (
     Fields,
+    arrays_by_seed,
     by_seed,
+    defined,
     gains,
     mean_sd,
     moves,
     paired,
     selected,
+    tally,
 )
 from isoadapt import IsotropyLayer
 from isoadapt.geometry import Moments
@@ -102,9 +110,10 @@ def cells(suite: Suite) -> list[Cell]:
             name=row.name,
             task=task,
             seed=seed,
-            settings={"base": base_settings(task, suite), "adapter": repr(row.make(None))},
+            settings={"base": base_settings(task, suite), **adapter_settings(row.make(None))},
             run=partial(figures, row, task, seed, suite),
             decides=DECIDES[task],
+            cached=partial(is_kept, job_for("003", task, seed, suite)),
         )
         for task in suite.tasks
         if task in METRICS
@@ -120,7 +129,7 @@ def figures(row: Row, task: str, seed: int, suite: Suite) -> dict[str, JSON]:
     found = asdict(measure_cell(estimator, data).figures)
     moments = Moments().update(estimator.transform(data.X_test))
     curve = [cumulative_explained_variance(moments, k) for k in range(1, TOP + 1)]
-    return plain({**found, "explained_variance": curve})
+    return {**found, "explained_variance": curve}
 
 
 def claims() -> list[Claim]:
@@ -210,16 +219,16 @@ def _lower_curve(before: Fields, after: Fields) -> Judge:
         if not seeds:
             return NOT_RUN
         lower = sum(bool(np.all(second[seed] < first[seed])) for seed in seeds)
-        means = [np.mean([curves[seed][-1] for seed in seeds]) for curves in (first, second)]
-        shown = f"at k={TOP}: {means[0]:.3f} → {means[1]:.3f}"
-        return Judged(shown, lower == len(seeds), len(seeds), f"in {lower} of {len(seeds)} seeds")
+        last = [mean_sd([curves[seed][-1] for seed in seeds]) for curves in (first, second)]
+        undefined = sum(bool(np.isnan(first[seed] + second[seed]).any()) for seed in seeds)
+        shown, n = f"at k={TOP}: {last[0]} → {last[1]}", len(seeds)
+        return Judged(shown, lower == n, n, tally(lower, n, undefined))
 
     return judge
 
 
 def _curves(records: Sequence[Record], fields: Fields) -> dict[int, np.ndarray]:
-    found = selected(records, fields)
-    return {item["seed"]: np.array(item["figures"]["explained_variance"]) for item in found}
+    return arrays_by_seed(records, fields, "explained_variance")
 
 
 def _on_par(isobn: Fields, layer: Fields, figure: str) -> Judge:
@@ -228,6 +237,8 @@ def _on_par(isobn: Fields, layer: Fields, figure: str) -> Judge:
         n = len(pairs.steps)
         if n == 0:
             return NOT_RUN
+        if pairs.undefined:
+            return Judged(pairs.shown, False, n, f"{pairs.undefined} of {n} seeds undefined")
         medians = [float(np.median(values)) for values in (pairs.after, pairs.before)]
         shown = f"{medians[0]:.4g} against {medians[1]:.4g}"
         if n == 1:
@@ -290,13 +301,19 @@ def _table(records: Sequence[Record], task: str) -> str:
 
 
 def _median_sd(values: Sequence[float]) -> str:
-    median = f"{float(np.median(values)):.4f}"
-    return median if len(values) < 2 else f"{median} ({float(np.std(values, ddof=1)):.4f})"
+    found = defined(values)
+    if not found:
+        return "–"
+    median = f"{float(np.median(found)):.4f}"
+    return median if len(found) < 2 else f"{median} ({float(np.std(found, ddof=1)):.4f})"
 
 
 def _median_ev(records: Sequence[Record], fields: Fields) -> str:
     """EV1/EV2/EV3 of the seed whose EV1 is the median (of an even number, the lower one)."""
-    curves = sorted(_curves(records, fields).values(), key=lambda curve: curve[0])
+    found = [curve for curve in _curves(records, fields).values() if np.isfinite(curve).all()]
+    if not found:
+        return "–"
+    curves = sorted(found, key=lambda curve: curve[0])
     return "/".join(f"{value:.3f}" for value in curves[(len(curves) - 1) // 2][:3])
 
 
@@ -306,7 +323,6 @@ def _figure(records: Sequence[Record], task: str) -> str:
     for name in NAMES:
         curves = list(_curves(records, _of(name, task)).values())
         if curves:
-            mean = np.mean(curves, axis=0)
-            lines.append([name, *(f"{mean[k - 1]:.3f}" for k in places)])
-    header = [f"Figure 2, {TASKS[task]}: explained variance, mean", *(f"k={k}" for k in places)]
+            lines.append([name, *(mean_sd([curve[k - 1] for curve in curves]) for k in places)])
+    header = [f"Figure 2, {TASKS[task]}: explained variance", *(f"k={k}" for k in places)]
     return markdown_table(header, lines)

@@ -14,25 +14,34 @@ from benchmarks.reproduction._cells import (
     NOT_RUN,
     Cell,
     Claim,
-    Judge,
     Judged,
     Record,
     Suite,
     not_testable,
 )
-from benchmarks.reproduction._measuring import embedding_figures, plain, task_figures
+from benchmarks.reproduction._measuring import embedding_figures, task_figures
 from benchmarks.reproduction._output_embeddings import PENALTIES, output_embeddings
+from benchmarks.reproduction._output_embeddings import settings as output_settings
 from benchmarks.reproduction._tables import TASKS, condition_table, metric_name, tasks_of
 from benchmarks.reproduction._training import (
     BASE,
     Condition,
+    adapter_settings,
     base_embeddings,
     base_settings,
     finetuned,
+    is_kept,
     job_for,
     training_cells,
 )
-from benchmarks.reproduction._verdicts import LEVEL, Fields, by_seed, moves, paired
+from benchmarks.reproduction._verdicts import (
+    LEVEL,
+    Fields,
+    by_seed,
+    defined,
+    moves,
+    stays,
+)
 from isoadapt import FlowAdapter
 
 COSREG = Condition("CosReg", "cosreg")
@@ -44,6 +53,7 @@ METHODS = (COSREG.name, POLYNOMIAL.name, EXPONENTIAL.name, FLOW)
 TINY = "tiny T5"
 DECIDES = {"cola": 3, "sst2": 7, "mrpc": 11, "rte": 11, "stsb": 11}
 SLIGHT = 0.01  # the paper's spread of I1
+MULTIPLE = 2.0
 
 
 def cells(suite: Suite) -> list[Cell]:
@@ -54,16 +64,19 @@ def cells(suite: Suite) -> list[Cell]:
             for condition in TRAINED:
                 found += training_cells("004", condition, [task], suite, rank)
             found += [_flow_cell(task, seed, suite, rank) for seed in range(suite.seeds)]
-    return [*found, *(_tiny_cell(name) for name in PENALTIES)]
+    return [*found, *map(_tiny_cell, PENALTIES)]
 
 
 def _flow_cell(task: str, seed: int, suite: Suite, rank: int) -> Cell:
-    settings: dict[str, JSON] = {"base": base_settings(task, suite, "004")}
-    return Cell("004", FLOW, task, seed, settings, partial(flow_figures, task, seed, suite), rank)
+    settings = {"base": base_settings(task, suite, "004"), **adapter_settings(FlowAdapter())}
+    run = partial(flow_figures, task, seed, suite)
+    cached = partial(is_kept, job_for("004", task, seed, suite))
+    return Cell("004", FLOW, task, seed, settings, run, rank, cached)
 
 
-def _tiny_cell(name: str) -> Cell:
-    return Cell("004", name, TINY, 0, {}, partial(output_embeddings, name), DECIDES["cola"])
+def _tiny_cell(condition: Condition) -> Cell:
+    settings, run = output_settings(condition), partial(output_embeddings, condition)
+    return Cell("004", condition.name, TINY, 0, settings, run, DECIDES["cola"])
 
 
 def flow_figures(task: str, seed: int, suite: Suite) -> dict[str, JSON]:
@@ -79,13 +92,11 @@ def flow_figures(task: str, seed: int, suite: Suite) -> dict[str, JSON]:
     Z = flow.transform(data.X_test)
     head = flow.head_
     outputs = head.outputs(Z) if head.classes_ is None else head.predict_log_proba(Z)
-    return plain(
-        {
-            **task_figures(task, data.y_test, outputs),
-            **embedding_figures(torch.from_numpy(np.asarray(Z))),
-            "training_seconds": base["training_seconds"] + seconds / epochs,
-        }
-    )
+    return {
+        **task_figures(task, data.y_test, outputs),
+        **embedding_figures(torch.from_numpy(np.asarray(Z))),
+        "training_seconds": base["training_seconds"] + seconds / epochs,
+    }
 
 
 def claims() -> list[Claim]:
@@ -107,9 +118,9 @@ def claims() -> list[Claim]:
             Claim(
                 "004",
                 "table 1",
-                f"CoLA: {method} ruins Matthews",
+                f"CoLA: {method} ruins Matthews (at most half of it is left)",
                 "53.16 → 0 (BERT)",
-                moves(base, after, "metric", -1),
+                moves(base, after, "metric", -1, 2.0),
             ),
             Claim(
                 "004",
@@ -128,8 +139,8 @@ def claims() -> list[Claim]:
             Claim(
                 "004",
                 "section 4.2",
-                f"CoLA: {method} takes at least 1.25 times the time",
-                "108 → 176 and 170 min, 176 → 265 and 230 min (M-BART)",
+                f"CoLA: {method} takes 1.25 times the time or more (said of translation only)",
+                "25 to 50 % more: 108 → 176 and 170 min, 176 → 265 and 230 min (M-BART)",
                 moves(base, after, "training_seconds", 1, 1.25),
             ),
         ]
@@ -138,19 +149,19 @@ def claims() -> list[Claim]:
             Claim(
                 "004",
                 "table 4",
-                f"CoLA: {method} leaves I1 where it was (within {SLIGHT})",
+                f"CoLA: {method} leaves I1 where it was (within {SLIGHT} in every seed)",
                 "0.91 → 0.91 (BERT)",
-                _stays(base, _of(method, "cola")),
+                stays(base, _of(method, "cola"), "partition_isotropy", _apart, SLIGHT),
             )
         )
     return [
         *found,
         Claim(
             "004",
-            "section 4.2",
-            "CoLA: the flow multiplies the time by 5 or more",
-            "9 → 95 min (M-BART), 17 → 95 min (BART)",
-            moves(base, _of(FLOW, "cola"), "training_seconds", 1, 5.0),
+            "section 4.1",
+            f"CoLA: the flow takes a multiple of the time (here: {MULTIPLE:g} times or more)",
+            "on average over GLUE 4.2 times",
+            moves(base, _of(FLOW, "cola"), "training_seconds", 1, MULTIPLE),
         ),
         Claim(
             "004",
@@ -195,9 +206,9 @@ def comparisons(records: Sequence[Record]) -> list[Comparison]:
     """Compare the task's metric by a two-sample t-test wherever there are two seeds or more."""
     found = []
     for task in tasks_of(records, "004"):
-        before = list(by_seed(records, _of(BASE.name, task), "metric").values())
+        before = defined(list(by_seed(records, _of(BASE.name, task), "metric").values()))
         for method in METHODS:
-            after = list(by_seed(records, _of(method, task), "metric").values())
+            after = defined(list(by_seed(records, _of(method, task), "metric").values()))
             n = min(len(before), len(after))
             if n > 1:
                 constant = np.ptp([*before, *after]) == 0
@@ -217,34 +228,32 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _none_better(records: Sequence[Record]) -> Judged:
+    methods = [item for item in records if item["name"] in METHODS and item["task"] in TASKS]
+    n_pairs = len({(item["task"], item["name"]) for item in methods})
     found = comparisons(records)
     if not found:
-        return NOT_RUN
+        ran = any("figures" in item for item in methods)
+        return Judged("–", None, 1, "too few seeds for a test") if ran else NOT_RUN
     adjusted = holm([item.p for item in found])
     better = [
         f"{item.method} on {TASKS[item.task]} (p = {item.p:.2g}, Holm {p:.2g})"
         for item, p in zip(found, adjusted, strict=True)
         if item.better and item.p < LEVEL
     ]
-    shown = f"{len(better)} of {len(found)} comparisons"
-    return Judged(shown, not better, min(item.n_seeds for item in found), "; ".join(better))
+    run = f"{len(found)} of {n_pairs} comparisons run"
+    holds = not better if better or len(found) == n_pairs else None
+    shown, n = f"{len(better)} of {len(found)} comparisons", min(item.n_seeds for item in found)
+    return Judged(shown, holds, n, "; ".join([run, *better]))
 
 
-def _stays(before: Fields, after: Fields) -> Judge:
-    def judge(records: Sequence[Record]) -> Judged:
-        pairs = paired(records, before, after, "partition_isotropy")
-        n = len(pairs.steps)
-        if n == 0:
-            return NOT_RUN
-        step = float(np.mean(pairs.steps))
-        return Judged(pairs.shown, abs(step) <= SLIGHT, n, f"{step:+.3g}")
-
-    return judge
+def _apart(before: float, after: float) -> float:
+    return abs(after - before)
 
 
 def _path_works(records: Sequence[Record]) -> Judged:
-    found = {record["name"]: record["figures"] for record in records if record["task"] == TINY}
-    if not found:
+    of_tiny = [record for record in records if record["task"] == TINY]
+    found = {record["name"]: record["figures"] for record in of_tiny if "figures" in record}
+    if not found or len(found) < len(of_tiny):
         return NOT_RUN
     shown = "; ".join(
         f"{name} {figures['before']:.3g} → {figures['after']:.3g}"

@@ -20,7 +20,7 @@ from benchmarks.reproduction._cells import (
 )
 from benchmarks.reproduction._report import suite_cells
 from benchmarks.reproduction._store import append_record, read_records, run_cell
-from benchmarks.reproduction._verdicts import gains, mean_sd, moves, verdict
+from benchmarks.reproduction._verdicts import gains, mean_sd, moves, stays, verdict
 
 PAPER = "003"
 LOW, HIGH = ({"paper": PAPER, "name": name, "task": "cola"} for name in ("low", "high"))
@@ -32,6 +32,10 @@ def cell(name="low", seed=0, run=lambda: {"score": 1.0}, decides=0, **settings):
 
 def record(name, seed, **figures):
     return run_cell(cell(name, seed, lambda: figures))
+
+
+def failed(name, seed):
+    return {**cell(name, seed).fields(), "error": "ValueError: out of luck"}
 
 
 def rising(low, high):
@@ -184,6 +188,11 @@ def test_a_failed_cell_is_reported_and_tried_again_and_stops_no_other(run, runs,
     assert "out of luck" not in report(tmp_path)
 
 
+def test_a_figure_that_is_not_finite_is_none_however_deep():
+    figures = {"score": float("nan"), "layers": [1.0, float("inf"), [float("nan")]]}
+    assert record("low", 0, **figures)["figures"] == {"score": None, "layers": [1.0, None, [None]]}
+
+
 def test_figures_that_json_cannot_hold_fail_the_cell():
     assert "TypeError" in run_cell(cell(run=lambda: {"score": np.ones(2)}))["error"]
 
@@ -210,6 +219,21 @@ def test_a_report_that_fails_in_between_does_not_end_the_run(run, runs, monkeypa
     assert len(runs.ran) == 6
 
 
+def test_a_report_appears_before_the_last_cell(run, runs, monkeypatch, tmp_path):
+    monkeypatch.setattr(reproduce, "CELLS_BETWEEN_REPORTS", 2)
+    seen = []
+    run_missing = reproduce.run_missing
+
+    def watched(*arguments):
+        for found in run_missing(*arguments):
+            yield found
+            seen.append((tmp_path / "REPRODUCTION.md").exists())
+
+    monkeypatch.setattr(reproduce, "run_missing", watched)
+    assert run() == 0
+    assert seen == [False, True, True, True, True, True]
+
+
 def test_no_budget_starts_nothing_but_writes_the_report(run, runs, tmp_path):
     assert run("--budget", "0") == 0
     assert runs.ran == []
@@ -228,6 +252,26 @@ def test_a_cell_that_would_outlast_the_budget_is_not_begun(run, runs, tmp_path):
     runs.ran.clear()
     run("--budget", "60")
     assert runs.ran == [("high", 1), ("high", 2)]
+
+
+def test_the_cost_of_a_fine_tuning_is_learnt_from_those_that_were_run():
+    def past(paper, name, seconds, cached):
+        fields = {"paper": paper, "name": name, "task": "cola"}
+        return {**fields, "seconds": seconds, "cached": cached}
+
+    finished = [past("000", "base", 0.01, True), past("002", "base", 100.0, False)]
+    fresh = Cell("000", "selected bars", "cola", 0, {}, dict)
+    assert reproduce.expected_seconds(fresh, finished) == 100.0
+    assert reproduce.expected_seconds(replace(fresh, cached=lambda: True), finished) == 0.01
+    assert reproduce.expected_seconds(fresh, finished[:1]) == 0.0
+    own = past("000", "selected bars", 300.0, False)
+    assert reproduce.expected_seconds(fresh, [*finished, own]) == 300.0
+
+
+def test_a_record_tells_whether_its_fine_tuning_was_kept_already():
+    kept = []
+    again = replace(cell(run=lambda: kept.append(1) or {"score": 1.0}), cached=lambda: bool(kept))
+    assert [run_cell(again)["cached"] for _ in range(2)] == [False, True]
 
 
 def test_only_the_papers_asked_for_are_run(run, runs, monkeypatch, tmp_path):
@@ -254,7 +298,8 @@ def test_a_negative_budget_is_refused(run, capsys):
 def test_three_seeds_decide(run, tmp_path):
     run()
     line = verdict_line(tmp_path, "the score rises")
-    assert "2 ± 1 → 11 ± 1 | 3 | cpu | **holds** | in 3 of 3 seeds, by a factor of 5.5" in line
+    shown = "2.0 ± 1.0 → 11.0 ± 1.0"
+    assert f"{shown} | 3 | cpu | **holds** | in 3 of 3 seeds, by a factor of 5.5" in line
     assert "| not testable here | needs WMT |" in verdict_line(tmp_path, "translates well")
     assert "6 records" in report(tmp_path)
 
@@ -272,7 +317,7 @@ def test_cells_that_the_suite_no_longer_has_do_not_count(run, tmp_path):
     stale = cell("high", 0, lambda: {"score": -100.0}, lam=7)
     append_record(tmp_path / "cpu.jsonl", run_cell(stale))
     run()
-    assert "→ 11 ± 1 | 3 |" in verdict_line(tmp_path, "the score rises")
+    assert "→ 11.0 ± 1.0 | 3 |" in verdict_line(tmp_path, "the score rises")
 
 
 @pytest.mark.parametrize("suite", [CPU, GPU])
@@ -284,9 +329,38 @@ def test_two_seeds_never_decide(suite):
 
 def test_other_verdicts():
     assert verdict(Judged("", True, 5), QUICK) == "smoke only"
-    assert verdict(Judged("", None, 3), CPU) == "smoke only"
+    assert verdict(Judged("", None, 2), CPU) == "smoke only"
+    assert verdict(Judged("", None, 3), CPU) == "not shown"
     assert verdict(NOT_RUN, CPU) == "not run"
     assert verdict(not_testable("needs GPT-2")([]), CPU) == "not testable here"
+
+
+def test_a_larger_suite_that_does_not_show_it_is_not_hidden_by_a_smaller_one_that_does(
+    run, runs, tmp_path, monkeypatch
+):
+    (paper,) = reproduce.PAPERS[PAPER]
+    gain = Claim(PAPER, "table 1", "the score gains", "1 → 2", gains(LOW, HIGH, "score"))
+    monkeypatch.setattr(paper, "claims", lambda: [gain])
+    run()
+    assert "| cpu | **holds** |" in verdict_line(tmp_path, "the score gains")
+    steps = [5.0, -1.0, 3.0, -2.0, 1.0]
+    large = rising([1.0] * 5, [1 + step for step in steps])
+    (tmp_path / "gpu.jsonl").write_text("".join(json.dumps(item) + "\n" for item in large))
+    run()
+    assert "| gpu | not shown | +1.2, p = 0.2" in verdict_line(tmp_path, "the score gains")
+
+
+def test_a_judge_that_fails_is_named_and_the_report_stands(run, runs, tmp_path, monkeypatch):
+    def broken(records):
+        raise TypeError("no such figure")
+
+    (paper,) = reproduce.PAPERS[PAPER]
+    claims = [*paper.claims(), Claim(PAPER, "table 3", "it breaks", "–", broken)]
+    monkeypatch.setattr(paper, "claims", lambda: claims)
+    assert run() == 0
+    line = verdict_line(tmp_path, "it breaks")
+    assert "| not shown | could not be judged: TypeError: no such figure |" in line
+    assert "**holds**" in verdict_line(tmp_path, "the score rises")
 
 
 # --- judging ---------------------------------------------------------------------------------
@@ -306,26 +380,87 @@ def test_a_factor_may_be_asked():
     assert not moves(LOW, HIGH, "score", 1, by=1.5)(records).holds
 
 
-def test_only_seeds_with_both_conditions_count_and_only_numbers():
+def test_only_seeds_that_have_run_both_conditions_count():
     judge = moves(LOW, HIGH, "score", 1)
     assert judge(rising([1, 1, 1], [2])).n_seeds == 1
-    assert judge(rising([1, 1, 1], [2, 2, float("nan")])).n_seeds == 2
     assert judge(rising([1, 1, 1], [])) == NOT_RUN
+    assert judge([*rising([1, 1], [2]), cell("high", 1).fields()]).n_seeds == 1
+
+
+@pytest.mark.parametrize("lost", [lambda: record("high", 2, score=None), lambda: failed("high", 2)])
+def test_a_seed_that_failed_or_has_no_figure_has_not_moved(lost):
+    found = [*rising([1, 1, 1], [2, 2]), lost()]
+    judged = moves(LOW, HIGH, "score", 1)(found)
+    assert (judged.holds, judged.n_seeds) == (False, 3)
+    assert judged.reason == "in 2 of 3 seeds, 1 undefined, by a factor of 2"
+    assert "(1 undefined)" in judged.ours
+    judged = gains(LOW, HIGH, "score")(found)
+    assert (judged.holds, judged.n_seeds) == (None, 3)
+    assert "1 of 3 seeds undefined" in judged.reason
+    none = [failed("high", seed) for seed in range(3)]
+    assert gains(LOW, HIGH, "score")([*rising([1, 1, 1], []), *none]).holds is False
+    assert moves(LOW, HIGH, "score", 1)([*rising([1, 1, 1], []), *none]).ours.endswith("undefined)")
+
+
+def test_what_has_nothing_to_lose_is_not_judged():
+    judge = moves(LOW, HIGH, "score", -1, by=2.0)
+    assert judge(rising([0, 0.1, -0.1], [-0.2, 0, -0.3])).holds is None
+    to_nothing = judge(rising([0.5, 0.4, 0.5], [0, 0, 0]))
+    assert to_nothing.holds
+    assert "inf" not in to_nothing.reason
+    assert not judge(rising([0.5, 0.5, 0.5], [0.499, 0.499, 0.499])).holds
+
+
+def test_staying_is_asked_of_every_seed():
+    judge = stays(LOW, HIGH, "score", lambda before, after: abs(after - before), 0.1)
+    assert judge(rising([1, 1, 1], [1.05, 0.95, 1])).holds
+    cancelling = judge(rising([1, 1, 1], [1.3, 0.7, 1]))
+    assert not cancelling.holds
+    assert cancelling.reason == "in 1 of 3 seeds, largest change 0.3"
+    assert not judge([*rising([1, 1, 1], [1, 1]), failed("high", 2)]).holds
 
 
 def test_a_gain_must_pass_a_paired_test():
     judge = gains(LOW, HIGH, "score")
     assert judge(rising([0.1, 0.5, 0.9], [0.2, 0.61, 0.99])).holds  # spread cancels in pairs
-    assert not judge(rising([0.5, 0.5, 0.5], [0.9, 0.4, 0.6])).holds
-    assert not judge(rising([0.5, 0.5, 0.5], [0.4, 0.41, 0.4])).holds
+    assert judge(rising([0.5, 0.5, 0.5], [0.9, 0.4, 0.6])).holds is None  # there, but unsure
+    assert judge(rising([0.5, 0.5, 0.5], [0.4, 0.41, 0.4])).holds is False
     assert judge(rising([0.5, 0.5], [0.6, 0.6])).holds is None
-    assert not judge(rising([0.5] * 3, [0.5] * 3)).holds
+    assert judge(rising([0.5] * 3, [0.5] * 3)).holds is False
+    assert judge(rising([0.5] * 3, [0.6] * 3)).holds
+
+
+def test_the_choice_of_the_best_of_several_is_paid_for():
+    found = rising([0.1, 0.5, 0.9], [0.2, 0.61, 0.99])  # p = 0.0017
+    assert gains(LOW, HIGH, "score", choices=7)(found).holds
+    judged = gains(LOW, HIGH, "score", choices=40)(found)
+    assert judged.holds is None
+    assert "times 40 for the choice" in judged.reason
 
 
 def test_means_are_shown_with_their_spread():
     assert mean_sd([0.12345]) == "0.1235"
-    assert mean_sd([1.0, 2.0, 3.0]) == "2 ± 1"
+    assert mean_sd([1.0, 2.0, 3.0]) == "2.0 ± 1.0"
     assert mean_sd([]) == "–"
+    assert mean_sd([float("nan")]) == "– (1 undefined)"
+    assert mean_sd([0.5, float("nan")]) == "0.5 (1 undefined)"
+
+
+@pytest.mark.parametrize(
+    ("mean", "sd", "text"),
+    [
+        (75.77, 11.0, "76 ± 11"),
+        (1234.5, 234.0, "1234 ± 234"),
+        (0.11432, 0.0082, "0.1143 ± 0.0082"),
+        (0.003199, 0.0004, "0.00320 ± 0.00040"),
+        (0.86431, 0.00003, "0.8643 ± 0.000030"),
+        (0.0, 0.02, "0.000 ± 0.020"),
+        (0.6913, 1e-16, "0.6913 ± 0"),
+        (6.39e-05, 9e-05, "6.4e-05 ± 9e-05"),
+    ],
+)
+def test_the_spread_decides_how_many_digits_are_shown(mean, sd, text):
+    assert mean_sd([mean - sd, mean, mean + sd]) == text
 
 
 # --- the papers ------------------------------------------------------------------------------
@@ -342,6 +477,14 @@ def test_figure_2_of_002_shows_the_bias_of_few_points(monkeypatch):
     assert all(judged.holds for judged in (too_low, with_zeta, corrected))
     assert "n=64: 0.07" in too_low.ours  # METHODS: 0.074 ± 0.002
     assert "| 2,000 |" in paper002_scores.tables(records)
+    lost = {**records[0], "seed": 1, "error": "ValueError: out of luck"}
+    del lost["figures"]
+    judged = [claim.judge([*records, lost]) for claim in paper002_scores.claims()]
+    assert not any(item.holds for item in judged)
+    assert {item.n_seeds for item in judged} == {2}
+    records[0]["figures"]["zeta 0"][1] = None
+    assert not paper002_scores.claims()[0].judge(records).holds
+    assert "– (1 undefined)" in paper002_scores.tables(records)
 
 
 def test_the_rows_of_003_on_synthetic_embeddings(monkeypatch):
@@ -362,6 +505,24 @@ def test_the_median_model_of_003_is_the_one_with_median_ev1():
     curves = [[0.9, 0.91, 0.92], [0.5, 0.6, 0.7], [0.7, 0.8, 0.9]]
     records = [record("low", seed, explained_variance=curve) for seed, curve in enumerate(curves)]
     assert paper003._median_ev(records, fields) == "0.700/0.800/0.900"
+
+
+def test_a_curve_of_003_with_a_gap_is_not_lower():
+    curves = {"low": [0.9] * 20, "high": [0.5] * 20}
+    records = [
+        {**record("", 0, explained_variance=curves[kind]), "name": name, "seed": seed}
+        for seed in range(3)
+        for name, kind in ((paper003.BASE, "low"), (paper003.MINIBATCH, "high"))
+    ]
+    judge = next(item for item in paper003.claims() if "every k" in item.claim).judge
+    assert judge(records).holds
+    records[-1] = {**records[-1], "figures": {"explained_variance": [0.5] * 19 + [None]}}
+    judged = judge(records)
+    assert judged.holds is False
+    assert judged.reason == "in 2 of 3 seeds, 1 undefined"
+    del records[-1]["figures"]
+    assert judge(records).n_seeds == 2
+    assert judge([*records[:-1], {**records[-1], "error": "out of luck"}]).n_seeds == 3
 
 
 def test_the_report_stands_without_any_record(tmp_path):
