@@ -60,7 +60,8 @@ def penalty_share(
 ) -> Iterator[Result]:
     """Compare steps with each penalty to the plain Trainer's; the target bounds the share.
 
-    Then the seconds that Σ_S of all layers' tokens takes at the start of an epoch.
+    A share of a few percent drowns in what else a machine does, so the penalty alone is compared
+    to a whole step too. Then the seconds that Σ_S of all layers' tokens takes, once an epoch.
     """
     with tempfile.TemporaryDirectory() as folder:
         job = Job(device, batch_size, n_rows, folder)
@@ -83,6 +84,17 @@ def penalty_share(
                 device=device.type,
             )
             yield with_share(result)
+            yield compare(
+                f"forward and backward of {case.name} alone, against a whole plain step",
+                partial(job.penalise, trainer),
+                partial(job.step, job.plain),
+                repeats=repeats,
+                target=None if share is None else 1 / share,
+                n=len(trainer._last_points),
+                d=trainer._last_points.shape[1],
+                batch_size=batch_size,
+                device=device.type,
+            )
         yield job.shrinkage()
 
 
@@ -120,6 +132,15 @@ class Job:
         trainer.training_step(self.model, self.batch)
         trainer.optimizer.step()
         self.model.zero_grad()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def penalise(self, trainer: Any) -> None:
+        """Compute the penalty of the batch's points and its gradient to them."""
+        points = trainer._last_points.requires_grad_()
+        labels = self.batch["labels"] if len(points) == self.batch_size else None
+        points.grad = None
+        trainer.isotropy_objective.values([points], [labels])[0].backward()
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
