@@ -95,6 +95,7 @@ class IsotropyTrainer(Trainer):
     spectrum control), so that a resumed run is the uninterrupted one; `lam` is as given now. (Of
     streams, and of batches grouped by length after the first epoch, the Trainer resumes with
     another order of the rows.)
+
     Persistent entropy is taken class by class where each text has one integer label, of all points
     together elsewhere; a batch needs five texts of a class for it to count.
 
@@ -313,14 +314,13 @@ class IsotropyTrainer(Trainer):
         if is_distributed():  # all processes are to balance alike
             shown = self.accelerator.reduce(task.detach().clone(), reduction="mean")
             task = task + (shown - task.detach())
-        if not self.isotropy_objective.penalties:
+        objective = self.isotropy_objective
+        if not objective.penalties:
             self._count([task])
             return task / parts
-        penalties = self.isotropy_objective.values(
-            clouds[: len(self.isotropy_objective.penalties)], labels
-        )
+        penalties = objective.values(clouds, labels)
         self._count([task, *penalties])
-        return self.isotropy_objective(task, penalties) / parts
+        return objective(task, penalties) / parts
 
     def _is_scaled(self, n_items: Any) -> bool:
         """Whether the task's loss is already divided by what the whole batch holds."""
