@@ -12,7 +12,12 @@ from torch import Tensor, nn
 from benchmarks._harness import Comparison, Measurement, Result, compare
 from benchmarks.bench_isoscore import check_agreement, isoscore_by_singular_values
 from isoadapt.encoders._models import quiet
-from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss
+from isoadapt.losses import (
+    CosRegLoss,
+    IsoScoreLoss,
+    PersistentEntropyLoss,
+    SpectrumControlLoss,
+)
 
 BATCH_SIZE = 32
 N_ROWS = 4096
@@ -45,6 +50,7 @@ CASES = (
     Case("I-STAR by svdvals on all layers' tokens", SingularValuesLoss(), "all", None),
     Case("CosReg on the last layer's tokens", CosRegLoss(), "last", 0.02),
     Case("persistent entropy on the head input", PersistentEntropyLoss(), "head_input", 0.05),
+    Case("spectrum control on the head input", SpectrumControlLoss(), "head_input", None),
 )
 
 
@@ -69,7 +75,7 @@ def penalty_share(
             trainer = job.trainer(case.penalty, case.where)
             trainer._renew_priors()
             trainer.training_step(job.model, job.batch)
-            if case.share is None:
+            if isinstance(case.penalty, SingularValuesLoss):
                 check_agreement(trainer._last_points, trainer.isotropy_objective.priors[0], ZETA)
             share = case.share if device.type == "cpu" else case.share_cuda
             result = compare(

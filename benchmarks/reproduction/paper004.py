@@ -14,6 +14,7 @@ from benchmarks.reproduction._cells import (
     NOT_RUN,
     Cell,
     Claim,
+    Judge,
     Judged,
     Record,
     Suite,
@@ -141,7 +142,7 @@ def claims() -> list[Claim]:
                 "section 4.2",
                 f"CoLA: {method} takes 1.25 times the time or more (said of translation only)",
                 "25 to 50 % more: 108 → 176 and 170 min, 176 → 265 and 230 min (M-BART)",
-                moves(base, after, "training_seconds", 1, 1.25),
+                _slower(base, after, 1.25),
             ),
         ]
     for method in (COSREG.name, FLOW):
@@ -161,7 +162,7 @@ def claims() -> list[Claim]:
             "section 4.1",
             f"CoLA: the flow takes a multiple of the time (here: {MULTIPLE:g} times or more)",
             "on average over GLUE 4.2 times",
-            moves(base, _of(FLOW, "cola"), "training_seconds", 1, MULTIPLE),
+            _slower(base, _of(FLOW, "cola"), MULTIPLE),
         ),
         Claim(
             "004",
@@ -186,6 +187,23 @@ def claims() -> list[Claim]:
             not_testable("needs these models, which are not to be had here"),
         ),
     ]
+
+
+def _slower(before: Fields, after: Fields, by: float) -> Judge:
+    """Judge by the time of an epoch, on a GPU only: on shared cores it hangs on what else ran."""
+
+    def judge(records: Sequence[Record]) -> Judged:
+        judged = moves(before, after, "training_seconds", 1, by)(records)
+        versions = [record["versions"] for record in records if "versions" in record]
+        if judged == NOT_RUN or all(found.get("cuda") for found in versions):
+            return judged
+        reason = (
+            "runs at different times on shared cores cannot tell; benchmarks/bench_finetuning.py "
+            "compares steps one after the other"
+        )
+        return judged._replace(holds=None, reason=reason)
+
+    return judge
 
 
 def _of(name: str, task: str) -> Fields:

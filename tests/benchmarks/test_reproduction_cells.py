@@ -531,3 +531,16 @@ def test_another_encoder_and_the_hub_are_other_runs(monkeypatch, model, tmp_path
     assert asked == [("glue/cola", "train"), ("glue/cola", "validation")]
     assert elsewhere.settings() | job().settings() == elsewhere.settings()
     assert elsewhere.settings() != job().settings()
+
+
+@pytest.mark.parametrize(("gpu", "holds"), [(None, None), ("a GPU", True)])
+def test_time_is_judged_on_a_gpu_only(gpu, holds):
+    found = [
+        {**record, "versions": {"cuda": gpu}}
+        for name, seconds in (("base", [1.0, 1.1, 0.9]), ("flow", [4.0, 4.2, 4.4]))
+        for record in records("004", name, "training_seconds", seconds)
+    ]
+    judged = next(c for c in paper004.claims() if "multiple of the time" in c.claim).judge(found)
+    assert judged.holds is holds
+    assert judged.n_seeds == 3
+    assert ("cannot tell" in judged.reason) == (gpu is None)

@@ -46,6 +46,7 @@ def make_trainer(model, rows, folder, penalty=None, arguments=None, **options):
         "report_to": "none",
         "disable_tqdm": True,
         "use_cpu": True,
+        "dataloader_pin_memory": False,
     }
     args = TrainingArguments(str(folder), **settings | (arguments or {}))
     if model is None:
