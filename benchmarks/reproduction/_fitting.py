@@ -15,7 +15,6 @@ from transformers import (
     DataCollatorWithPadding,
     PrinterCallback,
     TrainerCallback,
-    TrainingArguments,
 )
 
 from benchmarks.reproduction._measuring import anisotropies
@@ -24,8 +23,8 @@ from isoadapt.encoders._models import quiet
 from isoadapt.encoders._texts import as_texts
 from isoadapt.finetune import IsotropyTrainer
 from isoadapt.finetune._recipes import Recipe
+from isoadapt.finetune._training import training_arguments
 
-SCHEDULES = {"linear": "linear", "constant": "constant_with_warmup"}
 OPTIMISERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
 
 
@@ -102,7 +101,16 @@ def fit(
     with tempfile.TemporaryDirectory() as folder:
         trainer = LoggedTrainer(
             model=network,
-            args=_arguments(recipe, seed, folder, logging_steps),
+            args=training_arguments(
+                recipe,
+                resolve_device("auto"),
+                seed,
+                Path(folder),
+                network.config,
+                logging_strategy="steps",
+                logging_steps=logging_steps,
+                logging_first_step=True,
+            ),
             train_dataset=rows,
             data_collator=DataCollatorWithPadding(tokenizer),
             processing_class=tokenizer,
@@ -131,27 +139,3 @@ def _load(model: str | Path, labels: NDArray[Any], seed: int) -> tuple[Any, Any]
             ignore_mismatched_sizes=True,
         )
     return network, AutoTokenizer.from_pretrained(model)
-
-
-def _arguments(recipe: Recipe, seed: int, folder: str, logging_steps: int) -> TrainingArguments:
-    device = resolve_device("auto").type
-    return TrainingArguments(
-        folder,
-        per_device_train_batch_size=recipe.batch_size,
-        gradient_accumulation_steps=recipe.accumulation,
-        num_train_epochs=recipe.epochs,
-        learning_rate=recipe.lr,
-        lr_scheduler_type=SCHEDULES[recipe.schedule],
-        warmup_steps=recipe.warmup,
-        weight_decay=recipe.decay,
-        fp16=recipe.half and device == "cuda",
-        use_cpu=device == "cpu",
-        train_sampling_strategy="group_by_length",
-        logging_steps=logging_steps,
-        logging_first_step=True,
-        seed=seed,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        dataloader_pin_memory=device == "cuda",
-    )

@@ -5,11 +5,15 @@ import inspect
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from isoadapt._files import atomic_path
 from isoadapt.finetune._where import OUTPUT_EMBEDDINGS, Where, check_where
 from isoadapt.losses import JointLoss
 
@@ -124,41 +128,57 @@ class Objective(nn.Module):
         )
         return self.joint(task_loss, mixed.sum())
 
-    def state(self) -> dict[str, Tensor]:
-        """Give everything that training changes, and nothing that the user sets.
+    def save(self, path: Path) -> None:
+        """Write everything that training changes, and nothing that the user sets.
 
-        Returns
-        -------
-        dict of str to Tensor
-            For a file.
+        Parameters
+        ----------
+        path : Path
+            A safetensors file; it is whole or not there.
         """
         priors = {f"{_PRIOR}{i}": p for i, p in enumerate(self.priors) if p is not None}
         kept = {**self.state_dict(), **priors}
         del kept[_WEIGHT]
-        return {name: value.detach().cpu().clone() for name, value in kept.items()}
+        state = {name: value.detach().cpu().clone() for name, value in kept.items()}
+        with atomic_path(path) as temporary:
+            save_file(state, temporary, self._metadata())
 
-    def restore(self, state: dict[str, Tensor], with_priors: bool) -> None:
-        """Take over what :meth:`state` gave.
+    def load(self, path: Path) -> bool:
+        """Take over what :meth:`save` wrote.
 
         Parameters
         ----------
-        state : dict of str to Tensor
-            The state.
-        with_priors : bool
-            Whether Σ_S is that of the places of now.
+        path : Path
+            The file.
+
+        Returns
+        -------
+        bool
+            Whether Σ_S is there too: not where it was that of other places.
 
         Raises
         ------
-        RuntimeError
-            If it belongs to other penalties.
+        ValueError
+            If the file belongs to other penalties.
         """
-        state = dict(state)
+        with safe_open(path, "pt") as file:
+            same_places = file.metadata() == self._metadata()
+        state = load_file(path)
         priors = {name: state.pop(name) for name in list(state) if name.startswith(_PRIOR)}
-        self.load_state_dict({**state, _WEIGHT: self.joint.weight})
-        if with_priors:
+        try:
+            self.load_state_dict({**state, _WEIGHT: self.joint.weight})
+        except RuntimeError as error:
+            raise ValueError(
+                f"{path} belongs to other penalties; resume with those it was trained with"
+            ) from error
+        if same_places:
             for name, prior in priors.items():
-                device = self.joint.weight.device
-                self.priors[int(name.removeprefix(_PRIOR))] = prior.to(device)
+                place = int(name.removeprefix(_PRIOR))
+                self.priors[place] = prior.to(self.joint.weight.device)
+        return same_places
+
+    def _metadata(self) -> dict[str, str]:
+        return {"where": repr(self.places)}
 
 
 def _takes(penalty: nn.Module, name: str) -> bool:

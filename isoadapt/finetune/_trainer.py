@@ -1,6 +1,5 @@
 """A Trainer whose loss also shapes the embeddings."""
 
-import os
 import time
 import warnings
 from collections.abc import Sequence
@@ -10,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
-from isoadapt._files import atomic_path
 from isoadapt.encoders._network import is_classifier
 from isoadapt.finetune._objective import Objective
 from isoadapt.finetune._ranks import gathered, is_distributed
@@ -369,32 +365,20 @@ class IsotropyTrainer(Trainer):
             name = f"checkpoint-{self.state.global_step}"
             folder = Path(self._get_output_dir(trial=trial)) / name
             folder.mkdir(parents=True, exist_ok=True)
-            with atomic_path(folder / STATE_FILE) as path:
-                save_file(self.isotropy_objective.state(), path, self._places())
+            self.isotropy_objective.save(folder / STATE_FILE)
         super()._save_checkpoint(model, trial)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
-        path = os.path.join(resume_from_checkpoint, STATE_FILE)
-        if not os.path.exists(path):
-            warnings.warn(
-                f"{resume_from_checkpoint} holds no {STATE_FILE}, for another Trainer wrote it: "
-                "moving means and the scale of a penalty start anew",
-                stacklevel=2,
-            )
+        path = Path(resume_from_checkpoint, STATE_FILE)
+        if path.exists():
+            self._has_priors = self.isotropy_objective.load(path)
             return
-        with safe_open(path, "pt") as file:
-            same_places = file.metadata() == self._places()
-        try:
-            self.isotropy_objective.restore(load_file(path), with_priors=same_places)
-            self._has_priors = same_places
-        except RuntimeError as error:
-            raise ValueError(
-                f"{path} belongs to other penalties; resume with those it was trained with"
-            ) from error
-
-    def _places(self) -> dict[str, str]:
-        return {"where": repr(self.isotropy_objective.places)}
+        warnings.warn(
+            f"{resume_from_checkpoint} holds no {STATE_FILE}, for another Trainer wrote it: "
+            "moving means and the scale of a penalty start anew",
+            stacklevel=2,
+        )
 
 
 class _EpochStart(TrainerCallback):

@@ -74,7 +74,7 @@ def train(
     adam = (torch.optim.Adam, {"lr": recipe.lr, "fused": True})
     trainer = IsotropyTrainer(
         model=network,
-        args=_arguments(recipe, device, seed, folder, network.config),
+        args=training_arguments(recipe, device, seed, folder, network.config),
         data_collator=DataCollatorWithPadding(tokenizer),
         train_dataset=rows,
         eval_dataset=held_out,
@@ -89,34 +89,57 @@ def train(
     _check_finite(_loss_after(trainer, rows[: recipe.batch_size]), recipe)
 
 
-def _arguments(
-    recipe: Recipe, device: torch.device, seed: int, folder: Path, config: Any
+def training_arguments(
+    recipe: Recipe, device: torch.device, seed: int, folder: Path, config: Any, **changes: Any
 ) -> TrainingArguments:
+    """Say to the Trainer what a recipe says.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        How to train.
+    device : torch.device
+        Where.
+    seed : int
+        Below 2**32.
+    folder : Path
+        A folder that is there; nothing is written to it.
+    config : PreTrainedConfig
+        The model's.
+    **changes : object
+        Arguments that are to be others.
+
+    Returns
+    -------
+    TrainingArguments
+        The arguments.
+    """
     device = torch.empty(0, device=device).device  # with its number
     schedules = {"linear": "linear", "constant": "constant_with_warmup"}
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        num_train_epochs=recipe.epochs,
-        learning_rate=recipe.lr,
-        lr_scheduler_type=schedules[recipe.schedule],
-        warmup_steps=recipe.warmup,
-        weight_decay=recipe.decay,
-        max_grad_norm=_MAX_NORM,
-        per_device_train_batch_size=recipe.batch_size,
-        gradient_accumulation_steps=recipe.accumulation,
-        train_sampling_strategy="group_by_length",
-        fp16=recipe.half and device.type == "cuda",
-        seed=seed,
-        eval_strategy="epoch" if recipe.validation else "no",
-        save_strategy="no",
-        logging_strategy="epoch",
-        logging_nan_inf_filter=False,
-        disable_tqdm=True,
-        report_to="none",
-        use_cpu=device.type == "cpu",
-        dataloader_pin_memory=device.type == "cuda",
-        use_cache=getattr(config, "use_cache", False),  # which the Trainer writes into it
-    )
+    settings = {
+        "output_dir": str(folder),
+        "num_train_epochs": recipe.epochs,
+        "learning_rate": recipe.lr,
+        "lr_scheduler_type": schedules[recipe.schedule],
+        "warmup_steps": recipe.warmup,
+        "weight_decay": recipe.decay,
+        "max_grad_norm": _MAX_NORM,
+        "per_device_train_batch_size": recipe.batch_size,
+        "gradient_accumulation_steps": recipe.accumulation,
+        "train_sampling_strategy": "group_by_length",
+        "fp16": recipe.half and device.type == "cuda",
+        "seed": seed,
+        "eval_strategy": "epoch" if recipe.validation else "no",
+        "save_strategy": "no",
+        "logging_strategy": "epoch",
+        "logging_nan_inf_filter": False,
+        "disable_tqdm": True,
+        "report_to": "none",
+        "use_cpu": device.type == "cpu",
+        "dataloader_pin_memory": device.type == "cuda",
+        "use_cache": getattr(config, "use_cache", False),  # which the Trainer writes into it
+    }
+    arguments = TrainingArguments(**settings | changes)
     if device.type == "cuda":  # the Trainer would take the first GPU, or all of them
         torch.cuda.set_device(device)
         vars(arguments).update(_setup_devices=device, _n_gpu=1)
