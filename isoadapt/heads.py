@@ -9,10 +9,11 @@ from scipy.special import log_softmax
 from sklearn.base import BaseEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils import ClassifierTags, RegressorTags, Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array
+
+from isoadapt.geometry._spread import dead_dimensions
 
 __all__ = ["LinearHead", "fit_head"]
 
@@ -451,9 +452,14 @@ def fit_head(
     LinearHead
         The probe, reading the embeddings as they are.
     """
-    scaler = StandardScaler().fit(X.astype(np.float64), sample_weight=sample_weight)
+    rows = X.astype(np.float64)
+    mean = np.average(rows, axis=0, weights=sample_weight)
+    variances = np.average((rows - mean) ** 2, axis=0, weights=sample_weight)
+    live = ~dead_dimensions(variances)  # no weight on features without variance
+    deviations = np.sqrt(variances[live])
     model = LogisticRegression(max_iter=1000) if kind == "logistic" else Ridge()
-    model.fit(scaler.transform(X.astype(np.float64)), y, sample_weight=sample_weight)
+    model.fit((rows - mean)[:, live] / deviations, y, sample_weight=sample_weight)
     probe = LinearHead.from_estimator(model)
-    coef = probe.coef_ / scaler.scale_
-    return LinearHead(coef, probe.intercept_ - coef @ scaler.mean_, probe.classes_)
+    coef = np.zeros((len(probe.coef_), len(mean)))
+    coef[:, live] = probe.coef_ / deviations
+    return LinearHead(coef, probe.intercept_ - coef @ mean, probe.classes_)

@@ -64,7 +64,6 @@ class AllButTheTop(MomentsAdapter):
         **REFITTED,
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
     }
-    _takes_constant_columns: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -79,7 +79,6 @@ class ClusterIsotropy(OnePassAdapter):
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
         "random_state": ["random_state"],
     }
-    _takes_constant_columns: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -3,30 +3,43 @@
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.extmath import svd_flip
 
 from isoadapt.adapters._closed_form import row_space
 from isoadapt.adapters._linalg import descending_eigh
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.geometry import Moments
+from isoadapt.geometry._spread import dead_dimensions
 from isoadapt.heads import LinearHead
+
+_CLAMP = 1e-7  # eigenvalues are raised to this share of the largest
 
 
 class Coordinates(NamedTuple):
-    """The coordinates in which a network is trained: z = Q network(P(h - μ)).
+    """The coordinates in which a network is trained: z = s Q network(P(h - μ)).
 
     Attributes
     ----------
     into : Affine
         h -> g = P(h - μ), the network's input.
     start : Affine
-        g -> Qᵀh, where the network starts.
+        g -> Qᵀh / s, where the network starts.
     out : ndarray of shape (d, d)
         The rotation Q from the network's output to adapted embeddings.
+    scale : float
+        The unit of length s: the network and its learning rate do not depend on the scale of
+        the embeddings.
+    dead : ndarray of shape (d,)
+        Whether an input has no variance. Such inputs are zero in training, so that no weight
+        on them changes.
     """
 
     into: Affine
     start: Affine
     out: Floats
+    scale: float
+    dead: NDArray[np.bool_]
 
     def unwind(self, network: Affine) -> Affine:
         """Turn a map in these coordinates into one of embeddings.
@@ -41,33 +54,73 @@ class Coordinates(NamedTuple):
         Affine
             From embeddings to adapted embeddings.
         """
-        outer = Affine(self.out, np.zeros(len(self.out)))
+        outer = Affine(self.scale * self.out, np.zeros(len(self.out)))
         return outer.after(network.after(self.into))
 
+    def inner_head(self, head: LinearHead, target_scale: float = 1.0) -> LinearHead:
+        """Give a head in these coordinates: same outputs, divided by the scale of the targets.
 
-def raw_coordinates(d: int) -> Coordinates:
-    """Take the embeddings as they are.
+        Parameters
+        ----------
+        head : LinearHead
+            Reads adapted embeddings.
+        target_scale : float, default=1.0
+            The unit of the outputs.
+
+        Returns
+        -------
+        LinearHead
+            Reads the network's outputs.
+        """
+        coef = (head.coef_ @ self.out) * (self.scale / target_scale)
+        return LinearHead(coef, head.intercept_ / target_scale, head.classes_)
+
+    def outer_head(self, head: LinearHead, target_scale: float = 1.0) -> LinearHead:
+        """Undo :meth:`inner_head`.
+
+        Parameters
+        ----------
+        head : LinearHead
+            Reads the network's outputs.
+        target_scale : float, default=1.0
+            The unit of its outputs.
+
+        Returns
+        -------
+        LinearHead
+            Reads adapted embeddings.
+        """
+        coef = (head.coef_ @ self.out.T) * (target_scale / self.scale)
+        return LinearHead(coef, head.intercept_ * target_scale, head.classes_)
+
+
+def raw_coordinates(moments: Moments) -> Coordinates:
+    """Take the embeddings as they are, in units of their size.
 
     Parameters
     ----------
-    d : int
-        Their width.
+    moments : Moments
+        Of the embeddings.
 
     Returns
     -------
     Coordinates
-        The identity, three times.
+        Without centring or rotation; s is the size of the second moment.
     """
-    identity = Affine(np.eye(d), np.zeros(d))
-    return Coordinates(identity, identity, np.eye(d))
+    d = len(moments)
+    scale = _size(moments.second_moment().numpy())
+    zeros = np.zeros(d)
+    into, identity = Affine(np.eye(d) / scale, zeros), Affine(np.eye(d), zeros)
+    return Coordinates(into, identity, np.eye(d), scale, np.zeros(d, dtype=bool))
 
 
 def whitened_coordinates(moments: Moments, head: LinearHead | None) -> Coordinates:
     """Whiten the input, and turn the output so that the head's directions come first.
 
     Turning keeps every penalty and logit but not Adam's step, which is taken entry by entry: so
-    the task's gradient, however large, stays in the rows that the head sees and does not slow
-    down the others.
+    the task's gradient, however large, stays in the rows of the head's row space and does not
+    slow down the others. The inputs are the principal components, for the same reason: Adam
+    would carry steps over from inputs with variance to directions without any.
 
     Parameters
     ----------
@@ -79,14 +132,21 @@ def whitened_coordinates(moments: Moments, head: LinearHead | None) -> Coordinat
     Returns
     -------
     Coordinates
-        With inputs of unit variances; eigenvalues are clamped at 1e-7 of the largest.
+        With inputs of unit variances, but for directions with less than 1e-7 of the largest
+        variance, whose variances are divided by that; s is the size of the covariance.
     """
     mean, cov = moments.mean.numpy(), moments.covariance().numpy()
     seen, unseen = row_space(np.zeros((1, len(mean))) if head is None else head.coef_)
     unseen = unseen @ descending_eigh(unseen.T @ cov @ unseen)[1]
-    turn = np.concatenate([seen, unseen], axis=1)
+    turn, _ = svd_flip(np.concatenate([seen, unseen], axis=1), None)  # fixes the signs
     eigenvalues, vectors = descending_eigh(turn.T @ cov @ turn)
-    roots = np.sqrt(eigenvalues.clip(min=1e-7 * eigenvalues[0]))
-    into = (vectors / roots) @ vectors.T @ turn.T
-    start = Affine((vectors * roots) @ vectors.T, turn.T @ mean)
-    return Coordinates(Affine(into, -into @ mean), start, turn)
+    roots = np.sqrt(eigenvalues.clip(min=_CLAMP * eigenvalues[0]))
+    into, scale = (vectors / roots).T @ turn.T, _size(cov)
+    start = Affine(vectors * (roots / scale), turn.T @ mean / scale)
+    return Coordinates(Affine(into, -into @ mean), start, turn, scale, dead_dimensions(eigenvalues))
+
+
+def _size(cov: Floats) -> float:
+    """Root of the root mean square of the eigenvalues, a standard deviation."""
+    largest = np.abs(cov).max()  # squares of small numbers would underflow
+    return float(np.sqrt(largest * np.sqrt(((cov / largest) ** 2).sum() / len(cov))))

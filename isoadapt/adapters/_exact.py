@@ -5,7 +5,7 @@ directions are free. So only the seen coordinates U have to be searched, and the
 whitened in closed form.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,8 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from isoadapt.adapters._closed_form import row_space, whiten_unseen
-from isoadapt.adapters._coordinates import Coordinates
-from isoadapt.adapters._maps import Affine, Floats, map_rows
-from isoadapt.geometry import Moments
+from isoadapt.adapters._maps import Affine, Floats
+from isoadapt.adapters._members import Problem
 from isoadapt.heads import LinearHead
 
 
@@ -27,9 +26,9 @@ class ExactFit(NamedTuple):
     n_iter: int
 
 
-class _Problem(NamedTuple):
+class _Objective(NamedTuple):
     points: Floats  # (n, d), whitened
-    targets: NDArray[Any]  # class numbers (n,), or values (n, C)
+    targets: NDArray[Any]  # class numbers (n,), or values (n, C) in units of their deviation
     coef: Floats  # (C, r): the head on the seen coordinates
     intercept: Floats  # (C,)
     start: Floats  # (r, d + 1): U_0 and its offset
@@ -78,34 +77,19 @@ class _Problem(NamedTuple):
         return scale * (rank - ratio), -2 * scale * to_cov @ spread
 
 
-def solve_exact(
-    X: NDArray[np.floating],
-    y: NDArray[Any] | None,
-    head: LinearHead | None,
-    moments: Moments,
-    coordinates: Coordinates,
-    weight: float,
-    ridge: float,
-    max_iter: int = 500,
-) -> ExactFit:
+def solve_exact(problem: Problem, weight: float, ridge: float, max_iter: int = 500) -> ExactFit:
     """Minimise the joint loss over all linear layers.
 
     Parameters
     ----------
-    X : ndarray of shape (n_samples, n_features)
-        Embeddings.
-    y : ndarray of shape (n_samples,) or (n_samples, n_outputs), or None
-        Class numbers or values; None without a head.
-    head : LinearHead or None
-        The frozen head; None leaves nothing but whitening.
-    moments : Moments
-        Of X.
-    coordinates : Coordinates
-        Whitened ones, the head's directions first.
+    problem : Problem
+        In whitened coordinates, the head's directions first. Without a head nothing but
+        whitening is left.
     weight : float
         Of 1 - IsoScore, zero or more. At zero the unseen directions stay as they are.
     ridge : float
-        Weight of the mean squared change of the seen coordinates.
+        Weight of the mean squared change of the seen coordinates, in units of the embeddings'
+        size.
     max_iter : int, default=500
         Iterations of L-BFGS at most.
 
@@ -114,46 +98,45 @@ def solve_exact(
     ExactFit
         The map, the loss after each iteration and their number.
     """
-    d = X.shape[1]
-    if head is None or y is None:
+    head, out = problem.head, problem.coordinates.out
+    if head is None or problem.targets is None:
+        d = len(out)
         seen, unseen = np.zeros((d, 0)), np.eye(d)
         found = ExactFit(Affine(np.zeros((0, d)), np.zeros(0)), [], 0)
     else:
         rank = row_space(head.coef_)[0].shape[1]
-        seen, unseen = coordinates.out[:, :rank], coordinates.out[:, rank:]
-        found = _solve_seen(X, y, head, seen, moments, coordinates, weight, ridge, max_iter)
+        seen, unseen = out[:, :rank], out[:, rank:]
+        found = _solve_seen(problem, head, rank, weight, ridge, max_iter)
     if not weight:
         matrix = seen @ found.map.matrix + unseen @ unseen.T
         return found._replace(map=Affine(matrix, seen @ found.map.offset))
-    return found._replace(map=whiten_unseen(moments, found.map, seen, unseen))
+    return found._replace(map=whiten_unseen(problem.moments, found.map, seen, unseen))
 
 
 def _solve_seen(
-    X: NDArray[np.floating],
-    y: NDArray[Any],
-    head: LinearHead,
-    seen: Floats,
-    moments: Moments,
-    coordinates: Coordinates,
-    weight: float,
-    ridge: float,
-    max_iter: int,
+    problem: Problem, head: LinearHead, rank: int, weight: float, ridge: float, max_iter: int
 ) -> ExactFit:
-    into, rank = coordinates.into, seen.shape[1]
+    coordinates, into = problem.coordinates, problem.coordinates.into
+    inner = coordinates.inner_head(head, problem.target_scale)
     start = np.column_stack([coordinates.start.matrix[:rank], coordinates.start.offset[:rank]])
-    variances = into.matrix @ moments.covariance().numpy() @ into.matrix.T
-    problem = _Problem(
-        map_rows(into, X), y, head.coef_ @ seen, head.intercept_, start, variances, weight, ridge
+    objective = _Objective(
+        problem.inputs(),
+        cast(NDArray[Any], problem.scaled_targets),
+        inner.coef_[:, :rank],
+        inner.intercept_,
+        start,
+        into.matrix @ problem.moments.covariance().numpy() @ into.matrix.T,
+        weight,
+        ridge,
     )
-    losses = [problem(start.ravel())[0]]
+    losses = [objective(start.ravel())[0]]
     result = minimize(
-        problem,
+        objective,
         start.ravel(),
         jac=True,
         method="L-BFGS-B",
         callback=lambda intermediate_result: losses.append(float(intermediate_result.fun)),
         options={"maxiter": max_iter, "maxcor": 20},
     )
-    block = result.x.reshape(start.shape)
-    seen_map = Affine(block[:, :-1], block[:, -1]).after(into)
-    return ExactFit(seen_map, losses, int(result.nit))
+    block = coordinates.scale * result.x.reshape(start.shape)
+    return ExactFit(Affine(block[:, :-1], block[:, -1]).after(into), losses, int(result.nit))

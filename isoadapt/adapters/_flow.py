@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
+from sklearn.metrics import get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
 from skorch.callbacks import GradientNormClipping
 
@@ -22,17 +23,26 @@ from isoadapt.adapters._minibatch import (
     regression_loss,
     to_device,
 )
+from isoadapt.adapters._split import split_rows
 from isoadapt.adapters._spread import check_spread
-from isoadapt.adapters._training import Judge, Run, Selection, epochs_bar, make_score, train
+from isoadapt.adapters._training import (
+    Judge,
+    Run,
+    Selection,
+    epochs_bar,
+    make_score,
+    scaled_targets,
+    target_scale,
+    train,
+)
 from isoadapt.heads import LinearHead, fit_head
 from isoadapt.losses import JointLoss
 
 if TYPE_CHECKING:
     from isoadapt.adapters._flow_map import Coupling, FlowMap
-    from isoadapt.adapters._flow_network import FlowObjective
+    from isoadapt.adapters._flow_network import FlowNetwork, FlowObjective
 
 _MAX_NORM = 1.0
-_MIN_ROWS = 4  # fewer rows on either side of a split serve as both
 _START_ROWS = 2048  # ActNorms start from so many rows, or all
 _CALIBRATED = 32  # fewer rows tell too little of the outputs' variances
 
@@ -48,7 +58,12 @@ class FlowAdapter(BaseAdapter):
     Without `alpha` no label is used; from 32 rows on, the last ActNorm ends at its
     maximum-likelihood value, so that the outputs of the rows it was fitted to have mean 0 and
     variance 1; and a head is fitted to the outputs. With `alpha` the loss is
-    ``alpha * task + (1 - alpha) * bits`` under a frozen head that reads the outputs.
+    ``alpha * task + (1 - alpha) * bits`` under a frozen head that reads the outputs. The head's
+    weights are converted to the units of the standardised embeddings first, so that the flow
+    starts with the head's own predictions.
+
+    The outputs do not depend on the scale of the embeddings. Features without variance are only
+    centred, and divided by the average spread.
 
     Parameters
     ----------
@@ -73,11 +88,15 @@ class FlowAdapter(BaseAdapter):
         Largest size of a mini-batch.
     max_epochs : int, default=15
         Passes over the training rows at most.
-    validation_fraction : float or None, default=0.1
-        Share of the rows that chooses the epoch, in [0, 1). 0 or None keeps the last epoch.
-        Fewer than 4 rows on a side: all rows serve for both.
-    patience : int, default=5
-        Epochs without a new choice before training stops.
+    validation_fraction : float or None, default=0.3
+        Share of the rows that chooses the epoch, in [0, 1), stratified for classifiers with
+        `alpha`. Nothing else is taken from them, but for the last ActNorm's value without
+        `alpha`. With 0 or None, and with fewer than 4 rows on a side, all rows are trained on and
+        the last epoch is kept.
+    patience : int or None, default=10
+        Epochs without a new choice before training stops; None never stops early.
+    scoring : str, callable or None, default=None
+        With `alpha`, the task's metric, as in scikit-learn; None: accuracy or R².
     device : str, default="auto"
         Where to train: "cpu", "cuda" and so on; "auto" is the GPU where there is one.
     random_state : int, RandomState instance or None, default=None
@@ -93,9 +112,9 @@ class FlowAdapter(BaseAdapter):
         The head that reads its outputs.
     history_ : list of dict
         One entry for each epoch: "epoch", "train_loss" and "dur" (seconds); with a validation
-        split also "valid_cost", the bits/dim of the validation rows (weighted with
-        ``(1 - alpha) / alpha``), and "valid_score", the accuracy or R² with `alpha`, minus the
-        cost without.
+        split also "valid_cost", the bits/dim of the validation rows after standardisation
+        (weighted with ``(1 - alpha) / alpha``), and "valid_score", the task's metric with
+        `alpha`, minus the cost without.
     n_iter_ : int
         Epochs run.
     best_epoch_ : int
@@ -143,7 +162,8 @@ class FlowAdapter(BaseAdapter):
         "batch_size": [Interval(Integral, 2, None, closed="left")],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
         "validation_fraction": [Interval(Real, 0, 1, closed="left"), None],
-        "patience": [Interval(Integral, 1, None, closed="left")],
+        "patience": [Interval(Integral, 1, None, closed="left"), None],
+        "scoring": [StrOptions(set(get_scorer_names())), callable, None],
         "device": [str],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
@@ -162,8 +182,9 @@ class FlowAdapter(BaseAdapter):
         lr: float = 1e-3,
         batch_size: int = 128,
         max_epochs: int = 15,
-        validation_fraction: float | None = 0.1,
-        patience: int = 5,
+        validation_fraction: float | None = 0.3,
+        patience: int | None = 10,
+        scoring: Any = None,
         device: str = "auto",
         random_state: Any = None,
         verbose: int = 0,
@@ -180,6 +201,7 @@ class FlowAdapter(BaseAdapter):
         self.max_epochs = max_epochs
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.scoring = scoring
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -204,18 +226,15 @@ class FlowAdapter(BaseAdapter):
         Raises
         ------
         ValueError
-            If X is constant, has a constant column or is not finite, if `alpha` is given without
-            a head, if y has labels unknown to the head, or if training diverges.
+            If X is constant or not finite, if `alpha` is given without a head, if y has labels
+            unknown to the head, or if training diverges.
         """
         self._check_alpha()
         rows, labels = self._check_fit_input(X, y)
         check_spread(rows)
-        probed = self.alpha is None and isinstance(self.head, str)
-        head = None if probed else self._resolve_head(rows, labels)
-        if self.alpha is None:
-            module, run = self._train(rows, None, None)
-        else:
-            module, run = self._train(rows, head, labels)
+        if self.alpha is None and not isinstance(self.head, str):
+            self._resolve_head(rows, labels)  # refuses one of another width before training
+        module, head, run = self._train(rows, None if self.alpha is None else labels)
         map_ = self._take_map(module, rows)
         if self.alpha is None and self.head is not None:
             probe = "logistic" if self._head_kind() == "classifier" else "ridge"
@@ -255,53 +274,63 @@ class FlowAdapter(BaseAdapter):
             )
 
     def _train(
-        self, X: NDArray[Any], head: LinearHead | None, y: NDArray[Any] | None
-    ) -> tuple["FlowObjective", Run]:
-        """Train, with the head's task if there is one, and tell how it went."""
+        self, X: NDArray[Any], y: NDArray[Any] | None
+    ) -> tuple["FlowObjective", LinearHead | None, Run]:
+        """Train, with the head's task where there are labels, and tell how it went."""
         rng = own_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
         device = resolve_device(self.device)
-        targets = None if head is None or y is None else to_device(head.targets(y), device)
-        numbers = Rows(torch.arange(len(X), device=device), targets)
-        order = torch.from_numpy(rng.permutation(len(X))).to(device)
-        n_valid = self._count_valid(len(X))
-        fitting, judge, run = order[n_valid:], None, Run(None)
-        if self.validation_fraction:
-            validating = order[:n_valid] if n_valid else order
-            score = None
+        labels = y if self._head_kind() == "classifier" else None
+        fitting, validating = split_rows(len(X), labels, self.validation_fraction, rng)
+        check_spread(X[fitting], "rows that are trained on")
+        network = self._make_network(X[rng.permutation(fitting)[:_START_ROWS]], generator, device)
+        head, targets, scale, score = None, None, 1.0, None
+        if y is not None:
+            own = cast(LinearHead, self._resolve_head(X[fitting], y[fitting]))
+            head, targets = network.read_by(own), own.targets(y)
+            scale = target_scale(targets[fitting])
+        module = self._make_module(network, X, head, scale)
+        values = scaled_targets(targets, scale)
+        y_there = None if values is None else to_device(values, device)
+        numbers = Rows(torch.arange(len(X), device=device), y_there)
+        judge, run = None, Run(None)
+        if validating is not None:
             if head is not None and y is not None:
-                score = make_score(head, y[validating.cpu().numpy()])
+                score = make_score(head, y[validating], self.scoring, scale)
             selection = Selection(score, self._bits_weight(), self.patience, rng)
-            judge, run = Judge(numbers, validating, [selection]), Run(selection)
-        module = self._make_module(X, head, generator, device)
-        module.network.start(module.X[fitting[:_START_ROWS]])
-        batches = Batches(numbers, fitting, self.batch_size, [generator])
+            there = torch.from_numpy(validating).to(device)
+            judge, run = Judge(numbers, there, [selection]), Run(selection)
+        index = torch.from_numpy(fitting).to(device)
+        batches = Batches(numbers, index, self.batch_size, [generator])
         net = self._make_net(module, judge)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
             train(net, batches, [run], judge, self.max_epochs, tick=lambda _: bar.update())
-        return net.module_, run
-
-    def _count_valid(self, n: int) -> int:
-        """How many rows are kept back; none where too few are left on a side."""
-        n_valid = round(n * float(self.validation_fraction or 0))
-        return n_valid if min(n_valid, n - n_valid) >= _MIN_ROWS else 0
+        return net.module_, head, run
 
     def _bits_weight(self) -> float:
         return 1.0 if self.alpha is None else (1 - self.alpha) / self.alpha
 
-    def _make_module(
-        self,
-        X: NDArray[Any],
-        head: LinearHead | None,
-        generator: torch.Generator,
-        device: torch.device,
-    ) -> "FlowObjective":
-        from isoadapt.adapters._flow_network import FlowNetwork, FlowObjective
+    def _make_network(
+        self, X: NDArray[Any], generator: torch.Generator, device: torch.device
+    ) -> "FlowNetwork":
+        """Make the flow, started from rows."""
+        from isoadapt.adapters._flow_network import FlowNetwork
 
-        d = X.shape[1]
         coupling = cast("Coupling", self.coupling)
-        network = FlowNetwork(d, self.n_blocks, self.hidden, coupling, generator)
+        network = FlowNetwork(X.shape[1], self.n_blocks, self.hidden, coupling, generator)
+        network.to(device).start(torch.from_numpy(X).to(device))
+        return network
+
+    def _make_module(
+        self, network: "FlowNetwork", X: NDArray[Any], head: LinearHead | None, scale: float
+    ) -> "FlowObjective":
+        """Join the flow to the rows, and to the head in the unit of the scaled targets."""
+        from isoadapt.adapters._flow_network import FlowObjective
+
         X = X if X.flags.writeable else X.copy()
+        device = network.mean.device
+        if head is not None:
+            head = LinearHead(head.coef_ / scale, head.intercept_ / scale, head.classes_)
         return FlowObjective(network, torch.from_numpy(X).to(device), head).to(device)
 
     def _make_net(self, module: "FlowObjective", judge: Judge | None) -> AdapterNet:

@@ -25,6 +25,7 @@ from zuko.transforms import (
 
 from isoadapt.adapters._maps import Floats
 from isoadapt.geometry import Moments
+from isoadapt.geometry._spread import dead_dimensions
 
 _FLOOR = 1e-3  # of standard deviations, relative to the largest
 _SLOPE = math.exp(-0.5)  # least scale of an affine coupling; the largest is its inverse
@@ -313,24 +314,27 @@ class FlowMap(NamedTuple):
         for start in range(0, len(X), _CHUNK):
             moments.update(transform(torch.tensor(X[start : start + _CHUNK], dtype=torch.float64)))
         variances = moments.covariance().diagonal() * (1 - 1 / len(X))
-        mean, deviation = moments.mean.numpy(), floored(variances.sqrt()).numpy()
+        mean, deviation = moments.mean.numpy(), floored(variances.sqrt(), 1.0).numpy()
         order, log_scale, shift = self.last
         last = Last(order, log_scale - np.log(deviation), (shift - mean) / deviation)
         return self._replace(last=last)
 
 
-def floored(deviations: Tensor) -> Tensor:
+def floored(deviations: Tensor, dead: float | Tensor) -> Tensor:
     """Raise small standard deviations to a share of the largest.
 
     Parameters
     ----------
     deviations : Tensor of shape (d,)
         Standard deviations.
+    dead : float or Tensor of shape ()
+        What takes the place of those without variance.
 
     Returns
     -------
     Tensor of shape (d,)
-        At least 1e-3 of the largest; ones where all are zero.
+        At least 1e-3 of the largest, but for those of constant features.
     """
     raised = deviations.clamp(min=_FLOOR * deviations.max())
-    return raised.where(raised > 0, torch.ones_like(raised))
+    constant = dead_dimensions(deviations.double().square())
+    return torch.where(constant, torch.as_tensor(dead).to(raised), raised)

@@ -19,6 +19,7 @@ from isoadapt.adapters._flow_map import (
     make_transform,
     standard_normal,
 )
+from isoadapt.geometry._spread import dead_dimensions
 from isoadapt.heads import LinearHead
 
 _CHUNK = 1024
@@ -47,9 +48,20 @@ class ActNorm(nn.Module):
         X : Tensor of shape (n, d)
             Rows.
         """
-        deviations = floored(X.std(dim=0))
+        deviations = floored(X.std(dim=0), 1.0)
         self.log_scale.copy_(-deviations.log())
         self.shift.copy_(-X.mean(dim=0) / deviations)
+
+    def freeze(self, dead: Tensor) -> None:
+        """Keep features without variance as they are: their likelihood has no maximum.
+
+        Parameters
+        ----------
+        dead : Tensor of shape (d,)
+            Whether each feature has no variance.
+        """
+        for parameter in (self.log_scale, self.shift):
+            _freeze(parameter, dead)
 
 
 class BlockNetwork(ActNorm):
@@ -82,6 +94,23 @@ class BlockNetwork(ActNorm):
         n_parameters = d // 2 * (1 if coupling == "additive" else 2)
         self.readout_weight = nn.Parameter(torch.zeros(n_parameters, hidden))
         self.readout_bias = nn.Parameter(torch.zeros(n_parameters))
+
+    def freeze(self, dead: Tensor) -> None:
+        """Let features without variance pass unchanged and unread.
+
+        Parameters
+        ----------
+        dead : Tensor of shape (d,)
+            Whether each feature that enters the block has no variance.
+        """
+        super().freeze(dead)
+        kept, other = dead[self.order].split([self.hidden_weight.shape[1], len(dead) // 2])
+        with torch.no_grad():
+            self.hidden_weight[:, kept] = 0
+        _freeze(self.hidden_weight, kept)
+        read = other.repeat(len(self.readout_bias) // len(other))
+        _freeze(self.readout_weight, read[:, None])
+        _freeze(self.readout_bias, read)
 
     def tensors(self) -> Block[Tensor]:
         """Return the parameters.
@@ -147,14 +176,19 @@ class FlowNetwork(nn.Module):
         """
         if self.initialised:
             return
+        deviation = X.double().std(dim=0)
         self.mean.copy_(X.double().mean(dim=0))
-        self.deviation.copy_(floored(X.double().std(dim=0)))
-        rows = self.normalise(X)
+        self.deviation.copy_(floored(deviation, deviation.square().mean().sqrt()))
+        rows, features_dead = self.normalise(X), dead_dimensions(deviation.square())
+        dead = features_dead
         for block in self.blocks:
             block.start(rows)
+            block.freeze(dead)
+            dead = dead[block.order]
             for step in block_steps(self.coupling, block.tensors()):
                 rows = step(rows)
         self.last.start(rows[:, self.last_order])
+        self.last.freeze(features_dead)
         self.initialised.fill_(True)
 
     def normalise(self, X: Tensor) -> Tensor:
@@ -185,12 +219,28 @@ class FlowNetwork(nn.Module):
         Z : Tensor of shape (n, d)
             Outputs.
         log_likelihood : Tensor of shape (n,)
-            Of the embeddings, in nats.
+            Of the centred and scaled embeddings, in nats.
         """
         blocks = [block.tensors() for block in self.blocks]
         transform = make_transform(self.coupling, blocks, self._last())
         Z, log_det = transform.call_and_ladj(self.normalise(X))
-        return Z, standard_normal(Z) + log_det - self.deviation.log().sum().float()
+        return Z, standard_normal(Z) + log_det
+
+    def read_by(self, head: LinearHead) -> LinearHead:
+        """Give a head of embeddings in the units in which the flow starts.
+
+        Parameters
+        ----------
+        head : LinearHead
+            Reads embeddings.
+
+        Returns
+        -------
+        LinearHead
+            Gives the same outputs for centred and scaled embeddings.
+        """
+        intercept = head.intercept_ + head.coef_ @ _array(self.mean)
+        return LinearHead(head.coef_ * _array(self.deviation), intercept, head.classes_)
 
     def map(self) -> FlowMap:
         """Return the flow as a map of embeddings.
@@ -216,6 +266,13 @@ def _order(d: int, number: int, generator: torch.Generator) -> Tensor:
     if number % 2:
         return torch.arange(d - 1, -1, -1)
     return torch.randperm(d, generator=generator)
+
+
+def _freeze(parameter: nn.Parameter, dead: Tensor) -> None:
+    """Keep the entries that `dead`, of a shape that broadcasts, marks as they are in training."""
+    if dead.any():
+        kept = (~dead).to(parameter)
+        parameter.register_hook(lambda gradient: gradient * kept)
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:
@@ -286,7 +343,8 @@ class FlowObjective(nn.Module):
         Returns
         -------
         bits : Tensor of shape (1, n)
-            Minus the log-likelihood of each, in bits for each dimension.
+            Minus the log-likelihood of each after centring and scaling, in bits for each
+            dimension.
         outputs : Tensor of shape (1, n, n_outputs) or None
             The head's.
         """

@@ -27,8 +27,8 @@ class IsoBN(MomentsAdapter):
         The β in [0, 1]: 0 changes nothing, 1 gives every dimension a standard deviation of
         1/γ_i, up to one factor.
     eps : float, default=1e-3
-        The ε, more than 0. It also keeps the correlations of a constant dimension finite, which
-        therefore gets a scale.
+        The ε, more than 0, added to γ_i σ_i and to the total variance after scaling. The
+        correlations of a constant dimension count as 0, so that it gets a scale too.
     head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default=None
         What predicts on the adapted embeddings; None makes a transformer only. With "refit"
         it tells only of what kind the head is that is fitted to them.
@@ -68,7 +68,6 @@ class IsoBN(MomentsAdapter):
         "beta": [Interval(Real, 0, 1, closed="both")],
         "eps": [Interval(Real, 0, None, closed="neither")],
     }
-    _takes_constant_columns: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ def isobn_scale(cov: Tensor, beta: float, eps: float) -> Tensor:
     beta : float
         How strongly to scale.
     eps : float
-        Added to every denominator.
+        Added to γσ, and to the total variance after scaling.
 
     Returns
     -------
@@ -107,7 +106,8 @@ def isobn_scale(cov: Tensor, beta: float, eps: float) -> Tensor:
     """
     variance = cov.diagonal()
     std = variance.sqrt()
-    correlation = cov / (torch.outer(std, std) + eps)
+    divisor = std.where(std != 0, torch.ones_like(std))  # constant dimensions correlate with none
+    correlation = (cov / divisor / divisor[:, None]).clamp(-1, 1)
     gamma = (correlation**2).mean(1)
     scale = (gamma * std + eps) ** -beta
     return scale * torch.sqrt(variance.sum() / ((variance * scale**2).sum() + eps))

@@ -60,6 +60,9 @@ class IsoScoreAdapter(PenalisedAdapter):
             return whitened_coordinates(moments, head)
         return super()._make_coordinates(moments, head)
 
+    def _share_kept_back(self) -> float | None:
+        return None if self.solver == "exact" else super()._share_kept_back()
+
     def _kind(self) -> tuple[Any, ...] | None:
         return None if self.solver == "exact" else super()._kind()
 
@@ -67,15 +70,7 @@ class IsoScoreAdapter(PenalisedAdapter):
         if self.solver == "minibatch":
             return super()._solve(problem)
         self.__dict__.pop("best_epoch_", None)
-        found = solve_exact(
-            problem.X,
-            problem.targets,
-            problem.head,
-            problem.moments,
-            problem.coordinates,
-            self._penalty_weight(),
-            self.ridge,
-        )
+        found = solve_exact(problem, self._penalty_weight(), self.ridge)
         self.history_ = [
             {"iteration": number, "loss": loss} for number, loss in enumerate(found.losses)
         ]

@@ -1,5 +1,6 @@
 """Penalised adapters trained together, as members of one network; a fit is one of one member."""
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,10 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.model_selection import train_test_split
 
 from isoadapt._torch import resolve_device
-from isoadapt.adapters._base import own_random_state
 from isoadapt.adapters._coordinates import Coordinates
 from isoadapt.adapters._linalg import descending_eigh
 from isoadapt.adapters._maps import Floats, map_rows
@@ -25,7 +24,16 @@ from isoadapt.adapters._minibatch import (
 )
 from isoadapt.adapters._network import HeadedNetwork, LinearNetwork, MLPNetwork
 from isoadapt.adapters._optimizer import MemberAdamW
-from isoadapt.adapters._training import Alternation, Judge, Run, Selection, make_score, train
+from isoadapt.adapters._training import (
+    Alternation,
+    Judge,
+    Run,
+    Selection,
+    make_score,
+    scaled_targets,
+    target_scale,
+    train,
+)
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
@@ -33,12 +41,10 @@ from isoadapt.losses import JointLoss
 if TYPE_CHECKING:
     from isoadapt.adapters._penalised import PenalisedAdapter
 
-_MIN_ROWS = 4  # fewer rows on either side of a split cannot be scored
-
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What there is to fit; members that are fitted to the same rows share one.
+    """What there is to fit; members that are fitted to the same rows and split share one.
 
     Attributes
     ----------
@@ -51,9 +57,17 @@ class Problem:
     head : LinearHead or None
         What reads the adapted embeddings.
     moments : Moments
-        Of X.
+        Of the rows that are trained on.
     coordinates : Coordinates
-        In which the network is trained.
+        In which the network is trained, from these moments.
+    fitting : ndarray of shape (n_fitting,)
+        Numbers of the rows that are trained on.
+    validating : ndarray of shape (n_validating,), or None
+        Numbers of the rows that choose the epoch, from which nothing else is taken.
+    seed : int
+        Of the generator that shuffles and draws the start.
+    rng : RandomState
+        Draws the bootstrap samples; each member has its own copy.
     """
 
     X: NDArray[Any]
@@ -62,11 +76,31 @@ class Problem:
     head: LinearHead | None
     moments: Moments
     coordinates: Coordinates
+    fitting: NDArray[np.int64]
+    validating: NDArray[np.int64] | None
+    seed: int
+    rng: np.random.RandomState
 
     @cached_property
     def inputs_spectrum(self) -> tuple[Floats, Floats]:
         """Give eigenvalues and eigenvectors of the covariance of what enters the network."""
         return descending_eigh(self.moments.mapped(*self.coordinates.into).covariance().numpy())
+
+    @cached_property
+    def target_scale(self) -> float:
+        """Give the unit of the targets, from the rows that are trained on."""
+        return target_scale(None if self.targets is None else self.targets[self.fitting])
+
+    @property
+    def scaled_targets(self) -> NDArray[Any] | None:
+        """Give the targets as the task loss takes them."""
+        return scaled_targets(self.targets, self.target_scale)
+
+    def inputs(self) -> Floats:
+        """Give what enters the network, without rounding in directions without variance."""
+        points = map_rows(self.coordinates.into, self.X)
+        points[np.ix_(self.fitting, self.coordinates.dead)] = 0
+        return points
 
 
 class Member(NamedTuple):
@@ -78,35 +112,26 @@ class Member(NamedTuple):
         The adapter.
     problem : Problem
         What it is fitted to.
-    seed : int
-        Of its generator.
-    fitting, validating : ndarray
-        Row numbers.
     run : Run
         What becomes of it.
     """
 
     adapter: "PenalisedAdapter"
     problem: Problem
-    seed: int
-    fitting: NDArray[np.int64]
-    validating: NDArray[np.int64] | None
     run: Run
 
     @classmethod
     def of(cls, adapter: "PenalisedAdapter", problem: Problem) -> "Member":
-        """Draw the seed and the rows that choose the epoch."""
-        rng = own_random_state(adapter.random_state)
-        seed, n = int(rng.randint(2**31)), len(problem.X)
-        if not adapter.validation_fraction:
-            return cls(adapter, problem, seed, np.arange(n), None, Run(None))
-        stratify = problem.targets if adapter._head_kind() == "classifier" else None
-        fitting, validating = _split(n, stratify, adapter.validation_fraction, rng)
+        """Set out how the epoch is chosen."""
+        if problem.validating is None:
+            return cls(adapter, problem, Run(None))
         score = None
         if problem.head is not None and problem.y is not None:
-            score = make_score(problem.head, problem.y[validating], adapter.scoring)
+            y = problem.y[problem.validating]
+            score = make_score(problem.head, y, adapter.scoring, problem.target_scale)
+        rng = copy.deepcopy(problem.rng)
         selection = Selection(score, adapter._penalty_weight(), adapter.patience, rng)
-        return cls(adapter, problem, seed, fitting, validating, Run(selection))
+        return cls(adapter, problem, Run(selection))
 
 
 def train_together(
@@ -138,18 +163,18 @@ def train_together(
     errors: list[ValueError | None] = [None] * len(members)
     first = members[0].adapter
     table = _Table(members, resolve_device(first.device))
-    alike = all(_shares_batches(member, members[0]) for member in members)
+    alike = all(member.problem is members[0].problem for member in members)
     streams = members[:1] if alike else members
-    generators = [torch.Generator().manual_seed(member.seed) for member in members]
+    generators = [torch.Generator().manual_seed(member.problem.seed) for member in members]
     judge = None
     selections = [m.run.selection for m in members if m.run.selection is not None]
     if selections:
-        validating = [m.validating for m in streams if m.validating is not None]
+        validating = [m.problem.validating for m in streams if m.problem.validating is not None]
         judge = Judge(table.rows, table.index(streams, validating), selections)
     net = _make_net(members, generators, table.device, judge)
     batches = Batches(
         table.rows,
-        table.index(streams, [member.fitting for member in streams]),
+        table.index(streams, [member.problem.fitting for member in streams]),
         first.batch_size,
         generators[: len(streams)],
     )
@@ -177,9 +202,9 @@ class _Table:
         for problem in {id(member.problem): member.problem for member in members}.values():
             self.offsets[id(problem)] = n_rows
             n_rows += len(problem.X)
-            points.append(map_rows(problem.coordinates.into, problem.X).astype(np.float32))
-            if problem.targets is not None:
-                targets.append(problem.targets)
+            points.append(problem.inputs().astype(np.float32))
+            if problem.scaled_targets is not None:
+                targets.append(problem.scaled_targets)
         y = to_device(np.concatenate(targets), device) if targets else None
         self.rows = Rows(to_device(np.concatenate(points), device), y)
 
@@ -195,14 +220,6 @@ class _Table:
         return torch.from_numpy(index).to(self.device)
 
 
-def _shares_batches(member: Member, other: Member) -> bool:
-    return (
-        member.problem is other.problem
-        and member.seed == other.seed
-        and np.array_equal(member.fitting, other.fitting)
-    )
-
-
 def _make_net(
     members: Sequence[Member],
     generators: Sequence[torch.Generator],
@@ -210,12 +227,16 @@ def _make_net(
     judge: Judge | None,
 ) -> AdapterNet:
     first = members[0].adapter
-    starts = [member.problem.coordinates.start for member in members]
-    network = LinearNetwork(starts) if first.network == "linear" else MLPNetwork(starts, generators)
+    coordinates = [member.problem.coordinates for member in members]
+    starts = [each.start for each in coordinates]
+    if first.network == "linear":
+        network = LinearNetwork(starts)
+    else:
+        network = MLPNetwork(starts, generators, [each.dead for each in coordinates])
     heads = [
-        turned(member.problem.head, member.problem.coordinates.out)
-        for member in members
-        if member.problem.head is not None
+        each.coordinates.inner_head(each.head, each.target_scale)
+        for each in (member.problem for member in members)
+        if each.head is not None
     ]
     penalties = [member.adapter._make_penalty(member.problem, device) for member in members]
     module = HeadedNetwork(network, heads or None, shifts=penalties[0].sees_shifts)
@@ -244,44 +265,6 @@ def _make_net(
     )
 
 
-def _split(
-    n: int, targets: NDArray[Any] | None, fraction: float, rng: np.random.RandomState
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows to train on and rows to validate on, stratified; too few rows serve as both."""
-    rows = np.arange(n)
-    n_valid = round(n * fraction)
-    if min(n_valid, n - n_valid) < _MIN_ROWS:
-        return rows, rows
-    stratify = None
-    if targets is not None:
-        counts = np.bincount(targets)
-        counts = counts[counts > 0]
-        if counts.min() >= 2 and len(counts) <= min(n_valid, n - n_valid):
-            stratify = targets
-    fitting, validating = train_test_split(
-        rows, test_size=n_valid, stratify=stratify, random_state=rng
-    )
-    return np.sort(fitting), np.sort(validating)
-
-
-def turned(head: LinearHead, turn: Floats) -> LinearHead:
-    """Give the same head on embeddings that were multiplied by ``turn.T``.
-
-    Parameters
-    ----------
-    head : LinearHead
-        The head.
-    turn : ndarray of shape (d, d)
-        A rotation.
-
-    Returns
-    -------
-    LinearHead
-        With the coefficients turned.
-    """
-    return LinearHead(head.coef_ @ turn, head.intercept_, head.classes_)
-
-
 def _take_over(member: Member, module: HeadedNetwork, place: int) -> None:
     """Give the adapter its fitted attributes."""
     adapter, problem, run = member.adapter, member.problem, member.run
@@ -290,7 +273,7 @@ def _take_over(member: Member, module: HeadedNetwork, place: int) -> None:
     head, coordinates = problem.head, problem.coordinates
     if head is not None and adapter.head_training != "frozen":
         trained = LinearHead(*module.head_arrays(place), head.classes_)
-        head = turned(trained, coordinates.out.T)
+        head = coordinates.outer_head(trained, problem.target_scale)
     adapter._set_fitted(module.network.map(place, coordinates), head)
     adapter.best_epoch_ = run.best_epoch
     adapter.n_iter_ = len(run.history)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -88,12 +89,21 @@ class MLPNetwork(LinearNetwork):
         Where each member's linear part starts; U is as wide as it.
     generators : sequence of torch.Generator
         Draw the start of each member's U.
+    dead : sequence of ndarray of shape (d,), default=None
+        Inputs of each member that have no variance; U does not read them. None: all have some.
     """
 
-    def __init__(self, starts: Sequence[Affine], generators: Sequence[torch.Generator]) -> None:
+    def __init__(
+        self,
+        starts: Sequence[Affine],
+        generators: Sequence[torch.Generator],
+        dead: Sequence[NDArray[np.bool_]] | None = None,
+    ) -> None:
         super().__init__(starts)
         n_members, d = len(starts), starts[0].matrix.shape[1]
         draws = torch.stack([torch.randn(d, d, generator=each) for each in generators])
+        if dead is not None:
+            draws *= torch.from_numpy(~np.stack(dead))[:, None]
         self.hidden_weight = nn.Parameter(draws / d**0.5)
         self.hidden_bias = nn.Parameter(torch.zeros(n_members, 1, d))
         self.readout = nn.Parameter(torch.zeros(n_members, d, d))
@@ -134,7 +144,7 @@ class MLPNetwork(LinearNetwork):
         return ResidualMLP(
             coordinates.unwind(linear),
             hidden.after(coordinates.into),
-            coordinates.out @ _array(self.readout[member]),
+            coordinates.scale * coordinates.out @ _array(self.readout[member]),
         )
 
 

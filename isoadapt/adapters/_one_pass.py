@@ -1,7 +1,7 @@
 """What adapters share that are computed outright: a fit without epochs, a head fitted anew."""
 
 from abc import abstractmethod
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,7 @@ from isoadapt._chunks import (
 )
 from isoadapt.adapters._base import BaseAdapter, whole_or_nothing
 from isoadapt.adapters._maps import map_rows
-from isoadapt.adapters._spread import check_spread, refuse_constant
+from isoadapt.adapters._spread import check_spread
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead, fit_head
 
@@ -37,8 +37,6 @@ class OnePassAdapter(BaseAdapter):
 
     A subclass computes its fitted attributes, ``map_`` among them, in ``_fit_rows``.
     """
-
-    _takes_constant_columns: ClassVar[bool] = False
 
     @_fit_context(prefer_skip_nested_validation=True)
     @whole_or_nothing
@@ -65,13 +63,11 @@ class OnePassAdapter(BaseAdapter):
         Raises
         ------
         ValueError
-            If X is not finite, all its rows are equal or, for adapters that divide by the
-            spread, a column is constant.
+            If X is not finite or all its rows are equal.
         """
         rows, targets = self._check_fit_input(X, y)
         weights = check_frequencies(sample_weight, rows)
-        counted = rows if weights is None else rows[weights > 0]
-        check_spread(counted, columns=not self._takes_constant_columns)
+        check_spread(rows if weights is None else rows[weights > 0])
         refit = self._refits_head()
         probed = isinstance(self.head, str) and refit
         head = None if probed else self._resolve_head(rows, targets, weights)
@@ -148,8 +144,8 @@ class MomentsAdapter(OnePassAdapter):
         TypeError
             If X comes in chunks, but all rows are needed at once.
         ValueError
-            If X is not finite, all its rows are equal or, for adapters that divide by the
-            spread, a column is constant; if chunks differ in width or an iterator is used up.
+            If X is not finite or all its rows are equal; if chunks differ in width or an
+            iterator is used up.
         """
         reason = self._why_no_partial_fit()
         if not in_chunks(X) and (reason or sample_weight is not None or not is_memmap(X)):
@@ -174,8 +170,7 @@ class MomentsAdapter(OnePassAdapter):
         return rows
 
     def _fit_gathered(self, moments: Moments) -> Self:
-        constant = (moments.scatter.diagonal() == 0).numpy()
-        refuse_constant(constant, moments.count, columns=not self._takes_constant_columns)
+        check_spread(moments)
         head = self._resolve_head(moments.mean.numpy()[None], None)
         return self._adopt({"moments_": moments, **self._fit_moments(moments, head)}, head)
 
@@ -210,6 +205,7 @@ class MomentsAdapter(OnePassAdapter):
         moments = Moments().update(rows, weights)
         if not first:
             moments.merge(self.moments_)
+        check_spread(moments)
         return self._adopt({"moments_": moments, **self._fit_moments(moments, head)}, head)
 
     @abstractmethod

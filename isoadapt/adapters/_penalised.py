@@ -15,10 +15,11 @@ from sklearn.base import BaseEstimator, _fit_context
 from sklearn.metrics import get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from isoadapt.adapters._base import BaseAdapter, whole_or_nothing
+from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
 from isoadapt.adapters._coordinates import Coordinates, raw_coordinates, whitened_coordinates
 from isoadapt.adapters._members import Problem, diverged, train_together
 from isoadapt.adapters._minibatch import Penalty
+from isoadapt.adapters._split import split_rows
 from isoadapt.adapters._spread import check_spread
 from isoadapt.adapters._training import epochs_bar
 from isoadapt.geometry import Moments
@@ -46,7 +47,7 @@ class PenalisedAdapter(BaseAdapter):
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
         "weight_decay": [Interval(Real, 0, None, closed="left")],
         "validation_fraction": [Interval(Real, 0, 1, closed="left"), None],
-        "patience": [Interval(Integral, 1, None, closed="left")],
+        "patience": [Interval(Integral, 1, None, closed="left"), None],
         "scoring": [StrOptions(set(get_scorer_names())), callable, None],
         "device": [str],
         "random_state": ["random_state"],
@@ -72,7 +73,7 @@ class PenalisedAdapter(BaseAdapter):
     max_epochs: int = 30
     weight_decay: float = 0.0
     validation_fraction: float | None = 0.3
-    patience: int = 10
+    patience: int | None = 10
     scoring: Any = None
     device: str = "auto"
     random_state: Any = None
@@ -118,21 +119,33 @@ class PenalisedAdapter(BaseAdapter):
         Raises
         ------
         ValueError
-            If X is constant, has a constant column or is not finite, if y has labels unknown to
-            the head, if parameters exclude each other or if training diverges.
+            If X is constant or not finite, if y has labels unknown to the head, if parameters
+            exclude each other or if training diverges.
         """
         return self._solve(self._pose(X, y))
 
     def _pose(self, X: ArrayLike, y: ArrayLike | None) -> Problem:
-        """Check the input and set out what there is to fit."""
+        """Check the input and set out what there is to fit, from the rows that are trained on."""
         rows, labels = self._check_fit_input(X, y)
         check_spread(rows)
         self._check_combination()
-        head = self._resolve_head(rows, labels)
-        moments = Moments().update(rows)
+        rng = own_random_state(self.random_state)
+        seed = int(rng.randint(2**31))
+        stratify = labels if self._head_kind() == "classifier" else None
+        fitting, validating = split_rows(len(rows), stratify, self._share_kept_back(), rng)
+        trained = rows if validating is None else rows[fitting]
+        check_spread(trained, "rows that are trained on")
+        head = self._resolve_head(trained, None if labels is None else labels[fitting])
         targets = None if head is None or labels is None else head.targets(labels)
+        moments = Moments().update(trained)
         coordinates = self._make_coordinates(moments, head)
-        return Problem(rows, labels, targets, head, moments, coordinates)
+        return Problem(
+            rows, labels, targets, head, moments, coordinates, fitting, validating, seed, rng
+        )
+
+    def _share_kept_back(self) -> float | None:
+        """Share of the rows that choose the epoch."""
+        return self.validation_fraction
 
     def _kind(self) -> tuple[Any, ...] | None:
         """What adapters must have in common to be trained together; None if they cannot be."""
@@ -152,7 +165,7 @@ class PenalisedAdapter(BaseAdapter):
 
     def _make_coordinates(self, moments: Moments, head: LinearHead | None) -> Coordinates:
         if self.coordinates == "raw":
-            return raw_coordinates(len(moments))
+            return raw_coordinates(moments)
         return whitened_coordinates(moments, head)
 
     def _solve(self, problem: Problem) -> Self:
@@ -209,10 +222,9 @@ def _completed(doc: str, defaults: dict[str, str]) -> str:
 
 _HEAD_PARAMETER = """
     head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default="logistic"
-        What reads the embeddings. A name fits it to all rows first, so that the rows that choose
-        the epoch have been seen by it: pass a head that was fitted elsewhere for a choice that
-        means more. None leaves the penalty alone. Wrap a fitted estimator in
-        ``sklearn.frozen.FrozenEstimator``, so that it survives ``clone``."""
+        What reads the embeddings. A name fits it first, to the rows that are trained on. None
+        leaves the penalty alone. Wrap a fitted estimator in ``sklearn.frozen.FrozenEstimator``,
+        so that it survives ``clone``."""
 
 _COMMON_PARAMETERS = """
     balance : {{"ema", "cumulative"}} or None, default={balance}
@@ -227,6 +239,7 @@ _COMMON_PARAMETERS = """
     coordinates : {{"whitened", "raw"}}, default={coordinates}
         Coordinates of the embeddings in which the adapter is trained; the fitted map is in the
         embeddings' own either way. "raw" is not for means far beyond the spread: subtract them.
+        Both are in units of the size of the embeddings, so that fits do not depend on scale.
     lr : float, default={lr}
         Learning rate of AdamW.
     batch_size : int, default={batch_size}
@@ -236,10 +249,11 @@ _COMMON_PARAMETERS = """
     weight_decay : float, default={weight_decay}
         Weight decay of AdamW.
     validation_fraction : float or None, default={validation_fraction}
-        Share of the rows that chooses the epoch, in [0, 1), stratified for classifiers. 0 or
-        None keeps the last epoch. Fewer than 4 rows on a side: all rows serve for both.
-    patience : int, default={patience}
-        Epochs without a new choice before training stops.
+        Share of the rows that chooses the epoch, in [0, 1), stratified for classifiers. Nothing
+        else is taken from them. With 0 or None, and with fewer than 4 rows on a side, all rows
+        are trained on and the last epoch is kept.
+    patience : int or None, default={patience}
+        Epochs without a new choice before training stops; None never stops early.
     scoring : str, callable or None, default={scoring}
         The task's metric, as in scikit-learn; None: accuracy or R². Among the epochs within one
         bootstrap standard error of the best, the one with the lowest weighted penalty is kept.
@@ -259,9 +273,10 @@ _ATTRIBUTES = """
         The head that reads its outputs, trained along unless it is frozen.
     history_ : list of dict
         One entry for each epoch: "epoch", "train_loss", "valid_score" (the task's metric),
-        "valid_cost" (the weighted penalty on the validation rows; what a penalty takes from the
-        moments of all rows, such as Σ_S, stays that) and "dur" (seconds). Where there is an
-        exact solver, it leaves "iteration" and "loss" for each iteration.
+        "valid_cost" (the weighted penalty on the validation rows; what a penalty takes from
+        moments, such as Σ_S, stays that of the rows that are trained on) and "dur" (seconds).
+        The two in the middle need validation rows. Where there is an exact solver, it leaves
+        "iteration" and "loss" for each iteration.
     n_iter_ : int
         Epochs or iterations run.
     best_epoch_ : int

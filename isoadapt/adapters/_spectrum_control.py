@@ -63,7 +63,8 @@ class SpectrumControlAdapter(PenalisedAdapter):
     coordinates: str = "whitened"
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        c1 = float(torch.linalg.eigvalsh(problem.moments.second_moment())[-1].sqrt())
+        largest = torch.linalg.eigvalsh(problem.moments.second_moment())[-1]
+        c1 = float(largest.sqrt()) / problem.coordinates.scale
         linear = self.network == "linear"
         loss = SpectrumControlLoss(self.decay, c1=c1, per_row=not linear).to(device)
         if not linear:

@@ -23,7 +23,7 @@ Score = Callable[[NDArray[Any], NDArray[Any]], float]
 """(outputs of the head (m, C), row numbers (m,)) -> task score of those rows."""
 
 
-def make_score(head: LinearHead, y: NDArray[Any], scoring: Any = None) -> Score:
+def make_score(head: LinearHead, y: NDArray[Any], scoring: Any = None, scale: float = 1.0) -> Score:
     """Score the outputs of a head by the task's metric.
 
     Parameters
@@ -34,6 +34,8 @@ def make_score(head: LinearHead, y: NDArray[Any], scoring: Any = None) -> Score:
         True labels or values.
     scoring : str, callable or None, default=None
         As in scikit-learn; None is accuracy or R².
+    scale : float, default=1.0
+        The unit of the outputs that are scored.
 
     Returns
     -------
@@ -46,7 +48,44 @@ def make_score(head: LinearHead, y: NDArray[Any], scoring: Any = None) -> Score:
     n_outputs = len(head.coef_)
     reader = LinearHead(np.eye(n_outputs), np.zeros(n_outputs), head.classes_)
     scorer = check_scoring(reader, scoring=scoring)
-    return lambda outputs, index: float(scorer(reader, outputs, y[index]))
+    return lambda outputs, index: float(scorer(reader, scale * outputs, y[index]))
+
+
+def target_scale(targets: NDArray[Any] | None) -> float:
+    """Give the unit of a regression's values, which makes the squared error one minus R².
+
+    Parameters
+    ----------
+    targets : ndarray of shape (n,) or (n, n_outputs), or None
+        Class numbers, or values, of the rows that are trained on.
+
+    Returns
+    -------
+    float
+        Standard deviation of the values, over all outputs; 1 where there is none, and for classes.
+    """
+    if targets is None or targets.ndim == 1:
+        return 1.0
+    deviation = float(np.sqrt(targets.var(axis=0).mean()))
+    return deviation if deviation > 0 else 1.0
+
+
+def scaled_targets(targets: NDArray[Any] | None, scale: float) -> NDArray[Any] | None:
+    """Give targets as the task loss takes them.
+
+    Parameters
+    ----------
+    targets : ndarray of shape (n,) or (n, n_outputs), or None
+        Class numbers, or values.
+    scale : float
+        The unit of values.
+
+    Returns
+    -------
+    ndarray of the same shape, or None
+        Values in that unit; class numbers as they are.
+    """
+    return targets if targets is None or targets.ndim == 1 else targets / scale
 
 
 @dataclass
@@ -77,14 +116,14 @@ class Selection:
         See `Score`; None where there is no head, when the lowest weighted penalty wins.
     weight : float
         Of the penalty in the joint loss.
-    patience : int
-        How many epochs without a new choice end the training.
+    patience : int or None
+        How many epochs without a new choice end the training; None never does.
     rng : RandomState
         Draws the bootstrap samples.
     """
 
     def __init__(
-        self, score: Score | None, weight: float, patience: int, rng: np.random.RandomState
+        self, score: Score | None, weight: float, patience: int | None, rng: np.random.RandomState
     ) -> None:
         self.score, self.weight = score, weight
         self.patience, self.rng = patience, rng
@@ -98,7 +137,7 @@ class Selection:
 
     def done(self, epoch: int) -> bool:
         """Whether the choice has stood for `patience` epochs."""
-        return epoch - self.chosen.number >= self.patience
+        return self.patience is not None and epoch - self.chosen.number >= self.patience
 
     def consider(
         self,

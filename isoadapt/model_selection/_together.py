@@ -218,7 +218,8 @@ class _Group:
     def __init__(self, evaluation: Evaluation, candidates: Mapping[int, Mapping[str, Any]]) -> None:
         self.evaluation, self.candidates = evaluation, candidates
         self.first = evaluation._make(next(iter(candidates.values())))
-        self.problems: dict[int, tuple[Problem, dict[str, Any]]] = {}
+        self.problems: dict[Hashable, tuple[Problem, dict[str, Any]]] = {}
+        self.n_splits = len({_split_key(evaluation._make(each)) for each in candidates.values()})
         self.prefixes: dict[int, tuple[Any, Any]] = {}
 
     def n_members(self) -> int:
@@ -230,6 +231,8 @@ class _Group:
         judged = 4 * d * round(n * float(adapter.validation_fraction or 0))
         batch = 4 * d * min(n, adapter.batch_size)
         size = _TENSORS * weights + _ROW_TENSORS * (judged + batch) + _INDEX_BYTES * n
+        if self.n_splits > 1:  # then members may have inputs of their own
+            size += 4 * n * d
         limit = self.evaluation.max_memory
         if device.type == "cuda":
             limit = limit or torch.cuda.mem_get_info(device)[0] // 2
@@ -242,7 +245,7 @@ class _Group:
             return 1
         X = _array(self._rows(0)[0])
         limit = self.evaluation.max_memory or _CPU_BYTES
-        copies = 2 * X.shape[0] * X.shape[1] * max(X.itemsize, 4)
+        copies = 2 * X.shape[0] * X.shape[1] * max(X.itemsize, 4) * self.n_splits
         return int(np.clip(limit // copies, 1, len(self.evaluation.folds)))
 
     def spans(self, n_folds: int) -> Iterator[list[int]]:
@@ -257,35 +260,41 @@ class _Group:
         self, fits: Sequence[Fit], tick: Callable[[int], Any]
     ) -> tuple[list[Any], list[ValueError | None]]:
         """Give the fitted estimators, or why they could not be fitted."""
-        problems = {fold: self._problem(fold) for fold in {fit.fold for fit in fits}}
         estimators = [self.evaluation._make(self.candidates[fit.candidate]) for fit in fits]
-        for fit, estimator in zip(fits, estimators, strict=True):
+        keys = [
+            (fit.fold, _split_key(estimator))
+            for fit, estimator in zip(fits, estimators, strict=True)
+        ]
+        problems: dict[Hashable, Problem] = {}
+        for fit, key, estimator in zip(fits, keys, estimators, strict=True):
             adapter = _adapter(estimator)
             adapter._validate_params()
             adapter._check_combination()
-            vars(adapter).update(self.problems[fit.fold][1])
+            if key not in problems:
+                problems[key] = self._problem(key, fit.fold, adapter)
+            vars(adapter).update(self.problems[key][1])
             if fit.fold in self.prefixes:
                 estimator.steps[:-1] = self.prefixes[fit.fold][0].steps
         errors = train_together(
             [_adapter(estimator) for estimator in estimators],
-            [problems[fit.fold] for fit in fits],
+            [problems[key] for key in keys],
             tick,
         )
         return estimators, errors
 
-    def _problem(self, fold: int) -> Problem:
-        """Set the fold's problem out anew but for what depends on more than the rows."""
+    def _problem(self, key: Hashable, fold: int, adapter: PenalisedAdapter) -> Problem:
+        """Set out what candidates of one random state are fitted to; between blocks, less X."""
         X, y = self._rows(fold)
-        if fold in self.problems:
-            return replace(self.problems[fold][0], X=_array(X))
-        adapter = clone(_adapter(self.first))
+        if key in self.problems:
+            return replace(self.problems[key][0], X=_array(X))
+        adapter = clone(adapter)
         problem = adapter._pose(X, y)
         features = {
             name: value
             for name, value in vars(adapter).items()
             if name in ("n_features_in_", "feature_names_in_")
         }
-        self.problems[fold] = replace(problem, X=problem.X[:0]), features
+        self.problems[key] = replace(problem, X=problem.X[:0]), features
         return problem
 
     def _rows(self, fold: int) -> tuple[Any, Any]:
@@ -308,6 +317,11 @@ def _adapter(estimator: Any) -> Any:
 def _kind(estimator: Any) -> Hashable:
     prefix = label(estimator[:-1]) if isinstance(estimator, Pipeline) else None
     return prefix, _adapter(estimator)._kind()
+
+
+def _split_key(estimator: Any) -> Hashable:
+    """What decides, on one fold, which rows choose the epoch; None draws them once a fold."""
+    return label(_adapter(estimator).random_state)
 
 
 def _array(X: Any) -> NDArray[Any]:

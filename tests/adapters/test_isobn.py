@@ -12,7 +12,7 @@ from isoadapt.metrics import cumulative_explained_variance, isoscore
 
 
 def literal_scale(X, beta, eps):
-    """The formulas, one number at a time."""
+    """The published formulas, one number at a time; a constant dimension correlates with none."""
     n, d = X.shape
     mean = [sum(X[:, i]) / n for i in range(d)]
     cov = [
@@ -22,7 +22,7 @@ def literal_scale(X, beta, eps):
     std = [math.sqrt(cov[i][i]) for i in range(d)]
     scale = []
     for i in range(d):
-        squares = [(cov[i][j] / (std[i] * std[j] + eps)) ** 2 for j in range(d)]
+        squares = [(cov[i][j] / (std[i] * std[j])) ** 2 for j in range(d) if std[i] * std[j]]
         scale.append((sum(squares) / d * std[i] + eps) ** (-beta))
     trace = sum(cov[i][i] for i in range(d))
     scaled = sum(cov[i][i] * scale[i] ** 2 for i in range(d))

@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss
 
 from isoadapt import IsotropyLayer, LinearHead
 from isoadapt.adapters import _training
-from isoadapt.adapters._exact import _Problem
+from isoadapt.adapters._exact import _Objective
 from isoadapt.adapters._network import LinearNetwork, MLPNetwork
 from isoadapt.metrics import isoscore
 
@@ -224,7 +224,7 @@ class TestExact:
         rng = np.random.default_rng(0)
         points = rng.normal(size=(50, 6))
         for targets in (rng.integers(0, 3, 50), rng.normal(size=(50, 3))):
-            problem = _Problem(
+            problem = _Objective(
                 points,
                 targets,
                 rng.normal(size=(3, 2)),

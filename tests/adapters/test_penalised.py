@@ -124,12 +124,14 @@ def test_parameters_are_keywords_but_for_the_head(adapter):
 
 
 class TestCoordinates:
-    def test_raw_ones_change_nothing(self):
-        X = np.random.default_rng(0).normal(size=(7, 3))
-        coordinates = raw_coordinates(3)
-        np.testing.assert_array_equal(coordinates.into(X), X)
+    def test_raw_ones_change_the_unit_alone(self):
+        X = np.random.default_rng(0).normal(size=(7, 3)) * 50
+        coordinates = raw_coordinates(Moments().update(X))
+        np.testing.assert_allclose(coordinates.into(X) * coordinates.scale, X)
+        eigenvalues = np.linalg.eigvalsh(X.T @ X / 7)
+        np.testing.assert_allclose(coordinates.scale**2, np.sqrt(np.mean(eigenvalues**2)))
         matrix, offset = coordinates.unwind(coordinates.start)
-        np.testing.assert_array_equal(matrix, np.eye(3))
+        np.testing.assert_allclose(matrix, np.eye(3), atol=1e-15)
         np.testing.assert_array_equal(offset, np.zeros(3))
 
     def test_whitened_ones_whiten_and_put_the_heads_directions_first(self, cone):
@@ -322,7 +324,8 @@ class TestTopologicalEntropy:
             ("values", LinearHead.from_estimator(Ridge().fit(X, values)), values, None),
         ):
             adapter = TopologicalEntropyAdapter(head, **options).fit(X, targets)
-            task = np.log(2) if name == "classes" else np.mean((head.predict(X) - values) ** 2)
+            share = np.mean((head.predict(X) - values) ** 2) / np.var(values)
+            task = np.log(2) if name == "classes" else share
             seen[name] = adapter.history_[0]["train_loss"]
             assert seen[name] == pytest.approx(task + float(loss(points, labels)), rel=1e-4)
         assert seen["classes"] != seen["values"]

@@ -1,0 +1,201 @@
+"""Fits do not depend on the scale of their data, and columns without variance do no harm."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.datasets import make_classification
+from sklearn.model_selection import GridSearchCV
+
+from isoadapt import (
+    AllButTheTop,
+    ClusterIsotropy,
+    CosRegAdapter,
+    FlowAdapter,
+    IsoBN,
+    IsotropyLayer,
+    IStarAdapter,
+    LinearHead,
+    LogitPreservingWhitening,
+    SpectrumControlAdapter,
+    TopologicalEntropyAdapter,
+    Whitening,
+)
+from isoadapt.heads import fit_head
+from isoadapt.metrics import isoscore
+from isoadapt.model_selection import AdapterSearchCV
+
+FEW = {"max_epochs": 2, "batch_size": 64, "random_state": 0}
+TRAINED = [
+    IsotropyLayer(**FEW),
+    IsotropyLayer(coordinates="raw", **FEW),
+    IsotropyLayer(head_training="joint", **FEW),
+    IsotropyLayer(network="mlp", **FEW),
+    IsotropyLayer(solver="exact"),
+    IStarAdapter(**FEW),
+    IStarAdapter(coordinates="raw", shrinkage="detached", **FEW),
+    CosRegAdapter(balance="ema", **FEW),
+    SpectrumControlAdapter(**FEW),
+    SpectrumControlAdapter(coordinates="raw", network="mlp", balance="ema", **FEW),
+    TopologicalEntropyAdapter(**FEW),
+]
+FLOWS = [FlowAdapter(n_blocks=1, **FEW), FlowAdapter("logistic", n_blocks=1, alpha=0.5, **FEW)]
+CLOSED = [
+    Whitening(head="logistic"),
+    Whitening(shrinkage="oas", strength=0.5),
+    Whitening("pca", n_components=4, shrinkage="ledoit-wolf"),
+    LogitPreservingWhitening(),
+    AllButTheTop(2, head="logistic"),
+    ClusterIsotropy(2, random_state=0),
+]
+NARROW = st.floats(-6, 6).map(lambda exponent: 10.0**exponent)
+
+
+@pytest.fixture(scope="module")
+def cone():
+    """Embeddings with one dominant direction, their classes and values."""
+    X, y = make_classification(100, 8, n_informative=5, random_state=0)
+    X = X * np.geomspace(1, 0.1, 8) + 3 * y[:, None] * np.eye(8)[0] + 0.5
+    values = X @ np.linspace(1, -1, 8) + np.random.default_rng(0).normal(size=100)
+    return X, y, values
+
+
+def times(adapter, head, scale, value_scale=1.0):
+    """The adapter with the head of embeddings `scale` times as large."""
+    if adapter.head is None:
+        return clone(adapter)
+    moved = LinearHead(
+        head.coef_ * (value_scale / scale), head.intercept_ * value_scale, head.classes_
+    )
+    return clone(adapter).set_params(head=moved)
+
+
+def power(adapter):
+    """How the outputs scale with the embeddings."""
+    if isinstance(adapter, FlowAdapter):
+        return 0.0
+    return 1 - adapter.strength if isinstance(adapter, Whitening) else 1.0
+
+
+@pytest.mark.parametrize("adapter", [*TRAINED, *FLOWS, *CLOSED], ids=repr)
+class TestScale:
+    def test_a_power_of_two_changes_nothing_but_the_scale(self, adapter, cone):
+        X, y, _ = cone
+        head = fit_head("logistic", X, y)
+        expected = times(adapter, head, 1).fit(X, y).transform(X)
+        for scale in (2.0**-20, 2.0**20):
+            Z = times(adapter, head, scale).fit(scale * X, y).transform(scale * X)
+            expected_there = scale ** power(adapter) * expected
+            np.testing.assert_allclose(
+                Z, expected_there, rtol=1e-9, atol=1e-9 * np.abs(expected_there).max()
+            )
+
+    @settings(max_examples=3, deadline=None)
+    @given(scale=NARROW)
+    def test_any_scale_up_to_rounding(self, adapter, cone, scale):
+        X, y, _ = cone
+        head = fit_head("logistic", X, y)
+        expected = times(adapter, head, 1).fit(X, y).transform(X)
+        Z = times(adapter, head, scale).fit(scale * X, y).transform(scale * X)
+        unit = np.abs(expected).max()
+        np.testing.assert_allclose(Z / scale ** power(adapter) / unit, expected / unit, atol=1e-6)
+
+
+@pytest.mark.parametrize("adapter", [*TRAINED, FLOWS[1]], ids=repr)
+@settings(max_examples=3, deadline=None)
+@given(scale=NARROW)
+def test_the_scale_of_a_regressions_values(adapter, cone, scale):
+    X, _, values = cone
+    head = fit_head("ridge", X, values)
+    expected = times(adapter, head, 1).fit(X, values)
+    fitted = times(adapter, head, 1, scale).fit(X, scale * values)
+    unit = np.abs(expected.transform(X)).max()
+    np.testing.assert_allclose(fitted.transform(X) / unit, expected.transform(X) / unit, atol=1e-6)
+    np.testing.assert_allclose(
+        fitted.predict(X) / scale / np.std(values), expected.predict(X) / np.std(values), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("scale", [1e-6, 30.0, 1e6])
+def test_named_heads_and_scores_do_not_depend_on_scale(cone, scale):
+    X, y, values = cone
+    for head, target in (("logistic", y), ("ridge", values), ("ridge", 1e-3 * values)):
+        layer = IsotropyLayer(head, **FEW)
+        expected = clone(layer).fit(X, target)
+        fitted = clone(layer).fit(scale * X, target)
+        assert fitted.score(scale * X, target) == pytest.approx(expected.score(X, target), abs=0.01)
+        there = isoscore(fitted.transform(scale * X))
+        assert there == pytest.approx(isoscore(expected.transform(X)), rel=0.01)
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 1000))
+@pytest.mark.parametrize("adapter", CLOSED, ids=repr)
+def test_closed_forms_turn_with_the_embeddings(adapter, cone, seed):
+    X, y, _ = cone
+    rotation = np.linalg.qr(np.random.default_rng(seed).normal(size=(8, 8)))[0]
+    head = fit_head("logistic", X, y)
+    turned = LinearHead(head.coef_ @ rotation, head.intercept_, head.classes_)
+    frozen = {} if adapter.head is None else {"head": head}
+    expected = clone(adapter).set_params(**frozen).fit(X, y).transform(X)
+    frozen = {} if adapter.head is None else {"head": turned}
+    Z = clone(adapter).set_params(**frozen).fit(X @ rotation, y).transform(X @ rotation)
+    if getattr(adapter, "method", None) == "pca":
+        np.testing.assert_allclose(np.abs(Z), np.abs(expected), atol=1e-6)
+    else:
+        np.testing.assert_allclose(Z, expected @ rotation, atol=1e-6)
+
+
+def with_dead_columns(X):
+    """Three more columns: constant, hardly varying, and denormal."""
+    rng = np.random.default_rng(1)
+    extra = np.column_stack(
+        [np.full(len(X), 0.7), 3e-9 * rng.normal(size=len(X)), 1e-33 * rng.normal(size=len(X))]
+    )
+    return np.column_stack([X[:, :3], extra, X[:, 3:]])
+
+
+LIVE = [0, 1, 2, 6, 7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("adapter", [*TRAINED, *FLOWS, *CLOSED, IsoBN(head="logistic")], ids=repr)
+class TestDeadColumns:
+    def test_as_transformer(self, adapter, cone):
+        """Predictions are as good as without them; rows that revive them do not explode."""
+        X, y, _ = cone
+        wide = with_dead_columns(X)
+        fitted, plain = clone(adapter).fit(wide, y), clone(adapter).fit(X, y)
+        revived = wide.copy()
+        revived[:, [3, 4, 5]] += np.random.default_rng(2).normal(size=(len(X), 3))
+        largest = np.abs(plain.transform(X)).max()
+        for rows in (wide, revived):
+            assert np.abs(fitted.transform(rows)).max() < 30 * largest
+        if fitted.head_ is not None:
+            assert fitted.score(wide, y) >= plain.score(X, y) - 0.05
+
+    def test_in_a_five_fold_search(self, adapter, cone):
+        """A column may be constant in one fold's training rows alone."""
+        X, y, _ = cone
+        wide = with_dead_columns(X)
+        wide[:8, 3] += 1
+        search = GridSearchCV(adapter, {}, cv=5, error_score="raise").fit(wide, y)
+        assert np.isfinite(search.best_score_)
+        if adapter.head is not None:
+            assert search.best_score_ > 0.8
+
+
+def test_searched_together_with_dead_columns(cone):
+    X, y, _ = cone
+    grid = {"lam": [0.0, 1.0]}
+    search = AdapterSearchCV(IStarAdapter(**FEW), grid, cv=5, error_score="raise")
+    search.fit(with_dead_columns(X), y)
+    assert search.best_score_ > 0.9
+
+
+def test_a_fitted_head_puts_no_weight_on_dead_columns(cone):
+    X, y, values = cone
+    for kind, target in (("logistic", y), ("ridge", values)):
+        head = fit_head(kind, with_dead_columns(X), target)
+        np.testing.assert_array_equal(np.delete(head.coef_, LIVE, axis=1), 0)
+        np.testing.assert_allclose(head.coef_[:, LIVE], fit_head(kind, X, target).coef_, rtol=1e-4)
