@@ -53,7 +53,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     head_ : LinearHead or None
         The head that reads the adapted embeddings.
     classes_ : ndarray of shape (n_classes,)
-        Labels, where the head is a classifier.
+        Labels in sorted order, where the head is a classifier.
 
     Examples
     --------
@@ -98,8 +98,6 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 adapter.set_params(head=head)
         pipeline = Pipeline([("encoder", encoder), ("adapter", adapter)])
         self.pipeline_ = pipeline.fit(X, y)
-        if hasattr(adapter, "classes_"):
-            self.classes_ = adapter.classes_
         return self
 
     def transform(self, X: Any) -> NDArray[Any]:
@@ -185,6 +183,10 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     @property
     def head_(self) -> LinearHead | None:  # noqa: D102 - an attribute, documented above
         return cast(BaseAdapter, self._fitted()["adapter"]).head_
+
+    @property
+    def classes_(self) -> NDArray[Any]:  # noqa: D102 - an attribute, documented above
+        return cast(BaseAdapter, self._fitted()["adapter"]).classes_
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
         """Name the columns that :meth:`transform` gives.

@@ -36,16 +36,16 @@ class LinearHead(BaseEstimator):
     intercept : array-like of shape (n_outputs,)
         Bias b.
     classes : array-like of shape (n_outputs,), default=None
-        Label of each row; None makes a regressor.
+        Label of each row, in any order; None makes a regressor.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_outputs, n_features)
-        Weights in float64.
+        Weights in float64; the rows of a classifier are in the order of ``classes_``.
     intercept_ : ndarray of shape (n_outputs,)
-        Bias in float64.
+        Bias in float64, in the same order.
     classes_ : ndarray of shape (n_outputs,) or None
-        Labels of the rows; None for a regressor.
+        Labels of the rows, sorted as in every scikit-learn classifier; None for a regressor.
     n_features_in_ : int
         Width of the embeddings that the head reads.
 
@@ -87,7 +87,7 @@ class LinearHead(BaseEstimator):
                 f"classes={classes!r}, but coef has {n_outputs} rows: give as many different "
                 "labels, two or more, or classes=None for a regressor"
             )
-        self._freeze()
+        self._sort_and_freeze()
 
     @classmethod
     def from_estimator(cls, estimator: Any) -> "LinearHead":
@@ -393,14 +393,18 @@ class LinearHead(BaseEstimator):
             raise ValueError("this LinearHead is a regressor (classes=None): it has no labels")
         return self.classes_
 
-    def _freeze(self) -> None:
+    def _sort_and_freeze(self) -> None:
+        """Sort the rows by label, as scikit-learn expects, and make the arrays read-only."""
+        if self.classes_ is not None:
+            self.classes_, rows = np.unique(self.classes_, return_index=True)
+            self.coef_, self.intercept_ = self.coef_[rows], self.intercept_[rows]
         for array in (self.coef_, self.intercept_, self.classes_):
             if array is not None:
                 array.flags.writeable = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._freeze()
+        self._sort_and_freeze()
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         size = f"n_features={self.n_features_in_}"

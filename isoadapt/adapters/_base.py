@@ -108,6 +108,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         The fitted map.
     head_ : LinearHead or None
         The head that reads the adapted embeddings.
+    classes_ : ndarray of shape (n_classes,)
+        Labels in sorted order, where the head is a classifier.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -188,6 +190,16 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _maps_back(self) -> bool:
         """Whether the fitted map has an inverse, from the parameters alone."""
         return self._maps_affinely()
+
+    @property
+    def classes_(self) -> NDArray[Any]:  # noqa: D102 - an attribute, documented above
+        head = vars(self).get("head_")
+        if head is None or head.classes_ is None:
+            raise AttributeError(
+                f"this {type(self).__name__} has no classes_: it is not fitted, or its head is "
+                "not a classifier"
+            )
+        return head.classes_
 
     @available_if(_has_head)
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -342,10 +354,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _set_fitted(self, map_: Map, head: LinearHead | None) -> Self:
         self.map_, self.head_ = map_, head
-        self.__dict__.pop("classes_", None)
         self._n_features_out = map_.n_features_out
-        if head is not None and head.classes_ is not None:
-            self.classes_ = head.classes_
         return self
 
     # --- tags --------------------------------------------------------------------------------
