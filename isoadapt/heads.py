@@ -6,15 +6,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from scipy.special import log_softmax
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import ClassifierTags, RegressorTags, Tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_array
+from sklearn.utils.validation import check_array, has_fit_parameter
 
-__all__ = ["LinearHead", "fit_head"]
+from isoadapt._torch import as_array
+
+__all__ = ["LinearHead", "fit_head", "needs_fit"]
 
 
 def _is_classifier(head: "LinearHead") -> bool:
@@ -68,10 +71,14 @@ class LinearHead(BaseEstimator):
         self, coef: ArrayLike, intercept: ArrayLike, classes: ArrayLike | None = None
     ) -> None:
         self.coef_: NDArray[np.float64] = check_array(
-            coef, dtype=np.float64, copy=True, input_name="coef"
+            as_array(coef), dtype=np.float64, copy=True, input_name="coef"
         )
         self.intercept_: NDArray[np.float64] = check_array(
-            intercept, dtype=np.float64, copy=True, ensure_2d=False, input_name="intercept"
+            as_array(intercept),
+            dtype=np.float64,
+            copy=True,
+            ensure_2d=False,
+            input_name="intercept",
         )
         n_outputs, self.n_features_in_ = self.coef_.shape
         if self.intercept_.shape != (n_outputs,):
@@ -98,7 +105,8 @@ class LinearHead(BaseEstimator):
         estimator : estimator
             Fitted, with ``coef_`` and ``intercept_``; the decision values of a classifier are
             read as logits. May be wrapped in :class:`sklearn.frozen.FrozenEstimator`. The one
-            row w of a binary model becomes the two rows -w/2 and w/2: same probabilities.
+            row w of a binary model becomes the two rows -w/2 and w/2: same probabilities. A
+            LinearHead is returned as it is.
 
         Returns
         -------
@@ -110,7 +118,9 @@ class LinearHead(BaseEstimator):
         ValueError
             If the estimator has no ``coef_``: it is not linear or not fitted.
         """
-        estimator = getattr(estimator, "estimator", estimator)
+        estimator = estimator.estimator if isinstance(estimator, FrozenEstimator) else estimator
+        if isinstance(estimator, cls):
+            return estimator
         if not hasattr(estimator, "coef_"):
             raise ValueError(
                 f"head={estimator!r} has no coef_: a head must be a fitted linear model; fit it "
@@ -276,7 +286,7 @@ class LinearHead(BaseEstimator):
             The score.
         """
         metric = r2_score if self.classes_ is None else accuracy_score
-        return float(metric(y, self.predict(X), sample_weight=sample_weight))
+        return float(metric(as_array(y), self.predict(X), sample_weight=sample_weight))
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Compute XWᵀ + b in float64.
@@ -296,7 +306,7 @@ class LinearHead(BaseEstimator):
         ValueError
             If X is not a finite matrix of the head's width.
         """
-        rows: NDArray[np.float64] = check_array(X, dtype=np.float64, estimator=self)
+        rows: NDArray[np.float64] = check_array(as_array(X), dtype=np.float64, estimator=self)
         self.check_width(rows.shape[1])
         return rows @ self.coef_.T + self.intercept_
 
@@ -338,14 +348,34 @@ class LinearHead(BaseEstimator):
             If a label is unknown to the head.
         """
         rows = {label: row for row, label in enumerate(self.known_classes().tolist())}
-        labels = np.asarray(y).tolist()
-        unknown = sorted({label for label in labels if label not in rows}, key=str)
+        labels = np.asarray(as_array(y)).tolist()
+        unknown = self.unknown_labels(y)
         if unknown:
             raise ValueError(
                 f"y contains labels unknown to the head: {unknown[:5]}; it knows {list(rows)}. "
                 "Relabel y, or name the classes: LinearHead(head.coef_, head.intercept_, classes)"
             )
         return np.fromiter((rows[label] for label in labels), np.int64, len(labels))
+
+    def unknown_labels(self, y: ArrayLike) -> list[Any]:
+        """Find the labels that the head cannot predict.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,)
+            Labels or values.
+
+        Returns
+        -------
+        list
+            Each of them once, sorted as strings. A regressor knows every number and no string.
+        """
+        labels = set(np.asarray(as_array(y)).ravel().tolist())
+        if self.classes_ is None:
+            unknown = {label for label in labels if isinstance(label, str)}
+        else:
+            unknown = labels - set(self.classes_.tolist())
+        return sorted(unknown, key=str)
 
     def targets(self, y: ArrayLike) -> NDArray[Any]:
         """Give labels or values the shape that a loss over the outputs takes.
@@ -367,7 +397,7 @@ class LinearHead(BaseEstimator):
         """
         if self.classes_ is not None:
             return self.encode(y)
-        values = np.asarray(y, dtype=np.float64)
+        values = np.asarray(as_array(y), dtype=np.float64)
         values = values[:, None] if values.ndim == 1 else values
         if values.shape[1] != len(self.coef_):
             raise ValueError(
@@ -434,15 +464,33 @@ def _same(outputs: NDArray[Any], expected: NDArray[np.float64]) -> bool:
     return outputs.shape == expected.shape and np.allclose(outputs, expected, rtol=1e-4, atol=1e-6)
 
 
-def fit_head(
-    kind: str, X: NDArray[Any], y: NDArray[Any], sample_weight: NDArray[Any] | None = None
-) -> LinearHead:
-    """Fit a linear probe on standardised embeddings and fold the scaling into it.
+def needs_fit(head: Any) -> bool:
+    """Return whether a head is fitted to embeddings instead of being used as it is.
 
     Parameters
     ----------
-    kind : {"logistic", "ridge"}
-        Logistic regression (C=1) or ridge regression (alpha=1).
+    head : LinearHead, estimator, str or None
+        As given to an adapter.
+
+    Returns
+    -------
+    bool
+        True for a name and for an estimator that is not in FrozenEstimator.
+    """
+    return head is not None and not isinstance(head, LinearHead | FrozenEstimator)
+
+
+def fit_head(
+    kind: Any, X: NDArray[Any], y: NDArray[Any], sample_weight: NDArray[Any] | None = None
+) -> LinearHead:
+    """Fit a linear head to embeddings.
+
+    Parameters
+    ----------
+    kind : {"logistic", "ridge"} or estimator
+        Logistic regression (C=1) or ridge regression (alpha=1) on the standardised embeddings,
+        with the scaling folded into the head. A linear scikit-learn estimator is cloned, and the
+        clone is fitted to the embeddings as they are.
     X : ndarray of shape (n_samples, n_features)
         Embeddings.
     y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
@@ -453,11 +501,38 @@ def fit_head(
     Returns
     -------
     LinearHead
-        The probe, reading the embeddings as they are.
+        The head, which reads the embeddings as they are.
+
+    Raises
+    ------
+    ValueError
+        If the estimator is not linear, or takes no `sample_weight` and some are given.
     """
+    if not isinstance(kind, str):
+        return _fit_estimator(kind, X, y, sample_weight)
     scaler = StandardScaler().fit(X.astype(np.float64), sample_weight=sample_weight)
     model = LogisticRegression(max_iter=1000) if kind == "logistic" else Ridge()
     model.fit(scaler.transform(X.astype(np.float64)), y, sample_weight=sample_weight)
     probe = LinearHead.from_estimator(model)
     coef = probe.coef_ / scaler.scale_
     return LinearHead(coef, probe.intercept_ - coef @ scaler.mean_, probe.classes_)
+
+
+def _fit_estimator(
+    estimator: Any, X: NDArray[Any], y: NDArray[Any], sample_weight: NDArray[Any] | None
+) -> LinearHead:
+    """Fit a clone of an estimator to embeddings as they are, in float64."""
+    weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+    if weights and not has_fit_parameter(estimator, "sample_weight"):
+        raise ValueError(
+            f"sample_weight was given, but head={estimator!r} does not take it in fit: pass a head "
+            "that does, such as 'logistic' or 'ridge', or fit without sample_weight"
+        )
+    model = clone(estimator).fit(X.astype(np.float64), y, **weights)
+    if not hasattr(model, "coef_"):
+        raise ValueError(
+            f"head={estimator!r} has no coef_ after fit, so it is not a linear model: pass one "
+            "such as LogisticRegression or Ridge, without a Pipeline or a search around it; "
+            "'logistic', 'ridge'; or a LinearHead"
+        )
+    return LinearHead.from_estimator(model)

@@ -28,8 +28,9 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted
 
-from isoadapt import CosRegAdapter, LinearHead, LogitPreservingWhitening
+from isoadapt import CosRegAdapter, LinearHead, LogitPreservingWhitening, Whitening
 from isoadapt.heads import fit_head
+from isoadapt.metrics import isoscore
 from isoadapt.model_selection import AdapterSearchCV
 
 NAMES = np.array(["ant", "bee", "cat", "dog"])
@@ -539,3 +540,35 @@ def test_estimators_that_read_otherwise_are_refused():
             LinearHead.from_estimator(model.fit(X, y))
     sparse = LogisticRegression().fit(X, y).sparsify()
     np.testing.assert_array_equal(LinearHead.from_estimator(sparse).predict(X), sparse.predict(X))
+
+
+def test_bfloat16_tensors_are_read_as_float32():
+    X = torch.randn(90, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
+    y = (X[:, 0] > 0).int()
+    rows, labels = X.float().numpy(), y.numpy()
+    ours = head(2, classes=[0, 1])
+    np.testing.assert_array_equal(ours.predict_proba(X), ours.predict_proba(rows))
+    weight = torch.nn.Parameter(X[:2])
+    given = LinearHead(weight, X[0, :2], classes=[0, 1])
+    np.testing.assert_array_equal(given.coef_, rows[:2])
+    assert given.score(X, y) == given.score(rows, labels)
+    for adapter in (
+        CosRegAdapter(max_epochs=1, random_state=0),
+        LogitPreservingWhitening(),
+        Whitening(head="ridge"),
+    ):
+        fitted = clone(adapter).fit(X, y)
+        expected = clone(adapter).fit(rows, labels)
+        Z = fitted.transform(X)
+        assert Z.dtype == np.float32
+        np.testing.assert_array_equal(Z, expected.transform(rows))
+        np.testing.assert_array_equal(
+            fitted.inverse_transform(torch.from_numpy(Z).bfloat16()),
+            expected.inverse_transform(torch.from_numpy(Z).bfloat16().float().numpy()),
+        )
+        assert fitted.score(X, y) == expected.score(rows, labels)
+    regression = Whitening(head="ridge").fit(X, X[:, 1])
+    assert regression.score(X, X[:, 1]) == pytest.approx(1, abs=1e-3)
+    assert isoscore(X) == isoscore(rows)
+    streamed = Whitening().partial_fit(X[:50]).partial_fit(X[50:])
+    np.testing.assert_allclose(streamed.transform(X), Whitening().fit(X).transform(X), atol=1e-5)

@@ -186,7 +186,7 @@ class LogitPreservingWhitening(MomentsAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "head": [StrOptions(set(PROBES)), HasMethods(["predict"])],
+        "head": [StrOptions(set(PROBES)), HasMethods(["fit", "predict"])],
         "shrinkage": [Interval(Real, 0, 1, closed="both")],
         "strength": [Interval(Real, 0, 1, closed="both")],
         "preserve": [StrOptions({"logits", "differences"})],

@@ -24,7 +24,7 @@ from isoadapt.adapters._minibatch import (
 )
 from isoadapt.adapters._spread import check_spread
 from isoadapt.adapters._training import Judge, Run, Selection, epochs_bar, make_score, train
-from isoadapt.heads import LinearHead, fit_head
+from isoadapt.heads import LinearHead, needs_fit
 from isoadapt.losses import JointLoss
 
 if TYPE_CHECKING:
@@ -210,16 +210,15 @@ class FlowAdapter(BaseAdapter):
         self._check_alpha()
         rows, labels = self._check_fit_input(X, y)
         check_spread(rows)
-        probed = self.alpha is None and isinstance(self.head, str)
-        head = None if probed else self._resolve_head(rows, labels)
+        refit = self._refits_head()
+        head = None if refit and needs_fit(self.head) else self._resolve_head(rows, labels)
         if self.alpha is None:
             module, run = self._train(rows, None, None)
         else:
             module, run = self._train(rows, head, labels)
         map_ = self._take_map(module, rows)
-        if self.alpha is None and self.head is not None:
-            probe = "logistic" if self._head_kind() == "classifier" else "ridge"
-            head = fit_head(probe, map_rows(map_, rows), cast(NDArray[Any], labels))
+        if refit:
+            head = self._fit_head(map_rows(map_, rows), labels)
         self.best_epoch_ = run.best_epoch
         self.n_iter_ = len(run.history)
         self.history_ = run.history
@@ -240,6 +239,9 @@ class FlowAdapter(BaseAdapter):
         """
         rows = self._check_rows(X)
         return map_rows(cast("FlowMap", self.map_).log_likelihood, rows)
+
+    def _refits_head(self) -> bool:
+        return self.head is not None and self.alpha is None
 
     def _maps_affinely(self) -> bool:
         return False
