@@ -74,7 +74,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
       a warning, because labels may also be unknown by mistake.
 
     To fit a new head to labels that the checkpoint knows, pass an unfitted estimator:
-    ``AdaptedEncoder(folder, IsotropyLayer(LogisticRegression()))``.
+    ``AdaptedEncoder(folder, IsotropyLayer(head=LogisticRegression()))``.
 
     Examples
     --------
@@ -287,7 +287,7 @@ def _take_checkpoint_head(
     warnings.warn(
         f"y contains labels unknown to the checkpoint's head: {unknown[:5]}; it knows {knows}. A "
         f"new head is fitted instead, head={probe!r}. To use the checkpoint's head, relabel y; to "
-        f"fit a new one without this warning, pass an estimator: {name}(LogisticRegression())",
+        f"fit a new one without this warning, pass an estimator: {name}(head=LogisticRegression())",
         UserWarning,
         stacklevel=4,
     )

@@ -194,7 +194,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self._maps_affinely()
 
     @property
-    def classes_(self) -> NDArray[Any]:  # noqa: D102 - an attribute, documented above
+    def classes_(self) -> NDArray[Any]:
         head = vars(self).get("head_")
         if head is None or head.classes_ is None:
             raise AttributeError(

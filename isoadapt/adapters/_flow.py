@@ -52,9 +52,10 @@ class FlowAdapter(BaseAdapter):
 
     Parameters
     ----------
-    head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default=None
-        What predicts on the outputs; None makes a transformer only. Without `alpha`, it tells
-        only of what kind the head is that is fitted to the outputs.
+    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
+        The head that predicts on the outputs, as in :class:`IsotropyLayer`; None makes a
+        transformer only. Without `alpha`, the estimator or the named probe is fitted to the
+        outputs, and in place of a frozen head a probe of its kind.
     n_blocks : int, default=8
         Number of blocks.
     hidden : int, default=128

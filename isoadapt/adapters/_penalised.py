@@ -208,11 +208,15 @@ def _completed(doc: str, defaults: dict[str, str]) -> str:
 
 
 _HEAD_PARAMETER = """
-    head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default="logistic"
-        What reads the embeddings. A name fits it to all rows first, so that the rows that choose
-        the epoch have been seen by it: pass a head that was fitted elsewhere for a choice that
-        means more. None leaves the penalty alone. Wrap a fitted estimator in
-        ``sklearn.frozen.FrozenEstimator``, so that it survives ``clone``."""
+    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default="logistic"
+        The linear head that reads the embeddings. A LinearHead, and a fitted estimator in
+        ``sklearn.frozen.FrozenEstimator``, are used as they are. Any other estimator, such as
+        ``LogisticRegression(C=0.1)``, is cloned and fitted to the embeddings first, even if it
+        has been fitted already, as scikit-learn does with sub-estimators. "logistic" and "ridge"
+        are probes that are fitted to the standardised embeddings. None trains for the penalty
+        alone. In a cross-validation, estimators and probes are fitted to the training rows of
+        each fold; a frozen head that was fitted to all rows has seen the validation rows, so its
+        scores are too high."""
 
 _COMMON_PARAMETERS = """
     balance : {{"ema", "cumulative"}} or None, default={balance}

@@ -118,9 +118,7 @@ def test_a_cross_validation_fits_it_to_the_training_rows_of_each_fold(adapter):
     for train, test in FOLDS.split(X, Y):
         by_hand = clone(adapter).fit(X[train], Y[train])
         np.testing.assert_allclose(ours[test], by_hand.predict_proba(X[test]), atol=1e-9)
-    seen_all = clone(adapter).set_params(
-        head=FrozenEstimator(LogisticRegression(C=0.1).fit(X, Y))
-    )
+    seen_all = clone(adapter).set_params(head=FrozenEstimator(LogisticRegression(C=0.1).fit(X, Y)))
     leaked = cross_val_predict(seen_all, X, Y, cv=FOLDS, method="predict_proba")
     if not isinstance(adapter, Whitening):  # which fits a new one in any case
         assert np.abs(ours - leaked).max() > 1e-2
