@@ -1,6 +1,29 @@
-"""Devices."""
+"""Devices, and tensors as arrays."""
+
+from typing import Any
 
 import torch
+from torch import Tensor
+
+
+def as_array(X: Any) -> Any:
+    """Turn a tensor into an array; leave anything else as it is.
+
+    Parameters
+    ----------
+    X : object
+        Anything.
+
+    Returns
+    -------
+    object
+        An ndarray in place of a tensor: of its dtype, but float32 for bfloat16, which NumPy does
+        not have.
+    """
+    if not isinstance(X, Tensor):
+        return X
+    X = X.detach().cpu()
+    return (X.float() if X.dtype == torch.bfloat16 else X).numpy()
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

@@ -1,6 +1,8 @@
 """Encoder and adapter as one estimator."""
 
 import os
+import warnings
+from inspect import signature
 from typing import Any, ClassVar, Self, cast
 
 from numpy.typing import ArrayLike, NDArray
@@ -31,8 +33,8 @@ def _fitted_adapter_has(name: str) -> Any:
 class AdaptedEncoder(TransformerMixin, BaseEstimator):
     """A fine-tuned encoder with an adapter on it, from texts to embeddings and predictions.
 
-    It is a pipeline of a :class:`TransformerEncoder` and an adapter that knows where the head
-    is: in the checkpoint, unless the adapter was given a fitted one.
+    It is a pipeline of a :class:`TransformerEncoder` and an adapter. The adapter's head is the
+    checkpoint's own, unless the adapter is given another.
 
     Parameters
     ----------
@@ -41,10 +43,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         ``encoder__max_length`` and so on.
     adapter : adapter, default=None
         Any adapter; None is ``IsotropyLayer()``. Its parameters are searched as
-        ``adapter__alpha`` and so on. If its ``head`` is None or the name of a probe and the
-        checkpoint has a head of its own, that one is used (with ``head=None`` only where ``fit``
-        is given y). An adapter with ``head_training="refit"`` learns from it only of what kind
-        its own head is to be.
+        ``adapter__alpha`` and so on. Its ``head`` decides which head is used, see Notes.
 
     Attributes
     ----------
@@ -53,7 +52,29 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     head_ : LinearHead or None
         The head that reads the adapted embeddings.
     classes_ : ndarray of shape (n_classes,)
-        Labels, where the head is a classifier.
+        Labels in sorted order, where the head is a classifier.
+
+    Warns
+    -----
+    UserWarning
+        If `y` has labels unknown to the checkpoint's head, so that a new head is fitted.
+
+    Notes
+    -----
+    A ``head`` that is set on the adapter is used as in :class:`IsotropyLayer`: a LinearHead, an
+    estimator in FrozenEstimator, an unfitted estimator such as ``LogisticRegression()``, or the
+    name of a probe where it is not the default of the adapter's class. With None (then only
+    if ``fit`` is given y) or the class's default, the head is
+
+    - the adapter's own, if the checkpoint has none that reads its embeddings;
+    - the checkpoint's, if it knows every label in y. An adapter with ``head_training="refit"``,
+      or a FlowAdapter without ``alpha``, takes from it only whether to fit a classifier or a
+      regressor, so that y may have other labels;
+    - otherwise a probe fitted to y, "logistic" or what the adapter's ``head`` names. This gives
+      a warning, because labels may also be unknown by mistake.
+
+    To fit a new head to labels that the checkpoint knows, pass an unfitted estimator:
+    ``AdaptedEncoder(folder, IsotropyLayer(head=LogisticRegression()))``.
 
     Examples
     --------
@@ -92,14 +113,10 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """
         encoder = clone(self._encoder())
         adapter = clone(self._adapter())
-        if adapter.head is None or isinstance(adapter.head, str):
-            head = find_head(encoder)
-            if head is not None and not (y is None and adapter.head is None):
-                adapter.set_params(head=head)
+        if _has_default_head(adapter) and not (y is None and adapter.head is None):
+            _take_checkpoint_head(adapter, encoder, y)
         pipeline = Pipeline([("encoder", encoder), ("adapter", adapter)])
         self.pipeline_ = pipeline.fit(X, y)
-        if hasattr(adapter, "classes_"):
-            self.classes_ = adapter.classes_
         return self
 
     def transform(self, X: Any) -> NDArray[Any]:
@@ -186,6 +203,10 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     def head_(self) -> LinearHead | None:  # noqa: D102 - an attribute, documented above
         return cast(BaseAdapter, self._fitted()["adapter"]).head_
 
+    @property
+    def classes_(self) -> NDArray[Any]:  # noqa: D102 - an attribute, documented above
+        return cast(BaseAdapter, self._fitted()["adapter"]).classes_
+
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
         """Name the columns that :meth:`transform` gives.
 
@@ -240,3 +261,33 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
         tags.input_tags.string, tags.input_tags.two_d_array = True, False
         return tags
+
+
+def _has_default_head(adapter: BaseAdapter) -> bool:
+    """Whether ``head`` is None or the default of the adapter's class."""
+    default = signature(type(adapter)).parameters["head"].default
+    return adapter.head is None or (isinstance(adapter.head, str) and adapter.head == default)
+
+
+def _take_checkpoint_head(
+    adapter: BaseAdapter, encoder: TransformerEncoder, y: ArrayLike | None
+) -> None:
+    """Set the checkpoint's head where there is one that knows the labels it has to predict."""
+    head = find_head(encoder)
+    if head is None:
+        return
+    probe = "logistic" if adapter.head is None else adapter.head
+    adapter.set_params(head=head)
+    unknown = [] if y is None or adapter._refits_head() else head.unknown_labels(y)
+    if not unknown:
+        return
+    adapter.set_params(head=probe)
+    name = type(adapter).__name__
+    knows = "numbers" if head.classes_ is None else head.classes_.tolist()
+    warnings.warn(
+        f"y contains labels unknown to the checkpoint's head: {unknown[:5]}; it knows {knows}. A "
+        f"new head is fitted instead, head={probe!r}. To use the checkpoint's head, relabel y; to "
+        f"fit a new one without this warning, pass an estimator: {name}(head=LogisticRegression())",
+        UserWarning,
+        stacklevel=4,
+    )

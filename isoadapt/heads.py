@@ -6,16 +6,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from scipy.special import log_softmax
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags, RegressorTags, Tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_array
+from sklearn.utils.validation import check_array, has_fit_parameter
 
+from isoadapt._torch import as_array
 from isoadapt.geometry._spread import dead_dimensions
 
-__all__ = ["LinearHead", "fit_head"]
+__all__ = ["LinearHead", "fit_head", "needs_fit"]
 
 
 def _is_classifier(head: "LinearHead") -> bool:
@@ -37,16 +39,16 @@ class LinearHead(BaseEstimator):
     intercept : array-like of shape (n_outputs,)
         Bias b.
     classes : array-like of shape (n_outputs,), default=None
-        Label of each row; None makes a regressor.
+        Label of each row, in any order; None makes a regressor.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_outputs, n_features)
-        Weights in float64.
+        Weights in float64; the rows of a classifier are in the order of ``classes_``.
     intercept_ : ndarray of shape (n_outputs,)
-        Bias in float64.
+        Bias in float64, in the same order.
     classes_ : ndarray of shape (n_outputs,) or None
-        Labels of the rows; None for a regressor.
+        Labels of the rows, sorted as in every scikit-learn classifier; None for a regressor.
     n_features_in_ : int
         Width of the embeddings that the head reads.
 
@@ -69,10 +71,14 @@ class LinearHead(BaseEstimator):
         self, coef: ArrayLike, intercept: ArrayLike, classes: ArrayLike | None = None
     ) -> None:
         self.coef_: NDArray[np.float64] = check_array(
-            coef, dtype=np.float64, copy=True, input_name="coef"
+            as_array(coef), dtype=np.float64, copy=True, input_name="coef"
         )
         self.intercept_: NDArray[np.float64] = check_array(
-            intercept, dtype=np.float64, copy=True, ensure_2d=False, input_name="intercept"
+            as_array(intercept),
+            dtype=np.float64,
+            copy=True,
+            ensure_2d=False,
+            input_name="intercept",
         )
         n_outputs, self.n_features_in_ = self.coef_.shape
         if self.intercept_.shape != (n_outputs,):
@@ -88,7 +94,7 @@ class LinearHead(BaseEstimator):
                 f"classes={classes!r}, but coef has {n_outputs} rows: give as many different "
                 "labels, two or more, or classes=None for a regressor"
             )
-        self._freeze()
+        self._sort_and_freeze()
 
     @classmethod
     def from_estimator(cls, estimator: Any) -> "LinearHead":
@@ -99,7 +105,8 @@ class LinearHead(BaseEstimator):
         estimator : estimator
             Fitted, with ``coef_`` and ``intercept_``; the decision values of a classifier are
             read as logits. May be wrapped in :class:`sklearn.frozen.FrozenEstimator`. The one
-            row w of a binary model becomes the two rows -w/2 and w/2: same probabilities.
+            row w of a binary model becomes the two rows -w/2 and w/2: same probabilities. A
+            LinearHead is returned as it is.
 
         Returns
         -------
@@ -111,7 +118,9 @@ class LinearHead(BaseEstimator):
         ValueError
             If the estimator has no ``coef_``: it is not linear or not fitted.
         """
-        estimator = getattr(estimator, "estimator", estimator)
+        estimator = estimator.estimator if isinstance(estimator, FrozenEstimator) else estimator
+        if isinstance(estimator, cls):
+            return estimator
         if not hasattr(estimator, "coef_"):
             raise ValueError(
                 f"head={estimator!r} has no coef_: a head must be a fitted linear model; fit it "
@@ -277,7 +286,7 @@ class LinearHead(BaseEstimator):
             The score.
         """
         metric = r2_score if self.classes_ is None else accuracy_score
-        return float(metric(y, self.predict(X), sample_weight=sample_weight))
+        return float(metric(as_array(y), self.predict(X), sample_weight=sample_weight))
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Compute XWᵀ + b in float64.
@@ -297,7 +306,7 @@ class LinearHead(BaseEstimator):
         ValueError
             If X is not a finite matrix of the head's width.
         """
-        rows: NDArray[np.float64] = check_array(X, dtype=np.float64, estimator=self)
+        rows: NDArray[np.float64] = check_array(as_array(X), dtype=np.float64, estimator=self)
         self.check_width(rows.shape[1])
         return rows @ self.coef_.T + self.intercept_
 
@@ -339,14 +348,34 @@ class LinearHead(BaseEstimator):
             If a label is unknown to the head.
         """
         rows = {label: row for row, label in enumerate(self.known_classes().tolist())}
-        labels = np.asarray(y).tolist()
-        unknown = sorted({label for label in labels if label not in rows}, key=str)
+        labels = np.asarray(as_array(y)).tolist()
+        unknown = self.unknown_labels(y)
         if unknown:
             raise ValueError(
                 f"y contains labels unknown to the head: {unknown[:5]}; it knows {list(rows)}. "
                 "Relabel y, or name the classes: LinearHead(head.coef_, head.intercept_, classes)"
             )
         return np.fromiter((rows[label] for label in labels), np.int64, len(labels))
+
+    def unknown_labels(self, y: ArrayLike) -> list[Any]:
+        """Find the labels that the head cannot predict.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,)
+            Labels or values.
+
+        Returns
+        -------
+        list
+            Each of them once, sorted as strings. A regressor knows every number and no string.
+        """
+        labels = set(np.asarray(as_array(y)).ravel().tolist())
+        if self.classes_ is None:
+            unknown = {label for label in labels if isinstance(label, str)}
+        else:
+            unknown = labels - set(self.classes_.tolist())
+        return sorted(unknown, key=str)
 
     def targets(self, y: ArrayLike) -> NDArray[Any]:
         """Give labels or values the shape that a loss over the outputs takes.
@@ -368,7 +397,7 @@ class LinearHead(BaseEstimator):
         """
         if self.classes_ is not None:
             return self.encode(y)
-        values = np.asarray(y, dtype=np.float64)
+        values = np.asarray(as_array(y), dtype=np.float64)
         values = values[:, None] if values.ndim == 1 else values
         if values.shape[1] != len(self.coef_):
             raise ValueError(
@@ -394,14 +423,18 @@ class LinearHead(BaseEstimator):
             raise ValueError("this LinearHead is a regressor (classes=None): it has no labels")
         return self.classes_
 
-    def _freeze(self) -> None:
+    def _sort_and_freeze(self) -> None:
+        """Sort the rows by label, as scikit-learn expects, and make the arrays read-only."""
+        if self.classes_ is not None:
+            self.classes_, rows = np.unique(self.classes_, return_index=True)
+            self.coef_, self.intercept_ = self.coef_[rows], self.intercept_[rows]
         for array in (self.coef_, self.intercept_, self.classes_):
             if array is not None:
                 array.flags.writeable = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._freeze()
+        self._sort_and_freeze()
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         size = f"n_features={self.n_features_in_}"
@@ -431,15 +464,33 @@ def _same(outputs: NDArray[Any], expected: NDArray[np.float64]) -> bool:
     return outputs.shape == expected.shape and np.allclose(outputs, expected, rtol=1e-4, atol=1e-6)
 
 
-def fit_head(
-    kind: str, X: NDArray[Any], y: NDArray[Any], sample_weight: NDArray[Any] | None = None
-) -> LinearHead:
-    """Fit a linear probe on standardised embeddings and fold the scaling into it.
+def needs_fit(head: Any) -> bool:
+    """Return whether a head is fitted to embeddings instead of being used as it is.
 
     Parameters
     ----------
-    kind : {"logistic", "ridge"}
-        Logistic regression (C=1) or ridge regression (alpha=1).
+    head : LinearHead, estimator, str or None
+        As given to an adapter.
+
+    Returns
+    -------
+    bool
+        True for a name and for an estimator that is not in FrozenEstimator.
+    """
+    return head is not None and not isinstance(head, LinearHead | FrozenEstimator)
+
+
+def fit_head(
+    kind: Any, X: NDArray[Any], y: NDArray[Any], sample_weight: NDArray[Any] | None = None
+) -> LinearHead:
+    """Fit a linear head to embeddings.
+
+    Parameters
+    ----------
+    kind : {"logistic", "ridge"} or estimator
+        Logistic regression (C=1) or ridge regression (alpha=1) on the standardised embeddings,
+        with the scaling folded into the head. A linear scikit-learn estimator is cloned, and the
+        clone is fitted to the embeddings as they are.
     X : ndarray of shape (n_samples, n_features)
         Embeddings.
     y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
@@ -450,16 +501,44 @@ def fit_head(
     Returns
     -------
     LinearHead
-        The probe, reading the embeddings as they are.
+        The head, which reads the embeddings as they are.
+
+    Raises
+    ------
+    ValueError
+        If the estimator is not linear, or takes no `sample_weight` and some are given.
     """
+    if not isinstance(kind, str):
+        return _fit_estimator(kind, X, y, sample_weight)
     rows = X.astype(np.float64)
     mean = np.average(rows, axis=0, weights=sample_weight)
     variances = np.average((rows - mean) ** 2, axis=0, weights=sample_weight)
-    live = ~dead_dimensions(variances)  # no weight on features without variance
-    deviations = np.sqrt(variances[live])
+    dead = dead_dimensions(variances)  # they get no weight
+    live = ~dead | dead.all()
+    deviations = np.sqrt(np.where(dead, 1.0, variances))[live]
     model = LogisticRegression(max_iter=1000) if kind == "logistic" else Ridge()
     model.fit((rows - mean)[:, live] / deviations, y, sample_weight=sample_weight)
     probe = LinearHead.from_estimator(model)
     coef = np.zeros((len(probe.coef_), len(mean)))
     coef[:, live] = probe.coef_ / deviations
     return LinearHead(coef, probe.intercept_ - coef @ mean, probe.classes_)
+
+
+def _fit_estimator(
+    estimator: Any, X: NDArray[Any], y: NDArray[Any], sample_weight: NDArray[Any] | None
+) -> LinearHead:
+    """Fit a clone of an estimator to embeddings as they are, in float64."""
+    weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+    if weights and not has_fit_parameter(estimator, "sample_weight"):
+        raise ValueError(
+            f"sample_weight was given, but head={estimator!r} does not take it in fit: pass a head "
+            "that does, such as 'logistic' or 'ridge', or fit without sample_weight"
+        )
+    model = clone(estimator).fit(X.astype(np.float64), y, **weights)
+    if not hasattr(model, "coef_"):
+        raise ValueError(
+            f"head={estimator!r} has no coef_ after fit, so it is not a linear model: pass one "
+            "such as LogisticRegression or Ridge, without a Pipeline or a search around it; "
+            "'logistic', 'ridge'; or a LinearHead"
+        )
+    return LinearHead.from_estimator(model)

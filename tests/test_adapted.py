@@ -1,15 +1,20 @@
 """AdaptedEncoder, and text pipelines of any make."""
 
+import warnings
+
 import joblib
 import numpy as np
 import pytest
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import (
     AdaptedEncoder,
     IsotropyLayer,
+    LinearHead,
     LogitPreservingWhitening,
     TransformerEncoder,
     Whitening,
@@ -63,6 +68,66 @@ class TestAdaptedEncoder:
         model = AdaptedEncoder(checkpoint, LogitPreservingWhitening(other)).fit(texts)
         assert set(model.predict(texts)) <= {"a", "b", "c"}
 
+    @pytest.mark.parametrize(
+        "adapter", [None, quick(), IsotropyLayer(head=None, max_epochs=1), Whitening()], ids=repr
+    )
+    def test_a_head_that_is_not_set_is_the_checkpoints(self, adapter, checkpoint, data, recwarn):
+        texts, y = data
+        _, head = load_checkpoint(checkpoint)
+        model = AdaptedEncoder(checkpoint, adapter)
+        if adapter is None:
+            model.set_params(adapter__max_epochs=1)
+        model.fit(texts, np.minimum(y, 1))  # fewer labels than the checkpoint knows
+        np.testing.assert_array_equal(model.pipeline_["adapter"].head.coef_, head.coef_)
+        if not isinstance(adapter, Whitening):  # which fits a new one of its kind
+            np.testing.assert_array_equal(model.head_.coef_, head.coef_)
+        assert not [warning for warning in recwarn if "checkpoint" in str(warning.message)]
+
+    @pytest.mark.parametrize("names", [["a", "b", "c"], [0, 1, 2]])
+    def test_a_head_that_is_set_goes_before_the_checkpoints(self, names, checkpoint, data):
+        texts, y = data[0], np.array(names)[data[1]]
+        encoder, _ = load_checkpoint(checkpoint)
+        X = encoder.transform(texts)
+        model = LogisticRegression(C=0.5).fit(X.astype(np.float64), y)
+        expected = LinearHead.from_estimator(model)
+        for head in (LogisticRegression(C=0.5), FrozenEstimator(model), expected):
+            whole = AdaptedEncoder(encoder, LogitPreservingWhitening(head)).fit(texts, y)
+            np.testing.assert_allclose(whole.head_.coef_, expected.coef_, atol=1e-9)
+            assert whole.classes_.tolist() == names
+            assert whole.pipeline_["adapter"].head is not None
+        frozen = {"head": "logistic", "head_training": "frozen"}
+        whole = AdaptedEncoder(encoder, Whitening(**frozen)).fit(texts, y)
+        np.testing.assert_array_equal(whole.head_.coef_, Whitening(**frozen).fit(X, y).head_.coef_)
+        assert is_regressor(AdaptedEncoder(encoder, quick(head="ridge")).fit(texts, X[:, 0]))
+
+    @pytest.mark.parametrize("labels", [["a", "b", "c"], [0, 1, 3]])
+    def test_labels_unknown_to_the_checkpoint_are_learnt(self, labels, checkpoint, data):
+        texts = data[0]
+        X = TransformerEncoder(checkpoint).transform(texts)
+        y = np.array(labels)[np.argsort(np.argsort(X[:, 0])) // 20]  # what can be learnt
+        for adapter in (quick(), LogitPreservingWhitening(), quick(head=None)):
+            model = AdaptedEncoder(checkpoint, adapter)
+            wanted = r"unknown to the checkpoint's head: .*it knows \[0, 1, 2\].*\(head=Logistic"
+            with pytest.warns(UserWarning, match=wanted) as caught:
+                model.fit(texts, y)
+            assert caught[0].filename == __file__
+            assert model.classes_.tolist() == labels
+            assert model.score(texts, y) > 0.6
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            AdaptedEncoder(checkpoint, Whitening()).fit(texts, y)  # it fits a new head anyway
+            explicit = quick(head=LogisticRegression())
+            assert AdaptedEncoder(checkpoint, explicit).fit(texts, y).score(texts, y) > 0.6
+
+    def test_a_regressor_reads_numbers_only(self, tmp_path, data):
+        texts, y = data
+        folder = save_model(tmp_path / "regression", num_labels=1)
+        assert AdaptedEncoder(folder, quick()).fit(texts, y * 1.5).head_.classes_ is None
+        model = AdaptedEncoder(folder, quick())
+        with pytest.warns(UserWarning, match=r"checkpoint's head: \['0', '1', '2'\]"):
+            model.fit(texts, y.astype(str))
+        assert model.classes_.tolist() == ["0", "1", "2"]
+
     def test_checkpoint_without_head_leaves_the_adapter_its_own(self, tmp_path, data):
         folder = save_model(tmp_path / "bare", kind="AutoModel")
         texts, y = data
@@ -102,8 +167,9 @@ class TestAdaptedEncoder:
         texts, y = data
         with pytest.raises(ValueError, match="'encoder' parameter of AdaptedEncoder must be"):
             AdaptedEncoder(3).fit(texts, y)
+        narrow = LinearHead(np.eye(3, 16), np.zeros(3), [0, 1, 2])
         with pytest.raises(ValueError, match="labels unknown to the head"):
-            AdaptedEncoder(checkpoint, quick()).fit(texts, y + 1)
+            AdaptedEncoder(checkpoint, quick(head=narrow)).fit(texts, y + 1)
         with pytest.raises(ValueError, match="requires y to be passed"):
             AdaptedEncoder(checkpoint, quick()).fit(texts)
         with pytest.raises(TypeError, match="None"):

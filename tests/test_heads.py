@@ -9,19 +9,29 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin, clone, is_classifier, is_regressor
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import make_classification
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, RidgeClassifier
-from sklearn.metrics import accuracy_score, r2_score
-from sklearn.model_selection import cross_val_score
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    get_scorer,
+    make_scorer,
+    r2_score,
+    roc_auc_score,
+)
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted
 
-from isoadapt import LinearHead
+from isoadapt import CosRegAdapter, LinearHead, LogitPreservingWhitening, Whitening
 from isoadapt.heads import fit_head
+from isoadapt.metrics import isoscore
+from isoadapt.model_selection import AdapterSearchCV
 
 NAMES = np.array(["ant", "bee", "cat", "dog"])
 
@@ -144,12 +154,100 @@ def test_huge_logits_overflow_nowhere():
     np.testing.assert_array_equal(logs, [[-1e4, 0]])
 
 
-def test_labels_keep_the_order_of_the_rows():
+def test_rows_are_sorted_by_label_as_scikit_learn_expects():
+    ours = LinearHead([[1, 2], [3, 4], [5, 6]], [7, 8, 9], ["z", "a", "m"])
+    assert ours.classes_.tolist() == ["a", "m", "z"]
+    assert ours.coef_.tolist() == [[3, 4], [5, 6], [1, 2]]
+    assert ours.intercept_.tolist() == [8, 9, 7]
     ours = LinearHead(np.eye(3), np.zeros(3), ["z", "a", "m"])
-    assert ours.classes_.tolist() == ["z", "a", "m"]
     assert ours.predict(np.eye(3)).tolist() == ["z", "a", "m"]
-    assert ours.encode(["m", "z", "a", "z"]).tolist() == [2, 0, 1, 0]
+    assert ours.encode(["m", "z", "a", "z"]).tolist() == [1, 2, 0, 2]
     assert ours.score(np.eye(3), ["z", "a", "z"]) == pytest.approx(2 / 3)
+    assert not any(array.flags.writeable for array in (ours.coef_, ours.intercept_, ours.classes_))
+
+
+# Two classes whose rows come in the wrong order, as in a checkpoint's id2label.
+
+UNSORTED = [["not_equivalent", "equivalent"], [1, 0], [True, False], [3, -2]]
+
+
+def separated(classes, seed=0):
+    """Rows, labels, and a head that is right for most of them; its rows are as `classes`."""
+    rng = np.random.default_rng(seed)
+    which = np.arange(300) % 2
+    X = rng.normal(size=(300, 4)) * [1, 1, 1, 9] + np.outer(2 * which - 1, [1, 1, 0, 0])
+    y = np.array(classes)[which]
+    return X, y, LinearHead([[-1, -1, 0, 0], [1, 1, 0, 0]], [0.0, 0.0], classes)
+
+
+@pytest.mark.parametrize("classes", UNSORTED, ids=str)
+class TestScikitLearnScorersOfAnUnsortedHead:
+    def test_scores_are_those_of_the_same_model_in_scikit_learn(self, classes):
+        X, y, ours = separated(classes)
+        model = LogisticRegression().fit(X, y)
+        positive = np.unique(classes)[1]
+        sign = 1 if classes[1] == positive else -1
+        model.coef_, model.intercept_ = sign * np.array([[2.0, 2.0, 0.0, 0.0]]), np.zeros(1)
+        for name in ("roc_auc", "neg_log_loss"):
+            scorer = get_scorer(name)
+            assert scorer(ours, X, y) == pytest.approx(scorer(model, X, y), abs=1e-12)
+        precision = make_scorer(
+            average_precision_score, response_method="decision_function", pos_label=positive
+        )
+        assert precision(ours, X, y) == pytest.approx(precision(model, X, y), abs=1e-12)
+        assert get_scorer("roc_auc")(ours, X, y) > 0.9
+
+    def test_an_adapter_can_be_calibrated(self, classes):
+        X, y, ours = separated(classes)
+        adapter = LogitPreservingWhitening(ours).fit(X)
+        assert adapter.classes_.tolist() == sorted(classes)
+        calibrated = CalibratedClassifierCV(FrozenEstimator(adapter)).fit(X, y)
+        assert roc_auc_score(y == calibrated.classes_[1], calibrated.predict_proba(X)[:, 1]) > 0.9
+        assert calibrated.score(X, y) > 0.85
+
+    @pytest.mark.parametrize("search", [GridSearchCV, AdapterSearchCV])
+    def test_a_search_by_roc_auc_chooses_the_best(self, classes, search):
+        X, y, ours = separated(classes)
+        wrong = LinearHead(ours.coef_[::-1], ours.intercept_, ours.classes_)  # the labels swapped
+        adapter = CosRegAdapter(max_epochs=1, random_state=0)
+        found = search(adapter, {"head": [wrong, ours]}, cv=2, scoring="roc_auc").fit(X, y)
+        assert found.best_params_["head"] is ours
+        assert found.best_score_ > 0.9
+        assert found.cv_results_["mean_test_score"][0] < 0.1
+
+
+@pytest.mark.parametrize("classes", UNSORTED, ids=str)
+def test_pickles_of_an_older_version_are_sorted(classes):
+    X, y, ours = separated(classes)
+    adapter = LogitPreservingWhitening(ours).fit(X)
+    expected = adapter.predict_proba(X)
+    state = ours.__getstate__() | {
+        "coef_": np.array([[-1.0, -1, 0, 0], [1, 1, 0, 0]]),
+        "intercept_": np.zeros(2),
+        "classes_": np.array(classes),
+    }
+    old = LinearHead.__new__(LinearHead)
+    old.__setstate__(state)
+    assert old.classes_.tolist() == sorted(classes)
+    np.testing.assert_array_equal(old.coef_, ours.coef_)
+    assert not old.coef_.flags.writeable
+    vars(adapter)["classes_"] = np.array(classes)  # as older versions stored them
+    loaded = pickle.loads(pickle.dumps(adapter))
+    assert loaded.classes_.tolist() == sorted(classes)
+    np.testing.assert_array_equal(loaded.predict_proba(X), expected)
+    assert get_scorer("roc_auc")(loaded, X, y) > 0.9
+
+
+def test_an_estimator_with_unsorted_classes_is_sorted():
+    X, y = labelled(3)
+    model = LogisticRegression().fit(X, y)
+    expected = LinearHead.from_estimator(model)
+    rows = [2, 0, 1]
+    model.coef_, model.intercept_ = model.coef_[rows], model.intercept_[rows]
+    model.classes_ = model.classes_[rows]
+    ours = LinearHead.from_estimator(model)
+    assert ours.classes_.tolist() == expected.classes_.tolist()
+    np.testing.assert_array_equal(ours.predict_proba(X), expected.predict_proba(X))
 
 
 @pytest.mark.parametrize("container", [list, np.array, pd.Series, pd.Categorical])
@@ -177,7 +275,7 @@ def test_encode_is_the_inverse_of_predict(classes, container):
 def test_unknown_labels_are_named_beside_the_known(classes, y, named):
     with pytest.raises(ValueError, match=f"unknown to the head: {named}; it knows") as caught:
         head(2, classes=classes).encode(y)
-    assert str(classes) in str(caught.value)
+    assert str(sorted(classes)) in str(caught.value)
     assert "name the classes: LinearHead(head.coef_, head.intercept_, classes)" in str(caught.value)
 
 
@@ -442,3 +540,35 @@ def test_estimators_that_read_otherwise_are_refused():
             LinearHead.from_estimator(model.fit(X, y))
     sparse = LogisticRegression().fit(X, y).sparsify()
     np.testing.assert_array_equal(LinearHead.from_estimator(sparse).predict(X), sparse.predict(X))
+
+
+def test_bfloat16_tensors_are_read_as_float32():
+    X = torch.randn(90, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
+    y = (X[:, 0] > 0).int()
+    rows, labels = X.float().numpy(), y.numpy()
+    ours = head(2, classes=[0, 1])
+    np.testing.assert_array_equal(ours.predict_proba(X), ours.predict_proba(rows))
+    weight = torch.nn.Parameter(X[:2])
+    given = LinearHead(weight, X[0, :2], classes=[0, 1])
+    np.testing.assert_array_equal(given.coef_, rows[:2])
+    assert given.score(X, y) == given.score(rows, labels)
+    for adapter in (
+        CosRegAdapter(max_epochs=1, random_state=0),
+        LogitPreservingWhitening(),
+        Whitening(head="ridge"),
+    ):
+        fitted = clone(adapter).fit(X, y)
+        expected = clone(adapter).fit(rows, labels)
+        Z = fitted.transform(X)
+        assert Z.dtype == np.float32
+        np.testing.assert_array_equal(Z, expected.transform(rows))
+        np.testing.assert_array_equal(
+            fitted.inverse_transform(torch.from_numpy(Z).bfloat16()),
+            expected.inverse_transform(torch.from_numpy(Z).bfloat16().float().numpy()),
+        )
+        assert fitted.score(X, y) == expected.score(rows, labels)
+    regression = Whitening(head="ridge").fit(X, X[:, 1])
+    assert regression.score(X, X[:, 1]) == pytest.approx(1, abs=1e-3)
+    assert isoscore(X) == isoscore(rows)
+    streamed = Whitening().partial_fit(X[:50]).partial_fit(X[50:])
+    np.testing.assert_allclose(streamed.transform(X), Whitening().fit(X).transform(X), atol=1e-5)

@@ -20,8 +20,9 @@ from sklearn.utils.validation import (
 
 from isoadapt import metrics
 from isoadapt._chunks import check_chunk, is_dask, map_blocks, refuse_chunks
+from isoadapt._torch import as_array
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
-from isoadapt.heads import LinearHead, fit_head
+from isoadapt.heads import LinearHead, fit_head, needs_fit
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
@@ -108,10 +109,12 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         The fitted map.
     head_ : LinearHead or None
         The head that reads the adapted embeddings.
+    classes_ : ndarray of shape (n_classes,)
+        Labels in sorted order, where the head is a classifier.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "head": [StrOptions(set(PROBES)), HasMethods(["predict"]), None],
+        "head": [StrOptions(set(PROBES)), HasMethods(["fit", "predict"]), None],
     }
 
     head: Any
@@ -156,6 +159,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             Embeddings; where the map is singular, the shortest preimages.
         """
         check_is_fitted(self)
+        X = as_array(X)
         rows: NDArray[Any] = check_array(X, dtype=[np.float64, np.float32], estimator=self)
         if rows.shape[1] != self._n_features_out:
             raise ValueError(
@@ -188,6 +192,16 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _maps_back(self) -> bool:
         """Whether the fitted map has an inverse, from the parameters alone."""
         return self._maps_affinely()
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        head = vars(self).get("head_")
+        if head is None or head.classes_ is None:
+            raise AttributeError(
+                f"this {type(self).__name__} has no classes_: it is not fitted, or its head is "
+                "not a classifier"
+            )
+        return head.classes_
 
     @available_if(_has_head)
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -284,6 +298,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _check_rows(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self)
         refuse_chunks(X, "chunks go one by one, (adapter.transform(chunk) for chunk in chunks)")
+        X = as_array(X)
         return validate_data(self, X, dtype=[np.float64, np.float32], order="C", reset=False)
 
     def _head(self) -> LinearHead:
@@ -299,6 +314,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     ) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """Validate X and, where the head needs it, y."""
         refuse_chunks(X, f"{type(self).__name__} needs all rows at once")
+        X, y = as_array(X), as_array(y)
         options: dict[str, Any] = {
             "dtype": [np.float64, np.float32],
             "order": "C",
@@ -312,6 +328,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             unused = None if self._needs_y() else "no_validation"
             rows = validate_data(self, X, y=unused, **options)
             return rows, None
+        self._check_head_kind()
         numeric = self._head_kind() == "regressor"
         rows, targets = validate_data(
             self, X, y, multi_output=numeric, y_numeric=numeric, **options
@@ -326,26 +343,42 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 ) from error
         return rows, targets
 
+    def _check_head_kind(self) -> None:
+        if needs_fit(self.head) and self._head_kind() not in PROBES.values():
+            raise ValueError(
+                f"head={self.head!r} is neither a classifier nor a regressor by its tags "
+                f"(estimator_type={self._head_kind()!r}): pass one that is, such as "
+                "LogisticRegression or Ridge, 'logistic', 'ridge' or a LinearHead"
+            )
+
     def _resolve_head(
         self, X: NDArray[Any], y: NDArray[Any] | None, sample_weight: NDArray[Any] | None = None
     ) -> LinearHead | None:
-        """Return the frozen head, fitting a probe where the parameter asks for one."""
+        """Return the frozen head, fitted first where the parameter is a name or an estimator."""
         if self.head is None:
             return None
-        if isinstance(self.head, str):
-            return fit_head(self.head, X, cast(NDArray[Any], y), sample_weight)
-        head = self.head
-        if not isinstance(head, LinearHead):
-            head = LinearHead.from_estimator(head)
+        if needs_fit(self.head):
+            return self._fit_head(X, y, sample_weight)
+        head = LinearHead.from_estimator(self.head)
         head.check_width(X.shape[1])
         return head
 
+    def _fit_head(
+        self, X: NDArray[Any], y: NDArray[Any] | None, sample_weight: NDArray[Any] | None = None
+    ) -> LinearHead:
+        """Fit what ``head`` names, or a probe of the same kind in place of a frozen head."""
+        head = self.head
+        if not needs_fit(head):
+            head = "logistic" if self._head_kind() == "classifier" else "ridge"
+        return fit_head(head, X, cast(NDArray[Any], y), sample_weight)
+
+    def _refits_head(self) -> bool:
+        """Whether ``head_`` is fitted to the adapted embeddings."""
+        return False
+
     def _set_fitted(self, map_: Map, head: LinearHead | None) -> Self:
         self.map_, self.head_ = map_, head
-        self.__dict__.pop("classes_", None)
         self._n_features_out = map_.n_features_out
-        if head is not None and head.classes_ is not None:
-            self.classes_ = head.classes_
         return self
 
     # --- tags --------------------------------------------------------------------------------

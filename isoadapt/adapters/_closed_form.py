@@ -34,9 +34,10 @@ class Whitening(MomentsAdapter):
     method : {"zca", "pca"}, default="zca"
         "zca" stays as close as possible to the embeddings; "pca" gives the principal
         components, largest first, arbitrary among directions of equal variance.
-    head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default=None
-        What predicts on the adapted embeddings; None makes a transformer only. With "refit"
-        it tells only of what kind the head is that is fitted to them.
+    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
+        The head that predicts on the adapted embeddings, as in :class:`IsotropyLayer`; None
+        makes a transformer only. "refit" fits the estimator or the named probe to the adapted
+        embeddings, and in place of a frozen head a probe of its kind.
     head_training : {"refit", "frozen"}, default="refit"
         "refit" fits the head to the adapted embeddings (it needs y); "frozen" keeps it, though
         it was made for other coordinates.
@@ -155,8 +156,9 @@ class LogitPreservingWhitening(MomentsAdapter):
 
     Parameters
     ----------
-    head : LinearHead, fitted linear estimator or {"logistic", "ridge"}, default="logistic"
-        The head to preserve; a name fits it to the embeddings first (needs y).
+    head : LinearHead, linear estimator or {"logistic", "ridge"}, default="logistic"
+        The head to preserve, as in :class:`IsotropyLayer`; an unfitted estimator and a named
+        probe are fitted to the embeddings first, which needs y.
     shrinkage : float, default=1e-3
         In [0, 1], of the residual's covariance to a multiple of the identity.
     strength : float, default=1.0
@@ -186,7 +188,7 @@ class LogitPreservingWhitening(MomentsAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "head": [StrOptions(set(PROBES)), HasMethods(["predict"])],
+        "head": [StrOptions(set(PROBES)), HasMethods(["fit", "predict"])],
         "shrinkage": [Interval(Real, 0, 1, closed="both")],
         "strength": [Interval(Real, 0, 1, closed="both")],
         "preserve": [StrOptions({"logits", "differences"})],

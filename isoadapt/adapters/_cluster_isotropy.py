@@ -40,9 +40,10 @@ class ClusterIsotropy(OnePassAdapter):
         How many directions to remove from each cluster, fewer than n_features; None is
         n_features // 100, at least 1. Directions without variance in the cluster are not
         removed, so a cluster of n different rows loses at most n - 1.
-    head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default=None
-        What predicts on the adapted embeddings; None makes a transformer only. With "refit"
-        it tells only of what kind the head is that is fitted to them.
+    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
+        The head that predicts on the adapted embeddings, as in :class:`IsotropyLayer`; None
+        makes a transformer only. "refit" fits the estimator or the named probe to the adapted
+        embeddings, and in place of a frozen head a probe of its kind.
     head_training : {"refit", "frozen"}, default="refit"
         "refit" fits the head to the adapted embeddings (it needs y); "frozen" keeps it, though
         it was made for other embeddings.

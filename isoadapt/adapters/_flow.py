@@ -35,7 +35,7 @@ from isoadapt.adapters._training import (
     target_scale,
     train,
 )
-from isoadapt.heads import LinearHead, fit_head
+from isoadapt.heads import LinearHead, needs_fit
 from isoadapt.losses import JointLoss
 
 if TYPE_CHECKING:
@@ -67,9 +67,10 @@ class FlowAdapter(BaseAdapter):
 
     Parameters
     ----------
-    head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default=None
-        What predicts on the outputs; None makes a transformer only. Without `alpha`, it tells
-        only of what kind the head is that is fitted to the outputs.
+    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
+        The head that predicts on the outputs, as in :class:`IsotropyLayer`; None makes a
+        transformer only. Without `alpha`, the estimator or the named probe is fitted to the
+        outputs, and in place of a frozen head a probe of its kind.
     n_blocks : int, default=8
         Number of blocks.
     hidden : int, default=128
@@ -232,13 +233,13 @@ class FlowAdapter(BaseAdapter):
         self._check_alpha()
         rows, labels = self._check_fit_input(X, y)
         check_spread(rows)
-        if self.alpha is None and not isinstance(self.head, str):
+        refit = self._refits_head()
+        if refit and not needs_fit(self.head):
             self._resolve_head(rows, labels)  # refuses one of another width before training
         module, head, run = self._train(rows, None if self.alpha is None else labels)
         map_ = self._take_map(module, rows)
-        if self.alpha is None and self.head is not None:
-            probe = "logistic" if self._head_kind() == "classifier" else "ridge"
-            head = fit_head(probe, map_rows(map_, rows), cast(NDArray[Any], labels))
+        if refit:
+            head = self._fit_head(map_rows(map_, rows), labels)
         self.best_epoch_ = run.best_epoch
         self.n_iter_ = len(run.history)
         self.history_ = run.history
@@ -259,6 +260,9 @@ class FlowAdapter(BaseAdapter):
         """
         rows = self._check_rows(X)
         return map_rows(cast("FlowMap", self.map_).log_likelihood, rows)
+
+    def _refits_head(self) -> bool:
+        return self.head is not None and self.alpha is None
 
     def _maps_affinely(self) -> bool:
         return False

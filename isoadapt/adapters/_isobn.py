@@ -29,12 +29,13 @@ class IsoBN(MomentsAdapter):
     eps : float, default=1e-3
         The ε, more than 0, added to γ_i σ_i and to the total variance after scaling. The
         correlations of a constant dimension count as 0, so that it gets a scale too.
-    head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default=None
-        What predicts on the adapted embeddings; None makes a transformer only. With "refit"
-        it tells only of what kind the head is that is fitted to them.
+    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
+        The head that predicts on the adapted embeddings, as in :class:`IsotropyLayer`; None
+        makes a transformer only. "refit" fits the estimator or the named probe to the adapted
+        embeddings, and in place of a frozen head a probe of its kind.
     head_training : {"refit", "frozen"}, default="refit"
-        "refit" fits the head to the adapted embeddings (it needs y); it standardises them first,
-        so that it predicts what it would without the adapter, up to the solver's tolerance.
+        "refit" fits the head to the adapted embeddings (it needs y); a probe standardises them
+        first, so that it predicts what it would without the adapter, up to the solver's tolerance.
         "frozen" keeps the head, though it was made for other scales.
 
     Attributes

@@ -24,7 +24,7 @@ from isoadapt.adapters._base import BaseAdapter, whole_or_nothing
 from isoadapt.adapters._maps import map_rows
 from isoadapt.adapters._spread import check_spread
 from isoadapt.geometry import Moments
-from isoadapt.heads import LinearHead, fit_head
+from isoadapt.heads import LinearHead, needs_fit
 
 REFITTED: dict[str, list[Any]] = {
     **BaseAdapter._parameter_constraints,
@@ -69,13 +69,11 @@ class OnePassAdapter(BaseAdapter):
         weights = check_frequencies(sample_weight, rows)
         check_spread(rows if weights is None else rows[weights > 0])
         refit = self._refits_head()
-        probed = isinstance(self.head, str) and refit
-        head = None if probed else self._resolve_head(rows, targets, weights)
+        fitted_later = refit and needs_fit(self.head)
+        head = None if fitted_later else self._resolve_head(rows, targets, weights)
         fitted = self._fit_rows(rows, weights, head)
         if refit:
-            probe = "logistic" if self._head_kind() == "classifier" else "ridge"
-            adapted = map_rows(fitted["map_"], rows)
-            head = fit_head(probe, adapted, cast(NDArray[Any], targets), weights)
+            head = self._fit_head(map_rows(fitted["map_"], rows), targets, weights)
         return self._adopt(fitted, head)
 
     @abstractmethod
@@ -92,7 +90,7 @@ class OnePassAdapter(BaseAdapter):
         return self.head is not None and getattr(self, "head_training", "frozen") == "refit"
 
     def _needs_y(self) -> bool:
-        return isinstance(self.head, str) or self._refits_head()
+        return needs_fit(self.head) or self._refits_head()
 
 
 def _streams(adapter: "MomentsAdapter") -> bool:

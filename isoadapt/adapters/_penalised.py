@@ -221,10 +221,16 @@ def _completed(doc: str, defaults: dict[str, str]) -> str:
 
 
 _HEAD_PARAMETER = """
-    head : LinearHead, fitted linear estimator, {"logistic", "ridge"} or None, default="logistic"
-        What reads the embeddings. A name fits it first, to the rows that are trained on. None
-        leaves the penalty alone. Wrap a fitted estimator in ``sklearn.frozen.FrozenEstimator``,
-        so that it survives ``clone``."""
+    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default="logistic"
+        The linear head that reads the embeddings. A LinearHead, and a fitted estimator in
+        ``sklearn.frozen.FrozenEstimator``, are used as they are. Any other estimator, such as
+        ``LogisticRegression(C=0.1)``, is cloned and fitted first, even if it has been fitted
+        already, as scikit-learn does with sub-estimators, to the embeddings of the rows that are
+        trained on. "logistic" and "ridge" are probes that are fitted to these embeddings after
+        standardisation. None trains for the penalty
+        alone. In a cross-validation, estimators and probes are fitted to the training rows of
+        each fold; a frozen head that was fitted to all rows has seen the validation rows, so its
+        scores are too high."""
 
 _COMMON_PARAMETERS = """
     balance : {{"ema", "cumulative"}} or None, default={balance}

@@ -74,7 +74,9 @@ def load_checkpoint(
     -----
     Label ids are integers, as in the fine-tuning data; names where
     :func:`isoadapt.finetune.finetune_text_classifier` was given names. Else build a head:
-    ``LinearHead(head.coef_, head.intercept_, classes=["bad", "good"])``.
+    ``LinearHead(head.coef_, head.intercept_, classes=["bad", "good"])``. A head sorts its rows by
+    label: where the names in ``id2label`` are not sorted, its outputs are the model's logits in
+    another order, that of ``head.classes_``.
 
     Examples
     --------

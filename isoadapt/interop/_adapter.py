@@ -12,7 +12,7 @@ from isoadapt import adapters
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import Affine, InvertibleMap
 from isoadapt.adapters._one_pass import MomentsAdapter
-from isoadapt.heads import LinearHead
+from isoadapt.heads import LinearHead, needs_fit
 from isoadapt.interop._state import Tensors, decode, encode
 from isoadapt.interop._types import is_map, matches
 
@@ -44,8 +44,8 @@ def pack_adapter(adapter: BaseAdapter, tensors: Tensors) -> dict[str, Any]:
     """
     parameters = adapter.get_params(deep=False)
     head = parameters.get("head")
-    if head is not None and not isinstance(head, str | LinearHead):
-        parameters["head"] = LinearHead.from_estimator(head)
+    if head is not None and not isinstance(head, str):
+        parameters["head"] = adapter.head_ if needs_fit(head) else LinearHead.from_estimator(head)
     left_out = {*parameters, *_DERIVED, *_SETTINGS}
     state = {name: value for name, value in vars(adapter).items() if name not in left_out}
     return {

@@ -54,9 +54,9 @@ def save_adapter(
     Parameters
     ----------
     adapter : adapter
-        A fitted adapter of isoadapt. A fitted estimator as its ``head`` is saved as the
-        LinearHead that it is read as; settings of ``set_output`` and ``set_fit_request`` are not
-        saved.
+        A fitted adapter of isoadapt. A frozen estimator as its ``head`` is saved as the
+        LinearHead that it is read as, an unfitted one as the head that was fitted; settings of
+        ``set_output`` and ``set_fit_request`` are not saved.
     folder : str or path-like
         Where it goes.
     base_model : str or path-like, default=None

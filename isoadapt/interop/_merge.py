@@ -110,7 +110,7 @@ def merge_into_checkpoint(
     encoder = TransformerEncoder(source, pooling="head_input", device="cpu")
     own = read_head(encoder)
     backbone = encoder._backbone()
-    head = own if head is None else _in_order(head, own, backbone.model.config)
+    head = _in_order(own if head is None else head, own, backbone.model.config)
     _check_widths(map_, head, own)
     network = _with_head(backbone, head, map_)
     with quiet(), atomic_folder(target, overwrite) as written:
@@ -160,7 +160,7 @@ def _affine(adapter: BaseAdapter) -> Affine:
 
 
 def _in_order(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
-    """Put the rows of a head into the order of the checkpoint's labels."""
+    """Return the outputs of a head in the order of the checkpoint's labels, without the labels."""
     if head.classes_ is None or own.classes_ is None:
         if (head.classes_ is None) != (own.classes_ is None) or len(head.coef_) != len(own.coef_):
             raise ValueError(
@@ -169,14 +169,16 @@ def _in_order(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
             )
         return head
     rows = {label: row for row, label in enumerate(head.classes_.tolist())}
-    names = [config.id2label[label] for label in range(config.num_labels)]
-    for labels in (own.classes_.tolist(), names):
+    numbers = list(range(config.num_labels))
+    names = [config.id2label[number] for number in numbers]
+    known = own.classes_.tolist()
+    for labels in (numbers, names) if known == numbers else (names,):
         if set(labels) == set(rows) and len(labels) == len(rows):
             order = [rows[label] for label in labels]
-            return LinearHead(head.coef_[order], head.intercept_[order], labels)
+            return LinearHead(head.coef_[order], head.intercept_[order])
     raise ValueError(
-        f"the adapter's head knows the classes {list(rows)}, the checkpoint "
-        f"{own.classes_.tolist()} (by name {names}): fit the adapter on the checkpoint's labels"
+        f"the adapter's head knows the classes {list(rows)}, the checkpoint {known} "
+        f"(by name {names}): fit the adapter on the checkpoint's labels"
     )
 
 

@@ -16,7 +16,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_method_params, _num_samples, check_array
 
-from isoadapt._torch import resolve_device
+from isoadapt._torch import as_array, resolve_device
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters._members import Problem, train_together
 from isoadapt.adapters._penalised import PenalisedAdapter, label
@@ -325,7 +325,7 @@ def _split_key(estimator: Any) -> Hashable:
 
 
 def _array(X: Any) -> NDArray[Any]:
-    return check_array(X, dtype=[np.float64, np.float32], order="C")
+    return check_array(as_array(X), dtype=[np.float64, np.float32], order="C")
 
 
 def _parts(numbers: list[int], most: int) -> Iterator[list[int]]:

@@ -157,19 +157,52 @@ def make_adapters(head):
     }
 
 
+def save_named(folder, names, flag=True):
+    """A checkpoint whose id2label holds these names, in this order."""
+    model = make_model(num_labels=len(names))
+    model.config.id2label = dict(enumerate(names))
+    model.config.label2id = {name: i for i, name in enumerate(names)}
+    model.config.isoadapt_label_names = flag
+    model.save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
 class TestLabels:
     """Rows of the merged head are in the checkpoint's order, whatever the adapter's is."""
 
     @pytest.fixture
     def named(self, tmp_path):
         """A checkpoint whose labels are names, not in alphabetical order."""
-        model = make_model()
-        model.config.id2label = {0: "good", 1: "bad", 2: "fair"}
-        model.config.label2id = {"good": 0, "bad": 1, "fair": 2}
-        model.config.isoadapt_label_names = True
-        model.save_pretrained(tmp_path / "named")
-        make_tokenizer().save_pretrained(tmp_path / "named")
-        return tmp_path / "named"
+        return save_named(tmp_path / "named", ["good", "bad", "fair"])
+
+    @pytest.mark.parametrize(
+        "names", [["not_equivalent", "equivalent"], ["good", "bad", "fair"]], ids=len
+    )
+    @pytest.mark.parametrize("flag", [True, False])
+    def test_columns_stay_those_of_the_checkpoint(self, names, flag, tmp_path):
+        """With its own head, given or taken, and logits that may not change."""
+        folder = save_named(tmp_path / "named", names, flag)
+        encoder, head = load_checkpoint(folder)
+        assert head.classes_.tolist() == (sorted(names) if flag else list(range(len(names))))
+        own = merged_logits(folder, TEXTS[:9])
+        predicted = np.array(names if flag else range(len(names)))[own.argmax(axis=1)]
+        embeddings = one_by_one(encoder, TEXTS[:9])
+        np.testing.assert_array_equal(head.predict(embeddings), predicted)
+        named = LinearHead(head.coef_, head.intercept_, np.array(sorted(names)) if flag else names)
+        X = encoder.transform(TEXTS)
+        preserving = LogitPreservingWhitening(head).fit(X)
+        without = LogitPreservingWhitening(head).fit(X)
+        without.head_ = None  # the checkpoint's is taken
+        adapters = {"given": preserving, "taken": without}
+        adapters["by name"] = LogitPreservingWhitening(named).fit(X)
+        for way, adapter in adapters.items():
+            merge_into_checkpoint(adapter, folder, tmp_path / way)
+            logits = merged_logits(tmp_path / way, TEXTS[:9])
+            np.testing.assert_allclose(logits, own, atol=1e-4)
+            config = json.loads((tmp_path / way / "config.json").read_text())
+            assert list(config["id2label"].values()) == names
+        assert np.abs(np.diff(own)).min() > 0.01  # columns in another order would show
 
     def check(self, adapter, folder, encoder, out):
         merge_into_checkpoint(adapter, folder, out)
@@ -185,13 +218,13 @@ class TestLabels:
 
     def test_a_probe_with_names(self, named, tmp_path):
         encoder, head = load_checkpoint(named)
-        assert head.classes_.tolist() == ["good", "bad", "fair"]
+        assert head.classes_.tolist() == ["bad", "fair", "good"]
         adapter = Whitening(head="logistic", shrinkage=0.1)
         adapter.fit(blurred(encoder), np.array(["good", "bad", "fair"])[LABELS])
         assert adapter.classes_.tolist() == ["bad", "fair", "good"]
         self.check(adapter, named, encoder, tmp_path / "out")
         again = load_checkpoint(tmp_path / "out")[1]
-        assert again.classes_.tolist() == ["good", "bad", "fair"]
+        assert again.classes_.tolist() == ["bad", "fair", "good"]
 
     def test_names_of_a_checkpoint_that_counts_its_labels(self, named, tmp_path):
         config = json.loads((named / "config.json").read_text())
