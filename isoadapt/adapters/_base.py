@@ -343,6 +343,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _set_fitted(self, map_: Map, head: LinearHead | None) -> Self:
         self.map_, self.head_ = map_, head
         self.__dict__.pop("classes_", None)
+        self.__dict__.pop("_vector_source", None)  # from a saved adapter, of its vectors only
         self._n_features_out = map_.n_features_out
         if head is not None and head.classes_ is not None:
             self.classes_ = head.classes_

@@ -128,6 +128,31 @@ def checkpoint_folder(
         return _download(str(model), revision, trust_remote_code)
 
 
+def loaded_backbone(model: str | os.PathLike[str]) -> Backbone | None:
+    """Give a model that is still in the store though its folder has been moved or removed.
+
+    Parameters
+    ----------
+    model : str or path-like
+        The folder that it was loaded from.
+
+    Returns
+    -------
+    Backbone or None
+        The model in float32; None if it is not in the store.
+    """
+    folder = Path(model).expanduser()
+    with _LOCK:
+        return next(
+            (
+                backbone
+                for backbone in _STORE.values()
+                if backbone.folder == folder and backbone.model.dtype == torch.float32
+            ),
+            None,
+        )
+
+
 def release() -> None:
     """Forget every loaded model.
 
