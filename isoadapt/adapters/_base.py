@@ -21,7 +21,7 @@ from sklearn.utils.validation import (
 from isoadapt import metrics
 from isoadapt._chunks import check_chunk, is_dask, map_blocks, refuse_chunks
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
-from isoadapt.heads import LinearHead, fit_head
+from isoadapt.heads import LinearHead, MultiLabelHead, fit_head
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
@@ -299,6 +299,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     ) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """Validate X and, where the head needs it, y."""
         refuse_chunks(X, f"{type(self).__name__} needs all rows at once")
+        if isinstance(self.head, MultiLabelHead) and self._needs_y():
+            self.head.refuse(f"{type(self).__name__}.fit")
         options: dict[str, Any] = {
             "dtype": [np.float64, np.float32],
             "order": "C",

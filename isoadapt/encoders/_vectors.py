@@ -127,5 +127,5 @@ def _counts(name: str, head: str | None) -> bool:
 def _tensor_digest(tensor: torch.Tensor) -> bytes:
     values = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
     digest = hashlib.sha256(repr(values.shape).encode())
-    digest.update(values)
+    digest.update(values.data)
     return digest.digest()

@@ -10,6 +10,7 @@ from typing import Any
 
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders._vectors import VectorSource
+from isoadapt.heads import MultiLabelHead
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ARGUMENTS = re.compile(r"pooling='(head_input|cls|mean|max)'(, layer=-?\d+)?")
@@ -67,6 +68,8 @@ def _reading(adapter: BaseAdapter) -> str:
     head = adapter.head_
     if head is None:
         return "It has no head of its own."
+    if isinstance(head, MultiLabelHead):
+        return f"Its head gives the logits of {len(head.coef_)} labels, any number of which apply."
     if head.classes_ is None:
         return f"Its linear head predicts {len(head.coef_)} number(s)."
     classes = ", ".join(_inline(label) for label in head.classes_[:20].tolist())

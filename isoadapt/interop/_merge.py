@@ -23,7 +23,7 @@ from isoadapt.encoders._checkpoint import read_head
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._network import eval_copy
 from isoadapt.encoders._vectors import HEAD_VECTORS, VectorSource, vector_source
-from isoadapt.heads import LinearHead
+from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.interop._adapter import SOURCE
 
 _COPIED = re.compile(
@@ -125,6 +125,7 @@ def merge_into_checkpoint(
         )
     encoder = TransformerEncoder(source, pooling="head_input", device="cpu")
     own = read_head(encoder)
+    _check_kinds(own if head is None else head, own)
     backbone = encoder._backbone()
     head = own if head is None else _in_order(head, own, backbone.model.config)
     _check_widths(map_, head, own)
@@ -221,6 +222,17 @@ def _affine(adapter: BaseAdapter) -> Affine:
             f"linear head; fit one that is (those with to_affine), or {_SERVE}"
         )
     return adapter.to_affine()
+
+
+def _check_kinds(head: LinearHead, own: LinearHead) -> None:
+    """Refuse to put a softmax or a regression where a multi-label head was, and the reverse."""
+    if isinstance(head, MultiLabelHead) != isinstance(own, MultiLabelHead):
+        raise ValueError(
+            f"the adapter's head is {head!r}, the checkpoint's {own!r}: only one of them is a "
+            "multi-label head. Fit the adapter with the checkpoint's own head or with none; if "
+            "its outputs are the logits of labels, its head is "
+            "isoadapt.heads.MultiLabelHead(coef, intercept)"
+        )
 
 
 def _in_order(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:

@@ -158,7 +158,7 @@ class TestSavedAdapters:
     def test_other_vectors_are_refused(self, checkpoint, tmp_path):
         encoder = TransformerEncoder(checkpoint, pooling="mean", layer=1)
         adapter = load_adapter(self.save(encoder, tmp_path / "a", encoder))
-        with pytest.raises(ValueError, match="pooling='mean', layer=1.*pooling='head_input'"):
+        with pytest.raises(ValueError, match=r"pooling='mean', layer=1.*pooling='head_input'"):
             merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
         with pytest.raises(ValueError, match="pooling='mean', layer=1"):
             merge_into_checkpoint(make_pipeline(adapter), checkpoint, tmp_path / "out")
@@ -217,9 +217,7 @@ class TestSavedAdapters:
         code = card.split("```python\n")[1].split("```")[0]
         scope = {"texts": TEXTS}
         exec(code.replace("path/to/this/folder", str(folder)), scope)
-        np.testing.assert_array_equal(
-            scope["adapted"], adapter.transform(encoder.transform(TEXTS))
-        )
+        np.testing.assert_array_equal(scope["adapted"], adapter.transform(encoder.transform(TEXTS)))
 
     @pytest.mark.parametrize(
         "change",
