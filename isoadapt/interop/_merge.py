@@ -20,7 +20,7 @@ from isoadapt.adapters._maps import Affine, Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._checkpoint import read_head
-from isoadapt.encoders._models import quiet
+from isoadapt.encoders._models import quiet, tokenizer_folder
 from isoadapt.encoders._network import eval_copy
 from isoadapt.encoders._vectors import HEAD_VECTORS, VectorSource, vector_source
 from isoadapt.heads import LinearHead, MultiLabelHead
@@ -63,7 +63,8 @@ def merge_into_checkpoint(
         :class:`~isoadapt.AdaptedEncoder`. The last adapter's head is taken, fitted anew or
         trained along as it may be; without a head, the checkpoint's own.
     model_folder : str or path-like
-        The checkpoint, for sequence classification.
+        The checkpoint, for sequence classification. An adapter of PEFT is merged into its base
+        model first, so that the copy needs no peft either.
     out_folder : str or path-like
         Where the copy goes. It appears when it is whole.
     overwrite : bool, default=False
@@ -113,7 +114,7 @@ def merge_into_checkpoint(
     """
     map_, head = _affine_part(adapter)
     source = Path(model_folder).expanduser()
-    if not (source / "config.json").is_file():
+    if not any((source / name).is_file() for name in ("config.json", "adapter_config.json")):
         raise FileNotFoundError(
             f"model_folder={str(model_folder)!r} is no folder with a config.json; pass one made "
             "by save_pretrained of a model for sequence classification"
@@ -134,7 +135,7 @@ def merge_into_checkpoint(
     network = _with_head(backbone, head, map_)
     with quiet(), atomic_folder(target, overwrite) as written:
         network.save_pretrained(written)
-        _copy_files(source, written)
+        _copy_files(tokenizer_folder(source), written)
     return target
 
 
