@@ -38,7 +38,9 @@ def load_checkpoint(
     Parameters
     ----------
     path : str, path-like or tuple
-        Folder, name on the Hugging Face Hub, or live ``(model, tokenizer)``.
+        Folder, name on the Hugging Face Hub, or live ``(model, tokenizer)``. A folder of PEFT
+        (``adapter_config.json`` and ``adapter_model.safetensors``) is merged into its base model,
+        which needs ``pip install "isoadapt[peft]"``.
     max_length : int, default=None
         Tokens an input is truncated to; None: as many as tokenizer and model are made for.
     batch_tokens : int, default=2048
