@@ -106,7 +106,7 @@ def fit(
         save_adapter(
             adapter,
             out,
-            base_model=_absolute(source.model),
+            base_model=_base_model(source),
             data=_description(source, len(X)),
             metrics={f"{name}, on the rows it was fitted to": metrics[name] for name in metrics},
             overwrite=overwrite,
@@ -150,6 +150,7 @@ def transform(folder: Path, source: Source, out: Path, say: Say) -> str:
         raise ValueError(f"{str(out)!r} is the file that is read; name another for the result")
     adapter = load_adapter(folder)
     source = _completed(source, provenance(read_config(folder)))
+    _check_source(adapter, source)
     X, _ = read_rows(source, features=getattr(adapter, "feature_names_in_", None))
     with notes(say):
         adapted = adapter.transform(X)
@@ -259,6 +260,31 @@ def read_rows(
     return encoder.transform(texts), y
 
 
+def _check_source(adapter: BaseAdapter, source: Source) -> None:
+    """Refuse texts embedded by another encoder than the one that a saved adapter records."""
+    from isoadapt import TransformerEncoder
+    from isoadapt.encoders._vectors import vector_source
+    from isoadapt.interop._adapter import SOURCE
+
+    recorded = getattr(adapter, SOURCE, None)
+    if recorded is None or source.is_matrix():
+        return
+    encoder = TransformerEncoder(source.model)
+    kind = vector_source(encoder).kind
+    if recorded.kind not in (kind, None):
+        raise ValueError(
+            f"the adapter was fitted to vectors with {recorded.kind}, but model={source.model!r} "
+            f"gives those with {kind}: embed the texts in Python by a TransformerEncoder with "
+            f"{recorded.kind}, and pass the matrix as a .npy file"
+        )
+    if not recorded.is_of(encoder._backbone()):
+        raise ValueError(
+            f"model={source.model!r} is another checkpoint (other weights or another tokenizer) "
+            "than the one that the adapter was fitted with: name that one or a copy of it by "
+            "--model, or fit the adapter again"
+        )
+
+
 def _take_head(adapter: BaseAdapter, source: Source, y: NDArray[Any] | None) -> None:
     """Give an adapter the head of the model; one that needs none keeps none without labels."""
     from isoadapt import TransformerEncoder
@@ -307,7 +333,7 @@ def _figures(X: Any, score: dict[str, float]) -> dict[str, float]:
 
 def _head_score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, float]:
     """Score of the head on the embeddings as they are, where it knows the labels."""
-    if adapter.head is None or y is None:
+    if y is None or not _scores(adapter):
         return {}
     head = adapter._resolve_head(np.asarray(X), y)
     if head is None or (head.classes_ is not None and not {*y.tolist()} <= {*head.classes_}):
@@ -316,9 +342,14 @@ def _head_score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[st
 
 
 def _score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, float]:
-    if adapter.head is None or y is None:
+    if y is None or not _scores(adapter):
         return {}
     return {_metric(adapter): adapter.score(X, y)}
+
+
+def _scores(adapter: BaseAdapter) -> bool:
+    """Whether an adapter predicts something that labels can be compared with."""
+    return adapter._head_kind() is not None
 
 
 def _metric(adapter: BaseAdapter) -> str:
@@ -335,11 +366,16 @@ def _table(metrics: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def _absolute(model: str | None) -> str | None:
-    """A folder by its whole name, so that it is found again; a name on the Hub as it is."""
-    if model is None or not Path(model).expanduser().is_dir():
-        return model
-    return str(Path(model).expanduser().resolve())
+def _base_model(source: Source) -> Any:
+    """The encoder of texts, or the model that is said to go with a matrix."""
+    from isoadapt import TransformerEncoder
+
+    model = source.model
+    if model is None:
+        return None
+    if Path(model).expanduser().is_dir():  # by its whole name, so that it is found again
+        model = str(Path(model).expanduser().resolve())
+    return model if source.is_matrix() else TransformerEncoder(model)
 
 
 def _description(source: Source, n_rows: int) -> dict[str, Any]:

@@ -127,17 +127,23 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Report the isotropy of a model on texts, or of a matrix of embeddings."""
-    if layers:
-        _print_report(lambda: _layer_report(source, texts, text, label, max_length), as_json)
-        return
+    from isoadapt.encoders import layer_report
+    from isoadapt.encoders._truncation import measure_truncation
     from isoadapt.metrics import isotropy_report
 
-    groups = None
+    truncation = None
+    if layers:
+        _check_layers(source, label)
     if _is_matrix(source):
         X, groups = _read_matrix(source, texts, label)
     else:
-        X, groups = _embed(source, texts, text, label, max_length)
-    _print_report(lambda: isotropy_report(X, groups=groups), as_json)
+        encoder, rows, groups = _read_texts(source, texts, text, label, max_length)
+        truncation = measure_truncation(encoder, rows)
+        if layers:
+            _print_report(lambda: layer_report(encoder, rows), as_json, truncation)
+            return
+        X = encoder.transform(rows)
+    _print_report(lambda: isotropy_report(X, groups=groups), as_json, truncation)
 
 
 @app.command(cls=SettingsCommand)
@@ -250,14 +256,20 @@ def _columns(text: str | None) -> list[str] | None:
     return None if text is None else text.split(",")
 
 
-def _print_report(measure: Callable[[], Any], as_json: bool) -> None:
-    """Measure and print; warnings become notes."""
+def _print_report(measure: Callable[[], Any], as_json: bool, truncation: Any) -> None:
+    """Measure and print, with what was truncated of the texts; warnings become notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         report = measure()
     for warning in caught:
         _say(f"Note: {warning.message}")
-    typer.echo(json.dumps(_plain(report.to_dict()), indent=2) if as_json else str(report))
+    if as_json:
+        figures = report.to_dict() | ({"truncation": truncation.to_dict()} if truncation else {})
+        typer.echo(json.dumps(_plain(figures), indent=2))
+        return
+    typer.echo(str(report))
+    if truncation is not None:
+        typer.echo(str(truncation))
 
 
 def _plain(value: Any) -> Any:
@@ -328,30 +340,7 @@ def _finetune(texts: Any, labels: Any, out: Path) -> str:
     return str(folder)
 
 
-def _embed(
-    source: str,
-    texts: Path | None,
-    text: str | None,
-    label: str | None,
-    max_length: int | None,
-) -> tuple[Any, Any]:
-    from isoadapt import TransformerEncoder
-
-    rows, labels = _read_texts(source, texts, text, label)
-    encoder = TransformerEncoder(source, max_length=max_length, verbose=1)
-    return encoder.transform(rows), labels if label else None
-
-
-def _layer_report(
-    source: str,
-    texts: Path | None,
-    text: str | None,
-    label: str | None,
-    max_length: int | None,
-) -> Any:
-    from isoadapt import TransformerEncoder
-    from isoadapt.encoders import layer_report
-
+def _check_layers(source: str, label: str | None) -> None:
     if _is_matrix(source):
         raise ValueError(
             f"--layers needs a checkpoint and texts, but {source!r} is a matrix, which has no "
@@ -361,13 +350,17 @@ def _layer_report(
         raise ValueError(
             f"--label {label} and --layers do not go together: tokens have no class; leave one out"
         )
-    rows, _ = _read_texts(source, texts, text, None)
-    return layer_report(TransformerEncoder(source, max_length=max_length, verbose=1), rows)
 
 
 def _read_texts(
-    source: str, texts: Path | None, text: str | None, label: str | None
-) -> tuple[Any, Any]:
+    source: str,
+    texts: Path | None,
+    text: str | None,
+    label: str | None,
+    max_length: int | None,
+) -> tuple[Any, Any, Any]:
+    """Give the encoder of a checkpoint, the texts of a table, and their labels if named."""
+    from isoadapt import TransformerEncoder
     from isoadapt.datasets import load_table
 
     if texts is None:
@@ -375,7 +368,9 @@ def _read_texts(
             f"{source!r} is taken for a checkpoint, which needs texts: isoadapt audit {source} "
             "texts.tsv (a matrix must end in .npy or .parquet)"
         )
-    return load_table(texts, text=_columns(text), label=label)
+    rows, labels = load_table(texts, text=_columns(text), label=label)
+    encoder = TransformerEncoder(source, max_length=max_length, verbose=1)
+    return encoder, rows, labels if label else None
 
 
 def _say(message: str) -> None:

@@ -1,6 +1,6 @@
 """Frozen linear heads: the last layer of a fine-tuned model, in scikit-learn's shape."""
 
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_array, has_fit_parameter
 from isoadapt._torch import as_array
 from isoadapt.geometry._spread import dead_dimensions
 
-__all__ = ["LinearHead", "fit_head", "needs_fit"]
+__all__ = ["LinearHead", "MultiLabelHead", "fit_head", "needs_fit"]
 
 
 def _is_classifier(head: "LinearHead") -> bool:
@@ -455,6 +455,122 @@ class LinearHead(BaseEstimator):
             tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
         else:
             tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        return tags
+
+
+class MultiLabelHead(LinearHead):
+    """A frozen linear head that answers each of several labels with yes or no.
+
+    Its outputs are logits, one for each label, and the probability of a label is their sigmoid.
+    Adapters that read only its weights take it, such as
+    :class:`~isoadapt.LogitPreservingWhitening`. It does not predict, score or train, for these
+    take one label for each row.
+
+    Parameters
+    ----------
+    coef : array-like of shape (n_labels, n_features)
+        Weights W.
+    intercept : array-like of shape (n_labels,)
+        Bias b.
+
+    Examples
+    --------
+    >>> from scipy.special import expit
+    >>> from isoadapt.heads import MultiLabelHead
+    >>> head = MultiLabelHead([[2.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [0.0, 0.0, -1.0])
+    >>> expit(head.outputs([[1.0, -1.0]])) > 0.5
+    array([[ True, False, False]])
+    """
+
+    def __init__(self, coef: ArrayLike, intercept: ArrayLike) -> None:
+        super().__init__(coef, intercept)
+
+    def predict(self, X: ArrayLike) -> NoReturn:
+        """Refuse: the head does not give one label for each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings.
+
+        Raises
+        ------
+        ValueError
+            Always.
+        """
+        self.refuse("predict")
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> NoReturn:
+        """Refuse: the head does not give one label for each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings.
+        y : array-like of shape (n_samples, n_labels)
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Ignored.
+
+        Raises
+        ------
+        ValueError
+            Always.
+        """
+        self.refuse("score")
+
+    def targets(self, y: ArrayLike) -> NoReturn:
+        """Refuse: nothing here trains for several labels in a row.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples, n_labels)
+            Ignored.
+
+        Raises
+        ------
+        ValueError
+            Always.
+        """
+        self.refuse("fit")
+
+    def known_classes(self) -> NoReturn:
+        """Refuse: the labels of a row are not classes.
+
+        Raises
+        ------
+        ValueError
+            Always.
+        """
+        self.refuse("predict")
+
+    def refuse(self, use: str) -> NoReturn:
+        """Say why the head cannot be used, and what can.
+
+        Parameters
+        ----------
+        use : str
+            A method, such as "fit".
+
+        Raises
+        ------
+        ValueError
+            Always.
+        """
+        raise ValueError(
+            f"{use}: this is a multi-label head, which answers {len(self.coef_)} labels with yes "
+            "or no, while predictions, scores and training here take one label for each row. Its "
+            "probabilities are scipy.special.expit(head.outputs(X)). Adapters that use only its "
+            "weights are LogitPreservingWhitening(head) and those with head_training='frozen'; "
+            "head=None needs no head"
+        )
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        return f"MultiLabelHead(n_features={self.n_features_in_}, n_labels={len(self.coef_)})"
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.regressor_tags = None, None
         return tags
 
 

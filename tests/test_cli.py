@@ -136,7 +136,7 @@ class TestAudit:
     def test_layers(self, tables, checkpoint):
         completed = run("audit", checkpoint, tables / "dev.tsv", "--layers")
         assert completed.code in (None, 0), completed
-        title, header, *rows = completed.stdout.splitlines()
+        title, header, *rows, _ = completed.stdout.splitlines()
         assert title.startswith("LayerReport: 720 tokens × 16 from 90 texts")
         names = "layer IsoScore corrected EV1 EV2 EV3 anisotropy_1 centred mean cosine TwoNN"
         assert " ".join(header.split()) == names
@@ -149,6 +149,47 @@ class TestAudit:
         assert [layer["layer"] for layer in report["layers"]] == [0, 1, 2]
         assert {layer["n_tokens"] for layer in report["layers"]} == {270}
         assert 0 < report["layers"][2]["isoscore_corrected"] <= 1
+
+    @pytest.mark.parametrize("layers", [[], ["--layers"]])
+    def test_the_share_of_truncated_texts(self, layers, tmp_path, checkpoint):
+        texts = [f"{'cat ' * n}".strip() for n in (1, 2, 3, 6, 8, 8)]  # 2 more are special tokens
+        (tmp_path / "texts.tsv").write_text("\n".join(["sentence", *texts]) + "\n")
+        arguments = [checkpoint, tmp_path / "texts.tsv", "--max-length", 7, *layers]
+        report = json.loads(run("audit", *arguments, "--json").stdout)
+        assert report["truncation"] == {
+            "max_length": 7,
+            "n_texts": 6,
+            "n_truncated": 3,
+            "share_of_texts_truncated": 0.5,
+            "share_of_tokens_kept": 33 / 40,
+        }
+        last = run("audit", *arguments).stdout.splitlines()[-1]
+        expected = "3 of 6 exceed max_length=7 tokens; 0.8250 of all tokens are kept"
+        assert " ".join(last.split()) == f"truncated texts 0.5000 {expected}"
+
+    def test_no_text_is_truncated(self, tables, checkpoint, tmp_path):
+        report = json.loads(run("audit", checkpoint, tables / "dev.tsv", "--json").stdout)
+        assert report["truncation"]["max_length"] == 64
+        assert report["truncation"]["n_truncated"] == 0
+        assert report["truncation"]["share_of_tokens_kept"] == 1.0
+        model = save_model(tmp_path / "xlnet", "xlnet")
+        completed = run("audit", model, tables / "dev.tsv", "--json")
+        assert json.loads(completed.stdout)["truncation"]["max_length"] is None
+        last = run("audit", model, tables / "dev.tsv").stdout.splitlines()[-1]
+        assert " ".join(last.split()) == "truncated texts 0.0000 0 of 90; the model has no limit"
+
+    def test_pairs_are_counted_together(self, tmp_path, checkpoint):
+        rows = ["the cat\ta dog", "the cat sat on the mat\ta dog ran", "cat\tdog"]
+        (tmp_path / "p.tsv").write_text("\n".join(["sentence1\tsentence2", *rows]) + "\n")
+        completed = run("audit", checkpoint, tmp_path / "p.tsv", "--max-length", 7, "--json")
+        found = json.loads(completed.stdout)["truncation"]
+        assert (found["n_texts"], found["n_truncated"]) == (3, 1)  # 7, 12 and 5 tokens
+        assert found["share_of_tokens_kept"] == 19 / 24
+
+    def test_a_matrix_says_nothing_of_texts(self, tmp_path):
+        np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(90, 4)))
+        assert "truncation" not in json.loads(run("audit", tmp_path / "X.npy", "--json").stdout)
+        assert "truncated" not in run("audit", tmp_path / "X.npy").stdout
 
     def test_few_tokens_are_a_note(self, tmp_path, checkpoint):
         (tmp_path / "one.tsv").write_text("sentence\na cat\nthe dog\n")

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from typing import NamedTuple
@@ -14,9 +15,9 @@ from typer.testing import CliRunner
 
 from isoadapt import IsotropyLayer, TransformerEncoder, Whitening, adapters, cli, load_checkpoint
 from isoadapt._commands import make_adapter
-from isoadapt.interop import load_adapter
+from isoadapt.interop import load_adapter, save_adapter
 from isoadapt.metrics import isoscore
-from tests.tiny_models import WORDS, save_model
+from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model
 
 rng = np.random.default_rng(0)
 X = (rng.normal(size=(150, 5)) * [9, 3, 1, 1, 0.3] + 2).astype(np.float32)
@@ -141,6 +142,16 @@ class TestFit:
         options = ["--on", "texts.tsv", "--model", "many", "--out", "a"]
         assert "multi-label head" in fail("fit", "isobn", *options)
         succeed("fit", "isobn", *options, "--set", "head=None")
+
+    def test_a_multi_label_head_is_preserved_and_not_scored(self, files):
+        save_model(files / "many", problem_type="multi_label_classification")
+        options = ["--on", "texts.tsv", "--model", "many", "--out", "a"]
+        completed = succeed("fit", "logit-preserving-whitening", *options)
+        assert re.search(r"IsoScore +[\d.]+ +[\d.]+", completed.stdout)
+        assert not re.search("accuracy|R²", completed.stdout)
+        succeed("merge", "a", "many", "merged")
+        config = json.loads((files / "merged" / "config.json").read_text())
+        assert config["problem_type"] == "multi_label_classification"
 
     def test_texts_from_parquet(self, files, checkpoint):
         texts, labels = texts_and_labels()
@@ -294,6 +305,69 @@ class TestTransform:
     def test_errors_are_one_line(self, arguments, message, adapter, files):
         assert re.search(message, fail("transform", *arguments))
         assert not (files / "out.npy").exists()
+
+
+class TestIdentity:
+    """An adapter that was fitted with a model goes with that model only."""
+
+    @pytest.fixture
+    def adapter(self, files, checkpoint):
+        options = ["--on", "texts.tsv", "--model", checkpoint, "--out", "a"]
+        succeed("fit", "whitening", *options, "--set", "shrinkage=0.1")
+        model = make_model()
+        model.bert.pooler.dense.bias.data += 0.01
+        model.save_pretrained(files / "other")
+        make_tokenizer().save_pretrained(files / "other")
+        return files / "a"
+
+    def test_fit_records_the_model(self, adapter, checkpoint):
+        vectors = json.loads((adapter / "config.json").read_text())["vectors"]
+        assert vectors["kind"] == "pooling='head_input'"
+        assert re.fullmatch("[0-9a-f]{64}", vectors["checkpoint"])
+
+    def test_a_copy_of_the_model_serves(self, adapter, checkpoint, files):
+        shutil.copytree(checkpoint, files / "copy")
+        succeed("merge", "a", "copy", "merged")
+        succeed("transform", "a", "texts.tsv", "copy.npy", "--model", "copy")
+        succeed("transform", "a", "texts.tsv", "own.npy")
+        np.testing.assert_array_equal(np.load("copy.npy"), np.load("own.npy"))
+
+    def test_another_model_is_refused(self, adapter, files):
+        assert "another checkpoint" in fail("merge", "a", "other", "merged")
+        message = fail("transform", "a", "texts.tsv", "out.npy", "--model", "other")
+        assert re.search(r"model='other' is another checkpoint.*by --model", message)
+        assert not (files / "merged").exists()
+        assert not (files / "out.npy").exists()
+
+    def test_a_model_that_was_trained_on_is_refused(self, adapter, files, checkpoint):
+        save_model(files / "mine")
+        options = ["--on", "texts.tsv", "--model", "mine", "--out", "b"]
+        succeed("fit", "whitening", *options, "--set", "shrinkage=0.1")
+        shutil.rmtree(files / "mine")
+        (files / "other").rename(files / "mine")
+        assert "another checkpoint" in fail("transform", "b", "texts.tsv", "out.npy")
+
+    def test_vectors_of_another_kind_are_refused(self, files, checkpoint):
+        encoder = TransformerEncoder(checkpoint, pooling="mean", layer=1)
+        fitted = Whitening(shrinkage=0.1).fit(encoder.transform(texts_and_labels()[0]))
+        save_adapter(fitted, "a", base_model=encoder)
+        assert "pooling='mean', layer=1" in fail("merge", "a", checkpoint, "merged")
+        for options in ([], ["--model", checkpoint]):
+            message = fail("transform", "a", "texts.tsv", "out.npy", *options)
+            assert re.search("pooling='mean', layer=1.*pooling='head_input'", message)
+
+    def test_a_matrix_tells_of_the_checkpoint_only(self, files, checkpoint, adapter):
+        np.save("E.npy", TransformerEncoder(checkpoint).transform(texts_and_labels()[0]))
+        options = ["--on", "E.npy", "--model", checkpoint, "--out", "b"]
+        succeed("fit", "whitening", *options, "--set", "shrinkage=0.1")
+        assert json.loads((files / "b" / "config.json").read_text())["vectors"]["kind"] is None
+        assert "another checkpoint" in fail("merge", "b", "other", "merged")
+        succeed("merge", "b", checkpoint, "merged")
+
+    def test_a_record_less_adapter_goes_with_any_model(self, adapter, files):
+        save_adapter(Whitening(shrinkage=0.1).fit(rng.normal(size=(90, 16))), "bare")
+        succeed("merge", "bare", "other", "merged")
+        succeed("transform", "bare", "texts.tsv", "out.npy", "--model", "other")
 
 
 class TestMerge:

@@ -22,7 +22,7 @@ from isoadapt import metrics
 from isoadapt._chunks import check_chunk, is_dask, map_blocks, refuse_chunks
 from isoadapt._torch import as_array
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
-from isoadapt.heads import LinearHead, fit_head, needs_fit
+from isoadapt.heads import LinearHead, MultiLabelHead, fit_head, needs_fit
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
@@ -315,6 +315,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Validate X and, where the head needs it, y."""
         refuse_chunks(X, f"{type(self).__name__} needs all rows at once")
         X, y = as_array(X), as_array(y)
+        if isinstance(self.head, MultiLabelHead) and self._needs_y():
+            self.head.refuse(f"{type(self).__name__}.fit")
         options: dict[str, Any] = {
             "dtype": [np.float64, np.float32],
             "order": "C",
@@ -378,6 +380,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _set_fitted(self, map_: Map, head: LinearHead | None) -> Self:
         self.map_, self.head_ = map_, head
+        self.__dict__.pop("_vector_source", None)  # from a saved adapter, of its vectors only
         self._n_features_out = map_.n_features_out
         return self
 

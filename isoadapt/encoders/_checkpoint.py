@@ -13,7 +13,7 @@ from isoadapt.encoders._batching import tokenize
 from isoadapt.encoders._pooling import HEAD_INPUT
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._transformer import TransformerEncoder
-from isoadapt.heads import LinearHead
+from isoadapt.heads import LinearHead, MultiLabelHead
 
 _PROBE = Texts(["A short sentence to probe the model."])
 
@@ -38,7 +38,9 @@ def load_checkpoint(
     Parameters
     ----------
     path : str, path-like or tuple
-        Folder, name on the Hugging Face Hub, or live ``(model, tokenizer)``.
+        Folder, name on the Hugging Face Hub, or live ``(model, tokenizer)``. A folder of PEFT
+        (``adapter_config.json`` and ``adapter_model.safetensors``) is merged into its base model,
+        which needs ``pip install "isoadapt[peft]"``.
     max_length : int, default=None
         Tokens an input is truncated to; None: as many as tokenizer and model are made for.
     batch_tokens : int, default=2048
@@ -60,15 +62,18 @@ def load_checkpoint(
         Texts to embeddings of shape (n, d).
     head : LinearHead
         In float64, d = ``head.n_features_in_``. Its classes are the label ids 0, 1, …; a model
-        with one output, or one fine-tuned for regression, gives a regressor.
+        with one output, or one fine-tuned for regression, gives a regressor. A model with
+        ``problem_type="multi_label_classification"`` gives a
+        :class:`~isoadapt.heads.MultiLabelHead`: its weights serve adapters that need no labels,
+        but it does not predict.
 
     Raises
     ------
     OSError
         If the checkpoint cannot be had, is incomplete or damaged.
     ValueError
-        If the checkpoint has no linear classifier head of its own, if the head is a multi-label
-        one, or if it does not reproduce the model's logits.
+        If the checkpoint has no linear classifier head of its own, or if it does not reproduce
+        the model's logits.
 
     Notes
     -----
@@ -125,15 +130,12 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
             f"model={encoder.model!r} has no classifier head ({type(backbone.model).__name__}); "
             "pass a model for sequence classification"
         )
-    if config.problem_type == "multi_label_classification":
-        raise ValueError(
-            f"model={encoder.model!r} has a multi-label head, {config.num_labels} yes-or-no "
-            "answers a text, while a LinearHead gives one label; fine-tune for one label a text"
-        )
     _check_logits(backbone, head, encoder.model)
     weights = head.state_dict()  # with the scale of add_isobn in it, where there is one
     coef = _float64(weights["weight"])
     intercept = _float64(weights["bias"]) if "bias" in weights else np.zeros(len(coef))
+    if config.problem_type == "multi_label_classification":
+        return MultiLabelHead(coef, intercept)
     regression = config.problem_type == "regression" or config.num_labels == 1
     classes: Any = np.arange(config.num_labels)
     if getattr(config, "isoadapt_label_names", False):  # fine-tuned here, on labels that are names

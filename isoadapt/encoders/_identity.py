@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from isoadapt.encoders._batching import _TOKENIZER_LOCK
-from isoadapt.encoders._models import checkpoint_files, fingerprint
+from isoadapt.encoders._models import base_folder, checkpoint_files, fingerprint
 from isoadapt.encoders._texts import Texts
 
 _KEY_BYTES = 20
@@ -60,6 +60,9 @@ def checkpoint_identity(folder: Path) -> Identity:
         with file.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").digest()
         whole.update(repr((file.relative_to(folder).as_posix(), digest)).encode())
+    base = base_folder(folder)
+    if base is not None:
+        whole.update(checkpoint_identity(base).digest)
     changed = max((max(times) for *_, times in state[1:]), default=0)
     if begun - changed > _COARSEST_CLOCK_NS:  # else another change could leave the same times
         _DIGESTS[state] = whole.digest()

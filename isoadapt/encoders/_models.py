@@ -13,6 +13,14 @@ import torch
 
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._network import find_head
+from isoadapt.encoders._peft import (
+    check_adapter,
+    is_classifier_adapter,
+    label_options,
+    merged,
+    read_adapter,
+    saved_weights,
+)
 from isoadapt.encoders._pooling import read_json, transformer_folder
 
 _CAPACITY = 2
@@ -128,6 +136,81 @@ def checkpoint_folder(
         return _download(str(model), revision, trust_remote_code)
 
 
+def base_folder(folder: Path) -> Path | None:
+    """Find the base model of a PEFT adapter, downloading it if need be.
+
+    Parameters
+    ----------
+    folder : Path
+        Where a checkpoint lies.
+
+    Returns
+    -------
+    Path or None
+        The base model's folder; None if the checkpoint is not a PEFT adapter.
+
+    Raises
+    ------
+    OSError
+        If the base model cannot be had.
+    """
+    adapter = read_adapter(folder)
+    if adapter is None:
+        return None
+    name = adapter["base_model_name_or_path"]
+    try:
+        return checkpoint_folder(name, adapter.get("revision"), False)
+    except OSError as error:
+        raise OSError(
+            f"model={str(folder)!r} is a PEFT adapter of the base model {name!r}, which cannot be "
+            f"had: {error}; or name its folder as base_model_name_or_path in {folder}/"
+            "adapter_config.json"
+        ) from error
+
+
+def tokenizer_folder(folder: Path) -> Path:
+    """Find the tokenizer of a checkpoint: a PEFT adapter without one has its base model's.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the checkpoint lies.
+
+    Returns
+    -------
+    Path
+        Where its tokenizer should be.
+    """
+    base = base_folder(folder)
+    own = transformer_folder(folder)
+    return own if base is None or _has_tokenizer(own) else transformer_folder(base)
+
+
+def loaded_backbone(model: str | os.PathLike[str]) -> Backbone | None:
+    """Give a model that is still in the store though its folder has been moved or removed.
+
+    Parameters
+    ----------
+    model : str or path-like
+        The folder that it was loaded from.
+
+    Returns
+    -------
+    Backbone or None
+        The model in float32; None if it is not in the store.
+    """
+    folder = Path(model).expanduser()
+    with _LOCK:
+        return next(
+            (
+                backbone
+                for backbone in _STORE.values()
+                if backbone.folder == folder and backbone.model.dtype == torch.float32
+            ),
+            None,
+        )
+
+
 def release() -> None:
     """Forget every loaded model.
 
@@ -165,6 +248,9 @@ def fingerprint(folder: Path) -> tuple[Any, ...]:
         stat = file.stat()
         times = (stat.st_mtime_ns, stat.st_ctime_ns)
         files.append((str(file.relative_to(folder)), stat.st_ino, stat.st_size, times))
+    base = base_folder(folder)
+    if base is not None:
+        files += fingerprint(base)[1:]
     return (os.path.realpath(folder), *files)
 
 
@@ -197,8 +283,11 @@ def names_classifier(folder: Path) -> bool:
     Returns
     -------
     bool
-        What its ``config.json`` says.
+        What its ``config.json`` says, or the configuration of a PEFT adapter.
     """
+    adapter, base = read_adapter(folder), base_folder(folder)
+    if adapter is not None and base is not None:
+        return is_classifier_adapter(adapter) or names_classifier(base)
     config = read_json(transformer_folder(folder) / "config.json") or {}
     names = config.get("architectures") or []
     return any("ForSequenceClassification" in name for name in names)
@@ -234,16 +323,22 @@ def _load(
 ) -> Backbone:
     import transformers
 
-    weights = transformer_folder(folder)
-    _check_files(weights)
+    base = base_folder(folder)
+    if base is not None:
+        check_adapter(folder, base)
+    weights, words = transformer_folder(base or folder), tokenizer_folder(folder)
+    _check_files(weights, words)
     kind = "AutoModelForSequenceClassification" if head else "AutoModel"
     options = {"local_files_only": True, "trust_remote_code": code}
     with quiet(), torch.random.fork_rng(devices=[]):
         tokenizer = _explain(
-            folder, lambda: transformers.AutoTokenizer.from_pretrained(weights, **options)
+            folder, lambda: transformers.AutoTokenizer.from_pretrained(words, **options)
         )
+        if base is not None and head:
+            outline = _explain(folder, lambda: _without_weights(kind, weights, **options))
+            options |= _explain(folder, lambda: label_options(folder, outline))
         if device.type == "meta":
-            model = _explain(folder, lambda: _without_weights(kind, weights, code)).eval()
+            model = _explain(folder, lambda: _without_weights(kind, weights, **options)).eval()
             return Backbone(model, tokenizer, find_head(model) if head else None, folder)
         model, report = _explain(
             folder,
@@ -251,30 +346,34 @@ def _load(
                 weights, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
             ),
         )
-    _check_complete(folder, report["missing_keys"], head)
+        missing = set(report["missing_keys"])
+        if base is not None:
+            missing -= _explain(folder, lambda: saved_weights(folder)).keys()
+            model = merged(model, folder)
+    _check_complete(folder, missing, head)
     model = model.to(device).eval()
     for weights in chain(model.parameters(), model.buffers()):
         weights.data = weights.data.clone()  # not a window on the file, which may be written to
     return Backbone(model, tokenizer, find_head(model) if head else None, folder)
 
 
-def _without_weights(kind: str, folder: Path, code: bool) -> Any:
+def _without_weights(kind: str, folder: Path, **options: Any) -> Any:
     import transformers
 
-    config = transformers.AutoConfig.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=code
-    )
+    config = transformers.AutoConfig.from_pretrained(folder, **options)
     with torch.device("meta"):
-        return getattr(transformers, kind).from_config(config, trust_remote_code=code)
+        return getattr(transformers, kind).from_config(
+            config, trust_remote_code=options["trust_remote_code"]
+        )
 
 
-def _check_files(folder: Path) -> None:
+def _check_files(folder: Path, words: Path) -> None:
     names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
     if "config.json" not in names:
         missing = "config.json"
     elif not any(name.endswith(".safetensors") for name in names):
         missing = "weights (*.safetensors; other formats can run code and are not read)"
-    elif not any("tokenizer" in name or name.startswith("vocab") for name in names):
+    elif not _has_tokenizer(words):
         missing = "a tokenizer (tokenizer.json, tokenizer_config.json or a vocabulary)"
     else:
         return
@@ -282,6 +381,11 @@ def _check_files(folder: Path) -> None:
         f"model={str(folder)!r} is a folder without {missing}; pass one made by save_pretrained "
         "of both the model and its tokenizer"
     )
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    names = (file.name for file in folder.iterdir())
+    return any("tokenizer" in name or name.startswith("vocab") for name in names)
 
 
 def _explain(folder: Path, read: Callable[[], Any]) -> Any:

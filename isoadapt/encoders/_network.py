@@ -60,8 +60,13 @@ def find_head(model: Any) -> nn.Linear:
     Raises
     ------
     ValueError
-        If there is none.
+        If there is none, or the model is PEFT's.
     """
+    if hasattr(model, "merge_and_unload"):
+        raise ValueError(
+            f"{type(model).__name__} wraps a model in layers of PEFT; pass "
+            "copy.deepcopy(model).merge_and_unload(), a model without them"
+        )
     base = set() if model.base_model is model else set(model.base_model.modules())
     heads = [
         module

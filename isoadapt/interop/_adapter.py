@@ -18,6 +18,7 @@ from isoadapt.interop._types import is_map, matches
 
 _DERIVED = {"classes_", "_n_features_out"}  # follow from map and head
 _SETTINGS = {"_sklearn_output_config", "_metadata_request"}  # set_output, set_fit_request
+SOURCE = "_vector_source"  # attribute of a loaded adapter: its VectorSource, if it was saved
 _FITTED = re.compile(r"[a-z][a-z0-9_]*[a-z0-9]_")
 _PROBE = 3  # rows that a map is tried on
 
@@ -44,9 +45,9 @@ def pack_adapter(adapter: BaseAdapter, tensors: Tensors) -> dict[str, Any]:
     """
     parameters = adapter.get_params(deep=False)
     head = parameters.get("head")
-    if head is not None and not isinstance(head, str):
+    if head is not None and not isinstance(head, str | LinearHead):
         parameters["head"] = adapter.head_ if needs_fit(head) else LinearHead.from_estimator(head)
-    left_out = {*parameters, *_DERIVED, *_SETTINGS}
+    left_out = {*parameters, *_DERIVED, *_SETTINGS, SOURCE}
     state = {name: value for name, value in vars(adapter).items() if name not in left_out}
     return {
         "class": type(adapter).__name__,

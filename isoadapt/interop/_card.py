@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from isoadapt.adapters._base import BaseAdapter
+from isoadapt.encoders._vectors import VectorSource
+from isoadapt.heads import MultiLabelHead
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_ARGUMENTS = re.compile(r"pooling='(head_input|cls|mean|max)'(, layer=-?\d+)?")
 _PACKAGES = ("isoadapt", "numpy", "scikit-learn", "torch")
 
 
-def model_card(adapter: BaseAdapter, origin: Mapping[str, Any]) -> str:
+def model_card(
+    adapter: BaseAdapter, origin: Mapping[str, Any], source: VectorSource | None = None
+) -> str:
     """Describe a fitted adapter in Markdown, with the front matter of Hugging Face model cards.
 
     Parameters
@@ -23,6 +28,8 @@ def model_card(adapter: BaseAdapter, origin: Mapping[str, Any]) -> str:
         Fitted.
     origin : dict
         "base_model", "data" and "metrics", as :func:`isoadapt.interop.save_adapter` takes them.
+    source : VectorSource, default=None
+        The vectors that the adapter was fitted to, where they are known.
 
     Returns
     -------
@@ -35,9 +42,10 @@ def model_card(adapter: BaseAdapter, origin: Mapping[str, Any]) -> str:
         f"# {name}" + (f" for {_inline(_short(base))}" if base else ""),
         f"An adapter of isoadapt: it maps embeddings of width {adapter.n_features_in_} to "
         f"{adapter.map_.n_features_out}. {_reading(adapter)}",
-        f"- Base model: {_inline(base or 'not given')}\n- Data: {_data(origin['data'])}",
+        f"- Base model: {_inline(base or 'not given')}{_vectors(source)}\n"
+        f"- Data: {_data(origin['data'])}",
         _metrics(origin["metrics"]),
-        _loading(base, origin["data"]),
+        _loading(base, origin["data"], source),
         "## Parameters\n\n" + _parameters(adapter),
         "## Versions\n\n" + _versions(),
     ]
@@ -60,6 +68,8 @@ def _reading(adapter: BaseAdapter) -> str:
     head = adapter.head_
     if head is None:
         return "It has no head of its own."
+    if isinstance(head, MultiLabelHead):
+        return f"Its head gives the logits of {len(head.coef_)} labels, any number of which apply."
     if head.classes_ is None:
         return f"Its linear head predicts {len(head.coef_)} number(s)."
     classes = ", ".join(_inline(label) for label in head.classes_[:20].tolist())
@@ -84,10 +94,18 @@ def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:
     return "## Metrics\n\n" + "\n".join(lines)
 
 
-def _loading(base: str | None, data: Any) -> str:
+def _vectors(source: VectorSource | None) -> str:
+    if source is None:
+        return ""
+    return f"\n- Vectors: {source.kind or 'kind not given'}; checkpoint {source.checkpoint[:12]}"
+
+
+def _loading(base: str | None, data: Any, source: VectorSource | None) -> str:
     encoder = json.dumps(base) if base else '"path/to/the/base/model"'
     length = data.get("max_length") if isinstance(data, Mapping) else None
     settings = "" if length is None else f", max_length={length}"
+    if source is not None and _ARGUMENTS.fullmatch(source.kind or ""):
+        settings = f", {source.kind}{settings}"
     code = [
         "from isoadapt import TransformerEncoder",
         "from isoadapt.interop import load_adapter",

@@ -16,9 +16,12 @@ import isoadapt
 from isoadapt import adapters
 from isoadapt._files import Content, atomic_folder, check_output_folder
 from isoadapt.adapters._base import BaseAdapter
-from isoadapt.interop._adapter import pack_adapter, unpack_adapter
+from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._vectors import VectorSource, vector_source
+from isoadapt.interop._adapter import SOURCE, pack_adapter, unpack_adapter
 from isoadapt.interop._card import model_card
 from isoadapt.interop._state import Tensors, decode, encode
+from isoadapt.interop._types import matches
 
 CONFIG, TENSORS, CARD = "config.json", "adapter.safetensors", "README.md"
 ADAPTER = Content(
@@ -28,6 +31,7 @@ ADAPTER = Content(
 _FORMAT, _VERSION = "isoadapt adapter", 1
 _KEYS = {"class", "parameters", "state", "base_model", "data", "metrics"}
 _KEYS |= {"format", "format_version", "isoadapt_version", "tensors", "sha256"}
+_VECTORS = "vectors"  # only where their source is known
 _MAX_CONFIG = 16 * 2**20
 
 
@@ -39,7 +43,7 @@ def save_adapter(
     adapter: BaseAdapter,
     folder: str | os.PathLike[str],
     *,
-    base_model: str | os.PathLike[str] | None = None,
+    base_model: str | os.PathLike[str] | TransformerEncoder | None = None,
     data: str | Mapping[str, Any] | None = None,
     metrics: Mapping[str, Any] | None = None,
     overwrite: bool = False,
@@ -59,8 +63,12 @@ def save_adapter(
         ``set_output`` and ``set_fit_request`` are not saved.
     folder : str or path-like
         Where it goes.
-    base_model : str or path-like, default=None
-        The encoder whose embeddings the adapter was fitted to.
+    base_model : str, path-like or TransformerEncoder, default=None
+        The encoder whose embeddings the adapter was fitted to, or the name or folder of its
+        checkpoint. Of an encoder, the folder records the checkpoint (a digest of its weights and
+        tokenizer) and the kind of vectors (pooling and layer); of a local checkpoint, the digest
+        only. :func:`merge_into_checkpoint` and ``isoadapt transform`` then refuse any other. An
+        adapter that was loaded keeps its record.
     data : str or dict, default=None
         What it was fitted on; a dict of names to numbers or strings.
     metrics : dict, default=None
@@ -82,7 +90,8 @@ def save_adapter(
         If it is no adapter of isoadapt, or a parameter cannot be saved: a callable, or a
         generator of random numbers.
     ValueError
-        If the fitted state does not fit the parameters, which were set anew after the fit.
+        If the fitted state does not fit the parameters, which were set anew after the fit, or the
+        parameters of `base_model` do not fit its checkpoint.
     FileExistsError
         If the folder holds files and `overwrite` is false, or files that are not an adapter's.
     OSError
@@ -113,7 +122,10 @@ def save_adapter(
     tensors: Tensors = {}
     config = {"format": _FORMAT, "format_version": _VERSION}
     config |= {"isoadapt_version": isoadapt.__version__, **pack_adapter(adapter, tensors)}
-    config |= _provenance(base_model, data, metrics)
+    config |= _provenance(_name(base_model), data, metrics)
+    source = _source(adapter, base_model)
+    if source is not None:
+        config[_VECTORS] = source._asdict()
     blob = _to_bytes(tensors)
     config["tensors"] = {"bytes": len(blob), "sha256": hashlib.sha256(blob).hexdigest()}
     config["sha256"] = _checksum(config)
@@ -128,7 +140,7 @@ def save_adapter(
     with atomic_folder(target, overwrite) as written:
         (written / CONFIG).write_text(text, "utf-8")
         (written / TENSORS).write_bytes(blob)
-        (written / CARD).write_text(model_card(adapter, provenance(config)), "utf-8")
+        (written / CARD).write_text(model_card(adapter, provenance(config), source), "utf-8")
     return target
 
 
@@ -168,7 +180,10 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
         if len(blob) != size or hashlib.sha256(blob).hexdigest() != config["tensors"]["sha256"]:
             raise ValueError("it is not the file that was saved")
     with _refusing(Path(folder)):
-        return _assemble(config, blob)
+        adapter = _assemble(config, blob)
+    if _VECTORS in config:
+        setattr(adapter, SOURCE, VectorSource(**config[_VECTORS]))
+    return adapter
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -208,13 +223,16 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
                 f"{isoadapt.__version__} reads {_VERSION}: install the isoadapt that wrote it "
                 f"({config.get('isoadapt_version')!r})"
             )
-        if set(config) != _KEYS:
-            raise ValueError(f"keys that are missing or unknown: {sorted(set(config) ^ _KEYS)}")
+        found = set(config) - {_VECTORS}
+        if found != _KEYS:
+            raise ValueError(f"keys that are missing or unknown: {sorted(found ^ _KEYS)}")
         if config["sha256"] != _checksum(config):
             raise ValueError("its checksum is wrong: it was changed after it was saved")
         if type(config["tensors"].get("bytes")) is not int:
             raise ValueError("it does not say how long the file of arrays is")
         provenance(config)
+        if _VECTORS in config and not _is_source(config[_VECTORS]):
+            raise ValueError(f"vectors={config[_VECTORS]!r} does not identify any")
     return config
 
 
@@ -237,13 +255,42 @@ def provenance(config: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _name(base_model: str | os.PathLike[str] | TransformerEncoder | None) -> str | None:
+    """Name a model; a live one has no name."""
+    model = base_model.model if isinstance(base_model, TransformerEncoder) else base_model
+    return os.fspath(model) if isinstance(model, str | os.PathLike) else None
+
+
+def _source(
+    adapter: BaseAdapter, base_model: str | os.PathLike[str] | TransformerEncoder | None
+) -> VectorSource | None:
+    """Identify the vectors that an adapter was fitted to, as far as they are known."""
+    if isinstance(base_model, TransformerEncoder):
+        return vector_source(base_model)
+    if hasattr(adapter, SOURCE) or base_model is None:
+        return getattr(adapter, SOURCE, None)
+    if not Path(base_model).expanduser().is_dir():
+        return None
+    try:
+        return vector_source(TransformerEncoder(base_model))._replace(kind=None)
+    except (OSError, ValueError):  # a name for the card only
+        return None
+
+
+def _is_source(fields: Any) -> bool:
+    """Whether a value from JSON has the fields of a VectorSource."""
+    if not isinstance(fields, dict) or set(fields) != set(VectorSource._fields):
+        return False
+    return matches(VectorSource(**fields), VectorSource)
+
+
 def _provenance(
-    base_model: str | os.PathLike[str] | None,
+    base_model: str | None,
     data: str | Mapping[str, Any] | None,
     metrics: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     values = {
-        "base_model": None if base_model is None else os.fspath(base_model),
+        "base_model": base_model,
         "data": dict(data) if isinstance(data, Mapping) else data,
         "metrics": {name: _figures(column) for name, column in (metrics or {}).items()},
     }

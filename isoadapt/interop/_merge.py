@@ -4,6 +4,7 @@ import copy
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,9 +20,11 @@ from isoadapt.adapters._maps import Affine, Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._checkpoint import read_head
-from isoadapt.encoders._models import quiet
+from isoadapt.encoders._models import quiet, tokenizer_folder
 from isoadapt.encoders._network import eval_copy
-from isoadapt.heads import LinearHead
+from isoadapt.encoders._vectors import HEAD_VECTORS, VectorSource, vector_source
+from isoadapt.heads import LinearHead, MultiLabelHead
+from isoadapt.interop._adapter import SOURCE
 
 _COPIED = re.compile(
     r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|modules"
@@ -47,6 +50,11 @@ def merge_into_checkpoint(
     loads it, and its logits are those of encoder, adapter and head, at no cost. The copy is
     written in float32; tokenizer and sentence-transformers files come along as they are.
 
+    The adapter must have been fitted to the vectors that enter the last layer of this
+    checkpoint's classifier. That is checked where it is known: of an encoder that a pipeline
+    begins with, and of a saved adapter that records its encoder. A bare adapter, or one saved
+    without that record, is taken on trust.
+
     Parameters
     ----------
     adapter : adapter, Pipeline or AdaptedEncoder
@@ -55,7 +63,8 @@ def merge_into_checkpoint(
         :class:`~isoadapt.AdaptedEncoder`. The last adapter's head is taken, fitted anew or
         trained along as it may be; without a head, the checkpoint's own.
     model_folder : str or path-like
-        The checkpoint, for sequence classification.
+        The checkpoint, for sequence classification. An adapter of PEFT is merged into its base
+        model first, so that the copy needs no peft either.
     out_folder : str or path-like
         Where the copy goes. It appears when it is whole.
     overwrite : bool, default=False
@@ -77,11 +86,19 @@ def merge_into_checkpoint(
     TypeError
         If a step is no adapter.
     ValueError
-        If an adapter is not affine or of another width than the checkpoint's head, if the heads
-        have other classes, or if a bias is needed where the architecture has none.
+        If an adapter is not affine or of another width than the checkpoint's head, if it was
+        fitted to other vectors than the checkpoint's head input, if the heads have other classes,
+        or if a bias is needed where the architecture has none.
+    OSError
+        If the checkpoint of a pipeline's encoder cannot be loaded.
 
     Notes
     -----
+    A checkpoint is known by the weights in front of its last layer and by its tokenizer: a copy,
+    or a folder with another name, is the same one. An encoder that computes in float16 or
+    bfloat16, or by ONNX Runtime in float32, gives the same vectors up to rounding; "int8" vectors
+    are refused.
+
     The head of a decoder such as GPT-2 has no bias. Only adapters that need none can be folded
     into it, such as :class:`~isoadapt.LogitPreservingWhitening`.
 
@@ -97,7 +114,7 @@ def merge_into_checkpoint(
     """
     map_, head = _affine_part(adapter)
     source = Path(model_folder).expanduser()
-    if not (source / "config.json").is_file():
+    if not any((source / name).is_file() for name in ("config.json", "adapter_config.json")):
         raise FileNotFoundError(
             f"model_folder={str(model_folder)!r} is no folder with a config.json; pass one made "
             "by save_pretrained of a model for sequence classification"
@@ -109,13 +126,16 @@ def merge_into_checkpoint(
         )
     encoder = TransformerEncoder(source, pooling="head_input", device="cpu")
     own = read_head(encoder)
+    _check_kinds(own if head is None else head, own)
     backbone = encoder._backbone()
     head = _in_order(own if head is None else head, own, backbone.model.config)
     _check_widths(map_, head, own)
+    for vectors, name in _sources(adapter):
+        _check_vectors(vectors, name, backbone)
     network = _with_head(backbone, head, map_)
     with quiet(), atomic_folder(target, overwrite) as written:
         network.save_pretrained(written)
-        _copy_files(source, written)
+        _copy_files(tokenizer_folder(source), written)
     return target
 
 
@@ -149,6 +169,52 @@ def _steps(model: Any) -> list[Any]:
     return [inner for step in steps for inner in _steps(step)]
 
 
+def _sources(model: Any) -> Iterator[tuple[VectorSource, str]]:
+    """Identify the vectors that the first adapter reads, and say who tells of them."""
+    first, *others = _steps(model)
+    if isinstance(first, TransformerEncoder):
+        yield _encoder_source(first), f"the encoder with model={_shown(first.model)}"
+        first = others[0]
+    if hasattr(first, SOURCE):
+        yield getattr(first, SOURCE), f"the record of the saved {type(first).__name__}"
+
+
+def _shown(model: Any) -> str:
+    named = isinstance(model, str | os.PathLike)
+    return repr(os.fspath(model)) if named else f"a live {type(model[0]).__name__}"
+
+
+def _encoder_source(encoder: TransformerEncoder) -> VectorSource:
+    try:
+        return vector_source(encoder)
+    except OSError as error:
+        raise OSError(
+            f"the pipeline's encoder cannot be loaded, so whether its vectors are those of "
+            f"model_folder is not known ({error}); if its folder was moved, name the new one by "
+            "set_params(model=...) of the encoder, or pass the adapter alone"
+        ) from error
+
+
+def _check_vectors(vectors: VectorSource, name: str, backbone: Backbone) -> None:
+    """Refuse vectors other than the checkpoint's head input."""
+    folder = str(backbone.folder)
+    way_out = (
+        f"fit the adapter to TransformerEncoder({folder!r}, {HEAD_VECTORS}).transform(texts), or "
+        f"{_SERVE}"
+    )
+    if vectors.kind not in (HEAD_VECTORS, None):
+        raise ValueError(
+            f"the adapter reads vectors with {vectors.kind} ({name}), but the last layer of the "
+            f"classifier in model_folder={folder!r} reads those with {HEAD_VECTORS}: {way_out}"
+        )
+    if not vectors.is_of(backbone):
+        raise ValueError(
+            f"the adapter reads vectors of another checkpoint ({name}) than "
+            f"model_folder={folder!r}, with other weights or another tokenizer: merge it into its "
+            f"own checkpoint or a copy of that, or {way_out}"
+        )
+
+
 def _affine(adapter: BaseAdapter) -> Affine:
     check_is_fitted(adapter)
     if not hasattr(adapter, "to_affine"):
@@ -157,6 +223,17 @@ def _affine(adapter: BaseAdapter) -> Affine:
             f"linear head; fit one that is (those with to_affine), or {_SERVE}"
         )
     return adapter.to_affine()
+
+
+def _check_kinds(head: LinearHead, own: LinearHead) -> None:
+    """Refuse to put a softmax or a regression where a multi-label head was, and the reverse."""
+    if isinstance(head, MultiLabelHead) != isinstance(own, MultiLabelHead):
+        raise ValueError(
+            f"the adapter's head is {head!r}, the checkpoint's {own!r}: only one of them is a "
+            "multi-label head. Fit the adapter with the checkpoint's own head or with none; if "
+            "its outputs are the logits of labels, its head is "
+            "isoadapt.heads.MultiLabelHead(coef, intercept)"
+        )
 
 
 def _in_order(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:

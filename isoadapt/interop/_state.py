@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from isoadapt import adapters
 from isoadapt.geometry import Moments
-from isoadapt.heads import LinearHead
+from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.interop._types import is_map, matches
 
 Tensors = dict[str, NDArray[Any]]
@@ -121,8 +121,9 @@ def _tag(value: Any) -> str | None:
     kind = type(value)
     if is_map(kind) and _map_classes().get(kind.__name__) is kind:
         return kind.__name__
-    names = {float: "float", tuple: "tuple", LinearHead: "LinearHead", Moments: "Moments"}
-    return names.get(kind)
+    if kind in (float, tuple, LinearHead, MultiLabelHead, Moments):
+        return kind.__name__
+    return None
 
 
 def _kind(tag: Any, path: str) -> _Kind:
@@ -206,6 +207,10 @@ _KINDS = {
     "strings": _Kind(_pack_strings, _unpack_strings),
     "LinearHead": _Kind(
         _pack_head, lambda coef, intercept, classes: LinearHead(coef, intercept, classes)
+    ),
+    "MultiLabelHead": _Kind(
+        lambda head: {"coef": head.coef_, "intercept": head.intercept_},
+        lambda coef, intercept: MultiLabelHead(coef, intercept),
     ),
     "Moments": _Kind(lambda moments: dict(moments.to_arrays()), _unpack_moments),
 }

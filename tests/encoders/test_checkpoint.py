@@ -85,12 +85,6 @@ def test_hidden_layer_as_wide_as_the_head_is_not_taken_for_it(tmp_path):
     np.testing.assert_array_equal(head.coef_, own.weight.detach().double().numpy())
 
 
-def test_multi_label_head_is_refused(tmp_path):
-    save_model(tmp_path, problem_type="multi_label_classification")
-    with pytest.raises(ValueError, match="multi-label head, 3 yes-or-no"):
-        load_checkpoint(tmp_path)
-
-
 def test_checkpoint_without_head_is_refused(bare_checkpoint):
     with pytest.raises(ValueError, match=r"no weights for classifier.bias, classifier.weight"):
         load_checkpoint(bare_checkpoint)

@@ -1,0 +1,102 @@
+"""How much of the texts an encoder reads."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from isoadapt.encoders._batching import Tokens, tokenize, tokenize_blocks
+from isoadapt.encoders._texts import Texts, as_texts
+from isoadapt.encoders._transformer import TransformerEncoder
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """How many of the given texts, duplicates included, an encoder truncates.
+
+    Attributes
+    ----------
+    max_length : int or None
+        Tokens that are read of a text, special tokens included; None if there is no limit.
+    n_texts, n_truncated : int
+        Texts or pairs of texts, and how many of them have more tokens.
+    share_of_tokens_kept : float
+        Tokens that are read, as a share of all tokens.
+    """
+
+    max_length: int | None
+    n_texts: int
+    n_truncated: int
+    share_of_tokens_kept: float
+
+    @property
+    def share_of_texts_truncated(self) -> float:
+        """Share of the texts that are truncated."""
+        return self.n_truncated / self.n_texts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures by name.
+
+        Returns
+        -------
+        dict
+            Plain numbers, or None for no limit.
+        """
+        return {
+            "max_length": self.max_length,
+            "n_texts": self.n_texts,
+            "n_truncated": self.n_truncated,
+            "share_of_texts_truncated": self.share_of_texts_truncated,
+            "share_of_tokens_kept": self.share_of_tokens_kept,
+        }
+
+    def __str__(self) -> str:
+        line = (
+            f"  truncated texts     {self.share_of_texts_truncated:8.4f}   {self.n_truncated} of "
+            f"{self.n_texts}"
+        )
+        if self.max_length is None:
+            return f"{line}; the model has no limit"
+        return (
+            f"{line} exceed max_length={self.max_length} tokens; "
+            f"{self.share_of_tokens_kept:.4f} of all tokens are kept"
+        )
+
+
+def measure_truncation(encoder: TransformerEncoder, X: Any) -> Truncation:
+    """Count the texts that an encoder truncates, without running its model.
+
+    Parameters
+    ----------
+    encoder : TransformerEncoder
+        Any encoder.
+    X : sequence of str or of pairs of str
+        As for :meth:`TransformerEncoder.transform`.
+
+    Returns
+    -------
+    Truncation
+        The counts.
+    """
+    encoder._validate_params()
+    texts, inverse = as_texts(X).unique()
+    backbone = encoder._outline()
+    pooling = encoder._pooling(backbone)
+    limit = encoder._length(texts, backbone, pooling)
+
+    def read(part: Texts) -> Tokens:
+        return tokenize(
+            backbone.tokenizer,
+            part.lower() if pooling.lowercase else part,
+            max_length=None,
+            names=frozenset({"input_ids"}),
+            counts_positions=True,
+        )
+
+    unique = np.empty(len(texts), dtype=np.int64)
+    for tokens in tokenize_blocks(texts, read):
+        unique[tokens.order] = tokens.lengths
+    lengths = unique[inverse]
+    kept = lengths if limit is None else np.minimum(lengths, limit)
+    n_truncated = int((kept < lengths).sum())
+    return Truncation(limit, len(lengths), n_truncated, float(kept.sum() / lengths.sum()))
