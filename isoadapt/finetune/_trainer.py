@@ -47,8 +47,9 @@ class IsotropyTrainer(Trainer):
         As for the Trainer.
     penalty : Module, list of Module or None, default=None
         Losses of :mod:`isoadapt.losses`, or modules of your own that take points (n, d) and, if
-        they wish, ``cov`` or ``labels``. They are copied. None trains plainly, and logs. Names
-        as :func:`~isoadapt.finetune.finetune_text_classifier` takes them are not known here.
+        they wish, ``cov`` or ``labels``, and return one number, a tensor of shape () with a
+        gradient. They are copied. None trains plainly, and logs. Names as
+        :func:`~isoadapt.finetune.finetune_text_classifier` takes them are not known here.
     lam : float or list of float, default=1.0
         Weights. For I-STAR's ``IsoScoreLoss(zeta, reduction="linear")`` below zero lowers
         isotropy, above zero raises it.
@@ -82,9 +83,10 @@ class IsotropyTrainer(Trainer):
     Raises
     ------
     TypeError
-        If a penalty is no module.
+        If a penalty is no module. In training, if it returns something other than a tensor.
     ValueError
-        If a parameter is out of its range, or the model has no such place.
+        If a parameter is out of its range, or the model has no such place. In training, if a
+        penalty returns a vector, or a number without a gradient.
 
     Notes
     -----
