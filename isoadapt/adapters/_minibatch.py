@@ -10,6 +10,7 @@ from skorch import NeuralNet
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from isoadapt.adapters._equality import known_to_be_equal
 from isoadapt.adapters._network import LinearNetwork
 
 
@@ -86,6 +87,10 @@ class Batches:
             self.generators = [self.generators[member] for member in members]
 
 
+class UnequalPenaltiesError(ValueError):
+    """Members cannot be trained together: one penalty does not serve all of them."""
+
+
 class Penalty:
     """Penalty of adapted points.
 
@@ -104,6 +109,9 @@ class Penalty:
     def join(self, others: Sequence[Self]) -> "Penalty":
         """Give one penalty for several members, whose adapters differ in numbers only.
 
+        A penalty that depends on one of these numbers must override this method. Without it, such
+        members are trained one at a time by :class:`~isoadapt.model_selection.AdapterSearchCV`.
+
         Parameters
         ----------
         others : sequence of Penalty
@@ -112,9 +120,21 @@ class Penalty:
         Returns
         -------
         Penalty
-            Of all of them; here the loss is the same for all.
+            Of all of them; here this one, to which all others must be equal.
+
+        Raises
+        ------
+        UnequalPenaltiesError
+            If another one differs in its loss or in any other attribute, or cannot be compared.
         """
-        return self
+        if all(known_to_be_equal(self, other) for other in others):
+            return self
+        name = type(self).__name__
+        raise UnequalPenaltiesError(
+            f"the candidates' penalties ({name}) differ, or cannot be compared, and {name}.join "
+            "does not combine them: override join, or remove the parameters that change the "
+            "penalty from the adapter's _numbers"
+        )
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
         """Look at the network before an epoch; here nothing is to be seen.
@@ -181,8 +201,9 @@ class AdapterNet(NeuralNet):
         **kwargs: Any,
     ) -> None:
         self.task_loss = task_loss
-        self.penalties = penalties
         self.penalty = penalties[0].join(penalties[1:])
+        shared = self.penalty is penalties[0]  # so is, then, the state that training gives it
+        self.penalties = [self.penalty] * len(penalties) if shared else penalties
         super().__init__(module, criterion, **kwargs)
 
     def get_split_datasets(

@@ -21,6 +21,7 @@ from isoadapt._torch import resolve_device
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._network import position_limit
 from isoadapt.encoders._texts import Texts, as_texts
+from isoadapt.finetune._containers import check_has_no_columns, read_items
 from isoadapt.finetune._penalty import METHODS, PLACES, penalty_options
 from isoadapt.finetune._recipes import RECIPES, make_recipe
 from isoadapt.finetune._targets import Targets, as_targets
@@ -80,13 +81,15 @@ def finetune_text_classifier(
     ----------
     model : str or path-like
         A folder made by ``save_pretrained`` or a name on the Hugging Face Hub; safetensors only.
-        A head of the right size is kept and trained on, any other is replaced.
+        A head of the right size is kept and trained on, any other is replaced. The checkpoint may
+        have been trained for another task, such as a classifier for the start of a regression.
     texts : sequence of str or of pairs of str
-        List, tuple, 1-D array or Series of str; or pairs: list of 2-tuples, array of shape (n, 2)
-        or two-column DataFrame.
+        List, tuple, 1-D array, Series or torch Dataset of str; or pairs: list of 2-tuples, array of
+        shape (n, 2), two-column DataFrame or torch Dataset of 2-tuples.
     labels : array-like of shape (n,)
         Integers 0..C-1 or strings: a classifier, which knows the strings by name. Floats: a head
-        with one output that predicts them (least squares).
+        with one output that predicts them (least squares). Tensors and torch Datasets are
+        admitted too.
     output_folder : str or path-like
         Where the checkpoint goes. It appears when it is whole; an error or an interrupt leaves
         nothing, the folders around it included that were made for it.
@@ -193,8 +196,10 @@ def finetune_text_classifier(
     import_optional("accelerate", feature="finetune_text_classifier", extra="finetune")
     from isoadapt.finetune._training import train
 
+    texts = read_items(texts)
+    check_has_no_columns(texts)
     inputs = as_texts(texts)
-    targets = as_targets(labels, len(inputs))
+    targets = as_targets(read_items(labels), len(inputs))
     place = resolve_device(device)
     plan = make_recipe(
         recipe,
@@ -261,16 +266,18 @@ def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
     try:
+        config = AutoConfig.from_pretrained(model)
+        targets.configure(config)
         tokenizer = AutoTokenizer.from_pretrained(model)
         network = AutoModelForSequenceClassification.from_pretrained(
             model,
+            config=config,
             dtype=torch.float32,
             use_safetensors=True,
             ignore_mismatched_sizes=True,
-            **targets.config,
         )
     except (OSError, ValueError) as error:
         raise OSError(

@@ -97,6 +97,13 @@ class Objective(nn.Module):
         -------
         list of Tensor of shape ()
             One for each penalty.
+
+        Raises
+        ------
+        TypeError
+            If a penalty does not return a tensor of floating point numbers.
+        ValueError
+            If a penalty returns more than one number, or a number without a gradient.
         """
         found = []
         for penalty, cloud, classes, prior in zip(
@@ -105,7 +112,9 @@ class Objective(nn.Module):
             options: dict[str, Any] = {"cov": prior} if _takes(penalty, "cov") else {}
             if _takes(penalty, "labels"):
                 options["labels"] = classes
-            found.append(penalty(cloud, **options))
+            value = penalty(cloud, **options)
+            _check_value(value, penalty, cloud)
+            found.append(value)
         return found
 
     def forward(self, task_loss: Tensor, penalties: Sequence[Tensor]) -> Tensor:
@@ -179,6 +188,27 @@ class Objective(nn.Module):
 
     def _metadata(self) -> dict[str, str]:
         return {"where": repr(self.places)}
+
+
+def _check_value(value: Any, penalty: nn.Module, points: Tensor) -> None:
+    """Refuse a penalty's value that cannot be minimised: it must be one number with a gradient."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        kind = f"tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(
+            f"the penalty {penalty} returned a {kind}; it must return a tensor of one floating "
+            "point number, computed from the points with torch operations"
+        )
+    if value.ndim:
+        raise ValueError(
+            f"the penalty {penalty} returned a tensor of shape {tuple(value.shape)}; it must "
+            "return one number, of shape (): reduce it, as by .mean() or .sum()"
+        )
+    if torch.is_grad_enabled() and points.requires_grad and not value.requires_grad and value != 0:
+        raise ValueError(
+            f"the penalty {penalty} returned {float(value):.4g}, which has no gradient, so that "
+            "training cannot change it: compute it from the points with torch operations alone, "
+            "without detach(), item() or NumPy"
+        )
 
 
 def _takes(penalty: nn.Module, name: str) -> bool:

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from isoadapt.finetune._ranks import is_distributed
 from isoadapt.finetune._where import Watch, Where
@@ -55,7 +55,7 @@ def _random_batches(trainer: Any, seed: int) -> Iterator[Any]:
     """This process' share of the training rows in random order, or a stream's in its own."""
     dataset, args = trainer.train_dataset, trainer.args
     generator = torch.Generator().manual_seed(seed)
-    if sized := hasattr(dataset, "__len__"):
+    if sized := hasattr(dataset, "__len__") and not isinstance(dataset, IterableDataset):
         order = torch.randperm(len(dataset), generator=generator).tolist()
         dataset = Subset(dataset, order[args.process_index :: args.world_size])
     loader = DataLoader(

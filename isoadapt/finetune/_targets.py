@@ -17,22 +17,19 @@ class Targets:
     classes: tuple[str, ...] | None
     named: bool = False  # whether the labels were these names, not numbers
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """What the model's configuration has to say about them.
+    def configure(self, config: Any) -> None:
+        """Describe the labels in a model's configuration, in place of what it says of its own.
 
-        Returns
-        -------
-        dict[str, Any]
+        Parameters
+        ----------
+        config : PreTrainedConfig
+            The configuration, of a model for any task.
         """
-        if self.classes is None:
-            return {"num_labels": 1, "problem_type": "regression"}
-        return {
-            "num_labels": len(self.classes),
-            "id2label": dict(enumerate(self.classes)),
-            "label2id": {name: i for i, name in enumerate(self.classes)},
-            "problem_type": "single_label_classification",
-        }
+        names = self.classes or ("LABEL_0",)
+        config.num_labels = len(names)
+        config.problem_type = "single_label_classification" if self.classes else "regression"
+        config.id2label = dict(enumerate(names))
+        config.label2id = {name: i for i, name in enumerate(names)}
 
 
 def as_targets(labels: Any, n_texts: int) -> Targets:

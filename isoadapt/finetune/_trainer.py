@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
 from isoadapt.encoders._network import is_classifier
+from isoadapt.finetune._label_count import divides_by_count
 from isoadapt.finetune._objective import Objective
 from isoadapt.finetune._ranks import gathered, is_distributed
 from isoadapt.finetune._shrinkage import sample_moments
@@ -46,8 +47,9 @@ class IsotropyTrainer(Trainer):
         As for the Trainer.
     penalty : Module, list of Module or None, default=None
         Losses of :mod:`isoadapt.losses`, or modules of your own that take points (n, d) and, if
-        they wish, ``cov`` or ``labels``. They are copied. None trains plainly, and logs. Names
-        as :func:`~isoadapt.finetune.finetune_text_classifier` takes them are not known here.
+        they wish, ``cov`` or ``labels``, and return one number, a tensor of shape () with a
+        gradient. They are copied. None trains plainly, and logs. Names as
+        :func:`~isoadapt.finetune.finetune_text_classifier` takes them are not known here.
     lam : float or list of float, default=1.0
         Weights. For I-STAR's ``IsoScoreLoss(zeta, reduction="linear")`` below zero lowers
         isotropy, above zero raises it.
@@ -81,9 +83,10 @@ class IsotropyTrainer(Trainer):
     Raises
     ------
     TypeError
-        If a penalty is no module.
+        If a penalty is no module. In training, if it returns something other than a tensor.
     ValueError
-        If a parameter is out of its range, or the model has no such place.
+        If a parameter is out of its range, or the model has no such place. In training, if a
+        penalty returns a vector, or a number without a gradient.
 
     Notes
     -----
@@ -100,10 +103,13 @@ class IsotropyTrainer(Trainer):
     overrides ``compute_loss`` must call ``super()``'s, or nothing is penalised. To search over
     `lam`, make one trainer for each.
 
-    With gradient accumulation or several processes the task's loss is the mean of the parts' means
-    (of a causal language model, the mean over all tokens). The plain Trainer of transformers 5
-    takes the sum for BERT and others, whose gradients grow with the number of parts (issue 37766 of
-    its repository).
+    With gradient accumulation or several processes the task's loss equals the plain Trainer's for
+    a model that divides its loss by the number of labels of the whole step
+    (``num_items_in_batch``), as most causal language models do. Many models accept that number and
+    ignore it, such as the classifiers and the masked language model of BERT, and XLNet. For them
+    the task's loss is the mean of the parts' means, whereas the plain Trainer of transformers 5
+    takes their sum, so that gradients grow with the number of parts (issue 37766 of its
+    repository). The first batch is evaluated twice to tell the two kinds of model apart.
 
     References
     ----------
@@ -132,6 +138,7 @@ class IsotropyTrainer(Trainer):
     _sums: Tensor | None
     _n_summed: int
     _has_priors: bool
+    _knows_scale: bool
 
     def __init__(
         self,
@@ -153,10 +160,8 @@ class IsotropyTrainer(Trainer):
                 "one process a GPU by torchrun, or show this one a single GPU "
                 "(CUDA_VISIBLE_DEVICES=0)"
             )
-        # Other models take the keyword that says how many labels the whole step has, and ignore it.
-        if getattr(self.accelerator.unwrap_model(self.model), "loss_type", None) != "ForCausalLM":
-            self.model_accepts_loss_kwargs = False
         self.shrinkage_tokens = int(shrinkage_tokens)
+        self._knows_scale = False
         self._make_objective = partial(Objective, penalty, lam, balance, smoothing, where)
         self._start_anew()
         self.add_callback(_EpochStart(self))
@@ -202,6 +207,7 @@ class IsotropyTrainer(Trainer):
         Tensor of shape () or tuple
             The loss, and the outputs if asked for.
         """
+        self._learn_scale(model, inputs, num_items_in_batch)
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         self._last_points = torch.zeros(0, 0)  # lest two clouds are kept at a time
@@ -317,6 +323,20 @@ class IsotropyTrainer(Trainer):
         penalties = objective.values(clouds, labels)
         self._count([task, *penalties])
         return objective(task, penalties) / parts
+
+    def _learn_scale(self, model: Any, inputs: Any, n_items: Any) -> None:
+        """Tell the Trainer of a model that accepts the number of labels but does not use it."""
+        accepts = self.model_accepts_loss_kwargs and self.compute_loss_func is None
+        if self._knows_scale or n_items is None or not accepts:
+            return
+
+        def loss(count: Any) -> Tensor:
+            own = super(IsotropyTrainer, self).compute_loss(model, {**inputs}, False, count)
+            return self.accelerator.reduce(own, reduction="mean")
+
+        divides = divides_by_count(loss, model, n_items)
+        if divides is not None:
+            self._knows_scale, self.model_accepts_loss_kwargs = True, divides
 
     def _is_scaled(self, n_items: Any) -> bool:
         """Whether the task's loss is already divided by what the whole batch holds."""

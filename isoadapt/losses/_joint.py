@@ -85,7 +85,15 @@ class JointLoss(nn.Module):
         -------
         Tensor of shape (...)
             One joint loss for each member.
+
+        Raises
+        ------
+        TypeError
+            If one of the losses is not a tensor of floating point numbers.
+        ValueError
+            If the losses differ in shape, as where a penalty is a vector.
         """
+        _check_losses(task_loss, penalty)
         weight = self.weight.to(penalty.dtype)
         if self.balance is None:
             return task_loss + weight * penalty
@@ -110,3 +118,18 @@ class JointLoss(nn.Module):
             self.means = torch.empty_like(state_dict[f"{prefix}means"])
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._step = int(self.n_steps)
+
+
+def _check_losses(task_loss: Any, penalty: Any) -> None:
+    for name, loss in (("task_loss", task_loss), ("penalty", penalty)):
+        if not isinstance(loss, Tensor) or not loss.is_floating_point():
+            kind = f"tensor of {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise TypeError(
+                f"{name} is a {kind}; a tensor of floating point numbers is needed, computed from "
+                "the model's outputs with torch operations, so that it has a gradient"
+            )
+    if penalty.shape != task_loss.shape:
+        raise ValueError(
+            f"penalty has shape {tuple(penalty.shape)} and task_loss {tuple(task_loss.shape)}; "
+            "both must have one number, or one for each member: reduce the penalty, as by .mean()"
+        )

@@ -16,12 +16,13 @@ from sklearn.model_selection._validation import (
     _warn_or_raise_about_fit_failures,
 )
 from sklearn.pipeline import Pipeline
-from sklearn.utils import get_tags, indexable
+from sklearn.utils import indexable
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_method_params, _num_samples
 from tqdm import tqdm
 
 from isoadapt.adapters._penalised import label
+from isoadapt.encoders import TransformerEncoder
 from isoadapt.model_selection._scorers import BestAboveFloor
 from isoadapt.model_selection._together import Evaluation, Fit, Result
 
@@ -40,9 +41,11 @@ class AdapterSearchCV(GridSearchCV):
     ----------
     estimator : estimator
         A penalised adapter, such as :class:`~isoadapt.IStarAdapter`, or a pipeline that ends in
-        one. Leading steps that need no fitting, by scikit-learn's tag ``requires_fit``, such as
-        :class:`~isoadapt.TransformerEncoder`, transform all rows once, outside the folds. Other
-        adapters work too, one fit at a time.
+        one. A leading :class:`~isoadapt.TransformerEncoder` transforms all texts once, outside the
+        folds, because the vector of a text depends on that text alone. All other steps are fitted
+        within each fold, including those that scikit-learn knows as stateless: a
+        ``FunctionTransformer`` may mix rows. An encoder behind such a step encodes with every
+        fit; give it a cache. Other adapters work too, one fit at a time.
     param_grid : dict or list of dict
         Parameters to try, as for GridSearchCV.
     scoring : str, callable, list, tuple or dict, default=None
@@ -262,7 +265,7 @@ class AdapterSearchCV(GridSearchCV):
 
 
 class _Front:
-    """The leading steps of a pipeline that need no fitting: they transform all rows once.
+    """The leading encoder of a pipeline, which transforms all rows once.
 
     Parameters
     ----------
@@ -273,8 +276,8 @@ class _Front:
     def __init__(self, estimator: Any) -> None:
         self.estimator, self.n_steps = estimator, 0
         if isinstance(estimator, Pipeline):
-            needs = [_needs_fit(step) for _, step in estimator.steps[:-1]]
-            self.n_steps = needs.index(True) if True in needs else len(needs)
+            leading = [_maps_each_row_alone(step) for _, step in estimator.steps[:-1]]
+            self.n_steps = [*leading, False].index(False)
         self.names = [name for name, _ in estimator.steps[: self.n_steps]] if self.n_steps else []
         self.rest = estimator[self.n_steps :] if self.n_steps else estimator
         self.last: tuple[Any, Any, Any] | None = None
@@ -304,11 +307,11 @@ class _Front:
             lead = clone(self.estimator[: self.n_steps])
             lead.set_params(**clone(self.divide(parameters)[0], safe=False))
             for name, step in lead.steps:
-                if _needs_fit(step):
+                if not _maps_each_row_alone(step):
                     raise ValueError(
-                        f"param_grid sets {name}={step!r}, which needs fitting, in place of a step "
-                        "that does not: search over it with GridSearchCV, or put it behind the "
-                        "encoder as a step of its own"
+                        f"param_grid sets {name}={step!r} in place of an encoder, which transforms "
+                        "all rows outside the folds; other steps belong inside them: search over "
+                        "it with GridSearchCV, or put it behind the encoder as a step of its own"
                     )
             self.last = key, lead, lead.fit(X, y).transform(X)
         return self.last[2]
@@ -334,10 +337,14 @@ class _Front:
         return tuple((name, label(own[name])) for name in sorted(own))
 
 
-def _needs_fit(step: Any) -> bool:
+def _maps_each_row_alone(step: Any) -> bool:
+    """Whether a step has nothing to learn and gives a row the same vector in any company.
+
+    The tag ``requires_fit`` tells the former only, so that TransformerEncoder alone is known to.
+    """
     if step is None or step == "passthrough":
-        return False
-    return not hasattr(step, "transform") or get_tags(step).requires_fit
+        return True
+    return getattr(type(step), "transform", None) is TransformerEncoder.transform
 
 
 def _stop_early(results: dict[Fit, Result], n_candidates: int, folds: Sequence[Any]) -> None:

@@ -19,6 +19,7 @@ from sklearn.utils.validation import _check_method_params, _num_samples, check_a
 from isoadapt._torch import as_array, resolve_device
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters._members import Problem, train_together
+from isoadapt.adapters._minibatch import UnequalPenaltiesError
 from isoadapt.adapters._penalised import PenalisedAdapter, label
 
 _CACHED_BYTES = 48 * 2**20  # weights, gradients and moments of more members slow a CPU down
@@ -136,7 +137,10 @@ class Evaluation:
                 self._run_chunk(group, fits)
 
     def _run_chunk(self, group: "_Group", fits: Sequence[Fit]) -> None:
-        """Train together; where that fails, in halves, and at last one at a time."""
+        """Train together; where that fails, in halves, and at last one at a time.
+
+        Members whose penalties cannot be joined are trained one at a time immediately.
+        """
         before = time.perf_counter()
         left = len(fits)
 
@@ -153,8 +157,12 @@ class Evaluation:
                 self._give_up(fits, failure, group.candidates)
                 return
             middle = len(fits) // 2
-            self._run_chunk(group, fits[:middle])
-            self._run_chunk(group, fits[middle:])
+            parts = [fits[:middle], fits[middle:]]
+            if isinstance(failure, UnequalPenaltiesError):
+                self.unbatched[str(failure)] += len(fits)
+                parts = [[fit] for fit in fits]
+            for part in parts:
+                self._run_chunk(group, part)
             return
         seconds = (time.perf_counter() - before) / len(fits)
         for fit, estimator, error in zip(fits, estimators, errors, strict=True):

@@ -198,3 +198,19 @@ def test_float64_losses_are_joined_in_float64(balance):
 def test_bad_parameters_are_named(parameters, message):
     with pytest.raises(ValueError, match=message):
         JointLoss(1.0, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("task", "penalty", "error", "word"),
+    [
+        (torch.tensor(1.0), torch.ones(5), ValueError, r"penalty.*\(5,\).*\(\)"),
+        (torch.ones(3), torch.tensor(1.0), ValueError, r"penalty.*\(\).*\(3,\)"),
+        (torch.tensor(1.0), 2.0, TypeError, r"penalty.*float"),
+        (1.0, torch.tensor(2.0), TypeError, r"task_loss.*float"),
+        (torch.tensor(1.0), torch.tensor(2), TypeError, r"penalty.*int64"),
+    ],
+)
+@pytest.mark.parametrize("balance", [None, "ema"])
+def test_losses_that_are_no_numbers_are_named(task, penalty, error, word, balance):
+    with pytest.raises(error, match=word):
+        JointLoss(1.0, balance)(task, penalty)

@@ -457,10 +457,10 @@ class TestTexts:
         assert_same_results(ours, theirs)
         assert ours.best_estimator_[0].pooling == ours.best_params_["encoder__pooling"]
 
-    def test_step_that_needs_fitting_in_the_encoders_place_is_refused(self, pipe, texts):
-        grid = {"encoder": [StandardScaler()]}
-        with pytest.raises(ValueError, match="needs fitting"):
-            AdapterSearchCV(pipe, grid).fit(texts, np.arange(90) % 3)
+    @pytest.mark.parametrize("step", [StandardScaler(), FunctionTransformer()])
+    def test_any_other_step_in_the_encoders_place_is_refused(self, pipe, texts, step):
+        with pytest.raises(ValueError, match="in place of an encoder"):
+            AdapterSearchCV(pipe, {"encoder": [step]}).fit(texts, np.arange(90) % 3)
 
 
 def test_progress_bar_counts_every_fit(monkeypatch):

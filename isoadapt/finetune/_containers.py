@@ -1,0 +1,37 @@
+"""Texts and labels from containers of torch and of Hugging Face datasets."""
+
+from collections.abc import Iterable, Mapping, Sized
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
+
+
+def read_items(values: Any) -> Any:
+    """Give the items of a torch Dataset as a list, and tensors as arrays or numbers."""
+    if isinstance(values, IterableDataset):
+        values = list(values)
+    elif isinstance(values, Dataset) and isinstance(values, Sized):
+        values = [values[i] for i in range(len(values))]
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    if isinstance(values, list | tuple):
+        return [item.item() if _is_number(item) else item for item in values]
+    return values
+
+
+def check_has_no_columns(texts: Any) -> None:
+    """Refuse rows such as ``{"text": ..., "label": ...}``, of which one column must be chosen."""
+    first = next(iter(texts), None) if isinstance(texts, Iterable) else None
+    if isinstance(first, Mapping):
+        column = next((name for name, value in first.items() if isinstance(value, str)), "text")
+        raise TypeError(
+            f"texts holds rows with the columns {', '.join(map(repr, first))}; texts alone are "
+            f"needed: [row[{column!r}] for row in texts], or pairs of two such columns"
+        )
+
+
+def _is_number(item: Any) -> bool:
+    return isinstance(item, Tensor) and item.numel() == 1

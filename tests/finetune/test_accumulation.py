@@ -1,0 +1,122 @@
+"""The task loss under gradient accumulation, against the plain Trainer of transformers."""
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig, Trainer, TrainingArguments
+
+from isoadapt.finetune import IsotropyTrainer
+from isoadapt.losses import CosRegLoss
+from tests.finetune.runs import make_rows
+
+_SIZES = {
+    "vocab_size": 24,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "pad_token_id": 1,
+}
+_GPT = {"vocab_size": 24, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
+# class of the model, type of its configuration, changes to that
+LOSSES_THAT_COUNT_LABELS = [
+    ("GPT2LMHeadModel", "gpt2", {**_GPT, "bos_token_id": 2, "eos_token_id": 2}),
+    ("OpenAIGPTLMHeadModel", "openai-gpt", _GPT),
+    ("CTRLLMHeadModel", "ctrl", {**_GPT, "dff": 16}),
+    ("BertLMHeadModel", "bert", {**_SIZES, "is_decoder": True}),
+    ("LlamaForCausalLM", "llama", _SIZES),
+    (
+        "ModernBertForMaskedLM",
+        "modernbert",
+        _SIZES | dict.fromkeys(("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id"), 2),
+    ),
+]
+LOSSES_THAT_DO_NOT = [
+    ("XLNetLMHeadModel", "xlnet", {"vocab_size": 24, "d_model": 16, "n_layer": 1, "n_head": 2}),
+    ("BertForMaskedLM", "bert", _SIZES),
+    (
+        "BartForCausalLM",
+        "bart",
+        {"vocab_size": 24, "d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2},
+    ),
+]
+
+
+def make_language_model(name, model_type, settings):
+    """A model with random weights and without dropout."""
+    torch.manual_seed(0)
+    model = getattr(transformers, name)(AutoConfig.for_model(model_type, **settings))
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+def language_rows(n):
+    """Texts of very different lengths, whose padding has no label."""
+    rows = make_rows(n)
+    for row in rows:
+        mask = row["attention_mask"]
+        row["labels"] = [i if m else -100 for i, m in zip(row["input_ids"], mask, strict=True)]
+    rows[0]["labels"][2:] = [-100] * 10
+    return rows
+
+
+def train(trainer_class, model, rows, folder, parts=3, **options):
+    """Logged losses and trained weights: steps of three parts each, and one of the remainder."""
+    args = TrainingArguments(
+        str(folder),
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=parts,
+        num_train_epochs=2,
+        learning_rate=0.05,
+        optim="sgd",
+        max_grad_norm=0.0,
+        lr_scheduler_type="constant",
+        logging_steps=1,
+        train_sampling_strategy="sequential",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+    )
+    trainer = trainer_class(model=model, args=args, train_dataset=rows, **options)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return torch.tensor(losses), torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+def assert_same_training(ours, theirs):
+    for found, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("case", LOSSES_THAT_COUNT_LABELS, ids=lambda case: case[0])
+def test_a_loss_that_is_divided_by_the_labels_of_the_step_is_the_plain_trainers(case, tmp_path):
+    rows = language_rows(10)
+    theirs = train(Trainer, make_language_model(*case), rows, tmp_path)
+    options = {"penalty": CosRegLoss(), "lam": 0.0, "where": "last"}
+    ours = train(IsotropyTrainer, make_language_model(*case), rows, tmp_path, **options)
+    assert_same_training(ours, theirs)
+
+
+@pytest.mark.parametrize("case", LOSSES_THAT_DO_NOT, ids=lambda case: case[0])
+def test_any_other_loss_is_that_of_a_trainer_that_knows_it_for_a_mean(case, tmp_path):
+    rows = language_rows(10)
+    model = make_language_model(*case)
+    model.accepts_loss_kwargs = False
+    theirs = train(Trainer, model, rows, tmp_path)
+    options = {"penalty": CosRegLoss(), "lam": 0.0, "where": "last"}
+    ours = train(IsotropyTrainer, make_language_model(*case), rows, tmp_path, **options)
+    assert_same_training(ours, theirs)
+
+
+def test_a_first_batch_without_labels_does_not_decide(tmp_path):
+    rows = language_rows(8)
+    for row in rows[:2]:
+        row["labels"] = [-100] * len(row["labels"])
+    case = LOSSES_THAT_COUNT_LABELS[0]
+    theirs = train(Trainer, make_language_model(*case), rows, tmp_path)
+    ours = train(IsotropyTrainer, make_language_model(*case), rows, tmp_path)
+    assert_same_training(ours, theirs)

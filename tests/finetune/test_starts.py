@@ -1,0 +1,225 @@
+"""Fine-tuning from checkpoints of another task, and from containers of other libraries."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, Subset
+from transformers import AutoConfig
+
+from isoadapt import load_checkpoint
+from isoadapt.finetune import add_isobn, finetune_text_classifier
+from isoadapt.losses import CosRegLoss, IsoScoreLoss
+from tests.finetune.runs import make_rows, make_trainer, plain_model
+from tests.tiny_models import TEXTS, save_model
+
+QUICK = {"epochs": 1, "batch_size": 32, "random_state": 0, "device": "cpu"}
+LIST = [text for text in TEXTS if text] * 4
+ROWS = np.arange(len(LIST))
+LABELS = {
+    "numbers": ROWS / 10,
+    "two classes": ROWS % 2,
+    "three classes": ROWS % 3,
+    "named classes": np.array(["x", "y", "z"])[ROWS % 3],
+}
+STARTS = {
+    "two classes": {"num_labels": 2, "problem_type": "single_label_classification"},
+    "four classes": {"num_labels": 4, "problem_type": "single_label_classification"},
+    "regression": {"num_labels": 1, "problem_type": "regression"},
+    "two values": {"num_labels": 2, "problem_type": "regression"},
+    "two labels at a time": {"num_labels": 2, "problem_type": "multi_label_classification"},
+    "three labels at a time": {"num_labels": 3, "problem_type": "multi_label_classification"},
+}
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("start", STARTS)
+def test_a_checkpoint_of_any_task_may_be_the_start(start, labels, tmp_path):
+    base = save_model(tmp_path / "base", **STARTS[start])
+    out = finetune_text_classifier(base, LIST, LABELS[labels], tmp_path / "out", **QUICK)
+    config = AutoConfig.from_pretrained(out)
+    if labels == "numbers":
+        assert (config.problem_type, config.num_labels) == ("regression", 1)
+        assert config.id2label == {0: "LABEL_0"}
+    else:
+        assert config.problem_type == "single_label_classification"
+        names = ["x", "y", "z"] if labels == "named classes" else None
+        n_classes = 2 if labels == "two classes" else 3
+        assert config.id2label == dict(enumerate(names or [f"LABEL_{i}" for i in range(n_classes)]))
+    assert config.label2id == {name: i for i, name in config.id2label.items()}
+    encoder, head = load_checkpoint(out)
+    assert head.predict(encoder.transform(LIST[:3])).dtype.kind == LABELS[labels].dtype.kind
+
+
+# Labels and texts from torch and datasets
+
+
+class Items(Dataset):
+    """A dataset of torch, which says how long it is and does not end by itself."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i % len(self.items)]
+
+
+class Stream(IterableDataset):
+    """A stream that knows its length."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __iter__(self):
+        return iter(self.items)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model") / "base")
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [Items(LIST), Subset(Items([*LIST, "cat"]), range(len(LIST))), Stream(LIST)],
+    ids=["items", "subset", "stream"],
+)
+def test_texts_may_be_a_dataset_of_torch(base, texts, tmp_path):
+    expected = finetune_text_classifier(base, LIST, ROWS % 2, tmp_path / "list", **QUICK)
+    found = finetune_text_classifier(base, texts, ROWS % 2, tmp_path / "found", **QUICK)
+    np.testing.assert_array_equal(*(load_checkpoint(each)[1].coef_ for each in (found, expected)))
+
+
+HALVES = torch.arange(len(LIST)) / 2
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        HALVES.bfloat16(),
+        HALVES.clone().requires_grad_(),
+        list(HALVES.bfloat16()),
+        Items(HALVES.tolist()),
+    ],
+    ids=["bfloat16", "with gradient", "list of bfloat16", "dataset"],
+)
+def test_labels_may_be_tensors(base, labels, tmp_path):
+    expected = finetune_text_classifier(base, LIST, HALVES.numpy(), tmp_path / "array", **QUICK)
+    found = finetune_text_classifier(base, LIST, labels, tmp_path / "found", **QUICK)
+    np.testing.assert_array_equal(*(load_checkpoint(each)[1].coef_ for each in (found, expected)))
+
+
+@pytest.mark.parametrize("container", [list, Items])
+def test_rows_with_columns_say_how_to_choose_one(base, container, tmp_path):
+    rows = container([{"text": text, "label": 0} for text in LIST])
+    with pytest.raises(TypeError, match=r"texts.*'text', 'label'.*row\['text'\]"):
+        finetune_text_classifier(base, rows, ROWS % 2, tmp_path / "out", **QUICK)
+
+
+def test_a_dataset_of_hugging_face_says_how_to_choose_a_column(base, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    dataset = datasets.Dataset.from_dict({"text": LIST, "label": (ROWS % 2).tolist()})
+    for whole in (dataset, dataset.to_iterable_dataset()):
+        with pytest.raises(TypeError, match=r"texts.*'text', 'label'.*row\['text'\]"):
+            finetune_text_classifier(base, whole, ROWS % 2, tmp_path / "out", **QUICK)
+    expected = finetune_text_classifier(base, LIST, ROWS % 2, tmp_path / "list", **QUICK)
+    found = finetune_text_classifier(
+        base, dataset["text"], dataset["label"], tmp_path / "found", **QUICK
+    )
+    np.testing.assert_array_equal(*(load_checkpoint(each)[1].coef_ for each in (found, expected)))
+
+
+def shrinkage_matrix(rows, folder):
+    options = {"where": "all", "shrinkage_tokens": 10_000}
+    trainer = make_trainer(
+        plain_model(), rows, folder, IsoScoreLoss(0.2), {"max_steps": 1}, **options
+    )
+    trainer.train()
+    return trainer.isotropy_objective.priors[0]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Items, Stream, lambda rows: Subset(Items(rows), range(16))],
+    ids=["items", "stream", "subset"],
+)
+def test_the_shrinkage_matrix_is_that_of_any_dataset_of_torch(kind, tmp_path):
+    rows = make_rows(16)
+    found = shrinkage_matrix(kind(rows), tmp_path)
+    torch.testing.assert_close(found, shrinkage_matrix(rows, tmp_path), atol=1e-5, rtol=1e-4)
+
+
+def test_the_shrinkage_matrix_is_that_of_a_dataset_of_hugging_face(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = make_rows(16)
+    dataset = datasets.Dataset.from_list([{**row, "text": "unused"} for row in rows])
+    expected = shrinkage_matrix(rows, tmp_path)
+    for each in (dataset, dataset.with_format("torch"), dataset.to_iterable_dataset()):
+        found = shrinkage_matrix(each, tmp_path)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+# Weights in bfloat16
+
+
+@pytest.mark.parametrize("balance", [None, "ema"])
+def test_penalties_and_figures_of_a_model_in_bfloat16(balance, tmp_path):
+    rows = make_rows(32)
+    logs = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = add_isobn(plain_model().to(dtype))
+        penalties = [IsoScoreLoss(0.3), CosRegLoss()]
+        options = {"where": ["all", "head_input"], "lam": [1.0, 1.0], "balance": balance}
+        trainer = make_trainer(model, rows, tmp_path, penalties, **options)
+        trainer.train()
+        logs.append(next(entry for entry in trainer.state.log_history if "task_loss" in entry))
+    for name in ("penalty_1", "penalty_2", "isoscore_star", "anisotropy1", "ev1", "loss"):
+        assert logs[1][name] == pytest.approx(logs[0][name], rel=0.05)
+
+
+# Penalties that are not one number with a gradient
+
+
+class Returning(torch.nn.Module):
+    """A penalty that returns what a function makes of the points."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def forward(self, points):
+        return self.make(points)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "word"),
+    [
+        (lambda points: points.square().mean(0), ValueError, r"shape \(16,\)"),
+        (lambda points: points.square().mean().view(1), ValueError, r"shape \(1,\)"),
+        (lambda points: float(points.square().mean()), TypeError, "float"),
+        (lambda points: (points.square().mean(),), TypeError, "tuple"),
+        (lambda points: None, TypeError, "NoneType"),
+        (lambda points: (points > 0).sum(), TypeError, "int64"),
+        (lambda points: points.detach().square().mean(), ValueError, "no gradient"),
+    ],
+    ids=["vector", "one element", "float", "tuple", "nothing", "integer", "detached"],
+)
+def test_a_penalty_that_is_no_number_with_a_gradient_is_named(make, error, word, tmp_path):
+    trainer = make_trainer(plain_model(), make_rows(8), tmp_path, [CosRegLoss(), Returning(make)])
+    with pytest.raises(error, match=rf"(?s)Returning.*{word}"):
+        trainer.train()
+
+
+def test_a_penalty_of_what_is_not_trained_needs_no_gradient(tmp_path):
+    model = plain_model()
+    model.base_model.requires_grad_(False)
+    penalty = Returning(lambda points: points.square().mean())
+    trainer = make_trainer(model, make_rows(8), tmp_path, penalty, where="last")
+    trainer.train()
+    zero = Returning(lambda points: torch.zeros(()))
+    make_trainer(plain_model(), make_rows(8), tmp_path, zero).train()

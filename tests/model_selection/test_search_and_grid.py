@@ -1,0 +1,189 @@
+"""AdapterSearchCV gives GridSearchCV's scores for steps and subclasses of the user's own."""
+
+import warnings
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from torch import nn
+
+from isoadapt import CosRegAdapter, IStarAdapter, LinearHead, TransformerEncoder
+from isoadapt.adapters._members import train_together
+from isoadapt.adapters._minibatch import Penalty
+from isoadapt.model_selection import AdapterSearchCV
+from tests.tiny_models import save_model
+
+X, Y = make_classification(120, 6, n_informative=4, n_classes=3, shift=1.0, random_state=0)
+HEAD = LinearHead.from_estimator(LogisticRegression(max_iter=1000).fit(X, Y))
+QUICK = {"max_epochs": 3, "validation_fraction": None, "random_state": 0, "lr": 1e-2}
+
+
+def both(estimator, grid, X=X, y=Y, **options):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "[0-9]+ of [0-9]+ fits", UserWarning)
+        ours = AdapterSearchCV(estimator, grid, **options).fit(X, y)
+    return ours, GridSearchCV(estimator, grid, **options).fit(X, y)
+
+
+def assert_same_scores(ours, theirs, atol=1e-6):
+    for name in ("mean_test_score", "std_test_score"):
+        np.testing.assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], atol=atol)
+
+
+# What is transformed outside the folds
+
+
+def by_median(X):
+    """Rows by the sign of the median's distance: each row depends on the others."""
+    return X - np.median(X, 0)
+
+
+def minus_loss(estimator, X, y):
+    return -np.square(estimator.predict_proba(X) - np.eye(3)[y]).sum(1).mean()
+
+
+@pytest.mark.parametrize("before", [[], ["passthrough"]], ids=str)
+def test_a_step_that_mixes_rows_stays_inside_the_folds(before):
+    step = FunctionTransformer(by_median)
+    names = [("first", each) for each in before]
+    pipe = Pipeline([*names, ("step", step), ("adapter", IStarAdapter(HEAD, **QUICK))])
+    grid = {"adapter__lam": [-1, 1]}
+    ours, theirs = both(pipe, grid, cv=KFold(4), scoring=minus_loss)
+    assert_same_scores(ours, theirs, atol=1e-5)
+    assert ours.unbatched_ == {}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+class Centred(TransformerEncoder):
+    """An encoder whose vectors depend on the texts in their company."""
+
+    def transform(self, X):
+        vectors = super().transform(X)
+        return vectors - vectors.mean(0)
+
+
+def test_an_encoder_that_mixes_rows_stays_inside_the_folds(checkpoint):
+    rng = np.random.default_rng(0)
+    words = ["cat", "dog", "bird", "sat", "ran", "flew", "on", "under"]
+    texts = [" ".join(rng.choice(words, 5)) for _ in range(60)]
+    y = np.array([text.count("cat") > 0 for text in texts]).astype(int)
+    pipe = make_pipeline(Centred(str(checkpoint)), IStarAdapter(**QUICK))
+    grid = {"istaradapter__lam": [-1, 1]}
+    ours, theirs = both(pipe, grid, texts, y, cv=KFold(3), scoring="neg_log_loss")
+    assert_same_scores(ours, theirs, atol=1e-4)
+
+
+# Penalties of one's own
+
+
+class Distance(nn.Module):
+    """Mean squared distance of the points from a value."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.register_buffer("value", torch.tensor(float(value)))
+
+    def forward(self, points):
+        return (points - self.value).square().mean((-2, -1))
+
+
+def distance(points, value):
+    return (points - value).square().mean((-2, -1))
+
+
+MADE = {
+    "module with a buffer": lambda adapter: Distance(adapter.goal),
+    "closure": lambda adapter: (lambda value: lambda points: distance(points, value))(adapter.goal),
+    "closure over the adapter": lambda adapter: lambda points: distance(points, adapter.goal),
+    "partial": lambda adapter: partial(distance, value=adapter.goal),
+    "default": lambda adapter: lambda points, value=adapter.goal: distance(points, value),
+}
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class GoalAdapter(CosRegAdapter):
+    """An adapter that draws the points to a goal.
+
+    Parameters
+    ----------
+    goal : float, default=0.0
+        The value.
+    made : str, default="module with a buffer"
+        How the loss is made.
+    """
+
+    _parameter_constraints: ClassVar = {
+        **CosRegAdapter._parameter_constraints,
+        "goal": [float, int],
+        "made": [str],
+    }
+    _numbers: ClassVar = CosRegAdapter._numbers | {"goal"}
+
+    goal: float = 0.0
+    made: str = "module with a buffer"
+
+    def _make_penalty(self, problem, device):
+        return Penalty(MADE[self.made](self))
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_penalties_that_cannot_be_joined_are_trained_one_at_a_time(made):
+    adapter = GoalAdapter(HEAD, made=made, lam=3.0, **QUICK)
+    grid = {"goal": [0.0, 3.0, -3.0], "lr": [1e-2, 2e-2]}
+    with pytest.warns(UserWarning, match=r"18 of 18 fits .*Penalty\.join"):
+        ours = AdapterSearchCV(adapter, grid, cv=3, scoring=minus_loss).fit(X, Y)
+    theirs = GridSearchCV(adapter, grid, cv=3, scoring=minus_loss).fit(X, Y)
+    assert_same_scores(ours, theirs)
+    assert np.ptp(theirs.cv_results_["mean_test_score"]) > 0.01
+    assert list(ours.unbatched_.values()) == [18]
+
+
+@pytest.mark.parametrize("made", ["module with a buffer", "closure", "partial", "default"])
+def test_equal_penalties_are_trained_together(made):
+    adapter = GoalAdapter(HEAD, made=made, goal=1.0, **QUICK)
+    ours, theirs = both(adapter, {"lam": [0.0, 1.0, 3.0]}, cv=3, scoring=minus_loss)
+    assert_same_scores(ours, theirs, atol=1e-5)
+    assert ours.unbatched_ == {}
+
+
+class Growing(Penalty):
+    """A penalty with a state that training changes."""
+
+    epochs = 0
+
+    def refresh(self, network, batches):
+        self.epochs += 1
+
+    def __call__(self, points, targets, network):
+        return self.epochs * distance(points, 1.0)
+
+
+class GrowingAdapter(CosRegAdapter):
+    def _make_penalty(self, problem, device):
+        return Growing(None)
+
+
+def test_the_state_of_a_penalty_outlives_the_members_that_stop():
+    adapter = GrowingAdapter(HEAD, max_epochs=8, patience=2, lr=5e-2, random_state=0)
+    alone, together = ([clone(adapter).set_params(lam=lam) for lam in (0.01, 5.0)] for _ in "ab")
+    for each in alone:
+        each.fit(X, Y)
+    problem = adapter._pose(X, Y)
+    assert train_together(together, [problem] * 2, lambda _: None) == [None] * 2
+    assert alone[0].n_iter_ < alone[1].n_iter_
+    for ours, theirs in zip(together, alone, strict=True):
+        losses = [[epoch["train_loss"] for epoch in each.history_] for each in (ours, theirs)]
+        np.testing.assert_allclose(*losses, rtol=1e-3)
