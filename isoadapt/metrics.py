@@ -69,10 +69,10 @@ def isoscore(X: Chunked, bias_corrected: bool = False) -> float:
     The score is (PR - 1) / (n_features - 1) with the participation ratio PR = tr(Σ)² / ‖Σ‖_F² of
     the covariance. The bias-corrected score estimates numerator and denominator without bias,
     whatever the distribution of the rows, and clamps their ratio to [1, n_features]. A clamped
-    ratio of unbiased estimates has a bias of its own, which pulls the score towards the middle of
-    its range and vanishes as rows are added: with Gaussian rows of 12 dimensions and a true score
-    of .438 its mean is .63 at 5 rows, .55 at 8, .48 at 16 and .45 at 40. The section on the
-    remaining bias in ``benchmarks/RESULTS.md`` has more sizes.
+    ratio of unbiased estimates keeps a bias, which raises low scores, lowers scores near 1 and
+    falls roughly as 1 / n_samples: for Gaussian rows of 12 dimensions with a true score of .468,
+    the mean score is .66 at 5 rows, .59 at 8, .53 at 16 and .49 at 40. ``benchmarks/RESULTS.md``
+    tabulates it for other sizes and rows.
 
     Weighted rows come as :class:`~isoadapt.geometry.Moments`. Whole weights give the score of the
     rows repeated so often. Other weights interpolate between whole numbers: the sum of the weights
