@@ -281,9 +281,9 @@ def _points_gradient(
 def _add_fourth_gradient(
     gradient: Tensor, centred: Tensor, lengths: Tensor, to_fourth: Tensor
 ) -> Tensor:
-    """Add the chain rule through Σ ‖x - x̄‖⁴ / (n-1), whose columns do not sum to zero unaided."""
-    gradient = gradient.addcmul(4 * (to_fourth[..., None] * lengths)[..., None], centred)
-    return gradient - gradient.mean(-2, keepdim=True)
+    """Chain rule through Σ ‖x - x̄‖⁴ / (n-1), in place; its columns are made to sum to zero."""
+    gradient.addcmul_(4 * (to_fourth[..., None] * lengths)[..., None], centred)
+    return gradient.sub_(gradient.mean(-2, keepdim=True))
 
 
 def _cov_gradient(
