@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from isoadapt._points import as_points, clamped_score, mean_cosine, varies
-from isoadapt.geometry import _dimension, _isoscore, _partition, _spectrum
+from isoadapt.geometry import _dimension, _partition, _spectrum, _unbiased
+from isoadapt.geometry._spread import dead_dimensions
 
 _TWO_NN_ROWS = 5_000  # TwoNN is quadratic in the rows
 _SHOWN = 8
@@ -50,6 +51,10 @@ class IsotropyReport:
         the average over the dimensions, and over twice the average; or whose absolute mean is
         more than 3 standard deviations above the average over the dimensions, and over the
         square root of the average variance. Under 11 dimensions there can be none.
+    dead_dimensions : tuple of int
+        Dimensions that are constant or nearly so: those whose variance is at most 1e-12 of the
+        average over the dimensions, that is, whose standard deviation is at most 1e-6 of the root
+        mean square of all.
     groups : dict of str to IsotropyReport
         The same for the rows of each group, where groups were given.
     """
@@ -71,6 +76,7 @@ class IsotropyReport:
     mean_profile: NDArray[np.float64] = field(compare=False)
     variance_profile: NDArray[np.float64] = field(compare=False)
     outlier_dimensions: tuple[int, ...] = ()
+    dead_dimensions: tuple[int, ...] = ()
     groups: Mapping[str, "IsotropyReport"] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,7 +90,8 @@ class IsotropyReport:
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         for name in ("mean_profile", "variance_profile"):
             plain[name] = plain[name].tolist()
-        plain["outlier_dimensions"] = list(self.outlier_dimensions)
+        for name in ("outlier_dimensions", "dead_dimensions"):
+            plain[name] = list(plain[name])
         plain["groups"] = {name: group.to_dict() for name, group in self.groups.items()}
         return plain
 
@@ -102,24 +109,24 @@ class IsotropyReport:
             f"  partition function  {self.partition_isotropy:8.2g}   dispersion "
             f"{self.partition_dispersion:.2g}   (both depend on scale)",
             f"  mean cosine         {self.mean_cosine:8.4f}",
-            f"  outlier dimensions  {len(self.outlier_dimensions):8d}{self._named_outliers()}",
+            _dimensions_line("outlier dimensions", self._outliers_by_size()),
         ]
+        if self.dead_dimensions:
+            lines.append(_dimensions_line("dead dimensions", self.dead_dimensions))
         lines += [
             f"  group {name}: n={group.n_samples}, IsoScore {group.isoscore:.4f} (corrected "
             f"{group.isoscore_corrected:.4f}), EV1 {group.ev1:.4f}, mean cosine "
-            f"{group.mean_cosine:.4f}"
+            f"{group.mean_cosine:.4f}{_dead_note(group)}"
             for name, group in self.groups.items()
         ]
         return "\n".join(lines)
 
     __repr__ = __str__
 
-    def _named_outliers(self) -> str:
-        """Name the outlier dimensions of largest second moment."""
+    def _outliers_by_size(self) -> list[int]:
+        """Outlier dimensions, that of the largest second moment first."""
         size = self.mean_profile**2 + self.variance_profile
-        named = sorted(self.outlier_dimensions, key=lambda dimension: -size[dimension])
-        more = ", …" if len(named) > _SHOWN else ""
-        return f"   {', '.join(map(str, named[:_SHOWN]))}{more}" if named else ""
+        return sorted(self.outlier_dimensions, key=lambda dimension: -size[dimension])
 
 
 def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyReport:
@@ -188,13 +195,17 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
     return _report(points, {name: _report(part, {}) for name, part in parts.items()})
 
 
-def spectral_figures(raw: Tensor, centred: Tensor, n_samples: int, d: int) -> dict[str, Any]:
-    """Compute the figures that depend on the spectra alone.
+def spectral_figures(
+    raw: Tensor, centred: Tensor, fourth: Tensor, n_samples: int, d: int
+) -> dict[str, Any]:
+    """Compute the figures that depend on the spectra and one higher moment alone.
 
     Parameters
     ----------
     raw, centred : Tensor of shape (r,)
         Squared singular values of the points, and of the points less their mean, descending.
+    fourth : Tensor of shape ()
+        Σ ‖x - x̄‖⁴ / (Σ ‖x - x̄‖²)² over the points, as ``Moments.fourth``.
     n_samples : int
         Number of points, at least 2.
     d : int
@@ -210,14 +221,13 @@ def spectral_figures(raw: Tensor, centred: Tensor, n_samples: int, d: int) -> di
     ValueError
         If there is no variance.
     """
-    trace = centred.sum() / (n_samples - 1)
-    square = centred.square().sum() / (n_samples - 1) ** 2
+    square = (centred / centred.sum()).square().sum()
     corrected = math.nan
     if n_samples >= 4:
-        corrected = float(_isoscore.corrected_score(trace, square, n_samples, d))
+        corrected = float(_unbiased.corrected_score(square, fourth, n_samples, d))
     ev1, ev2, ev3 = (float(_spectrum.cumulative_explained_variance(centred, k)) for k in (1, 2, 3))
     return {
-        "isoscore": clamped_score((trace.square() / square - 1) / (d - 1)),
+        "isoscore": clamped_score((1 / square - 1) / (d - 1)),
         "isoscore_corrected": corrected,
         "ev1": ev1,
         "ev2": ev2,
@@ -256,7 +266,7 @@ def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyRep
     return IsotropyReport(
         n_samples=n,
         n_features=d,
-        **spectral_figures(raw, centred, n, d),
+        **spectral_figures(raw, centred, _unbiased.norm_concentration(points), n, d),
         effective_rank=float(_spectrum.effective_rank(centred)),
         two_nn=two_nn_or_nan(_sample(points)),
         partition_isotropy=float(_partition.partition_isotropy(log_z)),
@@ -265,8 +275,21 @@ def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyRep
         mean_profile=mean.numpy(),
         variance_profile=variance.numpy(),
         outlier_dimensions=_outliers(mean, variance),
+        dead_dimensions=_indices(dead_dimensions(variance)),
         groups=groups,
     )
+
+
+def _dimensions_line(title: str, dimensions: Sequence[int]) -> str:
+    """Count dimensions and name the first of them."""
+    more = ", …" if len(dimensions) > _SHOWN else ""
+    named = f"   {', '.join(map(str, dimensions[:_SHOWN]))}{more}" if dimensions else ""
+    return f"  {title:<18}  {len(dimensions):8d}{named}"
+
+
+def _dead_note(group: IsotropyReport) -> str:
+    n_dead = len(group.dead_dimensions)
+    return f", {n_dead} dead dimension{'s' * (n_dead > 1)}" if n_dead else ""
 
 
 def _parts(points: Tensor, groups: ArrayLike) -> dict[str, Tensor]:
@@ -309,7 +332,11 @@ def _outliers(mean: Tensor, variance: Tensor) -> tuple[int, ...]:
     average = variance.mean()
     outlying = _stands_out(variance) & (variance > 2 * average)
     outlying |= _stands_out(mean.abs()) & (mean.abs() > average.sqrt())
-    return tuple(outlying.nonzero().flatten().tolist())
+    return _indices(outlying)
+
+
+def _indices(mask: Tensor) -> tuple[int, ...]:
+    return tuple(mask.nonzero().flatten().tolist())
 
 
 def _stands_out(profile: Tensor) -> Tensor:

@@ -278,6 +278,23 @@ def test_noise_makes_no_outliers():
     assert isotropy_report(outlying(np.ones(300), n=1500)).outlier_dimensions == ()
 
 
+def test_report_names_dead_dimensions(labelled):
+    X, groups = labelled
+    assert isotropy_report(X).dead_dimensions == ()
+    assert "dead" not in str(isotropy_report(X, groups=groups))
+    X = np.column_stack([X, np.full(60, 0.1), 3e-7 * X[:, 0], 3e-6 * X[:, 1]])
+    X[groups == "a", 1] = 7
+    for scale in (1e-20, 1.0, 1e20):
+        report = isotropy_report(X * scale, groups=groups)
+        assert report.dead_dimensions == (5, 6)
+        assert report.groups["a"].dead_dimensions == (1, 5, 6)
+        assert report.groups["b"].dead_dimensions == (5, 6)
+    assert "  dead dimensions            2   5, 6\n" in str(report)
+    assert ", 3 dead dimensions" in str(report).splitlines()[-2]
+    assert report.to_dict()["dead_dimensions"] == [5, 6]
+    assert report.to_dict()["groups"]["a"]["dead_dimensions"] == [1, 5, 6]
+
+
 def test_real_embeddings_have_outlier_dimensions(shared):
     X = np.load(shared / "embeddings" / "cola.npz")["E_train"].astype(np.float64)
     report = isotropy_report(X)

@@ -18,9 +18,8 @@ from isoadapt.adapters._linalg import (
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.adapters._one_pass import REFITTED, MomentsAdapter
 from isoadapt.geometry import Moments
+from isoadapt.geometry._spread import DEAD
 from isoadapt.heads import LinearHead
-
-_RTOL = 1e-12  # what counts as zero variance, relative to that of all directions
 
 
 class Whitening(MomentsAdapter):
@@ -278,7 +277,7 @@ def whiten_unseen(
     regression = np.linalg.pinv(seen_cov, hermitian=True) @ (crossed @ unseen)
     residual = unseen.T - regression.T @ seen_map.matrix
     eigenvalues, vectors = descending_eigh(residual @ cov @ residual.T)
-    eigenvalues = np.where(eigenvalues > _RTOL * cov.trace(), eigenvalues, 0.0)
+    eigenvalues = np.where(eigenvalues > DEAD * cov.trace(), eigenvalues, 0.0)
     if not len(eigenvalues):
         return Affine(seen @ seen_map.matrix, seen @ seen_map.offset)
     scales = inverse_root(shrink(eigenvalues, shrinkage), strength)

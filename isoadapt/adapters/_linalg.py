@@ -9,6 +9,7 @@ from sklearn.utils.extmath import svd_flip
 
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.geometry import Moments
+from isoadapt.geometry._spread import DEAD
 
 
 def descending_eigh(cov: Floats) -> tuple[Floats, Floats]:
@@ -50,7 +51,7 @@ def shrink(eigenvalues: Floats, shrinkage: float) -> Floats:
     return (1 - shrinkage) * eigenvalues + shrinkage * eigenvalues.mean()
 
 
-def inverse_root(eigenvalues: Floats, power: float = 1.0, rtol: float = 1e-12) -> Floats:
+def inverse_root(eigenvalues: Floats, power: float = 1.0, rtol: float = DEAD) -> Floats:
     """Raise eigenvalues to -power/2; those that are zero beside the largest stay zero.
 
     Parameters
@@ -59,7 +60,7 @@ def inverse_root(eigenvalues: Floats, power: float = 1.0, rtol: float = 1e-12) -
         Of a covariance.
     power : float, default=1.0
         1 whitens, 0 leaves as it is.
-    rtol : float, default=1e-12
+    rtol : float, default=DEAD
         What counts as zero, relative to the largest.
 
     Returns
@@ -71,7 +72,7 @@ def inverse_root(eigenvalues: Floats, power: float = 1.0, rtol: float = 1e-12) -
     return np.where(kept, np.where(kept, eigenvalues, 1.0) ** (-power / 2), 0.0)
 
 
-def leading_components(cov: Floats, n_components: int, scale: float, rtol: float = 1e-12) -> Floats:
+def leading_components(cov: Floats, n_components: int, scale: float, rtol: float = DEAD) -> Floats:
     """Give the directions of largest variance, no more than there are.
 
     Parameters
@@ -82,7 +83,7 @@ def leading_components(cov: Floats, n_components: int, scale: float, rtol: float
         How many.
     scale : float
         A variance of the size of the data's: beside it, variances may count as zero.
-    rtol : float, default=1e-12
+    rtol : float, default=DEAD
         What counts as zero, relative to `scale`.
 
     Returns

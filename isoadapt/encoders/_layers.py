@@ -237,7 +237,8 @@ class _LayerSums:
         centred = _eigenvalues(self.moments.scatter)
         spread = dict.fromkeys(_OF_SPREAD, math.nan)
         if centred.sum() > _ROUNDING**2 * raw.sum():
-            spread = spectral_figures(raw, centred, n, d)
+            fourth = torch.as_tensor(self.moments.fourth)
+            spread = spectral_figures(raw, centred, fourth, n, d)
             spread["two_nn"] = two_nn_or_nan(points, _TOLERANCE)
         cosines = torch.as_tensor(self.direction).square().sum() - self.n_directions
         return LayerFigures(

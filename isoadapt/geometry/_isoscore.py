@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from isoadapt.geometry._unbiased import estimate_weights, participation_ratio, unbiased_squares
+
 _WIDE = (torch.float32, torch.float64)
 
 
@@ -19,6 +21,7 @@ class _Sums(NamedTuple):
 
     trace: Tensor  # tr Σ
     square: Tensor  # ‖Σ‖²
+    fourth: Tensor  # Σ ‖x - x̄‖⁴ / (n-1), which only the bias-corrected score needs
     cross: Tensor  # ⟨Σ, S⟩
     prior_trace: Tensor  # tr S
     prior_square: Tensor  # ‖S‖²
@@ -45,8 +48,9 @@ def isoscore_star(
     zeta : float or Tensor of shape (...), default=0.0
         Its weight ζ in [0, 1], for each member if a tensor.
     bias_corrected : bool, default=False
-        Estimate tr(Σ)² and ‖Σ‖² without bias (exactly so for Gaussian rows), n at least 4; the
-        participation ratio is then clamped to [1, d].
+        Estimate tr(Σ_X)² and ‖Σ_X‖² without bias, whatever the distribution of the points; n at
+        least 4. The participation ratio is then clamped to [1, d]. With ζ > 0 the terms that
+        are linear in Σ_X, such as ⟨Σ_X, cov⟩, have no bias to remove.
     root : Tensor of shape (d, r) or (..., d, r), default=None
         In place of `cov`, a B with BBᵀ the shrinkage matrix, which is never formed: what costs
         least if B is differentiated too.
@@ -73,87 +77,21 @@ def isoscore_star(
         return _IsoScoreStar.apply(X, prior, root, zeta, bias_corrected)
 
 
-def isoscore_from_covariance(cov: Tensor, n_samples: float | None = None) -> Tensor:
+def isoscore_from_covariance(cov: Tensor) -> Tensor:
     """IsoScore of covariance matrices, differentiable.
 
     Parameters
     ----------
     cov : Tensor of shape (..., d, d)
         Covariances, d at least 2.
-    n_samples : float, default=None
-        Number of rows behind a sample covariance (n - 1 in its denominator), at least 4: gives
-        the bias-corrected score. None gives the plain one.
 
     Returns
     -------
     Tensor of shape (...)
         Scores; NaN where the covariance is zero.
     """
-    d = cov.shape[-1]
     trace = cov.diagonal(dim1=-2, dim2=-1).sum(-1)
-    square = cov.square().sum((-2, -1))
-    if n_samples is None:
-        return (trace.square() / square - 1) / (d - 1)
-    return corrected_score(trace, square, n_samples, d)
-
-
-def corrected_score(trace: Tensor, square: Tensor, n_samples: float, d: int) -> Tensor:
-    """Bias-corrected IsoScore from the trace and the norm of a sample covariance.
-
-    Parameters
-    ----------
-    trace : Tensor
-        Trace of the sample covariance.
-    square : Tensor
-        Its squared Frobenius norm.
-    n_samples : float
-        Number of rows, at least 4.
-    d : int
-        Number of features.
-
-    Returns
-    -------
-    Tensor
-        Scores in [0, 1].
-    """
-    numerator, denominator = unbiased_squares(trace, square, n_samples)
-    return (_clamped_ratio(numerator, denominator, d) - 1) / (d - 1)
-
-
-def unbiased_squares(trace: Tensor, square: Tensor, n_samples: float) -> tuple[Tensor, Tensor]:
-    """Estimate tr(Σ)² and ‖Σ‖² without bias from a sample covariance of Gaussian rows.
-
-    Parameters
-    ----------
-    trace : Tensor
-        Trace of the sample covariance.
-    square : Tensor
-        Its squared Frobenius norm.
-    n_samples : float
-        Number of rows, at least 4.
-
-    Returns
-    -------
-    numerator : Tensor
-        Estimate of tr(Σ)², above zero.
-    denominator : Tensor
-        Estimate of ‖Σ‖²; noise can bring it below zero.
-    """
-    (a, b), (c, e) = _correction(n_samples)
-    return a * trace.square() + b * square, c * trace.square() + e * square
-
-
-def _clamped_ratio(numerator: Tensor, denominator: Tensor, d: int) -> Tensor:
-    """Keep an estimated participation ratio in [1, d], whatever the denominator's sign."""
-    ratio = torch.where(denominator * d < numerator, d, numerator / denominator)
-    return ratio.clamp(1, d)
-
-
-def _correction(n: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Coefficients of (tr², ‖·‖²) in the unbiased estimates of tr² and of ‖·‖²."""
-    v = n - 1
-    scale = 1 / ((v - 1) * (v + 2))
-    return (v * (v + 1) * scale, -2 * v * scale), (-v * scale, v * v * scale)
+    return (trace.square() / cov.square().sum((-2, -1)) - 1) / (cov.shape[-1] - 1)
 
 
 class _Prior(NamedTuple):
@@ -189,14 +127,18 @@ class _IsoScoreStar(torch.autograd.Function):
             unit = unit.where(unit * (n - 1) > noise, torch.inf)  # rounding has no spectrum
             small = small / unit[..., None, None]
         prior = _prior(cov, root, centred, small)
-        sums = _sums(small, centred, prior, mixed)
+        lengths = _lengths(small, centred, unit) if bias_corrected else None
+        sums = _sums(small, centred, prior, lengths, mixed)
         numerator, denominator = _mixture(sums, zeta, n, bias_corrected)
-        ratio = numerator / denominator
+        ratio, free = numerator / denominator, None
         if bias_corrected:
-            ratio = _clamped_ratio(numerator, denominator, d)
-        ctx.zeta, ctx.correction = zeta, _correction(n) if bias_corrected else None
+            trace = (1 - zeta) * sums.trace + zeta * sums.prior_trace
+            ratio = participation_ratio(numerator, denominator, trace, d)
+            free = (ratio > 1) & (ratio < d)  # not clamped
+        ctx.zeta, ctx.correction = zeta, estimate_weights(n) if bias_corrected else None
         ctx.save_for_backward(
-            centred, small, *prior, sums.trace, sums.prior_trace, numerator, denominator
+            *(centred, small, *prior, lengths, free),
+            *(sums.trace, sums.prior_trace, numerator, denominator),
         )
         ctx.unit = None if mixed else unit
         return (ratio - 1) / (d - 1)
@@ -209,20 +151,21 @@ class _IsoScoreStar(torch.autograd.Function):
 
     @staticmethod
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        centred, small, *parts, trace, prior_trace, numerator, denominator = ctx.saved_tensors
+        centred, small, *parts, lengths, free = ctx.saved_tensors[:-4]
+        trace, prior_trace, numerator, denominator = ctx.saved_tensors[-4:]
         prior = _Prior(*parts)
         d = centred.shape[-1]
         zeta, keep = ctx.zeta, 1 - ctx.zeta
         grad = torch.where(denominator > 0, grad, 0.0)
-        if ctx.correction is not None:
-            ratio = numerator / denominator
-            grad = torch.where((ratio > 1) & (denominator * d > numerator), grad, 0.0)
+        if free is not None:
+            grad = torch.where(free, grad, 0.0)
         safe = torch.where(denominator > 0, denominator, 1.0)
         to_numerator = grad / safe / (d - 1)
         to_denominator = -to_numerator * numerator / safe
-        (a, b), (c, e) = ctx.correction or ((1.0, 0.0), (0.0, 1.0))
-        to_square = keep**2 * (b * to_numerator + e * to_denominator)
-        to_trace = 2 * keep**2 * trace * (a * to_numerator + c * to_denominator)
+        (a, b, c), (e, f, g) = ctx.correction or ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
+        to_square = keep**2 * (b * to_numerator + f * to_denominator)
+        to_fourth = keep**2 * (c * to_numerator + g * to_denominator)
+        to_trace = 2 * keep**2 * trace * (a * to_numerator + e * to_denominator)
         to_trace = to_trace + 2 * zeta * keep * prior_trace * to_numerator
         to_cross = 2 * zeta * keep * to_denominator
         to_prior_trace = 2 * zeta * (keep * trace + zeta * prior_trace) * to_numerator
@@ -233,6 +176,8 @@ class _IsoScoreStar(torch.autograd.Function):
         grad_X = grad_cov = grad_root = None
         if ctx.needs_input_grad[0]:
             grad_X = _points_gradient(centred, small, prior, to_trace, to_square, to_cross)
+            if lengths is not None:
+                grad_X = _add_fourth_gradient(grad_X, centred, lengths, to_fourth)
             if ctx.unit is not None:
                 grad_X = grad_X / ctx.unit[..., None, None]
         if prior.cov is not None and ctx.needs_input_grad[1]:
@@ -256,24 +201,37 @@ def _prior(cov: Tensor | None, root: Tensor | None, centred: Tensor, small: Tens
     return _Prior(cov, None, None, centred @ cov if few and cov is not None else None)
 
 
-def _sums(small: Tensor, centred: Tensor, prior: _Prior, mixed: bool) -> _Sums:
+def _lengths(small: Tensor, centred: Tensor, unit: Tensor) -> Tensor:
+    """‖x - x̄‖² / (n-1) of each point, in the units of `small`."""
+    n, d = centred.shape[-2:]
+    if n < d:
+        return small.diagonal(dim1=-2, dim2=-1)
+    squared = torch.linalg.vector_norm(centred, dim=-1).square()  # makes no matrix of squares
+    return squared / ((n - 1) * unit[..., None])
+
+
+def _sums(
+    small: Tensor, centred: Tensor, prior: _Prior, lengths: Tensor | None, mixed: bool
+) -> _Sums:
     n, d = centred.shape[-2:]
     trace, square = _trace(small), small.square().sum((-2, -1))
+    nothing = torch.zeros_like(trace)
+    fourth = nothing if lengths is None else (n - 1) * lengths.square().sum(-1)
     if prior.root is not None and prior.gram is not None and prior.pulled is not None:
         other, scale = (prior.pulled, 1 / (n - 1)) if n < d else (prior.root, 1.0)
         cross = (prior.pulled * other).sum((-2, -1)) * scale
-        norm = torch.linalg.vector_norm(prior.gram, dim=(-2, -1))  # makes no matrix of squares
-        return _Sums(trace, square, cross, _trace(prior.gram), norm.square())
+        norm = torch.linalg.vector_norm(prior.gram, dim=(-2, -1))
+        return _Sums(trace, square, fourth, cross, _trace(prior.gram), norm.square())
     if prior.cov is not None:
         if prior.pulled is None:
             cross = (small * prior.cov).sum((-2, -1))
         else:
             cross = (prior.pulled * centred).sum((-2, -1)) / (n - 1)
-        return _Sums(trace, square, cross, _trace(prior.cov), prior.cov.square().sum((-2, -1)))
-    nothing = torch.zeros_like(trace)
+        prior_square = prior.cov.square().sum((-2, -1))
+        return _Sums(trace, square, fourth, cross, _trace(prior.cov), prior_square)
     if not mixed:
-        return _Sums(trace, square, nothing, nothing, nothing)
-    return _Sums(trace, square, trace, nothing + d, nothing + d)
+        return _Sums(trace, square, fourth, nothing, nothing, nothing)
+    return _Sums(trace, square, fourth, trace, nothing + d, nothing + d)
 
 
 def _mixture(
@@ -282,7 +240,7 @@ def _mixture(
     """tr² and ‖·‖² of (1-ζ)Σ + ζS; only the terms quadratic in Σ are biased."""
     trace_square, square = sums.trace.square(), sums.square
     if bias_corrected:
-        trace_square, square = unbiased_squares(sums.trace, sums.square, n)
+        trace_square, square = unbiased_squares(sums.trace, sums.square, sums.fourth, n)
     keep, both = (1 - zeta) ** 2, 2 * zeta * (1 - zeta)
     numerator = keep * trace_square + both * sums.trace * sums.prior_trace
     denominator = keep * square + both * sums.cross
@@ -318,6 +276,14 @@ def _points_gradient(
     elif prior.cov is not None:
         core = core + pull * prior.cov
     return centred @ core
+
+
+def _add_fourth_gradient(
+    gradient: Tensor, centred: Tensor, lengths: Tensor, to_fourth: Tensor
+) -> Tensor:
+    """Chain rule through Σ ‖x - x̄‖⁴ / (n-1), in place; its columns are made to sum to zero."""
+    gradient.addcmul_(4 * (to_fourth[..., None] * lengths)[..., None], centred)
+    return gradient.sub_(gradient.mean(-2, keepdim=True))
 
 
 def _cov_gradient(

@@ -25,6 +25,7 @@ def dead_dimensions(variances: Any) -> Any:
     -------
     Tensor or ndarray of shape (d,), bool
         True where the variance is at most `DEAD` times the sum of all variances, that is where
-        the standard deviation is at most 1e-6 of the root of the total variance.
+        the standard deviation is at most 1e-6 of the root of the total variance; everywhere if
+        there is no variance at all.
     """
     return variances <= DEAD * variances.sum()

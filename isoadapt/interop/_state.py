@@ -163,9 +163,12 @@ def _pack_head(head: LinearHead) -> dict[str, Any]:
 
 def _unpack_moments(**arrays: NDArray[Any]) -> Moments:
     moments = Moments.from_arrays(arrays)
-    whole = set(arrays) == {"count", "mean", "scatter"}
+    names, higher = {"count", "mean", "scatter"}, {"third", "fourth"}  # earlier versions lack these
+    whole = set(arrays) in (names, names | higher)
     if not whole or not all(np.isfinite(array).all() for array in arrays.values()):
-        raise ValueError("Moments need a finite count, mean and scatter")
+        raise ValueError(
+            "Moments need a finite count, mean and scatter and, both or neither, third and fourth"
+        )
     if moments.count <= 0:
         raise ValueError(f"Moments have the count {moments.count:g}, which must be positive")
     return moments

@@ -18,7 +18,9 @@ class IsoScoreLoss(nn.Module):
     reduction : {"log", "linear"}, default="log"
         -log IsoScore* (the Isotropy Layer's) or 1 - IsoScore* (I-STAR's).
     bias_corrected : bool, default=False
-        Remove the bias of small batches, which need 4 rows then instead of 2.
+        Estimate tr(Σ)² and ‖Σ‖² of the batch's covariance Σ without bias, whatever the
+        distribution of the rows. Batches then need 4 rows instead of 2. With `zeta` above 0 only
+        the terms quadratic in Σ change: the others have no bias.
 
     Attributes
     ----------

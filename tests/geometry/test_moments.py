@@ -11,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from isoadapt.geometry import Moments
 from isoadapt.geometry import _moments as moments_module
+from isoadapt.metrics import isoscore
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -25,11 +26,27 @@ def cloud(n, d, seed=0):
 
 
 def assert_same(a, b, rtol=1e-12):
-    """Same count, mean and scatter, to `rtol` of each one's size."""
+    """Same count, mean, scatter and higher moments, to `rtol` of each one's size."""
     assert a.count == pytest.approx(b.count, rel=1e-14)
     torch.testing.assert_close(a.mean, b.mean, rtol=0, atol=rtol * (1 + float(b.mean.abs().max())))
     size = float(b.scatter.abs().max()) + float(b.count * b.mean.square().max())
     torch.testing.assert_close(a.scatter, b.scatter, rtol=0, atol=rtol * (1 + size))
+    assert (a.third is None) == (b.third is None)
+    if a.third is not None and float(b.scatter.trace()):
+        noise = rtol * (1 + (b.count * float(b.mean.square().max() / b.scatter.trace())) ** 0.5)
+        torch.testing.assert_close(a.third, b.third, rtol=0, atol=noise)
+        torch.testing.assert_close(a.fourth, b.fourth, rtol=0, atol=noise)
+
+
+def higher_moments(X, weights=None):
+    """Third and fourth moment by their definition, in extended precision."""
+    weights = np.ones(len(X)) if weights is None else weights
+    X = X.astype(np.longdouble)
+    centred = X - weights @ X / weights.sum()
+    squared = (centred**2).sum(1)
+    trace = weights @ squared
+    third = (weights * squared) @ centred / trace**1.5
+    return third.astype(np.float64), float(weights @ squared**2 / trace**2)
 
 
 def assert_covariance(moments, wanted, rtol=1e-12):
@@ -150,7 +167,9 @@ def test_the_route_of_other_devices_gives_the_same(weighted):
     X[:, 2] = 0.1
     weights = torch.linspace(0, 2, 50, dtype=torch.float64) if weighted else None
     elsewhere = Moments()
-    elsewhere._add(*moments_module._tensor_moments(X, weights))
+    for part in (slice(0, 20), slice(20, 50)):
+        weight = None if weights is None else weights[part]
+        elsewhere._add(moments_module._device_moments(X[part], weight))
     assert_same(elsewhere, Moments().update(X, weights))
     assert not elsewhere.scatter[2].any()
 
@@ -231,6 +250,8 @@ def test_arrays_are_copies():
         "count": (),
         "mean": (3,),
         "scatter": (3, 3),
+        "third": (3,),
+        "fourth": (),
     }
     expected, mean = moments.covariance().clone(), moments.mean.clone()
     made = Moments.from_arrays(taken)
@@ -289,6 +310,11 @@ def test_arrays_that_do_not_fit_together_are_refused():
         Moments.from_arrays({**taken, "mean": np.zeros(2)})
     with pytest.raises(ValueError, match=r"mean has shape \(3, 1\)"):
         Moments.from_arrays({**taken, "mean": np.zeros((3, 1))})
+    with pytest.raises(ValueError, match=r"third has shape \(2,\) and fourth \(\)"):
+        Moments.from_arrays({**taken, "third": np.zeros(2)})
+    del taken["fourth"]
+    with pytest.raises(ValueError, match=r"third has shape \(3,\) and fourth missing"):
+        Moments.from_arrays(taken)
 
 
 def test_mapped_moments_are_those_of_mapped_rows():
@@ -296,9 +322,75 @@ def test_mapped_moments_are_those_of_mapped_rows():
     matrix, offset = rng.normal(size=(3, 5)), rng.normal(size=3)
     moments = Moments().update(X)
     before = moments.to_arrays()
-    assert_same(moments.mapped(matrix, offset), Moments().update(X @ matrix.T + offset))
+    mapped = moments.mapped(matrix, offset)
+    wanted = Moments().update(X @ matrix.T + offset)
+    assert mapped.third is mapped.fourth is None
+    wanted.third = wanted.fourth = None
+    assert_same(mapped, wanted)
     for name, array in moments.to_arrays().items():
         np.testing.assert_array_equal(array, before[name])
+
+
+@pytest.mark.parametrize("scale", [1e-120, 1.0, 1e120])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_third_and_fourth_moment_are_those_of_the_centred_rows(monkeypatch, weighted, scale):
+    monkeypatch.setattr(moments_module, "_BLOCK", 16)
+    rng = np.random.default_rng(0)
+    X = rng.exponential(size=(120, 4)) * [3, 1, 1, 0.1] + np.linspace(0, 40, 120)[:, None] + 1e4
+    weights = rng.uniform(0, 3, 120) if weighted else None
+    third, fourth = higher_moments(X, weights)
+
+    def moments(*parts):
+        whole = Moments()
+        for rows in parts:
+            whole.update(X[rows] * scale, None if weights is None else weights[rows])
+        return whole
+
+    for found in (
+        moments(slice(0, 120)),
+        moments(slice(0, 1), slice(1, 70), slice(70, 120)),
+        moments(slice(70, 120)).merge(moments(slice(0, 70))),
+        Moments.from_arrays(moments(slice(0, 50)).to_arrays()).merge(moments(slice(50, 120))),
+    ):
+        np.testing.assert_allclose(found.third, third, rtol=0, atol=1e-10)
+        assert float(found.fourth) == pytest.approx(fourth, rel=1e-10)
+
+
+def test_the_corrected_score_of_whole_weights_is_that_of_repeated_rows():
+    X, weights = cloud(30, 6), np.random.default_rng(1).integers(0, 5, 30)
+    repeated = np.repeat(X, weights, axis=0)
+    for parts in ([slice(0, 30)], [slice(0, 11), slice(11, 30)]):
+        moments = Moments()
+        for part in parts:
+            moments.update(X[part], weights[part])
+        assert isoscore(moments, bias_corrected=True) == pytest.approx(
+            isoscore(repeated, bias_corrected=True), abs=1e-12
+        )
+
+
+def earlier(moments):
+    """The same moments as an earlier version saved them."""
+    arrays = moments.to_arrays()
+    return Moments.from_arrays({name: arrays[name] for name in ("count", "mean", "scatter")})
+
+
+@pytest.mark.parametrize("make", [earlier, lambda moments: moments.mapped(np.eye(3), np.zeros(3))])
+def test_without_the_fourth_moment_there_is_no_corrected_score_but_all_else(make):
+    X = cloud(40, 3)
+    moments = make(Moments().update(X[:25]))
+    assert isoscore(moments) == pytest.approx(isoscore(X[:25]), abs=1e-12)
+    for again in (
+        moments,
+        pickle.loads(pickle.dumps(moments)),
+        Moments().merge(moments),
+        Moments().update(X[25:]).merge(moments),
+        make(Moments().update(X[:25])).update(X[25:]),
+    ):
+        assert again.third is again.fourth is None
+        assert set(again.to_arrays()) == {"count", "mean", "scatter"}
+        with pytest.raises(ValueError, match=r"fourth moment.*Moments\(\)\.update\(rows\)"):
+            isoscore(again, bias_corrected=True)
+    assert_covariance(again, np.cov(X.T))
 
 
 def test_second_moment_keeps_the_mean():

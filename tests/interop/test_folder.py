@@ -23,9 +23,10 @@ from isoadapt import (
     Whitening,
     adapters,
 )
+from isoadapt.geometry import Moments
 from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
 from isoadapt.interop._folder import provenance, read_config
-from isoadapt.metrics import isotropy_report
+from isoadapt.metrics import isoscore, isotropy_report
 from tests.interop.examples import HEAD, LABELS, VARIANTS, X, fitted, make
 from tests.tiny_models import WORDS
 
@@ -178,10 +179,28 @@ def test_arrays_have_telling_names(tmp_path):
         "state.map_.matrix",
         "state.map_.offset",
         "state.moments_.count",
+        "state.moments_.fourth",
         "state.moments_.mean",
         "state.moments_.scatter",
+        "state.moments_.third",
     }
     assert json.loads((folder / "config.json").read_text())["class"] == "LogitPreservingWhitening"
+
+
+def test_moments_saved_by_earlier_versions_load_and_go_on(tmp_path):
+    adapter = fitted("LogitPreservingWhitening", "frozen")
+    arrays = adapter.moments_.to_arrays()
+    for name in ("third", "fourth"):
+        del arrays[name]
+    adapter.moments_ = Moments.from_arrays(arrays)
+    folder = save_adapter(adapter, tmp_path / "a")
+    assert "state.moments_.fourth" not in load_file(folder / "adapter.safetensors")
+    again = load_adapter(folder)
+    assert again.moments_.fourth is None
+    again.partial_fit(X)
+    assert again.moments_.count == 2 * len(X)
+    with pytest.raises(ValueError, match="fourth moment"):
+        isoscore(again.moments_, bias_corrected=True)
 
 
 class TestCard:
