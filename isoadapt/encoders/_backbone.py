@@ -1,10 +1,12 @@
 """A model and its tokenizer, and what can be known of them."""
 
 import inspect
-from dataclasses import dataclass
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -17,6 +19,7 @@ from isoadapt.encoders._network import (
 )
 
 _UNLIMITED = 2**31
+_LIVE_PROBES: "WeakKeyDictionary[Any, dict[Any, bool]]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Backbone:
         The last Linear of its classifier.
     folder : Path or None
         Where it was loaded from; None for a live model.
+    probes : mapping of tuple to bool
+        Results of the probes for the influence of padding, kept as long as the model.
 
     Attributes
     ----------
@@ -54,13 +59,28 @@ class Backbone:
     tokenizer: Any
     head: nn.Linear | None
     folder: Path | None = None
+    probes: MutableMapping[tuple[Any, ...], bool] = field(default_factory=dict, compare=False)
+
+    @property
+    def headless(self) -> Any:
+        return eval_copy(self._headless) if self.switches_attention else self._headless
+
+    @property
+    def base(self) -> Any:
+        return eval_copy(self._base) if self.switches_attention else self._base
 
     @cached_property
-    def headless(self) -> Any:
+    def switches_attention(self) -> bool:
+        """Whether attention depends on the batch's width: BigBird's, which after one short batch
+        stays full. Hence each batch gets a copy of its own."""
+        return getattr(self.model.config, "attention_type", None) == "block_sparse"
+
+    @cached_property
+    def _headless(self) -> Any:
         return without_head(self.model)
 
     @cached_property
-    def base(self) -> Any:
+    def _base(self) -> Any:
         base = self.model.base_model
         return base.get_encoder() if self.model.config.is_encoder_decoder else base
 
@@ -100,4 +120,5 @@ def live_backbone(model: Any, tokenizer: Any) -> Backbone:
         A shallow copy of the model in evaluation mode.
     """
     copied = eval_copy(model)
-    return Backbone(copied, tokenizer, find_head(copied) if is_classifier(copied) else None)
+    head = find_head(copied) if is_classifier(copied) else None
+    return Backbone(copied, tokenizer, head, probes=_LIVE_PROBES.setdefault(model, {}))

@@ -27,9 +27,15 @@ from isoadapt._torch import resolve_device
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import Tokens, run_batches, to_device, tokenize, tokenize_blocks
 from isoadapt.encoders._cache import EmbeddingCache, as_cache
-from isoadapt.encoders._forward import embed_batch, needs_equal_lengths, token_budget, vector_width
+from isoadapt.encoders._forward import (
+    embed_batch,
+    explained_failure,
+    token_budget,
+    vector_width,
+)
 from isoadapt.encoders._identity import Identity, checkpoint_identity, live_identity
 from isoadapt.encoders._models import checkpoint_folder, names_classifier, stored_backbone
+from isoadapt.encoders._padding import needs_equal_lengths
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling, sentence_pooling
 from isoadapt.encoders._settings import DTYPES, check_backend, checked_live
 from isoadapt.encoders._texts import Texts, as_texts
@@ -270,36 +276,41 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 counts_positions=backbone.limit is not None,
             )
 
+        embed, equal_lengths = self._embedder(backbone, pooling)
         vectors = np.empty((len(texts), vector_width(backbone, pooling)), dtype=np.float32)
         run_batches(
             tokenize_blocks(texts, read),
-            self._embedder(backbone, pooling),
+            embed,
             vectors,
             batch_tokens=token_budget(self.batch_tokens, backbone.model.device),
-            equal_lengths=needs_equal_lengths(backbone, pooling),
+            equal_lengths=equal_lengths,
             progress=progress,
         )
         return vectors
 
     def _embedder(
         self, backbone: Backbone, pooling: Pooling
-    ) -> Callable[[dict[str, Tensor]], Tensor]:
+    ) -> tuple[Callable[[dict[str, Tensor]], Tensor], bool]:
+        """Give what embeds a batch, and whether a batch must hold rows of one length only."""
         layer = self._layer(backbone)
         if self.backend == "onnx":
             from isoadapt.encoders._onnx import Recipe, graphs_folder, onnx_model
 
-            return onnx_model(
+            graph = onnx_model(
                 Recipe(pooling, layer, self.dtype == "int8"),
                 outline=backbone,
                 load=self._backbone,
                 root=graphs_folder(self.cache),
             )
+            return graph, graph.equal_lengths
 
         @torch.inference_mode()
         def embed(batch: dict[str, Tensor]) -> Tensor:
-            return embed_batch(backbone, pooling, layer, to_device(batch, backbone.model.device))
+            with explained_failure(backbone, batch):
+                batch = to_device(batch, backbone.model.device)
+                return embed_batch(backbone, pooling, layer, batch)
 
-        return embed
+        return embed, needs_equal_lengths(backbone, pooling)
 
     def _identity(self) -> Identity:
         """Identify what vectors follow from, without loading a checkpoint."""
