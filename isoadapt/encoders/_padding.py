@@ -12,7 +12,7 @@ from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
 from isoadapt.encoders._texts import Texts
 
 # The first text gets padding beside the second one, also from a tokenizer of characters.
-_PROBE = Texts(["It was far.", "It was far, and then the road ran on under the trees by the water."])
+_PROBE = Texts(["It was far.", "It was far, and then the road ran on under the trees by a river."])
 # Mean absolute differences, as a share of the mean absolute value. Rounding alone gives about 2e-6
 # in float32 and 1.5 units of rounding in half precision, in models of 6 layers.
 _TOLERANCE = 1e-5
