@@ -17,6 +17,7 @@ from isoadapt.encoders._network import (
     position_limit,
     without_head,
 )
+from isoadapt.encoders._pooling import Pooling, live_pooling, sentence_pooling
 
 _UNLIMITED = 2**31
 _LIVE_PROBES: "WeakKeyDictionary[Any, dict[Any, bool]]" = WeakKeyDictionary()
@@ -36,6 +37,8 @@ class Backbone:
         The last Linear of its classifier.
     folder : Path or None
         Where it was loaded from; None for a live model.
+    sentence : SentenceTransformer or None
+        The live object that the model belongs to.
     probes : mapping of tuple to bool
         Results of the probes for the influence of padding, kept as long as the model.
 
@@ -59,6 +62,7 @@ class Backbone:
     tokenizer: Any
     head: nn.Linear | None
     folder: Path | None = None
+    sentence: Any = None
     probes: MutableMapping[tuple[Any, ...], bool] = field(default_factory=dict, compare=False)
 
     @property
@@ -71,8 +75,10 @@ class Backbone:
 
     @cached_property
     def switches_attention(self) -> bool:
-        """Whether attention depends on the batch's width: BigBird's, which after one short batch
-        stays full. Hence each batch gets a copy of its own."""
+        """Whether the attention depends on the batch's width, as BigBird's sparse attention does.
+
+        A short batch switches the model to full attention for good, so each batch gets a copy.
+        """
         return getattr(self.model.config, "attention_type", None) == "block_sparse"
 
     @cached_property
@@ -99,12 +105,18 @@ class Backbone:
         lengths = (self.tokenizer.model_max_length, self.limit, trained)
         return min((n for n in lengths if n is not None and 0 < n < _UNLIMITED), default=None)
 
+    def sentence_pooling(self) -> Pooling | None:
+        """Give the pooling of sentence-transformers; None if the model does not belong to it."""
+        if self.sentence is not None:
+            return live_pooling(self.sentence)
+        return None if self.folder is None else sentence_pooling(self.folder)
+
     @property
     def n_layers(self) -> int:
         return self.model.config.get_text_config().num_hidden_layers
 
 
-def live_backbone(model: Any, tokenizer: Any) -> Backbone:
+def live_backbone(model: Any, tokenizer: Any, sentence: Any = None) -> Backbone:
     """Wrap a model that the user holds; neither its mode nor its configuration changes.
 
     Parameters
@@ -113,6 +125,8 @@ def live_backbone(model: Any, tokenizer: Any) -> Backbone:
         The model.
     tokenizer : PreTrainedTokenizerBase
         Its tokenizer.
+    sentence : SentenceTransformer, default=None
+        The object that the model belongs to.
 
     Returns
     -------
@@ -121,4 +135,5 @@ def live_backbone(model: Any, tokenizer: Any) -> Backbone:
     """
     copied = eval_copy(model)
     head = find_head(copied) if is_classifier(copied) else None
-    return Backbone(copied, tokenizer, head, probes=_LIVE_PROBES.setdefault(model, {}))
+    probes = _LIVE_PROBES.setdefault(model, {})
+    return Backbone(copied, tokenizer, head, sentence=sentence, probes=probes)
