@@ -87,7 +87,7 @@ def live_parts(model: Any) -> tuple[Any, Any]:
     hint = "; a live model needs its tokenizer" if isinstance(model, torch.nn.Module) else ""
     raise TypeError(
         f"model is a {type(model).__name__}{hint}; pass a folder, a name on the Hugging Face Hub, "
-        "a tuple (model, tokenizer) or a SentenceTransformer"
+        "a SentenceTransformer, or a tuple (model, tokenizer)"
     )
 
 
