@@ -4,7 +4,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -193,7 +193,8 @@ def checkpoint_files(folder: Path) -> list[Path]:
         If the checkpoint names a file or folder outside `folder`, or weights of another format.
     """
     places = {folder, *(entry for entry in folder.iterdir() if entry.is_dir())}
-    places |= {module for _, module in sentence_modules(folder) if module.is_dir()}
+    with suppress(ValueError):  # whatever needs the modules says what is wrong with them
+        places |= {module for _, module in sentence_modules(folder) if module.is_dir()}
     files = {file for place in places for file in place.iterdir() if file.suffix in _FILES}
     files |= set(weight_files(transformer_folder(folder)))
     return sorted(file for file in files if file.is_file())

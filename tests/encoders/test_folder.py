@@ -153,8 +153,8 @@ def test_a_transformer_deep_in_a_sentence_folder_is_part_of_the_identity(bare_ch
         ("model.safetensors.index.json", '{"weight_map": []}'),
     ],
 )
-def test_files_of_another_structure_are_damaged(checkpoint, tmp_path, file, content):
-    folder = sharded(checkpoint, tmp_path / "copy", "shard.safetensors")
+def test_files_of_another_structure_are_damaged(bare_checkpoint, tmp_path, file, content):
+    folder = sharded(bare_checkpoint, tmp_path / "copy", "shard.safetensors")
     (folder / file).write_text(content)
     with pytest.raises(ValueError, match=rf"{file} is damaged .*copy it again"):
         TransformerEncoder(folder).transform(TEXTS)

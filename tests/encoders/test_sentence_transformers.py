@@ -88,7 +88,7 @@ def test_it_is_a_live_model_like_others(make, tmp_path):
     del model[2]
     assert not np.allclose(np.linalg.norm(encoder.transform(TEXTS), axis=1), 1)
     assert cache.stats().hits == len(set(TEXTS))
-    assert layer_report(model, TEXTS)[-1].n_tokens > 0
+    assert layer_report(model, TEXTS * 3)[-1].n_tokens > 0
     with pytest.raises(pickle.PicklingError, match="save the model"):
         pickle.dumps(encoder)
     with pytest.raises(ValueError, match="exports a checkpoint, while the model is a live one"):
