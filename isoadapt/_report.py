@@ -53,8 +53,7 @@ class IsotropyReport:
         square root of the average variance. Under 11 dimensions there can be none.
     dead_dimensions : tuple of int
         Dimensions that are constant or nearly so: those whose variance is at most 1e-12 of the
-        average over the dimensions, that is, whose standard deviation is at most 1e-6 of the root
-        mean square of all.
+        total variance, that is, whose standard deviation is at most 1e-6 of its root.
     groups : dict of str to IsotropyReport
         The same for the rows of each group, where groups were given.
     """

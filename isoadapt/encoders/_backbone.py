@@ -1,10 +1,12 @@
 """A model and its tokenizer, and what can be known of them."""
 
 import inspect
-from dataclasses import dataclass
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -15,8 +17,10 @@ from isoadapt.encoders._network import (
     position_limit,
     without_head,
 )
+from isoadapt.encoders._pooling import Pooling, live_pooling, sentence_pooling
 
 _UNLIMITED = 2**31
+_LIVE_PROBES: "WeakKeyDictionary[Any, dict[Any, bool]]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,10 @@ class Backbone:
         The last Linear of its classifier.
     folder : Path or None
         Where it was loaded from; None for a live model.
+    sentence : SentenceTransformer or None
+        The live object that the model belongs to.
+    probes : mapping of tuple to bool
+        Results of the probes for the influence of padding, kept as long as the model.
 
     Attributes
     ----------
@@ -54,13 +62,31 @@ class Backbone:
     tokenizer: Any
     head: nn.Linear | None
     folder: Path | None = None
+    sentence: Any = None
+    probes: MutableMapping[tuple[Any, ...], bool] = field(default_factory=dict, compare=False)
+
+    @property
+    def headless(self) -> Any:
+        return eval_copy(self._headless) if self.switches_attention else self._headless
+
+    @property
+    def base(self) -> Any:
+        return eval_copy(self._base) if self.switches_attention else self._base
 
     @cached_property
-    def headless(self) -> Any:
+    def switches_attention(self) -> bool:
+        """Whether the attention depends on the batch's width, as BigBird's sparse attention does.
+
+        A short batch switches the model to full attention for good, so each batch gets a copy.
+        """
+        return getattr(self.model.config, "attention_type", None) == "block_sparse"
+
+    @cached_property
+    def _headless(self) -> Any:
         return without_head(self.model)
 
     @cached_property
-    def base(self) -> Any:
+    def _base(self) -> Any:
         base = self.model.base_model
         return base.get_encoder() if self.model.config.is_encoder_decoder else base
 
@@ -79,12 +105,18 @@ class Backbone:
         lengths = (self.tokenizer.model_max_length, self.limit, trained)
         return min((n for n in lengths if n is not None and 0 < n < _UNLIMITED), default=None)
 
+    def sentence_pooling(self) -> Pooling | None:
+        """Give the pooling of sentence-transformers; None if the model does not belong to it."""
+        if self.sentence is not None:
+            return live_pooling(self.sentence)
+        return None if self.folder is None else sentence_pooling(self.folder)
+
     @property
     def n_layers(self) -> int:
         return self.model.config.get_text_config().num_hidden_layers
 
 
-def live_backbone(model: Any, tokenizer: Any) -> Backbone:
+def live_backbone(model: Any, tokenizer: Any, sentence: Any = None) -> Backbone:
     """Wrap a model that the user holds; neither its mode nor its configuration changes.
 
     Parameters
@@ -93,6 +125,8 @@ def live_backbone(model: Any, tokenizer: Any) -> Backbone:
         The model.
     tokenizer : PreTrainedTokenizerBase
         Its tokenizer.
+    sentence : SentenceTransformer, default=None
+        The object that the model belongs to.
 
     Returns
     -------
@@ -100,4 +134,6 @@ def live_backbone(model: Any, tokenizer: Any) -> Backbone:
         A shallow copy of the model in evaluation mode.
     """
     copied = eval_copy(model)
-    return Backbone(copied, tokenizer, find_head(copied) if is_classifier(copied) else None)
+    head = find_head(copied) if is_classifier(copied) else None
+    probes = _LIVE_PROBES.setdefault(model, {})
+    return Backbone(copied, tokenizer, head, sentence=sentence, probes=probes)

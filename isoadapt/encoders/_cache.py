@@ -63,9 +63,11 @@ class EmbeddingCache:
     """Vectors on disk, shared by encoders, threads and processes.
 
     A vector is found again by the content of the checkpoint (weights, tokenizer, configuration,
-    pooling, code), the parameters of the encoder that matter, and the text or pair. So a changed
-    checkpoint is never answered from old vectors, and a copy of it in another folder is answered
-    from the same ones. Nothing is opened before the first use.
+    pooling, code), the parameters of the encoder that matter, the text or pair, and a version of
+    the way in which this package makes vectors. A release that changes the vectors raises the
+    version, and encodes texts again under new keys; the old vectors are evicted in time. So a
+    changed checkpoint is never answered from old vectors, and a copy of it in another folder is
+    answered from the same ones. Nothing is opened before the first use.
 
     Parameters
     ----------
@@ -104,8 +106,8 @@ class EmbeddingCache:
 
     Vectors from a GPU and a CPU, or of batches put together differently, differ in the last bits,
     in ``dtype="int8"`` by more; they count as the same, as do those of other versions of torch and
-    transformers. What a live
-    model computes is known by its weights, configuration, tokenizer and the names of its classes,
+    transformers. A live model is identified by its
+    weights, its configuration, the tokenizer with all its attributes, and the names of its classes,
     not by changes to their code.
 
     A file that another program truncates while it is in use ends the process.

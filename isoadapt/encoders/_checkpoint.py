@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import tokenize
+from isoadapt.encoders._network import eval_copy
 from isoadapt.encoders._pooling import HEAD_INPUT
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._transformer import TransformerEncoder
@@ -159,7 +160,7 @@ def _check_logits(backbone: Backbone, head: nn.Linear, model: Any) -> None:
     )
     batch = tokens.batch(0, 1).items()
     inputs = {name: x.to(backbone.model.device) for name, x in batch if name in backbone.inputs}
-    logits = backbone.model(**inputs).logits.float()
+    logits = eval_copy(backbone.model)(**inputs).logits.float()
     embedding = backbone.headless(**inputs).logits
     error = float("inf")
     if embedding.shape == (1, head.in_features):

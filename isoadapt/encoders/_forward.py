@@ -1,4 +1,7 @@
-"""From a batch of tokens to vectors, and what batches a model bears."""
+"""From a batch of tokens to vectors, and how large a batch may be."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -38,6 +41,22 @@ def embed_batch(
     return pooling(hidden.float(), batch["attention_mask"])
 
 
+@contextmanager
+def explained_failure(backbone: Backbone, batch: dict[str, Tensor]) -> Iterator[None]:
+    """Turn what a model's own code raises on a batch into a ValueError that says which batch."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # a model's code may raise anything
+        rows, width = batch["input_ids"].shape
+        raise ValueError(
+            f"{type(backbone.model).__name__} fails on {rows} text(s) of {width} tokens "
+            f"({type(error).__name__}: {error}); some architectures accept certain lengths only, "
+            "or need inputs beside the text, and cannot be used here: choose another checkpoint"
+        ) from error
+
+
 def vector_width(backbone: Backbone, pooling: Pooling) -> int:
     """Give the width of the vectors.
 
@@ -56,27 +75,6 @@ def vector_width(backbone: Backbone, pooling: Pooling) -> int:
     if backbone.head is not None and pooling.modes == (HEAD_INPUT,):
         return backbone.head.in_features
     return backbone.model.config.get_text_config().hidden_size * len(pooling.modes)
-
-
-def needs_equal_lengths(backbone: Backbone, pooling: Pooling) -> bool:
-    """Say whether the model could take padding for text, or text for padding.
-
-    Parameters
-    ----------
-    backbone : Backbone
-        The model and its tokenizer.
-    pooling : Pooling
-        How a vector is made.
-
-    Returns
-    -------
-    bool
-        Whether a batch must hold rows of one length only.
-    """
-    own, tokenizers = backbone.model.config.pad_token_id, backbone.tokenizer.pad_token_id
-    if own is None:
-        return pooling.modes == (HEAD_INPUT,)
-    return own != tokenizers
 
 
 def token_budget(batch_tokens: int, device: torch.device) -> int:

@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import re
 import tempfile
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from itertools import chain
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +17,17 @@ from isoadapt.encoders._batching import _TOKENIZER_LOCK
 from isoadapt.encoders._models import base_folder, checkpoint_files, fingerprint
 from isoadapt.encoders._texts import Texts
 
+# The version of the way in which this package makes vectors, which every key of a cache contains.
+# Raise it with each change of tokenisation, batching or pooling that changes vectors: caches then
+# encode again instead of answering with vectors that the present code would not give.
+VECTORS_VERSION = 2
+
 _KEY_BYTES = 20
+# Attributes of a tokenizer that do not affect tokens: its origin, what its use leaves behind, and
+# the vocabulary that its fast part was made from, which is among the files that it saves.
+_INCIDENTAL = re.compile(
+    r"name_or_path|init_kwargs|files_loaded|verbose|deprecation_warnings|.*cache.*|_vocab|_merges"
+)
 _COARSEST_CLOCK_NS = 2 * 10**9  # no file system's times are coarser
 _DIGESTS: dict[Hashable, bytes] = {}
 
@@ -90,8 +102,11 @@ def live_identity(model: Any, tokenizer: Any) -> Identity:
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         whole.update(repr((name, tensor.dtype, tuple(tensor.shape))).encode())
         whole.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    whole.update(model.config.to_json_string(use_diff=False).encode())
+    config = json.loads(model.config.to_json_string(use_diff=False))
+    config.pop("_name_or_path", None)
+    whole.update(repr(config).encode())
     whole.update(repr(_tokenizer_files(tokenizer)).encode())
+    whole.update(repr(_attributes(tokenizer, ())).encode())
     return Identity(whole.digest())
 
 
@@ -104,6 +119,37 @@ def _tokenizer_files(tokenizer: Any) -> list[tuple[str, str]]:
         state = json.loads(files["tokenizer.json"]) | {"truncation": None, "padding": None}
         files["tokenizer.json"] = json.dumps(state).encode()
     return sorted((name, hashlib.sha256(content).hexdigest()) for name, content in files.items())
+
+
+def _attributes(value: Any, within: tuple[int, ...]) -> Any:
+    """Describe an object by its attributes: ``save_pretrained`` leaves out those set later on.
+
+    What is not plain data, such as the Rust part of a tokenizer, is described by its class.
+    `within` holds the ids of the objects around `value`, against cycles.
+    """
+    if isinstance(value, str | bytes | int | float | None):
+        return value
+    if id(value) in within:
+        return "cycle"
+    within = (*within, id(value))
+    if isinstance(value, list | tuple):
+        return [_attributes(item, within) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(repr(_attributes(item, within)) for item in value)
+    if isinstance(value, Mapping):
+        return sorted((repr(key), repr(_attributes(item, within))) for key, item in value.items())
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if type(value).__name__ == "AddedToken" or isinstance(value, re.Pattern):
+        return kind, repr(value)
+    if isinstance(value, ModuleType | FunctionType | type):
+        return kind, value.__name__
+    paths = getattr(value, "vocab_files_names", {})
+    kept = {
+        name: item
+        for name, item in getattr(value, "__dict__", {}).items()
+        if name not in paths and not _INCIDENTAL.fullmatch(name)
+    }
+    return kind, _attributes(kept, within)
 
 
 def row_keys(identity: Identity, texts: Texts) -> list[bytes]:
@@ -119,9 +165,10 @@ def row_keys(identity: Identity, texts: Texts) -> list[bytes]:
     Returns
     -------
     list of bytes
-        20 bytes each; equal only for equal texts under equal digests.
+        20 bytes each; equal only for equal texts under equal digests and equal versions.
     """
-    start = hashlib.blake2b(identity.digest, digest_size=_KEY_BYTES)
+    version = VECTORS_VERSION.to_bytes(4, "little")
+    start = hashlib.blake2b(version + identity.digest, digest_size=_KEY_BYTES)
 
     def key(*parts: bytes) -> bytes:
         row = start.copy()

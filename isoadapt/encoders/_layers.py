@@ -16,8 +16,9 @@ from torch.nn import functional as F
 from isoadapt._report import spectral_figures, two_nn_or_nan
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import Tokens, embed_batches, to_device, tokenize
-from isoadapt.encoders._forward import needs_equal_lengths, token_budget
+from isoadapt.encoders._forward import explained_failure, token_budget
 from isoadapt.encoders._layer_report import LayerFigures, LayerReport
+from isoadapt.encoders._padding import needs_equal_lengths
 from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._transformer import TransformerEncoder
@@ -199,7 +200,8 @@ class _Reader:
         backbone = self.backbone
         batch = to_device(batch, backbone.model.device)
         inputs = {name: values for name, values in batch.items() if name in backbone.inputs}
-        hidden = backbone.base(**inputs, output_hidden_states=True).hidden_states
+        with explained_failure(backbone, batch):
+            hidden = backbone.base(**inputs, output_hidden_states=True).hidden_states
         mask = batch["attention_mask"].bool()
         return torch.stack([states[mask].float() for states in hidden])
 

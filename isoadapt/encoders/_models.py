@@ -4,7 +4,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,12 @@ from typing import Any
 import torch
 
 from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._folder import (
+    read_object,
+    sentence_modules,
+    transformer_folder,
+    weight_files,
+)
 from isoadapt.encoders._network import find_head
 from isoadapt.encoders._peft import (
     check_adapter,
@@ -21,14 +27,13 @@ from isoadapt.encoders._peft import (
     read_adapter,
     saved_weights,
 )
-from isoadapt.encoders._pooling import read_json, transformer_folder
 
 _CAPACITY = 2
 _STORE: "OrderedDict[tuple[Any, ...], Backbone]" = OrderedDict()
 _GRAPHS: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()  # ready to run, of the ONNX backend
 _DOWNLOADED: dict[tuple[str, str | None, bool], Path] = {}
 _LOCK = threading.RLock()
-_FILES = (".json", ".safetensors", ".txt", ".model", ".py", ".jinja")
+_FILES = (".json", ".safetensors", ".txt", ".model", ".codes", ".tokenizer", ".py", ".jinja")
 
 
 def stored_backbone(
@@ -255,7 +260,7 @@ def fingerprint(folder: Path) -> tuple[Any, ...]:
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
-    """List the files that a model can be loaded from, one level of folders deep.
+    """List the files that a model can be loaded from.
 
     Parameters
     ----------
@@ -265,11 +270,20 @@ def checkpoint_files(folder: Path) -> list[Path]:
     Returns
     -------
     list of Path
-        Sorted: weights, configuration, tokenizer, pooling and code.
+        Sorted: weights, configuration, tokenizer, pooling and code, one level of folders deep and
+        in the folders of sentence-transformers modules, and all weights that are read.
+
+    Raises
+    ------
+    ValueError
+        If the checkpoint names a file or folder outside `folder`, or weights of another format.
     """
-    places = (folder, *(entry for entry in folder.iterdir() if entry.is_dir()))
-    files = (file for place in places for file in place.iterdir())
-    return sorted(file for file in files if file.suffix in _FILES and file.is_file())
+    places = {folder, *(entry for entry in folder.iterdir() if entry.is_dir())}
+    with suppress(ValueError):  # whatever needs the modules says what is wrong with them
+        places |= {module for _, module in sentence_modules(folder) if module.is_dir()}
+    files = {file for place in places for file in place.iterdir() if file.suffix in _FILES}
+    files |= set(weight_files(transformer_folder(folder)))
+    return sorted(file for file in files if file.is_file())
 
 
 def names_classifier(folder: Path) -> bool:
@@ -288,7 +302,7 @@ def names_classifier(folder: Path) -> bool:
     adapter, base = read_adapter(folder), base_folder(folder)
     if adapter is not None and base is not None:
         return is_classifier_adapter(adapter) or names_classifier(base)
-    config = read_json(transformer_folder(folder) / "config.json") or {}
+    config = read_object(transformer_folder(folder) / "config.json")
     names = config.get("architectures") or []
     return any("ForSequenceClassification" in name for name in names)
 
@@ -299,13 +313,13 @@ def _download(name: str, revision: str | None, code: bool) -> Path:
     key = (name, revision, code)
     if key in _DOWNLOADED:
         return _DOWNLOADED[key]
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+    patterns = [f"*{suffix}" for suffix in _FILES if code or suffix != ".py"]
     try:
         with quiet():
             folder = snapshot_download(
                 name,
                 revision=revision,
-                allow_patterns=[*patterns, "*.py"] if code else patterns,
+                allow_patterns=patterns,
                 ignore_patterns=["onnx/*", "openvino/*"],
             )
     except (OSError, ValueError) as error:
@@ -371,7 +385,7 @@ def _check_files(folder: Path, words: Path) -> None:
     names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
     if "config.json" not in names:
         missing = "config.json"
-    elif not any(name.endswith(".safetensors") for name in names):
+    elif not any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
         missing = "weights (*.safetensors; other formats can run code and are not read)"
     elif not _has_tokenizer(words):
         missing = "a tokenizer (tokenizer.json, tokenizer_config.json or a vocabulary)"

@@ -26,13 +26,14 @@ from isoadapt._optional import import_optional
 from isoadapt.encoders._backbone import Backbone, live_backbone
 from isoadapt.encoders._batching import Tokens, embed_batches, tokenize
 from isoadapt.encoders._cache import EmbeddingCache, as_cache
-from isoadapt.encoders._forward import embed_batch, needs_equal_lengths
+from isoadapt.encoders._forward import embed_batch
 from isoadapt.encoders._identity import checkpoint_identity
 from isoadapt.encoders._models import quiet, stored_graph
+from isoadapt.encoders._padding import needs_equal_lengths
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
 from isoadapt.encoders._texts import Texts
 
-_VERSION = 1  # of how graphs are made; another one makes them anew
+_VERSION = 2  # of how graphs are made; another one makes them anew
 _GRAPH, _REPORT = "model.onnx", "export.json"
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _FLOAT32_TOLERANCE = 1e-3
@@ -108,10 +109,14 @@ class OnnxModel:
     ----------
     graph : bytes
         A graph in one piece: what is read from memory cannot name another file.
+    equal_lengths : bool
+        Whether a batch must hold rows of one length only.
     """
 
-    def __init__(self, graph: bytes) -> None:
+    def __init__(self, graph: bytes, equal_lengths: bool) -> None:
         import onnxruntime
+
+        self.equal_lengths = equal_lengths
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
@@ -220,7 +225,8 @@ def _read(target: Path) -> _Checked | None:
         graph = (target / _GRAPH).read_bytes()
         if hashlib.sha256(graph).hexdigest() != report["sha256"]:
             return None
-        return OnnxModel(graph), Deviation(**report["deviation"])
+        model = OnnxModel(graph, bool(report["equal_lengths"]))
+        return model, Deviation(**report["deviation"])
     except Exception:  # those of ONNX Runtime have no other class in common
         return None
 
@@ -256,7 +262,7 @@ def _export(folder: Path, recipe: Recipe, backbone: Backbone) -> _Checked:
         exact = vectors(partial(embed_batch, backbone, recipe.pooling, recipe.layer))
 
     def measured(graph: bytes) -> tuple[Deviation, OnnxModel, bytes]:
-        model = OnnxModel(graph)
+        model = OnnxModel(graph, equal_lengths)
         return compare_vectors(vectors(model), exact), model, graph
 
     deviation, model, graph = measured(_graph(backbone, recipe, tokens.batch(0, 3)))
@@ -270,6 +276,7 @@ def _export(folder: Path, recipe: Recipe, backbone: Backbone) -> _Checked:
     report = {
         "sha256": hashlib.sha256(graph).hexdigest(),
         "deviation": deviation._asdict(),
+        "equal_lengths": equal_lengths,
         "versions": {name: version(name) for name in ("torch", "transformers", *_PACKAGES)},
     }
     (folder / _REPORT).write_text(json.dumps(report, indent=1) + "\n", "utf-8")

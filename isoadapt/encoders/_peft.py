@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from isoadapt.encoders._folder import read_json
 from isoadapt.encoders._network import find_head
-from isoadapt.encoders._pooling import read_json
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."  # of names in PEFT's files

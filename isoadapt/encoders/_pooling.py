@@ -1,6 +1,5 @@
 """From hidden states to one vector a text, as sentence-transformers does it."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from isoadapt.encoders._folder import read_object, sentence_modules
 
 HEAD_INPUT = "head_input"
 
@@ -75,25 +76,6 @@ _LEGACY_KEYS = {
 }
 
 
-def transformer_folder(folder: Path) -> Path:
-    """Give the folder of the transformer: a sentence-transformers folder may keep it further in.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the checkpoint lies.
-
-    Returns
-    -------
-    Path
-        Where its ``config.json`` should be.
-    """
-    if (folder / "config.json").is_file():
-        return folder
-    first = next(iter(read_json(folder / "modules.json") or []), {"path": ""})
-    return folder / first["path"]
-
-
 def sentence_pooling(folder: Path) -> Pooling | None:
     """Read the pooling of a sentence-transformers folder; None if `folder` is not one.
 
@@ -113,27 +95,54 @@ def sentence_pooling(folder: Path) -> Pooling | None:
         If it has a module beyond Transformer, Pooling and Normalize, or puts a prompt before
         each text.
     """
-    modules = read_json(folder / "modules.json")
-    if modules is None:
+    modules = sentence_modules(folder)
+    if not modules:
         return None
-    kinds = [module["type"].rpartition(".")[2] for module in modules]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise ValueError(
-            f"{folder / 'modules.json'} lists {', '.join(kinds)}: pooling='auto' knows "
-            "Transformer, Pooling and Normalize; choose pooling='cls', 'mean' or 'max'"
-        )
-    if (read_json(folder / "config_sentence_transformers.json") or {}).get("default_prompt_name"):
-        raise ValueError(
-            f"{folder} puts a prompt before each text, which pooling='auto' does not; choose "
-            "pooling='cls', 'mean' or 'max' and pass texts that begin with the prompt"
-        )
-    transformer = folder / modules[0]["path"]
-    settings = read_json(transformer / "sentence_bert_config.json") or {}
+    kinds = [kind for kind, _ in modules]
+    _check_kinds(kinds, str(folder / "modules.json"))
+    if read_object(folder / "config_sentence_transformers.json").get("default_prompt_name"):
+        raise _prompt_error(str(folder))
+    settings = read_object(modules[0][1] / "sentence_bert_config.json")
     return Pooling(
-        modes=_modes(read_json(folder / modules[1]["path"] / "config.json") or {}),
+        modes=_modes(read_object(modules[1][1] / "config.json")),
         normalize=len(kinds) == 3,
         max_length=settings.get("max_seq_length"),
         lowercase=bool(settings.get("do_lower_case")),
+    )
+
+
+def live_pooling(model: Any) -> Pooling:
+    """Give the pooling of a SentenceTransformer object; raise ValueError as for a folder."""
+    modules = list(model)
+    kinds = [type(module).__name__ for module in modules]
+    _check_kinds(kinds, "model is a SentenceTransformer that")
+    if model.default_prompt_name:
+        raise _prompt_error("model is a SentenceTransformer that")
+    if model.truncate_dim is not None:
+        raise ValueError(
+            f"model is a SentenceTransformer with truncate_dim={model.truncate_dim}, which "
+            "pooling='auto' does not apply; set it to None and select the columns afterwards"
+        )
+    return Pooling(
+        modes=_modes(modules[1].get_config_dict()),
+        normalize=len(kinds) == 3,
+        max_length=model.max_seq_length,
+        lowercase=bool(getattr(modules[0], "do_lower_case", False)),
+    )
+
+
+def _check_kinds(kinds: list[str], where: str) -> None:
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise ValueError(
+            f"{where} lists {', '.join(kinds)}: pooling='auto' knows "
+            "Transformer, Pooling and Normalize; choose pooling='cls', 'mean' or 'max'"
+        )
+
+
+def _prompt_error(where: str) -> ValueError:
+    return ValueError(
+        f"{where} puts a prompt before each text, which pooling='auto' does not; choose "
+        "pooling='cls', 'mean' or 'max' and pass texts that begin with the prompt"
     )
 
 
@@ -149,29 +158,3 @@ def _modes(config: dict[str, Any]) -> tuple[str, ...]:
             f"{', '.join(_MODES)}); choose pooling='cls', 'mean' or 'max'"
         )
     return modes
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Returns
-    -------
-    object
-        What it holds; None if there is no such file.
-
-    Raises
-    ------
-    ValueError
-        If it is not JSON.
-    """
-    if not path.is_file():
-        return None
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); copy it again") from error

@@ -1,6 +1,7 @@
 """Parameters of an encoder that must fit each other."""
 
 import os
+import sys
 from typing import Any
 
 import torch
@@ -60,12 +61,42 @@ def check_backend(backend: str, model: Any, device: str | torch.device, dtype: s
         )
 
 
+def is_sentence_transformer(model: Any) -> bool:
+    """Whether a model is a SentenceTransformer; the library is imported already if it is."""
+    library = sys.modules.get("sentence_transformers")
+    return library is not None and isinstance(model, library.SentenceTransformer)
+
+
+def live_parts(model: Any) -> tuple[Any, Any]:
+    """Give the transformer of a live model and its tokenizer; raise TypeError if there are none."""
+    if is_sentence_transformer(model):
+        first: Any = next(iter(model), None)
+        if type(first).__name__ == "Transformer" and first.tokenizer is not None:
+            return first.auto_model, first.tokenizer
+        raise TypeError(
+            f"model is a SentenceTransformer that begins with {type(first).__name__}; one that "
+            "begins with a Transformer module, which reads texts, is needed"
+        )
+    if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], torch.nn.Module):
+        if not is_sentence_transformer(model[0]):
+            return model
+        raise TypeError(
+            "model is a tuple with a SentenceTransformer, which has its own tokenizer; pass the "
+            "SentenceTransformer alone"
+        )
+    hint = "; a live model needs its tokenizer" if isinstance(model, torch.nn.Module) else ""
+    raise TypeError(
+        f"model is a {type(model).__name__}{hint}; pass a folder, a name on the Hugging Face Hub, "
+        "a SentenceTransformer, or a tuple (model, tokenizer)"
+    )
+
+
 def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone:
     """Wrap a live model that is where, and of the type, that is asked for.
 
     Parameters
     ----------
-    model : tuple
+    model : tuple or SentenceTransformer
         Model and tokenizer.
     device : str or torch.device
         As for :class:`TransformerEncoder`.
@@ -84,13 +115,7 @@ def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone
     ValueError
         If device or dtype are others.
     """
-    if not (isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], torch.nn.Module)):
-        hint = "; a live model needs its tokenizer" if isinstance(model, torch.nn.Module) else ""
-        raise TypeError(
-            f"model is a {type(model).__name__}{hint}; pass a folder, a name on the Hugging Face "
-            "Hub, or a tuple (model, tokenizer)"
-        )
-    backbone = live_backbone(*model)
+    backbone = live_backbone(*live_parts(model), model if is_sentence_transformer(model) else None)
     if device != "auto" and resolve_device(device).type != backbone.model.device.type:
         raise ValueError(
             f"device={str(device)!r}, but the live model is on {backbone.model.device}; move it, "

@@ -11,6 +11,7 @@ _ACCEPTED = (
     "a list, array or Series of str is needed, or pairs: a list of 2-tuples of str, an array of "
     "shape (n, 2) or a two-column DataFrame"
 )
+_MISSING = ("NAType", "NaTType")  # of pandas, whose NA has no truth value when compared
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ def as_texts(X: Any) -> Texts:
     Parameters
     ----------
     X : sequence of str, or of pairs of str
-        List, tuple, 1-D array or Series of str; list of 2-tuples, array of shape (n, 2) or
-        DataFrame with one or two columns.
+        List, tuple, array of shape (n,) or (n, 1), Series or pyarrow column of str; list of
+        2-tuples, array of shape (n, 2), DataFrame or pyarrow table with one or two columns.
 
     Returns
     -------
@@ -105,17 +106,17 @@ def as_texts(X: Any) -> Texts:
     TypeError
         If something else came; the message says what and where.
     ValueError
-        If there is no text.
+        If there is no text, or one cannot be written in Unicode.
     """
     rows = _rows(X)
     if not rows:
         raise ValueError("X holds no text; at least one is needed")
-    if set(map(type, rows)) == {str}:
-        return Texts(rows)
     if isinstance(rows[0], str):
-        return Texts(
-            [_text(row, f"X[{i}]", ", while X[0] is a text") for i, row in enumerate(rows)]
-        )
+        if set(map(type, rows)) != {str}:
+            context = ", while X[0] is a text"
+            rows = [_text(row, f"X[{i}]", context) for i, row in enumerate(rows)]
+        _check_unicode(rows)
+        return Texts(rows)
     if not _is_pair(rows[0]):
         raise TypeError(_complaint(rows[0], "X[0]"))
     return _pairs(rows)
@@ -127,8 +128,10 @@ def _rows(X: Any) -> list[Any]:
     shape = getattr(X, "shape", None)
     if hasattr(X, "columns") and shape is not None and len(shape) == 2:
         return _frame_rows(X)
-    if shape is not None and not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 2)):
+    if shape is not None and not (len(shape) == 1 or (len(shape) == 2 and shape[1] in (1, 2))):
         raise TypeError(f"X is a {type(X).__name__} of shape {tuple(shape)}; {_ACCEPTED}")
+    if shape is not None and len(shape) == 2 and shape[1] == 1:
+        X = X.reshape(-1)
     for method in ("tolist", "to_list", "to_pylist"):
         if hasattr(X, method):
             return getattr(X, method)()
@@ -140,12 +143,15 @@ def _rows(X: Any) -> list[Any]:
 def _frame_rows(X: Any) -> list[Any]:
     width = X.shape[1]
     if width not in (1, 2):
+        names = map(str, getattr(X, "column_names", X.columns))  # a pyarrow table's and others'
         raise TypeError(
-            f"X is a DataFrame with {width} columns ({', '.join(map(str, X.columns))}); choose one "
+            f"X is a {type(X).__name__} with {width} columns ({', '.join(names)}); choose one "
             "column of texts, or two for pairs"
         )
     if hasattr(X, "iloc"):
         columns = [X.iloc[:, j].tolist() for j in range(width)]
+    elif hasattr(X, "column_names"):
+        columns = [column.to_pylist() for column in X.columns]
     else:
         columns = [X[:, j].to_list() for j in range(width)]
     return columns[0] if width == 1 else list(zip(*columns, strict=True))
@@ -160,7 +166,25 @@ def _pairs(rows: list[Any]) -> Texts:
             raise TypeError(f"X[{i}] has {len(row)} elements; a pair of texts has 2")
         first.append(_text(row[0], f"X[{i}][0]"))
         second.append(_text(row[1], f"X[{i}][1]"))
+    _check_unicode(first, "[0]")
+    _check_unicode(second, "[1]")
     return Texts(first, second)
+
+
+def _check_unicode(texts: list[str], place: str = "") -> None:
+    """Raise ValueError for a lone surrogate, half of a character, which no tokenizer takes."""
+    for i, text in enumerate(texts):
+        if text.isascii():
+            continue
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"X[{i}]{place} holds {text[error.start]!r} at position {error.start}, one half of "
+                "a surrogate pair and no character; texts must be valid Unicode: put the halves "
+                "together, and U+FFFD in place of lone ones, with "
+                "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')"
+            ) from error
 
 
 def _is_pair(row: Any) -> bool:
@@ -174,10 +198,10 @@ def _text(value: Any, where: str, context: str = "") -> str:
 
 
 def _complaint(value: Any, where: str, context: str = "") -> str:
-    if value is None or value != value:
-        return f"{where} is {value}, a missing text; drop it or put '' in its place"
     if _is_pair(value):
         return f"{where} is a {type(value).__name__} of {len(value)}{context}; {_ACCEPTED}"
+    if value is None or type(value).__name__ in _MISSING or value != value:
+        return f"{where} is {value}, a missing text; drop it or put '' in its place"
     return f"{where} is a {type(value).__name__} ({_short(value)}){context}; {_ACCEPTED}"
 
 

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from functools import cache as once
 from numbers import Integral
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -27,11 +26,17 @@ from isoadapt._torch import resolve_device
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import Tokens, run_batches, to_device, tokenize, tokenize_blocks
 from isoadapt.encoders._cache import EmbeddingCache, as_cache
-from isoadapt.encoders._forward import embed_batch, needs_equal_lengths, token_budget, vector_width
+from isoadapt.encoders._forward import (
+    embed_batch,
+    explained_failure,
+    token_budget,
+    vector_width,
+)
 from isoadapt.encoders._identity import Identity, checkpoint_identity, live_identity
 from isoadapt.encoders._models import checkpoint_folder, names_classifier, stored_backbone
+from isoadapt.encoders._padding import needs_equal_lengths
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling, sentence_pooling
-from isoadapt.encoders._settings import DTYPES, check_backend, checked_live
+from isoadapt.encoders._settings import DTYPES, check_backend, checked_live, live_parts
 from isoadapt.encoders._texts import Texts, as_texts
 
 if TYPE_CHECKING:
@@ -47,16 +52,17 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     Parameters
     ----------
-    model : str, path-like or tuple
-        A folder made by ``save_pretrained``, a name on the Hugging Face Hub, or a live
-        ``(model, tokenizer)``. Only safetensors weights are read. A live model is shared by
-        :func:`sklearn.base.clone`, never changed (not even its training mode), stays on its
-        device in its dtype, and cannot be pickled.
+    model : str, path-like, tuple or SentenceTransformer
+        A folder made by ``save_pretrained``, a name on the Hugging Face Hub, a live
+        ``(model, tokenizer)``, or a live SentenceTransformer. Only safetensors weights inside the
+        folder are read. A live model is shared by :func:`sklearn.base.clone`, never changed (not
+        even its training mode), stays on its device in its dtype, and cannot be pickled.
     pooling : {"auto", "head_input", "cls", "mean", "max"}, default="auto"
         What the vector is. "head_input": what enters the last linear layer of the classifier
         head. "cls", "mean", "max": the first token's hidden state, or the mean or maximum over
         all tokens. "auto": "head_input" if the checkpoint has a classifier head, else what its
-        sentence-transformers files say (modes, normalisation, length), else "mean".
+        sentence-transformers files or modules say (modes, normalisation, length; modules other
+        than Transformer, Pooling and Normalize are an error), else "mean".
     layer : int, default=-1
         The hidden state that "cls", "mean" and "max" read: 0 is what enters the first layer, -1
         the last one. "head_input" needs -1.
@@ -102,7 +108,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     Notes
     -----
     Inputs that occur more than once are encoded once. They are sorted by length and put into
-    batches of `batch_tokens` tokens, so there is little padding.
+    batches of `batch_tokens` tokens, so there is little padding. On first use a model is probed:
+    where padding changes the vectors of a text, as in FNet, ConvBERT and MobileBERT, a batch holds
+    texts of equal length only, so that each text has the same vector alone as in company.
 
     ``backend="onnx"`` exports the checkpoint on first use, which takes some ten seconds, compares
     the graph with torch, and keeps it under a digest of the checkpoint's content: in ``onnx`` in
@@ -270,47 +278,53 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 counts_positions=backbone.limit is not None,
             )
 
+        embed, equal_lengths = self._embedder(backbone, pooling)
         vectors = np.empty((len(texts), vector_width(backbone, pooling)), dtype=np.float32)
         run_batches(
             tokenize_blocks(texts, read),
-            self._embedder(backbone, pooling),
+            embed,
             vectors,
             batch_tokens=token_budget(self.batch_tokens, backbone.model.device),
-            equal_lengths=needs_equal_lengths(backbone, pooling),
+            equal_lengths=equal_lengths,
             progress=progress,
         )
         return vectors
 
     def _embedder(
         self, backbone: Backbone, pooling: Pooling
-    ) -> Callable[[dict[str, Tensor]], Tensor]:
+    ) -> tuple[Callable[[dict[str, Tensor]], Tensor], bool]:
+        """Give what embeds a batch, and whether a batch must hold rows of one length only."""
         layer = self._layer(backbone)
         if self.backend == "onnx":
             from isoadapt.encoders._onnx import Recipe, graphs_folder, onnx_model
 
-            return onnx_model(
+            graph = onnx_model(
                 Recipe(pooling, layer, self.dtype == "int8"),
                 outline=backbone,
                 load=self._backbone,
                 root=graphs_folder(self.cache),
             )
+            return graph, graph.equal_lengths
 
         @torch.inference_mode()
         def embed(batch: dict[str, Tensor]) -> Tensor:
-            return embed_batch(backbone, pooling, layer, to_device(batch, backbone.model.device))
+            with explained_failure(backbone, batch):
+                batch = to_device(batch, backbone.model.device)
+                return embed_batch(backbone, pooling, layer, batch)
 
-        return embed
+        return embed, needs_equal_lengths(backbone, pooling)
 
     def _identity(self) -> Identity:
         """Identify what vectors follow from, without loading a checkpoint."""
         if not isinstance(self.model, str | os.PathLike):
             backbone = self._backbone()
-            identity, pooling = live_identity(*self.model), self._pooling(backbone)
+            identity = live_identity(*live_parts(self.model))
+            pooling = self._pooling(backbone)
         else:
             folder = checkpoint_folder(self.model, self.revision, self.trust_remote_code)
             identity = checkpoint_identity(folder)
             head = self.pooling == HEAD_INPUT or names_classifier(folder)
-            pooling = self._chosen_pooling(head, folder)
+            pooling = self._chosen_pooling(head, lambda: sentence_pooling(folder))
         return identity.with_settings(
             pooling,
             int(self.layer),
@@ -349,9 +363,10 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 f"pooling='head_input': {type(backbone.model).__name__} has no classifier head; "
                 "pass a model for sequence classification, or choose 'cls', 'mean' or 'max'"
             )
-        return self._chosen_pooling(backbone.head is not None, backbone.folder)
+        return self._chosen_pooling(backbone.head is not None, backbone.sentence_pooling)
 
-    def _chosen_pooling(self, head: bool, folder: Path | None) -> Pooling:
+    def _chosen_pooling(self, head: bool, own: Callable[[], Pooling | None]) -> Pooling:
+        """Choose the pooling; `own` gives that of sentence-transformers, if any, for "auto"."""
         if self.pooling in ("cls", "mean", "max"):
             return Pooling((self.pooling,))
         if head:
@@ -361,8 +376,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                     "layer; choose layer=-1, or pooling='cls', 'mean' or 'max'"
                 )
             return Pooling((HEAD_INPUT,))
-        found = None if folder is None else sentence_pooling(folder)
-        return Pooling(("mean",)) if found is None else found
+        return own() or Pooling(("mean",))
 
     def _layer(self, backbone: Backbone) -> int:
         """Give the index of the hidden state, -1 for the last."""

@@ -18,7 +18,8 @@ from torch import nn
 from isoadapt._files import atomic_folder, reserved_folder
 from isoadapt._optional import import_optional
 from isoadapt._torch import resolve_device
-from isoadapt.encoders._models import quiet
+from isoadapt.encoders._folder import weight_files
+from isoadapt.encoders._models import checkpoint_folder, quiet
 from isoadapt.encoders._network import position_limit
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.finetune._containers import check_has_no_columns, read_items
@@ -268,12 +269,14 @@ def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
 def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+    folder = checkpoint_folder(model, None, trust_remote_code=False)
     try:
-        config = AutoConfig.from_pretrained(model)
+        weight_files(folder)  # refuses those that are not safetensors in the folder
+        config = AutoConfig.from_pretrained(folder)
         targets.configure(config)
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
         network = AutoModelForSequenceClassification.from_pretrained(
-            model,
+            folder,
             config=config,
             dtype=torch.float32,
             use_safetensors=True,

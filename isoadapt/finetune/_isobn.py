@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from isoadapt.adapters._isobn import isobn_scale
+from isoadapt.encoders._folder import weight_files
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._network import find_head, is_classifier
 from isoadapt.finetune._ranks import gathered
@@ -251,6 +252,7 @@ def _load(folder: Path, settings: dict[str, float]) -> Any:
 
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     state = _saved_state(folder)
+    weight_files(folder)  # refuses those that are not safetensors in the folder
     with quiet():
         config = AutoConfig.from_pretrained(folder, **options)
         own = getattr(config, "isoadapt_isobn", None)

@@ -23,7 +23,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import EmbeddingCache, TransformerEncoder, Whitening
-from isoadapt.encoders import _cache, _models, _request
+from isoadapt.encoders import _cache, _identity, _models, _request
 from isoadapt.encoders._environment import Unusable
 from isoadapt.encoders._identity import Identity, row_keys
 from isoadapt.encoders._texts import Texts
@@ -268,6 +268,102 @@ def test_a_live_model_is_known_by_its_weights_and_its_tokenizer(live, cache):
     encoder.transform(TEXTS)
     assert counts(cache) == (UNIQUE, 3 * UNIQUE, 3 * UNIQUE)
     assert model.training
+
+
+def set_truncation_side(tokenizer):
+    tokenizer.truncation_side = "left"
+
+
+def set_padding_side(tokenizer):
+    tokenizer.padding_side = "left"
+
+
+def set_model_max_length(tokenizer):
+    tokenizer.model_max_length = 5
+
+
+def set_split_special_tokens(tokenizer):
+    tokenizer.split_special_tokens = True
+
+
+def set_model_input_names(tokenizer):
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+
+
+def add_a_token(tokenizer):
+    tokenizer.add_tokens(["on it"])
+
+
+def change_the_special_tokens_around_a_text(tokenizer):
+    tokenizer.backend_tokenizer.post_processor = None
+
+
+def lower_every_text(tokenizer):
+    from tokenizers import normalizers
+
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+
+
+CHANGES = [
+    set_truncation_side,
+    set_padding_side,
+    set_model_max_length,
+    set_split_special_tokens,
+    set_model_input_names,
+    add_a_token,
+    change_the_special_tokens_around_a_text,
+    lower_every_text,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_any_change_of_a_live_tokenizer_has_rows_of_its_own(live, cache, change):
+    texts = ["the cat sat on it and [SEP] then", "THE cat"]
+    encoder = TransformerEncoder(live, pooling="mean", max_length=6, cache=cache)
+    encoder.transform(texts)
+    change(live[1])
+    expected = TransformerEncoder(live, pooling="mean", max_length=6).transform(texts)
+    np.testing.assert_allclose(encoder.transform(texts), expected, atol=1e-6)
+    assert counts(cache) == (0, 4, 4)
+    encoder.transform(texts)
+    assert counts(cache) == (2, 4, 4)
+
+
+@pytest.mark.parametrize("kind", ["ByT5Tokenizer", "CTRLTokenizer"])
+def test_tokenizers_in_python_are_known_by_their_attributes(kind, tmp_path, cache):
+    import transformers
+
+    model = make_model(vocab_size=400, max_position_embeddings=200, pad_token_id=0)
+    (tmp_path / "vocab.json").write_text(json.dumps({"<unk>": 0, "cat": 1, "the": 2, "c@@": 3}))
+    (tmp_path / "merges.txt").write_text("#version\nt h\n")
+    files = [tmp_path / "vocab.json", tmp_path / "merges.txt"] if kind == "CTRLTokenizer" else []
+    tokenizer = getattr(transformers, kind)(*map(str, files))
+    tokenizer.pad_token = tokenizer.unk_token if files else tokenizer.pad_token
+    encoder = TransformerEncoder((model, tokenizer), pooling="mean", cache=cache)
+    for _ in range(2):
+        encoder.transform(TEXTS)  # its own cache of words is no change
+    assert counts(cache) == (UNIQUE, UNIQUE, UNIQUE)
+    tokenizer.own_flag = True
+    encoder.transform(TEXTS)
+    assert counts(cache) == (UNIQUE, 2 * UNIQUE, 2 * UNIQUE)
+
+
+def test_where_a_live_tokenizer_came_from_does_not_matter(bare_checkpoint, tmp_path, cache):
+    from transformers import AutoModel, AutoTokenizer
+
+    shutil.copytree(bare_checkpoint, tmp_path / "copy")
+    for folder in (bare_checkpoint, tmp_path / "copy"):
+        model = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+        TransformerEncoder(model, cache=cache).transform(TEXTS)
+    assert counts(cache) == (UNIQUE, UNIQUE, UNIQUE)
+
+
+def test_vectors_of_another_version_of_the_code_are_not_used(checkpoint, cache, monkeypatch):
+    encoder = TransformerEncoder(checkpoint, cache=cache)
+    encoder.transform(TEXTS)
+    monkeypatch.setattr(_identity, "VECTORS_VERSION", _identity.VECTORS_VERSION + 1)
+    encoder.transform(TEXTS)
+    assert counts(cache) == (0, 2 * UNIQUE, 2 * UNIQUE)
 
 
 def test_equal_live_models_share_rows(cache):

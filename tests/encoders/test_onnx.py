@@ -15,7 +15,7 @@ import torch
 from filelock import FileLock
 from sklearn.base import clone
 
-from isoadapt.encoders import TransformerEncoder, load_checkpoint, release
+from isoadapt.encoders import TransformerEncoder, _padding, load_checkpoint, release
 from isoadapt.encoders import _models as models
 from isoadapt.encoders import _onnx as module
 from isoadapt.encoders._checkpoint import read_head
@@ -134,8 +134,9 @@ def test_deviation_of_other_encoders(checkpoint):
 
 def test_a_changed_checkpoint_is_exported_anew(tmp_path, monkeypatch):
     def export(folder, recipe, backbone):  # in place of the slow one
-        embed = partial(embed_batch, backbone, recipe.pooling, recipe.layer)
-        return torch.inference_mode(embed), module.Deviation(1.0, 1.0, 0.0, 1)
+        embed = torch.inference_mode(partial(embed_batch, backbone, recipe.pooling, recipe.layer))
+        embed.equal_lengths = False
+        return embed, module.Deviation(1.0, 1.0, 0.0, 1)
 
     monkeypatch.setattr(module, "_export", export)
     save_model(tmp_path / "model")
@@ -299,6 +300,26 @@ def test_the_more_exact_range_of_weights_is_taken(checkpoint, cache, monkeypatch
         module, "_quantized", lambda graph, reduced: graph if reduced else halved(graph)
     )
     assert onnx(checkpoint, dtype="int8").deviation(TEXTS).max_difference < 1e-5
+
+
+def test_batches_of_one_length_for_a_model_that_needs_them(checkpoint, cache, monkeypatch):
+    exact = exact_graph(cache)
+    monkeypatch.setattr(module, "_graph", lambda *args: exact)
+    monkeypatch.setattr(_padding, "_padding_leaks", lambda *args: True)
+    masks = []
+    run = module.OnnxModel.__call__
+    monkeypatch.setattr(
+        module.OnnxModel,
+        "__call__",
+        lambda model, batch: masks.append(batch["attention_mask"]) or run(model, batch),
+    )
+    for _ in range(2):  # as exported, and as read from the disk by a process without weights
+        onnx(checkpoint).transform(TEXTS)
+        assert len(masks) > 1
+        assert all(bool(mask.all()) for mask in masks)
+        masks.clear()
+        release()
+        monkeypatch.setattr(_padding, "_padding_leaks", None)
 
 
 def halved(graph):

@@ -1,6 +1,7 @@
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from isoadapt.encoders._texts import as_texts
@@ -21,6 +22,16 @@ PAIRS = [("a", "b"), ("", "c"), ("a", "b")]
         pl.Series(TEXTS),
         pd.DataFrame({"text": TEXTS}),
         pl.DataFrame({"text": TEXTS}),
+        np.array(TEXTS, dtype=object)[:, None],
+        np.array(TEXTS)[:, None],
+        pd.DataFrame({"text": TEXTS}).to_numpy(),
+        pd.Series(TEXTS, dtype="string"),
+        pa.array(TEXTS),
+        pa.chunked_array([TEXTS[:1], TEXTS[1:]]),
+        pa.array(TEXTS, pa.large_string()),
+        pa.array(TEXTS).dictionary_encode(),
+        pa.table({"text": TEXTS}),
+        pa.record_batch({"text": TEXTS}),
     ],
 )
 def test_texts_come_from_any_column(X):
@@ -39,6 +50,7 @@ def test_texts_come_from_any_column(X):
         np.array(PAIRS, dtype=object),
         pd.DataFrame(PAIRS, columns=["x", "y"]),
         pl.DataFrame(PAIRS, schema=["x", "y"], orient="row"),
+        pa.table({"x": ["a", "", "a"], "y": ["b", "c", "b"]}),
     ],
 )
 def test_pairs_come_from_any_table(X):
@@ -69,6 +81,29 @@ def test_pairs_come_from_any_table(X):
         ([("a", "b"), ("a", None)], TypeError, r"X\[1\]\[1\] is None"),
         ([("a", "b"), (5, "c")], TypeError, r"X\[1\]\[0\] is a int"),
         (pd.DataFrame({"a": ["x"], "b": ["y"], "c": ["z"]}), TypeError, r"3 columns \(a, b, c\)"),
+        (["a", pd.NA], TypeError, r"X\[1\] is <NA>, a missing text; drop it or put ''"),
+        ([pd.NA, "a"], TypeError, r"X\[0\] is <NA>, a missing"),
+        ([("a", pd.NA)], TypeError, r"X\[0\]\[1\] is <NA>, a missing"),
+        (["a", pd.NaT], TypeError, r"X\[1\] is NaT, a missing"),
+        (pd.Series(["a", None], dtype="string"), TypeError, r"X\[1\] is <NA>, a missing"),
+        (pd.DataFrame({"a": ["x", pd.NA]}, dtype=object), TypeError, r"X\[1\] is <NA>, a missing"),
+        (pd.array(["a", pd.NA], dtype="string"), TypeError, r"X\[1\] is <NA>, a missing"),
+        (pa.array(["a", None]), TypeError, r"X\[1\] is None, a missing"),
+        (pa.table({"a": ["x", None]}), TypeError, r"X\[1\] is None, a missing"),
+        (pa.table({c: ["x"] for c in "abc"}), TypeError, r"Table with 3 columns \(a, b, c\)"),
+        (pa.array([1, 2]), TypeError, r"X\[0\] is a int \(1\)"),
+        (pa.array([b"a"]), TypeError, r"X\[0\] is a bytes"),
+        (
+            ["a", np.array(["b", "c"])],
+            TypeError,
+            r"X\[1\] is a ndarray of 2, while X\[0\] is a text",
+        ),
+        (np.array([[1], [2]]), TypeError, r"X\[0\] is a int"),
+        (np.empty((0, 1), dtype=object), ValueError, "no text"),
+        (["a", "b \ud800"], ValueError, r"X\[1\] holds '\\ud800' at position 2, .* valid Unicode"),
+        (np.array(["\udc80"], dtype=object), ValueError, r"X\[0\] holds .*surrogatepass"),
+        ([("ä", "b"), ("a", "\udfff")], ValueError, r"X\[1\]\[1\] holds '\\udfff' at position 0"),
+        ([("a\ud800", "b")], ValueError, r"X\[0\]\[0\] holds"),
         ({"a"}, TypeError, "X is a set"),
         ({"a": 1}, TypeError, "X is a dict"),
         (iter(["a"]), TypeError, "X is a list_iterator"),
@@ -79,6 +114,15 @@ def test_pairs_come_from_any_table(X):
 def test_anything_else_is_named(X, error, says):
     with pytest.raises(error, match=says):
         as_texts(X)
+
+
+def test_the_way_out_of_surrogates_is_one():
+    text = "a \ud83d\ude00 \ud800 ä"
+    with pytest.raises(ValueError, match=r"text\.encode\('utf-16', 'surrogatepass'\)") as caught:
+        as_texts([text])
+    mended = eval(str(caught.value).rpartition(" with ")[2], {"text": text})
+    assert mended == "a \U0001f600 \ufffd ä"
+    assert as_texts([mended, "ä"]).first == [mended, "ä"]
 
 
 def test_unique_keeps_what_is_needed_to_go_back():

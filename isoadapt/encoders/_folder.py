@@ -1,0 +1,93 @@
+"""What a checkpoint's folder names: JSON files, and weights that are safetensors inside it."""
+
+import json
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; give None if there is no such file, raise ValueError if it is not JSON."""
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); copy it again") from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object; give an empty one if there is no such file."""
+    found = read_json(path)
+    if not isinstance(found, dict | None):
+        raise ValueError(
+            f"{path} is damaged (it holds a {type(found).__name__} where a JSON object is needed); "
+            "copy it again"
+        )
+    return found or {}
+
+
+def inside(folder: Path, name: Any, said_by: Path) -> Path:
+    """Give the path of what the file `said_by` names; raise ValueError if it leaves `folder`.
+
+    Symbolic links are followed, because the cache of the Hugging Face Hub is made of them.
+    """
+    paths = (PurePosixPath(name), PureWindowsPath(name)) if isinstance(name, str) else ()
+    if not paths or any(path.anchor or ".." in path.parts for path in paths):
+        raise ValueError(
+            f"{said_by} names {name!r}, which is not inside {str(folder)!r}; a checkpoint is read "
+            "from its own folder only: move the file into it and correct the name"
+        )
+    return folder / str(name)
+
+
+def sentence_modules(folder: Path) -> list[tuple[str, Path]]:
+    """List class name and folder of each module of a sentence-transformers folder, if it is one."""
+    listed = folder / "modules.json"
+    modules = read_json(listed) or []
+    try:
+        return [
+            (module["type"].rpartition(".")[2], inside(folder, module["path"], listed))
+            for module in modules
+        ]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{listed} is damaged (a list of modules with type and path is needed); copy it again"
+        ) from error
+
+
+def transformer_folder(folder: Path) -> Path:
+    """Give the folder of ``config.json``, which a sentence-transformers folder may keep inside."""
+    if (folder / "config.json").is_file():
+        return folder
+    return next((module for _, module in sentence_modules(folder)), folder)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """List the files that transformers reads the weights in a folder from, existing or not.
+
+    Raises ValueError for a name that leaves the folder or is not that of a safetensors file.
+    """
+    config = folder / "config.json"
+    named = read_object(config).get("transformers_weights")
+    if named is not None:
+        start = inside(folder, named, config)
+    else:
+        start = folder / (_WEIGHTS if (folder / _WEIGHTS).is_file() else _INDEX)
+    if not start.name.endswith(".index.json"):
+        return [_safetensors(start, config)]
+    shards = read_object(start).get("weight_map", {})
+    if not isinstance(shards, dict):
+        raise ValueError(f"{start} is damaged (its weight_map is not an object); copy it again")
+    files = [inside(folder, shard, start) for shard in dict.fromkeys(shards.values())]
+    return [_safetensors(file, start) for file in files]
+
+
+def _safetensors(file: Path, said_by: Path) -> Path:
+    if file.suffix != ".safetensors":
+        raise ValueError(
+            f"{said_by} names the weights {file.name!r}; only safetensors files are read, because "
+            "other formats can run code: save the model again with save_pretrained"
+        )
+    return file
