@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt import adapters
-from isoadapt._files import atomic_path, check_output_folder
+from isoadapt._files import atomic_path
+from isoadapt._folders import check_output_folder
 from isoadapt._settings import read_settings
 from isoadapt.adapters._base import BaseAdapter
 

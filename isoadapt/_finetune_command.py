@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 
 from isoadapt._commands import Say, notes
-from isoadapt._files import reserved_folder
+from isoadapt._folders import reserved_folder
 from isoadapt._settings import read_settings
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.finetune._penalty import METHODS, PLACES

@@ -15,7 +15,7 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 from torch import nn
 
-from isoadapt._files import atomic_folder, reserved_folder
+from isoadapt._folders import CHECKPOINT, atomic_folder, reserved_folder
 from isoadapt._optional import import_optional
 from isoadapt._torch import resolve_device
 from isoadapt.encoders._models import quiet
@@ -127,7 +127,9 @@ def finetune_text_classifier(
         Seed of the new head, the order of the texts and dropout. On a CPU the same seed and
         number of threads give the same checkpoint. The global generators stay untouched.
     overwrite : bool, default=False
-        Whether an existing folder may be replaced.
+        Whether a checkpoint in the folder may be replaced that isoadapt or ``save_pretrained``
+        wrote. A folder with any other file in it is kept, and so is one in which a file was
+        changed after isoadapt wrote it.
     verbose : int, default=0
         Above 0, show a progress bar if the standard error stream is a terminal.
 
@@ -140,7 +142,7 @@ def finetune_text_classifier(
     Raises
     ------
     FileExistsError
-        If the folder holds files and `overwrite` is false.
+        If the folder holds files and `overwrite` is false, or files that may not be replaced.
     OSError
         If the model cannot be had or the folder cannot be written.
     ImportError
@@ -221,7 +223,7 @@ def finetune_text_classifier(
                 show_progress=bool(verbose) and sys.stderr.isatty(),
                 **options,
             )
-        with quiet(), atomic_folder(target, overwrite) as folder:
+        with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as folder:
             network.config.isoadapt_label_names = targets.named
             network.eval().cpu().save_pretrained(folder)
             tokenizer.save_pretrained(folder)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,16 +13,14 @@ from sklearn.utils.validation import check_is_fitted
 
 import isoadapt
 from isoadapt import adapters
-from isoadapt._files import Content, atomic_folder, check_output_folder
+from isoadapt._folders import Content, atomic_folder, check_output_folder
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.interop._adapter import pack_adapter, unpack_adapter
 from isoadapt.interop._card import model_card
 from isoadapt.interop._state import Tensors, decode, encode
 
 CONFIG, TENSORS, CARD = "config.json", "adapter.safetensors", "README.md"
-ADAPTER = Content(
-    "an adapter", re.compile("|".join(map(re.escape, (CONFIG, TENSORS, CARD)))), (CONFIG, TENSORS)
-)
+ADAPTER = Content("an adapter")
 
 _FORMAT, _VERSION = "isoadapt adapter", 1
 _KEYS = {"class", "parameters", "state", "base_model", "data", "metrics"}
@@ -47,8 +44,9 @@ def save_adapter(
     """Save a fitted adapter as a folder that can be shared: no pickle, nothing that runs.
 
     The folder holds ``config.json`` (class, parameters, fitted state), ``adapter.safetensors``
-    (the arrays) and ``README.md`` (a model card). A checksum covers the first two. The same
-    adapter gives the same bytes. The folder appears when it is whole; an error or an interrupt
+    (the arrays), ``README.md`` (a model card) and ``isoadapt.sha256`` (the list of these files,
+    by which `overwrite` knows them). A checksum covers the first two. The same adapter gives the
+    same bytes. The folder appears when it is whole; an error or an interrupt
     leaves what was there.
 
     Parameters
@@ -67,7 +65,8 @@ def save_adapter(
         Columns of a table for the model card, such as "before" and "after": each a dict of names
         to numbers, or an :class:`~isoadapt.metrics.IsotropyReport`.
     overwrite : bool, default=False
-        Whether a folder with an adapter in it, and nothing else, may be replaced.
+        Whether an adapter that this function wrote may be replaced. A folder with any other file
+        in it, or with one that was changed since, is kept.
 
     Returns
     -------
@@ -84,7 +83,7 @@ def save_adapter(
     ValueError
         If the fitted state does not fit the parameters, which were set anew after the fit.
     FileExistsError
-        If the folder holds files and `overwrite` is false, or files that are not an adapter's.
+        If the folder holds files and `overwrite` is false, or files that may not be replaced.
     OSError
         If the folder cannot be written.
 
@@ -125,7 +124,7 @@ def save_adapter(
         )
     _assemble(config, blob)  # what is written can be read
     target = check_output_folder(folder, overwrite, content=ADAPTER, name="folder")
-    with atomic_folder(target, overwrite) as written:
+    with atomic_folder(target, overwrite, ADAPTER) as written:
         (written / CONFIG).write_text(text, "utf-8")
         (written / TENSORS).write_bytes(blob)
         (written / CARD).write_text(model_card(adapter, provenance(config)), "utf-8")
