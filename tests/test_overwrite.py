@@ -84,7 +84,7 @@ class TestForeignFiles:
             },
         )
         before = contents(project)
-        with pytest.raises(FileExistsError, match=r"5 of the files in it.*'models/run1/spiece\.model'"):
+        with pytest.raises(FileExistsError, match=r"5 of the files.*'models/run1/spiece\.model'"):
             merge_into_checkpoint(adapter, checkpoint, project, overwrite=True)
         assert contents(project) == before
         refuse(project, "config.json", count=5)
