@@ -147,6 +147,8 @@ def transform(folder: Path, source: Source, out: Path, say: Say) -> str:
         raise ValueError(f"{str(out)!r} must end in .npy or .parquet, which says what to write")
     if not out.expanduser().parent.is_dir():
         raise FileNotFoundError(f"{str(out.parent)!r} is no folder; make it first")
+    if out.expanduser().is_dir():
+        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file for the result")
     if out.expanduser().resolve() == source.path.expanduser().resolve():
         raise ValueError(f"{str(out)!r} is the file that is read; name another for the result")
     adapter = load_adapter(folder)

@@ -258,14 +258,32 @@ def reserved_folder(
     OSError
         As there.
     """
-    parents = Path(folder).expanduser().resolve().parents
-    missing = [parent for parent in parents if not parent.exists()]  # innermost first
-    try:
+    with no_empty_leftovers(Path(folder).expanduser().resolve().parent):
         yield check_output_folder(folder, overwrite, name=name)
+
+
+@contextmanager
+def no_empty_leftovers(folder: Path) -> Iterator[None]:
+    """Remove `folder` and the folders around it after an error, if the block made them in vain.
+
+    Parameters
+    ----------
+    folder : Path
+        A folder that may be made in the block.
+
+    Yields
+    ------
+    None
+        Nothing.
+    """
+    folder = folder.resolve()
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]  # innermost first
+    try:
+        yield
     except BaseException:
-        for parent in missing:
+        for each in missing:
             with suppress(OSError):  # it was not made, or holds something by now
-                parent.rmdir()
+                each.rmdir()
         raise
 
 

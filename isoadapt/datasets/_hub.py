@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isoadapt._errors import reason
 from isoadapt._optional import import_optional
 from isoadapt.datasets._tables import Texts
 
@@ -86,10 +87,10 @@ def _load(path: str, name: str | None, split: str) -> Any:
     try:
         with _quiet(datasets):
             return datasets.load_dataset(path, name, split=split)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # what a file holds decides which errors its readers raise
         raise OSError(
             f"path={path!r}, name={name!r}, split={split!r} cannot be had "
-            f"({str(error).strip().splitlines()[0]}); check the names and the connection"
+            f"({reason(error)}); check the names and the connection"
         ) from error
 
 
@@ -129,8 +130,19 @@ def _text_columns(rows: Any, where: str, text: Any, label: str | None) -> list[s
 
 
 def _labels(values: list[Any], where: str) -> NDArray[Any]:
+    empty = next((row for row, value in enumerate(values) if value is None), None)
+    if empty is not None:
+        raise ValueError(f"{where} has no label in row {empty}: fill it in or drop the row")
     labels = np.asarray(values)
+    if labels.ndim != 1 or labels.dtype.kind not in "biufU":
+        raise ValueError(
+            f"{where} has labels that are neither numbers nor strings, such as {values[0]!r}: name "
+            "another column, or label=None for the texts alone"
+        )
     if labels.dtype.kind == "f":
+        if not np.isfinite(labels).all():
+            row = int(np.flatnonzero(~np.isfinite(labels))[0])
+            raise ValueError(f"{where} has the label {labels[row]} in row {row}: drop that row")
         return labels.astype(np.float64)
     if labels.dtype.kind in "iub":
         if (labels < 0).any():

@@ -90,8 +90,8 @@ def transformer_folder(folder: Path) -> Path:
     """
     if (folder / "config.json").is_file():
         return folder
-    first = next(iter(read_json(folder / "modules.json") or []), {"path": ""})
-    return folder / first["path"]
+    modules = _modules(folder)
+    return folder / modules[0]["path"] if modules else folder
 
 
 def sentence_pooling(folder: Path) -> Pooling | None:
@@ -113,7 +113,7 @@ def sentence_pooling(folder: Path) -> Pooling | None:
         If it has a module beyond Transformer, Pooling and Normalize, or puts a prompt before
         each text.
     """
-    modules = read_json(folder / "modules.json")
+    modules = _modules(folder)
     if modules is None:
         return None
     kinds = [module["type"].rpartition(".")[2] for module in modules]
@@ -122,27 +122,41 @@ def sentence_pooling(folder: Path) -> Pooling | None:
             f"{folder / 'modules.json'} lists {', '.join(kinds)}: pooling='auto' knows "
             "Transformer, Pooling and Normalize; choose pooling='cls', 'mean' or 'max'"
         )
-    if (read_json(folder / "config_sentence_transformers.json") or {}).get("default_prompt_name"):
+    texts = read_json(folder / "config_sentence_transformers.json", dict) or {}
+    if texts.get("default_prompt_name"):
         raise ValueError(
             f"{folder} puts a prompt before each text, which pooling='auto' does not; choose "
             "pooling='cls', 'mean' or 'max' and pass texts that begin with the prompt"
         )
     transformer = folder / modules[0]["path"]
-    settings = read_json(transformer / "sentence_bert_config.json") or {}
+    settings = read_json(transformer / "sentence_bert_config.json", dict) or {}
     return Pooling(
-        modes=_modes(read_json(folder / modules[1]["path"] / "config.json") or {}),
+        modes=_modes(read_json(folder / modules[1]["path"] / "config.json", dict) or {}),
         normalize=len(kinds) == 3,
         max_length=settings.get("max_seq_length"),
         lowercase=bool(settings.get("do_lower_case")),
     )
 
 
+def _modules(folder: Path) -> list[dict[str, str]] | None:
+    """Modules of a sentence-transformers folder, each with a type and a path; None if it is not."""
+    path = folder / "modules.json"
+    modules = read_json(path, list)
+    for module in modules or []:
+        fields = module if isinstance(module, dict) else {}
+        if not all(isinstance(fields.get(name), str) for name in ("type", "path")):
+            raise ValueError(
+                f"{path} is damaged (a module in it has no type or no path); copy it again"
+            )
+    return modules
+
+
 def _modes(config: dict[str, Any]) -> tuple[str, ...]:
     modes = config.get("pooling_mode") or [
         mode for key, mode in _LEGACY_KEYS.items() if config.get(key)
     ]
-    modes = (modes,) if isinstance(modes, str) else tuple(modes) or ("mean",)
-    unknown = [mode for mode in modes if mode not in _MODES]
+    modes = (tuple(modes) or ("mean",)) if isinstance(modes, list) else (modes,)
+    unknown = [mode for mode in modes if str(mode) not in _MODES]
     if unknown:
         raise ValueError(
             f"the checkpoint's pooling mode {unknown[0]!r} is not known (known: "
@@ -151,27 +165,35 @@ def _modes(config: dict[str, Any]) -> tuple[str, ...]:
     return modes
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, kind: type) -> Any:
     """Read a JSON file.
 
     Parameters
     ----------
     path : Path
         The file.
+    kind : {dict, list}
+        What it must hold.
 
     Returns
     -------
-    object
+    dict or list
         What it holds; None if there is no such file.
 
     Raises
     ------
     ValueError
-        If it is not JSON.
+        If it is not JSON or holds something else.
     """
     if not path.is_file():
         return None
     try:
-        return json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+        content = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); copy it again") from error
+    if not isinstance(content, kind):
+        raise ValueError(
+            f"{path} is damaged (it holds a {type(content).__name__}, not a {kind.__name__}); "
+            "copy it again"
+        )
+    return content

@@ -15,10 +15,11 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 from torch import nn
 
+from isoadapt._errors import reason
 from isoadapt._folders import CHECKPOINT, atomic_folder, reserved_folder
 from isoadapt._optional import import_optional
 from isoadapt._torch import resolve_device
-from isoadapt.encoders._models import quiet
+from isoadapt.encoders._models import check_json, quiet
 from isoadapt.encoders._network import position_limit
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.finetune._penalty import METHODS, PLACES, penalty_options
@@ -266,6 +267,7 @@ def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     try:
+        check_json(Path(model).expanduser())
         tokenizer = AutoTokenizer.from_pretrained(model)
         network = AutoModelForSequenceClassification.from_pretrained(
             model,
@@ -274,9 +276,9 @@ def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
             ignore_mismatched_sizes=True,
             **targets.config,
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # what a file holds decides which errors its readers raise
         raise OSError(
-            f"model={str(model)!r} cannot be loaded ({str(error).strip().splitlines()[0]}); pass a "
+            f"model={str(model)!r} cannot be loaded ({reason(error)}); pass a "
             "folder made by save_pretrained of both the model and its tokenizer, with safetensors "
             "weights, or check the name and the connection"
         ) from error

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 import isoadapt
 from isoadapt import adapters
+from isoadapt._errors import reason
 from isoadapt._folders import Content, atomic_folder, check_output_folder
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.interop._adapter import pack_adapter, unpack_adapter
@@ -308,9 +309,8 @@ def _refusing(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise AdapterFolderError(
-            f"{path} holds no valid adapter ({reason}); copy the folder again, or save the "
+            f"{path} holds no valid adapter ({reason(error)}); copy the folder again, or save the "
             "adapter anew with save_adapter"
         ) from error
 
