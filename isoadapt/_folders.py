@@ -73,11 +73,13 @@ class Content:
             The folder.
         """
         if self.listed:
-            lines = [f"{_digest(folder / name)}  {name}" for name in sorted(_entries(folder))]
-            (folder / LIST).write_text("\n".join([self._title(), *lines, ""]), "utf-8")
+            names = sorted(name for name in _entries(folder) if (folder / name).is_file())
+            lines = [f"{_digest(folder / name)}  {name}" for name in names]
+            title = f"{self._title()}; it is replaced only while these files are all that is here"
+            (folder / LIST).write_text("\n".join([title, *lines, ""]), "utf-8")
 
     def _title(self) -> str:
-        return f"# {self.name}, written by isoadapt, which replaces it only as long as this holds"
+        return f"# {self.name}, written by isoadapt"
 
     def _read_list(self, folder: Path) -> dict[str, str] | None:
         """Digests by name, or None if no list of such content is there."""
@@ -85,7 +87,8 @@ class Content:
             return None
         title, *lines = (folder / LIST).read_text("utf-8", "replace").split("\n")
         pairs = (line.partition("  ") for line in lines)
-        return {name: digest for digest, _, name in pairs} if title == self._title() else None
+        ours = title.startswith(self._title())
+        return {name: digest for digest, _, name in pairs} if ours else None
 
 
 def _entries(folder: Path) -> dict[str, tuple[int, ...]]:

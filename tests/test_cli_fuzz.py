@@ -316,6 +316,16 @@ def test_the_configuration_of_a_model_is_no_object(data, inside, tmp_path):
             assert name in answer
 
 
+def test_a_model_that_is_set_to_return_tuples(inside, tmp_path):
+    model = save_model(tmp_path / "m")
+    expected = run("audit", "model", "texts.tsv").stdout
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"return_dict": False}))
+    assert run("audit", model, "texts.tsv").stdout == expected != ""
+    for command in model_commands(model):
+        check(inside, *command)
+
+
 @pytest.mark.parametrize("data", [b"{}", b"[3]", b"[{}]", b'[{"path": 1, "type": 2}]'])
 def test_modules_that_are_none(data, inside, tmp_path):
     model = save_model(tmp_path / "m", kind="AutoModel")
@@ -344,7 +354,7 @@ def test_mutations_of_tables_and_matrices(inside):
         "bad.csv": table([(f'"{text}, ""x"""', label) for text, label in ROWS], ","),
     }
     refused = 0
-    for i in range(160):
+    for i in range(100):
         name = random_.choice(list(whole))
         (inside / name).write_bytes(mutated(whole[name], random_))
         model = [] if name in ("bad.npy", "bad.parquet") else ["model"]
@@ -354,7 +364,7 @@ def test_mutations_of_tables_and_matrices(inside):
             command = ["fit", "whitening", "--on", name, *(["--model", *model] if model else [])]
             command += ["--out", "out"]
         refused += check(inside, *command) is not None
-    assert refused > 50
+    assert refused > 30
     assert not (inside / "unpickled").exists()
 
 
@@ -367,7 +377,7 @@ def test_mutations_of_models(inside, tmp_path):
     model = tmp_path / "m"
     model.mkdir()
     refused = 0
-    for i in range(24):
+    for i in range(16):
         changed = dict(files)
         name = random_.choice(list(files))
         changed[name] = mutated(files[name], random_)
@@ -378,7 +388,7 @@ def test_mutations_of_models(inside, tmp_path):
         for file, data in changed.items():
             (model / file).write_bytes(data)
         refused += check(inside, *random_.choice(list(model_commands(model)))) is not None
-    assert refused > 8
+    assert refused > 4
 
 
 @pytest.mark.parametrize("name", ["config.json", "adapter.safetensors"])

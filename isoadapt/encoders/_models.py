@@ -252,7 +252,12 @@ def _load(
         model, report = _explain(
             folder,
             lambda: getattr(transformers, kind).from_pretrained(
-                weights, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+                weights,
+                dtype=dtype,
+                use_safetensors=True,
+                output_loading_info=True,
+                return_dict=True,  # whatever the configuration says
+                **options,
             ),
         )
     _check_complete(folder, report["missing_keys"], head)
