@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt import adapters
-from isoadapt._files import atomic_path, check_output_folder
+from isoadapt._files import atomic_path
+from isoadapt._folders import check_output_folder
 from isoadapt._settings import read_settings
 from isoadapt.adapters._base import BaseAdapter
 
@@ -146,6 +147,8 @@ def transform(folder: Path, source: Source, out: Path, say: Say) -> str:
         raise ValueError(f"{str(out)!r} must end in .npy or .parquet, which says what to write")
     if not out.expanduser().parent.is_dir():
         raise FileNotFoundError(f"{str(out.parent)!r} is no folder; make it first")
+    if out.expanduser().is_dir():
+        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file for the result")
     if out.expanduser().resolve() == source.path.expanduser().resolve():
         raise ValueError(f"{str(out)!r} is the file that is read; name another for the result")
     adapter = load_adapter(folder)

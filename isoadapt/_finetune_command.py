@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 
 from isoadapt._commands import Say, notes
-from isoadapt._files import reserved_folder
+from isoadapt._folders import reserved_folder
 from isoadapt._settings import read_settings
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.finetune._penalty import METHODS, PLACES
@@ -93,6 +93,8 @@ def finetune(
         texts, labels = _read(tables.train, tables)
         dev = None if tables.dev is None else _read(tables.dev, tables)
         if dev is not None:
+            if len(set(dev[0])) < 2:
+                raise ValueError(f"{tables.dev} holds one text only; two are needed to judge on")
             _check_known(dev[1], labels, tables)
         say(f"Fine-tuning {model} on {len(texts)} texts{_described(penalty, recipe, settings)} ...")
         start = time.perf_counter()
@@ -109,8 +111,14 @@ def finetune(
     say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
     judged = ""
     if dev is not None:
-        with notes(say):
-            figures = judge(out, *dev, tables.max_length)
+        try:
+            with notes(say):
+                figures = judge(out, *dev, tables.max_length)
+        except ValueError as error:
+            raise ValueError(
+                f"{out} holds the fine-tuned checkpoint, but it cannot be judged on {tables.dev}: "
+                f"{error}"
+            ) from error
         lines = [f"{name:16}{value:>10.4f}" for name, value in figures.items()]
         judged = "\n".join([f"On the {len(dev[0])} texts of {tables.dev}:", *lines, "", ""])
     return f"{judged}Checkpoint: {out}"

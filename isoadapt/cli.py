@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from isoadapt._errors import reason
 from isoadapt._settings import SettingsCommand
 
 app = typer.Typer(
@@ -30,6 +31,15 @@ ADAPTERS = (  # stands here so that --help need not import them
     "LogitPreservingWhitening",
     "AllButTheTop",
     "ClusterIsotropy",
+)
+_EXPECTED = (
+    ValueError,
+    TypeError,
+    OSError,
+    ImportError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
 )
 PENALTIES = ("istar", "cosreg", "spectrum", "persistent-entropy", "isotropy")
 
@@ -52,8 +62,8 @@ def main() -> None:
     """Run the command line; a user's error is one line, not a traceback."""
     try:
         app()
-    except (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError) as error:
-        sys.exit(f"isoadapt: {error}")
+    except _EXPECTED as error:
+        sys.exit(f"isoadapt: {reason(error)}")
 
 
 @app.callback(invoke_without_command=True)
@@ -83,29 +93,32 @@ def demo(
     """Fine-tune (or take) a checkpoint, fit every adapter, and compare them in one table."""
     from isoadapt import _demo, load_checkpoint
     from isoadapt._files import writable_folder
+    from isoadapt._folders import no_empty_leftovers
     from isoadapt._optional import import_optional
 
-    writable_folder(out)
-    import_optional("matplotlib", feature="The picture", extra="plot")
-    texts, labels, dev_texts, dev_labels = _demo_data(train, dev, _columns(text))
-    if checkpoint is None:
-        checkpoint = _finetune(texts, labels, out)
-    start = time.perf_counter()
-    _say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {checkpoint} ...")
-    encoder, head = load_checkpoint(checkpoint, verbose=1)
-    rows = _demo.compare(
-        head,
-        _demo.Split(encoder.transform(texts), labels),
-        _demo.Split(encoder.transform(dev_texts), dev_labels),
-        lambda name: _say(f"Fitting: {name} ..."),
-    )
-    typer.echo(f"\nJudged on {len(dev_texts)} texts that no adapter was fitted to:\n")
-    typer.echo(_demo.format_table(rows))
-    typer.echo(f"\n{_demo.verdict(rows, dev_labels)}\n")
-    _demo.save_spectra(rows, out / "spectra.png")
-    _demo.save_pipeline(encoder.set_params(verbose=0), rows, out / "pipeline.joblib")
-    _say(f"Encoded, fitted and judged in {time.perf_counter() - start:.0f} s.")
-    typer.echo(f"Spectra: {out / 'spectra.png'}   pipeline: {out / 'pipeline.joblib'}")
+    out = out.expanduser()
+    with no_empty_leftovers(out):
+        writable_folder(out)
+        import_optional("matplotlib", feature="The picture", extra="plot")
+        texts, labels, dev_texts, dev_labels = _demo_data(train, dev, _columns(text))
+        if checkpoint is None:
+            checkpoint = _finetune(texts, labels, out)
+        start = time.perf_counter()
+        _say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {checkpoint} ...")
+        encoder, head = load_checkpoint(checkpoint, verbose=1)
+        rows = _demo.compare(
+            head,
+            _demo.Split(encoder.transform(texts), labels),
+            _demo.Split(encoder.transform(dev_texts), dev_labels),
+            lambda name: _say(f"Fitting: {name} ..."),
+        )
+        typer.echo(f"\nJudged on {len(dev_texts)} texts that no adapter was fitted to:\n")
+        typer.echo(_demo.format_table(rows))
+        typer.echo(f"\n{_demo.verdict(rows, dev_labels)}\n")
+        _demo.save_spectra(rows, out / "spectra.png")
+        _demo.save_pipeline(encoder.set_params(verbose=0), rows, out / "pipeline.joblib")
+        _say(f"Encoded, fitted and judged in {time.perf_counter() - start:.0f} s.")
+        typer.echo(f"Spectra: {out / 'spectra.png'}   pipeline: {out / 'pipeline.joblib'}")
 
 
 @app.command()

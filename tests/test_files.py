@@ -6,13 +6,8 @@ import sys
 
 import pytest
 
-from isoadapt._files import (
-    atomic_folder,
-    atomic_path,
-    check_output_folder,
-    reserved_folder,
-    writable_folder,
-)
+from isoadapt._files import atomic_path, writable_folder
+from isoadapt._folders import Content, atomic_folder, check_output_folder, reserved_folder
 from isoadapt._optional import import_optional
 
 
@@ -128,6 +123,9 @@ def test_an_unwritable_folder_is_named_with_the_way_out(tmp_path, below):
     assert file.read_text() == "kept"
 
 
+ANYTHING = Content("anything", lambda folder, names: names, listed=False)
+
+
 def contents(folder):
     """Every file below `folder` with its text."""
     files = (path for path in folder.rglob("*") if path.is_file())
@@ -140,7 +138,7 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path, old):
     for name, text in old.items():
         target.mkdir()
         (target / name).write_text(text)
-    with atomic_folder(target, overwrite=True) as folder:
+    with atomic_folder(target, overwrite=True, content=ANYTHING) as folder:
         (folder / "sub").mkdir()
         (folder / "sub" / "b").write_text("new")
         assert contents(target) == old  # not yet
@@ -157,7 +155,7 @@ def test_an_error_or_interrupt_leaves_the_old_folder_and_nothing_else(tmp_path, 
         (target / name).write_text(text)
 
     def write_half():
-        with atomic_folder(target, overwrite=True) as folder:
+        with atomic_folder(target, overwrite=True, content=ANYTHING) as folder:
             (folder / "b").write_text("half of the n")
             raise error
 
@@ -173,7 +171,7 @@ def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path):
     (target / "a").write_text("old")
 
     def lose():
-        with atomic_folder(target, overwrite=True) as folder:
+        with atomic_folder(target, overwrite=True, content=ANYTHING) as folder:
             folder.rmdir()
 
     with pytest.raises(FileNotFoundError):
@@ -192,7 +190,7 @@ def test_an_output_folder_must_be_new_or_empty_unless_it_may_be_replaced(tmp_pat
     (tmp_path / "a" / "b" / "config.json").write_text("kept")
     with pytest.raises(FileExistsError, match=r"'a/b' exists and is not empty.*overwrite=True"):
         check_output_folder("a/b", overwrite=False)
-    assert check_output_folder("a/b", overwrite=True) == tmp_path / "a" / "b"
+    assert check_output_folder("a/b", True, content=ANYTHING) == tmp_path / "a" / "b"
     assert contents(tmp_path) == {"a/b/config.json": "kept"}
 
 
@@ -222,9 +220,10 @@ def test_a_package_that_is_there_is_returned():
 def test_only_a_checkpoint_is_ever_replaced(tmp_path, monkeypatch):
     mine = tmp_path / "mine"
     mine.mkdir()
-    (mine / "config.json").write_text("{}")
+    (mine / "config.json").write_text('{"transformers_version": "5.0.0"}')
+    (mine / "model.safetensors").write_text("")
     (mine / "keep.py").write_text("")
-    with pytest.raises(FileExistsError, match=r"holds more than a checkpoint \(\['keep.py'\]"):
+    with pytest.raises(FileExistsError, match=r"1 of the files .* a checkpoint .*\('keep.py'\)"):
         check_output_folder(mine, overwrite=True)
     monkeypatch.chdir(mine)
     for folder in ("", ".", ".."):
@@ -239,16 +238,18 @@ def test_files_that_appear_in_the_meantime_are_kept(tmp_path):
     target = tmp_path / "model"
 
     def race():
-        with atomic_folder(target, overwrite=False) as folder:
+        with atomic_folder(target, overwrite=False, content=ANYTHING) as folder:
             (folder / "b").write_text("new")
             target.mkdir()
             (target / "precious").write_text("mine")
 
-    with pytest.raises(FileExistsError, match="was filled in the meantime"):
+    with pytest.raises(FileExistsError, match="in the meantime"):
         race()
     assert contents(tmp_path) == {"model/precious": "mine"}
     (target / "precious").unlink()
-    with atomic_folder(target, overwrite=False) as folder:  # an empty one is no loss
+    with atomic_folder(
+        target, overwrite=False, content=ANYTHING
+    ) as folder:  # an empty one is no loss
         (folder / "b").write_text("new")
     assert contents(tmp_path) == {"model/b": "new"}
 

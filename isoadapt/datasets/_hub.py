@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isoadapt._errors import reason
 from isoadapt._optional import import_optional
+from isoadapt.datasets._parquet import listed, shortened
 from isoadapt.datasets._tables import Texts
 
 _GLUE = "nyu-mll/glue"
@@ -56,10 +58,10 @@ def load_hub(
     ImportError
         If ``datasets`` is not installed.
     OSError
-        If the data set cannot be had.
+        If the data set cannot be had, or a file of it is damaged.
     ValueError
-        If a column is missing or cannot be told, or the labels are hidden, as in GLUE's test
-        sets.
+        If a column is missing or cannot be told, if a label is missing, not finite or neither a
+        number nor a string, or if the labels are hidden, as in GLUE's test sets.
 
     Examples
     --------
@@ -71,7 +73,7 @@ def load_hub(
     if label is not None and label not in rows.column_names:
         if label != "label":
             raise ValueError(
-                f"label={label!r} is no column of {where}; it has {_listed(rows.column_names)}"
+                f"label={label!r} is no column of {where}; it has {listed(rows.column_names)}"
             )
         label = None
     columns = [rows[column][:] for column in _text_columns(rows, where, text, label)]
@@ -86,10 +88,10 @@ def _load(path: str, name: str | None, split: str) -> Any:
     try:
         with _quiet(datasets):
             return datasets.load_dataset(path, name, split=split)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # what a file holds decides which errors its readers raise
         raise OSError(
             f"path={path!r}, name={name!r}, split={split!r} cannot be had "
-            f"({str(error).strip().splitlines()[0]}); check the names and the connection"
+            f"({reason(error.__cause__ or error)}); check the names and the connection"
         ) from error
 
 
@@ -116,21 +118,31 @@ def _text_columns(rows: Any, where: str, text: Any, label: str | None) -> list[s
         if len(strings) in (1, 2):
             return strings
         raise ValueError(
-            f"{where} has the columns {_listed(rows.column_names)}; which hold the texts? Pass "
+            f"{where} has the columns {listed(rows.column_names)}; which hold the texts? Pass "
             "text=, one name or two for pairs"
         )
     names = [text] if isinstance(text, str) else list(text)
     if len(names) not in (1, 2) or not set(names) <= set(rows.column_names):
         raise ValueError(
             f"text={text!r} must name one column of {where}, or two for pairs; it has "
-            f"{_listed(rows.column_names)}"
+            f"{listed(rows.column_names)}"
         )
     return names
 
 
 def _labels(values: list[Any], where: str) -> NDArray[Any]:
+    for row, value in enumerate(values):
+        if not isinstance(value, str | int | float):
+            raise ValueError(
+                f"{where} has the label {shortened(repr(value))} in row {row}; labels are numbers "
+                "or strings: fill it in, name another column, or pass label=None for the texts "
+                "alone"
+            )
     labels = np.asarray(values)
     if labels.dtype.kind == "f":
+        if not np.isfinite(labels).all():
+            row = int(np.flatnonzero(~np.isfinite(labels))[0])
+            raise ValueError(f"{where} has the label {labels[row]} in row {row}: drop that row")
         return labels.astype(np.float64)
     if labels.dtype.kind in "iub":
         if (labels < 0).any():
@@ -140,7 +152,3 @@ def _labels(values: list[Any], where: str) -> NDArray[Any]:
             )
         return labels.astype(np.int64)
     return labels.astype(str)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(map(repr, names))

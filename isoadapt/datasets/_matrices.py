@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt.datasets._parquet import read_parquet
+from isoadapt._errors import reason
+from isoadapt.datasets._parquet import check_plain, listed, read_parquet
 
 _LABEL = "label"
+_MAGIC = b"\x93NUMPY"
 
 
 def load_matrix(
@@ -50,7 +52,7 @@ def load_matrix(
         If a Parquet file is to be read, and pandas or pyarrow is not installed.
     ValueError
         If the file is of another kind or damaged, holds no finite numbers, or a column is
-        missing, or labels and rows differ in number.
+        missing, or labels and rows differ in number or labels are neither numbers nor strings.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -77,10 +79,14 @@ def load_matrix(
 
 def _load_array(path: Path) -> NDArray[Any]:
     try:
+        with path.open("rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:  # NumPy would take it for a pickle or an archive
+                raise ValueError("it does not begin as a .npy file does")
         return np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+    except Exception as error:  # a damaged header makes NumPy raise errors of many classes
         raise ValueError(
-            f"{str(path)!r} is no array of numbers or strings ({error}); write it with numpy.save"
+            f"{str(path)!r} is no array of numbers or strings ({reason(error)}); write it with "
+            "numpy.save"
         ) from error
 
 
@@ -93,24 +99,42 @@ def _load_labels(path: Path, n_rows: int) -> NDArray[Any]:
             f"labels={str(path)!r} has the shape {values.shape}, but there are {n_rows} rows; one "
             "label a row is needed"
         )
-    return values[:, 0] if values.shape == (n_rows, 1) else values
+    values = values[:, 0] if values.shape == (n_rows, 1) else values
+    return _checked_labels(values, f"labels={str(path)!r}")
+
+
+def _checked_labels(values: NDArray[Any], where: str) -> NDArray[Any]:
+    """Check that labels are finite numbers, booleans or strings."""
+    if values.dtype.kind not in "biufU":
+        raise ValueError(
+            f"{where} holds {values.dtype}; labels are numbers, booleans or strings: convert them"
+        )
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        row = int(np.argwhere(~np.isfinite(values))[0][0])
+        raise ValueError(
+            f"{where} has the label {values[row]} in row {row}, which is not finite; fill it in or "
+            "drop the row"
+        )
+    return values
 
 
 def _split(
     path: Path, label: str | None, features: Sequence[str] | None
 ) -> tuple[Any, NDArray[Any] | None]:
     """Features and label of a Parquet file."""
-    table = read_parquet(path).to_pandas()
-    if label is not None and label not in table.columns and label != _LABEL:
-        raise ValueError(f"label={label!r} is no column of {path}; it has {list(table.columns)}")
+    content = read_parquet(path)
+    columns = content.column_names
+    if label is not None and label not in columns and label != _LABEL:
+        raise ValueError(f"label={label!r} is no column of {path}; it has {listed(columns)}")
+    table = _as_frame(path, content, label)
     numeric = [name for name in table.columns if table[name].dtype.kind in "fiu"]
     names = [name for name in numeric if name != label] if features is None else list(features)
-    odd = [name for name in names if name not in numeric]
+    odd = sorted(set(names) - set(numeric))
     if odd or not names:
         raise ValueError(
-            f"{path} has no numeric column{f's {odd[:5]}' if odd else ''}; its columns are "
-            f"{list(table.columns)[:9]}: write each feature as a column of numbers, or pass the "
-            "model that embeds its texts"
+            f"{path} has no numeric column{f's [{listed(odd, 5)}]' if odd else ''}; its columns "
+            f"are {listed(columns)}: write each feature as a column of numbers, or pass the model "
+            "that embeds its texts"
         )
     single = all(table[name].dtype == np.float32 for name in names)
     X = table[names].astype(np.float32 if single else np.float64)
@@ -118,5 +142,21 @@ def _split(
         return X, None
     if table[label].isna().any():
         raise ValueError(f"{path}: column {label!r} has empty cells; fill them in or drop the rows")
-    values = np.asarray(table[label].tolist())
-    return X, values
+    return X, _checked_labels(np.asarray(table[label].tolist()), f"{path}: column {label!r}")
+
+
+def _as_frame(path: Path, content: Any, label: str | None) -> Any:
+    """Turn the columns of numbers and of labels into a DataFrame."""
+    from pyarrow import types
+
+    if label in content.column_names:
+        check_plain(path, content.schema.field(label))
+    wanted = [
+        field.name
+        for field in content.schema
+        if types.is_integer(field.type) or types.is_floating(field.type) or field.name == label
+    ]
+    try:
+        return content.select(wanted).to_pandas()
+    except Exception as error:  # the metadata of pandas in a file may hold anything
+        raise ValueError(f"{path} makes no table ({reason(error)}); write it again") from error

@@ -4,14 +4,21 @@ import codecs
 import csv
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt.datasets._parquet import parquet_rows
+from isoadapt.datasets._parquet import (
+    listed,
+    parquet_rows,
+    read_parquet,
+    refuse_twins,
+    shortened,
+)
 
 _PAIR = ("sentence1", "sentence2")
 _SINGLE = "sentence"
@@ -58,7 +65,8 @@ def load_table(
         If the file is a Parquet file, and pandas or pyarrow is not installed.
     ValueError
         If the file is of another kind or damaged, not UTF-8, empty or without rows, if a row has
-        too few or too many fields or no label, or if a column is missing or cannot be told.
+        too few or too many fields or no label or one that is a number but not finite, or if a
+        column is missing, holds neither strings nor numbers, or cannot be told.
 
     Examples
     --------
@@ -72,21 +80,18 @@ def load_table(
     (['He sings.', 'Him sings.'], array([1, 0]))
     """
     path = Path(path).expanduser()
-    rows = list(_rows(path))
-    if not rows:
-        raise ValueError(f"{path} is empty; a header line and at least one row are needed")
-    header, table = rows[0][1], rows[1:]
+    header, read = _open(path)
+    text_at, label_at = _columns(path, header, text, label)
+    table = read(text_at if label_at is None else [*text_at, label_at])
     if not table:
         raise ValueError(f"{path} holds a header line only; at least one row is needed")
-    text_at, label_at = _columns(path, header, text, label)
-    _check_widths(path, header, table)
-    columns = [[fields[i] for _, fields in table] for i in text_at]
+    columns = [[fields[i] for _, fields in table] for i in range(len(text_at))]
     texts: Texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-    return texts, None if label_at is None else _labels(path, table, label_at)
+    return texts, None if label_at is None else _labels(path, table)
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    """Read the rows that are not blank."""
+def _open(path: Path) -> tuple[list[str], Callable[[list[int]], list[Row]]]:
+    """Give the names of the columns, and a function that reads some of them."""
     suffix = path.suffix.lower()
     if suffix not in (".tsv", ".csv", ".parquet"):
         raise ValueError(
@@ -96,10 +101,20 @@ def _rows(path: Path) -> Iterator[Row]:
     if not path.is_file():
         raise FileNotFoundError(f"path={str(path)!r} is no file; check the name")
     if suffix == ".parquet":
-        yield from parquet_rows(path)
-        return
+        content = read_parquet(path)
+        return list(content.column_names), partial(parquet_rows, path, content)
+    rows = list(_rows(path))
+    if not rows:
+        raise ValueError(f"{path} is empty; a header line and at least one row are needed")
+    (_, header), *table = rows
+    refuse_twins(path, header)
+    return header, partial(_picked, path, header, table)
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    """Read the rows of a text file that are not blank."""
     lines = _decoded(path)
-    if suffix == ".tsv":
+    if path.suffix.lower() == ".tsv":
         for number, line in enumerate(lines, start=1):
             if line != "\n":
                 yield number, line.removesuffix("\n").split("\t")
@@ -118,25 +133,32 @@ def _rows(path: Path) -> Iterator[Row]:
 
 def _decoded(path: Path) -> io.StringIO:
     data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    nul = data.find(b"\0")
+    if nul >= 0:
+        raise ValueError(
+            f"{path}, line {_line(data, nul)}: byte 0x00 is not text; save the file as UTF-8 "
+            "(UTF-16 has such bytes)"
+        )
     try:
         return io.StringIO(data.decode("utf-8"), newline=None)
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"{path}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as "
-            "UTF-8"
+            f"{path}, line {_line(data, error.start)}: byte 0x{data[error.start]:02x} is not "
+            "UTF-8; save the file as UTF-8"
         ) from error
+
+
+def _line(data: bytes, at: int) -> int:
+    """Number of the line that a byte is on."""
+    return data.count(b"\n", 0, at) + 1
 
 
 def _columns(
     path: Path, header: list[str], text: Any, label: str | None
 ) -> tuple[list[int], int | None]:
     """Find the columns of the texts and of the labels."""
-    if len(set(header)) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise ValueError(f"{path} has two columns named {twice!r}; rename one")
     if label is not None and label not in header and label != _LABEL:
-        raise ValueError(f"label={label!r} is no column of {path}; it has {_list(header)}")
+        raise ValueError(f"label={label!r} is no column of {path}; it has {listed(header)}")
     label_at = header.index(label) if label in header else None
     if text is None:
         return _guess(path, header, label), label_at
@@ -146,7 +168,7 @@ def _columns(
     for name in names:
         if name not in header:
             raise ValueError(
-                f"text={text!r}: {name!r} is no column of {path}; it has {_list(header)}"
+                f"text={text!r}: {name!r} is no column of {path}; it has {listed(header)}"
             )
     return [header.index(name) for name in names], label_at
 
@@ -160,35 +182,40 @@ def _guess(path: Path, header: list[str], label: str | None) -> list[int]:
     if len(others) == 1:
         return others
     raise ValueError(
-        f"{path} has the columns {_list(header)}; which hold the texts? Pass text= (--text on the "
+        f"{path} has the columns {listed(header)}; which hold the texts? Pass text= (--text on the "
         "command line), one name or two for pairs"
     )
 
 
-def _check_widths(path: Path, header: list[str], table: list[Row]) -> None:
+def _picked(path: Path, header: list[str], table: list[Row], columns: list[int]) -> list[Row]:
+    """Keep some columns of a table whose rows are all as wide as its header."""
     for number, fields in table:
         if len(fields) != len(header):
             raise ValueError(
                 f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)} "
-                f"({_list(header)}); mend that line"
+                f"({listed(header)}); mend that line"
             )
+    return [(number, [fields[i] for i in columns]) for number, fields in table]
 
 
-def _labels(path: Path, table: list[Row], at: int) -> NDArray[Any]:
-    """Read labels as integers if all are, else as numbers if all are, else as they stand."""
+def _labels(path: Path, table: list[Row]) -> NDArray[Any]:
+    """Read the last column as integers if all are, else as numbers if all are, else as strings."""
     for number, fields in table:
-        if not fields[at].strip():
+        if not fields[-1].strip():
             raise ValueError(
                 f"{path}, line {number}: the label is empty; fill it in or drop the row"
             )
-    values = [fields[at] for _, fields in table]
+    values = [fields[-1] for _, fields in table]
     for dtype in (np.int64, np.float64):
         try:
-            return np.array([dtype(value) for value in values])
+            numbers = np.array([dtype(value) for value in values])
         except (ValueError, OverflowError):
             continue
+        if not np.isfinite(numbers).all():
+            row = int(np.flatnonzero(~np.isfinite(numbers))[0])
+            raise ValueError(
+                f"{path}, line {table[row][0]}: the label {shortened(values[row])!r} is not a "
+                "finite number, as the others are; fill it in or drop the row"
+            )
+        return numbers
     return np.array(values)
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(map(repr, names))

@@ -13,7 +13,7 @@ def read_json(path: Path) -> Any:
         return None
     try:
         return json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); copy it again") from error
 
 

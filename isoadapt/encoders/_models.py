@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from isoadapt._errors import reason
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._folder import (
     read_object,
@@ -33,6 +34,8 @@ _STORE: "OrderedDict[tuple[Any, ...], Backbone]" = OrderedDict()
 _GRAPHS: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()  # ready to run, of the ONNX backend
 _DOWNLOADED: dict[tuple[str, str | None, bool], Path] = {}
 _LOCK = threading.RLock()
+_OBJECTS = [f"{name}config.json" for name in ("", "generation_", "tokenizer_")]
+_OBJECTS += ["special_tokens_map.json", "added_tokens.json", "model.safetensors.index.json"]
 _FILES = (".json", ".safetensors", ".txt", ".model", ".codes", ".tokenizer", ".py", ".jinja")
 
 
@@ -302,9 +305,9 @@ def names_classifier(folder: Path) -> bool:
     adapter, base = read_adapter(folder), base_folder(folder)
     if adapter is not None and base is not None:
         return is_classifier_adapter(adapter) or names_classifier(base)
-    config = read_object(transformer_folder(folder) / "config.json")
-    names = config.get("architectures") or []
-    return any("ForSequenceClassification" in name for name in names)
+    names = read_object(transformer_folder(folder) / "config.json").get("architectures")
+    names = names if isinstance(names, list) else []
+    return any("ForSequenceClassification" in str(name) for name in names)
 
 
 def _download(name: str, revision: str | None, code: bool) -> Path:
@@ -325,8 +328,8 @@ def _download(name: str, revision: str | None, code: bool) -> Path:
     except (OSError, ValueError) as error:
         raise OSError(
             f"model={name!r} is no folder here, and it could not be had from the Hugging Face Hub "
-            f"({type(error).__name__}: {str(error).strip().splitlines()[0]}); pass a folder made "
-            "by save_pretrained, or check the name and the connection"
+            f"({type(error).__name__}: {reason(error)}); pass a folder made by save_pretrained, or "
+            "check the name and the connection"
         ) from error
     _DOWNLOADED[key] = Path(folder)
     return _DOWNLOADED[key]
@@ -357,7 +360,12 @@ def _load(
         model, report = _explain(
             folder,
             lambda: getattr(transformers, kind).from_pretrained(
-                weights, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+                weights,
+                dtype=dtype,
+                use_safetensors=True,
+                output_loading_info=True,
+                return_dict=True,  # whatever the configuration says
+                **options,
             ),
         )
         missing = set(report["missing_keys"])
@@ -390,6 +398,7 @@ def _check_files(folder: Path, words: Path) -> None:
     elif not _has_tokenizer(words):
         missing = "a tokenizer (tokenizer.json, tokenizer_config.json or a vocabulary)"
     else:
+        check_json(folder)
         return
     raise FileNotFoundError(
         f"model={str(folder)!r} is a folder without {missing}; pass one made by save_pretrained "
@@ -400,6 +409,23 @@ def _check_files(folder: Path, words: Path) -> None:
 def _has_tokenizer(folder: Path) -> bool:
     names = (file.name for file in folder.iterdir())
     return any("tokenizer" in name or name.startswith("vocab") for name in names)
+
+
+def check_json(folder: Path) -> None:
+    """Check that the files of JSON which configure a model and its tokenizer hold objects.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the checkpoint lies.
+
+    Raises
+    ------
+    ValueError
+        If one is damaged or holds something else.
+    """
+    for name in _OBJECTS:
+        read_object(folder / name)
 
 
 def _explain(folder: Path, read: Callable[[], Any]) -> Any:
@@ -414,11 +440,10 @@ def _explain(folder: Path, read: Callable[[], Any]) -> Any:
             except SafetensorError:
                 raise OSError(f"{file} is damaged ({error}); copy it again") from error
         raise OSError(f"the weights in {folder} are damaged ({error}); copy them again") from error
-    except (OSError, RuntimeError, ValueError, KeyError, ImportError) as error:
-        reason = str(error).strip()
+    except Exception as error:  # what a file holds decides which errors its readers raise
         raise ValueError(
-            f"model={str(folder)!r} cannot be loaded ({reason}); check that it was saved whole, "
-            "by save_pretrained of both the model and its tokenizer"
+            f"model={str(folder)!r} cannot be loaded ({reason(error)}); check that it was saved "
+            "whole, by save_pretrained of both the model and its tokenizer"
         ) from error
 
 

@@ -21,7 +21,8 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from isoadapt._files import atomic_folder, writable_folder
+from isoadapt._files import writable_folder
+from isoadapt._folders import Content, atomic_folder
 from isoadapt._optional import import_optional
 from isoadapt.encoders._backbone import Backbone, live_backbone
 from isoadapt.encoders._batching import Tokens, embed_batches, tokenize
@@ -35,6 +36,7 @@ from isoadapt.encoders._texts import Texts
 
 _VERSION = 2  # of how graphs are made; another one makes them anew
 _GRAPH, _REPORT = "model.onnx", "export.json"
+_EXPORTED = Content("an exported graph", lambda folder, names: {_GRAPH, _REPORT}, listed=False)
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _FLOAT32_TOLERANCE = 1e-3
 _LOWEST_MEAN, _LOWEST_COSINE = 0.99, 0.95  # below them a warning is due
@@ -197,7 +199,7 @@ def onnx_model(
     def export() -> _Checked:
         for package in _PACKAGES:
             import_optional(package, feature="backend='onnx'", extra="onnx")
-        with atomic_folder(target, overwrite=True) as written:
+        with atomic_folder(target, True, _EXPORTED) as written:
             made = _export(written, recipe, load())
             if checkpoint_identity(folder) != identity:
                 raise OSError(f"model={str(folder)!r} changed while it was exported; try again")

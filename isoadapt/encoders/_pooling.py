@@ -150,8 +150,8 @@ def _modes(config: dict[str, Any]) -> tuple[str, ...]:
     modes = config.get("pooling_mode") or [
         mode for key, mode in _LEGACY_KEYS.items() if config.get(key)
     ]
-    modes = (modes,) if isinstance(modes, str) else tuple(modes) or ("mean",)
-    unknown = [mode for mode in modes if mode not in _MODES]
+    modes = (tuple(modes) or ("mean",)) if isinstance(modes, list) else (modes,)
+    unknown = [mode for mode in modes if str(mode) not in _MODES]
     if unknown:
         raise ValueError(
             f"the checkpoint's pooling mode {unknown[0]!r} is not known (known: "

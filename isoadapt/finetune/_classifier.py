@@ -15,11 +15,12 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 from torch import nn
 
-from isoadapt._files import atomic_folder, reserved_folder
+from isoadapt._errors import reason
+from isoadapt._folders import CHECKPOINT, atomic_folder, reserved_folder
 from isoadapt._optional import import_optional
 from isoadapt._torch import resolve_device
 from isoadapt.encoders._folder import weight_files
-from isoadapt.encoders._models import checkpoint_folder, quiet
+from isoadapt.encoders._models import check_json, checkpoint_folder, quiet
 from isoadapt.encoders._network import position_limit
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.finetune._containers import check_has_no_columns, read_items
@@ -131,7 +132,9 @@ def finetune_text_classifier(
         Seed of the new head, the order of the texts and dropout. On a CPU the same seed and
         number of threads give the same checkpoint. The global generators stay untouched.
     overwrite : bool, default=False
-        Whether an existing folder may be replaced.
+        Whether a checkpoint in the folder may be replaced that isoadapt or ``save_pretrained``
+        wrote. A folder with any other file in it is kept, and so is one in which a file was
+        changed after isoadapt wrote it.
     verbose : int, default=0
         Above 0, show a progress bar if the standard error stream is a terminal.
 
@@ -144,7 +147,7 @@ def finetune_text_classifier(
     Raises
     ------
     FileExistsError
-        If the folder holds files and `overwrite` is false.
+        If the folder holds files and `overwrite` is false, or files that may not be replaced.
     OSError
         If the model cannot be had or the folder cannot be written.
     ImportError
@@ -227,7 +230,7 @@ def finetune_text_classifier(
                 show_progress=bool(verbose) and sys.stderr.isatty(),
                 **options,
             )
-        with quiet(), atomic_folder(target, overwrite) as folder:
+        with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as folder:
             network.config.isoadapt_label_names = targets.named
             network.eval().cpu().save_pretrained(folder)
             tokenizer.save_pretrained(folder)
@@ -271,6 +274,7 @@ def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
 
     folder = checkpoint_folder(model, None, trust_remote_code=False)
     try:
+        check_json(folder)
         weight_files(folder)  # refuses those that are not safetensors in the folder
         config = AutoConfig.from_pretrained(folder)
         targets.configure(config)
@@ -282,9 +286,9 @@ def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
             use_safetensors=True,
             ignore_mismatched_sizes=True,
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # what a file holds decides which errors its readers raise
         raise OSError(
-            f"model={str(model)!r} cannot be loaded ({str(error).strip().splitlines()[0]}); pass a "
+            f"model={str(model)!r} cannot be loaded ({reason(error)}); pass a "
             "folder made by save_pretrained of both the model and its tokenizer, with safetensors "
             "weights, or check the name and the connection"
         ) from error

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 
 import isoadapt
 from isoadapt import adapters
-from isoadapt._files import Content, atomic_folder, check_output_folder
+from isoadapt._errors import reason
+from isoadapt._folders import Content, atomic_folder, check_output_folder
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._vectors import VectorSource, vector_source
@@ -24,9 +24,7 @@ from isoadapt.interop._state import Tensors, decode, encode
 from isoadapt.interop._types import matches
 
 CONFIG, TENSORS, CARD = "config.json", "adapter.safetensors", "README.md"
-ADAPTER = Content(
-    "an adapter", re.compile("|".join(map(re.escape, (CONFIG, TENSORS, CARD)))), (CONFIG, TENSORS)
-)
+ADAPTER = Content("an adapter")
 
 _FORMAT, _VERSION = "isoadapt adapter", 1
 _KEYS = {"class", "parameters", "state", "base_model", "data", "metrics"}
@@ -51,8 +49,9 @@ def save_adapter(
     """Save a fitted adapter as a folder that can be shared: no pickle, nothing that runs.
 
     The folder holds ``config.json`` (class, parameters, fitted state), ``adapter.safetensors``
-    (the arrays) and ``README.md`` (a model card). A checksum covers the first two. The same
-    adapter gives the same bytes. The folder appears when it is whole; an error or an interrupt
+    (the arrays), ``README.md`` (a model card) and ``isoadapt.sha256`` (the list of these files,
+    by which `overwrite` knows them). A checksum covers the first two. The same adapter gives the
+    same bytes. The folder appears when it is whole; an error or an interrupt
     leaves what was there.
 
     Parameters
@@ -75,7 +74,8 @@ def save_adapter(
         Columns of a table for the model card, such as "before" and "after": each a dict of names
         to numbers, or an :class:`~isoadapt.metrics.IsotropyReport`.
     overwrite : bool, default=False
-        Whether a folder with an adapter in it, and nothing else, may be replaced.
+        Whether an adapter that this function wrote may be replaced. A folder with any other file
+        in it, or with one that was changed since, is kept.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def save_adapter(
         If the fitted state does not fit the parameters, which were set anew after the fit, or the
         parameters of `base_model` do not fit its checkpoint.
     FileExistsError
-        If the folder holds files and `overwrite` is false, or files that are not an adapter's.
+        If the folder holds files and `overwrite` is false, or files that may not be replaced.
     OSError
         If the folder cannot be written.
 
@@ -137,7 +137,7 @@ def save_adapter(
         )
     _assemble(config, blob)  # what is written can be read
     target = check_output_folder(folder, overwrite, content=ADAPTER, name="folder")
-    with atomic_folder(target, overwrite) as written:
+    with atomic_folder(target, overwrite, ADAPTER) as written:
         (written / CONFIG).write_text(text, "utf-8")
         (written / TENSORS).write_bytes(blob)
         (written / CARD).write_text(model_card(adapter, provenance(config), source), "utf-8")
@@ -356,9 +356,8 @@ def _refusing(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise AdapterFolderError(
-            f"{path} holds no valid adapter ({reason}); copy the folder again, or save the "
+            f"{path} holds no valid adapter ({reason(error)}); copy the folder again, or save the "
             "adapter anew with save_adapter"
         ) from error
 

@@ -13,7 +13,7 @@ import torch
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from isoadapt._files import CHECKPOINT, Content, atomic_folder, check_output_folder
+from isoadapt._folders import CHECKPOINT, atomic_folder, check_output_folder
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import Affine, Floats, compose
@@ -31,7 +31,6 @@ _COPIED = re.compile(
     r"|sentence_bert_config|config_sentence_transformers)\.json|(vocab|merges)\.txt"
     r"|[^/]*\.(model|jinja)|\d+_\w+/(config\.json|model\.safetensors)"
 )
-_MERGED = Content(CHECKPOINT.name, re.compile(f"{CHECKPOINT.files.pattern}|{_COPIED.pattern}"))
 _ROUNDING = 1e-8
 _SERVE = "serve it with isoadapt.AdaptedEncoder instead"
 
@@ -68,7 +67,9 @@ def merge_into_checkpoint(
     out_folder : str or path-like
         Where the copy goes. It appears when it is whole.
     overwrite : bool, default=False
-        Whether a folder with a checkpoint in it, and nothing else, may be replaced.
+        Whether a checkpoint in it may be replaced that isoadapt or ``save_pretrained`` wrote. A
+        folder with any other file in it is kept, and so is one in which a file was changed after
+        isoadapt wrote it.
 
     Returns
     -------
@@ -80,7 +81,8 @@ def merge_into_checkpoint(
     FileNotFoundError
         If `model_folder` is no checkpoint.
     FileExistsError
-        If `out_folder` holds files and `overwrite` is false, or is `model_folder`.
+        If `out_folder` holds files and `overwrite` is false, or files that may not be replaced, or
+        is `model_folder`.
     NotFittedError
         If an adapter is not fitted.
     TypeError
@@ -119,8 +121,8 @@ def merge_into_checkpoint(
             f"model_folder={str(model_folder)!r} is no folder with a config.json; pass one made "
             "by save_pretrained of a model for sequence classification"
         )
-    target = check_output_folder(out_folder, overwrite, content=_MERGED, name="out_folder")
-    if target == source.resolve():
+    target = check_output_folder(out_folder, overwrite, name="out_folder")
+    if target.exists() and target.samefile(source):
         raise FileExistsError(
             f"out_folder={str(out_folder)!r} is model_folder, which is kept; choose another"
         )
@@ -133,7 +135,7 @@ def merge_into_checkpoint(
     for vectors, name in _sources(adapter):
         _check_vectors(vectors, name, backbone)
     network = _with_head(backbone, head, map_)
-    with quiet(), atomic_folder(target, overwrite) as written:
+    with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
         _copy_files(tokenizer_folder(source), written)
     return target

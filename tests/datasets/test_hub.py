@@ -97,3 +97,26 @@ def test_what_cannot_be_had(tmp_path):
         load_hub(folder, split="test")
     with pytest.raises(OSError, match=r"no-such/thing.*cannot be had"):
         load_hub("no-such/thing")
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (None, "the label None"),
+        ([1], r"the label \[1\]"),
+        (np.inf, "the label inf"),
+        (b"x", "b'x'"),
+    ],
+)
+def test_labels_that_are_none(label, message, tmp_path):
+    folder = write(tmp_path / "odd", train={"text": ["a"] * 3, "label": [label] * 3})
+    with pytest.raises(ValueError, match=message):
+        load_hub(folder, text="text")
+
+
+@pytest.mark.parametrize("name", ["train.parquet", "train.csv", "train.json"])
+def test_a_damaged_file(name, tmp_path):
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / name).write_bytes(b"PAR1\xff\xfe")
+    with pytest.raises(OSError, match=r"cannot be had \((?!An error occurred)"):
+        load_hub(tmp_path / "odd")

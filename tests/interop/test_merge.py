@@ -22,6 +22,7 @@ from isoadapt import (
     Whitening,
     load_checkpoint,
 )
+from isoadapt._folders import LIST
 from isoadapt.adapters._maps import Affine, compose
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from tests.tiny_models import ARCHITECTURES, WORDS, make_model, make_tokenizer, save_model
@@ -380,8 +381,8 @@ class TestCopy:
         out = merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
         assert folder_bytes(checkpoint) == before
         after = folder_bytes(out)
-        assert after.keys() == before.keys()
-        changed = {name for name in after if after[name] != before[name]}
+        assert after.keys() == before.keys() | {LIST}
+        changed = {name for name in before if after[name] != before[name]}
         assert changed == {"model.safetensors"}
         old, new = (load_file(folder / "model.safetensors") for folder in (checkpoint, out))
         assert {name for name in old if not old[name].equal(new[name])} == {
@@ -489,7 +490,7 @@ class TestRefusals:
         merge_into_checkpoint(adapter, checkpoint, out)
         self.refuse(adapter, checkpoint, out, FileExistsError, "overwrite=True")
         (out / "thesis.tex").write_text("kept")
-        message = r"more than a checkpoint.*thesis.tex"
+        message = r"not part of a checkpoint.*thesis.tex"
         self.refuse(adapter, checkpoint, out, FileExistsError, message, overwrite=True)
 
     def test_beyond_single_precision(self, checkpoint, embedded, tmp_path):
