@@ -18,7 +18,7 @@ from isoadapt.adapters._linalg import (
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.adapters._one_pass import REFITTED, MomentsAdapter
 from isoadapt.geometry import Moments
-from isoadapt.geometry._spread import DEAD
+from isoadapt.geometry._spread import DEAD, dead_dimensions
 from isoadapt.heads import LinearHead
 
 
@@ -26,7 +26,8 @@ class Whitening(MomentsAdapter):
     """Make the covariance of embeddings a multiple of the identity, or nearly so.
 
     The map is h -> Σ^(-p/2) (h - μ) with the shrunk covariance Σ = (1 - s) S + s tr(S)/d I.
-    Directions without variance are cut, so that unseen rows cannot explode.
+    Columns without variance are cut, and without shrinkage all directions without variance, so
+    that unseen rows cannot explode.
 
     Parameters
     ----------
@@ -132,6 +133,7 @@ class Whitening(MomentsAdapter):
         eigenvalues, vectors = descending_eigh(cov)
         shrunk = shrink(eigenvalues, shrinkage)[:k]
         matrix = inverse_root(shrunk, self.strength)[:, None] * vectors[:, :k].T
+        matrix[:, dead_dimensions(cov.diagonal())] = 0  # shrinkage would stretch them
         if self.method == "zca":
             matrix = vectors[:, :k] @ matrix
         return {"map_": Affine(matrix, -matrix @ mean), "shrinkage_": float(shrinkage)}
@@ -276,6 +278,7 @@ def whiten_unseen(
     seen_cov = crossed @ seen_map.matrix.T
     regression = np.linalg.pinv(seen_cov, hermitian=True) @ (crossed @ unseen)
     residual = unseen.T - regression.T @ seen_map.matrix
+    residual[:, dead_dimensions(cov.diagonal())] = 0  # shrinkage would stretch them
     eigenvalues, vectors = descending_eigh(residual @ cov @ residual.T)
     eigenvalues = np.where(eigenvalues > DEAD * cov.trace(), eigenvalues, 0.0)
     if not len(eigenvalues):

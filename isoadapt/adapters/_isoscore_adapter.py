@@ -35,7 +35,7 @@ class IsoScoreAdapter(PenalisedAdapter):
     bias_corrected: bool = False
     coordinates: str = "whitened"
     solver: str = "minibatch"
-    ridge: float = 1e-2
+    ridge: float = 3e-2
 
     def _check_combination(self) -> None:
         super()._check_combination()

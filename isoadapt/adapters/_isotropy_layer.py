@@ -30,8 +30,9 @@ class IsotropyLayer(IsoScoreAdapter):
         "minibatch" is the paper's, stopped early on its path. "exact" goes to the end of that
         path at once: a ridge-held fit of what the head sees, and all it cannot see whitened. It
         uses all rows, no validation split, and no balance; `alpha` hardly matters there.
-    ridge : float, default=1e-2
-        With "exact", weight of the mean squared change of what the head sees.
+    ridge : float, default=3e-2
+        With "exact", weight of the mean squared change in the head's row space, in units of the
+        embeddings' size.
 
     Notes
     -----

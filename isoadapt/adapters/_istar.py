@@ -50,8 +50,9 @@ class IStarAdapter(IsoScoreAdapter):
     solver : {"minibatch", "exact"}, default="minibatch"
         "exact" goes to the end of the path, see :class:`IsotropyLayer`; for lam of zero or more
         zeta=0 (to be set), since neither the size of lam nor Σ_S matters there.
-    ridge : float, default=1e-2
-        With "exact", weight of the mean squared change of what the head sees.
+    ridge : float, default=3e-2
+        With "exact", weight of the mean squared change in the head's row space, in units of the
+        embeddings' size.
 
     References
     ----------

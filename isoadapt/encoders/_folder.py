@@ -45,8 +45,12 @@ def inside(folder: Path, name: Any, said_by: Path) -> Path:
 def sentence_modules(folder: Path) -> list[tuple[str, Path]]:
     """List class name and folder of each module of a sentence-transformers folder, if it is one."""
     listed = folder / "modules.json"
-    modules = read_json(listed) or []
+    modules = read_json(listed)
+    if modules is None:
+        return []
     try:
+        if not isinstance(modules, list):
+            raise TypeError(f"it holds a {type(modules).__name__}")
         return [
             (module["type"].rpartition(".")[2], inside(folder, module["path"], listed))
             for module in modules

@@ -150,7 +150,7 @@ def _modes(config: dict[str, Any]) -> tuple[str, ...]:
     modes = config.get("pooling_mode") or [
         mode for key, mode in _LEGACY_KEYS.items() if config.get(key)
     ]
-    modes = (tuple(modes) or ("mean",)) if isinstance(modes, list) else (modes,)
+    modes = (tuple(modes) or ("mean",)) if isinstance(modes, list | tuple) else (modes,)
     unknown = [mode for mode in modes if str(mode) not in _MODES]
     if unknown:
         raise ValueError(

@@ -15,6 +15,7 @@ from isoadapt import FlowAdapter, LinearHead
 from isoadapt.adapters import _flow
 from isoadapt.adapters._flow_map import Block, FlowMap, Scaling, log_likelihood
 from isoadapt.adapters._flow_network import ActNorm, FlowNetwork
+from isoadapt.adapters._split import split_rows
 from isoadapt.heads import fit_head
 from isoadapt.metrics import isoscore
 
@@ -239,11 +240,18 @@ class TestHead:
         settings = {"max_epochs": 20, "random_state": 0}
         alone = FlowAdapter(**settings).fit(X)
         joint = FlowAdapter(head, alpha=0.5, **settings).fit(X, y)
-        assert joint.head_ is head
-        losses = [log_loss(y, head.predict_proba(flow.transform(X))) for flow in (alone, joint)]
+        losses = [log_loss(y, model.predict_proba(X)) for model in (head, joint)]
         assert losses[1] < losses[0] - 0.05
+        read_alone = joint.head_.predict_proba(alone.transform(X))
+        assert losses[1] < log_loss(y, read_alone) - 0.05
         pure = FlowAdapter(head, alpha=1.0, **settings).fit(X, y)
         assert joint.score_samples(X).mean() > pure.score_samples(X).mean()
+
+    def test_alpha_starts_with_the_heads_own_predictions(self, task):
+        X, y = task
+        head = fit_head("logistic", X, y)
+        start = FlowAdapter(head, alpha=0.5, lr=1e-12, max_epochs=1).fit(X, y)
+        np.testing.assert_allclose(start.predict_proba(X), head.predict_proba(X), atol=1e-4)
 
     def test_alpha_with_regression(self):
         X = correlated(500, 5)
@@ -252,7 +260,7 @@ class TestHead:
         head = fit_head("ridge", X, Y)
         joint = FlowAdapter(head, alpha=0.9, **settings).fit(X, Y)
         errors = [
-            np.mean((head.predict(flow.transform(X)) - Y) ** 2)
+            np.mean((joint.head_.predict(flow.transform(X)) - Y) ** 2)
             for flow in (FlowAdapter(**settings).fit(X), joint)
         ]
         assert errors[1] < errors[0]
@@ -280,9 +288,13 @@ class TestTraining:
         assert all(epoch["valid_score"] == -epoch["valid_cost"] for epoch in flow.history_)
 
     def test_history_tells_bits_per_dimension(self):
-        X = correlated(30, 3)  # too few to split, and to refine the last ActNorm
+        X = correlated(30, 3)  # too few to refine the last ActNorm
         flow = FlowAdapter(max_epochs=2, random_state=0).fit(X)
-        bits = -flow.score_samples(X).mean() / (3 * np.log(2))
+        rng = np.random.RandomState(0)
+        rng.randint(2**31)  # the seed of the shuffles
+        fitting, validating = split_rows(30, None, 0.3, rng)
+        bits = -flow.score_samples(X[validating]).mean() / (3 * np.log(2))
+        bits -= np.log2(X[fitting].std(axis=0, ddof=1)).mean()  # of standardised embeddings
         cost = flow.history_[flow.best_epoch_ - 1]["valid_cost"]
         assert cost == pytest.approx(bits, abs=1e-4)
 
@@ -321,7 +333,8 @@ class TestTraining:
     def test_training_copies_no_matrix(self, dtype):
         X = correlated(1000, 4).astype(dtype)
         flow = FlowAdapter(device="cpu")
-        module = flow._make_module(X, None, torch.Generator(), torch.device("cpu"))
+        network = flow._make_network(X[:50], torch.Generator(), torch.device("cpu"))
+        module = flow._make_module(network, X, None, 1.0)
         assert np.shares_memory(module.X.numpy(), X)
         assert all(value.numel() < X.size for value in module.state_dict().values())
 

@@ -177,7 +177,7 @@ class GrowingAdapter(CosRegAdapter):
 
 
 def test_the_state_of_a_penalty_outlives_the_members_that_stop():
-    adapter = GrowingAdapter(HEAD, max_epochs=8, patience=2, lr=5e-2, random_state=0)
+    adapter = GrowingAdapter(HEAD, max_epochs=8, patience=2, lr=0.2, random_state=0)
     alone, together = ([clone(adapter).set_params(lam=lam) for lam in (0.01, 5.0)] for _ in "ab")
     for each in alone:
         each.fit(X, Y)
