@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
 
 from isoadapt import (
     AllButTheTop,
@@ -21,10 +23,13 @@ from isoadapt import (
     SpectrumControlAdapter,
     TopologicalEntropyAdapter,
     Whitening,
+    load_checkpoint,
 )
 from isoadapt.heads import fit_head
-from isoadapt.metrics import isoscore
+from isoadapt.interop import merge_into_checkpoint
+from isoadapt.metrics import isoscore, isotropy_report
 from isoadapt.model_selection import AdapterSearchCV
+from tests.tiny_models import WORDS, make_model, make_tokenizer
 
 FEW = {"max_epochs": 2, "batch_size": 64, "random_state": 0}
 TRAINED = [
@@ -199,3 +204,26 @@ def test_a_fitted_head_puts_no_weight_on_dead_columns(cone):
         head = fit_head(kind, with_dead_columns(X), target)
         np.testing.assert_array_equal(np.delete(head.coef_, LIVE, axis=1), 0)
         np.testing.assert_allclose(head.coef_[:, LIVE], fit_head(kind, X, target).coef_, rtol=1e-4)
+
+
+def test_merged_into_a_checkpoint_with_dead_units(tmp_path):
+    """DistilBERT's head reads the outputs of a ReLU, some of which are zero for every text."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(WORDS, size=n)) for n in rng.integers(2, 12, 60)]
+    labels = rng.integers(0, 3, 60)
+    model = make_model("distilbert")
+    with torch.no_grad():
+        model.pre_classifier.bias[:3] = -1e3
+    model.save_pretrained(tmp_path / "model")
+    make_tokenizer("distilbert").save_pretrained(tmp_path / "model")
+    encoder, head = load_checkpoint(tmp_path / "model")
+    assert {0, 1, 2} <= set(isotropy_report(encoder.transform(texts)).dead_dimensions)
+    adapters = [*TRAINED, *CLOSED, IsoBN(head="logistic")]
+    merged = [each for each in adapters if each.head is not None and hasattr(each, "to_affine")]
+    for number, adapter in enumerate(merged):
+        pipe = make_pipeline(encoder, clone(adapter).set_params(head=head)).fit(texts, labels)
+        folder = merge_into_checkpoint(pipe, tmp_path / "model", tmp_path / f"merged-{number}")
+        rows, own = load_checkpoint(folder)
+        expected = pipe[-1].head_.outputs(pipe.transform(texts))
+        difference = np.abs(own.outputs(rows.transform(texts)) - expected).max()
+        assert difference < 1e-3 * np.abs(expected).max(), adapter
