@@ -28,7 +28,7 @@ _ROUNDING = 1e-6  # a covariance that near the identity is one in float32
 class IStarAdapter(IsoScoreAdapter):
     """An adapter trained on the task's loss plus lam (1 - IsoScore*) of its outputs.
 
-    IsoScore* mixes the covariance Σ of a batch with that of all rows, Σ_S, as
+    IsoScore* mixes the covariance Σ of a batch with Σ_S, that of all rows trained on, as
     (1 - zeta) Σ + zeta Σ_S, because small batches say little about a covariance.
 
     Parameters

@@ -27,7 +27,8 @@ class SpectrumControlAdapter(PenalisedAdapter):
 
     The loss is the task's plus ``lam * sum_k (σ_k - c_1 f(k))²``, with σ the singular values of
     the outputs over √n and c_1 the largest one at the start. For a linear network they are
-    those of all rows, from the second moment; "mlp" takes each batch's.
+    those of all rows trained on, from the second moment; "mlp" takes each batch's. All are in
+    units of the embeddings' size.
 
     Parameters
     ----------
