@@ -19,6 +19,8 @@ from isoadapt.geometry._spread import dead_dimensions
 
 __all__ = ["LinearHead", "MultiLabelHead", "fit_head", "needs_fit"]
 
+_FLOOR = 1e-6  # of the mean variance: weights on features of less would be all but unbounded
+
 
 def _is_classifier(head: "LinearHead") -> bool:
     if head.classes_ is None:
@@ -88,7 +90,8 @@ class LinearHead(BaseEstimator):
             )
         self.classes_ = None if classes is None else np.array(classes)
         if self.classes_ is not None and (
-            self.classes_.shape != (n_outputs,) or len(np.unique(self.classes_)) < max(2, n_outputs)
+            self.classes_.shape != (n_outputs,)
+            or len(set(self.classes_.tolist())) < max(2, n_outputs)
         ):
             raise ValueError(
                 f"classes={classes!r}, but coef has {n_outputs} rows: give as many different "
@@ -426,7 +429,13 @@ class LinearHead(BaseEstimator):
     def _sort_and_freeze(self) -> None:
         """Sort the rows by label, as scikit-learn expects, and make the arrays read-only."""
         if self.classes_ is not None:
-            self.classes_, rows = np.unique(self.classes_, return_index=True)
+            try:
+                self.classes_, rows = np.unique(self.classes_, return_index=True)
+            except TypeError as error:
+                raise ValueError(
+                    f"classes={self.classes_.tolist()} cannot be sorted ({error}): give labels of "
+                    "one kind, all strings or all numbers"
+                ) from error
             self.coef_, self.intercept_ = self.coef_[rows], self.intercept_[rows]
         for array in (self.coef_, self.intercept_, self.classes_):
             if array is not None:
@@ -605,7 +614,9 @@ def fit_head(
     ----------
     kind : {"logistic", "ridge"} or estimator
         Logistic regression (C=1) or ridge regression (alpha=1) on the standardised embeddings,
-        with the scaling folded into the head. A linear scikit-learn estimator is cloned, and the
+        with the scaling folded into the head. Features with less than 1e-3 of the root mean
+        square deviation are divided by that, because their weights would be too large otherwise;
+        features without variance get no weight. A linear scikit-learn estimator is cloned, and the
         clone is fitted to the embeddings as they are.
     X : ndarray of shape (n_samples, n_features)
         Embeddings.
@@ -631,7 +642,8 @@ def fit_head(
     variances = np.average((rows - mean) ** 2, axis=0, weights=sample_weight)
     dead = dead_dimensions(variances)  # they get no weight
     live = ~dead | dead.all()
-    deviations = np.sqrt(np.where(dead, 1.0, variances))[live]
+    raised = variances.clip(min=_FLOOR * variances.mean())
+    deviations = np.sqrt(np.where(dead, 1.0, raised))[live]
     model = LogisticRegression(max_iter=1000) if kind == "logistic" else Ridge()
     model.fit((rows - mean)[:, live] / deviations, y, sample_weight=sample_weight)
     probe = LinearHead.from_estimator(model)

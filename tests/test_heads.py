@@ -470,7 +470,7 @@ def test_embeddings_that_do_not_fit_are_refused(method, X, message):
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_logistic_probe_is_a_standardised_logistic_regression(n_classes):
     X, y = labelled(n_classes)
-    X = X * np.logspace(-2, 3, 6) + 10
+    X = X * np.logspace(-1, 1.5, 6) + 10
     weights = np.random.default_rng(0).uniform(0.1, 2, size=len(y))
     for sample_weight in (None, weights):
         probe = fit_head("logistic", X, y, sample_weight)
@@ -572,3 +572,9 @@ def test_bfloat16_tensors_are_read_as_float32():
     assert isoscore(X) == isoscore(rows)
     streamed = Whitening().partial_fit(X[:50]).partial_fit(X[50:])
     np.testing.assert_allclose(streamed.transform(X), Whitening().fit(X).transform(X), atol=1e-5)
+
+
+@pytest.mark.parametrize("classes", [["a", 1], [None, 1]])
+def test_labels_that_cannot_be_sorted_are_named(classes):
+    with pytest.raises(ValueError, match=r"classes=.* cannot be sorted .*labels of one kind"):
+        LinearHead(np.eye(2), [0, 0], np.array(classes, dtype=object))

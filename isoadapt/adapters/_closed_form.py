@@ -294,5 +294,6 @@ def _best_variance(seen_cov: Floats, variances: Floats) -> float:
     """Factor on the unseen variances that makes the participation ratio largest."""
     if not seen_cov.trace() > 0 or not variances.any():
         return 1.0
-    balance = (seen_cov**2).sum() / seen_cov.trace()
-    return float(balance * variances.sum() / (variances**2).sum())
+    trace, total = seen_cov.trace(), variances.sum()  # squares of the shares do not overflow
+    balance = ((seen_cov / trace) ** 2).sum() / ((variances / total) ** 2).sum()
+    return float(balance * (trace / total))

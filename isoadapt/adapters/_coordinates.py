@@ -57,41 +57,35 @@ class Coordinates(NamedTuple):
         outer = Affine(self.scale * self.out, np.zeros(len(self.out)))
         return outer.after(network.after(self.into))
 
-    def inner_head(self, head: LinearHead, target_scale: float = 1.0) -> LinearHead:
-        """Give a head in these coordinates: same outputs, divided by the scale of the targets.
+    def inner_head(self, head: LinearHead) -> LinearHead:
+        """Give the head that reads the network's outputs as `head` reads adapted embeddings.
 
         Parameters
         ----------
         head : LinearHead
             Reads adapted embeddings.
-        target_scale : float, default=1.0
-            The unit of the outputs.
 
         Returns
         -------
         LinearHead
-            Reads the network's outputs.
+            With the same outputs.
         """
-        coef = (head.coef_ @ self.out) * (self.scale / target_scale)
-        return LinearHead(coef, head.intercept_ / target_scale, head.classes_)
+        return LinearHead(self.scale * (head.coef_ @ self.out), head.intercept_, head.classes_)
 
-    def outer_head(self, head: LinearHead, target_scale: float = 1.0) -> LinearHead:
+    def outer_head(self, head: LinearHead) -> LinearHead:
         """Undo :meth:`inner_head`.
 
         Parameters
         ----------
         head : LinearHead
             Reads the network's outputs.
-        target_scale : float, default=1.0
-            The unit of its outputs.
 
         Returns
         -------
         LinearHead
-            Reads adapted embeddings.
+            With the same outputs.
         """
-        coef = (head.coef_ @ self.out.T) * (target_scale / self.scale)
-        return LinearHead(coef, head.intercept_ * target_scale, head.classes_)
+        return LinearHead(head.coef_ @ self.out.T / self.scale, head.intercept_, head.classes_)
 
 
 def raw_coordinates(moments: Moments) -> Coordinates:

@@ -28,7 +28,7 @@ class ExactFit(NamedTuple):
 
 class _Objective(NamedTuple):
     points: Floats  # (n, d), whitened
-    targets: NDArray[Any]  # class numbers (n,), or values (n, C) in units of their deviation
+    targets: NDArray[Any]  # class numbers (n,), or values (n, C) in their units
     coef: Floats  # (C, r): the head on the seen coordinates
     intercept: Floats  # (C,)
     start: Floats  # (r, d + 1): U_0 and its offset
@@ -117,11 +117,11 @@ def _solve_seen(
     problem: Problem, head: LinearHead, rank: int, weight: float, ridge: float, max_iter: int
 ) -> ExactFit:
     coordinates, into = problem.coordinates, problem.coordinates.into
-    inner = coordinates.inner_head(head, problem.target_scale)
+    inner = problem.units.head(coordinates.inner_head(head))
     start = np.column_stack([coordinates.start.matrix[:rank], coordinates.start.offset[:rank]])
     objective = _Objective(
         problem.inputs(),
-        cast(NDArray[Any], problem.scaled_targets),
+        cast(NDArray[Any], problem.units.targets(problem.targets)),
         inner.coef_[:, :rank],
         inner.intercept_,
         start,

@@ -29,10 +29,9 @@ from isoadapt.adapters._training import (
     Judge,
     Run,
     Selection,
+    TargetUnits,
     epochs_bar,
     make_score,
-    scaled_targets,
-    target_scale,
     train,
 )
 from isoadapt.heads import LinearHead, needs_fit
@@ -91,9 +90,9 @@ class FlowAdapter(BaseAdapter):
         Passes over the training rows at most.
     validation_fraction : float or None, default=0.3
         Share of the rows that chooses the epoch, in [0, 1), stratified for classifiers with
-        `alpha`. Nothing else is taken from them, but for the last ActNorm's value without
-        `alpha`. With 0 or None, and with fewer than 4 rows on a side, all rows are trained on and
-        the last epoch is kept.
+        `alpha`. They have no part in training before the epoch is chosen; without `alpha`, the
+        last ActNorm's value and the head are then computed from all rows. With 0 or None, and
+        with fewer than 4 rows on a side, all rows are trained on and the last epoch is kept.
     patience : int or None, default=10
         Epochs without a new choice before training stops; None never stops early.
     scoring : str, callable or None, default=None
@@ -288,19 +287,19 @@ class FlowAdapter(BaseAdapter):
         fitting, validating = split_rows(len(X), labels, self.validation_fraction, rng)
         check_spread(X[fitting], "rows that are trained on")
         network = self._make_network(X[rng.permutation(fitting)[:_START_ROWS]], generator, device)
-        head, targets, scale, score = None, None, 1.0, None
+        head, targets, score, units = None, None, None, TargetUnits.of(None)
         if y is not None:
             own = cast(LinearHead, self._resolve_head(X[fitting], y[fitting]))
             head, targets = network.read_by(own), own.targets(y)
-            scale = target_scale(targets[fitting])
-        module = self._make_module(network, X, head, scale)
-        values = scaled_targets(targets, scale)
+            units = TargetUnits.of(targets[fitting])
+        module = self._make_module(network, X, None if head is None else units.head(head))
+        values = units.targets(targets)
         y_there = None if values is None else to_device(values, device)
         numbers = Rows(torch.arange(len(X), device=device), y_there)
         judge, run = None, Run(None)
         if validating is not None:
             if head is not None and y is not None:
-                score = make_score(head, y[validating], self.scoring, scale)
+                score = make_score(head, y[validating], self.scoring, units)
             selection = Selection(score, self._bits_weight(), self.patience, rng)
             there = torch.from_numpy(validating).to(device)
             judge, run = Judge(numbers, there, [selection]), Run(selection)
@@ -326,15 +325,13 @@ class FlowAdapter(BaseAdapter):
         return network
 
     def _make_module(
-        self, network: "FlowNetwork", X: NDArray[Any], head: LinearHead | None, scale: float
+        self, network: "FlowNetwork", X: NDArray[Any], head: LinearHead | None
     ) -> "FlowObjective":
-        """Join the flow to the rows, and to the head in the unit of the scaled targets."""
+        """Join the flow to the rows, and to the head."""
         from isoadapt.adapters._flow_network import FlowObjective
 
         X = X if X.flags.writeable else X.copy()
         device = network.mean.device
-        if head is not None:
-            head = LinearHead(head.coef_ / scale, head.intercept_ / scale, head.classes_)
         return FlowObjective(network, torch.from_numpy(X).to(device), head).to(device)
 
     def _make_net(self, module: "FlowObjective", judge: Judge | None) -> AdapterNet:

@@ -25,7 +25,7 @@ class IsotropyLayer(IsoScoreAdapter):
     alpha : float, default=0.5
         Share of the task in the loss, in (0, 1]; 1 is the control without a penalty.
     bias_corrected : bool, default=True
-        Take the bias of small batches out of the penalty.
+        Take most of the bias of small batches out of the penalty.
     solver : {"minibatch", "exact"}, default="minibatch"
         "minibatch" is the paper's, stopped early on its path. "exact" goes to the end of that
         path at once: a ridge-held fit of what the head sees, and all it cannot see whitened. It

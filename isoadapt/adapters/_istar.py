@@ -45,7 +45,7 @@ class IStarAdapter(IsoScoreAdapter):
     n_shrinkage : int, default=250_000
         Rows at most from which "mlp" renews Σ_S.
     bias_corrected : bool, default=False
-        Take the bias of small batches out of the score: with zeta=0 it does without Σ_S what
+        Take most of the bias of small batches out of the score: with zeta=0 it does without Σ_S what
         shrinkage is for.
     solver : {"minibatch", "exact"}, default="minibatch"
         "exact" goes to the end of the path, see :class:`IsotropyLayer`; for lam of zero or more

@@ -116,9 +116,9 @@ def oas_shrinkage(moments: Moments) -> float:
     """
     cov = moments.covariance(ddof=0).numpy()
     d = len(cov)
-    square, trace_square = float((cov**2).sum()), float(cov.trace()) ** 2
-    distance = (moments.count + 1) * (square - trace_square / d)
-    return min((square + trace_square) / distance, 1.0) if distance > 0 else 1.0
+    square = float(((cov / cov.trace()) ** 2).sum())  # in units of the squared trace
+    distance = (moments.count + 1) * (square - 1 / d)
+    return min((square + 1) / distance, 1.0) if distance > 0 else 1.0
 
 
 def ledoit_wolf_shrinkage(X: NDArray[Any], weights: NDArray[Any] | None, moments: Moments) -> float:
@@ -146,8 +146,9 @@ def ledoit_wolf_shrinkage(X: NDArray[Any], weights: NDArray[Any] | None, moments
     matrices", lemmas 3.2 to 3.4.
     """
     mean, cov = moments.mean.numpy(), moments.covariance(ddof=0).numpy()
-    fourths = map_rows(lambda rows: ((rows - mean) ** 2).sum(axis=1) ** 2, X)
-    square = float((cov**2).sum())
+    unit = np.sqrt(cov.trace())
+    fourths = map_rows(lambda rows: (((rows - mean) / unit) ** 2).sum(axis=1) ** 2, X)
+    square = float(((cov / cov.trace()) ** 2).sum())  # in units of the squared trace
     error = (np.average(fourths, weights=weights) - square) / moments.count
-    distance = square - float(cov.trace()) ** 2 / len(cov)
+    distance = square - 1 / len(cov)
     return float(min(error / distance, 1.0)) if error > 0 and distance > 0 else 0.0

@@ -29,9 +29,8 @@ from isoadapt.adapters._training import (
     Judge,
     Run,
     Selection,
+    TargetUnits,
     make_score,
-    scaled_targets,
-    target_scale,
     train,
 )
 from isoadapt.geometry import Moments
@@ -87,14 +86,9 @@ class Problem:
         return descending_eigh(self.moments.mapped(*self.coordinates.into).covariance().numpy())
 
     @cached_property
-    def target_scale(self) -> float:
-        """Give the unit of the targets, from the rows that are trained on."""
-        return target_scale(None if self.targets is None else self.targets[self.fitting])
-
-    @property
-    def scaled_targets(self) -> NDArray[Any] | None:
-        """Give the targets as the task loss takes them."""
-        return scaled_targets(self.targets, self.target_scale)
+    def units(self) -> TargetUnits:
+        """Give origin and unit of the targets, from the rows that are trained on."""
+        return TargetUnits.of(None if self.targets is None else self.targets[self.fitting])
 
     def inputs(self) -> Floats:
         """Give what enters the network, without rounding in directions without variance."""
@@ -128,7 +122,7 @@ class Member(NamedTuple):
         score = None
         if problem.head is not None and problem.y is not None:
             y = problem.y[problem.validating]
-            score = make_score(problem.head, y, adapter.scoring, problem.target_scale)
+            score = make_score(problem.head, y, adapter.scoring, problem.units)
         rng = copy.deepcopy(problem.rng)
         selection = Selection(score, adapter._penalty_weight(), adapter.patience, rng)
         return cls(adapter, problem, Run(selection))
@@ -203,8 +197,9 @@ class _Table:
             self.offsets[id(problem)] = n_rows
             n_rows += len(problem.X)
             points.append(problem.inputs().astype(np.float32))
-            if problem.scaled_targets is not None:
-                targets.append(problem.scaled_targets)
+            values = problem.units.targets(problem.targets)
+            if values is not None:
+                targets.append(values)
         y = to_device(np.concatenate(targets), device) if targets else None
         self.rows = Rows(to_device(np.concatenate(points), device), y)
 
@@ -234,7 +229,7 @@ def _make_net(
     else:
         network = MLPNetwork(starts, generators, [each.dead for each in coordinates])
     heads = [
-        each.coordinates.inner_head(each.head, each.target_scale)
+        each.units.head(each.coordinates.inner_head(each.head))
         for each in (member.problem for member in members)
         if each.head is not None
     ]
@@ -273,7 +268,7 @@ def _take_over(member: Member, module: HeadedNetwork, place: int) -> None:
     head, coordinates = problem.head, problem.coordinates
     if head is not None and adapter.head_training != "frozen":
         trained = LinearHead(*module.head_arrays(place), head.classes_)
-        head = coordinates.outer_head(trained, problem.target_scale)
+        head = coordinates.outer_head(problem.units.outer_head(trained))
     adapter._set_fitted(module.network.map(place, coordinates), head)
     adapter.best_epoch_ = run.best_epoch
     adapter.n_iter_ = len(run.history)

@@ -226,11 +226,11 @@ _HEAD_PARAMETER = """
         ``sklearn.frozen.FrozenEstimator``, are used as they are. Any other estimator, such as
         ``LogisticRegression(C=0.1)``, is cloned and fitted first, even if it has been fitted
         already, as scikit-learn does with sub-estimators, to the embeddings of the rows that are
-        trained on. "logistic" and "ridge" are probes that are fitted to these embeddings after
-        standardisation. None trains for the penalty
-        alone. In a cross-validation, estimators and probes are fitted to the training rows of
-        each fold; a frozen head that was fitted to all rows has seen the validation rows, so its
-        scores are too high."""
+        trained on; its own regularisation depends on their scale. "logistic" and "ridge" are
+        probes that are fitted to these embeddings after standardisation. None trains for the
+        penalty alone. In a cross-validation, estimators and probes are fitted to the training
+        rows of each fold; a frozen head that was fitted to all rows has seen the validation
+        rows, so its scores are too high."""
 
 _COMMON_PARAMETERS = """
     balance : {{"ema", "cumulative"}} or None, default={balance}
@@ -245,7 +245,7 @@ _COMMON_PARAMETERS = """
     coordinates : {{"whitened", "raw"}}, default={coordinates}
         Coordinates of the embeddings in which the adapter is trained; the fitted map is in the
         embeddings' own either way. "raw" is not for means far beyond the spread: subtract them.
-        Both are in units of the size of the embeddings, so that fits do not depend on scale.
+        Both are in units of the embeddings' size, so that training does not depend on scale.
     lr : float, default={lr}
         Learning rate of AdamW.
     batch_size : int, default={batch_size}
@@ -281,8 +281,8 @@ _ATTRIBUTES = """
         One entry for each epoch: "epoch", "train_loss", "valid_score" (the task's metric),
         "valid_cost" (the weighted penalty on the validation rows; what a penalty takes from
         moments, such as Σ_S, stays that of the rows that are trained on) and "dur" (seconds).
-        The two in the middle need validation rows. Where there is an exact solver, it leaves
-        "iteration" and "loss" for each iteration.
+        "valid_score" and "valid_cost" are present only if there are validation rows. Where there
+        is an exact solver, it leaves "iteration" and "loss" for each iteration.
     n_iter_ : int
         Epochs or iterations run.
     best_epoch_ : int

@@ -6,24 +6,29 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import check_scoring
+from sklearn.metrics import check_scoring, r2_score
 from skorch.callbacks import Callback
 from torch import Tensor
 from tqdm import tqdm
 
+from isoadapt.adapters._maps import Floats
 from isoadapt.adapters._minibatch import AdapterNet, Batches, Rows
 from isoadapt.heads import LinearHead
+
+_ROUNDING = 1e-12  # relative deviation up to which values count as constant
 
 Score = Callable[[NDArray[Any], NDArray[Any]], float]
 """(outputs of the head (m, C), row numbers (m,)) -> task score of those rows."""
 
 
-def make_score(head: LinearHead, y: NDArray[Any], scoring: Any = None, scale: float = 1.0) -> Score:
+def make_score(
+    head: LinearHead, y: NDArray[Any], scoring: Any = None, units: "TargetUnits | None" = None
+) -> Score:
     """Score the outputs of a head by the task's metric.
 
     Parameters
@@ -33,59 +38,73 @@ def make_score(head: LinearHead, y: NDArray[Any], scoring: Any = None, scale: fl
     y : ndarray of shape (n,) or (n, n_outputs)
         True labels or values.
     scoring : str, callable or None, default=None
-        As in scikit-learn; None is accuracy or R².
-    scale : float, default=1.0
-        The unit of the outputs that are scored.
+        As in scikit-learn; None is accuracy or R², the latter over outputs with variance.
+    units : TargetUnits, default=None
+        In which the outputs that are scored are; None: those of `y`.
 
     Returns
     -------
     callable
         See `Score`.
     """
-    if scoring is None and head.classes_ is not None:
-        targets = head.encode(y)
-        return lambda outputs, index: float(np.mean(outputs.argmax(1) == targets[index]))
+    units = TargetUnits.of(None) if units is None else units
+    if scoring is None:
+        targets = head.targets(y)
+        if head.classes_ is not None:
+            return lambda outputs, index: float(np.mean(outputs.argmax(1) == targets[index]))
+        targets = cast(NDArray[Any], units.targets(targets))
+        varying = np.ptp(targets, axis=0) > _ROUNDING
+        if varying.any():
+            targets = targets[:, varying]
+            return lambda outputs, index: r2_score(targets[index], outputs[:, varying])
     n_outputs = len(head.coef_)
     reader = LinearHead(np.eye(n_outputs), np.zeros(n_outputs), head.classes_)
     scorer = check_scoring(reader, scoring=scoring)
-    return lambda outputs, index: float(scorer(reader, scale * outputs, y[index]))
+    return lambda outputs, index: float(scorer(reader, units.outputs(outputs), y[index]))
 
 
-def target_scale(targets: NDArray[Any] | None) -> float:
-    """Give the unit of a regression's values, which makes the squared error one minus R².
+class TargetUnits(NamedTuple):
+    """Origin and unit in which a task loss takes the values of a regression, for each output.
 
-    Parameters
-    ----------
-    targets : ndarray of shape (n,) or (n, n_outputs), or None
-        Class numbers, or values, of the rows that are trained on.
-
-    Returns
-    -------
-    float
-        Standard deviation of the values, over all outputs; 1 where there is none, and for classes.
+    In these units the mean squared error is one minus R², whatever the values' offset and scale.
+    Class numbers and logits are left as they are.
     """
-    if targets is None or targets.ndim == 1:
-        return 1.0
-    deviation = float(np.sqrt(targets.var(axis=0).mean()))
-    return deviation if deviation > 0 else 1.0
 
+    center: Floats
+    scale: Floats
 
-def scaled_targets(targets: NDArray[Any] | None, scale: float) -> NDArray[Any] | None:
-    """Give targets as the task loss takes them.
+    @classmethod
+    def of(cls, targets: NDArray[Any] | None) -> "TargetUnits":
+        """Take mean and standard deviation of targets (n,) or (n, n_outputs).
 
-    Parameters
-    ----------
-    targets : ndarray of shape (n,) or (n, n_outputs), or None
-        Class numbers, or values.
-    scale : float
-        The unit of values.
+        Outputs without variance get the unit of the others.
+        """
+        if targets is None or targets.ndim == 1:
+            return cls(np.zeros(1), np.ones(1))
+        center, deviations = targets.mean(axis=0), targets.std(axis=0)
+        constant = deviations <= _ROUNDING * np.abs(center)
+        others = np.sqrt(np.mean(deviations[~constant] ** 2)) if not constant.all() else 1.0
+        return cls(center, np.where(constant, others, deviations))
 
-    Returns
-    -------
-    ndarray of the same shape, or None
-        Values in that unit; class numbers as they are.
-    """
-    return targets if targets is None or targets.ndim == 1 else targets / scale
+    def targets(self, targets: NDArray[Any] | None) -> NDArray[Any] | None:
+        """Give targets in these units."""
+        if targets is None or targets.ndim == 1:
+            return targets
+        return (targets - self.center) / self.scale
+
+    def head(self, head: LinearHead) -> LinearHead:
+        """Give a head whose outputs are in these units."""
+        intercept = (head.intercept_ - self.center) / self.scale
+        return LinearHead(head.coef_ / self.scale[:, None], intercept, head.classes_)
+
+    def outer_head(self, head: LinearHead) -> LinearHead:
+        """Undo :meth:`head`."""
+        intercept = head.intercept_ * self.scale + self.center
+        return LinearHead(head.coef_ * self.scale[:, None], intercept, head.classes_)
+
+    def outputs(self, outputs: NDArray[Any]) -> NDArray[Any]:
+        """Give outputs (n, n_outputs) in the units of the values."""
+        return outputs * self.scale + self.center
 
 
 @dataclass

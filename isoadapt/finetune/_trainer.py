@@ -109,7 +109,9 @@ class IsotropyTrainer(Trainer):
     ignore it, such as the classifiers and the masked language model of BERT, and XLNet. For them
     the task's loss is the mean of the parts' means, whereas the plain Trainer of transformers 5
     takes their sum, so that gradients grow with the number of parts (issue 37766 of its
-    repository). The first batch is evaluated twice to tell the two kinds of model apart.
+    repository). The first batch is evaluated two more times, without gradient, to tell
+    the two kinds of model apart; a batch whose loss is zero or not finite leaves the question
+    to the next.
 
     References
     ----------

@@ -374,6 +374,8 @@ def _center(
     total = out.sum(axis=0) if weights is None else weights @ out
     offset = total / max(count, _TINY)
     out -= offset
+    if weights is not None:
+        out[weights == 0] = 0  # they may lie so far off that their norms overflow below
     norms = np.einsum("ij,ij->i", out, out)
     trace = norms.sum() if weights is None else weights @ norms
     norms /= trace + _TINY
@@ -392,6 +394,7 @@ def _device_moments(X: Tensor, weights: Tensor | None) -> Moments:
     centred = rows - pivot
     offset = counts @ centred / max(count, _TINY)
     centred -= offset
+    centred[counts == 0] = 0
     norms = centred.square().sum(1)
     trace = counts @ norms + _TINY
     norms /= trace

@@ -334,7 +334,7 @@ class TestTraining:
         X = correlated(1000, 4).astype(dtype)
         flow = FlowAdapter(device="cpu")
         network = flow._make_network(X[:50], torch.Generator(), torch.device("cpu"))
-        module = flow._make_module(network, X, None, 1.0)
+        module = flow._make_module(network, X, None)
         assert np.shares_memory(module.X.numpy(), X)
         assert all(value.numel() < X.size for value in module.state_dict().values())
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.datasets import make_classification
+from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
@@ -152,6 +153,19 @@ def test_closed_forms_turn_with_the_embeddings(adapter, cone, seed):
         np.testing.assert_allclose(Z, expected @ rotation, atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e-100, 1e100])
+def test_closed_forms_at_extreme_scales(cone, scale):
+    X, y, _ = cone
+    head = fit_head("logistic", X, y)
+    for adapter in CLOSED[1:4]:
+        expected = times(adapter, head, 1).fit(X, y).transform(X)
+        Z = times(adapter, head, scale).fit(scale * X, y).transform(scale * X)
+        unit = np.abs(expected).max()
+        np.testing.assert_allclose(
+            Z / scale ** power(adapter) / unit, expected / unit, atol=1e-6, err_msg=repr(adapter)
+        )
+
+
 def with_dead_columns(X):
     """Three more columns: constant, hardly varying, and denormal."""
     rng = np.random.default_rng(1)
@@ -204,6 +218,85 @@ def test_a_fitted_head_puts_no_weight_on_dead_columns(cone):
         head = fit_head(kind, with_dead_columns(X), target)
         np.testing.assert_array_equal(np.delete(head.coef_, LIVE, axis=1), 0)
         np.testing.assert_allclose(head.coef_[:, LIVE], fit_head(kind, X, target).coef_, rtol=1e-4)
+
+
+TO_THE_END = {"max_epochs": 30, "patience": None, "validation_fraction": None, "random_state": 0}
+REVIVED = [
+    IsotropyLayer(**TO_THE_END),
+    IsotropyLayer(network="mlp", **TO_THE_END),
+    IsotropyLayer(solver="exact", alpha=1.0),
+    FlowAdapter(n_blocks=2, hidden=8, **TO_THE_END),
+    Whitening(shrinkage=0.1),
+    LogitPreservingWhitening(),
+]
+
+
+@pytest.mark.parametrize("adapter", REVIVED, ids=repr)
+def test_what_revives_a_dead_column_passes_as_it_was_at_the_start(adapter, cone):
+    """Nothing was learnt of these columns: they are passed on unchanged, or cut."""
+    X, y, _ = cone
+    wide = with_dead_columns(X)
+    fitted = clone(adapter).fit(wide, y)
+    revived = wide.copy()
+    revived[:, [3, 5]] += np.random.default_rng(2).normal(size=(len(X), 2))
+    change = fitted.transform(revived) - fitted.transform(wide)
+    expected = revived - wide
+    if isinstance(adapter, FlowAdapter):
+        expected = expected / np.sqrt(wide.var(axis=0, ddof=1).mean())
+    elif isinstance(adapter, (Whitening, LogitPreservingWhitening)):
+        expected = np.zeros_like(wide)
+    np.testing.assert_allclose(change, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("share", [3e-6, 1e-5, 1e-3])
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        IsotropyLayer("ridge", random_state=0),
+        IsotropyLayer("ridge", coordinates="raw", network="mlp", random_state=0),
+        FlowAdapter("ridge", alpha=0.5, n_blocks=2, random_state=0),
+    ],
+    ids=repr,
+)
+def test_columns_of_hardly_any_variance_get_no_weight_to_speak_of(adapter, share):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 8))
+    values = X[:, 0] + 0.3 * rng.normal(size=200)
+    X[:, 2] *= share
+    head = fit_head("ridge", X, values)
+    assert clone(adapter).fit(X, values).score(X, values) > head.score(X, values) - 0.03
+
+
+class TestValues:
+    """Values of a regression far from zero, of different units, and without variance."""
+
+    @pytest.fixture(scope="class")
+    def regression(self):
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(200, 8)) * [50, 1, 1, 1, 1, 1, 1, 1] + 3
+        return X, X[:, 1:] @ rng.normal(size=7) + 0.1 * rng.normal(size=200)
+
+    @pytest.mark.parametrize("adapter", [IsotropyLayer("ridge", max_epochs=5, random_state=0)])
+    def test_offset(self, adapter, regression):
+        X, values = regression
+        expected = clone(adapter).fit(X, values).score(X, values)
+        for offset in (1e4, 1e9):
+            moved = values + offset
+            assert clone(adapter).fit(X, moved).score(X, moved) == pytest.approx(expected, abs=1e-3)
+
+    @pytest.mark.parametrize("head_training", ["frozen", "joint"])
+    def test_outputs_of_different_units(self, head_training, regression):
+        X, values = regression
+        Y = np.column_stack([values, 1e6 * X[:, 2]])
+        layer = IsotropyLayer("ridge", head_training=head_training, random_state=0).fit(X, Y)
+        assert r2_score(Y, layer.predict(X), multioutput="raw_values").min() > 0.95
+
+    @pytest.mark.parametrize("constant", [0.0, 0.1, 7.0])
+    def test_an_output_without_variance_does_not_choose_the_epoch(self, constant, regression):
+        X, values = regression
+        Y = np.column_stack([values, np.full(len(values), constant)])
+        layer = IStarAdapter("ridge", max_epochs=3, random_state=0).fit(X, Y)
+        assert all(0.5 < epoch["valid_score"] <= 1 for epoch in layer.history_)
 
 
 def test_merged_into_a_checkpoint_with_dead_units(tmp_path):

@@ -402,3 +402,16 @@ def test_second_moment_keeps_the_mean():
 
 def test_lists_are_rows_too():
     assert Moments().update([[1.0, 2.0], [3.0, 5.0]]).mean.tolist() == [2.0, 3.5]
+
+
+@pytest.mark.parametrize("counted", [[3], [3, 4]])
+def test_rows_of_weight_zero_beside_equal_rows(counted):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 5)) * 1e3
+    X[counted] = X[3]
+    weights = np.zeros(100)
+    weights[counted] = 2
+    moments = Moments().update(X, weights).update(X)
+    expected = Moments().update(np.concatenate([X, *[X[counted]] * 2]))
+    for name, value in expected.to_arrays().items():
+        np.testing.assert_allclose(moments.to_arrays()[name], value, rtol=1e-9, atol=1e-9)
