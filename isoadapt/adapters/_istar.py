@@ -45,8 +45,8 @@ class IStarAdapter(IsoScoreAdapter):
     n_shrinkage : int, default=250_000
         Rows at most from which "mlp" renews Σ_S.
     bias_corrected : bool, default=False
-        Take most of the bias of small batches out of the score: with zeta=0 it does without Σ_S what
-        shrinkage is for.
+        Take most of the bias of small batches out of the score: with zeta=0 it does without Σ_S
+        what shrinkage is for.
     solver : {"minibatch", "exact"}, default="minibatch"
         "exact" goes to the end of the path, see :class:`IsotropyLayer`; for lam of zero or more
         zeta=0 (to be set), since neither the size of lam nor Σ_S matters there.
