@@ -103,8 +103,8 @@ def _as_array(labels: Any) -> NDArray[Any]:
 
 def _check_not_masked(labels: Any) -> None:
     """Refuse masked labels, whose masks a tensor would not have."""
-    rows = np.flatnonzero(np.ma.getmaskarray(labels)) if np.ma.isMaskedArray(labels) else []
-    if len(rows):
+    if np.ma.is_masked(labels):
+        rows = np.flatnonzero(np.ma.getmaskarray(labels))
         raise ValueError(
             f"labels[{rows[0]}] is masked, as are {len(rows)} of {len(labels)} labels; drop those "
             "rows: pass the texts where labels.mask is false, and labels.compressed()"

@@ -65,6 +65,8 @@ def merge_into_checkpoint(
     model_folder : str or path-like
         The checkpoint, for sequence classification. An adapter of PEFT is merged into its base
         model first, so that the copy needs no peft either.
+        Of a sentence-transformers folder that keeps its transformer in a folder inside, that
+        transformer is copied, without the other modules.
     out_folder : str or path-like
         Where the copy goes. It appears when it is whole.
     overwrite : bool, default=False
