@@ -165,7 +165,8 @@ _SAVED = re.compile(  # by models, by tokenizers, by sentence-transformers
     r"(config|generation_config|model\.safetensors\.index)\.json"
     r"|model(-\d{5}-of-\d{5})?\.safetensors"
     r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|chat_template)\.json"
-    r"|(vocab|merges)\.txt|chat_template\.jinja"
+    r"|(vocab|merges|dict)\.txt|chat_template\.jinja|bpe\.codes|prophetnet\.tokenizer"
+    r"|(entity_vocab|word_shape|word_pronunciation|normalizer)\.json"
     r"|(spiece|sentencepiece|sentencepiece\.bpe|tokenizer|spm|spm_char)\.model"
     r"|(modules|sentence_bert_config|config_sentence_transformers)\.json"
 )

@@ -344,7 +344,7 @@ def _load(
     if base is not None:
         check_adapter(folder, base)
     weights, words = transformer_folder(base or folder), tokenizer_folder(folder)
-    _check_files(weights, words)
+    check_files(weights, words)
     kind = "AutoModelForSequenceClassification" if head else "AutoModel"
     options = {"local_files_only": True, "trust_remote_code": code}
     with quiet(), torch.random.fork_rng(devices=[]):
@@ -389,7 +389,23 @@ def _without_weights(kind: str, folder: Path, **options: Any) -> Any:
         )
 
 
-def _check_files(folder: Path, words: Path) -> None:
+def check_files(folder: Path, words: Path) -> None:
+    """Check that a folder holds a model, and one its tokenizer, before they are loaded.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the configuration and the weights should be.
+    words : Path
+        Where the tokenizer should be.
+
+    Raises
+    ------
+    FileNotFoundError
+        If one of them is missing.
+    ValueError
+        If a JSON file that configures the model or its tokenizer is damaged.
+    """
     names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
     if "config.json" not in names:
         missing = "config.json"

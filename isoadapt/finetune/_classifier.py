@@ -19,9 +19,10 @@ from isoadapt._errors import reason
 from isoadapt._folders import CHECKPOINT, atomic_folder, reserved_folder
 from isoadapt._optional import import_optional
 from isoadapt._torch import resolve_device
-from isoadapt.encoders._folder import weight_files
-from isoadapt.encoders._models import check_json, checkpoint_folder, quiet
+from isoadapt.encoders._folder import transformer_folder, weight_files
+from isoadapt.encoders._models import check_files, checkpoint_folder, quiet
 from isoadapt.encoders._network import position_limit
+from isoadapt.encoders._peft import CONFIG as PEFT_CONFIG
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.finetune._containers import check_has_no_columns, read_items
 from isoadapt.finetune._penalty import METHODS, PLACES, penalty_options
@@ -85,6 +86,9 @@ def finetune_text_classifier(
         A folder made by ``save_pretrained`` or a name on the Hugging Face Hub; safetensors only.
         A head of the right size is kept and trained on, any other is replaced. The checkpoint may
         have been trained for another task, such as a classifier for the start of a regression.
+        Of a sentence-transformers folder, the transformer and its tokenizer are fine-tuned and
+        saved, without the other modules. A PEFT adapter must be merged into its base model first,
+        with ``merge_and_unload`` of peft.
     texts : sequence of str or of pairs of str
         List, tuple, 1-D array, Series or torch Dataset of str; or pairs: list of 2-tuples, array of
         shape (n, 2), two-column DataFrame or torch Dataset of 2-tuples.
@@ -149,15 +153,17 @@ def finetune_text_classifier(
     FileExistsError
         If the folder holds files and `overwrite` is false, or files that may not be replaced.
     OSError
-        If the model cannot be had or the folder cannot be written.
+        If the model cannot be had or is incomplete, or the folder cannot be written.
     ImportError
         If accelerate is not installed.
     TypeError
-        If texts or labels are of a kind that is not admitted.
+        If texts or labels are of a kind that is not admitted, or labels of several kinds.
     ValueError
         If texts and labels differ in number, there is one class only, integer labels are not
-        0..C-1, the model has no such layer, recipe "003" cannot hold out a part of each class, or
-        `lam`, `balance` or `where` is given without a penalty.
+        0..C-1, a label is masked or not finite in float32, the model has no such layer, recipe
+        "003" cannot hold out a part of each class, or `lam`, `balance` or `where` is given without
+        a penalty. If the model is a PEFT adapter, its configuration is damaged, or its weights are
+        not safetensors files in its own folder.
     FloatingPointError
         If the loss or the weights are no longer finite.
 
@@ -272,10 +278,12 @@ def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
 def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-    folder = checkpoint_folder(model, None, trust_remote_code=False)
+    outer = checkpoint_folder(model, None, trust_remote_code=False)
+    folder = transformer_folder(outer)
+    _check_no_adapter(model, outer, folder)
+    check_files(folder, folder)
+    weight_files(folder)  # refuses those that are not safetensors in the folder
     try:
-        check_json(folder)
-        weight_files(folder)  # refuses those that are not safetensors in the folder
         config = AutoConfig.from_pretrained(folder)
         targets.configure(config)
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -294,6 +302,19 @@ def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
         ) from error
     vars(network.config).pop("isoadapt_isobn", None)  # folded into the head as it is loaded
     return network, tokenizer
+
+
+def _check_no_adapter(model: str | os.PathLike[str], *folders: Path) -> None:
+    """Refuse a PEFT adapter: transformers would load its base model, and train the adapter only."""
+    for folder in folders:
+        if (folder / PEFT_CONFIG).is_file():
+            raise ValueError(
+                f"model={str(model)!r} holds a PEFT adapter ({folder / PEFT_CONFIG}), which cannot "
+                "be fine-tuned here: merge it by peft.PeftModel.from_pretrained(base, folder)"
+                ".merge_and_unload(), and pass the folder that save_pretrained makes of the result "
+                "and of its tokenizer; if the folder holds a whole checkpoint as well, which is to "
+                f"be trained without the adapter, copy it without {PEFT_CONFIG}"
+            )
 
 
 def _rows(

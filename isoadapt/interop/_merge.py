@@ -20,6 +20,7 @@ from isoadapt.adapters._maps import Affine, Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._checkpoint import read_head
+from isoadapt.encoders._folder import transformer_folder
 from isoadapt.encoders._models import quiet, tokenizer_folder
 from isoadapt.encoders._network import eval_copy
 from isoadapt.encoders._vectors import HEAD_VECTORS, VectorSource, vector_source
@@ -64,6 +65,8 @@ def merge_into_checkpoint(
     model_folder : str or path-like
         The checkpoint, for sequence classification. An adapter of PEFT is merged into its base
         model first, so that the copy needs no peft either.
+        Of a sentence-transformers folder that keeps its transformer in a folder inside, that
+        transformer is copied, without the other modules.
     out_folder : str or path-like
         Where the copy goes. It appears when it is whole.
     overwrite : bool, default=False
@@ -116,7 +119,8 @@ def merge_into_checkpoint(
     """
     map_, head = _affine_part(adapter)
     source = Path(model_folder).expanduser()
-    if not any((source / name).is_file() for name in ("config.json", "adapter_config.json")):
+    configs = (transformer_folder(source) / "config.json", source / "adapter_config.json")
+    if not any(file.is_file() for file in configs):
         raise FileNotFoundError(
             f"model_folder={str(model_folder)!r} is no folder with a config.json; pass one made "
             "by save_pretrained of a model for sequence classification"
@@ -137,7 +141,7 @@ def merge_into_checkpoint(
     network = _with_head(backbone, head, map_)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
-        _copy_files(tokenizer_folder(source), written)
+        _copy_files(tokenizer_folder(source), written, backbone.tokenizer)
     return target
 
 
@@ -310,10 +314,11 @@ def _parameter(values: Floats) -> torch.nn.Parameter:
     return torch.nn.Parameter(weights, requires_grad=False)
 
 
-def _copy_files(source: Path, target: Path) -> None:
+def _copy_files(source: Path, target: Path, tokenizer: Any) -> None:
     """Copy what belongs to the tokenizer and to sentence-transformers."""
+    own = set(tokenizer.vocab_files_names.values())  # such as bpe.codes, which few classes have
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source).as_posix()
-        if path.is_file() and _COPIED.fullmatch(name):
+        if path.is_file() and (name in own or _COPIED.fullmatch(name)):
             (target / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target / name)

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import LogitPreservingWhitening, TransformerEncoder, load_checkpoint
+from isoadapt.finetune import finetune_text_classifier
 from isoadapt.interop import merge_into_checkpoint
 from tests.tiny_models import TEXTS, make_tokenizer, save_model
 
@@ -181,6 +182,48 @@ def test_reduced_precision(copied):
 def test_the_onnx_backend(copied, tmp_path):
     found = TransformerEncoder(copied[1], backend="onnx", cache=tmp_path / "c").transform(TEXTS)
     np.testing.assert_allclose(found, TransformerEncoder(copied[1]).transform(TEXTS), atol=1e-3)
+
+
+class TestFineTuning:
+    """A PEFT adapter is refused, because transformers would load its base model unchecked."""
+
+    def refuse(self, folder, at, tmp_path):
+        with pytest.raises(ValueError, match="merge_and_unload") as refusal:
+            finetune_text_classifier(
+                folder, TEXTS, [0, 1] * 4, tmp_path / "out", epochs=1, device="cpu"
+            )
+        assert str(at / CONFIG) in str(refusal.value)
+        assert "connection" not in str(refusal.value)
+        assert not (tmp_path / "out").exists()
+
+    def test_an_adapter(self, copied, tmp_path):
+        self.refuse(copied[1], copied[1], tmp_path)
+
+    def test_a_whole_checkpoint_with_an_adapter_beside_it(self, copied, tmp_path):
+        base, folder = copied
+        for name in (CONFIG, WEIGHTS):
+            shutil.copy(folder / name, base / name)
+        self.refuse(base, base, tmp_path)
+
+    def test_inside_a_folder_of_sentence_transformers(self, copied, tmp_path):
+        base, folder = copied
+        for name in (CONFIG, WEIGHTS):
+            shutil.copy(folder / name, base / name)
+        outer = tmp_path / "outer"
+        shutil.copytree(base, outer / "0_Transformer")
+        (outer / "modules.json").write_text(
+            json.dumps([{"type": "models.Transformer", "path": "0_Transformer"}])
+        )
+        self.refuse(outer, outer / "0_Transformer", tmp_path)
+
+    def test_a_base_model_whose_weights_lie_outside_its_folder(self, copied, tmp_path):
+        base, folder = copied
+        (base / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+        names = load_file(tmp_path / "elsewhere.safetensors")
+        index = {"weight_map": dict.fromkeys(names, "../elsewhere.safetensors")}
+        (base / "model.safetensors.index.json").write_text(json.dumps(index))
+        shutil.copy(base / "config.json", folder / "config.json")
+        self.refuse(folder, folder, tmp_path)
 
 
 class TestRefusals:

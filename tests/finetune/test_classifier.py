@@ -491,6 +491,18 @@ class TestRecipe:
         (["a", "b"], [0.5, np.nan], ValueError, r"labels\[1\] is nan"),
         (["a", "b"], [[0], [1]], ValueError, r"shape \(2, 1\)"),
         (["a", "b"], np.array(["x", None], dtype=object), TypeError, "None .NoneType."),
+        (["a", "b"], [0, "a"], TypeError, r"labels\[0\] is 0 .int.*all of one kind"),
+        (["a", "b"], ("a", True), TypeError, r"labels\[1\] is True .bool."),
+        (["a", "b"], [0.5, np.str_("a")], TypeError, r"labels\[0\] is 0\.5 .float."),
+        (["a", "b"], [0.5, 1e300], ValueError, r"labels\[1\] is 1e\+300.*float32.*scale"),
+        (["a", "b"], [[0], [1, 2]], ValueError, r"labels\[0\] is \[0\].*one label a text"),
+        (["a", "b"], [0, [1, 2]], ValueError, r"labels\[1\] is \[1, 2\].*one label a text"),
+        (
+            ["a", "b", "c"],
+            np.ma.masked_array([0, 1, 1], [False, True, False]),
+            ValueError,
+            r"labels\[1\] is masked.*compressed",
+        ),
         (["a", 3], [0, 1], TypeError, r"X\[1\] is a int"),
         ("a", [0, 1], TypeError, "pass a list of texts"),
         ([], [], ValueError, "no text"),
@@ -500,6 +512,14 @@ def test_texts_and_labels_that_cannot_be(base, tmp_path, texts, labels, error, m
     with pytest.raises(error, match=message):
         finetune_text_classifier(base, texts, labels, tmp_path / "out", **QUICK)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_masked_array_without_masked_labels_is_an_array(base, data, tmp_path):
+    plain, masked = (
+        weights(finetune_text_classifier(base, data[0], labels, tmp_path / name, **QUICK))
+        for name, labels in (("plain", data[1]), ("masked", np.ma.masked_array(data[1])))
+    )
+    assert same(plain, masked)
 
 
 @pytest.mark.parametrize("name", ["epochs", "lr", "batch_size", "max_length"])

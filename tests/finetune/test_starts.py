@@ -1,5 +1,7 @@
 """Fine-tuning from checkpoints of another task, and from containers of other libraries."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,39 @@ def test_a_checkpoint_of_any_task_may_be_the_start(start, labels, tmp_path):
     assert config.label2id == {name: i for i, name in config.id2label.items()}
     encoder, head = load_checkpoint(out)
     assert head.predict(encoder.transform(LIST[:3])).dtype.kind == LABELS[labels].dtype.kind
+
+
+def test_a_transformer_inside_a_folder_of_sentence_transformers(tmp_path):
+    inner = save_model(tmp_path / "model" / "0_Transformer", kind="AutoModel")
+    modules = [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}]
+    (tmp_path / "model" / "modules.json").write_text(json.dumps(modules))
+    nested, plain = (
+        finetune_text_classifier(start, LIST, ROWS % 2, tmp_path / name, **QUICK)
+        for start, name in ((tmp_path / "model", "nested"), (inner, "plain"))
+    )
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert (nested / name).read_bytes() == (plain / name).read_bytes()
+
+
+@pytest.mark.parametrize("place", ["", "0_Transformer"])
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("config.json", '{"transformers_weights": "../x.safetensors"}', "not inside"),
+        ("config.json", '{"transformers_weights": "x.bin"}', "only safetensors"),
+        ("tokenizer_config.json", "[1]", "is damaged"),
+    ],
+)
+def test_files_that_are_refused_say_so_alone(file, content, message, place, tmp_path):
+    folder = save_model(tmp_path / "model" / place)
+    (folder / file).write_text(content)
+    if place:
+        modules = [{"type": "models.Transformer", "path": place}]
+        (tmp_path / "model" / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ValueError, match=message) as refusal:
+        finetune_text_classifier(tmp_path / "model", LIST, ROWS % 2, tmp_path / "out", **QUICK)
+    assert str(folder / file) in str(refusal.value)
+    assert "connection" not in str(refusal.value)
 
 
 # Labels and texts from torch and datasets

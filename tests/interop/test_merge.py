@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
@@ -147,6 +148,56 @@ def test_a_real_model_serves_what_the_pipeline_gives(tmp_path, shared):
         adapter.fit(stored["E_train"][:1000], stored["y_train"][:1000])
         served.merge(name, adapter, model, encoder, [line.split("\t")[0] for line in lines])
     served.check()
+
+
+def save_prophetnet(folder):
+    (folder / "words").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]))
+    transformers.ProphetNetTokenizer(str(folder / "words")).save_pretrained(folder)
+
+
+def save_phobert(folder):
+    (folder / "words").write_text("".join(f"{word} 1\n" for word in ("the", "cat", "a@@", "t")))
+    (folder / "pairs").write_text("t h 5\nth e</w> 4\nc a 3\nca t</w> 2\n")
+    tokenizer = transformers.PhobertTokenizer(str(folder / "words"), str(folder / "pairs"))
+    tokenizer.save_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("save", "file"), [(save_phobert, "bpe.codes"), (save_prophetnet, "prophetnet.tokenizer")]
+)
+def test_files_that_only_some_tokenizers_have_come_along(save, file, tmp_path):
+    folder, scratch = tmp_path / "model", tmp_path / "scratch"
+    scratch.mkdir()
+    save(scratch)
+    make_model("roberta").save_pretrained(folder)
+    for name in ("words", "pairs"):
+        (scratch / name).unlink(missing_ok=True)
+    shutil.copytree(scratch, folder, dirs_exist_ok=True)
+    assert (folder / file).is_file()
+    (folder / "training_state.json").write_text("{}")
+    adapted = AdaptedEncoder(str(folder), LogitPreservingWhitening()).fit(TEXTS)
+    out = merge_into_checkpoint(adapted, folder, tmp_path / "out")
+    assert not (out / "training_state.json").exists()
+    encoder, head = load_checkpoint(out)
+    expected = adapted.head_.outputs(adapted.transform(TEXTS[:3]))
+    np.testing.assert_allclose(
+        head.outputs(encoder.transform(TEXTS[:3])), expected, rtol=1e-4, atol=1e-4
+    )
+    (folder / "training_state.json").unlink()
+    assert merge_into_checkpoint(adapted, out, folder, overwrite=True) == folder
+
+
+def test_a_transformer_inside_a_folder_of_sentence_transformers(tmp_path):
+    inner = save_model(tmp_path / "model" / "0_Transformer")
+    modules = [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}]
+    (tmp_path / "model" / "modules.json").write_text(json.dumps(modules))
+    encoder, head = load_checkpoint(inner)
+    adapter = LogitPreservingWhitening(head).fit(blurred(encoder))
+    nested, plain = (
+        merge_into_checkpoint(adapter, source, tmp_path / name)
+        for source, name in ((tmp_path / "model", "nested"), (inner, "plain"))
+    )
+    assert folder_bytes(nested) == folder_bytes(plain)
 
 
 def make_adapters(head):
