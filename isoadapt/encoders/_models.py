@@ -21,6 +21,8 @@ from isoadapt.encoders._folder import (
 )
 from isoadapt.encoders._network import find_head
 from isoadapt.encoders._peft import (
+    CONFIG,
+    MERGE,
     check_adapter,
     is_classifier_adapter,
     label_options,
@@ -404,9 +406,15 @@ def check_files(folder: Path, words: Path) -> None:
     FileNotFoundError
         If one of them is missing.
     ValueError
-        If a JSON file that configures the model or its tokenizer is damaged.
+        If a JSON file that configures the model or its tokenizer is damaged, or a PEFT adapter
+        lies beside the model.
     """
     names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+    if CONFIG in names:  # transformers would follow it to another model by itself
+        raise ValueError(
+            f"model={str(folder)!r} holds a PEFT adapter ({CONFIG}) where a whole model is needed; "
+            f"{MERGE}"
+        )
     if "config.json" not in names:
         missing = "config.json"
     elif not any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):

@@ -12,7 +12,7 @@ from isoadapt.encoders._network import find_head
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."  # of names in PEFT's files
-_MERGE = (
+MERGE = (
     "merge it where it was trained, by peft.PeftModel.from_pretrained(base, folder)"
     ".merge_and_unload(), and pass the folder that save_pretrained makes of the result and of "
     "its tokenizer"
@@ -44,7 +44,7 @@ def read_adapter(folder: Path) -> dict[str, Any] | None:
     if not isinstance(base, str) or not base:
         raise ValueError(
             f"{folder / CONFIG} names no base model (base_model_name_or_path={base!r}): name a "
-            f"folder or a model on the Hugging Face Hub there, or {_MERGE}"
+            f"folder or a model on the Hugging Face Hub there, or {MERGE}"
         )
     return config
 
@@ -92,14 +92,14 @@ def check_adapter(folder: Path, base: Path) -> None:
     if read_adapter(base) is not None:
         raise ValueError(
             f"model={str(folder)!r} is a PEFT adapter of {str(base)!r}, which is one itself: "
-            f"merge that one first, by merge_and_unload; or {_MERGE}"
+            f"merge that one first, by merge_and_unload; or {MERGE}"
         )
     try:
         importlib.import_module("peft")
     except ImportError as error:
         raise ImportError(
             f"model={str(folder)!r} is a PEFT adapter, which needs peft: pip install "
-            f'"isoadapt[peft]"; or {_MERGE}'
+            f'"isoadapt[peft]"; or {MERGE}'
         ) from error
 
 
@@ -187,7 +187,7 @@ def merged(model: Any, folder: Path) -> Any:
         raise ValueError(
             f"model={str(folder)!r}: the PEFT adapter cannot be merged into its base model "
             f"({str(error).strip() or type(error).__name__}); check that the base model is the one "
-            f"that it was trained on, or {_MERGE}"
+            f"that it was trained on, or {MERGE}"
         ) from error
     for weights in plain.parameters():
         weights.data = weights.data.to(dtype)
