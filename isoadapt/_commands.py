@@ -289,14 +289,18 @@ def _check_source(adapter: BaseAdapter, source: Source) -> None:
 
 
 def _take_head(adapter: BaseAdapter, source: Source, y: NDArray[Any] | None) -> None:
-    """Give an adapter the head of the model; one that needs none keeps none without labels."""
+    """Give an adapter the head of the model.
+
+    An adapter that needs no head keeps none without labels, or if the head is a multi-label one.
+    """
     from isoadapt import TransformerEncoder
     from isoadapt.encoders._checkpoint import find_head
+    from isoadapt.heads import MultiLabelHead
 
     if source.model is None or (y is None and adapter.head is None):
         return
     head = find_head(TransformerEncoder(source.model))
-    if head is not None:
+    if head is not None and not (adapter.head is None and isinstance(head, MultiLabelHead)):
         adapter.set_params(head=head)
 
 
