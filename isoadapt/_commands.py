@@ -90,6 +90,7 @@ def fit(
     adapter = make_adapter(name, settings)
     check_output_folder(out, overwrite, content=ADAPTER, name="--out")
     X, y = read_rows(source)
+    check_several_rows(X, source.path)
     if not any(setting.partition("=")[0].strip() == "head" for setting in settings):
         _take_head(adapter, source, y)
     if y is None and adapter._needs_y():
@@ -261,6 +262,28 @@ def read_rows(
     texts, y = load_table(source.path, text=source.text, label=label)
     encoder = TransformerEncoder(source.model, max_length=source.max_length, verbose=1)
     return encoder.transform(texts), y
+
+
+def check_several_rows(X: Any, path: str | Path) -> None:
+    """Refuse a file with a single row, which has no variance.
+
+    Parameters
+    ----------
+    X : sequence
+        The rows or texts of the file.
+    path : str or Path
+        The file.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two.
+    """
+    if len(X) < 2:
+        raise ValueError(
+            f"{path} holds {len(X)} row, but at least 2 are needed, because a single one has no "
+            "variance: name a file with more texts or embeddings"
+        )
 
 
 def _check_source(adapter: BaseAdapter, source: Source) -> None:

@@ -120,7 +120,9 @@ class TestForeignFiles:
         folder = save_adapter(Whitening().fit(X), tmp_path / "a")
         (folder / LIST).unlink()
         refuse(folder, "config.json", "adapter.safetensors", content=ADAPTER)
-        with pytest.raises(FileExistsError, match=r"told from other.* no list .*isoadapt\.sha256") as no:
+        with pytest.raises(
+            FileExistsError, match=r"told from other.* no list .*isoadapt\.sha256"
+        ) as no:
             save_adapter(Whitening().fit(X), folder, overwrite=True)
         assert "changed since" not in str(no.value)
 

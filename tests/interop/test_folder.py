@@ -70,7 +70,9 @@ def test_the_loaded_adapter_is_the_saved_one(name, variant, tmp_path):
     assert same(clone(loaded).get_params(), clone(adapter).get_params())
 
 
-@pytest.mark.parametrize(("name", "parameter"), [("FlowAdapter", "scoring"), ("Whitening", "shrinkage")])
+@pytest.mark.parametrize(
+    ("name", "parameter"), [("FlowAdapter", "scoring"), ("Whitening", "shrinkage")]
+)
 def test_a_parameter_that_was_added_later_has_its_default(name, parameter, tmp_path):
     adapter = fitted(name)
     folder = save_adapter(adapter, tmp_path / "a")
@@ -337,18 +339,24 @@ class TestFolders:
         save_adapter(second, folder, overwrite=True)
         assert load_adapter(folder).strength == 0.5
         (folder / "notes.txt").write_text("kept")
-        with pytest.raises(FileExistsError, match=r"no list of the files of an adapter.*\('notes.txt'\)"):
+        with pytest.raises(
+            FileExistsError, match=r"no list of the files of an adapter.*\('notes.txt'\)"
+        ):
             save_adapter(first, folder, overwrite=True)
         (folder / "notes.txt").unlink()
         (folder / "empty").mkdir()
-        with pytest.raises(FileExistsError, match=r"no list of the files of an adapter.*\('empty/'\)"):
+        with pytest.raises(
+            FileExistsError, match=r"no list of the files of an adapter.*\('empty/'\)"
+        ):
             save_adapter(first, folder, overwrite=True)
         assert load_adapter(folder).strength == 0.5
 
     def test_a_checkpoint_is_not_replaced(self, tmp_path):
         (tmp_path / "a").mkdir()
         (tmp_path / "a" / "config.json").write_text("{}")
-        with pytest.raises(FileExistsError, match=r"no list of the files of an adapter.*\('config.json'\)"):
+        with pytest.raises(
+            FileExistsError, match=r"no list of the files of an adapter.*\('config.json'\)"
+        ):
             save_adapter(Whitening().fit(X), tmp_path / "a", overwrite=True)
 
     def test_an_empty_folder_serves(self, tmp_path):

@@ -253,6 +253,18 @@ class TestSavedAdapters:
         assert "vectors" not in json.loads((folder / "config.json").read_text())
         merge_into_checkpoint(load_adapter(folder), checkpoint, tmp_path / "out")
 
+    @pytest.mark.parametrize("base_model", [(make_model(), make_tokenizer()), 3, b"name"])
+    def test_a_base_model_of_another_type_is_refused(self, base_model, checkpoint, tmp_path):
+        encoder = TransformerEncoder(checkpoint)
+        with pytest.raises(
+            TypeError, match=r"^base_model is .*name or folder.*TransformerEncoder\(\(model, token"
+        ) as refusal:
+            self.save(encoder, tmp_path / "a", base_model)
+        assert len(str(refusal.value)) < 300
+        with pytest.raises(TypeError, match="^base_model is"):  # the record of a source or not
+            adapter = load_adapter(self.save(encoder, tmp_path / "b", encoder))
+            save_adapter(adapter, tmp_path / "c", base_model=base_model)
+
     def test_the_card_tells_how_the_texts_are_embedded(self, checkpoint, tmp_path):
         encoder = TransformerEncoder(checkpoint, pooling="mean", layer=1)
         adapter = whitened(encoder)
