@@ -281,8 +281,8 @@ def check_several_rows(X: Any, path: str | Path) -> None:
     """
     if len(X) < 2:
         raise ValueError(
-            f"{path} holds {len(X)} row, but at least 2 are needed, because a single one has no "
-            "variance: name a file with more texts or embeddings"
+            f"{path} holds {len(X)} row(s), but at least 2 are needed, because a single one has "
+            "no variance: name a file with more texts or embeddings"
         )
 
 

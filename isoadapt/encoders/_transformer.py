@@ -57,8 +57,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         ``(model, tokenizer)``, or a live SentenceTransformer. Only safetensors weights inside the
         folder are read. A folder of a PEFT adapter is read too, which needs
         ``pip install "isoadapt[peft]"``; its weights come from the folder and from that of the base
-        model that it names. A live model is shared by :func:`sklearn.base.clone`, never changed (not
-        even its training mode), stays on its device in its dtype, and cannot be pickled.
+        model that it names. A live model is shared by :func:`sklearn.base.clone`, never changed
+        (not even its training mode), stays on its device in its dtype, and cannot be pickled.
     pooling : {"auto", "head_input", "cls", "mean", "max"}, default="auto"
         What the vector is. "head_input": what enters the last linear layer of the classifier
         head. "cls", "mean", "max": the first token's hidden state, or the mean or maximum over

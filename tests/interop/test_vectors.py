@@ -261,8 +261,8 @@ class TestSavedAdapters:
         ) as refusal:
             self.save(encoder, tmp_path / "a", base_model)
         assert len(str(refusal.value)) < 300
-        with pytest.raises(TypeError, match="^base_model is"):  # the record of a source or not
-            adapter = load_adapter(self.save(encoder, tmp_path / "b", encoder))
+        adapter = load_adapter(self.save(encoder, tmp_path / "b", encoder))  # it has a record
+        with pytest.raises(TypeError, match=r"^base_model is"):
             save_adapter(adapter, tmp_path / "c", base_model=base_model)
 
     def test_the_card_tells_how_the_texts_are_embedded(self, checkpoint, tmp_path):
