@@ -281,7 +281,7 @@ def check_several_rows(X: Any, path: str | Path) -> None:
     """
     if len(X) < 2:
         raise ValueError(
-            f"{path} holds {len(X)} row(s), but at least 2 are needed, because a single one has "
+            f"{path} holds {len(X)} row(s), but at least 2 are needed, because one row has "
             "no variance: name a file with more texts or embeddings"
         )
 

@@ -159,8 +159,8 @@ class TestFit:
     def test_a_head_that_cannot_be_taken_is_no_matter_where_another_is_set(self, files):
         save_model(files / "many", problem_type="multi_label_classification")
         options = ["--on", "texts.tsv", "--model", "many", "--out", "a"]
-        assert "multi-label head" in fail("fit", "isobn", *options)
-        succeed("fit", "isobn", *options, "--set", "head=None")
+        assert "multi-label head" in fail("fit", "isotropy-layer", *options)
+        succeed("fit", "isotropy-layer", *options, "--set", "head=None")
 
     def test_a_multi_label_head_is_preserved_and_not_scored(self, files):
         save_model(files / "many", problem_type="multi_label_classification")

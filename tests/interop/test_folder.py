@@ -339,14 +339,12 @@ class TestFolders:
         save_adapter(second, folder, overwrite=True)
         assert load_adapter(folder).strength == 0.5
         (folder / "notes.txt").write_text("kept")
-        with pytest.raises(
-            FileExistsError, match=r"no list of the files of an adapter.*\('notes.txt'\)"
-        ):
+        with pytest.raises(FileExistsError, match=r"not part of an adapter.*\('notes.txt'\)"):
             save_adapter(first, folder, overwrite=True)
         (folder / "notes.txt").unlink()
         (folder / "empty").mkdir()
         with pytest.raises(
-            FileExistsError, match=r"no list of the files of an adapter.*\('empty/'\)"
+            FileExistsError, match=r"not part of an adapter.*\('empty/'\)"
         ):
             save_adapter(first, folder, overwrite=True)
         assert load_adapter(folder).strength == 0.5
