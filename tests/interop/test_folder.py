@@ -343,9 +343,7 @@ class TestFolders:
             save_adapter(first, folder, overwrite=True)
         (folder / "notes.txt").unlink()
         (folder / "empty").mkdir()
-        with pytest.raises(
-            FileExistsError, match=r"not part of an adapter.*\('empty/'\)"
-        ):
+        with pytest.raises(FileExistsError, match=r"not part of an adapter.*\('empty/'\)"):
             save_adapter(first, folder, overwrite=True)
         assert load_adapter(folder).strength == 0.5
 
