@@ -90,6 +90,7 @@ def fit(
     adapter = make_adapter(name, settings)
     check_output_folder(out, overwrite, content=ADAPTER, name="--out")
     X, y = read_rows(source)
+    check_several_rows(X, source.path)
     if not any(setting.partition("=")[0].strip() == "head" for setting in settings):
         _take_head(adapter, source, y)
     if y is None and adapter._needs_y():
@@ -263,6 +264,28 @@ def read_rows(
     return encoder.transform(texts), y
 
 
+def check_several_rows(X: Any, path: str | Path) -> None:
+    """Refuse a file with a single row, which has no variance.
+
+    Parameters
+    ----------
+    X : sequence
+        The rows or texts of the file.
+    path : str or Path
+        The file.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two.
+    """
+    if len(X) < 2:
+        raise ValueError(
+            f"{path} holds {len(X)} row(s), but at least 2 are needed, because one row has "
+            "no variance: name a file with more texts or embeddings"
+        )
+
+
 def _check_source(adapter: BaseAdapter, source: Source) -> None:
     """Refuse texts embedded by another encoder than the one that a saved adapter records."""
     from isoadapt import TransformerEncoder
@@ -289,14 +312,18 @@ def _check_source(adapter: BaseAdapter, source: Source) -> None:
 
 
 def _take_head(adapter: BaseAdapter, source: Source, y: NDArray[Any] | None) -> None:
-    """Give an adapter the head of the model; one that needs none keeps none without labels."""
+    """Give an adapter the head of the model.
+
+    An adapter that needs no head keeps none without labels, or if the head is a multi-label one.
+    """
     from isoadapt import TransformerEncoder
     from isoadapt.encoders._checkpoint import find_head
+    from isoadapt.heads import MultiLabelHead
 
     if source.model is None or (y is None and adapter.head is None):
         return
     head = find_head(TransformerEncoder(source.model))
-    if head is not None:
+    if head is not None and not (adapter.head is None and isinstance(head, MultiLabelHead)):
         adapter.set_params(head=head)
 
 

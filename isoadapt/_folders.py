@@ -39,6 +39,21 @@ class Content:
     unlisted: Callable[[Path, Collection[str]], Collection[str]] = lambda folder, names: ()
     listed: bool = True
 
+    def has_list(self, folder: Path) -> bool:
+        """Whether a folder holds the list of the files of such content.
+
+        Parameters
+        ----------
+        folder : Path
+            An existing folder.
+
+        Returns
+        -------
+        bool
+            False also where the list is damaged or is that of other content.
+        """
+        return self.listed and self._read_list(folder) is not None
+
     def in_the_way(self, folder: Path) -> list[str]:
         """Name everything in a folder that may not be replaced.
 
@@ -295,10 +310,15 @@ def _check_replaceable(folder: Path, content: Content, shown: str) -> None:
     found = content.in_the_way(folder)
     if found:
         names = ", ".join(map(repr, found[:3])) + (", …" if len(found) > 3 else "")
+        why = f"are not part of {content.name} that was saved there, or were changed since"
+        if content.listed and not content.has_list(folder):
+            why = (
+                f"cannot be told from other files, because the folder has no list of the files of "
+                f"{content.name} ({LIST})"
+            )
         raise FileExistsError(
-            f"{shown} is not replaced: {len(found)} of the files in it are not part of "
-            f"{content.name} that was saved there, or were changed since ({names}); move or delete "
-            "them, or choose another folder"
+            f"{shown} is not replaced: {len(found)} of the files in it {why} ({names}); move or "
+            "delete them, or choose another folder"
         )
 
 

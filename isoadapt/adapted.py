@@ -16,7 +16,7 @@ from isoadapt.adapters import IsotropyLayer
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._checkpoint import find_head
-from isoadapt.heads import LinearHead
+from isoadapt.heads import LinearHead, MultiLabelHead
 
 __all__ = ["AdaptedEncoder"]
 
@@ -66,7 +66,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     name of a probe where it is not the default of the adapter's class. With None (then only
     if ``fit`` is given y) or the class's default, the head is
 
-    - the adapter's own, if the checkpoint has none that reads its embeddings;
+    - the adapter's own, if the checkpoint has none that reads its embeddings, or if ``head`` is
+      None and the checkpoint's is a :class:`~isoadapt.heads.MultiLabelHead`, which cannot be
+      fitted to one label for each row;
     - the checkpoint's, if it knows every label in y. An adapter with ``head_training="refit"``,
       or a FlowAdapter without ``alpha``, takes from it only whether to fit a classifier or a
       regressor, so that y may have other labels;
@@ -274,7 +276,7 @@ def _take_checkpoint_head(
 ) -> None:
     """Set the checkpoint's head where there is one that knows the labels it has to predict."""
     head = find_head(encoder)
-    if head is None:
+    if head is None or (adapter.head is None and isinstance(head, MultiLabelHead)):
         return
     probe = "logistic" if adapter.head is None else adapter.head
     adapter.set_params(head=head)

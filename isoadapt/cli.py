@@ -140,6 +140,7 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Report the isotropy of a model on texts, or of a matrix of embeddings."""
+    from isoadapt._commands import check_several_rows
     from isoadapt.encoders import layer_report
     from isoadapt.encoders._truncation import measure_truncation
     from isoadapt.metrics import isotropy_report
@@ -149,12 +150,14 @@ def audit(
         _check_layers(source, label)
     if _is_matrix(source):
         X, groups = _read_matrix(source, texts, label)
+        check_several_rows(X, source)
     else:
         encoder, rows, groups = _read_texts(source, texts, text, label, max_length)
         truncation = measure_truncation(encoder, rows)
         if layers:
             _print_report(lambda: layer_report(encoder, rows), as_json, truncation)
             return
+        check_several_rows(rows, str(texts))
         X = encoder.transform(rows)
     _print_report(lambda: isotropy_report(X, groups=groups), as_json, truncation)
 

@@ -569,9 +569,10 @@ class MultiLabelHead(LinearHead):
         raise ValueError(
             f"{use}: this is a multi-label head, which answers {len(self.coef_)} labels with yes "
             "or no, while predictions, scores and training here take one label for each row. Its "
-            "probabilities are scipy.special.expit(head.outputs(X)). Adapters that use only its "
-            "weights are LogitPreservingWhitening(head) and those with head_training='frozen'; "
-            "head=None needs no head"
+            "probabilities are scipy.special.expit(head.outputs(X)). LogitPreservingWhitening and, "
+            "with head_training='frozen', Whitening, IsoBN, AllButTheTop and ClusterIsotropy use "
+            "only its weights; with head=None (on the command line: --set head=None) an adapter "
+            "needs no head"
         )
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:

@@ -86,6 +86,25 @@ class TestFit:
         expected = Whitening().fit(X)
         np.testing.assert_array_equal(load_adapter("a").transform(X), expected.transform(X))
 
+    @pytest.mark.parametrize("command", ["fit", "audit"])
+    def test_a_single_text(self, command, files, checkpoint):
+        (files / "one.tsv").write_text("sentence\tlabel\nthe cat sat\t0\n")
+        arguments = {
+            "fit": ["whitening", "--model", checkpoint, "--on", "one.tsv", "--out", "a"],
+            "audit": [checkpoint, "one.tsv"],
+        }
+        message = fail(command, *arguments[command])
+        assert "one.tsv holds 1 row" in message
+        assert "at least 2" in message
+        assert not (files / "a").exists()
+
+    @pytest.mark.parametrize("name", ["one.npy", "one.parquet"])
+    def test_a_matrix_of_one_row(self, name, files):
+        np.save("one.npy", X[:1])
+        pd.DataFrame({f"f{i}": X[:1, i] for i in range(5)}).to_parquet("one.parquet")
+        for arguments in (["fit", "whitening", "--on", name, "--out", "a"], ["audit", name]):
+            assert f"{name} holds 1 row" in fail(*arguments)
+
     def test_labels_and_parameters(self, files):
         settings = ["--set", "head=logistic", "--set", "solver=exact", "--set", "ridge=0.5"]
         options = ["--on", "X.npy", "--labels", "y.npy", "--out", "a"]
@@ -140,8 +159,8 @@ class TestFit:
     def test_a_head_that_cannot_be_taken_is_no_matter_where_another_is_set(self, files):
         save_model(files / "many", problem_type="multi_label_classification")
         options = ["--on", "texts.tsv", "--model", "many", "--out", "a"]
-        assert "multi-label head" in fail("fit", "isobn", *options)
-        succeed("fit", "isobn", *options, "--set", "head=None")
+        assert "multi-label head" in fail("fit", "isotropy-layer", *options)
+        succeed("fit", "isotropy-layer", *options, "--set", "head=None")
 
     def test_a_multi_label_head_is_preserved_and_not_scored(self, files):
         save_model(files / "many", problem_type="multi_label_classification")

@@ -261,7 +261,7 @@ PARQUETS = {
     "no labels": (parquet(with_features(label=pa.nulls(60))), "'label' has empty cells"),
     "NaN": (parquet(with_features(g=[np.nan] * 60)), "NaN or infinite"),
     "no columns": (parquet(pa.table({})), "no numeric column"),
-    "no rows": (parquet(with_features().slice(0, 0)), "0 sample(s)"),
+    "no rows": (parquet(with_features().slice(0, 0)), "holds 0 row(s)"),
     "broken metadata": (
         parquet(with_features().replace_schema_metadata({"pandas": "{"})),
         "makes no table",

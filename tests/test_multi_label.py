@@ -10,6 +10,8 @@ from sklearn.pipeline import make_pipeline
 
 from isoadapt import (
     AdaptedEncoder,
+    AllButTheTop,
+    ClusterIsotropy,
     FlowAdapter,
     IsoBN,
     IsotropyLayer,
@@ -17,6 +19,7 @@ from isoadapt import (
     LogitPreservingWhitening,
     TransformerEncoder,
     Whitening,
+    _commands,
     load_checkpoint,
 )
 from isoadapt.heads import MultiLabelHead
@@ -99,6 +102,56 @@ def test_whitening_needs_no_label(folder, split):
     for adapter in (Whitening(shrinkage=0.1), Whitening(head=head, head_training="frozen")):
         assert isoscore(adapter.fit(X).transform(X)) > isoscore(X)
     assert AdaptedEncoder(str(folder), Whitening(shrinkage=0.1)).fit(TEXTS).head_ is None
+
+
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        Whitening(shrinkage=0.1),
+        IsoBN(),
+        AllButTheTop(),
+        ClusterIsotropy(n_clusters=2),
+        IsotropyLayer(head=None, random_state=0),
+    ],
+)
+@pytest.mark.parametrize("y", [TARGETS, TARGETS[:, 0]])
+def test_adapters_without_a_head_take_labels(adapter, y, folder):
+    model = AdaptedEncoder(str(folder), adapter).fit(TEXTS, y)
+    assert model.head_ is None
+    expected = AdaptedEncoder(str(folder), adapter).fit(TEXTS).transform(TEXTS)
+    np.testing.assert_array_equal(model.transform(TEXTS), expected)
+
+
+@pytest.mark.parametrize("name", ["whitening", "isobn", "all-but-the-top", "cluster-isotropy"])
+def test_the_command_line_fits_them_to_a_table_with_labels(name, folder, tmp_path):
+    out = fit_on_a_table(name, folder, tmp_path)
+    assert load_adapter(out).head_ is None
+
+
+def test_the_command_line_names_the_adapters_that_it_fits(folder, tmp_path):
+    with pytest.raises(ValueError, match=r"multi-label.*Whitening, IsoBN.*--set head=None"):
+        fit_on_a_table("isotropy-layer", folder, tmp_path)
+    out = fit_on_a_table("isotropy-layer", folder, tmp_path, "head=None")
+    assert load_adapter(out).head_ is None
+
+
+def fit_on_a_table(name, folder, tmp_path, *settings):
+    rows = [f"{text}\t{label}" for text, label in zip(TEXTS, TARGETS[:, 0], strict=True)]
+    (tmp_path / "t.tsv").write_text("\n".join(["sentence\tlabel", *rows, ""]))
+    source = _commands.Source(tmp_path / "t.tsv", str(folder))
+    _commands.fit(name, source, tmp_path / "a", settings, False, lambda note: None)
+    return tmp_path / "a"
+
+
+def test_the_refusal_names_only_adapters_that_take_the_head(split):
+    _, head, X = split
+    frozen = IsotropyLayer(head, head_training="frozen")
+    with pytest.raises(ValueError, match="multi-label head") as refusal:
+        frozen.fit(X, TARGETS)
+    for cls in (Whitening, IsoBN, AllButTheTop, ClusterIsotropy):
+        assert cls.__name__ in str(refusal.value)
+        cls(head=head, head_training="frozen").fit(X)
+    assert "IsotropyLayer" not in str(refusal.value).partition(":")[2]
 
 
 def test_it_is_saved_and_merged_with_its_labels(folder, split, tmp_path):

@@ -120,6 +120,11 @@ class TestForeignFiles:
         folder = save_adapter(Whitening().fit(X), tmp_path / "a")
         (folder / LIST).unlink()
         refuse(folder, "config.json", "adapter.safetensors", content=ADAPTER)
+        with pytest.raises(
+            FileExistsError, match=r"told from other.* no list .*isoadapt\.sha256"
+        ) as no:
+            save_adapter(Whitening().fit(X), folder, overwrite=True)
+        assert "changed since" not in str(no.value)
 
     def test_one_kind_does_not_replace_another(self, tmp_path):
         folder = save_adapter(Whitening().fit(X), tmp_path / "a")

@@ -24,6 +24,7 @@ from isoadapt.encoders._peft import (
     CONFIG,
     MERGE,
     check_adapter,
+    check_base,
     is_classifier_adapter,
     label_options,
     merged,
@@ -163,19 +164,23 @@ def base_folder(folder: Path) -> Path | None:
     ------
     OSError
         If the base model cannot be had.
+    ValueError
+        If the base model is a PEFT adapter itself.
     """
     adapter = read_adapter(folder)
     if adapter is None:
         return None
     name = adapter["base_model_name_or_path"]
     try:
-        return checkpoint_folder(name, adapter.get("revision"), False)
+        base = checkpoint_folder(name, adapter.get("revision"), False)
     except OSError as error:
         raise OSError(
             f"model={str(folder)!r} is a PEFT adapter of the base model {name!r}, which cannot be "
             f"had: {error}; or name its folder as base_model_name_or_path in {folder}/"
             "adapter_config.json"
         ) from error
+    check_base(folder, base)
+    return base
 
 
 def tokenizer_folder(folder: Path) -> Path:
@@ -344,7 +349,7 @@ def _load(
 
     base = base_folder(folder)
     if base is not None:
-        check_adapter(folder, base)
+        check_adapter(folder)
     weights, words = transformer_folder(base or folder), tokenizer_folder(folder)
     check_files(weights, words)
     kind = "AutoModelForSequenceClassification" if head else "AutoModel"

@@ -65,8 +65,8 @@ def is_classifier_adapter(adapter: dict[str, Any]) -> bool:
     return adapter.get("task_type") == "SEQ_CLS"
 
 
-def check_adapter(folder: Path, base: Path) -> None:
-    """Check, before the base model is loaded, that an adapter can be merged into it.
+def check_base(folder: Path, base: Path) -> None:
+    """Check that the base model of an adapter is not an adapter, which could name the first one.
 
     Parameters
     ----------
@@ -77,22 +77,35 @@ def check_adapter(folder: Path, base: Path) -> None:
 
     Raises
     ------
+    ValueError
+        If the base model is an adapter itself.
+    """
+    if read_adapter(base) is not None:
+        raise ValueError(
+            f"model={str(folder)!r} is a PEFT adapter of {str(base)!r}, which is one itself: "
+            f"merge that one first, by merge_and_unload; or {MERGE}"
+        )
+
+
+def check_adapter(folder: Path) -> None:
+    """Check, before the base model is loaded, that an adapter can be read.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the adapter lies.
+
+    Raises
+    ------
     ImportError
         If peft is not installed.
     OSError
         If there are no safetensors weights.
-    ValueError
-        If the base model is an adapter itself.
     """
     if not (folder / WEIGHTS).is_file():
         raise FileNotFoundError(
             f"model={str(folder)!r} is a PEFT adapter without {WEIGHTS} (other formats can run "
             "code and are not read); save it again with a recent peft, or copy it again"
-        )
-    if read_adapter(base) is not None:
-        raise ValueError(
-            f"model={str(folder)!r} is a PEFT adapter of {str(base)!r}, which is one itself: "
-            f"merge that one first, by merge_and_unload; or {MERGE}"
         )
     try:
         importlib.import_module("peft")

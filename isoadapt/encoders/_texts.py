@@ -11,7 +11,7 @@ _ACCEPTED = (
     "a list, array or Series of str is needed, or pairs: a list of 2-tuples of str, an array of "
     "shape (n, 2) or a two-column DataFrame"
 )
-_MISSING = ("NAType", "NaTType")  # of pandas, whose NA has no truth value when compared
+_MISSING = ("NAType", "NaTType")  # of pandas
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _check_unicode(texts: list[str], place: str = "") -> None:
 
 
 def _is_pair(row: Any) -> bool:
-    return isinstance(row, tuple | list | np.ndarray)
+    return isinstance(row, tuple | list) or (isinstance(row, np.ndarray) and row.ndim == 1)
 
 
 def _text(value: Any, where: str, context: str = "") -> str:
@@ -197,14 +197,20 @@ def _text(value: Any, where: str, context: str = "") -> str:
     return str(value)
 
 
+def _is_missing(value: Any) -> bool:
+    if value is None or type(value).__name__ in _MISSING:
+        return True
+    return isinstance(value, float | np.floating | np.datetime64) and bool(value != value)
+
+
 def _complaint(value: Any, where: str, context: str = "") -> str:
     if _is_pair(value):
         return f"{where} is a {type(value).__name__} of {len(value)}{context}; {_ACCEPTED}"
-    if value is None or type(value).__name__ in _MISSING or value != value:
+    if _is_missing(value):
         return f"{where} is {value}, a missing text; drop it or put '' in its place"
     return f"{where} is a {type(value).__name__} ({_short(value)}){context}; {_ACCEPTED}"
 
 
 def _short(value: Any) -> str:
-    shown = repr(value)
+    shown = " ".join(repr(value).split())
     return shown if len(shown) <= 40 else shown[:37] + "..."

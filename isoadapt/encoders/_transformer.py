@@ -55,8 +55,10 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     model : str, path-like, tuple or SentenceTransformer
         A folder made by ``save_pretrained``, a name on the Hugging Face Hub, a live
         ``(model, tokenizer)``, or a live SentenceTransformer. Only safetensors weights inside the
-        folder are read. A live model is shared by :func:`sklearn.base.clone`, never changed (not
-        even its training mode), stays on its device in its dtype, and cannot be pickled.
+        folder are read. A folder of a PEFT adapter is read too, which needs
+        ``pip install "isoadapt[peft]"``; its weights come from the folder and from that of the base
+        model that it names. A live model is shared by :func:`sklearn.base.clone`, never changed
+        (not even its training mode), stays on its device in its dtype, and cannot be pickled.
     pooling : {"auto", "head_input", "cls", "mean", "max"}, default="auto"
         What the vector is. "head_input": what enters the last linear layer of the classifier
         head. "cls", "mean", "max": the first token's hidden state, or the mean or maximum over
@@ -80,7 +82,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         :meth:`deviation`.
     cache : str, path-like or EmbeddingCache, default=None
         Folder to keep vectors in, so that no text is encoded twice, not even by another process;
-        or an :class:`EmbeddingCache`, which also says how large it may grow.
+        or an :class:`EmbeddingCache`, which also says how large it may grow. The key of a live
+        model covers its weights, configuration and tokenizer only, not attributes of its modules
+        that were changed by hand nor forward hooks.
     revision : str, default=None
         Branch, tag or commit on the Hub.
     trust_remote_code : bool, default=False

@@ -1,8 +1,10 @@
 """What the vectors of an encoder are, in a form that can be saved with an adapter and compared."""
 
 import hashlib
+import json
 import os
-from typing import Literal, NamedTuple
+import re
+from typing import Any, Literal, NamedTuple
 
 import torch
 from sklearn.base import clone
@@ -15,6 +17,14 @@ from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._transformer import TransformerEncoder
 
 HEAD_VECTORS = f"pooling={HEAD_INPUT!r}"
+# Entries of a configuration that decide no vector: origin, labels, training, type and form of the
+# outputs, and what this package adds.
+_INCIDENTAL = re.compile(
+    r"_?name_or_path|architectures|auto_map|transformers_version|(torch_)?dtype|problem_type"
+    r"|id2label|label2id|num_labels|finetuning_task|task_specific_params|isoadapt_.*|.*drop.*"
+    r"|initializer_.*|gradient_checkpointing|tie_word_embeddings|use_cache|return_dict|output_.*"
+    r"|_?attn_implementation.*|torchscript"
+)
 _PROBE = Texts(["The Café's 3 DOGS ran far away, didn't they?"])
 
 
@@ -24,8 +34,9 @@ class VectorSource(NamedTuple):
     Attributes
     ----------
     checkpoint : str
-        SHA-256 of the network in front of the classifier's last layer, and of the tokenizer's
-        ids for one sentence. File names, shards, copies and the last layer do not matter.
+        SHA-256 of the network in front of the classifier's last layer (weights and
+        configuration), and of the tokenizer's ids for one sentence. File names, shards, copies
+        and the last layer do not matter.
     dtype : str
         Type of the weights that the digest was computed from.
     kind : str or None
@@ -96,17 +107,18 @@ def _kind(encoder: TransformerEncoder, backbone: Backbone) -> str:
 
 
 def _digest(backbone: Backbone, dtype: torch.dtype) -> str:
-    """Hash the weights that vectors follow from, rounded to `dtype`, and a tokenised sentence.
+    """Hash what vectors follow from: weights rounded to `dtype`, configuration, tokens.
 
-    Neither names nor order of the weights count, which differ between versions of transformers.
+    Of the names of the weights, which differ between versions of transformers, only the numbers of
+    the layers count. The tokens are those of one sentence.
     """
     names = {module: name for name, module in backbone.model.named_modules()}
     head = None if backbone.head is None else f"{names[backbone.head]}."
-    digests = {
-        _tensor_digest(tensor.to(dtype))
+    digests = sorted(
+        (_numbers(name), _tensor_digest(tensor.to(dtype)))
         for name, tensor in backbone.model.state_dict().items()
         if tensor.is_floating_point() and _counts(name, head)
-    }
+    )
     tokens = tokenize(
         backbone.tokenizer,
         _PROBE,
@@ -114,7 +126,8 @@ def _digest(backbone: Backbone, dtype: torch.dtype) -> str:
         names=frozenset({"input_ids"}),
         counts_positions=True,
     )
-    whole = hashlib.sha256(b"".join(sorted(digests)))
+    whole = hashlib.sha256(repr(digests).encode())
+    whole.update(json.dumps(_settings(backbone.model.config), sort_keys=True).encode())
     whole.update(repr(tokens.flat["input_ids"].tolist()).encode())
     return whole.hexdigest()
 
@@ -122,6 +135,37 @@ def _digest(backbone: Backbone, dtype: torch.dtype) -> str:
 def _counts(name: str, head: str | None) -> bool:
     """Whether vectors follow from a weight: without a head, a pooler is random if not saved."""
     return "pooler" not in name.split(".") if head is None else not name.startswith(head)
+
+
+def _numbers(name: str) -> tuple[int, ...]:
+    """Give the numbers in the name of a weight, such as (3,) for ``layer.3.output.bias``."""
+    return tuple(int(part) for part in name.split(".") if part.isdecimal())
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    """Give the entries of a configuration that decide vectors and differ from the class's defaults.
+
+    Entries with their default value are left out because versions of transformers add such ones.
+    """
+    try:
+        defaults = json.loads(type(config)().to_json_string(use_diff=False))
+    except Exception:  # code that comes with a checkpoint decides what its constructor needs
+        defaults = {}
+    return _differences(json.loads(config.to_json_string(use_diff=False)), defaults)
+
+
+def _differences(entries: dict[str, Any], defaults: Any) -> dict[str, Any]:
+    """Give the entries that are not the defaults, at every depth, without incidental ones."""
+    defaults = defaults if isinstance(defaults, dict) else {}
+    found = {}
+    for name, value in entries.items():
+        if _INCIDENTAL.fullmatch(name) or (name in defaults and value == defaults[name]):
+            continue
+        if isinstance(value, dict):
+            value = _differences(value, defaults.get(name))
+        if value != {}:
+            found[name] = value
+    return found
 
 
 def _tensor_digest(tensor: torch.Tensor) -> bytes:

@@ -81,7 +81,9 @@ def unpack_adapter(config: dict[str, Any], tensors: Tensors) -> BaseAdapter:
     state = _decode_all(config["state"], "state", tensors)
     if tensors:
         raise ValueError(f"there are arrays that belong to nothing: {sorted(tensors)[:3]}")
-    _check_names(parameters, cls._get_param_names(), cls._get_param_names(), "parameters")
+    signature = inspect.signature(cls).parameters  # one added later has its default
+    needed = [name for name, each in signature.items() if each.default is each.empty]
+    _check_names(parameters, needed, cls._get_param_names(), "parameters")
     adapter = cls(**parameters)
     adapter._validate_params()
     _set_state(adapter, state)

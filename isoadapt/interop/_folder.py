@@ -87,8 +87,8 @@ def save_adapter(
     NotFittedError
         If the adapter is not fitted.
     TypeError
-        If it is no adapter of isoadapt, or a parameter cannot be saved: a callable, or a
-        generator of random numbers.
+        If it is no adapter of isoadapt, `base_model` is of another type, or a parameter cannot be
+        saved: a callable, or a generator of random numbers.
     ValueError
         If the fitted state does not fit the parameters, which were set anew after the fit, or the
         parameters of `base_model` do not fit its checkpoint.
@@ -257,6 +257,12 @@ def provenance(config: dict[str, Any]) -> dict[str, Any]:
 
 def _name(base_model: str | os.PathLike[str] | TransformerEncoder | None) -> str | None:
     """Name a model; a live one has no name."""
+    if not isinstance(base_model, str | os.PathLike | TransformerEncoder | None):
+        raise TypeError(
+            f"base_model is a {type(base_model).__name__}, but the name or folder of a checkpoint, "
+            "a TransformerEncoder or None is needed; wrap a live model as "
+            "TransformerEncoder((model, tokenizer))"
+        )
     model = base_model.model if isinstance(base_model, TransformerEncoder) else base_model
     return os.fspath(model) if isinstance(model, str | os.PathLike) else None
 

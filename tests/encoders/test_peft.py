@@ -263,6 +263,19 @@ class TestRefusals:
         edit(base.parent / "second", base_model_name_or_path=str(folder))
         self.refuse(base.parent / "second", ValueError, "merge_and_unload")
 
+    @pytest.mark.parametrize("length", [1, 2])
+    def test_an_adapter_whose_base_leads_back_to_it(self, length, copied, tmp_path):
+        folders = [copied[1], tmp_path / "second"][:length]
+        if length == 2:
+            shutil.copytree(*folders)
+        for folder, base in zip(folders, folders[1:] + folders[:1], strict=True):
+            edit(folder, base_model_name_or_path=str(base))
+        message = self.refuse(copied[1], ValueError, "which is one itself")
+        assert str(copied[1]) in message
+        assert "merge_and_unload" in message
+        with pytest.raises(ValueError, match="which is one itself"):
+            TransformerEncoder(copied[1])._identity()
+
     def test_pickled_weights_are_not_read(self, copied):
         (copied[1] / WEIGHTS).rename(copied[1] / "adapter_model.bin")
         self.refuse(copied[1], OSError, "adapter_model.safetensors")

@@ -1,8 +1,11 @@
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import torch
 
 from isoadapt.encoders._texts import as_texts
 
@@ -98,6 +101,19 @@ def test_pairs_come_from_any_table(X):
             TypeError,
             r"X\[1\] is a ndarray of 2, while X\[0\] is a text",
         ),
+        (
+            [row for _, row in pd.DataFrame({"a": ["x"], "b": ["y"]}).iterrows()],
+            TypeError,
+            r"X\[0\] is a Series .*two-column DataFrame",
+        ),
+        ([torch.tensor([1, 2])], TypeError, r"X\[0\] is a Tensor .*a list, array or Series"),
+        (["a", np.array("a")], TypeError, r"X\[1\] is a ndarray .*while X\[0\] is a text"),
+        ([np.array("a")], TypeError, r"X\[0\] is a ndarray .*a list, array or Series"),
+        ([np.array([["a", "b"]])], TypeError, r"X\[0\] is a ndarray"),
+        ([("a", "b"), ("a", np.array("b"))], TypeError, r"X\[1\]\[1\] is a ndarray"),
+        ([Decimal("sNaN")], TypeError, r"X\[0\] is a Decimal"),
+        (["a", np.float32("nan")], TypeError, r"X\[1\] is nan, a missing text"),
+        ([np.datetime64("NaT")], TypeError, r"X\[0\] is NaT, a missing text"),
         (np.array([[1], [2]]), TypeError, r"X\[0\] is a int"),
         (np.empty((0, 1), dtype=object), ValueError, "no text"),
         (["a", "b \ud800"], ValueError, r"X\[1\] holds '\\ud800' at position 2, .* valid Unicode"),

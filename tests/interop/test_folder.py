@@ -25,7 +25,7 @@ from isoadapt import (
 )
 from isoadapt.geometry import Moments
 from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
-from isoadapt.interop._folder import provenance, read_config
+from isoadapt.interop._folder import _checksum, provenance, read_config
 from isoadapt.metrics import isoscore, isotropy_report
 from tests.interop.examples import HEAD, LABELS, VARIANTS, X, fitted, make
 from tests.tiny_models import WORDS
@@ -68,6 +68,21 @@ def test_the_loaded_adapter_is_the_saved_one(name, variant, tmp_path):
         adapted = adapter.transform(fresh)
         assert same(loaded.inverse_transform(adapted), adapter.inverse_transform(adapted))
     assert same(clone(loaded).get_params(), clone(adapter).get_params())
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"), [("FlowAdapter", "scoring"), ("Whitening", "shrinkage")]
+)
+def test_a_parameter_that_was_added_later_has_its_default(name, parameter, tmp_path):
+    adapter = fitted(name)
+    folder = save_adapter(adapter, tmp_path / "a")
+    config = json.loads((folder / "config.json").read_text())
+    del config["parameters"][parameter]
+    config["sha256"] = _checksum(config)
+    (folder / "config.json").write_text(json.dumps(config))
+    loaded = load_adapter(folder)
+    assert getattr(loaded, parameter) == getattr(type(adapter)(), parameter)
+    assert same(loaded.transform(X), adapter.transform(X))
 
 
 def test_a_new_process_without_transformers_loads_every_adapter(tmp_path):
@@ -335,7 +350,9 @@ class TestFolders:
     def test_a_checkpoint_is_not_replaced(self, tmp_path):
         (tmp_path / "a").mkdir()
         (tmp_path / "a" / "config.json").write_text("{}")
-        with pytest.raises(FileExistsError, match=r"not part of an adapter.*\('config.json'\)"):
+        with pytest.raises(
+            FileExistsError, match=r"no list of the files of an adapter.*\('config.json'\)"
+        ):
             save_adapter(Whitening().fit(X), tmp_path / "a", overwrite=True)
 
     def test_an_empty_folder_serves(self, tmp_path):

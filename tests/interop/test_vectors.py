@@ -15,6 +15,7 @@ from isoadapt import (
     load_checkpoint,
 )
 from isoadapt.encoders import release
+from isoadapt.encoders._vectors import vector_source
 from isoadapt.interop import (
     AdapterFolderError,
     load_adapter,
@@ -41,6 +42,11 @@ def save_pair(model, tokenizer, folder):
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def edit_config(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
 
 
 def whitened(encoder):
@@ -87,6 +93,45 @@ class TestPipelines:
         encoder = TransformerEncoder((make_model(), tokenizer))
         with pytest.raises(ValueError, match="another checkpoint"):
             merge_into_checkpoint(pipeline(encoder), checkpoint, tmp_path / "out")
+
+    @pytest.mark.parametrize(
+        "changes", [{"num_attention_heads": 4}, {"layer_norm_eps": 0.1}, {"hidden_act": "relu"}]
+    )
+    def test_another_configuration_is_another_checkpoint(self, changes, checkpoint, tmp_path):
+        copy = save_pair(make_model(), make_tokenizer(), tmp_path / "copy")
+        edit_config(copy, **changes)
+        encoders = [TransformerEncoder(folder) for folder in (copy, checkpoint)]
+        first, second = (encoder.transform(TEXTS) for encoder in encoders)
+        assert np.abs(first - second).max() > 1e-4
+        with pytest.raises(ValueError, match="another checkpoint"):
+            merge_into_checkpoint(pipeline(encoders[0]), checkpoint, tmp_path / "out")
+
+    def test_the_order_of_the_layers_counts(self, checkpoint, tmp_path):
+        model = make_model()
+        layers = model.bert.encoder.layer
+        layers[0], layers[1] = layers[1], layers[0]
+        copy = save_pair(model, make_tokenizer(), tmp_path / "copy")
+        with pytest.raises(ValueError, match="another checkpoint"):
+            merge_into_checkpoint(pipeline(TransformerEncoder(copy)), checkpoint, tmp_path / "out")
+
+    def test_entries_that_decide_no_vector_do_not_count(self, checkpoint, tmp_path):
+        copy = save_pair(make_model(), make_tokenizer(), tmp_path / "copy")
+        labels = {"id2label": {"0": "x", "1": "y", "2": "z"}, "label2id": {"x": 0, "y": 1, "z": 2}}
+        names = {"_name_or_path": "elsewhere", "transformers_version": "5.0.0"}
+        training = {"hidden_dropout_prob": 0.3, "classifier_dropout": 0.2, "use_cache": False}
+        problem = {"problem_type": "single_label_classification", "dtype": "float16"}
+        edit_config(copy, **labels, **names, **training, **problem)
+        merge_into_checkpoint(pipeline(TransformerEncoder(copy)), checkpoint, tmp_path / "out")
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_a_live_copy_in_half_precision_is_the_same_checkpoint(self, dtype, tmp_path):
+        for architecture in ("bert", "modernbert", "deberta-v2", "gpt2"):
+            folder = save_model(tmp_path / architecture, architecture)
+            model, tokenizer = make_model(architecture).to(dtype), make_tokenizer(architecture)
+            saved = save_pair(model, tokenizer, tmp_path / f"{architecture}-half")
+            source = vector_source(TransformerEncoder((model, tokenizer)))
+            for copy in (folder, saved):
+                assert source.is_of(TransformerEncoder(copy)._backbone())
 
     def test_a_copy_elsewhere_is_the_same_checkpoint(self, checkpoint, tmp_path):
         copy = save_pair(make_model(), make_tokenizer(), tmp_path / "copy")
@@ -207,6 +252,18 @@ class TestSavedAdapters:
         folder = self.save(TransformerEncoder(checkpoint), tmp_path / "a", base_model)
         assert "vectors" not in json.loads((folder / "config.json").read_text())
         merge_into_checkpoint(load_adapter(folder), checkpoint, tmp_path / "out")
+
+    @pytest.mark.parametrize("base_model", [(make_model(), make_tokenizer()), 3, b"name"])
+    def test_a_base_model_of_another_type_is_refused(self, base_model, checkpoint, tmp_path):
+        encoder = TransformerEncoder(checkpoint)
+        with pytest.raises(
+            TypeError, match=r"^base_model is .*name or folder.*TransformerEncoder\(\(model, token"
+        ) as refusal:
+            self.save(encoder, tmp_path / "a", base_model)
+        assert len(str(refusal.value)) < 300
+        adapter = load_adapter(self.save(encoder, tmp_path / "b", encoder))  # it has a record
+        with pytest.raises(TypeError, match=r"^base_model is"):
+            save_adapter(adapter, tmp_path / "c", base_model=base_model)
 
     def test_the_card_tells_how_the_texts_are_embedded(self, checkpoint, tmp_path):
         encoder = TransformerEncoder(checkpoint, pooling="mean", layer=1)
