@@ -267,18 +267,19 @@ def test_columns_of_hardly_any_variance_get_no_weight_to_speak_of(adapter, share
     assert clone(adapter).fit(X, values).score(X, values) > head.score(X, values) - 0.03
 
 
+@pytest.fixture(scope="module")
+def regression():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 8)) * [50, 1, 1, 1, 1, 1, 1, 1] + 3
+    return X, X[:, 1:] @ rng.normal(size=7) + 0.1 * rng.normal(size=200)
+
+
 class TestValues:
     """Values of a regression far from zero, of different units, and without variance."""
 
-    @pytest.fixture(scope="class")
-    def regression(self):
-        rng = np.random.default_rng(0)
-        X = rng.normal(size=(200, 8)) * [50, 1, 1, 1, 1, 1, 1, 1] + 3
-        return X, X[:, 1:] @ rng.normal(size=7) + 0.1 * rng.normal(size=200)
-
-    @pytest.mark.parametrize("adapter", [IsotropyLayer("ridge", max_epochs=5, random_state=0)])
-    def test_offset(self, adapter, regression):
+    def test_offset(self, regression):
         X, values = regression
+        adapter = IsotropyLayer("ridge", max_epochs=5, random_state=0)
         expected = clone(adapter).fit(X, values).score(X, values)
         for offset in (1e4, 1e9):
             moved = values + offset

@@ -215,7 +215,7 @@ class TestFineTuning:
             json.dumps([{"type": "models.Transformer", "path": "0_Transformer"}])
         )
         self.refuse(outer, outer / "0_Transformer", tmp_path)
-        with pytest.raises(ValueError, match=r"holds a PEFT adapter .* merge_and_unload"):
+        with pytest.raises(ValueError, match=r"holds a PEFT adapter .*merge_and_unload"):
             TransformerEncoder(outer, pooling="mean").transform(TEXTS)
 
     def test_a_base_model_whose_weights_lie_outside_its_folder(self, copied, tmp_path):
