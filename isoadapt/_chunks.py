@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
-from torch import Tensor
 
 from isoadapt._optional import import_optional
+from isoadapt._torch import as_array
 from isoadapt.geometry import Moments
 
 _CHUNK = 8192
@@ -19,22 +19,6 @@ _FAN_IN = 8  # moments that one task merges
 
 Chunked = ArrayLike | Iterable[ArrayLike] | Moments
 Check = Callable[[Any, bool], NDArray[Any]]
-
-
-def as_numpy(X: Any) -> Any:
-    """Turn a tensor into an array of float64; leave anything else as it is.
-
-    Parameters
-    ----------
-    X : object
-        Anything.
-
-    Returns
-    -------
-    object
-        An ndarray in place of a tensor.
-    """
-    return X.detach().cpu().double().numpy() if isinstance(X, Tensor) else X
 
 
 def is_dask(X: Any) -> bool:
@@ -152,7 +136,7 @@ def check_chunk(chunk: Any, first: bool = False) -> NDArray[Any]:
         The same rows, float64 or float32.
     """
     return check_array(
-        as_numpy(chunk),
+        as_array(chunk),
         dtype=[np.float64, np.float32],
         input_name="X",
         ensure_min_samples=0,

@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from isoadapt._chunks import Chunked, as_numpy, gather, in_chunks, is_memmap, refuse_chunks
+from isoadapt._chunks import Chunked, gather, in_chunks, is_memmap, refuse_chunks
+from isoadapt._torch import as_array
 from isoadapt.geometry import Moments, _cosine
 
 
@@ -38,7 +39,7 @@ def as_points(X: ArrayLike, min_samples: int = 2, spread: bool = True) -> Tensor
     """
     refuse_chunks(X, "this figure needs all rows at once")
     array = check_array(
-        as_numpy(X),
+        as_array(X),
         dtype=np.float64,
         input_name="X",
         ensure_min_samples=min_samples,

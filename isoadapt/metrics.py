@@ -13,9 +13,10 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from isoadapt._chunks import Chunked, as_numpy
+from isoadapt._chunks import Chunked
 from isoadapt._points import as_points, as_spread, as_tensor, clamped_score, mean_cosine
 from isoadapt._report import IsotropyReport, isotropy_report
+from isoadapt._torch import as_array
 from isoadapt.geometry import (
     Moments,
     _dimension,
@@ -144,7 +145,7 @@ def isoscore_star(X: Chunked, cov: ArrayLike | None = None, zeta: float = 0.2) -
     d = _width(points)
     prior = None
     if cov is not None:
-        prior = as_tensor(check_array(as_numpy(cov), dtype=np.float64, input_name="cov"))
+        prior = as_tensor(check_array(as_array(cov), dtype=np.float64, input_name="cov"))
         if prior.shape != (d, d):
             raise ValueError(
                 f"cov has shape {tuple(prior.shape)}, X has {d} features: {(d, d)} is needed"

@@ -12,7 +12,6 @@ from sklearn.utils.validation import _check_sample_weight
 
 from isoadapt._chunks import (
     Chunked,
-    as_numpy,
     describe,
     gather,
     in_chunks,
@@ -162,7 +161,7 @@ class MomentsAdapter(OnePassAdapter):
         return self._fit_gathered(moments)
 
     def _check_chunk(self, chunk: Any, first: bool) -> NDArray[Any]:
-        rows, _ = self._check_fit_input(as_numpy(chunk), None, reset=first, min_samples=0)
+        rows, _ = self._check_fit_input(chunk, None, reset=first, min_samples=0)
         if first:  # a head of another width is refused before all is read
             self._resolve_head(rows, None)
         return rows

@@ -26,43 +26,6 @@ Score = Callable[[NDArray[Any], NDArray[Any]], float]
 """(outputs of the head (m, C), row numbers (m,)) -> task score of those rows."""
 
 
-def make_score(
-    head: LinearHead, y: NDArray[Any], scoring: Any = None, units: "TargetUnits | None" = None
-) -> Score:
-    """Score the outputs of a head by the task's metric.
-
-    Parameters
-    ----------
-    head : LinearHead
-        Whose outputs.
-    y : ndarray of shape (n,) or (n, n_outputs)
-        True labels or values.
-    scoring : str, callable or None, default=None
-        As in scikit-learn; None is accuracy or R², the latter over outputs with variance.
-    units : TargetUnits, default=None
-        In which the outputs that are scored are; None: those of `y`.
-
-    Returns
-    -------
-    callable
-        See `Score`.
-    """
-    units = TargetUnits.of(None) if units is None else units
-    if scoring is None:
-        targets = head.targets(y)
-        if head.classes_ is not None:
-            return lambda outputs, index: float(np.mean(outputs.argmax(1) == targets[index]))
-        targets = cast(NDArray[Any], units.targets(targets))
-        varying = np.ptp(targets, axis=0) > _ROUNDING
-        if varying.any():
-            targets = targets[:, varying]
-            return lambda outputs, index: r2_score(targets[index], outputs[:, varying])
-    n_outputs = len(head.coef_)
-    reader = LinearHead(np.eye(n_outputs), np.zeros(n_outputs), head.classes_)
-    scorer = check_scoring(reader, scoring=scoring)
-    return lambda outputs, index: float(scorer(reader, units.outputs(outputs), y[index]))
-
-
 class TargetUnits(NamedTuple):
     """Origin and unit in which a task loss takes the values of a regression, for each output.
 
@@ -105,6 +68,43 @@ class TargetUnits(NamedTuple):
     def outputs(self, outputs: NDArray[Any]) -> NDArray[Any]:
         """Give outputs (n, n_outputs) in the units of the values."""
         return outputs * self.scale + self.center
+
+
+def make_score(
+    head: LinearHead, y: NDArray[Any], scoring: Any = None, units: TargetUnits | None = None
+) -> Score:
+    """Score the outputs of a head by the task's metric.
+
+    Parameters
+    ----------
+    head : LinearHead
+        Whose outputs.
+    y : ndarray of shape (n,) or (n, n_outputs)
+        True labels or values.
+    scoring : str, callable or None, default=None
+        As in scikit-learn; None is accuracy or R², the latter over outputs with variance.
+    units : TargetUnits, default=None
+        In which the outputs that are scored are; None: those of `y`.
+
+    Returns
+    -------
+    callable
+        See `Score`.
+    """
+    units = TargetUnits.of(None) if units is None else units
+    if scoring is None:
+        targets = head.targets(y)
+        if head.classes_ is not None:
+            return lambda outputs, index: float(np.mean(outputs.argmax(1) == targets[index]))
+        targets = cast(NDArray[Any], units.targets(targets))
+        varying = np.ptp(targets, axis=0) > _ROUNDING
+        if varying.any():
+            targets = targets[:, varying]
+            return lambda outputs, index: r2_score(targets[index], outputs[:, varying])
+    n_outputs = len(head.coef_)
+    reader = LinearHead(np.eye(n_outputs), np.zeros(n_outputs), head.classes_)
+    scorer = check_scoring(reader, scoring=scoring)
+    return lambda outputs, index: float(scorer(reader, units.outputs(outputs), y[index]))
 
 
 @dataclass
