@@ -160,8 +160,9 @@ class LogitPreservingWhitening(MomentsAdapter):
     head : LinearHead, linear estimator or {"logistic", "ridge"}, default="logistic"
         The head to preserve, as in :class:`IsotropyLayer`; an unfitted estimator and a named
         probe are fitted to the embeddings first, which needs y.
-    shrinkage : float, default=1e-3
-        In [0, 1], of the residual's covariance to a multiple of the identity.
+    shrinkage : float or "oas", default="oas"
+        In [0, 1], of the residual's covariance to a multiple of the identity. "oas" estimates it
+        from the covariance of the embeddings, as in :class:`Whitening`.
     strength : float, default=1.0
         The p in [0, 1] of the whitening Σ^(-p/2).
     preserve : {"logits", "differences"}, default="logits"
@@ -176,6 +177,13 @@ class LogitPreservingWhitening(MomentsAdapter):
         The head.
     moments_ : Moments
         Of all rows seen.
+    shrinkage_ : float
+        The shrinkage used.
+
+    References
+    ----------
+    Y. Chen, A. Wiesel, Y. C. Eldar and A. O. Hero (2010), "Shrinkage algorithms for MMSE
+    covariance estimation".
 
     Examples
     --------
@@ -190,7 +198,7 @@ class LogitPreservingWhitening(MomentsAdapter):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "head": [StrOptions(set(PROBES)), HasMethods(["fit", "predict"])],
-        "shrinkage": [Interval(Real, 0, 1, closed="both")],
+        "shrinkage": [Interval(Real, 0, 1, closed="both"), StrOptions({"oas"})],
         "strength": [Interval(Real, 0, 1, closed="both")],
         "preserve": [StrOptions({"logits", "differences"})],
     }
@@ -199,7 +207,7 @@ class LogitPreservingWhitening(MomentsAdapter):
         self,
         head: Any = "logistic",
         *,
-        shrinkage: float = 1e-3,
+        shrinkage: float | str = "oas",
         strength: float = 1.0,
         preserve: str = "logits",
     ) -> None:
@@ -211,7 +219,10 @@ class LogitPreservingWhitening(MomentsAdapter):
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         seen, unseen = row_space(self._head_coef(cast(LinearHead, head)))
         keep = Affine(seen.T, np.zeros(seen.shape[1]))
-        return {"map_": whiten_unseen(moments, keep, seen, unseen, self.shrinkage, self.strength)}
+        given = self.shrinkage
+        shrinkage = oas_shrinkage(moments) if given == "oas" else cast(float, given)
+        map_ = whiten_unseen(moments, keep, seen, unseen, shrinkage, self.strength)
+        return {"map_": map_, "shrinkage_": float(shrinkage)}
 
     def _head_coef(self, head: LinearHead) -> Floats:
         if self.preserve == "logits":
@@ -251,7 +262,7 @@ def whiten_unseen(
     seen_map: Affine,
     seen: Floats,
     unseen: Floats,
-    shrinkage: float = 1e-3,
+    shrinkage: float,
     strength: float = 1.0,
 ) -> Affine:
     """Complete a map of the seen coordinates by the most isotropic one of the unseen.

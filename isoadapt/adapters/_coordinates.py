@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.utils.extmath import svd_flip
 
 from isoadapt.adapters._closed_form import row_space
-from isoadapt.adapters._linalg import descending_eigh
+from isoadapt.adapters._linalg import descending_eigh, oas_shrinkage, shrink
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import dead_dimensions
@@ -33,6 +33,8 @@ class Coordinates(NamedTuple):
     dead : ndarray of shape (d,)
         Whether an input has no variance. Such inputs are zero in training, so that no weight
         on them changes.
+    deviations : ndarray of shape (d,) or None
+        Standard deviations of the inputs where these are uncorrelated; None where they are not.
     """
 
     into: Affine
@@ -40,6 +42,7 @@ class Coordinates(NamedTuple):
     out: Floats
     scale: float
     dead: NDArray[np.bool_]
+    deviations: Floats | None = None
 
     def unwind(self, network: Affine) -> Affine:
         """Turn a map in these coordinates into one of embeddings.
@@ -126,18 +129,26 @@ def whitened_coordinates(moments: Moments, head: LinearHead | None) -> Coordinat
     Returns
     -------
     Coordinates
-        With inputs of unit variances, but for directions with less than 1e-7 of the largest
-        variance, whose variances are divided by that; s is the size of the covariance.
+        With uncorrelated inputs, divided by the roots of their shrunk variances: nearly all have
+        unit variance where rows are many, and directions in which few rows hardly vary stay small.
+        s is the largest standard deviation.
     """
     mean, cov = moments.mean.numpy(), moments.covariance().numpy()
     seen, unseen = row_space(np.zeros((1, len(mean))) if head is None else head.coef_)
     unseen = unseen @ descending_eigh(unseen.T @ cov @ unseen)[1]
     turn, _ = svd_flip(np.concatenate([seen, unseen], axis=1), None)  # fixes the signs
     eigenvalues, vectors = descending_eigh(turn.T @ cov @ turn)
-    roots = np.sqrt(eigenvalues.clip(min=_CLAMP * eigenvalues[0]))
-    into, scale = (vectors / roots).T @ turn.T, _size(cov)
-    start = Affine(vectors * (roots / scale), turn.T @ mean / scale)
-    return Coordinates(Affine(into, -into @ mean), start, turn, scale, dead_dimensions(eigenvalues))
+    shrunk = shrink(eigenvalues, oas_shrinkage(moments))
+    roots = np.sqrt(shrunk.clip(min=_CLAMP * shrunk[0]))
+    into, scale = (vectors / roots).T @ turn.T, float(np.sqrt(eigenvalues[0]))
+    return Coordinates(
+        into=Affine(into, -into @ mean),
+        start=Affine(vectors * (roots / scale), turn.T @ mean / scale),
+        out=turn,
+        scale=scale,
+        dead=dead_dimensions(eigenvalues),
+        deviations=np.sqrt(eigenvalues) / roots,
+    )
 
 
 def _size(cov: Floats) -> float:

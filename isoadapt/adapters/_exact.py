@@ -13,6 +13,7 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from isoadapt.adapters._closed_form import row_space, whiten_unseen
+from isoadapt.adapters._linalg import oas_shrinkage
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.adapters._members import Problem
 from isoadapt.heads import LinearHead
@@ -37,7 +38,7 @@ class _Objective(NamedTuple):
     ridge: float
 
     def __call__(self, flat: Floats) -> tuple[float, Floats]:
-        """Task loss + weight (1 - best IsoScore) + ridge × mean squared change, and gradient."""
+        """Task loss + weight (1 - best IsoScore) + ridge × mean squared change of the outputs."""
         block = flat.reshape(self.start.shape)
         linear, offset = block[:, :-1], block[:, -1]
         seen = self.points @ linear.T + offset
@@ -46,10 +47,17 @@ class _Objective(NamedTuple):
         gradient = np.column_stack([to_seen.T @ self.points, to_seen.sum(axis=0)])
         penalty, to_linear = self._anisotropy(linear)
         change = block - self.start
-        pulled = np.column_stack([change[:, :-1] @ self.variances, change[:, -1]])
+        pulled = self._metric() @ change
         gradient += 2 * self.ridge * pulled
         gradient[:, :-1] += to_linear
         return task + penalty + self.ridge * float((change * pulled).sum()), gradient.ravel()
+
+    def _metric(self) -> Floats:
+        """Squared change of the outputs as a form of that of the seen coordinates, (r, r)."""
+        if self.targets.ndim == 2:
+            return self.coef.T @ self.coef / len(self.coef)
+        centred = self.coef - self.coef.mean(axis=0)
+        return centred.T @ centred
 
     def _task(self, outputs: Floats) -> tuple[float, Floats]:
         n = len(outputs)
@@ -88,8 +96,7 @@ def solve_exact(problem: Problem, weight: float, ridge: float, max_iter: int = 5
     weight : float
         Of 1 - IsoScore, zero or more. At zero the unseen directions stay as they are.
     ridge : float
-        Weight of the mean squared change of the seen coordinates, in units of the embeddings'
-        size.
+        Weight of the mean squared change of the head's outputs.
     max_iter : int, default=500
         Iterations of L-BFGS at most.
 
@@ -110,7 +117,9 @@ def solve_exact(problem: Problem, weight: float, ridge: float, max_iter: int = 5
     if not weight:
         matrix = seen @ found.map.matrix + unseen @ unseen.T
         return found._replace(map=Affine(matrix, seen @ found.map.offset))
-    return found._replace(map=whiten_unseen(problem.moments, found.map, seen, unseen))
+    shrinkage = oas_shrinkage(problem.moments)
+    whitened = whiten_unseen(problem.moments, found.map, seen, unseen, shrinkage)
+    return found._replace(map=whitened)
 
 
 def _solve_seen(

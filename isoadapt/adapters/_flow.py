@@ -302,7 +302,7 @@ class FlowAdapter(BaseAdapter):
                 score = make_score(head, y[validating], self.scoring, units)
             selection = Selection(score, self._bits_weight(), self.patience, rng)
             there = torch.from_numpy(validating).to(device)
-            judge, run = Judge(numbers, there, [selection]), Run(selection)
+            judge, run = Judge(numbers, there, [selection], counts_start=False), Run(selection)
         index = torch.from_numpy(fitting).to(device)
         batches = Batches(numbers, index, self.batch_size, [generator])
         net = self._make_net(module, judge)

@@ -1,10 +1,9 @@
 """What the adapters whose penalty is IsoScore share: the exact solver."""
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar, Self
 
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from isoadapt.adapters._coordinates import Coordinates, whitened_coordinates
 from isoadapt.adapters._exact import solve_exact
@@ -29,13 +28,13 @@ class IsoScoreAdapter(PenalisedAdapter):
         **PenalisedAdapter._parameter_constraints,
         "bias_corrected": ["boolean"],
         "solver": [StrOptions({"minibatch", "exact"})],
-        "ridge": [Interval(Real, 0, None, closed="left")],
     }
 
     bias_corrected: bool = False
     coordinates: str = "whitened"
     solver: str = "minibatch"
-    ridge: float = 3e-2
+    ridge: float | str = "auto"
+    lr_schedule: str = "linear"
 
     def _check_combination(self) -> None:
         super()._check_combination()
@@ -70,7 +69,8 @@ class IsoScoreAdapter(PenalisedAdapter):
         if self.solver == "minibatch":
             return super()._solve(problem)
         self.__dict__.pop("best_epoch_", None)
-        found = solve_exact(problem, self._penalty_weight(), self.ridge)
+        self.ridge_ = self._ridge_weight(problem)
+        found = solve_exact(problem, self._penalty_weight(), self.ridge_)
         self.history_ = [
             {"iteration": number, "loss": loss} for number, loss in enumerate(found.losses)
         ]

@@ -27,12 +27,10 @@ class IsotropyLayer(IsoScoreAdapter):
     bias_corrected : bool, default=True
         Take most of the bias of small batches out of the penalty.
     solver : {"minibatch", "exact"}, default="minibatch"
-        "minibatch" is the paper's, stopped early on its path. "exact" goes to the end of that
-        path at once: a ridge-held fit of what the head sees, and all it cannot see whitened. It
-        uses all rows, no validation split, and no balance; `alpha` hardly matters there.
-    ridge : float, default=3e-2
-        With "exact", weight of the mean squared change in the head's row space, in units of the
-        embeddings' size.
+        "minibatch" is the paper's. "exact" goes to the end of its path at once: the head's outputs
+        are fitted to the task as far as `ridge` allows, and all directions that the head does not
+        read are whitened. It uses all rows, no validation split, and no balance; `alpha` hardly
+        matters there.
 
     Notes
     -----

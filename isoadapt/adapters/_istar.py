@@ -3,17 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
-from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from isoadapt.adapters._isoscore_adapter import IsoScoreAdapter, IsoScorePenalty
-from isoadapt.adapters._maps import Floats
 from isoadapt.adapters._members import Problem
 from isoadapt.adapters._minibatch import Batches, Penalty, to_device
 from isoadapt.adapters._network import LinearNetwork
@@ -50,9 +46,6 @@ class IStarAdapter(IsoScoreAdapter):
     solver : {"minibatch", "exact"}, default="minibatch"
         "exact" goes to the end of the path, see :class:`IsotropyLayer`; for lam of zero or more
         zeta=0 (to be set), since neither the size of lam nor Σ_S matters there.
-    ridge : float, default=3e-2
-        With "exact", weight of the mean squared change in the head's row space, in units of the
-        embeddings' size.
 
     References
     ----------
@@ -101,61 +94,11 @@ class IStarAdapter(IsoScoreAdapter):
             return IsoScorePenalty(loss)
         if self.network == "mlp":
             return _SampledShrinkage(loss, self.n_shrinkage)
-        root = _Root.of(*problem.inputs_spectrum, device)
-        return _ExactShrinkage(loss, root, detached=self.shrinkage == "detached")
+        root = to_device(problem.inputs_root, device)
+        return _ExactShrinkage(loss, root[None], detached=self.shrinkage == "detached")
 
     def _penalty_weight(self) -> float:
         return self.lam
-
-
-class _Root(NamedTuple):
-    """R = I - VW with RRᵀ a covariance; where the rows are whitened but for a few directions,
-    so much less work than a full R.
-    """
-
-    V: Tensor  # (d, k) or (K, d, k)
-    W: Tensor  # (k, d) or (K, k, d)
-
-    @classmethod
-    def of(cls, eigenvalues: Floats, vectors: Floats, device: torch.device) -> "_Root":
-        """Give that of a covariance with these eigenvalues and eigenvectors."""
-        others = np.abs(eigenvalues - 1) > _ROUNDING
-        left = vectors[:, others] * (1 - np.sqrt(eigenvalues[others]))
-        return cls(*(to_device(part, device) for part in (left, vectors[:, others].T)))
-
-    @classmethod
-    def stacked(cls, roots: Sequence["_Root"]) -> "_Root":
-        """Join those of several members."""
-        if all(torch.equal(root.V, roots[0].V) for root in roots):
-            return roots[0]
-        width = max(root.V.shape[-1] for root in roots)
-        missing = [width - root.V.shape[-1] for root in roots]
-        pairs = list(zip(roots, missing, strict=True))
-        return cls(
-            torch.stack([F.pad(root.V, (0, k)) for root, k in pairs]),
-            torch.stack([F.pad(root.W, (0, 0, 0, k)) for root, k in pairs]),
-        )
-
-    def after(self, weight: Tensor) -> Tensor:
-        """Give AR."""
-        if not self.V.shape[-1]:
-            return weight
-        return _LessLowRank.apply(weight, *(part.expand(len(weight), -1, -1) for part in self))
-
-
-class _LessLowRank(torch.autograd.Function):
-    """A - AVW, with one matrix of the size of A made on the way there and one on the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, A: Tensor, V: Tensor, W: Tensor) -> Tensor:
-        ctx.save_for_backward(V, W)
-        return torch.baddbmm(A, A @ V, W, alpha=-1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        V, W = ctx.saved_tensors
-        return torch.baddbmm(grad, grad @ W.mT, V.mT, alpha=-1), None, None
 
 
 class _Shrinkage(IsoScorePenalty):
@@ -175,23 +118,31 @@ class _Shrinkage(IsoScorePenalty):
 class _ExactShrinkage(_Shrinkage):
     """Σ_S of a linear network's outputs, from a root of the covariance of its inputs."""
 
-    def __init__(self, loss: IsoScoreLoss, inputs_root: _Root, detached: bool) -> None:
+    def __init__(self, loss: IsoScoreLoss, inputs_root: Tensor, detached: bool) -> None:
         super().__init__(loss)
         self.inputs_root, self.detached = inputs_root, detached
 
     def join(self, others: Sequence["_ExactShrinkage"]) -> "_ExactShrinkage":
-        root = _Root.stacked([member.inputs_root for member in (self, *others)])
+        roots = [member.inputs_root for member in (self, *others)]
+        alike = all(torch.equal(root, roots[0]) for root in roots)
+        root = roots[0] if alike else torch.cat(roots)
         return _ExactShrinkage(self._joint_loss(others), root, self.detached)
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
         if self.detached:
-            root = self.inputs_root.after(network.weight)
+            root = self._outputs_root(network)
             self.cov = (root @ root.mT).detach()
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         if self.detached:
             return self.loss(points, self.cov)
-        return self.loss(points, root=self.inputs_root.after(network.weight))
+        return self.loss(points, root=self._outputs_root(network))
+
+    def _outputs_root(self, network: LinearNetwork) -> Tensor:
+        """Root of the outputs' covariance, from the inputs' (K or 1, d, d) or (K or 1, d)."""
+        if self.inputs_root.ndim == 2:
+            return network.weight * self.inputs_root[:, None]
+        return network.weight @ self.inputs_root
 
 
 class _SampledShrinkage(_Shrinkage):

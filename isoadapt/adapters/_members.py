@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from isoadapt._torch import resolve_device
 from isoadapt.adapters._coordinates import Coordinates
-from isoadapt.adapters._linalg import descending_eigh
+from isoadapt.adapters._linalg import descending_eigh, oas_shrinkage, shrink
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._minibatch import (
     AdapterNet,
@@ -24,9 +24,11 @@ from isoadapt.adapters._minibatch import (
 )
 from isoadapt.adapters._network import HeadedNetwork, LinearNetwork, MLPNetwork
 from isoadapt.adapters._optimizer import MemberAdamW
+from isoadapt.adapters._ridge import OutputRidge, automatic_ridge
 from isoadapt.adapters._training import (
     Alternation,
     Judge,
+    LinearDecay,
     Run,
     Selection,
     TargetUnits,
@@ -81,14 +83,42 @@ class Problem:
     rng: np.random.RandomState
 
     @cached_property
-    def inputs_spectrum(self) -> tuple[Floats, Floats]:
-        """Give eigenvalues and eigenvectors of the covariance of what enters the network."""
-        return descending_eigh(self.moments.mapped(*self.coordinates.into).covariance().numpy())
+    def inputs_root(self) -> Floats:
+        """Give a root R of the covariance RRᵀ of what enters the network.
+
+        Of shape (d, d), or the diagonal of a diagonal one, (d,).
+        """
+        coordinates = self.coordinates
+        if coordinates.deviations is not None:
+            return np.where(coordinates.dead, 0.0, coordinates.deviations)
+        cov = self.moments.mapped(*coordinates.into).covariance().numpy()
+        eigenvalues, vectors = descending_eigh(cov)
+        return vectors * np.sqrt(eigenvalues)
+
+    @cached_property
+    def shrunk_root(self) -> Floats:
+        """Give a root of the shrunk covariance of what enters the network, as `inputs_root`."""
+        coordinates = self.coordinates
+        if coordinates.deviations is not None:
+            return np.ones(len(self.moments))
+        cov = self.moments.mapped(*coordinates.into).covariance().numpy()
+        eigenvalues, vectors = descending_eigh(cov)
+        return vectors * np.sqrt(shrink(eigenvalues, oas_shrinkage(self.moments)))
 
     @cached_property
     def units(self) -> TargetUnits:
         """Give origin and unit of the targets, from the rows that are trained on."""
         return TargetUnits.of(None if self.targets is None else self.targets[self.fitting])
+
+    @cached_property
+    def automatic_ridge(self) -> float:
+        """Estimate how firmly the head's outputs are to be held, from the rows trained on."""
+        targets = self.units.targets(self.targets)
+        if self.head is None or targets is None:
+            return 0.0
+        rows = self.X[self.fitting]
+        outputs = self.units.head(self.head).outputs(rows)
+        return automatic_ridge(rows, targets[self.fitting], outputs, self.moments)
 
     def inputs(self) -> Floats:
         """Give what enters the network, without rounding in directions without variance."""
@@ -128,11 +158,26 @@ class Member(NamedTuple):
         return cls(adapter, problem, Run(selection))
 
 
+class Outcome(NamedTuple):
+    """How the fit of one adapter went.
+
+    Attributes
+    ----------
+    run : Run
+        Its epochs and which was kept.
+    error : ValueError or None
+        Why it failed.
+    """
+
+    run: Run
+    error: ValueError | None
+
+
 def train_together(
     adapters: Sequence["PenalisedAdapter"],
     problems: Sequence[Problem],
     tick: Callable[[int], Any],
-) -> list[ValueError | None]:
+) -> list[Outcome]:
     """Fit adapters that differ in numbers only, as each alone would be fitted.
 
     Parameters
@@ -146,8 +191,8 @@ def train_together(
 
     Returns
     -------
-    list of ValueError or None
-        Why a fit failed, for each adapter.
+    list of Outcome
+        How the fit of each adapter went.
     """
     members = [
         Member.of(adapter, problem) for adapter, problem in zip(adapters, problems, strict=True)
@@ -181,7 +226,8 @@ def train_together(
 
     runs = [member.run for member in members]
     train(net, batches, runs, judge, first.max_epochs, tick=tick, finish=finish)
-    return errors
+    outcomes = {k: Outcome(run, errors[k]) for k, run in zip(order, runs, strict=True)}
+    return [outcomes[k] for k in range(len(members))]
 
 
 class _Table:
@@ -237,6 +283,8 @@ def _make_net(
     module = HeadedNetwork(network, heads or None, shifts=penalties[0].sees_shifts)
     module.train_parts(network=True, head=first.head_training == "joint")
     callbacks: list[tuple[str, Any]] = []
+    if first.lr_schedule == "linear":
+        callbacks.append(("decay", LinearDecay(first.max_epochs)))
     if first.head_training == "alternating":
         callbacks.append(("alternation", Alternation()))
     if judge is not None:
@@ -247,6 +295,7 @@ def _make_net(
         JointLoss(weights, first.balance, first.smoothing),
         regression_loss if first._head_kind() == "regressor" else classification_loss,
         penalties,
+        _make_ridge(members, module.to(device)),
         optimizer=MemberAdamW,
         optimizer__weight_decay=[member.adapter.weight_decay for member in members],
         lr=[member.adapter.lr for member in members],
@@ -260,6 +309,20 @@ def _make_net(
     )
 
 
+def _make_ridge(members: Sequence[Member], module: HeadedNetwork) -> OutputRidge | None:
+    """Make what holds the outputs of the heads to those at the start; None if nothing does."""
+    weights = [member.adapter._ridge_weight(member.problem) for member in members]
+    if module.coef is None or not any(weights):
+        return None
+    problems = list({id(member.problem): member.problem for member in members}.values())
+    if len(problems) > 1:
+        problems = [member.problem for member in members]
+    roots = np.stack([problem.shrunk_root for problem in problems])
+    means = [problem.coordinates.into(problem.moments.mean.numpy()[None]) for problem in problems]
+    classifies = members[0].adapter._head_kind() == "classifier"
+    return OutputRidge.of(module, weights, np.stack(means), roots, classifies)
+
+
 def _take_over(member: Member, module: HeadedNetwork, place: int) -> None:
     """Give the adapter its fitted attributes."""
     adapter, problem, run = member.adapter, member.problem, member.run
@@ -270,8 +333,9 @@ def _take_over(member: Member, module: HeadedNetwork, place: int) -> None:
         trained = LinearHead(*module.head_arrays(place), head.classes_)
         head = coordinates.outer_head(problem.units.outer_head(trained))
     adapter._set_fitted(module.network.map(place, coordinates), head)
+    adapter.ridge_ = adapter._ridge_weight(problem)
     adapter.best_epoch_ = run.best_epoch
-    adapter.n_iter_ = len(run.history)
+    adapter.n_iter_ = int(run.history[-1]["epoch"])
     adapter.history_ = run.history
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from isoadapt.adapters._equality import known_to_be_equal
 from isoadapt.adapters._network import LinearNetwork
+from isoadapt.adapters._ridge import OutputRidge
 
 
 class Rows(NamedTuple):
@@ -181,6 +182,8 @@ class AdapterNet(NeuralNet):
         (outputs (K, n, C), targets) -> one loss for each member.
     penalties : sequence of Penalty
         Of the adapted points, one for each member.
+    ridge : OutputRidge or None, default=None
+        Holds the outputs of the head to those at the start.
     **kwargs : dict
         For :class:`skorch.NeuralNet`.
 
@@ -198,9 +201,11 @@ class AdapterNet(NeuralNet):
         criterion: nn.Module,
         task_loss: Callable[[Tensor, Tensor], Tensor],
         penalties: Sequence[Penalty],
+        ridge: OutputRidge | None = None,
         **kwargs: Any,
     ) -> None:
         self.task_loss = task_loss
+        self.ridge = ridge
         self.penalty = penalties[0].join(penalties[1:])
         shared = self.penalty is penalties[0]  # so is, then, the state that training gives it
         self.penalties = [self.penalty] * len(penalties) if shared else penalties
@@ -237,7 +242,7 @@ class AdapterNet(NeuralNet):
     def train_step(self, batch: Rows, **fit_params: Any) -> dict[str, Any]:
         """Take one step; AdamW needs no closure."""
         self.optimizer_.zero_grad()
-        losses = self.get_loss(self.infer(batch.X), batch.y)
+        losses = self.get_loss(self.infer(batch.X), batch.y, batch.X)
         losses.sum().backward()
         self.optimizer_.step()
         return {"loss": losses.detach()}
@@ -246,15 +251,19 @@ class AdapterNet(NeuralNet):
         self,
         y_pred: tuple[Tensor, Tensor | None],
         y_true: Tensor | None,
+        X: Tensor | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> Tensor:
-        """Joint loss of each member."""
+        """Joint loss of each member; the ridge is a part of the task loss."""
         adapted, outputs = y_pred
         penalty = self.penalty(adapted, y_true, self.module_.network)
         if outputs is None or y_true is None:
             return self.criterion_(torch.zeros_like(penalty), penalty)
-        return self.criterion_(self.task_loss(outputs, y_true), penalty)
+        task_loss = self.task_loss(outputs, y_true)
+        if self.ridge is not None and X is not None:
+            task_loss = task_loss + self.ridge(self.module_, X, outputs)
+        return self.criterion_(task_loss, penalty)
 
     def keep(self, members: Sequence[int]) -> None:
         """Go on with some of the members.
@@ -269,6 +278,8 @@ class AdapterNet(NeuralNet):
             parameter.data, parameter.grad = parameter.data[index], None
         self.optimizer_.keep(members)
         self.criterion_.weight = self.criterion_.weight[index]
+        if self.ridge is not None:
+            self.ridge = self.ridge.keep(index)
         if self.criterion_.means.ndim == 2:
             self.criterion_.means = self.criterion_.means[index]
         self.penalties = [self.penalties[member] for member in members]

@@ -29,6 +29,7 @@ class MemberAdamW(torch.optim.Optimizer):
     ) -> None:
         super().__init__(params, {})
         self.rates = list(zip(lr, weight_decay, strict=True))
+        self.factor = 1.0  # on all learning rates
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
@@ -56,7 +57,7 @@ class MemberAdamW(torch.optim.Optimizer):
                 amsgrad=False,
                 beta1=0.9,
                 beta2=0.999,
-                lr=lr,
+                lr=self.factor * lr,
                 weight_decay=weight_decay,
                 eps=1e-8,
                 maximize=False,

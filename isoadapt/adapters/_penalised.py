@@ -1,6 +1,7 @@
 """Adapters trained by a joint loss: the task's under a linear head, and a penalty."""
 
 import inspect
+import warnings
 from abc import abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -42,7 +43,9 @@ class PenalisedAdapter(BaseAdapter):
         "network": [StrOptions({"linear", "mlp"})],
         "head_training": [StrOptions({"frozen", "joint", "alternating"})],
         "coordinates": [StrOptions({"whitened", "raw"})],
+        "ridge": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "lr": [Interval(Real, 0, None, closed="neither")],
+        "lr_schedule": [StrOptions({"linear", "constant"})],
         "batch_size": [Interval(Integral, 2, None, closed="left")],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
         "weight_decay": [Interval(Real, 0, None, closed="left")],
@@ -55,7 +58,7 @@ class PenalisedAdapter(BaseAdapter):
     }
 
     _numbers: ClassVar[frozenset[str]] = frozenset(
-        {"lr", "weight_decay", "random_state", "verbose"}
+        {"lr", "weight_decay", "random_state", "ridge", "verbose"}
     )
     """Parameters in which adapters that are trained together may differ."""
 
@@ -68,7 +71,9 @@ class PenalisedAdapter(BaseAdapter):
     network: str = "linear"
     head_training: str = "frozen"
     coordinates: str = "raw"
+    ridge: float | str = 0.0
     lr: float = 1e-3
+    lr_schedule: str = "constant"
     batch_size: int = 64
     max_epochs: int = 30
     weight_decay: float = 0.0
@@ -143,6 +148,10 @@ class PenalisedAdapter(BaseAdapter):
             rows, labels, targets, head, moments, coordinates, fitting, validating, seed, rng
         )
 
+    def _ridge_weight(self, problem: Problem) -> float:
+        """Weight of the mean squared change of the head's outputs."""
+        return problem.automatic_ridge if self.ridge == "auto" else float(self.ridge)
+
     def _share_kept_back(self) -> float | None:
         """Share of the rows that choose the epoch."""
         return self.validation_fraction
@@ -172,11 +181,13 @@ class PenalisedAdapter(BaseAdapter):
         """Train by mini-batches."""
         with epochs_bar(self.max_epochs, self.verbose) as bar:
             try:
-                (error,) = train_together([self], [problem], lambda _: bar.update())
+                (outcome,) = train_together([self], [problem], lambda _: bar.update())
             except torch.linalg.LinAlgError as failure:
                 raise diverged(self.lr) from failure
-        if error is not None:
-            raise error
+        if outcome.error is not None:
+            raise outcome.error
+        for doubt in outcome.run.doubts(self.max_epochs):
+            warnings.warn(doubt, stacklevel=3)
         return self
 
 
@@ -246,8 +257,21 @@ _COMMON_PARAMETERS = """
         Coordinates of the embeddings in which the adapter is trained; the fitted map is in the
         embeddings' own either way. "raw" is not for means far beyond the spread: subtract them.
         Both are in units of the embeddings' size, so that training does not depend on scale.
+    ridge : float or "auto", default={ridge}
+        Weight, in the task loss, of the mean squared change of the head's outputs since the
+        start: of logits after their mean over the classes is subtracted, summed over the classes;
+        of the values of a regression, in units of their standard deviations, averaged over the
+        outputs. It keeps the predictions of new rows where training would fit noise. "auto"
+        estimates it from the rows that are trained on: with F the statistic of a regression of
+        the gradient of their task losses on the embeddings, the outputs may move by the share
+        1 - q/F of their best step, q being the 0.95 quantile of F under no relation. It is
+        largest where there are fewer rows than dimensions, and for a head that was fitted to the
+        same rows. 0 is the loss of the papers.
     lr : float, default={lr}
         Learning rate of AdamW.
+    lr_schedule : {{"linear", "constant"}}, default={lr_schedule}
+        "linear" lowers the learning rate from epoch to epoch, from `lr` in the first to
+        ``lr / max_epochs`` in the last.
     batch_size : int, default={batch_size}
         Largest size of a mini-batch.
     max_epochs : int, default={max_epochs}
@@ -261,8 +285,10 @@ _COMMON_PARAMETERS = """
     patience : int or None, default={patience}
         Epochs without a new choice before training stops; None never stops early.
     scoring : str, callable or None, default={scoring}
-        The task's metric, as in scikit-learn; None: accuracy or R². Among the epochs within one
-        bootstrap standard error of the best, the one with the lowest weighted penalty is kept.
+        The task's metric, as in scikit-learn; None: accuracy or R². The last epoch within one
+        bootstrap standard error of the best score is kept, with or without a penalty. Where the
+        embeddings before training do better than that by more than a standard error, a warning
+        says so.
     device : str, default={device}
         Where to train: "cpu", "cuda" and so on; "auto" is the GPU where there is one.
     random_state : int, RandomState instance or None, default={random_state}
@@ -283,6 +309,9 @@ _ATTRIBUTES = """
         moments, such as Σ_S, stays that of the rows that are trained on) and "dur" (seconds).
         "valid_score" and "valid_cost" are present only if there are validation rows. Where there
         is an exact solver, it leaves "iteration" and "loss" for each iteration.
+        Epoch 0 is the start, before any training.
+    ridge_ : float
+        The ridge used.
     n_iter_ : int
         Epochs or iterations run.
     best_epoch_ : int

@@ -62,6 +62,8 @@ class SpectrumControlAdapter(PenalisedAdapter):
     decay: str = "polynomial"
     lam: float = 1.0
     coordinates: str = "whitened"
+    ridge: float | str = "auto"
+    lr_schedule: str = "linear"
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         largest = torch.linalg.eigvalsh(problem.moments.second_moment())[-1]

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import check_scoring, r2_score
 from skorch.callbacks import Callback
 from torch import Tensor
@@ -116,18 +117,18 @@ class Epoch:
     cost: float
     state: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
-    def beats(self, other: "Epoch") -> bool:
-        """Whether the other one cannot be chosen while this one can."""
-        mine, others = (self.cost, -self.score), (other.cost, -other.score)
-        return self.score >= other.score and (mine, self.number) < (others, other.number)
+    def figures(self) -> dict[str, float]:
+        """Score and penalty under their names in the history of a fit."""
+        return {"valid_score": self.score, "valid_cost": self.cost}
 
 
 class Selection:
-    """Early stopping of a member that prefers isotropy among epochs that do the task equally well.
+    """Early stopping of a member: the last epoch that does the task as well as the best is kept.
 
-    Among the epochs within one bootstrap standard error of the best validation score, the one
-    with the lowest weighted penalty is chosen, at equal penalty the one with the best score.
-    States stay in memory, but only of epochs that may still be chosen.
+    It is the last whose validation score lies within one bootstrap standard error of the best
+    score, that of the start included; if no epoch does, the one with the best score. Values of the
+    penalty play no part, so that a control without a penalty is chosen by the same rule. Only the
+    weights of one epoch stay in memory.
 
     Parameters
     ----------
@@ -139,6 +140,15 @@ class Selection:
         How many epochs without a new choice end the training; None never does.
     rng : RandomState
         Draws the bootstrap samples.
+
+    Attributes
+    ----------
+    start : Epoch or None
+        What the weights at the start are worth; None if that was not asked.
+    chosen : Epoch or None
+        The epoch to keep; None before the first.
+    best, error : float
+        The best score so far and its standard error.
     """
 
     def __init__(
@@ -146,17 +156,15 @@ class Selection:
     ) -> None:
         self.score, self.weight = score, weight
         self.patience, self.rng = patience, rng
-        self.candidates: list[Epoch] = []
+        self.start: Epoch | None = None
+        self.chosen: Epoch | None = None
         self.best, self.error = -math.inf, 0.0
-
-    @property
-    def chosen(self) -> Epoch:
-        """The epoch to keep."""
-        return min(self.candidates, key=lambda epoch: (epoch.cost, -epoch.score))
 
     def done(self, epoch: int) -> bool:
         """Whether the choice has stood for `patience` epochs."""
-        return self.patience is not None and epoch - self.chosen.number >= self.patience
+        if self.patience is None or self.chosen is None:
+            return False
+        return epoch - self.chosen.number >= self.patience
 
     def consider(
         self,
@@ -166,12 +174,12 @@ class Selection:
         outputs: NDArray[Any] | None,
         state: Callable[[], dict[str, Tensor]],
     ) -> Epoch:
-        """Judge an epoch by what it makes of the validation rows, and keep it if it may be chosen.
+        """Judge an epoch by what it makes of the validation rows, and keep it if it is chosen.
 
         Parameters
         ----------
         number : int
-            Of the epoch, from 1.
+            Of the epoch, from 1; 0 for the start, which is never chosen.
         penalty : float
             Of the adapted rows.
         finite : bool
@@ -195,12 +203,20 @@ class Selection:
             score = self._task_score(self.score, outputs)
         self.best = max(self.best, score)
         epoch = Epoch(number, score, cost)
-        kept = [each for each in self.candidates if each.score >= self.best - self.error]
-        if score >= self.best - self.error and not any(each.beats(epoch) for each in kept):
+        if number == 0:
+            self.start = epoch
+        elif (
+            self.chosen is None
+            or self._is_as_good(epoch)
+            or (not self._is_as_good(self.chosen) and score > self.chosen.score)
+        ):
             epoch.state = state()
-            kept = [*(each for each in kept if not epoch.beats(each)), epoch]
-        self.candidates = kept
+            self.chosen = epoch
         return epoch
+
+    def _is_as_good(self, epoch: Epoch) -> bool:
+        """Whether an epoch does the task as well as the best, but for one standard error."""
+        return epoch.score >= self.best - self.error
 
     def _task_score(self, score: Score, outputs: NDArray[Any]) -> float:
         n = len(outputs)
@@ -237,6 +253,44 @@ class Run:
     history: list[dict[str, float]] = field(default_factory=list)
     best_epoch: int = 0
 
+    def doubts(self, max_epochs: int) -> list[Warning]:
+        """Give warnings about an epoch that harms the task, or that came too early."""
+        selection = self.selection
+        if selection is None or selection.score is None:
+            return []
+        found = [_harm(selection), _haste(selection, self.history, max_epochs)]
+        return [doubt for doubt in found if doubt is not None]
+
+
+def _harm(selection: Selection) -> UserWarning | None:
+    """Warn where the kept epoch is worse than the start by more than a standard error."""
+    start, chosen, error = selection.start, selection.chosen, selection.error
+    if start is None or chosen is None or chosen.score >= start.score - error:
+        return None
+    return UserWarning(
+        f"this fit harms the task: the validation score is {start.score:.4g} before training and "
+        f"{chosen.score:.4g} at the epoch kept ({chosen.number}), lower by more than one standard "
+        f"error ({error:.2g}). Use LogitPreservingWhitening, which changes no prediction, "
+        "ridge='auto' or a larger ridge, a smaller lr, or more rows"
+    )
+
+
+def _haste(
+    selection: Selection, history: Sequence[Mapping[str, float]], max_epochs: int
+) -> ConvergenceWarning | None:
+    """Warn where the last epoch is kept and the score rose until then by more than its error."""
+    chosen, window = selection.chosen, max(1, max_epochs // 3)
+    if chosen is None or chosen.number < max_epochs:
+        return None
+    before = max(entry["valid_score"] for entry in history if entry["epoch"] <= max_epochs - window)
+    if chosen.score <= before + selection.error:
+        return None
+    return ConvergenceWarning(
+        f"training ended at max_epochs={max_epochs} while the validation score was still rising: "
+        f"from {before:.4g} to {chosen.score:.4g} in the last {window} epoch(s), by more than one "
+        f"standard error ({selection.error:.2g}). Increase max_epochs or lr"
+    )
+
 
 class Judge(Callback):
     """Judges each epoch of each member on validation rows.
@@ -249,6 +303,8 @@ class Judge(Callback):
         Those for validation: the same for all members, or each member's own.
     selections : sequence of Selection
         One for each member.
+    counts_start : bool, default=True
+        Whether the weights at the start are judged too, as epoch 0.
 
     Attributes
     ----------
@@ -256,12 +312,31 @@ class Judge(Callback):
         The last one of each member.
     """
 
-    def __init__(self, rows: Rows, index: Tensor, selections: Sequence[Selection]) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        index: Tensor,
+        selections: Sequence[Selection],
+        counts_start: bool = True,
+    ) -> None:
         self.rows, self.index, self.selections = rows, index, list(selections)
+        self.counts_start = counts_start
 
     @torch.no_grad()
+    def judge_start(self, net: AdapterNet, batches: Batches, runs: Sequence["Run"]) -> None:
+        """Evaluate the weights at the start and note them as epoch 0."""
+        net.penalty.refresh(net.module_.network, batches)
+        self.judge(net, 0)
+        for run, epoch in zip(runs, self.epochs, strict=True):
+            run.history.append({"epoch": 0, **epoch.figures()})
+
     def on_epoch_end(self, net: AdapterNet, **kwargs: Any) -> None:
         """Evaluate the present weights and offer them as candidates."""
+        self.judge(net, len(net.history))
+
+    @torch.no_grad()
+    def judge(self, net: AdapterNet, number: int) -> None:
+        """Evaluate the present weights as those of an epoch; 0 is the start."""
         net._set_training(False)
         rows = self.rows.take(self.index)
         adapted, outputs = net.module_(rows.X)
@@ -270,7 +345,7 @@ class Judge(Callback):
         readings = None if outputs is None else outputs.cpu().numpy()
         self.epochs = [
             selection.consider(
-                len(net.history),
+                number,
                 penalties[member],
                 finite[member],
                 None if readings is None else readings[member],
@@ -290,6 +365,17 @@ class Judge(Callback):
         if self.index.ndim == 2:
             self.index = self.index[members]
         self.selections = [self.selections[member] for member in members]
+
+
+class LinearDecay(Callback):
+    """Let the learning rates fall linearly from epoch to epoch, so that Adam's steps settle."""
+
+    def __init__(self, max_epochs: int) -> None:
+        self.max_epochs = max_epochs
+
+    def on_epoch_begin(self, net: AdapterNet, **kwargs: Any) -> None:
+        """Set the rates of this epoch: the full ones in the first, 1/max_epochs in the last."""
+        net.optimizer_.factor = 1 - (len(net.history) - 1) / self.max_epochs
 
 
 class Alternation(Callback):
@@ -351,6 +437,8 @@ def train(
         holds the weights to keep.
     """
     net.initialize()
+    if judge is not None and judge.counts_start:
+        judge.judge_start(net, batches, runs)
     active = list(range(len(runs)))
     for number in range(1, max_epochs + 1):
         started = time.perf_counter()
@@ -362,13 +450,12 @@ def train(
             run = runs[member]
             entry = {"epoch": number, "train_loss": losses[place]}
             if judge is not None:
-                epoch = judge.epochs[place]
-                entry |= {"valid_score": epoch.score, "valid_cost": epoch.cost}
+                entry |= judge.epochs[place].figures()
             run.history.append(entry | {"dur": seconds})
             run.best_epoch = number
             if number == max_epochs or (run.selection and run.selection.done(number)):
                 stopped.append(place)
-                if run.selection is not None:
+                if run.selection is not None and run.selection.chosen is not None:
                     chosen = run.selection.chosen
                     run.best_epoch = chosen.number
                     net.module_.load_member(place, chosen.state)

@@ -283,12 +283,12 @@ class _Group:
             vars(adapter).update(self.problems[key][1])
             if fit.fold in self.prefixes:
                 estimator.steps[:-1] = self.prefixes[fit.fold][0].steps
-        errors = train_together(
+        outcomes = train_together(
             [_adapter(estimator) for estimator in estimators],
             [problems[key] for key in keys],
             tick,
         )
-        return estimators, errors
+        return estimators, [outcome.error for outcome in outcomes]
 
     def _problem(self, key: Hashable, fold: int, adapter: PenalisedAdapter) -> Problem:
         """Set out what candidates of one random state are fitted to; between blocks, less X."""

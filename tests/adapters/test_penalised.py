@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.covariance import OAS
 from sklearn.datasets import make_classification, make_regression
 from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -17,7 +18,7 @@ from isoadapt import (
 from isoadapt.adapters import _topological_entropy
 from isoadapt.adapters._closed_form import row_space
 from isoadapt.adapters._coordinates import Coordinates, raw_coordinates, whitened_coordinates
-from isoadapt.adapters._istar import _ExactShrinkage, _Root, _SampledShrinkage
+from isoadapt.adapters._istar import _ExactShrinkage, _SampledShrinkage
 from isoadapt.adapters._maps import Affine
 from isoadapt.adapters._minibatch import Batches, Rows
 from isoadapt.adapters._network import LinearNetwork, MLPNetwork
@@ -53,8 +54,8 @@ def network_and_points(kind=LinearNetwork, d=5, n=60, members=1):
 
 def root_of(points):
     """Root of the covariance of points, as the penalty takes it."""
-    spectrum = torch.linalg.eigh(Moments().update(points).covariance())
-    return _Root.of(*(part.numpy() for part in spectrum), torch.device("cpu"))
+    eigenvalues, vectors = torch.linalg.eigh(Moments().update(points).covariance())
+    return (vectors * eigenvalues.sqrt())[None].float()
 
 
 def all_of(points):
@@ -139,8 +140,12 @@ class TestCoordinates:
         coordinates = whitened_coordinates(Moments().update(X), head)
         assert isinstance(coordinates, Coordinates)
         points = coordinates.into(X)
-        np.testing.assert_allclose(np.cov(points.T), np.eye(16), atol=1e-8)
+        variances = np.cov(points.T)
+        np.testing.assert_allclose(variances, np.diag(coordinates.deviations**2), atol=1e-8)
         np.testing.assert_allclose(points.mean(0), 0, atol=1e-8)
+        shrunk = OAS().fit(X).covariance_ * len(X) / (len(X) - 1)
+        matrix = coordinates.into.matrix
+        np.testing.assert_allclose(matrix @ shrunk @ matrix.T, np.eye(16), atol=1e-8)
         np.testing.assert_allclose(coordinates.out @ coordinates.out.T, np.eye(16), atol=1e-12)
         assert np.abs((head.coef_ @ coordinates.out)[:, 1:]).max() < 1e-10
         np.testing.assert_allclose(coordinates.unwind(coordinates.start)(X), X, atol=1e-8)

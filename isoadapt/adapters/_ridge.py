@@ -1,0 +1,172 @@
+"""How firmly the outputs of a head are held to those of the unadapted embeddings."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import softmax
+from scipy.stats import f as f_distribution
+from torch import Tensor
+
+from isoadapt.adapters._maps import Floats
+from isoadapt.adapters._network import HeadedNetwork, MLPNetwork
+from isoadapt.geometry import Moments
+from isoadapt.geometry._spread import DEAD
+
+_LEVEL = 0.95
+_LEAST_SHARE = 0.01  # the share of a change that is trusted is no smaller
+
+
+def automatic_ridge(
+    X: NDArray[Any], targets: NDArray[Any], outputs: Floats, moments: Moments
+) -> float:
+    """Estimate from the rows how firmly the outputs of a head should be held.
+
+    The step of the outputs that lowers the task loss is a regression of its negative gradient on
+    the embeddings. With F the statistic of that regression, about 1/F of what it explains is noise
+    that new rows do not repeat; more cautiously, the share s = 1 - q/F is taken for signal, with q
+    the 0.95 quantile of F without any signal. The ridge is the one under which the step that
+    minimises a quadratic upper bound of the task loss is shrunk by s: (1 - s) / s for the mean
+    squared error, (1 - s) / (4 s) for the cross-entropy, whose curvature is at most half. s is at
+    least 0.01, and is 0.01 where there are no more rows than directions.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+        Embeddings that are trained on.
+    targets : ndarray of shape (n,) or (n, n_outputs)
+        Class numbers, or values.
+    outputs : ndarray of shape (n, n_outputs)
+        What the head makes of the embeddings, in the units of the targets.
+    moments : Moments
+        Of these embeddings.
+
+    Returns
+    -------
+    float
+        Weight of the mean squared change of the outputs, beside the task loss.
+    """
+    share = max(_share_of_signal(X, _residuals(targets, outputs), moments), _LEAST_SHARE)
+    ridge = (1 - share) / share
+    return ridge / 4 if targets.ndim == 1 else ridge
+
+
+def _residuals(targets: NDArray[Any], outputs: Floats) -> Floats:
+    """Gradient of the task loss of each row with respect to its outputs, but for a factor."""
+    if targets.ndim == 2:
+        return outputs - targets
+    residuals = softmax(outputs, axis=1)
+    residuals[np.arange(len(targets)), targets] -= 1
+    return residuals
+
+
+def _share_of_signal(X: NDArray[Any], residuals: Floats, moments: Moments) -> float:
+    """1 - q/F of the regression of the residuals on the embeddings, 0 at least."""
+    n = len(residuals)
+    cov = moments.covariance(ddof=0).numpy()
+    eigenvalues, vectors = np.linalg.eigh(cov)
+    live = eigenvalues > DEAD * cov.trace()
+    spare = n - 1 - int(live.sum())
+    if spare <= 0:
+        return 0.0
+    crossed = residuals.T @ X / n - np.outer(residuals.mean(axis=0), moments.mean.numpy())
+    explained = float(((crossed @ vectors[:, live]) ** 2 / eigenvalues[live]).sum())
+    explained += float((residuals.mean(axis=0) ** 2).sum())
+    left = max(float((residuals**2).sum() / n) - explained, 0.0)
+    if explained <= 0:
+        return 0.0
+    quantile = float(f_distribution.ppf(_LEVEL, n - spare, spare))
+    return max(0.0, 1 - quantile * (left / spare) / (explained / (n - spare)))
+
+
+class OutputRidge(NamedTuple):
+    """The weighted mean squared change of each member's head outputs since the start.
+
+    Under a linear network it is that of all rows that are trained on, from their moments: over a
+    batch of fewer rows than dimensions it would pull in a few directions only, and Adam's steps of
+    full size would carry the outputs off in the others. Under another network it is that of the
+    batch.
+
+    Attributes
+    ----------
+    weights : Tensor of shape (K,)
+        Weight of each member's change.
+    coef : Tensor of shape (K, n_outputs, d)
+        From the network's inputs to the outputs, at the start.
+    intercept : Tensor of shape (K, n_outputs, 1)
+        The same map's offset.
+    mean : Tensor of shape (K or 1, d, 1)
+        Of the inputs.
+    root : Tensor of shape (K or 1, d, d) or (K or 1, 1, d)
+        Root of their covariance, or its diagonal.
+    classifies : bool
+        Whether the outputs are logits: then the change that all share does not count, and squares
+        are summed over the outputs, else averaged.
+    """
+
+    weights: Tensor
+    coef: Tensor
+    intercept: Tensor
+    mean: Tensor
+    root: Tensor
+    classifies: bool
+
+    @classmethod
+    def of(
+        cls,
+        module: HeadedNetwork,
+        weights: Sequence[float],
+        means: Floats,
+        roots: Floats,
+        classifies: bool,
+    ) -> Self:
+        """Hold to the present outputs; means (K or 1, 1, d), roots (K or 1, d[, d])."""
+        with torch.no_grad():
+            coef, intercept = _composed(module)
+        root = torch.as_tensor(roots).to(coef)
+        return cls(
+            torch.tensor(weights).to(coef),
+            coef,
+            intercept,
+            torch.as_tensor(means).to(coef).mT,
+            root[:, None] if root.ndim == 2 else root,
+            classifies,
+        )
+
+    def __call__(self, module: HeadedNetwork, X: Tensor, outputs: Tensor) -> Tensor:
+        """Weighted mean squared change of each member (K,), on the inputs X (n, d) or (K, n, d)."""
+        if isinstance(module.network, MLPNetwork):
+            change = outputs.mT - (self.coef @ X.mT + self.intercept)
+            return self.weights * self._squares(change).mean(-1)
+        coef, intercept = (
+            new - old
+            for new, old in zip(_composed(module), (self.coef, self.intercept), strict=True)
+        )
+        shift = intercept + coef @ self.mean
+        spread = coef @ self.root if self.root.shape[-2] > 1 else coef * self.root
+        return self.weights * self._squares(torch.cat([spread, shift], -1)).sum(-1)
+
+    def _squares(self, change: Tensor) -> Tensor:
+        """Squares of changes (K, n_outputs, m), summed or averaged over the outputs."""
+        if self.classifies:
+            return (change - change.mean(-2, keepdim=True)).square().sum(-2)
+        return change.square().mean(-2)
+
+    def keep(self, members: Tensor) -> "OutputRidge":
+        """Go on with some of the members."""
+        shared = len(self.root) == 1
+        parts = (self.weights, self.coef, self.intercept)
+        weights, coef, intercept = (part[members] for part in parts)
+        mean, root = (part if shared else part[members] for part in (self.mean, self.root))
+        return OutputRidge(weights, coef, intercept, mean, root, self.classifies)
+
+
+def _composed(module: HeadedNetwork) -> tuple[Tensor, Tensor]:
+    """Coefficients (K, n_outputs, d) and offsets (K, n_outputs, 1) of head and linear layer."""
+    if module.coef is None or module.intercept is None:
+        raise ValueError("this network was made without a head")
+    network = module.network
+    intercept = torch.baddbmm(module.intercept.mT, module.coef, network.bias.mT)
+    return module.coef @ network.weight, intercept
