@@ -54,7 +54,7 @@ class _Objective(NamedTuple):
 
     def _task(self, outputs: Floats) -> tuple[float, Floats]:
         n = len(outputs)
-        weights = np.ones((n, 1)) if self.row_weights is None else self.row_weights[:, None]
+        weights = np.ones((1, 1)) if self.row_weights is None else self.row_weights[:, None]
         if self.targets.ndim == 2:
             error = outputs - self.targets
             return float((weights * error**2).mean()), 2 * weights * error / error.size

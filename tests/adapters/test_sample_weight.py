@@ -294,7 +294,7 @@ class TestGroups:
         labels = np.repeat([0, 1, 2, 3], [150, 30, 16, 4])
         groups = np.concatenate([np.arange(150) // 5, np.arange(30) // 5 + 50, [90] * 16, [91] * 4])
         for seed in range(20):
-            fitting, validating = split_rows(200, labels, 0.5, np.random.RandomState(seed), groups)
+            fitting, validating = split_rows(200, labels, 0.7, np.random.RandomState(seed), groups)
             assert set(labels[fitting]) == {0, 1, 2, 3}
             assert validating is not None
 

@@ -151,16 +151,23 @@ class TestAdapterSearch:
         monkeypatch.setattr(together._Group, "n_members", lambda self: 100)
         rows, labels = np.concatenate([X, X[:60]]), np.concatenate([Y, Y[:60]])
         cv = StratifiedKFold(3, shuffle=True, random_state=0)
-        sizes = {
-            len(clone(IStarAdapter(**QUICK))._pose(rows[train], labels[train]).X)
+        problems = [
+            clone(IStarAdapter(**QUICK))._pose(rows[train], labels[train])
             for train, _ in cv.split(rows, labels)
-        }
+        ]
+        sizes = {(len(each.fitting), len(each.validating)) for each in problems}
         assert len(sizes) > 1
+        calls = []
+        train = together.train_together
+        monkeypatch.setattr(
+            together, "train_together", lambda *args: calls.append(args) or train(*args)
+        )
         ours, theirs = search_both(
             IStarAdapter(**QUICK), {"lam": LAMS}, labels, rows, cv=cv, scoring="neg_log_loss"
         )
         assert_same(ours, theirs)
         assert ours.unbatched_ == {}
+        assert len(calls) == len(sizes)
 
     def test_blocks_of_candidates_share_weighted_rows(self, monkeypatch):
         """The embeddings of a fold are taken anew for each block."""
