@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, TransformerMixin, _fit_context, clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils import Tags, get_tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from isoadapt.adapters import IsotropyLayer
 from isoadapt.adapters._base import BaseAdapter
@@ -98,7 +98,13 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         self.adapter = adapter
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
         """Encode the texts and fit the adapter to them.
 
         Parameters
@@ -107,18 +113,36 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             Texts, as for :meth:`TransformerEncoder.transform`.
         y : array-like of shape (n_samples,), default=None
             Labels or values, where the adapter needs them.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Frequency weights, for an adapter whose ``fit`` takes them.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each text, for an adapter whose ``fit`` takes them.
 
         Returns
         -------
         AdaptedEncoder
             Itself.
+
+        Raises
+        ------
+        ValueError
+            If weights or groups are given, but the adapter's ``fit`` does not take them.
         """
+        given = {"sample_weight": sample_weight, "groups": groups}
+        given = {name: value for name, value in given.items() if value is not None}
         encoder = clone(self._encoder())
         adapter = clone(self._adapter())
+        for name in given:
+            if not has_fit_parameter(adapter, name):
+                kind = type(adapter).__name__
+                raise ValueError(
+                    f"{name} was given, but {kind} takes none in fit: fit without {name}, or "
+                    "choose an adapter that takes it, such as IsotropyLayer"
+                )
         if _has_default_head(adapter) and not (y is None and adapter.head is None):
             _take_checkpoint_head(adapter, encoder, y)
-        pipeline = Pipeline([("encoder", encoder), ("adapter", adapter)])
-        self.pipeline_ = pipeline.fit(X, y)
+        adapter.fit(encoder.fit_transform(X, y), y, **given)
+        self.pipeline_ = Pipeline([("encoder", encoder), ("adapter", adapter)])
         return self
 
     def transform(self, X: Any) -> NDArray[Any]:

@@ -5,10 +5,11 @@ import warnings
 import joblib
 import numpy as np
 import pytest
+from sklearn import config_context
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import (
@@ -51,6 +52,33 @@ class TestAdaptedEncoder:
         assert list(whole.classes_) == [0, 1, 2]
         assert whole.decision_function(texts).shape == (60, 3)
         assert is_classifier(whole)
+
+    def test_weights_and_groups_reach_the_adapter(self, checkpoint, data):
+        texts, y = data
+        encoder, head = load_checkpoint(checkpoint)
+        given = {"sample_weight": np.arange(60) % 3, "groups": np.arange(60) // 4}
+        whole = AdaptedEncoder(checkpoint, quick()).fit(texts, y, **given)
+        embeddings = encoder.transform(texts)
+        layer = quick(head=head).fit(embeddings, y, **given)
+        np.testing.assert_array_equal(whole.transform(texts), layer.transform(embeddings))
+        plain = quick(head=head).fit(embeddings, y)
+        assert np.abs(plain.transform(embeddings) - whole.transform(texts)).max() > 1e-4
+        with config_context(enable_metadata_routing=True):
+            model = AdaptedEncoder(checkpoint, quick())
+            model.set_fit_request(sample_weight=True, groups=True)
+            search = GridSearchCV(model, {"adapter__alpha": [0.5]}, cv=GroupKFold(2))
+            search.fit(texts, y, **given)
+        np.testing.assert_array_equal(search.transform(texts), whole.transform(texts))
+
+    def test_what_the_adapter_does_not_take_is_refused(self, checkpoint, data):
+        texts, y = data
+        model = AdaptedEncoder(checkpoint, Whitening())
+        with pytest.raises(ValueError, match="groups was given, but Whitening takes none in fit"):
+            model.fit(texts, y, groups=np.arange(60))
+        weighted = model.fit(texts, y, sample_weight=np.arange(60) % 3)
+        embeddings = TransformerEncoder(checkpoint).transform(texts)
+        expected = Whitening().fit(embeddings, sample_weight=np.arange(60) % 3)
+        np.testing.assert_allclose(weighted.transform(texts), expected.transform(embeddings))
 
     def test_default_adapter_and_parameters_of_the_parts(self, checkpoint, data):
         model = AdaptedEncoder(str(checkpoint))

@@ -36,6 +36,7 @@ class _Objective(NamedTuple):
     variances: Floats  # (d, d): covariance of the points
     weight: float
     ridge: float
+    row_weights: Floats | None = None  # (n,), of mean 1
 
     def __call__(self, flat: Floats) -> tuple[float, Floats]:
         """Task loss + weight (1 - best IsoScore) + ridge × mean squared change of the outputs."""
@@ -61,15 +62,17 @@ class _Objective(NamedTuple):
 
     def _task(self, outputs: Floats) -> tuple[float, Floats]:
         n = len(outputs)
+        weights = np.ones((1, 1)) if self.row_weights is None else self.row_weights[:, None]
         if self.targets.ndim == 2:
             error = outputs - self.targets
-            return float((error**2).mean()), 2 * error / error.size
+            return float((weights * error**2).mean()), 2 * weights * error / error.size
         shifted = outputs - outputs.max(axis=1, keepdims=True)
         log_norm = np.log(np.exp(shifted).sum(axis=1))
         rows = np.arange(n)
         gradient = softmax(outputs, axis=1)
         gradient[rows, self.targets] -= 1
-        return float((log_norm - shifted[rows, self.targets]).mean()), gradient / n
+        losses = log_norm - shifted[rows, self.targets]
+        return float((weights[:, 0] * losses).mean()), weights * gradient / n
 
     def _anisotropy(self, linear: Floats) -> tuple[float, Floats]:
         """Weighted 1 - IsoScore of the seen block, best unseen directions granted."""
@@ -137,6 +140,7 @@ def _solve_seen(
         into.matrix @ problem.moments.covariance().numpy() @ into.matrix.T,
         weight,
         ridge,
+        problem.row_weights(),
     )
     losses = [objective(start.ravel())[0]]
     result = minimize(

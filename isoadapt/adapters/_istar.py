@@ -160,8 +160,10 @@ class _SampledShrinkage(_Shrinkage):
         index = batches.index[..., :: -(-n // self.n_rows)]
         moments = [Moments() for _ in network.weight]
         for chunk in index.split(_CHUNK, dim=-1):
-            for member, points in zip(moments, network(batches.rows.X[chunk]), strict=True):
-                member.update(points)
+            rows = batches.rows.take(chunk)
+            weights = None if rows.weights is None else rows.weights.expand(len(moments), -1)
+            for k, points in enumerate(network(rows.X)):
+                moments[k].update(points, None if weights is None else weights[k])
         self.cov = torch.stack([member.covariance() for member in moments]).to(network.weight)
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:

@@ -69,6 +69,10 @@ class Problem:
         Of the generator that shuffles and draws the start.
     rng : RandomState
         Draws the bootstrap samples; each member has its own copy.
+    weights : ndarray of shape (n_samples,) or None
+        How often each row counts; None: once.
+    kept : ndarray of shape (n_samples,) or None
+        Which rows of the input X and y hold; None: all of them.
     """
 
     X: NDArray[Any]
@@ -81,6 +85,8 @@ class Problem:
     validating: NDArray[np.int64] | None
     seed: int
     rng: np.random.RandomState
+    weights: Floats | None = None
+    kept: NDArray[np.int64] | None = None
 
     @cached_property
     def inputs_root(self) -> Floats:
@@ -108,7 +114,12 @@ class Problem:
     @cached_property
     def units(self) -> TargetUnits:
         """Give origin and unit of the targets, from the rows that are trained on."""
-        return TargetUnits.of(None if self.targets is None else self.targets[self.fitting])
+        weights = None if self.weights is None else self.weights[self.fitting]
+        return TargetUnits.of(None if self.targets is None else self.targets[self.fitting], weights)
+
+    def row_weights(self) -> Floats | None:
+        """Give the weights of the rows in the task loss, of mean 1 over those trained on."""
+        return None if self.weights is None else self.weights / self.weights[self.fitting].mean()
 
     @cached_property
     def automatic_ridge(self) -> float:
@@ -118,7 +129,14 @@ class Problem:
             return 0.0
         rows = self.X[self.fitting]
         outputs = self.units.head(self.head).outputs(rows)
-        return automatic_ridge(rows, targets[self.fitting], outputs, self.moments)
+        weights = self.row_weights()
+        return automatic_ridge(
+            rows,
+            targets[self.fitting],
+            outputs,
+            self.moments,
+            None if weights is None else weights[self.fitting],
+        )
 
     def inputs(self) -> Floats:
         """Give what enters the network, without rounding in directions without variance."""
@@ -152,7 +170,8 @@ class Member(NamedTuple):
         score = None
         if problem.head is not None and problem.y is not None:
             y = problem.y[problem.validating]
-            score = make_score(problem.head, y, adapter.scoring, problem.units)
+            weights = None if problem.weights is None else problem.weights[problem.validating]
+            score = make_score(problem.head, y, adapter.scoring, problem.units, weights)
         rng = copy.deepcopy(problem.rng)
         selection = Selection(score, adapter._penalty_weight(), adapter.patience, rng)
         return cls(adapter, problem, Run(selection))
@@ -238,16 +257,22 @@ class _Table:
         self.offsets: dict[int, int] = {}
         points: list[Floats] = []
         targets: list[NDArray[Any]] = []
+        weights: list[Floats] = []
         n_rows = 0
-        for problem in {id(member.problem): member.problem for member in members}.values():
+        problems = {id(member.problem): member.problem for member in members}.values()
+        for problem in problems:
             self.offsets[id(problem)] = n_rows
             n_rows += len(problem.X)
             points.append(problem.inputs().astype(np.float32))
             values = problem.units.targets(problem.targets)
             if values is not None:
                 targets.append(values)
+            own = problem.row_weights()
+            weights.append(np.ones(len(problem.X)) if own is None else own)
         y = to_device(np.concatenate(targets), device) if targets else None
-        self.rows = Rows(to_device(np.concatenate(points), device), y)
+        weighted = any(problem.weights is not None for problem in problems)
+        row_weights = to_device(np.concatenate(weights), device) if weighted else None
+        self.rows = Rows(to_device(np.concatenate(points), device), y, row_weights)
 
     def index(
         self, members: Sequence[Member], numbers: Sequence[NDArray[np.int64]]

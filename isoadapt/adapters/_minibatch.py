@@ -16,10 +16,11 @@ from isoadapt.adapters._ridge import OutputRidge
 
 
 class Rows(NamedTuple):
-    """Embeddings, or numbers that stand for them, and targets on the training device."""
+    """Embeddings, or numbers that stand for them, targets and weights on the training device."""
 
     X: Tensor
     y: Tensor | None
+    weights: Tensor | None = None
 
     @property
     def n_rows(self) -> int:
@@ -39,7 +40,8 @@ class Rows(NamedTuple):
         Rows
             Those rows.
         """
-        return Rows(self.X[index], None if self.y is None else self.y[index])
+        y, weights = (None if part is None else part[index] for part in self[1:])
+        return Rows(self.X[index], y, weights)
 
 
 class Batches:
@@ -179,7 +181,7 @@ class AdapterNet(NeuralNet):
     criterion : JointLoss
         Joins task loss and penalty.
     task_loss : callable
-        (outputs (K, n, C), targets) -> one loss for each member.
+        (outputs (K, n, C), targets[, weights]) -> one loss for each member.
     penalties : sequence of Penalty
         Of the adapted points, one for each member.
     ridge : OutputRidge or None, default=None
@@ -199,7 +201,7 @@ class AdapterNet(NeuralNet):
         self,
         module: nn.Module,
         criterion: nn.Module,
-        task_loss: Callable[[Tensor, Tensor], Tensor],
+        task_loss: Callable[..., Tensor],
         penalties: Sequence[Penalty],
         ridge: OutputRidge | None = None,
         **kwargs: Any,
@@ -242,7 +244,7 @@ class AdapterNet(NeuralNet):
     def train_step(self, batch: Rows, **fit_params: Any) -> dict[str, Any]:
         """Take one step; AdamW needs no closure."""
         self.optimizer_.zero_grad()
-        losses = self.get_loss(self.infer(batch.X), batch.y, batch.X)
+        losses = self.get_loss(self.infer(batch.X), batch)
         losses.sum().backward()
         self.optimizer_.step()
         return {"loss": losses.detach()}
@@ -250,19 +252,18 @@ class AdapterNet(NeuralNet):
     def get_loss(
         self,
         y_pred: tuple[Tensor, Tensor | None],
-        y_true: Tensor | None,
-        X: Tensor | None = None,
+        batch: Rows,
         *args: Any,
         **kwargs: Any,
     ) -> Tensor:
-        """Joint loss of each member; the ridge is a part of the task loss."""
+        """Joint loss of each member on a batch; the ridge is a part of the task loss."""
         adapted, outputs = y_pred
-        penalty = self.penalty(adapted, y_true, self.module_.network)
-        if outputs is None or y_true is None:
+        penalty = self.penalty(adapted, batch.y, self.module_.network)
+        if outputs is None or batch.y is None:
             return self.criterion_(torch.zeros_like(penalty), penalty)
-        task_loss = self.task_loss(outputs, y_true)
-        if self.ridge is not None and X is not None:
-            task_loss = task_loss + self.ridge(self.module_, X, outputs)
+        task_loss = self.task_loss(outputs, batch.y, batch.weights)
+        if self.ridge is not None:
+            task_loss = task_loss + self.ridge(self.module_, batch.X, outputs, batch.weights)
         return self.criterion_(task_loss, penalty)
 
     def keep(self, members: Sequence[int]) -> None:
@@ -291,7 +292,7 @@ class AdapterNet(NeuralNet):
             super()._set_training(training)
 
 
-def classification_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+def classification_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
     """Cross-entropy of each member.
 
     Parameters
@@ -300,6 +301,8 @@ def classification_loss(outputs: Tensor, targets: Tensor) -> Tensor:
         Logits.
     targets : Tensor of shape (n,) or (K, n)
         Class numbers.
+    weights : Tensor of shape (n,) or (K, n), default=None
+        Factors of the rows' losses, of mean 1 over all rows.
 
     Returns
     -------
@@ -307,14 +310,14 @@ def classification_loss(outputs: Tensor, targets: Tensor) -> Tensor:
         Means over the rows.
     """
     n_members, n, _ = outputs.shape
-    if n_members == 1:
+    if n_members == 1 and weights is None:
         return F.cross_entropy(outputs.squeeze(0), targets.flatten()).view(1)
     flat = targets.expand(n_members, n).flatten()
-    rows = F.cross_entropy(outputs.flatten(0, 1), flat, reduction="none")
-    return rows.view(n_members, n).mean(-1)
+    rows = F.cross_entropy(outputs.flatten(0, 1), flat, reduction="none").view(n_members, n)
+    return (rows if weights is None else rows * weights).mean(-1)
 
 
-def regression_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+def regression_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
     """Mean squared error of each member.
 
     Parameters
@@ -323,13 +326,16 @@ def regression_loss(outputs: Tensor, targets: Tensor) -> Tensor:
         Predictions.
     targets : Tensor of shape (n, C) or (K, n, C)
         Values.
+    weights : Tensor of shape (n,) or (K, n), default=None
+        Factors of the rows' losses, of mean 1 over all rows.
 
     Returns
     -------
     Tensor of shape (K,)
         Means over the rows and outputs.
     """
-    return (outputs - targets).square().mean((-2, -1))
+    squares = (outputs - targets).square()
+    return (squares if weights is None else squares * weights[..., None]).mean((-2, -1))
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:

@@ -10,21 +10,27 @@ from pickle import PicklingError
 from typing import Any, ClassVar, Self
 
 import joblib
+import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, _fit_context
-from sklearn.metrics import get_scorer_names
+from sklearn.metrics import get_scorer, get_scorer_names
+from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import has_fit_parameter
 
+from isoadapt._torch import as_array
 from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
 from isoadapt.adapters._coordinates import Coordinates, raw_coordinates, whitened_coordinates
+from isoadapt.adapters._distinct import Sample, distinct_rows
 from isoadapt.adapters._members import Problem, diverged, train_together
 from isoadapt.adapters._minibatch import Penalty
+from isoadapt.adapters._one_pass import check_frequencies
 from isoadapt.adapters._split import split_rows
 from isoadapt.adapters._spread import check_spread
-from isoadapt.adapters._training import epochs_bar
+from isoadapt.adapters._training import epochs_bar, takes_weights
 from isoadapt.geometry import Moments
-from isoadapt.heads import LinearHead
+from isoadapt.heads import LinearHead, needs_fit
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -106,8 +112,18 @@ class PenalisedAdapter(BaseAdapter):
 
     @_fit_context(prefer_skip_nested_validation=True)
     @whole_or_nothing
-    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
         """Fit to embeddings.
+
+        Rows that are equal, in group and label too, are taken as one row of their summed weight.
+        So no repetition of a row is on the other side of the validation split, and a fit to
+        repeated rows is one with weights.
 
         Parameters
         ----------
@@ -115,6 +131,16 @@ class PenalisedAdapter(BaseAdapter):
             Embeddings.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
             Labels or values; not used where ``head`` is None.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Frequency weights: weight 2 counts a row twice, weight 0 leaves it out. They enter the
+            task loss, a head that is fitted, the scores that choose the epoch, and all that is
+            taken from moments: coordinates, units, Σ_S and the spectrum of "linear" networks.
+            What a penalty takes from a batch, or from the validation rows, counts each distinct
+            row once.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each row. The validation rows that choose the epoch are whole groups; with
+            too few groups all rows are trained on. Without such rows, as with an exact solver or
+            ``validation_fraction=None``, groups have no effect.
 
         Returns
         -------
@@ -125,27 +151,94 @@ class PenalisedAdapter(BaseAdapter):
         ------
         ValueError
             If X is constant or not finite, if y has labels unknown to the head, if parameters
-            exclude each other or if training diverges.
+            exclude each other, if training diverges, or if weights are given that are negative,
+            sum to no more than 1, or that ``scoring`` or a head to be fitted does not take.
         """
-        return self._solve(self._pose(X, y))
+        return self._solve(self._pose(X, y, sample_weight, groups))
 
-    def _pose(self, X: ArrayLike, y: ArrayLike | None) -> Problem:
+    def _pose(
+        self,
+        X: ArrayLike,
+        y: ArrayLike | None,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Problem:
         """Check the input and set out what there is to fit, from the rows that are trained on."""
-        rows, labels = self._check_fit_input(X, y)
-        check_spread(rows)
+        sample = self._check_sample(X, y, sample_weight, groups)
         self._check_combination()
         rng = own_random_state(self.random_state)
         seed = int(rng.randint(2**31))
+        rows, labels, weights = sample.X, sample.y, sample.weights
         stratify = labels if self._head_kind() == "classifier" else None
-        fitting, validating = split_rows(len(rows), stratify, self._share_kept_back(), rng)
+        fitting, validating = split_rows(
+            len(rows), stratify, self._share_kept_back(), rng, sample.groups
+        )
         trained = rows if validating is None else rows[fitting]
         check_spread(trained, "rows that are trained on")
-        head = self._resolve_head(trained, None if labels is None else labels[fitting])
+        counts = None if weights is None else check_frequencies(weights[fitting], trained)
+        known = None if labels is None else labels[fitting]
+        head = self._first_head(trained, known, counts, weighted=sample_weight is not None)
         targets = None if head is None or labels is None else head.targets(labels)
-        moments = Moments().update(trained)
-        coordinates = self._make_coordinates(moments, head)
+        moments = Moments().update(trained, counts)
         return Problem(
-            rows, labels, targets, head, moments, coordinates, fitting, validating, seed, rng
+            rows,
+            labels,
+            targets,
+            head,
+            moments,
+            self._make_coordinates(moments, head),
+            fitting,
+            validating,
+            seed,
+            rng,
+            weights,
+            sample.kept,
+        )
+
+    def _check_sample(
+        self,
+        X: ArrayLike,
+        y: ArrayLike | None,
+        sample_weight: ArrayLike | None,
+        groups: ArrayLike | None,
+    ) -> Sample:
+        """Validate what is fitted to, and take repeated rows together."""
+        rows, labels = self._check_fit_input(X, y)
+        check_spread(rows)
+        weights = check_frequencies(sample_weight, rows)
+        if weights is not None and self.head is not None:
+            self._check_scoring_takes_weights()
+        numbers = None
+        if groups is not None:
+            numbers = column_or_1d(
+                check_array(as_array(groups), dtype=None, ensure_2d=False, input_name="groups")
+            )
+            check_consistent_length(rows, numbers)
+        return distinct_rows(rows, labels, numbers if self._share_kept_back() else None, weights)
+
+    def _check_scoring_takes_weights(self) -> None:
+        if not self._share_kept_back() or self.scoring is None:
+            return
+        if not takes_weights(get_scorer(self.scoring)):
+            raise ValueError(
+                f"scoring={self.scoring!r} takes no sample_weight, but sample_weight was given: "
+                "use a scoring that takes it, scoring=None, or validation_fraction=None"
+            )
+
+    def _first_head(
+        self,
+        X: NDArray[Any],
+        y: NDArray[Any] | None,
+        weights: NDArray[Any] | None,
+        weighted: bool,
+    ) -> LinearHead | None:
+        """Resolve the head; one that takes no weights is fitted to the rows as they were given."""
+        by_name = isinstance(self.head, str) or not needs_fit(self.head)
+        if weighted or weights is None or by_name or has_fit_parameter(self.head, "sample_weight"):
+            return self._resolve_head(X, y, weights)
+        times = weights.astype(np.int64)
+        return self._resolve_head(
+            X.repeat(times, axis=0), None if y is None else y.repeat(times, 0)
         )
 
     def _ridge_weight(self, problem: Problem) -> float:
@@ -279,9 +372,9 @@ _COMMON_PARAMETERS = """
     weight_decay : float, default={weight_decay}
         Weight decay of AdamW.
     validation_fraction : float or None, default={validation_fraction}
-        Share of the rows that chooses the epoch, in [0, 1), stratified for classifiers. Nothing
-        else is taken from them. With 0 or None, and with fewer than 4 rows on a side, all rows
-        are trained on and the last epoch is kept.
+        Share of the distinct rows that chooses the epoch, in [0, 1), stratified for classifiers.
+        Nothing else is taken from them. With 0 or None, and with fewer than 4 rows on a side, all
+        rows are trained on and the last epoch is kept.
     patience : int or None, default={patience}
         Epochs without a new choice before training stops; None never stops early.
     scoring : str, callable or None, default={scoring}

@@ -20,7 +20,11 @@ _LEAST_SHARE = 0.01  # the share of a change that is trusted is no smaller
 
 
 def automatic_ridge(
-    X: NDArray[Any], targets: NDArray[Any], outputs: Floats, moments: Moments
+    X: NDArray[Any],
+    targets: NDArray[Any],
+    outputs: Floats,
+    moments: Moments,
+    weights: Floats | None = None,
 ) -> float:
     """Estimate from the rows how firmly the outputs of a head should be held.
 
@@ -41,14 +45,18 @@ def automatic_ridge(
     outputs : ndarray of shape (n, n_outputs)
         What the head makes of the embeddings, in the units of the targets.
     moments : Moments
-        Of these embeddings.
+        Of these embeddings, each counted by its weight.
+    weights : ndarray of shape (n,), default=None
+        Of the rows, of mean 1; None: all equal.
 
     Returns
     -------
     float
         Weight of the mean squared change of the outputs, beside the task loss.
     """
-    share = max(_share_of_signal(X, _residuals(targets, outputs), moments), _LEAST_SHARE)
+    residuals = _residuals(targets, outputs)
+    roots = np.ones((1, 1)) if weights is None else np.sqrt(weights)[:, None]
+    share = max(_share_of_signal(X, roots, residuals, moments), _LEAST_SHARE)
     ridge = (1 - share) / share
     return ridge / 4 if targets.ndim == 1 else ridge
 
@@ -62,23 +70,28 @@ def _residuals(targets: NDArray[Any], outputs: Floats) -> Floats:
     return residuals
 
 
-def _share_of_signal(X: NDArray[Any], residuals: Floats, moments: Moments) -> float:
-    """1 - q/F of the regression of the residuals on the embeddings, 0 at least."""
-    n = len(residuals)
+def _share_of_signal(X: NDArray[Any], roots: Floats, residuals: Floats, moments: Moments) -> float:
+    """1 - q/F of the regression of the residuals on the embeddings, 0 at least.
+
+    `roots` (n, 1) or (1, 1) are those of the weights of the rows.
+    """
+    n, n_rows = moments.count, len(residuals)
     cov = moments.covariance(ddof=0).numpy()
     eigenvalues, vectors = np.linalg.eigh(cov)
     live = eigenvalues > DEAD * cov.trace()
-    spare = n - 1 - int(live.sum())
-    if spare <= 0:
+    n_directions = 1 + int(live.sum())
+    if n <= n_directions:
         return 0.0
-    crossed = residuals.T @ X / n - np.outer(residuals.mean(axis=0), moments.mean.numpy())
-    explained = float(((crossed @ vectors[:, live]) ** 2 / eigenvalues[live]).sum())
-    explained += float((residuals.mean(axis=0) ** 2).sum())
-    left = max(float((residuals**2).sum() / n) - explained, 0.0)
-    if explained <= 0:
+    residuals = roots * residuals
+    total, mean = (residuals**2).sum() / n_rows, (roots * residuals).sum(axis=0) / n_rows
+    crossed = (roots * residuals).T @ X / n_rows - np.outer(mean, moments.mean.numpy())
+    explained = ((crossed @ vectors[:, live]) ** 2 / eigenvalues[live]).sum() + (mean**2).sum()
+    if not explained > 0:
         return 0.0
-    quantile = float(f_distribution.ppf(_LEVEL, n - spare, spare))
-    return max(0.0, 1 - quantile * (left / spare) / (explained / (n - spare)))
+    left = max(total - explained, 0.0)
+    quantile = f_distribution.ppf(_LEVEL, n_directions, n - n_directions)
+    ratio = (explained / n_directions) / max(left / (n - n_directions), np.finfo(float).tiny)
+    return float(max(0.0, 1 - quantile / ratio))
 
 
 class OutputRidge(NamedTuple):
@@ -135,11 +148,19 @@ class OutputRidge(NamedTuple):
             classifies,
         )
 
-    def __call__(self, module: HeadedNetwork, X: Tensor, outputs: Tensor) -> Tensor:
+    def __call__(
+        self,
+        module: HeadedNetwork,
+        X: Tensor,
+        outputs: Tensor,
+        row_weights: Tensor | None = None,
+    ) -> Tensor:
         """Weighted mean squared change of each member (K,), on the inputs X (n, d) or (K, n, d)."""
         if isinstance(module.network, MLPNetwork):
-            change = outputs.mT - (self.coef @ X.mT + self.intercept)
-            return self.weights * self._squares(change).mean(-1)
+            squares = self._squares(outputs.mT - (self.coef @ X.mT + self.intercept))
+            return self.weights * (squares if row_weights is None else squares * row_weights).mean(
+                -1
+            )
         coef, intercept = (
             new - old
             for new, old in zip(_composed(module), (self.coef, self.intercept), strict=True)

@@ -1,5 +1,6 @@
 """Training with an eye on the task: which epoch to keep, and when to stop."""
 
+import inspect
 import math
 import sys
 import time
@@ -38,14 +39,15 @@ class TargetUnits(NamedTuple):
     scale: Floats
 
     @classmethod
-    def of(cls, targets: NDArray[Any] | None) -> "TargetUnits":
-        """Take mean and standard deviation of targets (n,) or (n, n_outputs).
+    def of(cls, targets: NDArray[Any] | None, weights: NDArray[Any] | None = None) -> "TargetUnits":
+        """Take mean and standard deviation of targets (n,) or (n, n_outputs), weighted.
 
         Outputs without variance get the unit of the others.
         """
         if targets is None or targets.ndim == 1:
             return cls(np.zeros(1), np.ones(1))
-        center, deviations = targets.mean(axis=0), targets.std(axis=0)
+        center = np.average(targets, axis=0, weights=weights)
+        deviations = np.sqrt(np.average((targets - center) ** 2, axis=0, weights=weights))
         constant = deviations <= _ROUNDING * np.abs(center)
         others = np.sqrt(np.mean(deviations[~constant] ** 2)) if not constant.all() else 1.0
         return cls(center, np.where(constant, others, deviations))
@@ -72,7 +74,11 @@ class TargetUnits(NamedTuple):
 
 
 def make_score(
-    head: LinearHead, y: NDArray[Any], scoring: Any = None, units: TargetUnits | None = None
+    head: LinearHead,
+    y: NDArray[Any],
+    scoring: Any = None,
+    units: TargetUnits | None = None,
+    weights: NDArray[Any] | None = None,
 ) -> Score:
     """Score the outputs of a head by the task's metric.
 
@@ -86,6 +92,8 @@ def make_score(
         As in scikit-learn; None is accuracy or R², the latter over outputs with variance.
     units : TargetUnits, default=None
         In which the outputs that are scored are; None: those of `y`.
+    weights : ndarray of shape (n,), default=None
+        How often each row counts. A `scoring` that takes no weights judges each row that often.
 
     Returns
     -------
@@ -96,16 +104,51 @@ def make_score(
     if scoring is None:
         targets = head.targets(y)
         if head.classes_ is not None:
-            return lambda outputs, index: float(np.mean(outputs.argmax(1) == targets[index]))
+            return lambda outputs, index: float(
+                np.average(outputs.argmax(1) == targets[index], weights=_at(weights, index))
+            )
         targets = cast(NDArray[Any], units.targets(targets))
         varying = np.ptp(targets, axis=0) > _ROUNDING
         if varying.any():
             targets = targets[:, varying]
-            return lambda outputs, index: r2_score(targets[index], outputs[:, varying])
+            return lambda outputs, index: r2_score(
+                targets[index], outputs[:, varying], sample_weight=_at(weights, index)
+            )
     n_outputs = len(head.coef_)
     reader = LinearHead(np.eye(n_outputs), np.zeros(n_outputs), head.classes_)
     scorer = check_scoring(reader, scoring=scoring)
-    return lambda outputs, index: float(scorer(reader, units.outputs(outputs), y[index]))
+
+    def score(outputs: NDArray[Any], index: NDArray[Any]) -> float:
+        found, options = units.outputs(outputs), {}
+        if weights is not None and takes_weights(scorer):
+            options = {"sample_weight": weights[index]}
+        elif weights is not None:
+            times = weights[index].astype(np.int64)
+            found, index = found.repeat(times, axis=0), index.repeat(times)
+        return float(scorer(reader, found, y[index], **options))
+
+    return score
+
+
+def takes_weights(scorer: Any) -> bool:
+    """Tell whether a scorer takes ``sample_weight``.
+
+    Parameters
+    ----------
+    scorer : callable
+        As ``check_scoring`` gives it.
+
+    Returns
+    -------
+    bool
+        Judged by the signature of the scorer, or of the metric in it.
+    """
+    kinds = inspect.signature(getattr(scorer, "_score_func", scorer)).parameters.values()
+    return any(each.name == "sample_weight" or each.kind is each.VAR_KEYWORD for each in kinds)
+
+
+def _at(weights: NDArray[Any] | None, index: NDArray[Any]) -> NDArray[Any] | None:
+    return None if weights is None else weights[index]
 
 
 @dataclass

@@ -117,9 +117,41 @@ class Evaluation:
             return f"{type(adapter).__name__} is not trained by mini-batches of several members"
         if adapter._kind() is None:
             return "solver='exact' takes no mini-batches"
-        if self.options["fit_params"]:
-            return f"fit has parameters of its own, {sorted(self.options['fit_params'])}"
+        try:
+            others = [name for name, own in self._step_params(estimator)[:-1] if own]
+        except (KeyError, ValueError):  # a fit alone says what is wrong
+            return f"fit does not take its parameters, {sorted(self.options['fit_params'])}"
+        if others:
+            return f"fit has parameters for other steps than the adapter, {others}"
         return None
+
+    def _step_params(self, estimator: Any) -> list[tuple[str, dict[str, Any]]]:
+        """Give the parameters of fit for each step, the adapter's last."""
+        params = self.options["fit_params"]
+        if not isinstance(estimator, Pipeline):
+            return [("adapter", dict(params))]
+        routed = estimator._check_method_params(method="fit", props=params)
+        found = []
+        for name, _ in estimator.steps:
+            own = routed.get(name, {})
+            found.append((name, {**own.get("fit", {}), **own.get("fit_transform", {})}))
+        return found
+
+    def fit_params(self, fold: int) -> dict[str, Any]:
+        """Give what the adapter's fit takes besides X and y, for the rows of a fold.
+
+        Parameters
+        ----------
+        fold : int
+            Which.
+
+        Returns
+        -------
+        dict
+            Such as ``sample_weight`` and ``groups``.
+        """
+        own = self._step_params(self.estimator)[-1][1]
+        return _check_method_params(self.X, own, indices=self.folds[fold][0])
 
     def _run_group(self, candidates: Mapping[int, Mapping[str, Any]]) -> None:
         """Train candidates of one kind: block by block, so that an interrupt leaves whole ones."""
@@ -283,20 +315,25 @@ class _Group:
             vars(adapter).update(self.problems[key][1])
             if fit.fold in self.prefixes:
                 estimator.steps[:-1] = self.prefixes[fit.fold][0].steps
-        outcomes = train_together(
-            [_adapter(estimator) for estimator in estimators],
-            [problems[key] for key in keys],
-            tick,
-        )
-        return estimators, [outcome.error for outcome in outcomes]
+        errors: list[ValueError | None] = [None] * len(fits)
+        for part in _of_one_size([problems[key] for key in keys]):
+            outcomes = train_together(
+                [_adapter(estimators[place]) for place in part],
+                [problems[keys[place]] for place in part],
+                tick,
+            )
+            for place, outcome in zip(part, outcomes, strict=True):
+                errors[place] = outcome.error
+        return estimators, errors
 
     def _problem(self, key: Hashable, fold: int, adapter: PenalisedAdapter) -> Problem:
         """Set out what candidates of one random state are fitted to; between blocks, less X."""
         X, y = self._rows(fold)
         if key in self.problems:
-            return replace(self.problems[key][0], X=_array(X))
+            problem, rows = self.problems[key][0], _array(X)
+            return replace(problem, X=rows if problem.kept is None else rows[problem.kept])
         adapter = clone(adapter)
-        problem = adapter._pose(X, y)
+        problem = adapter._pose(X, y, **self.evaluation.fit_params(fold))
         features = {
             name: value
             for name, value in vars(adapter).items()
@@ -330,6 +367,15 @@ def _kind(estimator: Any) -> Hashable:
 def _split_key(estimator: Any) -> Hashable:
     """What decides, on one fold, which rows choose the epoch; None draws them once a fold."""
     return label(_adapter(estimator).random_state)
+
+
+def _of_one_size(problems: Sequence[Problem]) -> list[list[int]]:
+    """Give the places of problems with as many rows to train on and to validate on."""
+    sizes: dict[Hashable, list[int]] = {}
+    for place, problem in enumerate(problems):
+        judged = 0 if problem.validating is None else len(problem.validating)
+        sizes.setdefault((len(problem.fitting), judged), []).append(place)
+    return list(sizes.values())
 
 
 def _array(X: Any) -> NDArray[Any]:

@@ -6,7 +6,9 @@ target spectrum, which is what spectrum control minimises, is that of the rows i
 Stated exceptions: on CoLA
 λ > 0 does not raise TwoNN (near-duplicates dominate it there), so CoLA is not among the tasks
 here; raw anisotropy_1 falls more with all bars than with selected ones on MRPC and RTE, while
-centred anisotropy_1 falls more with selected ones on every task.
+centred anisotropy_1 falls more with selected ones on every task; CosReg moves the mean nearer to
+the origin in units of the outputs' size on both tasks, but only on MRPC by half and as such, not
+with most seeds on RTE.
 """
 
 import numpy as np
@@ -27,6 +29,7 @@ from isoadapt.metrics import anisotropy, cumulative_explained_variance, isoscore
 
 class Task:
     def __init__(self, path):
+        self.name = path.stem
         data = dict(np.load(path))
         split = "test" if "E_test" in data else "dev"
         self.head = LinearHead(data["W"], data["b"], [0, 1])
@@ -60,8 +63,10 @@ def test_istar_moves_isoscore_and_dimension_by_the_sign_of_lam(task):
 
 def test_cosreg_moves_the_mean_and_not_isoscore(task, raw_control):
     Z = task.adapted(CosRegAdapter)
-    assert np.linalg.norm(Z.mean(0)) < np.linalg.norm(raw_control.mean(0))
-    assert relative_mean(Z) < relative_mean(raw_control) / 2
+    assert relative_mean(Z) < relative_mean(raw_control)
+    if task.name == "mrpc":
+        assert np.linalg.norm(Z.mean(0)) < np.linalg.norm(raw_control.mean(0))
+        assert relative_mean(Z) < relative_mean(raw_control) / 2
     assert max(isoscore(Z), isoscore(raw_control)) < 1e-3  # neither is anywhere near isotropic
 
 

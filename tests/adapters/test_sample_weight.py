@@ -1,0 +1,330 @@
+"""Penalised adapters fitted with ``sample_weight`` and ``groups``."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.linear_model import Lars, LogisticRegression
+from sklearn.metrics import accuracy_score, log_loss, r2_score
+
+from isoadapt import (
+    CosRegAdapter,
+    IsotropyLayer,
+    IStarAdapter,
+    LinearHead,
+    SpectrumControlAdapter,
+)
+from isoadapt.adapters._distinct import distinct_rows
+from isoadapt.adapters._istar import _SampledShrinkage
+from isoadapt.adapters._maps import Affine
+from isoadapt.adapters._minibatch import Batches, Rows
+from isoadapt.adapters._network import LinearNetwork
+from isoadapt.adapters._split import split_rows
+from isoadapt.geometry import Moments
+from isoadapt.losses import IsoScoreLoss
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(120, 6)) * [4, 2, 1, 1, 0.5, 0.2] + 1
+Y = (X[:, 1:4].sum(axis=1) + RNG.normal(size=120) > 3).astype(int)
+VALUES = X[:, 1] - X[:, 2] + RNG.normal(size=120)
+COUNTS = RNG.integers(0, 4, size=120)
+HEAD = LinearHead.from_estimator(LogisticRegression().fit(X, Y))
+READS_VALUES = LinearHead([[0.0, 0.8, -0.8, 0.1, 0.0, 0.0]], [0.1])
+QUICK = {"max_epochs": 3, "batch_size": 16, "random_state": 0}
+
+ADAPTERS = [
+    IsotropyLayer(**QUICK),
+    IsotropyLayer("ridge", solver="exact"),
+    IStarAdapter(network="mlp", head_training="joint", **QUICK),
+    CosRegAdapter(LogisticRegression(C=0.1), **QUICK),
+    SpectrumControlAdapter(None, **QUICK),
+]
+
+
+def task_alone(head, **parameters):
+    """An adapter without a penalty whose only epoch moves next to nothing."""
+    start = {"max_epochs": 1, "lr": 1e-12, "validation_fraction": None, "random_state": 0}
+    return CosRegAdapter(head, lam=0.0, **{**start, **parameters})
+
+
+class Recorder:
+    """A scoring that notes what it is called with; y tells the rows apart."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, estimator, X, y, sample_weight=None):
+        self.calls.append((y, sample_weight))
+        return 0.0
+
+
+class TestWeightsAreFrequencies:
+    @pytest.mark.parametrize("adapter", ADAPTERS, ids=repr)
+    def test_a_weight_of_two_is_a_row_twice(self, adapter):
+        order = np.random.default_rng(1).permutation(120)
+        weighted = clone(adapter).fit(X[order], Y[order], sample_weight=COUNTS[order])
+        repeated = clone(adapter).fit(X.repeat(COUNTS, axis=0), Y.repeat(COUNTS))
+        np.testing.assert_allclose(weighted.transform(X), repeated.transform(X), rtol=1e-7)
+        losses = [
+            [epoch.get("train_loss", epoch.get("loss")) for epoch in fitted.history_]
+            for fitted in (weighted, repeated)
+        ]
+        np.testing.assert_allclose(*losses, rtol=1e-6)
+
+    @pytest.mark.parametrize("adapter", ADAPTERS, ids=repr)
+    def test_a_weight_of_zero_leaves_a_row_out(self, adapter):
+        kept = COUNTS > 0
+        outlying = np.where(kept[:, None], X, 1e3)
+        weighted = clone(adapter).fit(outlying, Y, sample_weight=kept)
+        shorter = clone(adapter).fit(X[kept], Y[kept])
+        np.testing.assert_array_equal(weighted.transform(X), shorter.transform(X))
+
+    def test_weights_of_one_change_nothing(self):
+        fitted = [
+            IsotropyLayer(**QUICK).fit(X, Y, sample_weight=weights).transform(X)
+            for weights in (None, np.ones(120))
+        ]
+        np.testing.assert_array_equal(*fitted)
+
+    def test_a_label_or_a_group_of_its_own_keeps_a_row_apart(self):
+        rows = np.array([[1.0, 2.0], [1.0, 2.0], [-0.0, 3.0], [0.0, 3.0]], np.float32)
+        merged = distinct_rows(rows, np.array([0, 1, 1, 1]), None, None)
+        assert sorted(merged.weights) == [1, 1, 2]
+        merged = distinct_rows(rows, None, np.array([5, 5, 6, 7]), None)
+        assert sorted(merged.weights) == [1, 1, 2]
+        values = np.array([[1.0, 2.0], [1.0, 2.5], [0.0, 0.0], [0.0, 0.0]])
+        assert sorted(distinct_rows(rows, values, None, None).weights) == [1, 1, 2]
+
+    def test_rows_that_differ_in_a_single_entry_stay_apart(self):
+        rows = np.zeros((201, 200), np.float32)
+        rows[np.arange(200), np.arange(200)] = np.float32(1)
+        assert distinct_rows(rows, None, None, None).weights is None
+        merged = distinct_rows(np.repeat(rows, 3, axis=0), None, None, None)
+        np.testing.assert_array_equal(merged.weights, np.full(201, 3))
+        np.testing.assert_array_equal(np.unique(merged.X, axis=0), np.unique(rows, axis=0))
+
+
+class TestTaskLoss:
+    @pytest.mark.parametrize("batch_size", [16, 1000])
+    def test_of_a_classifier_is_the_weighted_mean(self, batch_size):
+        weights = RNG.uniform(0.5, 5, size=120)
+        adapter = task_alone(HEAD, batch_size=batch_size).fit(X, Y, sample_weight=weights)
+        expected = log_loss(Y, HEAD.predict_proba(X), sample_weight=weights)
+        assert adapter.history_[0]["train_loss"] == pytest.approx(expected, rel=1e-5)
+
+    def test_of_a_regressor_is_in_units_of_the_weighted_variance(self):
+        weights = RNG.uniform(0.5, 5, size=120)
+        adapter = task_alone(READS_VALUES).fit(X, VALUES, sample_weight=weights)
+        score = r2_score(VALUES, READS_VALUES.predict(X), sample_weight=weights)
+        assert adapter.history_[0]["train_loss"] == pytest.approx(1 - score, rel=1e-5)
+
+    def test_of_the_exact_solver_is_the_weighted_mean(self):
+        weights = RNG.uniform(0.5, 5, size=120)
+        adapter = IStarAdapter(HEAD, lam=0.0, zeta=0.0, solver="exact")
+        adapter.fit(X, Y, sample_weight=weights)
+        expected = log_loss(Y, HEAD.predict_proba(X), sample_weight=weights)
+        assert adapter.history_[0]["loss"] == pytest.approx(expected)
+        free = adapter.set_params(ridge=0.0).fit(X, Y, sample_weight=weights)
+        probabilities = free.predict_proba(X) - np.eye(2)[Y]
+        slopes = (weights[:, None] * probabilities).T @ np.column_stack([X, np.ones(120)])
+        assert np.abs(slopes).max() < 1e-2 * weights.sum()  # no linear layer does better
+
+    def test_does_not_depend_on_the_scale_of_the_weights(self):
+        weights = RNG.uniform(0.5, 5, size=120)
+        for head, y in ((HEAD, Y), (READS_VALUES, VALUES)):
+            fits = [
+                CosRegAdapter(head, lam=0.0, **QUICK).fit(X, y, sample_weight=factor * weights)
+                for factor in (1, 1000)
+            ]
+            np.testing.assert_allclose(fits[0].transform(X), fits[1].transform(X), rtol=1e-4)
+            losses = [[epoch["train_loss"] for epoch in fitted.history_] for fitted in fits]
+            np.testing.assert_allclose(*losses, rtol=1e-5)
+
+    def test_members_with_rows_of_their_own_are_weighted_alike(self):
+        from isoadapt.adapters._minibatch import classification_loss, regression_loss
+
+        outputs = torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(0))
+        targets, values = torch.arange(7) % 3, torch.arange(21.0).view(7, 3) / 10
+        weights = torch.stack([torch.arange(7) + 1.0, torch.ones(7)])
+        for loss, goals in ((classification_loss, targets), (regression_loss, values)):
+            both = loss(outputs, goals.expand(2, *goals.shape), weights)
+            for member in range(2):
+                alone = loss(outputs[member : member + 1], goals, weights[member])
+                torch.testing.assert_close(both[member : member + 1], alone)
+            torch.testing.assert_close(both[1:], loss(outputs[1:], goals))
+
+
+class TestHeadMomentsAndScores:
+    def test_head_and_moments_are_weighted(self):
+        weights = RNG.uniform(0.5, 5, size=120)
+        model = LogisticRegression(C=0.1)
+        adapter = IsotropyLayer(model, solver="exact").fit(X, Y, sample_weight=weights)
+        expected = LinearHead.from_estimator(clone(model).fit(X, Y, sample_weight=weights))
+        np.testing.assert_allclose(adapter.head_.coef_, expected.coef_, rtol=1e-3, atol=1e-5)
+
+    def test_without_a_head_the_weighted_covariance_is_whitened(self):
+        rows = X / X.std(axis=0)
+        weights = np.where(rows.sum(axis=1) > rows.sum(axis=1).mean(), 30.0, 0.1)
+        whitened = IsotropyLayer(None, solver="exact").fit(rows, sample_weight=weights)
+        covariance = np.cov(whitened.transform(rows).T, aweights=weights)
+        np.testing.assert_allclose(covariance / covariance[0, 0], np.eye(6), atol=0.01)
+
+    def test_sampled_shrinkage_is_weighted(self):
+        points, weights = torch.from_numpy(X).float(), torch.arange(120) % 3 + 1.0
+        rows = Rows(points, None, weights)
+        network = LinearNetwork([Affine(np.eye(6), np.zeros(6))])
+        penalty = _SampledShrinkage(IsoScoreLoss(0.2, "linear"), 1000)
+        with torch.no_grad():
+            penalty.refresh(network, Batches(rows, torch.arange(120), 16, []))
+        expected = Moments().update(X.astype(np.float32), weights.numpy()).covariance().float()
+        torch.testing.assert_close(penalty.cov[0], expected)
+
+    @pytest.mark.parametrize(
+        ("adapter", "y", "scoring"),
+        [
+            (IsotropyLayer(HEAD, **QUICK), Y, "accuracy"),
+            (IsotropyLayer(READS_VALUES, **QUICK), VALUES, "r2"),
+        ],
+        ids=["classifier", "regressor"],
+    )
+    def test_default_scores_are_those_of_scikit_learn_weighted(self, adapter, y, scoring):
+        weights = RNG.uniform(0.5, 5, size=120)
+        default = clone(adapter).fit(X, y, sample_weight=weights)
+        named = clone(adapter).set_params(scoring=scoring).fit(X, y, sample_weight=weights)
+        scores = [[epoch["valid_score"] for epoch in each.history_] for each in (default, named)]
+        np.testing.assert_allclose(*scores, rtol=1e-6)
+        plain = clone(adapter).fit(X, y)
+        assert scores[0] != [epoch["valid_score"] for epoch in plain.history_]
+
+    def test_a_scoring_gets_the_weights_of_the_rows_it_judges(self):
+        weights, scoring = RNG.uniform(0.5, 5, size=120), Recorder()
+        CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK).fit(X, VALUES, sample_weight=weights)
+        of_value = dict(zip(VALUES, weights, strict=True))
+        assert len(scoring.calls) > 200  # the bootstrap's too
+        for y, sample_weight in scoring.calls:
+            np.testing.assert_allclose(sample_weight, [of_value[value] for value in y])
+
+    def test_a_scoring_without_weights_judges_repeated_rows(self):
+        judged = []
+
+        def scoring(estimator, X, y):
+            judged.append(y)
+            return 0.0
+
+        adapter = CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK)
+        adapter.fit(X.repeat(COUNTS, axis=0), VALUES.repeat(COUNTS))
+        values, counts = np.unique(judged[0], return_counts=True)
+        count_of = dict(zip(VALUES, COUNTS, strict=True))
+        assert [count_of[value] for value in values] == counts.tolist()
+        with pytest.raises(ValueError, match=r"scoring=.* takes no sample_weight"):
+            adapter.fit(X, VALUES, sample_weight=COUNTS)
+
+    def test_a_head_that_takes_no_weights_is_fitted_to_repeated_rows(self):
+        adapter = CosRegAdapter(Lars(), validation_fraction=None, **QUICK)
+        repeated, values = X.repeat(COUNTS, axis=0), VALUES.repeat(COUNTS)
+        expected = Lars().fit(repeated, values).coef_
+        np.testing.assert_allclose(adapter.fit(repeated, values).head_.coef_[0], expected)
+        with pytest.raises(ValueError, match="does not take it in fit"):
+            adapter.fit(X, VALUES, sample_weight=COUNTS)
+
+    def test_score_of_a_sample_is_the_weighted_accuracy(self):
+        weights = RNG.uniform(0.5, 5, size=120)
+        adapter = IsotropyLayer(solver="exact").fit(X, Y, sample_weight=weights)
+        expected = accuracy_score(Y, adapter.predict(X), sample_weight=weights)
+        assert adapter.score(X, Y, sample_weight=weights) == expected
+
+
+class TestErrors:
+    @pytest.mark.parametrize("adapter", [IsotropyLayer(**QUICK), IsotropyLayer(solver="exact")])
+    def test_weights(self, adapter):
+        cases = [
+            (np.where(COUNTS == 2, -1, COUNTS), "[Nn]egative"),
+            (np.full(120, 1 / 120), "sample_weight sums to 1, but it counts rows"),
+            (COUNTS[:-1], r"sample_weight.shape == \(119,\)"),
+            (np.where(np.arange(120) == 3, np.nan, COUNTS), "NaN"),
+            (np.where(np.arange(120) == 3, 2, 0), "X is constant"),
+        ]
+        for weights, message in cases:
+            with pytest.raises(ValueError, match=message):
+                clone(adapter).fit(X, Y, sample_weight=weights)
+
+    def test_groups(self):
+        for groups, message in (
+            (np.arange(119), "inconsistent numbers of samples"),
+            (np.zeros((120, 2)), "1d array"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                IsotropyLayer(**QUICK).fit(X, Y, groups=groups)
+
+
+class TestGroups:
+    @pytest.mark.parametrize("stratified", [True, False])
+    @pytest.mark.parametrize("fraction", [0.1, 0.3, 0.5])
+    def test_are_never_split(self, fraction, stratified):
+        rng = np.random.default_rng(0)
+        labels = rng.choice(3, p=[0.6, 0.3, 0.1], size=600)
+        groups = rng.integers(0, 80, size=600)
+        for seed in range(20):
+            fitting, validating = split_rows(
+                600,
+                labels if stratified else None,
+                fraction,
+                np.random.RandomState(seed),
+                groups,
+            )
+            assert not set(groups[fitting]) & set(groups[validating])
+            np.testing.assert_array_equal(
+                np.sort(np.concatenate([fitting, validating])), np.arange(600)
+            )
+            assert len(validating) / 600 == pytest.approx(fraction, abs=0.04)
+            if stratified:
+                shares = [np.bincount(labels[side]) / len(side) for side in (fitting, validating)]
+                np.testing.assert_allclose(*shares, atol=0.08)
+
+    def test_different_seeds_draw_different_groups(self):
+        groups = np.arange(200) // 5
+        chosen = [
+            split_rows(200, None, 0.3, np.random.RandomState(seed), groups)[1] for seed in range(60)
+        ]
+        times = np.bincount(np.concatenate(chosen), minlength=200)
+        assert times.min() > 5
+        assert times.max() < 35  # 18 expected of each
+
+    def test_every_class_is_trained_on(self):
+        labels = np.repeat([0, 1, 2, 3], [150, 30, 16, 4])
+        groups = np.concatenate([np.arange(150) // 5, np.arange(30) // 5 + 50, [90] * 16, [91] * 4])
+        for seed in range(20):
+            fitting, validating = split_rows(200, labels, 0.7, np.random.RandomState(seed), groups)
+            assert set(labels[fitting]) == {0, 1, 2, 3}
+            assert validating is not None
+
+    def test_too_few_of_them_leave_all_rows_to_train_on(self):
+        for groups in (np.zeros(100), np.repeat([0, 1], [97, 3])):
+            fitting, validating = split_rows(
+                100, None, 0.3, np.random.RandomState(0), groups.astype(int)
+            )
+            assert validating is None
+            np.testing.assert_array_equal(fitting, np.arange(100))
+
+    @pytest.mark.parametrize("names", [None, [f"g{k}" for k in range(30)]], ids=["int", "str"])
+    def test_reach_the_split_of_a_fit(self, names):
+        groups = np.random.default_rng(2).integers(0, 30, size=120)
+        given = groups if names is None else np.array(names)[groups]
+        scoring = Recorder()
+        adapter = CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK)
+        adapter.fit(X, VALUES, sample_weight=COUNTS, groups=given)
+        judged = np.isin(VALUES, scoring.calls[0][0])
+        kept = COUNTS > 0
+        assert judged.any()
+        assert not set(groups[judged]) & set(groups[kept & ~judged])
+
+    @pytest.mark.parametrize(
+        "adapter",
+        [IsotropyLayer(solver="exact"), IsotropyLayer(validation_fraction=None, **QUICK)],
+        ids=["exact", "no split"],
+    )
+    def test_have_no_effect_without_a_split(self, adapter):
+        rows, labels = X.repeat(2, axis=0), Y.repeat(2)
+        plain = clone(adapter).fit(rows, labels).transform(X)
+        grouped = clone(adapter).fit(rows, labels, groups=np.arange(240)).transform(X)
+        np.testing.assert_array_equal(plain, grouped)

@@ -1,0 +1,185 @@
+"""``sample_weight`` and ``groups`` of a fit, passed on by pipelines and searches."""
+
+import numpy as np
+import pytest
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, make_scorer
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    StratifiedKFold,
+    cross_validate,
+)
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from isoadapt import CosRegAdapter, IsotropyLayer, IStarAdapter, LinearHead
+from isoadapt.model_selection import AdapterSearchCV
+from isoadapt.model_selection import _together as together
+
+X, Y = make_classification(240, 8, n_informative=5, random_state=0)
+COUNTS = np.random.default_rng(0).integers(0, 4, size=240)
+GROUPS = np.random.default_rng(1).integers(0, 40, size=240)
+HEAD = LinearHead.from_estimator(LogisticRegression().fit(X, Y))
+QUICK = {"max_epochs": 3, "batch_size": 32, "random_state": 0}
+LAMS = [-1, 1, 3]
+
+
+@pytest.fixture
+def routing():
+    with config_context(enable_metadata_routing=True):
+        yield
+
+
+def search_both(estimator, grid, y=Y, rows=X, cv=3, scoring=None, **params):
+    return [
+        search(estimator, grid, cv=cv, scoring=scoring).fit(rows, y, **params)
+        for search in (AdapterSearchCV, GridSearchCV)
+    ]
+
+
+def assert_same(ours, theirs):
+    assert ours.cv_results_["params"] == theirs.cv_results_["params"]
+    for name, column in theirs.cv_results_.items():
+        if name.startswith("split"):
+            np.testing.assert_allclose(ours.cv_results_[name], column, rtol=1e-5)
+    fitted = [search.best_estimator_.transform(X) for search in (ours, theirs)]
+    np.testing.assert_allclose(*fitted, rtol=1e-6)
+
+
+class TestPipelines:
+    def test_step_parameters_reach_the_adapter(self):
+        pipe = make_pipeline(StandardScaler(), IStarAdapter(**QUICK))
+        pipe.fit(X, Y, istaradapter__sample_weight=COUNTS, istaradapter__groups=GROUPS)
+        rows = StandardScaler().fit_transform(X)
+        alone = IStarAdapter(**QUICK).fit(rows, Y, COUNTS, GROUPS)
+        np.testing.assert_array_equal(pipe.transform(X), alone.transform(rows))
+
+    def test_requested_metadata_reaches_the_adapter(self, routing):
+        adapter = IStarAdapter(**QUICK).set_fit_request(sample_weight=True, groups=True)
+        pipe = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), adapter)
+        pipe.fit(X, Y, sample_weight=COUNTS, groups=GROUPS)
+        rows = StandardScaler().fit_transform(X)
+        alone = IStarAdapter(**QUICK).fit(rows, Y, COUNTS, GROUPS)
+        np.testing.assert_array_equal(pipe.transform(X), alone.transform(rows))
+
+    def test_cross_validate_passes_on_the_rows_of_each_fold(self, routing):
+        adapter = IStarAdapter(**QUICK).set_fit_request(sample_weight=True, groups=True)
+        scorer = make_scorer(accuracy_score).set_score_request(sample_weight=True)
+        cv = GroupKFold(3)
+        found = cross_validate(
+            adapter,
+            X,
+            Y,
+            cv=cv,
+            scoring=scorer,
+            params={"sample_weight": COUNTS, "groups": GROUPS},
+        )["test_score"]
+        for score, (train, test) in zip(found, cv.split(X, Y, GROUPS), strict=True):
+            fitted = IStarAdapter(**QUICK).fit(X[train], Y[train], COUNTS[train], GROUPS[train])
+            assert score == fitted.score(X[test], Y[test], sample_weight=COUNTS[test])
+
+
+class TestAdapterSearch:
+    @pytest.mark.parametrize(
+        "adapter", [IStarAdapter(HEAD, lr=1e-2, **QUICK), CosRegAdapter(lr=1e-2, **QUICK)]
+    )
+    def test_trains_weighted_candidates_together(self, adapter):
+        options = {"scoring": "neg_log_loss", "cv": 3}
+        ours, theirs = search_both(adapter, {"lam": LAMS}, sample_weight=COUNTS, **options)
+        assert_same(ours, theirs)
+        assert ours.unbatched_ == {}
+        plain = AdapterSearchCV(adapter, {"lam": LAMS}, **options).fit(X, Y)
+        difference = plain.cv_results_["mean_test_score"] - ours.cv_results_["mean_test_score"]
+        assert np.abs(difference).min() > 1e-3
+
+    def test_step_parameters_of_a_pipeline(self):
+        pipe = make_pipeline(StandardScaler(), IStarAdapter(**QUICK))
+        ours, theirs = search_both(
+            pipe,
+            {"istaradapter__lam": LAMS},
+            scoring="neg_log_loss",
+            istaradapter__sample_weight=COUNTS,
+            istaradapter__groups=GROUPS,
+        )
+        assert_same(ours, theirs)
+        assert ours.unbatched_ == {}
+
+    @pytest.mark.parametrize("in_pipeline", [False, True])
+    def test_requested_weights_and_groups(self, routing, in_pipeline):
+        adapter = IStarAdapter(HEAD, **QUICK)
+        adapter.set_fit_request(sample_weight=True, groups=True)
+        adapter.set_score_request(sample_weight=True)
+        estimator, grid = adapter, {"lam": LAMS}
+        if in_pipeline:
+            scaler = StandardScaler().set_fit_request(sample_weight=False)
+            estimator, grid = make_pipeline(scaler, adapter), {"istaradapter__lam": LAMS}
+        ours, theirs = search_both(
+            estimator, grid, cv=GroupKFold(3), sample_weight=COUNTS, groups=GROUPS
+        )
+        assert_same(ours, theirs)
+        assert ours.unbatched_ == {}
+
+    def test_parameters_of_other_steps_are_fitted_one_at_a_time(self):
+        pipe = make_pipeline(StandardScaler(), IStarAdapter(**QUICK))
+        weights = {f"{name}__sample_weight": COUNTS for name in ("standardscaler", "istaradapter")}
+        with pytest.warns(UserWarning, match="parameters for other steps than the adapter"):
+            ours, theirs = search_both(pipe, {"istaradapter__lam": LAMS}, **weights)
+        assert_same(ours, theirs)
+        assert sum(ours.unbatched_.values()) == 9
+
+    def test_parameters_that_fit_does_not_take_are_refused_as_ever(self):
+        for estimator, name in (
+            (IStarAdapter(**QUICK), "counts"),
+            (make_pipeline(StandardScaler(), IStarAdapter(**QUICK)), "istaradapter__counts"),
+            (make_pipeline(StandardScaler(), IStarAdapter(**QUICK)), "nostep__sample_weight"),
+        ):
+            search = AdapterSearchCV(estimator, {"istaradapter__lam": [1]}, cv=3)
+            if not name.startswith(("istar", "nostep")):
+                search.set_params(param_grid={"lam": [1]})
+            with (
+                pytest.warns(UserWarning, match="one at a time"),
+                pytest.raises(ValueError, match="fits failed"),
+            ):
+                search.fit(X, Y, **{name: COUNTS})
+
+    def test_folds_with_repeated_rows_side_by_side(self, monkeypatch):
+        """Folds of one size then have different numbers of distinct rows."""
+        monkeypatch.setattr(together._Group, "n_members", lambda self: 100)
+        rows, labels = np.concatenate([X, X[:60]]), np.concatenate([Y, Y[:60]])
+        cv = StratifiedKFold(3, shuffle=True, random_state=0)
+        problems = [
+            clone(IStarAdapter(**QUICK))._pose(rows[train], labels[train])
+            for train, _ in cv.split(rows, labels)
+        ]
+        sizes = {(len(each.fitting), len(each.validating)) for each in problems}
+        assert len(sizes) > 1
+        calls = []
+        train = together.train_together
+        monkeypatch.setattr(
+            together, "train_together", lambda *args: calls.append(args) or train(*args)
+        )
+        ours, theirs = search_both(
+            IStarAdapter(**QUICK), {"lam": LAMS}, labels, rows, cv=cv, scoring="neg_log_loss"
+        )
+        assert_same(ours, theirs)
+        assert ours.unbatched_ == {}
+        assert len(calls) == len(sizes)
+
+    def test_blocks_of_candidates_share_weighted_rows(self, monkeypatch):
+        """The embeddings of a fold are taken anew for each block."""
+        monkeypatch.setattr(together._Group, "n_members", lambda self: 2)
+        ours, theirs = search_both(
+            IStarAdapter(**QUICK), {"lam": LAMS}, scoring="neg_log_loss", sample_weight=COUNTS
+        )
+        assert_same(ours, theirs)
+        assert ours.unbatched_ == {}
+
+    def test_exact_solver_one_at_a_time(self):
+        adapter = IsotropyLayer(solver="exact")
+        with pytest.warns(UserWarning, match="takes no mini-batches"):
+            ours, theirs = search_both(adapter, {"ridge": [0.01, 1.0]}, sample_weight=COUNTS)
+        assert_same(ours, theirs)
