@@ -4,6 +4,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -352,33 +353,35 @@ def train(
     """
     net.initialize()
     active = list(range(len(runs)))
-    for number in range(1, max_epochs + 1):
-        started = time.perf_counter()
-        net.fit_loop(batches, epochs=1)
-        losses = net.epoch_losses.tolist()
-        seconds = (time.perf_counter() - started) / len(active)
-        stopped = []
-        for place, member in enumerate(active):
-            run = runs[member]
-            entry = {"epoch": number, "train_loss": losses[place]}
-            if judge is not None:
-                epoch = judge.epochs[place]
-                entry |= {"valid_score": epoch.score, "valid_cost": epoch.cost}
-            run.history.append(entry | {"dur": seconds})
-            run.best_epoch = number
-            if number == max_epochs or (run.selection and run.selection.done(number)):
-                stopped.append(place)
-                if run.selection is not None:
-                    chosen = run.selection.chosen
-                    run.best_epoch = chosen.number
-                    net.module_.load_member(place, chosen.state)
-                finish(member, place)
-        tick(len(stopped))
-        left = [place for place in range(len(active)) if place not in stopped]
-        active = [active[place] for place in left]
-        if not active:
-            return
-        if stopped:
-            for part in (net, batches, judge):
-                if part is not None:
-                    part.keep(left)
+    with ExitStack() as threads:
+        for number in range(1, max_epochs + 1):
+            threads.enter_context(net.step_threads(batches))
+            started = time.perf_counter()
+            net.fit_loop(batches, epochs=1)
+            losses = net.epoch_losses.tolist()
+            seconds = (time.perf_counter() - started) / len(active)
+            stopped = []
+            for place, member in enumerate(active):
+                run = runs[member]
+                entry = {"epoch": number, "train_loss": losses[place]}
+                if judge is not None:
+                    epoch = judge.epochs[place]
+                    entry |= {"valid_score": epoch.score, "valid_cost": epoch.cost}
+                run.history.append(entry | {"dur": seconds})
+                run.best_epoch = number
+                if number == max_epochs or (run.selection and run.selection.done(number)):
+                    stopped.append(place)
+                    if run.selection is not None:
+                        chosen = run.selection.chosen
+                        run.best_epoch = chosen.number
+                        net.module_.load_member(place, chosen.state)
+                    finish(member, place)
+            tick(len(stopped))
+            left = [place for place in range(len(active)) if place not in stopped]
+            active = [active[place] for place in left]
+            if not active:
+                return
+            if stopped:
+                for part in (net, batches, judge):
+                    if part is not None:
+                        part.keep(left)
