@@ -24,7 +24,9 @@ As measured by ``python -m benchmarks --only threads``: up to there, two threads
 on a quiet machine.
 """
 
-_UPDATE_ROWS = 100
+UPDATE_ROWS = 100
+"""Rows whose multiply-adds take as long as AdamW's update, for each parameter."""
+
 _PER_THREAD = "ATen parallel backend: OpenMP" in torch.__config__.parallel_info()
 _LOCK = threading.Lock()  # no fork, and no other change, while the default is not as it was
 
@@ -35,7 +37,7 @@ def one_thread_if_small(n_parameters: int, n_rows: int) -> AbstractContextManage
     A step takes about three multiply-adds for each row and parameter, and AdamW's update of a
     parameter as long as those of a hundred rows.
     """
-    small = n_parameters * (n_rows + _UPDATE_ROWS) < LARGE_STEP
+    small = n_parameters * (n_rows + UPDATE_ROWS) < LARGE_STEP
     return one_thread() if small else nullcontext()
 
 
