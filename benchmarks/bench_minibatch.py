@@ -1,4 +1,4 @@
-"""The mini-batch loop of IsotropyLayer against the same loop in bare torch."""
+"""The mini-batch loop of IsotropyLayer against the same loop in bare torch, both in one thread."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from benchmarks._data import Embeddings, load_embeddings, narrow_cone, stored_tasks
 from benchmarks._harness import Comparison, compare
 from isoadapt import IsotropyLayer
+from isoadapt._threads import one_thread
 from isoadapt.geometry._isoscore import isoscore_star
 
 BATCH_SIZE = 64
@@ -45,7 +46,8 @@ def _compare(
         loops.append(sum(epoch["dur"] for epoch in layer.history_))
 
     def reference() -> None:
-        BareLoop(data, **adamw).train(EPOCHS)
+        with one_thread():  # as the layer's steps are small
+            BareLoop(data, **adamw).train(EPOCHS)
 
     settings = ", ".join(f"{key}={value}" for key, value in adamw.items()) or "defaults"
     whole = compare(

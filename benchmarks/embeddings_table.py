@@ -2,8 +2,7 @@
 
 Fitted on the training rows, judged on test rows (dev where there is no test split). No model is
 loaded. Each finished fit is kept in a file, so that an interrupted run goes on where it stopped.
-Prints Markdown; `--write FILE` puts it into a section of that file. Set OMP_NUM_THREADS=1: the
-steps of training are small, and more threads make them slower.
+Prints Markdown; `--write FILE` puts it into a section of that file.
 """
 
 import argparse

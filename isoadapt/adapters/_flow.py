@@ -125,9 +125,8 @@ class FlowAdapter(BaseAdapter):
     -----
     The flow is trained in float32 and evaluated in float64; `inverse_transform` returns
     embeddings up to rounding. Bits/dim of rows X are
-    ``-adapter.score_samples(X) / (X.shape[1] * np.log(2))``. The steps of training are small:
-    where other programs keep the cores busy, more than one thread makes them much slower, and
-    ``torch.set_num_threads(1)`` helps.
+    ``-adapter.score_samples(X) / (X.shape[1] * np.log(2))``. On a CPU, small steps of training
+    run in one thread, as those of :class:`IsotropyLayer` do.
 
     References
     ----------

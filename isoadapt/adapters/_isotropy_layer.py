@@ -34,8 +34,10 @@ class IsotropyLayer(IsoScoreAdapter):
 
     Notes
     -----
-    The steps of "minibatch" are small. Where other programs keep the cores busy, more than one
-    thread makes them much slower: ``torch.set_num_threads(1)`` helps then.
+    On a CPU, small steps of "minibatch" run in one thread, because several threads would make
+    them much slower where other programs keep the cores busy; large steps run in all threads of
+    torch. ``torch.get_num_threads()`` is the same before and after a fit. If `scoring` sets it to
+    more than 1, that number stays.
 
     With "exact" the best attainable IsoScore under a head of rank r is
     (PR(Σ_U) + d - r - 1) / (d - 1), with Σ_U the covariance of the r seen coordinates.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -10,6 +11,7 @@ from skorch import NeuralNet
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from isoadapt._threads import one_thread_if_small
 from isoadapt.adapters._equality import known_to_be_equal
 from isoadapt.adapters._network import LinearNetwork
 from isoadapt.adapters._ridge import OutputRidge
@@ -265,6 +267,24 @@ class AdapterNet(NeuralNet):
         if self.ridge is not None:
             task_loss = task_loss + self.ridge(self.module_, batch.X, outputs, batch.weights)
         return self.criterion_(task_loss, penalty)
+
+    def step_threads(self, batches: Batches) -> AbstractContextManager[None]:
+        """Let torch use one thread if the steps are small; a GPU's leave the threads alone.
+
+        Parameters
+        ----------
+        batches : Batches
+            To train on.
+
+        Returns
+        -------
+        context manager
+            For the steps.
+        """
+        if torch.device(self.device).type != "cpu":
+            return nullcontext()
+        n_parameters = sum(parameter.numel() for parameter in self.module_.parameters())
+        return one_thread_if_small(n_parameters, batches.index.shape[-1] // batches.n_batches)
 
     def keep(self, members: Sequence[int]) -> None:
         """Go on with some of the members.

@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -296,6 +297,16 @@ class Run:
     history: list[dict[str, float]] = field(default_factory=list)
     best_epoch: int = 0
 
+    def stops(self, epoch: int) -> bool:
+        """Whether training ends after an epoch because the choice has stood for long."""
+        return self.selection is not None and self.selection.done(epoch)
+
+    def choose(self, last: int) -> Epoch | None:
+        """Settle the epoch to keep; None is the last one, whose weights are there."""
+        chosen = None if self.selection is None else self.selection.chosen
+        self.best_epoch = last if chosen is None else chosen.number
+        return chosen
+
     def doubts(self, max_epochs: int) -> list[Warning]:
         """Give warnings about an epoch that harms the task, or that came too early."""
         selection = self.selection
@@ -483,32 +494,40 @@ def train(
     if judge is not None and judge.counts_start:
         judge.judge_start(net, batches, runs)
     active = list(range(len(runs)))
-    for number in range(1, max_epochs + 1):
-        started = time.perf_counter()
-        net.fit_loop(batches, epochs=1)
-        losses = net.epoch_losses.tolist()
-        seconds = (time.perf_counter() - started) / len(active)
-        stopped = []
-        for place, member in enumerate(active):
-            run = runs[member]
-            entry = {"epoch": number, "train_loss": losses[place]}
-            if judge is not None:
-                entry |= judge.epochs[place].figures()
-            run.history.append(entry | {"dur": seconds})
-            run.best_epoch = number
-            if number == max_epochs or (run.selection and run.selection.done(number)):
-                stopped.append(place)
-                if run.selection is not None and run.selection.chosen is not None:
-                    chosen = run.selection.chosen
-                    run.best_epoch = chosen.number
+    with ExitStack() as threads:
+        for number in range(1, max_epochs + 1):
+            threads.enter_context(net.step_threads(batches))
+            started = time.perf_counter()
+            net.fit_loop(batches, epochs=1)
+            seconds = (time.perf_counter() - started) / len(active)
+            _note_epoch(net, [runs[member] for member in active], judge, number, seconds)
+            stopped = [
+                place
+                for place, member in enumerate(active)
+                if number == max_epochs or runs[member].stops(number)
+            ]
+            for place in stopped:
+                chosen = runs[active[place]].choose(number)
+                if chosen is not None:
                     net.module_.load_member(place, chosen.state)
-                finish(member, place)
-        tick(len(stopped))
-        left = [place for place in range(len(active)) if place not in stopped]
-        active = [active[place] for place in left]
-        if not active:
-            return
-        if stopped:
-            for part in (net, batches, judge):
-                if part is not None:
-                    part.keep(left)
+                finish(active[place], place)
+            tick(len(stopped))
+            left = [place for place in range(len(active)) if place not in stopped]
+            active = [active[place] for place in left]
+            if not active:
+                return
+            if stopped:
+                for part in (net, batches, judge):
+                    if part is not None:
+                        part.keep(left)
+
+
+def _note_epoch(
+    net: AdapterNet, runs: Sequence[Run], judge: Judge | None, number: int, seconds: float
+) -> None:
+    """Add an entry to the history of each member."""
+    for place, (run, loss) in enumerate(zip(runs, net.epoch_losses.tolist(), strict=True)):
+        entry = {"epoch": number, "train_loss": loss}
+        if judge is not None:
+            entry |= judge.epochs[place].figures()
+        run.history.append(entry | {"dur": seconds})

@@ -1,0 +1,99 @@
+"""The number of threads torch uses in small steps of training.
+
+Where other programs keep the cores busy, a step that is spread over several threads waits for the
+one that gets no core, and small steps become many times slower. They run in one thread, therefore.
+
+With OpenMP, ``torch.set_num_threads`` sets two numbers: that of the calling Python thread, and the
+default, which other Python threads take over when they first use torch. Only the former is changed
+here, so that neither fits nor other work in several Python threads affect each other.
+"""
+
+import _thread
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from queue import SimpleQueue
+
+import torch
+
+LARGE_STEP = 1e8
+"""From this product of parameters and rows, `UPDATE_ROWS` added, a step runs in all threads.
+
+As measured by ``python -m benchmarks --only threads``: on a quiet machine, two threads make steps
+below it at most 1.6 times as fast as one, and those above it up to twice as fast.
+"""
+
+UPDATE_ROWS = 100
+"""Rows whose multiply-adds take as long as AdamW's update, for each parameter."""
+
+_PER_THREAD = "ATen parallel backend: OpenMP" in torch.__config__.parallel_info()
+_LOCK = threading.Lock()  # no fork, and no other change, while the default is not as it was
+
+
+def one_thread_if_small(n_parameters: int, n_rows: int) -> AbstractContextManager[None]:
+    """Give :func:`one_thread` for steps on `n_rows` rows, whatever their members, that are small.
+
+    A step takes about three multiply-adds for each row and parameter, and AdamW's update of a
+    parameter as long as those of a hundred rows.
+    """
+    small = n_parameters * (n_rows + UPDATE_ROWS) < LARGE_STEP
+    return one_thread() if small else nullcontext()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread in the calling Python thread.
+
+    What the number was is put back in the end, unless the calling Python thread has set it to
+    another one meanwhile. Builds of torch without OpenMP are left alone: they cannot change the
+    number once they have used it.
+    """
+    with _LOCK:  # a Python thread that is new to torch takes the default over here
+        found = torch.get_num_threads()
+    if found == 1 or not _PER_THREAD:
+        yield
+        return
+    try:
+        _set_here(1)
+        yield
+    finally:
+        try:
+            if torch.get_num_threads() == 1:
+                _set_here(found)
+        except BaseException:  # such as KeyboardInterrupt
+            torch.set_num_threads(found)
+            raise
+
+
+def _set_here(count: int) -> None:
+    """Set the number of the calling Python thread; a new one, which has the default, keeps that.
+
+    No signal comes to the latter, which holds the lock therefore. What waits for it and starts it
+    can be interrupted, but not halfway, as methods of ``threading.Thread`` can.
+    """
+    known: SimpleQueue[None] = SimpleQueue()
+    changed: SimpleQueue[None] = SimpleQueue()
+    kept: SimpleQueue[None] = SimpleQueue()
+
+    def keep_default() -> None:
+        with _LOCK:
+            default = torch.get_num_threads()
+            known.put(None)
+            changed.get()
+            torch.set_num_threads(default)
+        kept.put(None)
+
+    try:
+        _thread.start_new_thread(keep_default, ())
+        known.get()
+        torch.set_num_threads(count)
+    finally:
+        changed.put(None)
+    kept.get()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )

@@ -1,0 +1,300 @@
+"""The number of threads torch uses: one in small steps, and afterwards what it was before."""
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from isoadapt import FlowAdapter, IsotropyLayer, LinearHead
+from isoadapt._threads import one_thread
+from isoadapt.model_selection import AdapterSearchCV
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+
+def in_new_thread(function):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+@pytest.fixture(autouse=True)
+def three():
+    """Three threads here and by default, and nothing left behind."""
+    before, default = torch.get_num_threads(), in_new_thread(torch.get_num_threads)
+    torch.set_num_threads(3)
+    yield
+    in_new_thread(lambda: torch.set_num_threads(default))
+    torch.set_num_threads(before)
+    in_new_thread(lambda: torch.set_num_threads(default))
+
+
+def counts():
+    """Give the number here and what a new Python thread starts with."""
+    return torch.get_num_threads(), in_new_thread(torch.get_num_threads)
+
+
+def test_one_thread_inside_and_as_before_outside():
+    with one_thread():
+        assert counts() == (1, 3)
+        with one_thread():
+            assert counts() == (1, 3)
+        assert counts() == (1, 3)
+    assert counts() == (3, 3)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_as_before_after_an_exception(error):
+    with pytest.raises(error), one_thread():
+        raise error
+    assert counts() == (3, 3)
+
+
+def test_numbers_set_in_other_threads_stay():
+    in_new_thread(lambda: torch.set_num_threads(2))
+    assert counts() == (3, 2)
+    with one_thread():
+        assert counts() == (1, 2)
+        in_new_thread(lambda: torch.set_num_threads(4))
+        assert counts() == (1, 4)
+    assert counts() == (3, 4)
+
+
+def test_a_number_set_inside_stays():
+    with one_thread(), one_thread():
+        torch.set_num_threads(2)
+    assert counts() == (2, 2)
+
+
+@pytest.mark.parametrize("first_out", [0, 1])
+def test_overlapping_threads(first_out):
+    """Both enter one after the other and leave in either order; a third is not affected."""
+    inside, leave = [threading.Event() for _ in "ab"], [threading.Event() for _ in "ab"]
+    third = ThreadPoolExecutor(1)
+    assert third.submit(torch.get_num_threads).result() == 3
+
+    def work(name):
+        before = torch.get_num_threads()
+        with one_thread():
+            inside[name].set()
+            assert leave[name].wait(10)
+            within = torch.get_num_threads()
+        return before, within, torch.get_num_threads()
+
+    with ThreadPoolExecutor(2) as pool:
+        found = []
+        for name in range(2):
+            found.append(pool.submit(work, name))
+            assert inside[name].wait(10)
+            assert counts() == (3, 3)
+        for name in (first_out, 1 - first_out):
+            leave[name].set()
+            assert found[name].result() == (3, 1, 3)
+            assert counts() == (3, 3)
+        assert third.submit(torch.get_num_threads).result() == 3
+    third.shutdown()
+
+
+def test_many_threads_at_once():
+    start = threading.Barrier(8)
+
+    def work(_):
+        start.wait()
+        seen = set()
+        for _ in range(20):
+            with one_thread():
+                seen.add(torch.get_num_threads())
+            seen.add(-torch.get_num_threads())
+        return seen
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [{1, -3}] * 8
+    assert counts() == (3, 3)
+
+
+def in_fork(function):
+    """Give what the function returns in a forked process; fails if that takes too long."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        try:
+            os.write(writer, repr(function()).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    assert text, "the child ended without an answer"
+    return eval(text)  # of numbers that a test has written
+
+
+def enter_once():
+    before = counts()
+    with one_thread():
+        within = counts()
+    return before, within, counts()
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+class TestFork:
+    def test_while_another_thread_is_inside(self):
+        inside, leave = threading.Event(), threading.Event()
+
+        def work():
+            with one_thread():
+                inside.set()
+                assert leave.wait(30)
+
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(work)
+            assert inside.wait(10)
+            try:
+                assert in_fork(enter_once) == ((3, 3), (1, 3), (3, 3))
+            finally:
+                leave.set()
+            other.result()
+        assert counts() == (3, 3)
+
+    def test_while_other_threads_enter_and_leave(self):
+        stop = threading.Event()
+
+        def work():
+            while not stop.is_set():
+                with one_thread():
+                    pass
+
+        with ThreadPoolExecutor(2) as pool:
+            others = [pool.submit(work) for _ in range(2)]
+            try:
+                for _ in range(25):
+                    assert in_fork(enter_once) == ((3, 3), (1, 3), (3, 3))
+            finally:
+                stop.set()
+            [other.result() for other in others]
+        assert counts() == (3, 3)
+
+    def test_inside(self):
+        with one_thread():
+            assert in_fork(enter_once) == ((1, 3), (1, 3), (1, 3))
+        assert counts() == (3, 3)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no such timers")
+def test_interrupts_at_any_moment():
+    """Ctrl-C while it is entered or left leaves the number as it was."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    interrupted = 0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for moment in np.linspace(2e-5, 1e-3, 150):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, moment)
+                for _ in range(3):
+                    with one_thread():
+                        pass
+                time.sleep(2e-3)
+            except KeyboardInterrupt:
+                interrupted += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            assert torch.get_num_threads() == 3
+            deadline = time.monotonic() + 10
+            while counts() != (3, 3):  # the default follows at once, but in another thread
+                assert time.monotonic() < deadline
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 100
+
+
+class Watch:
+    """Scoring that notes the number of threads it is called with."""
+
+    def __init__(self, error=None):
+        self.seen, self.error = set(), error
+
+    def __call__(self, estimator, X, y):
+        self.seen.add(torch.get_num_threads())
+        if self.error is not None:
+            raise self.error
+        return 0.0
+
+
+def problem(n, d):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d)) * np.linspace(0.1, 1, d)
+    head = LinearHead(rng.normal(size=(2, d)), np.zeros(2), [0, 1])
+    return X, head.predict(X), head
+
+
+def adapter(kind, head, scoring, **parameters):
+    if kind is FlowAdapter:
+        parameters |= {"alpha": 0.5, "n_blocks": 2, "hidden": 8}
+    return kind(head, scoring=scoring, max_epochs=2, random_state=0, device="cpu", **parameters)
+
+
+@pytest.mark.parametrize("kind", [IsotropyLayer, FlowAdapter])
+class TestFit:
+    def test_small_steps_run_in_one_thread(self, kind):
+        X, y, head = problem(200, 6)
+        watch = Watch()
+        adapter(kind, head, watch).fit(X, y)
+        assert watch.seen == {1}
+        assert counts() == (3, 3)
+
+    def test_large_steps_run_in_all_threads(self, kind):
+        X, y, head = problem(2000, 512)
+        watch = Watch()
+        large = {"batch_size": 2000} | ({"hidden": 64} if kind is FlowAdapter else {})
+        adapter(kind, head, watch).set_params(**large).fit(X, y)
+        assert watch.seen == {3}
+        assert counts() == (3, 3)
+
+    @pytest.mark.parametrize("error", [TypeError, KeyboardInterrupt])
+    def test_as_before_after_a_failure(self, kind, error):
+        X, y, head = problem(200, 6)
+        watch = Watch(error("in scoring"))
+        with pytest.raises(error, match="in scoring"):
+            adapter(kind, head, watch).fit(X, y)
+        assert watch.seen == {1}
+        assert counts() == (3, 3)
+
+    def test_in_several_python_threads(self, kind):
+        X, y, head = problem(200, 6)
+        watches = [Watch() for _ in range(4)]
+
+        def fit(watch):
+            adapter(kind, head, watch).fit(X, y)
+            return torch.get_num_threads()
+
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(fit, watches)) == [3] * 4
+        assert [watch.seen for watch in watches] == [{1}] * 4
+        assert counts() == (3, 3)
+
+
+def test_steps_are_small_once_most_members_have_stopped():
+    """With alpha=1 there is no cost to lower, so the first epoch is kept and the next the last."""
+    X, y, head = problem(400, 256)
+    seen = []
+
+    def watch(estimator, X, y):
+        seen.append(torch.get_num_threads())
+        return 0.0
+
+    layer = adapter(IsotropyLayer, head, watch, batch_size=128, patience=1)
+    layer.set_params(max_epochs=4)
+    grid = [{"alpha": [1.0], "lr": [k * 1e-4 for k in range(1, 9)]}, {"alpha": [0.5]}]
+    AdapterSearchCV(layer, grid, cv=2, scoring="accuracy", refit=False).fit(X, y)
+    assert set(seen[: 2 * 9]) == {3}
+    assert seen[-1] == 1
+    assert counts() == (3, 3)
