@@ -275,10 +275,8 @@ def test_selected_bars_must_cut_by_15_percent(lowered, outcome):
 
 
 def test_anisotropy_of_the_base_rises():
-    start, end = (
-        {"batch_anisotropy1_centered_" + part: v} for part, v in (("start", 0.1), ("end", 0.6))
-    )
-    found = records("base", [0.3, 0.3, 0.3], **start, **end)
+    name = "batch_anisotropy1_centered"
+    found = records("base", [0.1, 0.2, 0.3], f"{name}_start", **{f"{name}_end": 0.6})
     assert judge(paper000, "figure 1", "CoLA: without a penalty", found).outcome == HOLDS
 
 
