@@ -35,6 +35,8 @@ class Cell:
         All else that changes the result; plain JSON values.
     run : callable
         Returns the figures by name: numbers, lists of numbers or packed predictions.
+    needs : str or None, default=None
+        Key of the cell that has to have run before.
     """
 
     kind: str
@@ -43,6 +45,7 @@ class Cell:
     seed: int
     settings: Mapping[str, JSON]
     run: Callable[[], Mapping[str, JSON]]
+    needs: str | None = None
 
     @property
     def key(self) -> str:

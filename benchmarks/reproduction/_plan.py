@@ -151,13 +151,13 @@ def _third(suite: Suite) -> Iterator[Slot]:
 def next_cell(
     slots: Sequence[Slot], records: Sequence[Record], suite: Suite, tried: set[str]
 ) -> Cell | None:
-    """Return the first cell that has no figures yet and was not tried in this run."""
+    """Return the first cell that can run, has no figures yet and was not tried in this run."""
     finished = {record["key"] for record in records if "figures" in record}
     return next(
         (
             cell
             for cell in known_cells(slots, records, suite)
-            if cell.key not in finished and cell.key not in tried
+            if cell.key not in finished | tried and (not cell.needs or cell.needs in finished)
         ),
         None,
     )

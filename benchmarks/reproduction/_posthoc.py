@@ -33,9 +33,8 @@ def row_named(name: str) -> Row:
 def post_hoc_cell(row: Row, job: Job) -> Cell:
     """Return the cell of an adapter on the embeddings of a run without a penalty."""
     settings = {"base": job.settings(), **adapter_settings(row.make(None))}
-    return Cell(
-        POST_HOC, row.name, job.task, job.seed, settings, partial(post_hoc_figures, row, job)
-    )
+    run = partial(post_hoc_figures, row, job)
+    return Cell(POST_HOC, row.name, job.task, job.seed, settings, run, needs=job.cell().key)
 
 
 def post_hoc_figures(row: Row, job: Job) -> dict[str, Any]:

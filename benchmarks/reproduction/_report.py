@@ -33,7 +33,7 @@ TITLES = {
 INTRODUCTION = """\
 What the papers claim, and what the same methods do here.
 
-The encoder is {encoder}, fine-tuned anew on whole training sets for every seed.
+The encoder is {encoder}, fine-tuned anew on {rows} for every seed.
 The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768 dimensions or more. So
 their scores cannot be met here; what can be tested is whether an effect is there, in which
 direction and how large. [PLAN.md](reproduction/PLAN.md) was written before the runs: it says which
@@ -104,7 +104,10 @@ def report(papers: Papers, suite: Suite, folder: Path) -> str:
     """Return the whole report from whatever cells of the suite are finished."""
     known = read_records(suite_file(folder, suite))
     records = planned_records(plan(suite), known, suite)
-    introduction = INTRODUCTION.format(encoder=suite.model or MINILM)
+    rows = "whole training sets"
+    if suite.max_rows is not None:
+        rows = f"at most {suite.max_rows:,} training rows (a smoke run, which judges nothing)"
+    introduction = INTRODUCTION.format(encoder=suite.model or MINILM, rows=rows)
     parts = ["# Reproduction", introduction, _progress_table(records, suite)]
     parts += _base_parts(records, suite)
     for number, modules in papers.items():

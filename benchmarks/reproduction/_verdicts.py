@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -212,7 +212,8 @@ def stays(
         reason = f"{what} within ±{margin:.3g} claimed"
         if undefined:
             reason += f"; {undefined} undefined"
-        return Judged(pairs.shown, outcome, n, written(interval), p, reason=reason)
+        drawn = _over_dev_rows(records, before, after, figure, pairs)
+        return Judged(pairs.shown, outcome, n, written(interval), p, bootstrap=drawn, reason=reason)
 
     return judge
 
@@ -231,7 +232,7 @@ def none_better(
     """Judge that no condition is better than what it is compared with by more than a margin.
 
     It holds where every interval ends below the margin, and fails where one lies above it at the
-    level divided by the number of comparisons.
+    level divided by the number of comparisons. One with an undefined seed counts as not run.
     """
 
     def judge(records: Sequence[Record]) -> Judged:
@@ -256,16 +257,5 @@ def none_better(
             return Judged(ours, WAITING, n, reason=run)
         p = max(p_above([-step for step in steps], -margin) for steps in found.values())
         return Judged(ours, HOLDS if below else NOT_SHOWN, n, p=p, reason=run)
-
-    return judge
-
-
-def by_figure(
-    fields: Sequence[Fields], steps: Callable[[Sequence[Record]], Mapping[int, float]], shown: Any
-) -> Judge:
-    """Judge that a number taken from each seed is above 0."""
-
-    def judge(records: Sequence[Record]) -> Judged:
-        return judge_steps(steps(records), n_planned(records, *fields), shown(records))
 
     return judge

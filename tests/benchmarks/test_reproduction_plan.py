@@ -173,6 +173,18 @@ def test_the_next_cell_is_the_first_of_the_plan_that_is_missing():
     assert (skipped.kind, skipped.task) == (CHOICE, "mrpc")
 
 
+def test_adapters_wait_for_their_base():
+    first = tried("cola", [0.5] * 6)
+    cells = known_cells(SLOTS, first, WHOLE)
+    done = first + [{**cell.fields(), "figures": {}} for cell in cells if cell.kind == POINTS]
+    base = next_cell(SLOTS, done, WHOLE, set())
+    assert base.kind == BASE_RUN
+    after = next_cell(SLOTS, done, WHOLE, {base.key})
+    assert after.kind == PENALTY  # it failed: what it would have left is not made by each adapter
+    again = next_cell(SLOTS, [*done, {**base.fields(), "figures": {}}], WHOLE, {base.key})
+    assert (again.kind, again.needs) == (POST_HOC, base.key)
+
+
 # --- keys ------------------------------------------------------------------------------------
 
 
