@@ -135,7 +135,7 @@ def check_frozen(root: Path = ROOT) -> None:
 
 
 def write_plan(target: Path = PLAN) -> None:
-    """Write PLAN.md anew."""
+    """Write PLAN.md."""
     with atomic_path(target) as temporary:
         temporary.write_text(plan_text(WHOLE, PAPERS), "utf-8")
 

@@ -80,7 +80,7 @@ def _base_table(slots: Sequence[Slot]) -> str:
     rows = [
         (
             TASKS[task],
-            ", ".join(candidate_name(recipe) for recipe in candidates(task)),
+            "; ".join(candidate_name(recipe) for recipe in candidates(task)),
             str(candidates(task)[0].batch_size),
             WORDS[PUBLISHED[task].score],
             f"{PUBLISHED[task].value:.4f} - {PUBLISHED[task].error:.4f}",

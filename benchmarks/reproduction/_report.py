@@ -33,7 +33,7 @@ TITLES = {
 INTRODUCTION = """\
 What the papers claim, and what the same methods do here.
 
-The encoder is {encoder}, fine-tuned anew on {rows} for every seed.
+The encoder is {encoder}, fine-tuned on {rows}, once for every seed.
 The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768 dimensions or more. So
 their scores cannot be met here; what can be tested is whether an effect is there, in which
 direction and how large. [PLAN.md](reproduction/PLAN.md) was written before the runs: it says which

@@ -19,7 +19,7 @@ from benchmarks.reproduction._figures import selected
 
 
 class Stopped(BaseException):
-    """A signal has asked for the end; no `except Exception` nor KeyboardInterrupt swallows it."""
+    """A signal has asked the run to end; only `except BaseException` can catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -29,7 +29,7 @@ class Stopped(BaseException):
 class Stop:
     """Raises `Stopped` at SIGINT and SIGTERM, but not within `shielded`.
 
-    What swallows the exception none the less is found out by `check`.
+    `check` raises it again where other code has caught it.
     """
 
     def __init__(self) -> None:

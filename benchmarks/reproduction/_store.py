@@ -60,7 +60,7 @@ def read_records(path: Path) -> list[Record]:
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path}, line {number} holds no cell ({error!r}): delete the line, or the file "
-                "to run all anew"
+                "to run all cells again"
             ) from error
     return list(records.values())
 

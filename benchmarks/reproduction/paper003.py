@@ -272,7 +272,7 @@ def _table(records: Sequence[Record], task: str) -> str:
                 ]
             )
     return (
-        f"Tables 2 and 3, {TASKS[task]} dev. The base is fine-tuned anew for each seed. “{ISOBN}” "
+        f"Tables 2 and 3, {TASKS[task]} dev. The base is fine-tuned once for each seed. “{ISOBN}” "
         f"is applied to the finished embeddings and its head refit; “{ISOBN_TRAINED.name}” is the "
         "paper's, which trains the whole encoder. A gain in the metric is isotropy's only where it "
         f"goes beyond “{NO_PENALTY}” and “{REFIT}”.\n\n{markdown_table(header, lines)}"
