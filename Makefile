@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench reproduction clean
 
 # One environment for everything, made on first use and again when a version changes.
 .venv/.installed: pyproject.toml constraints.txt
@@ -25,6 +25,9 @@ test: lint  ## lint, then every test and doctest
 
 bench: .venv/.installed  ## every speed figure, as ratios measured in one run
 	$(BIN)/python -m benchmarks
+
+reproduction: .venv/.installed  ## the papers' experiments, for days: OPTIONS='--budget 600', COMMIT=...
+	$(BIN)/python -m benchmarks.frozen --commit '$(COMMIT)' $(OPTIONS)
 
 clean:
 	rm -rf .venv

@@ -1,19 +1,18 @@
-"""Run the papers' experiments in small: `python -m benchmarks.reproduce --suite quick|cpu|gpu`.
+"""Run the papers' experiments: `python -m benchmarks.reproduce --suite quick|whole`.
 
 Each finished cell is kept in a file, so that it may be stopped at any time: the same command goes
-on. The report is written anew as cells finish. Set OMP_NUM_THREADS to the cores to use.
+on. `make reproduction` runs the whole suite from a frozen copy of a commit.
 """
 
 import argparse
 import sys
-import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
-from tqdm import tqdm
+import torch
 
+import isoadapt
 from benchmarks.reproduction import (
     paper000,
     paper002,
@@ -21,10 +20,13 @@ from benchmarks.reproduction import (
     paper003,
     paper004,
 )
-from benchmarks.reproduction._cells import SUITES, Cell, Record, Suite
-from benchmarks.reproduction._report import Papers, read_suite, report, suite_cells, suite_file
-from benchmarks.reproduction._store import append_record, run_cell
-from benchmarks.reproduction._verdicts import selected
+from benchmarks.reproduction._cells import QUICK, SUITES, WHOLE, Cell, Record, Suite
+from benchmarks.reproduction._commit import ROOT
+from benchmarks.reproduction._plan import Slot, next_cell, plan
+from benchmarks.reproduction._plan_text import plan_text
+from benchmarks.reproduction._report import Papers, report, suite_file
+from benchmarks.reproduction._running import Budget, Busy, Stop, Stopped, locked
+from benchmarks.reproduction._store import append_record, read_records, run_cell
 from isoadapt._files import atomic_path, writable_folder
 
 PAPERS: Papers = {
@@ -35,129 +37,139 @@ PAPERS: Papers = {
 }
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "reproduction" / "results"
+SMOKE = FOLDER / "results" / "reproduction-quick"
+PLAN = FOLDER / "reproduction" / "PLAN.md"
 CELLS_BETWEEN_REPORTS = 5
+HELD = 2  # exit code where another run holds the records
 HOW_MUCH = (
-    "how much to run. quick: one seed of at most 1,000 training rows, about 10 minutes on one "
-    "core; cpu: 3 seeds of at most 2,000 rows, about 170 minutes on one core; gpu: 5 seeds of "
-    "whole tasks as the papers train, for a GPU (default: %(default)s)"
+    "how much to run. quick: a smoke run of one seed, 1,000 CoLA rows and one epoch, about 10 "
+    "minutes on one core; whole: the plan in benchmarks/reproduction/PLAN.md, which takes days "
+    "(default: %(default)s)"
 )
 
 
-class Budget:
-    """Time left, and whether a cell fits into it by what such cells have cost so far."""
-
-    def __init__(self, minutes: float | None) -> None:
-        self._ends = None if minutes is None else time.monotonic() + 60 * minutes
-
-    def allows(self, cell: Cell, finished: Sequence[Record]) -> bool:
-        """Whether to begin a cell."""
-        if self._ends is None:
-            return True
-        left = self._ends - time.monotonic()
-        return left > 0 and expected_seconds(cell, finished) <= left
-
-
-def expected_seconds(cell: Cell, finished: Sequence[Record]) -> float:
-    """Median cost of the same condition, else of the paper's cells on that task, else of all there.
-
-    Of those only that were fine-tuned anew, or only of those that were not, as the cell will be.
-    """
-    fields = {"task": cell.task, "cached": cell.cached()}
-    for more in ({"paper": cell.paper, "name": cell.name}, {"paper": cell.paper}, {}):
-        if kin := selected(finished, {**fields, **more}):
-            return median(item["seconds"] for item in kin)
-    return 0.0
-
-
-def run_missing(
-    cells: Sequence[Cell], finished: list[Record], budget: Budget, path: Path
-) -> Iterator[Record]:
-    """Run the cells that fit into the budget and are not finished; keep each as it ends."""
-    done = {record["key"] for record in finished}
-    missing = [cell for cell in cells if cell.key not in done]
-    progress = tqdm(missing, disable=not sys.stderr.isatty(), unit="cell")
-    for number, cell in enumerate(progress, 1):
-        if not budget.allows(cell, finished):
-            continue
-        progress.set_description(f"{cell.paper} {cell.name}, {cell.task}, seed {cell.seed}")
+def run_cells(
+    slots: Sequence[Slot], suite: Suite, path: Path, budget: Budget, stop: Stop, target: Path
+) -> int:
+    """Run what is missing, in order, until a cell does not fit into the budget; 1 if one failed."""
+    records = read_records(path)
+    tried: set[str] = set()
+    code = 0
+    while cell := next_cell(slots, records, suite, tried):
+        if not budget.allows(cell, [record for record in records if "figures" in record]):
+            break
+        tried.add(cell.key)
         record = run_cell(cell)
-        append_record(path, record)
-        if "figures" in record:
-            finished.append(record)
-        if progress.disable:
-            _tell(number, len(missing), cell, record)
-        yield record
+        stop.check()
+        with stop.shielded():
+            append_record(path, record)
+        records = [item for item in records if item["key"] != cell.key] + [record]
+        code = max(code, int("error" in record))
+        _tell(cell, record, records, slots)
+        if len(tried) % CELLS_BETWEEN_REPORTS == 0:
+            _try_report(suite, path.parent, target)
+    return code
 
 
-def _tell(number: int, total: int, cell: Cell, record: Record) -> None:
+def _tell(cell: Cell, record: Record, records: Sequence[Record], slots: Sequence[Slot]) -> None:
     outcome = record.get("error", f"{record['seconds']:.1f} s")
-    named = f"{cell.paper} {cell.name}, {cell.task}, seed {cell.seed}"
-    print(f"[{number}/{total}] {named}: {outcome}", file=sys.stderr, flush=True)
+    finished = sum("figures" in item for item in records)
+    named = f"{cell.kind}: {cell.name}, {cell.task}, seed {cell.seed}"
+    print(f"[{finished}/{len(slots)}] {named}: {outcome}", file=sys.stderr, flush=True)
 
 
-def write_report(papers: Papers, suites: Sequence[Suite], folder: Path, target: Path) -> None:
+def write_report(suite: Suite, folder: Path, target: Path) -> None:
     """Write the report, whole or not at all."""
-    text = report(papers, suites, folder)
+    text = report(PAPERS, suite, folder)
     with atomic_path(target) as temporary:
         temporary.write_text(text, "utf-8")
 
 
-def _try_report(papers: Papers, suites: Sequence[Suite], folder: Path, target: Path) -> None:
+def _try_report(suite: Suite, folder: Path, target: Path) -> None:
     """Write the report, or say why not: the cells to come are worth more."""
     try:
-        write_report(papers, suites, folder, target)
+        write_report(suite, folder, target)
     except Exception:
         traceback.print_exc()
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run what is missing; 1 if a cell failed, 130 if it was stopped."""
-    changes = {"model": options.model, "from_hub": options.data == "hub"}
-    suites = [suite._replace(**changes) for suite in SUITES.values()]
-    (suite,) = (suite for suite in suites if suite.name == options.suite)
-    results = writable_folder(options.out or RESULTS)
-    target = (options.out or FOLDER) / "REPRODUCTION.md"
-    cells = suite_cells({name: PAPERS[name] for name in options.only}, suite)
-    finished = read_suite(PAPERS, suite, results).finished
-    budget = Budget(options.budget)
-    code = 0
+    """Run what is missing; 1 if a cell failed, 2 if another run is at it, 128 + n at signal n."""
+    suite = SUITES[options.suite]._replace(
+        model=options.model, from_hub=options.data == "hub", cache=options.cache
+    )
+    target = options.report or _default_report(options, suite)
+    results = writable_folder(options.out or (RESULTS if suite.name == WHOLE.name else SMOKE))
+    path = suite_file(results, suite)
+    if options.report_only:
+        write_report(suite, results, target)
+        return 0
     try:
-        missing = run_missing(cells, finished, budget, suite_file(results, suite))
-        for number, record in enumerate(missing, 1):
-            code = max(code, int("error" in record))
-            if number % CELLS_BETWEEN_REPORTS == 0:
-                _try_report(PAPERS, suites, results, target)
-    except KeyboardInterrupt:
+        with Stop() as stop, locked(path):
+            code = run_cells(plan(suite), suite, path, Budget(options.budget), stop, target)
+    except Busy as busy:
+        print(busy, file=sys.stderr)
+        return HELD
+    except Stopped as stopped:
         print("stopped; the same command goes on", file=sys.stderr)
-        code = 130
-    write_report(PAPERS, suites, results, target)
+        code = 128 + stopped.number
+    write_report(suite, results, target)
     print(f"report: {target}")
     return code
+
+
+def _default_report(options: argparse.Namespace, suite: Suite) -> Path:
+    if options.out:
+        return options.out / "REPRODUCTION.md"
+    return (FOLDER if suite.name == WHOLE.name else SMOKE) / "REPRODUCTION.md"
+
+
+def check_frozen(root: Path = ROOT) -> None:
+    """Refuse to run if the library comes from elsewhere than this copy of the benchmarks."""
+    library = Path(isoadapt.__file__).resolve()
+    if not library.is_relative_to(root.resolve()):
+        raise SystemExit(
+            f"isoadapt comes from {library.parent}, not from the copy at {root}: set PYTHONPATH to "
+            "that copy, as make reproduction does"
+        )
+
+
+def write_plan(target: Path = PLAN) -> None:
+    """Write PLAN.md."""
+    with atomic_path(target) as temporary:
+        temporary.write_text(plan_text(WHOLE, PAPERS), "utf-8")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reproduce", description=__doc__)
-    parser.add_argument("--suite", choices=list(SUITES), default="quick", help=HOW_MUCH)
+    parser.add_argument("--suite", choices=list(SUITES), default=QUICK.name, help=HOW_MUCH)
     parser.add_argument(
         "--budget",
         type=float,
         metavar="MINUTES",
-        help="start no cell that is expected to end after this many minutes",
+        help="end before the first cell that is expected to end after this many minutes",
     )
     parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=list(PAPERS),
-        default=list(PAPERS),
-        metavar="PAPER",
-        help="run cells of these papers only: %(choices)s",
+        "--report-only", action="store_true", help="write the report from the records and end"
+    )
+    parser.add_argument(
+        "--plan", action="store_true", help="write benchmarks/reproduction/PLAN.md and end"
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",
         help="where finished cells and the report go, in place of the ones in benchmarks/",
+    )
+    parser.add_argument("--report", type=Path, metavar="FILE", help="where the report goes")
+    parser.add_argument(
+        "--cache", type=Path, metavar="FOLDER", help="where the bases' embeddings are kept"
+    )
+    parser.add_argument(
+        "--frozen",
+        action="store_true",
+        help="end unless the library is that of this copy, and use one thread",
     )
     parser.add_argument(
         "--model",
@@ -171,7 +183,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     if (options.model or options.data == "hub") and options.out is None:
-        parser.error("--model and --data hub need --out, lest they mix with the MiniLM's report")
+        parser.error("--model and --data hub need --out: their cells must not mix with MiniLM's")
     if options.budget is not None and not options.budget >= 0:
         parser.error(f"--budget {options.budget} must be 0 or more minutes")
     return options
@@ -179,7 +191,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite asked for and write the report."""
-    return run(parse(arguments))
+    options = parse(arguments)
+    if options.plan:
+        write_plan()
+        return 0
+    if options.frozen:
+        check_frozen()
+        torch.set_num_threads(1)
+    return run(options)
 
 
 if __name__ == "__main__":

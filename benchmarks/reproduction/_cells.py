@@ -5,10 +5,15 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from isoadapt.finetune._recipes import Recipe
 
 JSON = str | int | float | bool | None | Sequence["JSON"] | Mapping[str, "JSON"]
 Record = Mapping[str, Any]
+
+CHOICE, BASE_RUN, POST_HOC, PENALTY, POINTS = "recipe", "base", "post-hoc", "penalty", "points"
 
 
 @dataclass(frozen=True)
@@ -17,8 +22,9 @@ class Cell:
 
     Attributes
     ----------
-    paper : str
-        "000", "002", "003" or "004".
+    kind : {"recipe", "base", "post-hoc", "penalty", "points"}
+        What is run: a training to choose the recipe by, one without a penalty, an adapter on its
+        embeddings, a training with a penalty, or synthetic points.
     name : str
         Row or condition, such as "I-STAR lam=-1".
     task : str
@@ -28,89 +34,58 @@ class Cell:
     settings : mapping
         All else that changes the result; plain JSON values.
     run : callable
-        Gives the figures: numbers, or lists of numbers, by name.
-    decides : int, default=0
-        Rank of the question that the cell helps to answer; low ranks run first.
-    cached : callable
-        Tells whether its fine-tuning is kept from another cell, so that it costs little.
+        Returns the figures by name: numbers, lists of numbers or packed predictions.
+    needs : str or None, default=None
+        Key of the cell that has to have run before.
     """
 
-    paper: str
+    kind: str
     name: str
     task: str
     seed: int
     settings: Mapping[str, JSON]
     run: Callable[[], Mapping[str, JSON]]
-    decides: int = 0
-    cached: Callable[[], bool] = lambda: False
+    needs: str | None = None
 
     @property
     def key(self) -> str:
-        """Name of the cell for ever: readable, then a digest of the settings."""
-        return f"{self.paper}/{self.name}/{self.task}/{self.seed}/{digest(self.settings)}"
+        """Permanent name of the cell: readable, then a digest of the settings."""
+        return f"{self.kind}/{self.name}/{self.task}/{self.seed}/{digest(self.settings)}"
 
     def fields(self) -> dict[str, Any]:
         """Return the record of a cell that has not run."""
         return {
             "key": self.key,
-            "paper": self.paper,
+            "kind": self.kind,
             "name": self.name,
             "task": self.task,
             "seed": self.seed,
         }
 
 
-class Judged(NamedTuple):
-    """What the figures say of a claim; `holds` is None where they decide nothing."""
-
-    ours: str
-    holds: bool | None
-    n_seeds: int
-    reason: str = ""
-
-
-# Takes a record for each cell of a suite: one that failed has an `error` in place of `figures`, one
-# that has not run has neither.
-Judge = Callable[[Sequence[Record]], Judged]
-
-NOT_RUN = Judged("–", None, 0, "not all its conditions have run yet")
-
-
-class Claim(NamedTuple):
-    """A line of a paper's table of verdicts."""
-
-    paper: str
-    where: str
-    claim: str
-    theirs: str
-    judge: Judge
-
-
 class Suite(NamedTuple):
     """How much is run: at most `max_rows` training rows of each task, None for all.
 
-    By `model` another encoder takes the MiniLM's place, and with `from_hub` the tasks come from
-    GLUE on the Hub.
+    Without a `recipe` each task's is chosen on its training rows. With `model` another encoder
+    takes the place of MiniLM, and with `from_hub` the tasks come from GLUE on the Hub.
     """
 
     name: str
-    seeds: int
-    max_rows: int | None
-    tasks: tuple[str, ...]
-    epochs: int | None  # None: as the paper says
+    max_rows: int | None = None
+    recipe: Recipe | None = None
     model: str | None = None
     from_hub: bool = False
+    cache: Path | None = None  # None: beside the results of the benchmarks
+
+    @property
+    def is_published(self) -> bool:
+        """Whether its bases are those whose dev figures are known."""
+        return self.model is None and not self.from_hub
 
 
-QUICK = Suite("quick", seeds=1, max_rows=1_000, tasks=("cola",), epochs=1)
-CPU = Suite("cpu", seeds=3, max_rows=2_000, tasks=("cola", "sst2", "mrpc"), epochs=3)
-GPU = Suite("gpu", seeds=5, max_rows=None, tasks=("cola", "sst2", "mrpc", "rte"), epochs=None)
-SUITES = {suite.name: suite for suite in (QUICK, CPU, GPU)}
-
-
-def not_testable(reason: str) -> Judge:
-    """Return the judge of a claim that needs what is not to be had here."""
-    return lambda records: Judged("–", None, 0, reason)
+WHOLE = Suite("whole")
+QUICK = Suite("quick", max_rows=1_000, recipe=Recipe(epochs=1, lr=1e-4))
+SUITES = {suite.name: suite for suite in (QUICK, WHOLE)}
 
 
 def digest(settings: Mapping[str, JSON]) -> str:

@@ -17,15 +17,12 @@ from transformers import (
     TrainerCallback,
 )
 
-from benchmarks.reproduction._measuring import anisotropies
+from benchmarks.reproduction._measuring import anisotropies, tokenized
 from isoadapt._torch import resolve_device
 from isoadapt.encoders._models import quiet
-from isoadapt.encoders._texts import as_texts
-from isoadapt.finetune import IsotropyTrainer
+from isoadapt.finetune import IsotropyTrainer, add_isobn
 from isoadapt.finetune._recipes import Recipe
 from isoadapt.finetune._training import training_arguments
-
-OPTIMISERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
 
 
 class Fitted(NamedTuple):
@@ -44,9 +41,9 @@ class Fitted(NamedTuple):
 class Place(NamedTuple):
     """A penalty, its weight and where it looks; with no penalty, where the log looks."""
 
-    penalty: nn.Module | None
-    lam: float
-    where: Any
+    penalty: nn.Module | None = None
+    lam: float = 1.0
+    where: Any = "head_input"
 
 
 class LoggedTrainer(IsotropyTrainer):
@@ -88,11 +85,13 @@ def fit(
     max_length: int,
     place: Place,
     logging_steps: int,
+    isobn: bool = False,
 ) -> Fitted:
     """Fine-tune; the same seed gives the same order of rows and the same head to every penalty."""
     network, tokenizer = _load(model, labels, seed)
-    inputs = as_texts(texts)
-    columns = tokenizer(inputs.first, inputs.second, truncation=True, max_length=max_length)
+    if isobn:
+        network = add_isobn(network)
+    columns = tokenized(tokenizer, texts, max_length)
     rows = [
         {**{name: values[i] for name, values in columns.items()}, "labels": label}
         for i, label in enumerate(labels.tolist())
@@ -115,7 +114,6 @@ def fit(
             data_collator=DataCollatorWithPadding(tokenizer),
             processing_class=tokenizer,
             callbacks=[clock],
-            optimizer_cls_and_kwargs=(OPTIMISERS[recipe.optimiser], {"lr": recipe.lr}),
             **place._asdict(),
         )
         trainer.remove_callback(PrinterCallback)
@@ -128,7 +126,7 @@ def fit(
 
 def _load(model: str | Path, labels: NDArray[Any], seed: int) -> tuple[Any, Any]:
     """Load an encoder with a new head, which depends on the seed alone."""
-    n_labels = 1 if labels.dtype.kind == "f" else int(labels.max()) + 1
+    n_labels = int(labels.max()) + 1
     with quiet(), torch.random.fork_rng():
         torch.manual_seed(seed)
         network = AutoModelForSequenceClassification.from_pretrained(

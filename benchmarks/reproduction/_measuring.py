@@ -2,18 +2,19 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import log_softmax
-from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.reproduction._statistics import pack
+from benchmarks.reproduction._tables import task_score
 from isoadapt.encoders._texts import as_texts
 from isoadapt.finetune._where import ALL, HEAD_INPUT, Watch
 from isoadapt.geometry import Moments
@@ -22,7 +23,7 @@ from isoadapt.metrics import isoscore_star, isotropy_report, two_nn
 
 BATCH_SIZE = 64
 ZETA = 0.2  # of every reported IsoScore*, as in paper 002
-METRICS = {"cola": "matthews", "mrpc": "f1", "stsb": "pearson"}  # elsewhere accuracy
+PRIOR_VECTORS = 250_000  # behind Σ_S: tokens of all layers, as in paper 002
 OF_POINTS = (
     "isoscore",
     "isoscore_corrected",
@@ -45,8 +46,8 @@ class Reading(NamedTuple):
     ----------
     embeddings : Tensor of shape (n, d)
         What enters the head.
-    outputs : Tensor of shape (n, n_outputs)
-        Logits, or the predicted value.
+    outputs : Tensor of shape (n, n_classes)
+        Logits.
     layers : list of Moments
         Of the tokens of each layer.
     first_tokens : Tensor of shape (n_layers, n, d)
@@ -77,22 +78,15 @@ class Reading(NamedTuple):
 @torch.inference_mode()
 def read(network: Any, tokenizer: Any, texts: Any, max_length: int) -> Reading:
     """Pass texts through a classifier, batches of similar length, rows in the given order."""
-    inputs = as_texts(texts)
-    columns = tokenizer(inputs.first, inputs.second, truncation=True, max_length=max_length)
-    order = np.argsort([len(ids) for ids in columns["input_ids"]], kind="stable")
+    columns = tokenized(tokenizer, texts, max_length)
     layers = [Moments() for _ in range(network.config.num_hidden_layers)]
     parts: list[tuple[Tensor, ...]] = []
     directions: Tensor | float = 0.0
-    numbers = range(1, len(layers) + 1)
-    network.eval()
-    for start in range(0, len(order), BATCH_SIZE):
-        rows = {
-            name: [values[i] for i in order[start : start + BATCH_SIZE]]
-            for name, values in columns.items()
-        }
-        batch = tokenizer.pad(rows, return_tensors="pt").to(network.device)
+    order = _by_length(columns)
+    for batch in _batches(network, tokenizer, columns, order):
         with Watch(network, [HEAD_INPUT, ALL]) as watch:
             outputs = network(**batch, **watch.options)
+        numbers = range(1, len(layers) + 1)
         tokens = [watch.points([k], outputs, batch).values.cpu() for k in numbers]
         for layer, states in zip(layers, tokens, strict=True):
             layer.update(states)
@@ -100,31 +94,73 @@ def read(network: Any, tokenizer: Any, texts: Any, max_length: int) -> Reading:
         firsts = torch.stack([states[:, 0] for states in outputs.hidden_states[1:]], 1)
         embeddings = watch.points(HEAD_INPUT, outputs, batch).values
         parts.append((embeddings.cpu(), outputs.logits.cpu(), firsts.cpu()))
-    back = torch.from_numpy(np.argsort(order))
-    embeddings, logits, firsts = (torch.cat(part)[back] for part in zip(*parts, strict=True))
+    embeddings, logits, firsts = _in_order(parts, order)
     return Reading(embeddings, logits, layers, firsts.transpose(0, 1), torch.as_tensor(directions))
 
 
-def task_figures(task: str, labels: Array, outputs: Array) -> dict[str, float]:
-    """Judge logits, or predicted values; `metric` is the task's own."""
-    if labels.dtype.kind == "f":
-        values = outputs[:, 0]
-        found = {
-            "pearson": float(pearsonr(values, labels).statistic) if np.ptp(values) else math.nan,
-            "spearman": float(spearmanr(values, labels).statistic) if np.ptp(values) else math.nan,
-            "squared_error": float(np.mean((values - labels) ** 2)),
+@torch.inference_mode()
+def embed(network: Any, tokenizer: Any, texts: Any, max_length: int) -> tuple[Tensor, Tensor]:
+    """Return what enters the head and the logits, without a look at the tokens."""
+    columns = tokenized(tokenizer, texts, max_length)
+    order = _by_length(columns)
+    parts: list[tuple[Tensor, ...]] = []
+    for batch in _batches(network, tokenizer, columns, order):
+        with Watch(network, [HEAD_INPUT]) as watch:
+            outputs = network(**batch, **watch.options)
+        parts.append((watch.points(HEAD_INPUT, outputs, batch).values.cpu(), outputs.logits.cpu()))
+    embeddings, logits = _in_order(parts, order)
+    return embeddings, logits
+
+
+def prior_rows(tokenizer: Any, texts: Any, max_length: int, n_layers: int, seed: int) -> list[int]:
+    """Draw rows whose tokens of all layers come to 250,000 vectors, or all rows."""
+    lengths = np.array([len(ids) for ids in tokenized(tokenizer, texts, max_length)["input_ids"]])
+    order = np.random.default_rng(seed).permutation(len(lengths))
+    vectors = n_layers * np.cumsum(lengths[order])
+    return order[: int(np.searchsorted(vectors, PRIOR_VECTORS)) + 1].tolist()
+
+
+def tokenized(tokenizer: Any, texts: Any, max_length: int) -> Any:
+    """Return the token lists of texts by column."""
+    inputs = as_texts(texts)
+    return tokenizer(inputs.first, inputs.second, truncation=True, max_length=max_length)
+
+
+def _by_length(columns: Any) -> NDArray[np.intp]:
+    return np.argsort([len(ids) for ids in columns["input_ids"]], kind="stable")
+
+
+def _batches(
+    network: Any, tokenizer: Any, columns: Any, order: NDArray[np.intp]
+) -> Iterator[dict[str, Tensor]]:
+    """Padded batches in the given order, for a network in evaluation mode."""
+    network.eval()
+    for start in range(0, len(order), BATCH_SIZE):
+        rows = {
+            name: [values[i] for i in order[start : start + BATCH_SIZE]]
+            for name, values in columns.items()
         }
-    else:
-        predicted = outputs.argmax(1)
-        log_p = log_softmax(outputs.astype(np.float64), axis=1)
-        found = {
-            "accuracy": float(accuracy_score(labels, predicted)),
-            "f1": float(f1_score(labels, predicted)),
-            "matthews": float(matthews_corrcoef(labels, predicted)),
-            "cross_entropy": float(-log_p[np.arange(len(labels)), labels].mean()),
-            "classes_predicted": float(len(np.unique(predicted))),
-        }
-    return {"metric": found[METRICS.get(task, "accuracy")], **found}
+        yield tokenizer.pad(rows, return_tensors="pt").to(network.device)
+
+
+def _in_order(parts: Sequence[tuple[Tensor, ...]], order: NDArray[np.intp]) -> list[Tensor]:
+    """Join the batches and put the rows back into the order of the texts."""
+    back = torch.from_numpy(np.argsort(order))
+    return [torch.cat(part)[back] for part in zip(*parts, strict=True)]
+
+
+def task_figures(task: str, labels: Array, outputs: Array) -> dict[str, Any]:
+    """Judge logits; `metric` is the task's own, `dev` the packed predictions."""
+    predicted = outputs.argmax(1)
+    log_p = log_softmax(outputs.astype(np.float64), axis=1)
+    found = {
+        "accuracy": float(accuracy_score(labels, predicted)),
+        "f1": float(f1_score(labels, predicted)),
+        "matthews": float(matthews_corrcoef(labels, predicted)),
+        "cross_entropy": float(-log_p[np.arange(len(labels)), labels].mean()),
+        "classes_predicted": float(len(np.unique(predicted))),
+    }
+    return {"metric": found[task_score(task)], **found, "dev": pack(labels, predicted)}
 
 
 def anisotropies(points: Tensor) -> dict[str, float]:
@@ -148,29 +184,34 @@ def embedding_figures(points: Tensor) -> dict[str, float]:
     return {**anisotropies(points), **{name: getattr(report, name) for name in OF_POINTS}}
 
 
-def token_figures(dev: Reading, train: Reading) -> dict[str, Any]:
-    """Return the geometry of the dev tokens, with Σ_S of the training tokens."""
+def token_figures(dev: Reading, prior: Reading | None) -> dict[str, Any]:
+    """Return the geometry of the dev tokens; IsoScore* where Σ_S of training tokens is given."""
     last = dev.layers[-1]
     mean = last.mean
     firsts = anisotropies(dev.first_tokens[-1])
     dimensions = [_two_nn(states) for states in dev.first_tokens]
     cosines = dev.mean_cosines()
     return {
-        "isoscore_star": _shrunk(dev.all_layers(), train.all_layers()),
-        "layers_isoscore_star": [
-            _shrunk(*pair) for pair in zip(dev.layers, train.layers, strict=True)
-        ],
+        **(_isoscore_star_figures(dev, prior) if prior else {}),
         "layers_two_nn": dimensions,
         "last_two_nn": dimensions[-1],
         "layers_mean_cosine": cosines,
         "last_mean_cosine": cosines[-1],
-        "last_isoscore_star": _shrunk(last, train.layers[-1]),
         "last_mean_norm": float(mean.norm()),
         "last_largest_mean": float(mean.abs().max()),
         "last_largest_mean_at": int(mean.abs().argmax()),
         "last_variance": float(last.covariance().trace()),
         "first_token_anisotropy1": firsts["anisotropy1"],
         "first_token_anisotropy1_centered": firsts["anisotropy1_centered"],
+    }
+
+
+def _isoscore_star_figures(dev: Reading, prior: Reading) -> dict[str, Any]:
+    layers = [_shrunk(*pair) for pair in zip(dev.layers, prior.layers, strict=True)]
+    return {
+        "isoscore_star": _shrunk(dev.all_layers(), prior.all_layers()),
+        "layers_isoscore_star": layers,
+        "last_isoscore_star": layers[-1],
     }
 
 

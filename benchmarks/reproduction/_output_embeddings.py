@@ -2,11 +2,12 @@
 
 import tempfile
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from benchmarks.reproduction._cells import JSON
+from benchmarks.reproduction._cells import JSON, POINTS, Cell
 from benchmarks.reproduction._training import (
     FIGURES,
     Condition,
@@ -15,7 +16,7 @@ from benchmarks.reproduction._training import (
 )
 from isoadapt.finetune import IsotropyTrainer
 
-PLACE = "output_embeddings"
+PLACE, TASK = "output_embeddings", "tiny T5"
 PENALTIES = (
     Condition("CosReg", "cosreg", where=PLACE),
     *(
@@ -42,17 +43,23 @@ def settings(condition: Condition) -> dict[str, JSON]:
     }
 
 
-def output_embeddings(condition: Condition) -> dict[str, float]:
+def cell(condition: Condition, seed: int) -> Cell:
+    """Return the cell of a penalty and a seed."""
+    run = partial(output_embeddings, condition, seed)
+    return Cell(POINTS, condition.name, TASK, seed, settings(condition), run)
+
+
+def output_embeddings(condition: Condition, seed: int = 0) -> dict[str, float]:
     """Return the penalty of the output embeddings before and after a few steps of training.
 
-    `after_without` is what it comes to when the same steps are taken without the penalty.
+    `after_without` is its value when the same steps are taken without the penalty.
     """
-    before, after = _train(condition)
-    without = _train(replace(condition, lam=0.0))
+    before, after = _train(condition, seed)
+    without = _train(replace(condition, lam=0.0), seed)
     return {"before": before, "after": after, "after_without": without[1]}
 
 
-def _train(condition: Condition) -> tuple[float, float]:
+def _train(condition: Condition, seed: int) -> tuple[float, float]:
     from transformers import (
         PrinterCallback,
         T5Config,
@@ -61,7 +68,7 @@ def _train(condition: Condition) -> tuple[float, float]:
     )
 
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model = T5ForConditionalGeneration(
             T5Config(vocab_size=VOCABULARY, decoder_start_token_id=0, **SIZES)
         )
@@ -73,6 +80,7 @@ def _train(condition: Condition) -> tuple[float, float]:
                 args=TrainingArguments(
                     folder,
                     max_steps=STEPS,
+                    seed=seed,
                     learning_rate=RATE,
                     use_cpu=True,
                     report_to="none",

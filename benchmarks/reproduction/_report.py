@@ -1,14 +1,28 @@
 """The report: each paper's claims and their verdicts, then its tables."""
 
 import traceback
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from benchmarks._report import markdown_table
-from benchmarks.reproduction._cells import NOT_RUN, Cell, Claim, Judged, Record, Suite
+from benchmarks.reproduction._bases import PUBLISHED, learned
+from benchmarks.reproduction._cells import CHOICE, WHOLE, Record, Suite
+from benchmarks.reproduction._choice import candidate_name, candidates, chosen
+from benchmarks.reproduction._figures import of, selected
+from benchmarks.reproduction._plan import plan, planned_records
+from benchmarks.reproduction._statistics import holm
 from benchmarks.reproduction._store import read_records
-from benchmarks.reproduction._verdicts import is_enough, verdict
+from benchmarks.reproduction._tables import TASKS, metric_name
+from benchmarks.reproduction._verdicts import (
+    NOT_JUDGED,
+    NOT_SHOWN,
+    WAITING,
+    Claim,
+    Judged,
+    verdict,
+)
 
 TITLES = {
     "000": "000/001 Shrink the longest: persistent entropy",
@@ -19,35 +33,49 @@ TITLES = {
 INTRODUCTION = """\
 What the papers claim, and what the same methods do here.
 
-The encoder is {encoder}, fine-tuned anew for every seed.
-The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768 dimensions or more on whole
-training sets. So their scores cannot be met here; what can be tested is whether an effect is there,
-in which direction and how large.
+The encoder is {encoder}, fine-tuned on {rows}, once for every seed.
+The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768 dimensions or more. So
+their scores cannot be met here; what can be tested is whether an effect is there, in which
+direction and how large. [PLAN.md](reproduction/PLAN.md) was written before the runs: it says which
+cells there are, in which order they run and how they are judged.
 
-To decide takes three seeds and more than the quick suite; with less it is *smoke only*. *Not
-testable here* names what is missing; *not run* waits for cells. Figures are mean ± standard
-deviation over seeds, on whole dev sets in eval mode where nothing else is said. A claim is judged
-by the largest suite that has three seeds of it:
+- A claim is judged by differences paired by seed and their 95 % t-interval. It **holds** where the
+  interval lies wholly on the claimed side (of the claimed factor, where there is one), **fails**
+  only where the interval excludes the claim, and is *not shown* in between.
+- *p* is twice the one-sided p-value against the claim; *p Holm* is adjusted for all claims of the
+  paper that have one. What holds by its interval alone is marked.
+- *Over dev rows* is the 95 % bootstrap interval of the mean difference when dev rows are drawn,
+  the seeds being given.
+- *Power* is the probability, with the seeds at hand, that the interval shows a difference of the
+  paper's size, given the spread found here, or of one standard deviation.
+- *Waiting*: fewer than 3 seeds. *Not judged*: the task's bases have not learned enough to say
+  anything. *Not testable here* says what is missing.
 
-- A change of geometry, and all else that is said of every seed, **holds** if it goes the claimed
-  way in every seed and by what the claim asks, and **fails** if not. A seed whose cell failed, or
-  whose figure is undefined, has not gone that way. What changes at random goes one way in three
-  seeds of three with probability 1/8.
-- A gain in a metric, or a trend, **holds** if it passes a one-sided test at 0.05 (gains: paired,
-  over the seeds), **fails** if it goes the other way, and is *not shown* in between. Three seeds
-  show a true gain of 0.5, 1 or 2 standard deviations (of the differences between paired runs) with
-  probability 0.15, 0.32 or 0.71 only. Where the best of several conditions is chosen on the dev
-  set, p is multiplied by their number (Bonferroni).
-- What the figures cannot decide is *not shown* too; the reason says why."""
+Figures are mean ± standard deviation over seeds, on whole dev sets in eval mode where nothing else
+is said."""
+EARLIER = """\
+The tables of an earlier suite, whose bases were trained on at most 2,000 rows for 3 epochs and had
+hardly learned their task. They carry no verdicts."""
 MINILM = "all-MiniLM-L6-v2 (6 layers, 384 dimensions; the one of the `demo` extra)"
-HEADER = ("claim", "where", "the paper's", "ours", "seeds", "suite", "verdict", "reason")
+EARLIER_FILE = "rows-2000.jsonl"
+HEADER = (
+    "claim",
+    "where",
+    "the paper's",
+    "ours",
+    "seeds",
+    "difference [95 %]",
+    "p",
+    "p Holm",
+    "over dev rows",
+    "power",
+    "verdict",
+    "reason",
+)
 
 
 class Paper(Protocol):
     """What the module of a paper gives."""
-
-    def cells(self, suite: Suite) -> list[Cell]:
-        """Return all cells of a suite, without running anything."""
 
     def claims(self) -> list[Claim]:
         """Return the lines of the table of verdicts."""
@@ -59,28 +87,12 @@ class Paper(Protocol):
 Papers = Mapping[str, Sequence[Paper]]
 
 
-class SuiteResult(NamedTuple):
-    """A suite, and a record for each of its cells, whether it has run or not."""
+class Line(NamedTuple):
+    """A claim and what the figures say of it; `adjusted` is p after Holm."""
 
-    suite: Suite
-    records: list[Record]
-
-    @property
-    def finished(self) -> list[Record]:
-        """Records of the cells that have figures."""
-        return [record for record in self.records if "figures" in record]
-
-    @property
-    def failed(self) -> list[Record]:
-        """Records of the cells that an error ended."""
-        return [record for record in self.records if "error" in record]
-
-
-def read_suite(papers: Papers, suite: Suite, folder: Path) -> SuiteResult:
-    """Read the records of the cells that the suite has today; those of others do not count."""
-    kept = {record["key"]: record for record in read_records(suite_file(folder, suite))}
-    cells = suite_cells(papers, suite)
-    return SuiteResult(suite, [kept.get(cell.key, cell.fields()) for cell in cells])
+    claim: Claim
+    judged: Judged
+    adjusted: float | None
 
 
 def suite_file(folder: Path, suite: Suite) -> Path:
@@ -88,117 +100,160 @@ def suite_file(folder: Path, suite: Suite) -> Path:
     return folder / f"{suite.name}.jsonl"
 
 
-def suite_cells(papers: Papers, suite: Suite) -> list[Cell]:
-    """Return the cells of all papers in the order to run them.
-
-    By what they decide, then all seeds of a condition together.
-    """
-    cells = [
-        cell for modules in papers.values() for paper in modules for cell in paper.cells(suite)
-    ]
-    conditions = {(cell.paper, cell.name, cell.task): None for cell in cells}
-    place = {condition: number for number, condition in enumerate(conditions)}
-    return sorted(
-        cells,
-        key=lambda cell: (cell.decides, place[cell.paper, cell.name, cell.task], cell.seed),
-    )
-
-
-def report(papers: Papers, suites: Sequence[Suite], folder: Path) -> str:
-    """Return the whole report from whatever cells of the suites are finished."""
-    results = [read_suite(papers, suite, folder) for suite in suites]
-    introduction = INTRODUCTION.format(encoder=suites[0].model or MINILM)
-    parts = ["# Reproduction", introduction, _suite_table(results)]
+def report(papers: Papers, suite: Suite, folder: Path) -> str:
+    """Return the whole report from whatever cells of the suite are finished."""
+    known = read_records(suite_file(folder, suite))
+    records = planned_records(plan(suite), known, suite)
+    rows = "whole training sets"
+    if suite.max_rows is not None:
+        rows = f"at most {suite.max_rows:,} training rows (a smoke run, which judges nothing)"
+    introduction = INTRODUCTION.format(encoder=suite.model or MINILM, rows=rows)
+    parts = ["# Reproduction", introduction, _progress_table(records, suite)]
+    parts += _base_parts(records, suite)
     for number, modules in papers.items():
-        parts += [f"## {TITLES[number]}", _verdict_table(modules, results)]
-        parts += _paper_tables(modules, results)
-    return "\n\n".join([*parts, *_failures(results), *_settings(results)]) + "\n"
+        lines = judge_claims(
+            [claim for paper in modules for claim in paper.claims()], records, suite
+        )
+        parts += [f"## {TITLES[number]}", _verdict_table(lines)]
+        parts += filter(None, (paper.tables(records) for paper in modules))
+    parts += [*_failures(records), *_settings(records)]
+    if suite.name == WHOLE.name:
+        parts += _earlier(papers, folder)
+    return "\n\n".join(parts) + "\n"
 
 
-def _suite_table(suites: Sequence[SuiteResult]) -> str:
-    header = ("suite", "seeds", "training rows", "epochs", "cells", "failed", "hours", "command")
+def judge_claims(claims: Sequence[Claim], records: Sequence[Record], suite: Suite) -> list[Line]:
+    """Judge the claims of a paper, with p adjusted for all of them that have one."""
+    judged = [_judge(claim, records, suite) for claim in claims]
+    known = [number for number, item in enumerate(judged) if item.p is not None]
+    adjusted = dict(zip(known, holm([judged[number].p or 0.0 for number in known]), strict=True))
+    return [
+        Line(claim, item, adjusted.get(number))
+        for number, (claim, item) in enumerate(zip(claims, judged, strict=True))
+    ]
+
+
+def _judge(claim: Claim, records: Sequence[Record], suite: Suite) -> Judged:
+    """Judge a claim if its base has learned; what goes wrong becomes its reason."""
+    try:
+        judged = claim.judge(records)
+    except Exception as error:  # the other claims are worth having
+        traceback.print_exc()
+        return Judged(
+            "–", NOT_SHOWN, reason=f"could not be judged: {type(error).__name__}: {error}"
+        )
+    if claim.task not in PUBLISHED or not suite.is_published or judged.outcome == WAITING:
+        return judged
+    base = learned(records, claim.task)
+    if base.passed:
+        return judged
+    if base.passed is None:
+        return Judged(judged.ours, WAITING, judged.n_seeds, reason=base.text)
+    return Judged(judged.ours, NOT_JUDGED, judged.n_seeds, reason=base.text)
+
+
+def _progress_table(records: Sequence[Record], suite: Suite) -> str:
+    planned = Counter((record["task"], record["kind"]) for record in records)
+    finished = Counter(
+        (record["task"], record["kind"]) for record in records if "figures" in record
+    )
+    hours: Counter[tuple[str, str]] = Counter()
+    for record in records:
+        hours[record["task"], record["kind"]] += record.get("processor_seconds", 0.0) / 3600
     rows = [
         (
-            item.suite.name,
-            str(item.suite.seeds),
-            "all" if item.suite.max_rows is None else f"at most {item.suite.max_rows:,}",
-            "the papers'" if item.suite.epochs is None else str(item.suite.epochs),
-            f"{len(item.finished)} of {len(item.records)}",
-            str(len(item.failed)),
-            f"{sum(record['seconds'] for record in item.finished) / 3600:.2f}",
-            f"`python -m benchmarks.reproduce --suite {item.suite.name}{_elsewhere(item.suite)}`",
+            TASKS.get(task, task),
+            kind,
+            f"{finished[task, kind]} of {n}",
+            f"{hours[task, kind]:.2f}",
         )
-        for item in suites
+        for (task, kind), n in planned.items()
     ]
+    header = (f"suite {suite.name}", "kind", "finished cells", "processor hours")
     return markdown_table(header, rows)
 
 
-def _elsewhere(suite: Suite) -> str:
-    model = f" --model {suite.model}" if suite.model else ""
-    return model + (" --data hub" if suite.from_hub else "")
+def _base_parts(records: Sequence[Record], suite: Suite) -> list[str]:
+    if suite.recipe is not None:
+        return []
+    tasks = list(dict.fromkeys(item["task"] for item in records if item["kind"] == CHOICE))
+    rows = []
+    for task in tasks:
+        recipe = chosen(records, task, suite)
+        base = learned(records, task) if suite.is_published else None
+        rows.append(
+            (
+                TASKS[task],
+                *(_tried(records, task, candidate_name(item)) for item in candidates(task)),
+                candidate_name(recipe) if recipe else WAITING,
+                {True: "yes", False: "**no**", None: WAITING}[base.passed] if base else "no gate",
+                base.text if base else "the published figures are another encoder's",
+            )
+        )
+    names = [candidate_name(recipe) for recipe in candidates(tasks[0])]
+    header = ("task", *names, "chosen", "has learned", "why")
+    text = (
+        "Learning rate and epochs are chosen once a task by the metric on a fifth of the training "
+        "rows. A task is judged where the mean of its bases is no more than one standard error "
+        "below the dev figure of the same encoder in the shared folder's README."
+    )
+    return ["## Bases", text, markdown_table(header, rows, words=True)]
 
 
-def _verdict_table(modules: Sequence[Paper], suites: Sequence[SuiteResult]) -> str:
-    claims = [claim for paper in modules for claim in paper.claims()]
-    return markdown_table(HEADER, [_verdict_row(claim, suites) for claim in claims], words=True)
+def _tried(records: Sequence[Record], task: str, name: str) -> str:
+    found = [item["figures"] for item in selected(records, of(name, task)) if "figures" in item]
+    return f"{found[0]['metric']:.4f} {metric_name(task)}" if found else WAITING
 
 
-def _verdict_row(claim: Claim, suites: Sequence[SuiteResult]) -> list[str]:
-    judged, suite = _best(claim, suites)
-    seeds, name = (str(judged.n_seeds), suite.name) if judged.n_seeds else ("", "")
+def _verdict_table(lines: Sequence[Line]) -> str:
+    return markdown_table(HEADER, [_verdict_row(line) for line in lines], words=True)
+
+
+def _verdict_row(line: Line) -> list[str]:
+    claim, judged = line.claim, line.judged
     return [
         claim.claim,
         claim.where,
         claim.theirs,
         judged.ours,
-        seeds,
-        name,
-        verdict(judged, suite),
+        str(judged.n_seeds) if judged.n_seeds else "",
+        judged.interval,
+        "" if judged.p is None else f"{judged.p:.2g}",
+        "" if line.adjusted is None else f"{line.adjusted:.2g}",
+        judged.bootstrap,
+        judged.power,
+        verdict(judged, line.adjusted),
         judged.reason,
     ]
 
 
-def _best(claim: Claim, suites: Sequence[SuiteResult]) -> tuple[Judged, Suite]:
-    """Judge by the largest suite with enough seeds, or else by the largest one with any figure."""
-    found = [(_judge(claim, item.records), item.suite) for item in reversed(suites)]
-    enough = [item for item in found if is_enough(*item)]
-    run = [item for item in found if item[0] != NOT_RUN]
-    return (enough or run or found)[0]
-
-
-def _judge(claim: Claim, records: Sequence[Record]) -> Judged:
-    """Judge a claim; what goes wrong becomes its reason, for the others are worth having."""
-    try:
-        return claim.judge(records)
-    except Exception as error:
-        traceback.print_exc()
-        reason = f"could not be judged: {type(error).__name__}: {error}"
-        return Judged("–", None, len({record["seed"] for record in records}), reason)
-
-
-def _paper_tables(modules: Sequence[Paper], suites: Sequence[SuiteResult]) -> list[str]:
-    parts = []
-    for item in reversed(suites):
-        tables = [paper.tables(item.finished) for paper in modules]
-        if any(tables):
-            parts += [f"### Suite {item.suite.name}", *filter(None, tables)]
-    return parts
-
-
-def _failures(suites: Sequence[SuiteResult]) -> list[str]:
-    lines = [
-        f"- {item.suite.name}: {record['key']}: {record['error']}"
-        for item in suites
-        for record in item.failed
-    ]
+def _failures(records: Sequence[Record]) -> list[str]:
+    lines = [f"- {record['key']}: {record['error']}" for record in records if "error" in record]
     return ["## Failed cells", "\n".join(lines)] if lines else []
 
 
-def _settings(suites: Sequence[SuiteResult]) -> list[str]:
-    lines = []
-    for item in suites:
-        settings = {tuple(record["versions"].items()) for record in item.finished}
-        for setting in sorted(settings, key=str):
-            shown = ", ".join(f"{name} {value}" for name, value in setting if value is not None)
-            lines.append(f"- {item.suite.name}: {shown}")
+def _settings(records: Sequence[Record]) -> list[str]:
+    settings = Counter(
+        (*record["versions"].items(), ("commit", record.get("commit")))
+        for record in records
+        if "figures" in record
+    )
+    lines = [
+        "- "
+        + ", ".join(f"{name} {value}" for name, value in setting if value is not None)
+        + f": {n} cells"
+        for setting, n in settings.items()
+    ]
     return ["## Measured with", "\n".join(lines)] if lines else []
+
+
+def _earlier(papers: Papers, folder: Path) -> list[str]:
+    """Tables of the records of the suite whose bases had hardly learned."""
+    records = read_records(folder / EARLIER_FILE)
+    if not records:
+        return []
+    parts = ["## Earlier: bases of 2,000 rows", EARLIER]
+    for number, modules in papers.items():
+        own = [record for record in records if record["paper"] == number]
+        parts += filter(None, (paper.tables(own) for paper in modules))
+    return parts

@@ -9,11 +9,12 @@ from typing import Any
 
 from benchmarks._harness import versions
 from benchmarks.reproduction._cells import Cell, Record, plain
+from benchmarks.reproduction._commit import commit
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
     """Run a cell; the record holds its `figures`, or the `error` that ended it."""
-    cached, begun = cell.cached(), time.perf_counter()
+    begun, used = time.perf_counter(), time.process_time()
     try:
         figures = plain(cell.run())
         json.dumps(figures, allow_nan=False)
@@ -26,7 +27,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         "settings": dict(cell.settings),
         **outcome,
         "seconds": time.perf_counter() - begun,
-        "cached": cached,
+        "processor_seconds": time.process_time() - used,
+        "commit": commit(),
         "versions": versions(),
     }
 
@@ -58,7 +60,7 @@ def read_records(path: Path) -> list[Record]:
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path}, line {number} holds no cell ({error!r}): delete the line, or the file "
-                "to run all anew"
+                "to run all cells again"
             ) from error
     return list(records.values())
 

@@ -6,50 +6,67 @@ import numpy as np
 
 from benchmarks._report import markdown_table
 from benchmarks.reproduction._cells import Record
-from benchmarks.reproduction._verdicts import by_seed, mean_sd, selected
+from benchmarks.reproduction._figures import by_seed, mean_sd, of, selected
 
-TASKS = {"cola": "CoLA", "mrpc": "MRPC", "rte": "RTE", "sst2": "SST-2", "stsb": "STS-B"}
-METRICS = {"cola": "Matthews", "mrpc": "F1", "stsb": "Pearson"}
+TASKS = {
+    "cola": "CoLA",
+    "mrpc": "MRPC",
+    "rte": "RTE",
+    "sst2_sentence": "SST-2",
+    "sst2": "SST-2 (phrases)",
+}
+SCORES = {"cola": "matthews"}  # elsewhere accuracy
+WORDS = {"matthews": "Matthews", "accuracy": "accuracy"}
+
+
+def task_score(task: str) -> str:
+    """Name the figure that a task is judged by."""
+    return SCORES.get(task, "accuracy")
 
 
 def metric_name(task: str) -> str:
-    """Name the task's own metric."""
-    return METRICS.get(task, "accuracy")
+    """Name the task's own metric for a table."""
+    return WORDS[task_score(task)]
 
 
-def tasks_of(records: Sequence[Record], paper: str) -> list[str]:
-    """Name the tasks that a paper has records of."""
-    found = {record["task"] for record in selected(records, {"paper": paper})}
+def score_of(figure: str, task: str) -> str | None:
+    """Name the score that a figure is, None of a figure that is none."""
+    score = task_score(task) if figure == "metric" else figure
+    return score if score in WORDS else None
+
+
+def tasks_of(records: Sequence[Record], names: Sequence[str]) -> list[str]:
+    """Name the tasks that have records of these conditions with figures."""
+    found = {
+        record["task"] for record in records if record["name"] in names and "figures" in record
+    }
     return [task for task in TASKS if task in found]
 
 
 def condition_table(
-    records: Sequence[Record],
-    paper: str,
-    task: str,
-    names: Sequence[str],
-    columns: Mapping[str, str],
+    records: Sequence[Record], task: str, names: Sequence[str], columns: Mapping[str, str]
 ) -> str:
     """Return a Markdown table of the conditions that have records; `columns` are titles."""
     rows = []
     for name in names:
-        fields = {"paper": paper, "name": name, "task": task}
-        n_seeds = len(selected(records, fields))
+        n_seeds = sum("figures" in record for record in selected(records, of(name, task)))
         if n_seeds:
-            values = [list(by_seed(records, fields, figure).values()) for figure in columns]
+            values = [[*by_seed(records, of(name, task), figure).values()] for figure in columns]
             rows.append([name, str(n_seeds), *map(mean_sd, values)])
     return markdown_table([TASKS[task], "seeds", *columns.values()], rows)
 
 
-def layer_table(
-    records: Sequence[Record], paper: str, task: str, names: Sequence[str], figure: str
-) -> str:
+def layer_table(records: Sequence[Record], task: str, names: Sequence[str], figure: str) -> str:
     """Return a Markdown table of a figure layer by layer, means over the seeds."""
     rows = []
     for name in names:
-        found = selected(records, {"paper": paper, "name": name, "task": task})
+        found = [
+            record["figures"][figure]
+            for record in selected(records, of(name, task))
+            if figure in record.get("figures", {})
+        ]
         if found:
-            layers = zip(*(record["figures"][figure] for record in found), strict=True)
+            layers = zip(*found, strict=True)
             rows.append([name, *(mean_sd(np.array(layer, float)) for layer in layers)])
     n_layers = max((len(row) for row in rows), default=1) - 1
     return markdown_table([TASKS[task], *(f"layer {k + 1}" for k in range(n_layers))], rows)

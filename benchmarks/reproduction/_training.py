@@ -1,14 +1,12 @@
-"""Fine-tunings of the reproduction: each is run once, whatever papers ask for it, and kept.
+"""Fine-tunings of the reproduction, and the embeddings that are kept of runs without a penalty.
 
-What is kept lies in `benchmarks/results/reproduction-cache`, a file of figures for each run, and
-for runs without a penalty the embeddings too. Delete the folder to run all anew.
+The embeddings lie in the suite's cache folder, a file for each run. A run whose file is gone is
+run again by the first adapter that needs it.
 """
 
 import inspect
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,14 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import train_test_split
-from torch import nn
 
 from benchmarks._data import Embeddings, shared_folder
-from benchmarks.reproduction._cells import JSON, Cell, Suite, digest, plain
+from benchmarks.reproduction._cells import BASE_RUN, JSON, PENALTY, Cell, Suite, digest, plain
+from benchmarks.reproduction._commit import commit
 from benchmarks.reproduction._measuring import (
     Reading,
+    embed,
     embedding_figures,
     log_figures,
+    prior_rows,
     read,
     task_figures,
     token_figures,
@@ -33,30 +33,30 @@ from isoadapt._files import atomic_path, writable_folder
 from isoadapt.datasets import load_hub, load_table, minilm_folder
 from isoadapt.encoders._network import find_head
 from isoadapt.finetune._penalty import METHODS
-from isoadapt.finetune._recipes import RECIPES, Recipe
+from isoadapt.finetune._recipes import Recipe
 
 CACHE = Path(__file__).parents[1] / "results" / "reproduction-cache"
-FIGURES = 3  # raised when what is measured changes: what is kept counts no more
-MAX_LENGTH = 64
+FIGURES = 4  # raised when what is measured changes: earlier records count no more
+MAX_LENGTH = 128
 SPARSE = 10  # steps from log to log where no claim rests on the log
-# One recipe for all papers where the rows are few, so that they share their base runs. The rate is
-# above the papers', at which the small encoder learns less in so few steps.
-SMALL = Recipe(lr=1e-4)
-EXCEPTIONS: dict[tuple[str, str], dict[str, Any]] = {  # where a task has values of its own
-    ("000", "mrpc"): {"lr": 8e-5},
-    ("004", "mrpc"): {"epochs": 5},
-}
+ON_HUB = {"sst2_sentence": "sst2"}
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A row of a table: a penalty by name, its parameters, its weight and its place."""
+    """A row of a table: a penalty by name, its parameters, weight and place; or IsoBN."""
 
     name: str
     penalty: str | None = None
     options: Mapping[str, JSON] = field(default_factory=dict)
     lam: float = 1.0
     where: str | Sequence[int] = "head_input"
+    isobn: bool = False
+
+    @property
+    def needs_prior(self) -> bool:
+        """Whether a claim rests on the IsoScore* of its tokens."""
+        return self == BASE or self.where != "head_input"
 
 
 BASE = Condition("base")
@@ -64,48 +64,64 @@ BASE = Condition("base")
 
 @dataclass(frozen=True)
 class Job:
-    """One fine-tuning; equal settings are the same run."""
+    """One fine-tuning."""
 
     task: str
     seed: int
-    rows: int | None
     recipe: Recipe
+    suite: Suite
     condition: Condition = BASE
-    model: str | None = None
-    from_hub: bool = False
 
     def settings(self) -> dict[str, JSON]:
         """All that changes the result, but for task and seed."""
-        elsewhere = {"model": self.model} if self.model else {}
-        if self.from_hub:
-            elsewhere["data"] = "hub"
         return {
-            **elsewhere,
-            "rows": self.rows,
-            "max_length": MAX_LENGTH,
-            "recipe": asdict(self.recipe),
+            **run_settings(self.suite, self.recipe),
             **penalty_settings(self.condition),
             "figures": FIGURES,
         }
 
-    def file(self, folder: Path, suffix: str) -> Path:
-        """Where the outcome is kept."""
-        return folder / f"{self.task}-{self.seed}-{digest(self.settings())}{suffix}"
+    @property
+    def file(self) -> Path:
+        """Where the embeddings of a run without a penalty are kept."""
+        name = f"{self.task}-{self.seed}-{digest(self.settings())}.npz"
+        return (self.suite.cache or CACHE) / name
+
+    def cell(self) -> Cell:
+        """Return the cell of the run."""
+        kind = BASE_RUN if self.condition == BASE else PENALTY
+        return Cell(kind, self.condition.name, self.task, self.seed, self.settings(), self.run)
+
+    def run(self) -> dict[str, Any]:
+        """Fine-tune and return all figures on the whole dev set."""
+        return _run(self)
 
 
 class Task(NamedTuple):
     """Rows to train on, and the whole dev set."""
 
-    train_texts: Any
+    train_texts: Sequence[Any]
     train_labels: NDArray[Any]
-    dev_texts: Any
+    dev_texts: Sequence[Any]
     dev_labels: NDArray[Any]
+
+
+def run_settings(suite: Suite, recipe: Recipe) -> dict[str, JSON]:
+    """Return what every fine-tuning of a suite depends on."""
+    elsewhere: dict[str, JSON] = {"model": suite.model} if suite.model else {}
+    if suite.from_hub:
+        elsewhere["data"] = "hub"
+    return {
+        **elsewhere,
+        "rows": suite.max_rows,
+        "max_length": MAX_LENGTH,
+        "recipe": asdict(recipe),
+    }
 
 
 def penalty_settings(condition: Condition) -> dict[str, JSON]:
     """Return all that a penalty depends on, its loss' own defaults too."""
     if condition.penalty is None:
-        return {"penalty": None}
+        return {"penalty": None, **({"isobn": True} if condition.isobn else {})}
     method = METHODS[condition.penalty]
     known = inspect.signature(method.loss).parameters
     return {
@@ -122,111 +138,47 @@ def adapter_settings(estimator: BaseEstimator) -> dict[str, JSON]:
     return {"adapter": type(estimator).__name__, "parameters": parameters}
 
 
-def load_task(name: str, rows: int | None, from_hub: bool = False) -> Task:
-    """Read a task; of its training rows at most so many, drawn once, each class in proportion."""
-    if from_hub:
-        texts, labels = load_hub(f"glue/{name}")
-        dev_texts, dev_labels = load_hub(f"glue/{name}", split="validation")
+def load_task(name: str, suite: Suite) -> Task:
+    """Read a task; of its training rows at most `max_rows`, drawn once, by class."""
+    if suite.from_hub:
+        path = f"glue/{ON_HUB.get(name, name)}"
+        texts, labels = load_hub(path)
+        dev_texts, dev_labels = load_hub(path, split="validation")
     else:
         folder = shared_folder() / "data" / name
         texts, labels = load_table(folder / "train.tsv")
         dev_texts, dev_labels = load_table(folder / "dev.tsv")
     if labels is None or dev_labels is None:
         raise ValueError(f"{name} has no labels: a task needs them in training and dev rows")
+    rows = suite.max_rows
     if rows is not None and rows < len(texts):
         kept, _ = train_test_split(
-            np.arange(len(texts)),
-            train_size=rows,
-            stratify=None if labels.dtype.kind == "f" else labels,
-            random_state=0,
+            np.arange(len(texts)), train_size=rows, stratify=labels, random_state=0
         )
         texts, labels = [texts[i] for i in sorted(kept)], labels[sorted(kept)]
     return Task(texts, labels, dev_texts, dev_labels)
 
 
-def recipe_for(paper: str, task: str, suite: Suite) -> Recipe:
-    """Return the paper's recipe where whole tasks are run, else one for all papers.
-
-    Without the held-out rows of paper 003: what is compared must have seen the same rows.
-    """
-    if suite.epochs is not None:
-        return replace(SMALL, epochs=suite.epochs)
-    recipe = replace(RECIPES[paper], validation=0.0)
-    return replace(recipe, **EXCEPTIONS.get((paper, task), {}))
-
-
-def job_for(paper: str, task: str, seed: int, suite: Suite, condition: Condition = BASE) -> Job:
-    """Return the run that a paper's row stands for."""
-    recipe = recipe_for(paper, task, suite)
-    return Job(task, seed, suite.max_rows, recipe, condition, suite.model, suite.from_hub)
-
-
-def training_cells(
-    paper: str, condition: Condition, tasks: Sequence[str], suite: Suite, decides: int
-) -> list[Cell]:
-    """Return the cells of a row, one for each task and seed."""
-    jobs = [
-        job_for(paper, task, seed, suite, condition)
-        for task in tasks
-        for seed in range(suite.seeds)
-    ]
-    return [
-        Cell(
-            paper,
-            condition.name,
-            job.task,
-            job.seed,
-            job.settings(),
-            partial(finetuned, job),
-            decides,
-            partial(is_kept, job),
-        )
-        for job in jobs
-    ]
-
-
-def is_kept(job: Job) -> bool:
-    """Whether a run need not be run any more."""
-    return job.file(CACHE, ".json").exists()
-
-
-def finetuned(job: Job, folder: Path | None = None) -> dict[str, Any]:
-    """Return the figures of a run on the whole dev set; it is run if it is not kept yet."""
-    folder = CACHE if folder is None else folder
-    kept = job.file(folder, ".json")
-    if not kept.exists():
-        figures = _run(job, writable_folder(folder))
-        with atomic_path(kept) as temporary:
-            temporary.write_text(json.dumps(figures, allow_nan=False) + "\n", "utf-8")
-    return json.loads(kept.read_text("utf-8"))
-
-
-def base_settings(task: str, suite: Suite, paper: str = "003") -> dict[str, JSON]:
-    """Return what the base run of a paper depends on, but for task and seed."""
-    return job_for(paper, task, 0, suite).settings()
-
-
-def base_embeddings(
-    task: str,
-    seed: int,
-    suite: Suite,
-    paper: str = "003",
-    folder: Path | None = None,
-) -> Embeddings:
+def base_embeddings(job: Job) -> Embeddings:
     """Return what enters the head after a run without a penalty: training rows and the dev set."""
-    job = job_for(paper, task, seed, suite)
-    finetuned(job, folder)
-    with np.load(job.file(CACHE if folder is None else folder, ".npz")) as stored:
+    if not job.file.exists():
+        job.run()
+    with np.load(job.file) as stored:
         labels = stored["y_train"]
-        classes = None if labels.dtype.kind == "f" else range(int(labels.max()) + 1)
         return Embeddings(
-            f"{task} dev",
+            f"{job.task} dev",
             stored["E_train"],
             labels,
             stored["E_dev"],
             stored["y_dev"],
-            LinearHead(stored["W"], stored["b"], classes),
+            LinearHead(stored["W"], stored["b"], range(int(labels.max()) + 1)),
         )
+
+
+def base_commit(job: Job) -> str:
+    """Return the commit of the code that made the kept embeddings."""
+    with np.load(job.file) as stored:
+        return str(stored["commit"])
 
 
 def make_penalty(condition: Condition) -> Any:
@@ -236,12 +188,12 @@ def make_penalty(condition: Condition) -> Any:
     return METHODS[condition.penalty].loss(**condition.options)
 
 
-def _run(job: Job, folder: Path) -> dict[str, Any]:
-    from benchmarks.reproduction._fitting import Place, fit
+def _run(job: Job) -> dict[str, Any]:
+    from benchmarks.reproduction._fitting import Fitted, Place, fit
 
-    task, condition = load_task(job.task, job.rows, job.from_hub), job.condition
-    fitted = fit(
-        job.model or minilm_folder(),
+    task, condition = load_task(job.task, job.suite), job.condition
+    fitted: Fitted = fit(
+        job.suite.model or minilm_folder(),
         task.train_texts,
         task.train_labels,
         job.recipe,
@@ -249,18 +201,17 @@ def _run(job: Job, folder: Path) -> dict[str, Any]:
         MAX_LENGTH,
         Place(make_penalty(condition), condition.lam, condition.where),
         logging_steps=1 if condition.where == "head_input" else SPARSE,
+        isobn=condition.isobn,
     )
-    train, dev = (
-        read(fitted.network, fitted.tokenizer, texts, MAX_LENGTH)
-        for texts in (task.train_texts, task.dev_texts)
-    )
-    if condition.penalty is None:
-        _keep_embeddings(job.file(folder, ".npz"), task, train, dev, find_head(fitted.network))
+    dev = read(fitted.network, fitted.tokenizer, task.dev_texts, MAX_LENGTH)
+    prior = _read_prior(fitted, task, job.seed) if condition.needs_prior else None
+    if condition == BASE:
+        _keep_embeddings(job.file, task, fitted, dev)
     return plain(
         {
             **task_figures(job.task, task.dev_labels, dev.outputs.numpy()),
             **embedding_figures(dev.embeddings),
-            **token_figures(dev, train),
+            **token_figures(dev, prior),
             **log_figures(fitted.history),
             "training_seconds": fitted.training_seconds,
             "shrinkage_seconds": fitted.shrinkage_seconds,
@@ -268,14 +219,26 @@ def _run(job: Job, folder: Path) -> dict[str, Any]:
     )
 
 
-def _keep_embeddings(file: Path, task: Task, train: Reading, dev: Reading, head: nn.Linear) -> None:
+def _read_prior(fitted: Any, task: Task, seed: int) -> Reading:
+    """Read the training rows that Σ_S of the reported IsoScore* is made of."""
+    n_layers = fitted.network.config.num_hidden_layers
+    rows = prior_rows(fitted.tokenizer, task.train_texts, MAX_LENGTH, n_layers, seed)
+    texts = [task.train_texts[i] for i in rows]
+    return read(fitted.network, fitted.tokenizer, texts, MAX_LENGTH)
+
+
+def _keep_embeddings(file: Path, task: Task, fitted: Any, dev: Reading) -> None:
+    writable_folder(file.parent)
+    head = find_head(fitted.network)
+    train, _ = embed(fitted.network, fitted.tokenizer, task.train_texts, MAX_LENGTH)
     with atomic_path(file) as temporary, temporary.open("wb") as opened:
         np.savez(
             opened,
-            E_train=train.embeddings.numpy(),
+            E_train=train.numpy(),
             y_train=task.train_labels,
             E_dev=dev.embeddings.numpy(),
             y_dev=task.dev_labels,
             W=head.weight.detach().cpu().numpy(),
             b=head.bias.detach().cpu().numpy(),
+            commit=commit(),
         )

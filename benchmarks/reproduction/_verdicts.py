@@ -1,221 +1,261 @@
-"""Whether a claim holds: figures taken seed by seed, and the verdict they allow."""
+"""Whether a claim holds: differences paired by seed, their interval, and the verdict it allows."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import ttest_1samp
 
-from benchmarks.reproduction._cells import NOT_RUN, QUICK, Judge, Judged, Record, Suite
+from benchmarks.reproduction._cells import Record
+from benchmarks.reproduction._figures import (
+    Fields,
+    Pairs,
+    defined,
+    mean_of,
+    n_planned,
+    paired,
+    selected,
+)
+from benchmarks.reproduction._statistics import (
+    LEVEL,
+    Interval,
+    bootstrap,
+    p_above,
+    power,
+    t_interval,
+    unpack,
+)
+from benchmarks.reproduction._tables import score_of
 
 SEEDS_NEEDED = 3
-LEVEL = 0.05
-
-Fields = Mapping[str, Any]
-
-
-def verdict(judged: Judged, suite: Suite) -> str:
-    """Return the word for the table: to decide needs 3 seeds of more than a smoke run."""
-    if judged == NOT_RUN:
-        return "not run"
-    if judged.n_seeds == 0:
-        return "not testable here"
-    if not is_enough(judged, suite):
-        return "smoke only"
-    return {True: "**holds**", False: "**fails**", None: "not shown"}[judged.holds]
+HOLDS, FAILS, NOT_SHOWN = "holds", "fails", "not shown"
+WAITING, NOT_JUDGED, NOT_TESTABLE = "waiting", "not judged", "not testable here"
 
 
-def is_enough(judged: Judged, suite: Suite) -> bool:
-    """Whether there is enough to decide by."""
-    return suite.name != QUICK.name and judged.n_seeds >= SEEDS_NEEDED
+class Judged(NamedTuple):
+    """What the figures say of a claim.
 
-
-def decide(effect: float, p: float) -> bool | None:
-    """Return what an effect that should be above 0, and its one-sided p-value, decide."""
-    if effect > 0:
-        return True if p < LEVEL else None
-    return False
-
-
-def selected(records: Sequence[Record], fields: Fields) -> list[Record]:
-    """Return the records whose fields have the given values."""
-    wanted = fields.items()
-    return [record for record in records if all(record[name] == value for name, value in wanted)]
-
-
-def arrays_by_seed(
-    records: Sequence[Record], fields: Fields, figure: str
-) -> dict[int, NDArray[np.float64]]:
-    """Return a list of figures of each seed that has run: NaN where it failed or is undefined."""
-    found = {}
-    for record in sorted(selected(records, fields), key=lambda record: record["seed"]):
-        if "figures" in record or "error" in record:
-            values = np.atleast_1d(np.array(record.get("figures", {}).get(figure), np.float64))
-            found[record["seed"]] = np.where(np.isfinite(values), values, math.nan)
-    return found
-
-
-def by_seed(records: Sequence[Record], fields: Fields, figure: str) -> dict[int, float]:
-    """Return a figure of each seed that has run: NaN where it failed or is undefined."""
-    found = arrays_by_seed(records, fields, figure)
-    return {seed: values.item() for seed, values in found.items()}
-
-
-def defined(values: Sequence[float]) -> list[float]:
-    """Leave out what is NaN."""
-    return [value for value in values if not math.isnan(value)]
-
-
-def mean_of(values: Sequence[float]) -> float:
-    """Mean of what is defined; NaN of nothing."""
-    found = defined(values)
-    return float(np.mean(found)) if found else math.nan
-
-
-def mean_sd(values: Sequence[float]) -> str:
-    """Write mean ± standard deviation; of one value the value alone."""
-    found = defined(values)
-    undefined = f" ({len(values) - len(found)} undefined)" if len(found) < len(values) else ""
-    if not found:
-        return f"–{undefined}"
-    mean = float(np.mean(found))
-    if len(found) == 1:
-        return _digits(mean) + undefined
-    return _with_spread(mean, float(np.std(found, ddof=1))) + undefined
-
-
-def _with_spread(mean: float, sd: float) -> str:
-    """Two digits of the spread, and of the mean those that it leaves, four at most."""
-    if sd <= 1e-9 * abs(mean):
-        return f"{_digits(mean)} ± 0"
-    if max(abs(mean), sd) < 1e-4:
-        return f"{mean:.2g} ± {sd:.2g}"
-    places = min(_places(sd, 2), _places(mean, 4)) if mean else _places(sd, 2)
-    spread = f"{sd:.{_places(sd, 2)}f}" if sd >= 1e-5 else f"{sd:.2g}"
-    return f"{mean:.{places}f} ± {spread}"
-
-
-def _places(value: float, digits: int) -> int:
-    """Decimal places that show so many digits of a number."""
-    return max(0, digits - 1 - math.floor(math.log10(abs(value))))
-
-
-def _digits(value: float) -> str:
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
-
-
-def tally(kept: int, n: int, undefined: int) -> str:
-    """Write in how many seeds something is so."""
-    return f"in {kept} of {n} seeds" + (f", {undefined} undefined" if undefined else "")
-
-
-class Pairs(NamedTuple):
-    """The same figure before and after, of the seeds that have run both; NaN where undefined."""
-
-    before: list[float]
-    after: list[float]
-
-    @property
-    def steps(self) -> list[float]:
-        """Differences, seed by seed."""
-        return [after - before for before, after in zip(self.before, self.after, strict=True)]
-
-    @property
-    def undefined(self) -> int:
-        """Number of seeds without a difference."""
-        return len(self.steps) - len(defined(self.steps))
-
-    @property
-    def means(self) -> tuple[float, float]:
-        """Means before and after, of the seeds with a difference."""
-        both = [pair for pair in zip(self.before, self.after, strict=True) if defined([sum(pair)])]
-        return mean_of([before for before, _ in both]), mean_of([after for _, after in both])
-
-    @property
-    def shown(self) -> str:
-        """Both means with their spread."""
-        return f"{mean_sd(self.before)} → {mean_sd(self.after)}"
-
-
-def paired(records: Sequence[Record], before: Fields, after: Fields, figure: str) -> Pairs:
-    """Take a figure under two conditions, seed by seed."""
-    first, second = by_seed(records, before, figure), by_seed(records, after, figure)
-    seeds = [seed for seed in first if seed in second]
-    return Pairs([first[seed] for seed in seeds], [second[seed] for seed in seeds])
-
-
-def moves(before: Fields, after: Fields, figure: str, sign: int, by: float = 1.0) -> Judge:
-    """Judge that a positive figure rises (`sign` 1) or falls (-1) in every seed.
-
-    The means must differ by the factor `by` at least. A seed that failed has not moved.
+    `p` is twice the one-sided p-value against the claim, so that it is at most 0.05 where the
+    interval lies on the claimed side.
     """
+
+    ours: str
+    outcome: str
+    n_seeds: int = 0
+    interval: str = ""
+    p: float | None = None
+    power: str = ""
+    bootstrap: str = ""
+    reason: str = ""
+
+
+# Takes a record for each planned cell: one that failed has an `error` in place of `figures`, one
+# that has not run has neither.
+Judge = Callable[[Sequence[Record]], Judged]
+
+
+class Claim(NamedTuple):
+    """A line of a paper's table of verdicts; `task` is the one whose base must have learned."""
+
+    where: str
+    claim: str
+    theirs: str
+    judge: Judge
+    task: str | None = None
+
+
+def not_testable(reason: str) -> Judge:
+    """Return the judge of a claim that needs what is not available here."""
+    return lambda records: Judged("–", NOT_TESTABLE, reason=reason)
+
+
+def verdict(judged: Judged, adjusted: float | None = None) -> str:
+    """Return the word for the table, given p after Holm's adjustment."""
+    if judged.outcome == HOLDS and adjusted is not None and adjusted > LEVEL:
+        return "holds, but not after Holm"
+    return f"**{judged.outcome}**" if judged.outcome in (HOLDS, FAILS) else judged.outcome
+
+
+def judge_steps(
+    steps: Mapping[int, float],
+    planned: int,
+    ours: str,
+    *,
+    sign: int = 1,
+    size: float | None = None,
+    choices: int = 1,
+    reason: str = "",
+) -> Judged:
+    """Judge that the mean of differences, by seed, is above 0 (`sign` 1) or below (-1).
+
+    `size` is the paper's difference, for the power. If the condition is the best of several, their
+    number narrows the level and multiplies p (Bonferroni).
+    """
+    known = defined([*steps.values()])
+    n, undefined = len(known), len(steps) - len(known)
+    if n < SEEDS_NEEDED:
+        return waiting(ours, n, undefined)
+    oriented = [sign * step for step in known]
+    low, high = t_interval(oriented, LEVEL / choices)[1:]
+    outcome = HOLDS if low > 0 else FAILS if high <= 0 else NOT_SHOWN
+    if outcome == HOLDS and undefined:
+        outcome = NOT_SHOWN
+    reasons = [
+        reason,
+        f"in {sum(step > 0 for step in oriented)} of {len(steps)} seeds",
+        f"{undefined} undefined" if undefined else "",
+        f"level divided by {choices} for the choice" if choices > 1 else "",
+        f"{len(steps)} of {planned} seeds so far" if len(steps) < planned else "",
+    ]
+    return Judged(
+        ours,
+        outcome,
+        n,
+        written(t_interval(known, LEVEL / choices)),
+        min(1.0, choices * p_above(oriented)),
+        _power(known, size, choices),
+        reason="; ".join(filter(None, reasons)),
+    )
+
+
+def waiting(ours: str, n: int, undefined: int = 0) -> Judged:
+    """Return the judgement of too few seeds."""
+    failed = f", {undefined} more undefined" if undefined else ""
+    return Judged(ours, WAITING, n, reason=f"{n} of {SEEDS_NEEDED} seeds needed{failed}")
+
+
+def written(interval: Interval) -> str:
+    """Write a mean with its interval."""
+    return f"{interval.mean:+.3g} [{interval.low:+.3g}, {interval.high:+.3g}]"
+
+
+def _power(steps: Sequence[float], size: float | None, choices: int) -> str:
+    n, level = len(steps), LEVEL / choices
+    of_one = f"{power(1.0, n, level):.2f} for 1 sd"
+    if size is None:
+        return of_one
+    sd = 0.0 if np.ptp(steps) == 0 else float(np.std(steps, ddof=1))
+    of_theirs = power(abs(size) / sd, n, level) if sd else 1.0
+    return f"{of_theirs:.2f} for the paper's {size:+.3g}, {of_one}"
+
+
+def moves(
+    before: Fields,
+    after: Fields,
+    figure: str,
+    sign: int,
+    by: float = 1.0,
+    *,
+    size: float | None = None,
+    choices: int = 1,
+) -> Judge:
+    """Judge that a figure rises (`sign` 1) or falls (-1), at least by the factor `by`.
+
+    With a factor the differences are those from the multiple of the figure before.
+    """
+    factor = by if sign > 0 else 1 / by
 
     def judge(records: Sequence[Record]) -> Judged:
         pairs = paired(records, before, after, figure)
-        n = len(pairs.steps)
-        if n == 0:
-            return NOT_RUN
-        start, end = pairs.means
-        if sign < 0 and start <= 0:
-            return Judged(pairs.shown, None, n, "the base has nothing to lose")
-        moved = sum(sign * step > 0 for step in pairs.steps)
-        high, low = (end, start) if sign > 0 else (start, end)
-        factor = high / low if low > 0 else math.inf
-        reason = tally(moved, n, pairs.undefined)
-        if math.isfinite(factor):
-            reason += f", by a factor of {factor:.3g}"
-        return Judged(pairs.shown, moved == n and factor >= by, n, reason)
+        steps = {seed: value - factor * pairs.before[seed] for seed, value in pairs.after.items()}
+        reason = f"after less {factor:.3g} times before" if by != 1 else ""
+        planned = n_planned(records, before, after)
+        judged = judge_steps(
+            steps, planned, pairs.shown, sign=sign, size=size, choices=choices, reason=reason
+        )
+        return judged._replace(bootstrap=_over_dev_rows(records, before, after, figure, pairs))
 
     return judge
+
+
+def _over_dev_rows(
+    records: Sequence[Record], before: Fields, after: Fields, figure: str, pairs: Pairs
+) -> str:
+    """Write the bootstrap interval of a metric's mean difference; empty of any other figure."""
+    score = score_of(figure, before["task"])
+    if score is None or not pairs.before:
+        return ""
+    sides = [
+        [
+            unpack(record["figures"]["dev"])
+            for record in selected(records, fields)
+            if record["seed"] in pairs.before and "dev" in record.get("figures", {})
+        ]
+        for fields in (before, after)
+    ]
+    if not len(sides[0]) == len(sides[1]) == len(pairs.before):
+        return ""
+    low, high = bootstrap(*sides, score)
+    return f"[{low:+.3g}, {high:+.3g}]"
 
 
 def stays(
-    before: Fields, after: Fields, figure: str, change: Callable[[float, float], float], most: float
+    before: Fields, after: Fields, figure: str, most: float, as_factor: bool = False
 ) -> Judge:
-    """Judge that a figure changes by no more than `most` in every seed."""
+    """Judge that a figure changes by no more than `most`, a difference or a factor."""
+    margin = math.log(most) if as_factor else most
 
     def judge(records: Sequence[Record]) -> Judged:
         pairs = paired(records, before, after, figure)
-        n = len(pairs.steps)
-        if n == 0:
-            return NOT_RUN
-        changes = [change(*pair) for pair in zip(*pairs, strict=True)]
-        kept = sum(value <= most for value in changes)
-        largest = max(defined(changes), default=math.nan)
-        reason = f"{tally(kept, n, pairs.undefined)}, largest change {largest:.3g}"
-        return Judged(pairs.shown, kept == n, n, reason)
+        change = _log_ratio if as_factor else _difference
+        steps = {seed: change(pairs.before[seed], value) for seed, value in pairs.after.items()}
+        known = defined([*steps.values()])
+        n, undefined = len(known), len(steps) - len(known)
+        if n < SEEDS_NEEDED:
+            return waiting(pairs.shown, n, undefined)
+        interval = t_interval(known)
+        inside = -margin <= interval.low and interval.high <= margin
+        outside = interval.low > margin or interval.high < -margin
+        outcome = FAILS if outside else HOLDS if inside and not undefined else NOT_SHOWN
+        p = max(p_above(known, -margin), p_above([-step for step in known], -margin))
+        what = "log ratio" if as_factor else "difference"
+        reason = f"{what} within ±{margin:.3g} claimed"
+        if undefined:
+            reason += f"; {undefined} undefined"
+        drawn = _over_dev_rows(records, before, after, figure, pairs)
+        return Judged(pairs.shown, outcome, n, written(interval), p, bootstrap=drawn, reason=reason)
 
     return judge
 
 
-def gains(before: Fields, after: Fields, figure: str, choices: int = 1) -> Judge:
-    """Judge that a noisy figure rises: one-sided paired t-test over the seeds at 0.05.
+def _difference(before: float, after: float) -> float:
+    return after - before
 
-    If the condition after is the best of several, their number multiplies p (Bonferroni).
+
+def _log_ratio(before: float, after: float) -> float:
+    return math.log(after / before) if before > 0 and after > 0 else math.nan
+
+
+def none_better(
+    comparisons: Mapping[str, tuple[Fields, Fields]], figure: str, margin: float
+) -> Judge:
+    """Judge that no condition is better than what it is compared with by more than a margin.
+
+    It holds where every interval ends below the margin, and fails where one lies above it at the
+    level divided by the number of comparisons. One with an undefined seed counts as not run.
     """
 
     def judge(records: Sequence[Record]) -> Judged:
-        pairs = paired(records, before, after, figure)
-        n = len(pairs.steps)
-        if n == 0:
-            return NOT_RUN
-        effect = mean_of(pairs.steps)
-        gain = f"{effect:+.3g}"
-        if pairs.undefined:
-            undefined = f"{pairs.undefined} of {n} seeds undefined"
-            return Judged(pairs.shown, None if effect > 0 else False, n, f"{gain}; {undefined}")
-        if n < SEEDS_NEEDED:
-            return Judged(pairs.shown, None, n, f"{gain}; too few seeds for a test")
-        p = min(1.0, choices * _paired_p(pairs.steps))
-        test = "paired, one-sided" + (f", times {choices} for the choice" if choices > 1 else "")
-        return Judged(pairs.shown, decide(effect, p), n, f"{gain}, p = {p:.2g} ({test})")
+        found: dict[str, list[float]] = {}
+        for name, (before, after) in comparisons.items():
+            pairs = paired(records, before, after, figure)
+            steps = [value - pairs.before[seed] for seed, value in pairs.after.items()]
+            if len(defined(steps)) == len(steps) >= SEEDS_NEEDED:
+                found[name] = steps
+        ours = "; ".join(f"{name} {mean_of(steps):+.3g}" for name, steps in found.items())
+        run = f"{len(found)} of {len(comparisons)} comparisons have run"
+        if not found:
+            return Judged("–", WAITING, reason=run)
+        strict = LEVEL / len(comparisons)
+        better = [name for name, steps in found.items() if t_interval(steps, strict).low > margin]
+        below = all(t_interval(steps).high <= margin for steps in found.values())
+        n = min(map(len, found.values()))
+        if better:
+            reason = f"{run}; better: {', '.join(better)}"
+            return Judged(ours, FAILS, n, p=1.0, reason=reason)
+        if len(found) < len(comparisons):
+            return Judged(ours, WAITING, n, reason=run)
+        p = max(p_above([-step for step in steps], -margin) for steps in found.values())
+        return Judged(ours, HOLDS if below else NOT_SHOWN, n, p=p, reason=run)
 
     return judge
-
-
-def _paired_p(steps: Sequence[float]) -> float:
-    if np.ptp(steps) == 0:
-        return float(steps[0] <= 0)
-    return float(ttest_1samp(steps, 0.0, alternative="greater").pvalue)

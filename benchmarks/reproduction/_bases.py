@@ -1,0 +1,56 @@
+"""Whether a task's bases have learned it: judged by their mean over the seeds, never by one."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from benchmarks.reproduction._cells import Record
+from benchmarks.reproduction._figures import by_seed, defined, mean_sd, of
+from benchmarks.reproduction._training import BASE
+from benchmarks.reproduction._verdicts import SEEDS_NEEDED
+
+
+class Published(NamedTuple):
+    """Dev figure of the same encoder, fine-tuned once on the whole task, and its standard error."""
+
+    score: str
+    value: float
+    error: float
+
+
+def of_accuracy(value: float, n: int) -> Published:
+    """Return an accuracy on n rows with its binomial standard error."""
+    return Published("accuracy", value, math.sqrt(value * (1 - value) / n))
+
+
+# Values: table of the shared folder's README.md, dev rows. Error of Matthews' correlation:
+# `standard_error` over the dev rows of the shared embeddings/cola.npz under its own head.
+PUBLISHED = {
+    "cola": Published("matthews", 0.3291, 0.0324),
+    "mrpc": of_accuracy(0.7966, 408),
+    "rte": of_accuracy(0.6101, 277),
+    "sst2_sentence": of_accuracy(0.8784, 872),
+}
+
+
+class Learned(NamedTuple):
+    """Whether the bases reach the published figure; None with too few seeds to tell."""
+
+    passed: bool | None
+    text: str
+
+
+def learned(records: Sequence[Record], task: str) -> Learned:
+    """Compare the mean base with the published figure less its standard error."""
+    published = PUBLISHED[task]
+    values = defined([*by_seed(records, of(BASE.name, task), published.score).values()])
+    if len(values) < SEEDS_NEEDED:
+        return Learned(None, f"{len(values)} of the {SEEDS_NEEDED} seeds of the base that it needs")
+    least = published.value - published.error
+    passed = sum(values) / len(values) >= least
+    relation = "reaches" if passed else "is below"
+    return Learned(
+        passed,
+        f"base {mean_sd(values)} ({published.score}, {len(values)} seeds) {relation} {least:.4f} = "
+        f"{published.value:.4f} less one standard error of {published.error:.4f}",
+    )

@@ -1,0 +1,85 @@
+"""Learning rate and epochs of a task, chosen once on a split of its training rows."""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+from benchmarks.reproduction._cells import CHOICE, Cell, Record, Suite
+from benchmarks.reproduction._measuring import embed, task_figures
+from benchmarks.reproduction._training import (
+    FIGURES,
+    MAX_LENGTH,
+    SPARSE,
+    load_task,
+    run_settings,
+)
+from isoadapt.datasets import minilm_folder
+from isoadapt.finetune._recipes import Recipe
+
+RATES = (3e-5, 5e-5, 1e-4)
+EPOCHS = (3, 5)
+BATCHES = {"rte": 16}  # elsewhere 32
+HELD_OUT = 0.2
+
+
+def candidates(task: str) -> list[Recipe]:
+    """Return what may be chosen, the cheaper first."""
+    return [
+        Recipe(epochs=epochs, lr=lr, batch_size=BATCHES.get(task, 32))
+        for epochs, lr in product(EPOCHS, RATES)
+    ]
+
+
+def candidate_name(recipe: Recipe) -> str:
+    """Name a candidate."""
+    return f"lr={recipe.lr:g}, {recipe.epochs} epochs"
+
+
+def candidate_cell(task: str, recipe: Recipe, suite: Suite) -> Cell:
+    """Return the cell that tries a candidate."""
+    settings = {**run_settings(suite, recipe), "held_out": HELD_OUT, "figures": FIGURES}
+    run = partial(held_out_figures, task, recipe, suite)
+    return Cell(CHOICE, candidate_name(recipe), task, 0, settings, run)
+
+
+def chosen(records: Sequence[Record], task: str, suite: Suite) -> Recipe | None:
+    """Return the recipe with the best metric, of equal ones the first; None until all have run."""
+    if suite.recipe is not None:
+        return suite.recipe
+    finished = {record["key"]: record["figures"] for record in records if "figures" in record}
+    recipes = candidates(task)
+    keys = [candidate_cell(task, recipe, suite).key for recipe in recipes]
+    if not all(key in finished for key in keys):
+        return None
+    return recipes[int(np.argmax([finished[key]["metric"] for key in keys]))]
+
+
+def held_out_figures(task: str, recipe: Recipe, suite: Suite) -> dict[str, Any]:
+    """Train on four fifths of the training rows and judge the rest."""
+    from benchmarks.reproduction._fitting import Place, fit
+
+    data = load_task(task, suite)
+    texts, labels = data.train_texts, data.train_labels
+    kept, held_out = train_test_split(
+        np.arange(len(labels)), test_size=HELD_OUT, stratify=labels, random_state=0
+    )
+    fitted = fit(
+        suite.model or minilm_folder(),
+        [texts[i] for i in kept],
+        labels[kept],
+        recipe,
+        0,
+        MAX_LENGTH,
+        Place(),
+        logging_steps=SPARSE,
+    )
+    rest = [texts[i] for i in held_out]
+    _, logits = embed(fitted.network, fitted.tokenizer, rest, MAX_LENGTH)
+    return {
+        **task_figures(task, labels[held_out], logits.numpy()),
+        "training_seconds": fitted.training_seconds,
+    }

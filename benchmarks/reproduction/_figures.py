@@ -1,0 +1,111 @@
+"""Figures of records: picked by condition and seed, paired, and written out."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.reproduction._cells import Record
+
+Fields = Mapping[str, Any]
+
+
+def of(name: str, task: str) -> Fields:
+    """Return the fields that pick a condition on a task."""
+    return {"name": name, "task": task}
+
+
+def selected(records: Sequence[Record], fields: Fields) -> list[Record]:
+    """Return the records whose fields have the given values, by seed."""
+    wanted = fields.items()
+    found = [item for item in records if all(item[name] == value for name, value in wanted)]
+    return sorted(found, key=lambda record: record["seed"])
+
+
+def arrays_by_seed(
+    records: Sequence[Record], fields: Fields, figure: str
+) -> dict[int, NDArray[np.float64]]:
+    """Return a list of figures of each seed that has run: NaN where it failed or is undefined."""
+    found = {}
+    for record in selected(records, fields):
+        if "figures" in record or "error" in record:
+            values = np.atleast_1d(np.array(record.get("figures", {}).get(figure), np.float64))
+            found[record["seed"]] = np.where(np.isfinite(values), values, math.nan)
+    return found
+
+
+def by_seed(records: Sequence[Record], fields: Fields, figure: str) -> dict[int, float]:
+    """Return a figure of each seed that has run: NaN where it failed or is undefined."""
+    found = arrays_by_seed(records, fields, figure)
+    return {seed: values.item() for seed, values in found.items()}
+
+
+def n_planned(records: Sequence[Record], *conditions: Fields) -> int:
+    """Number of seeds that all these conditions are to have."""
+    seeds = [{record["seed"] for record in selected(records, fields)} for fields in conditions]
+    return len(set.intersection(*seeds))
+
+
+class Pairs(NamedTuple):
+    """The same figure before and after, by seed; NaN where undefined."""
+
+    before: dict[int, float]
+    after: dict[int, float]
+
+    @property
+    def shown(self) -> str:
+        """Both means with their spread."""
+        return f"{mean_sd([*self.before.values()])} → {mean_sd([*self.after.values()])}"
+
+
+def paired(records: Sequence[Record], before: Fields, after: Fields, figure: str) -> Pairs:
+    """Take a figure under two conditions, of the seeds that have run both."""
+    first, second = by_seed(records, before, figure), by_seed(records, after, figure)
+    seeds = [seed for seed in first if seed in second]
+    return Pairs({seed: first[seed] for seed in seeds}, {seed: second[seed] for seed in seeds})
+
+
+def defined(values: Sequence[float]) -> list[float]:
+    """Leave out what is NaN."""
+    return [value for value in values if not math.isnan(value)]
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """Mean of what is defined; NaN of nothing."""
+    found = defined(values)
+    return float(np.mean(found)) if found else math.nan
+
+
+def mean_sd(values: Sequence[float]) -> str:
+    """Write mean ± standard deviation; of one value the value alone."""
+    found = defined(values)
+    undefined = f" ({len(values) - len(found)} undefined)" if len(found) < len(values) else ""
+    if not found:
+        return f"–{undefined}"
+    mean = float(np.mean(found))
+    if len(found) == 1:
+        return digits(mean) + undefined
+    return _with_spread(mean, float(np.std(found, ddof=1))) + undefined
+
+
+def _with_spread(mean: float, sd: float) -> str:
+    """Two digits of the spread, and of the mean those that it leaves, four at most."""
+    if sd <= 1e-9 * abs(mean):
+        return f"{digits(mean)} ± 0"
+    if max(abs(mean), sd) < 1e-4:
+        return f"{mean:.2g} ± {sd:.2g}"
+    places = min(_places(sd, 2), _places(mean, 4)) if mean else _places(sd, 2)
+    spread = f"{sd:.{_places(sd, 2)}f}" if sd >= 1e-5 else f"{sd:.2g}"
+    return f"{mean:.{places}f} ± {spread}"
+
+
+def _places(value: float, n_digits: int) -> int:
+    """Decimal places that show so many digits of a number."""
+    return max(0, n_digits - 1 - math.floor(math.log10(abs(value))))
+
+
+def digits(value: float) -> str:
+    """Write four digits of a number."""
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"

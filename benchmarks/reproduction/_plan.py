@@ -1,0 +1,193 @@
+"""What the suites run, in this order; PLAN.md says the same in words."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from benchmarks.reproduction import (
+    _output_embeddings,
+    paper000,
+    paper002,
+    paper002_scores,
+    paper003,
+    paper004,
+)
+from benchmarks.reproduction._cells import (
+    BASE_RUN,
+    CHOICE,
+    PENALTY,
+    POINTS,
+    POST_HOC,
+    Cell,
+    Record,
+    Suite,
+)
+from benchmarks.reproduction._choice import candidate_cell, candidate_name, candidates, chosen
+from benchmarks.reproduction._posthoc import post_hoc_cell
+from benchmarks.reproduction._training import BASE, Condition, Job
+from isoadapt.finetune._recipes import Recipe
+
+FIVE = (paper002.DOWN, paper002.UP, paper000.SELECTED, paper002.COSREG, paper004.POLYNOMIAL)
+POST_HOC_ROWS = (*paper003.rows(), paper004.FLOW)
+FIRST_TASKS, FIRST_SEEDS = ("cola", "mrpc"), 5
+SECOND_TASKS, SECOND_SEEDS = ("rte", "sst2_sentence"), 3
+THIRD_SEEDS, POINT_SEEDS = 3, 5
+ON_COLA = ("cola",)
+THIRD: tuple[tuple[Condition, tuple[str, ...]], ...] = (
+    (paper000.ALL_BARS, ("cola", "mrpc")),
+    (paper003.ISOBN_TRAINED, ("cola", "mrpc", "rte")),
+    (paper004.EXPONENTIAL, ON_COLA),
+    *((condition, ON_COLA) for condition in paper002.OTHER_LAMS),
+    (paper002.NO_ZETA, ON_COLA),
+    (paper002.OTHER_ZETA, ON_COLA),
+    (paper002.COSREG_DOWN, ON_COLA),
+    (paper004.COSREG_HEAD, ON_COLA),
+    *((condition, ON_COLA) for condition in paper002.BY_LAYER),
+)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place in the plan: its cell is known as soon as the task's recipe is.
+
+    Block 0 needs no encoder that has learned; `make` takes the recipe, which is None there and
+    for the runs that it is chosen by.
+    """
+
+    block: int
+    kind: str
+    name: str
+    task: str
+    seed: int
+    make: Callable[[Any], Cell]
+
+    @property
+    def needs_recipe(self) -> bool:
+        """Whether its cell waits for the choice of the recipe."""
+        return self.kind in (BASE_RUN, POST_HOC, PENALTY)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the record of a slot whose cell is not known yet."""
+        return {
+            "key": None,
+            "kind": self.kind,
+            "name": self.name,
+            "task": self.task,
+            "seed": self.seed,
+        }
+
+
+def plan(suite: Suite) -> list[Slot]:
+    """Return all slots of a suite in the order to run them."""
+    if suite.recipe is not None:
+        return [*_points(1), *_of_seed(1, "cola", 0, suite)]
+    return [
+        *_points(POINT_SEEDS),
+        *_block(1, FIRST_TASKS, FIRST_SEEDS, suite),
+        *_block(2, SECOND_TASKS, SECOND_SEEDS, suite),
+        *_third(suite),
+    ]
+
+
+def _points(n_seeds: int) -> Iterator[Slot]:
+    """What needs no task: Gaussian points, and penalties on the output embeddings of a tiny T5."""
+    for seed in range(n_seeds):
+        for cell in (
+            paper002_scores.cell(seed),
+            *(_output_embeddings.cell(item, seed) for item in _output_embeddings.PENALTIES),
+        ):
+            yield Slot(0, POINTS, cell.name, cell.task, seed, partial(_known, cell))
+
+
+def _known(cell: Cell, recipe: Recipe | None) -> Cell:
+    return cell
+
+
+def _block(block: int, tasks: Sequence[str], n_seeds: int, suite: Suite) -> Iterator[Slot]:
+    """Seed by seed and task by task: base, its adapters, the five penalties."""
+    for seed in range(n_seeds):
+        for task in tasks:
+            if seed == 0:
+                yield from _candidates(block, task, suite)
+            yield from _of_seed(block, task, seed, suite)
+
+
+def _candidates(block: int, task: str, suite: Suite) -> Iterator[Slot]:
+    for recipe in candidates(task):
+        make = partial(_known, candidate_cell(task, recipe, suite))
+        yield Slot(block, CHOICE, candidate_name(recipe), task, 0, make)
+
+
+def _of_seed(block: int, task: str, seed: int, suite: Suite) -> Iterator[Slot]:
+    yield _trained(block, BASE, task, seed, suite)
+    for row in POST_HOC_ROWS:
+        make = partial(_post_hoc, row, task, seed, suite)
+        yield Slot(block, POST_HOC, row.name, task, seed, make)
+    for condition in FIVE:
+        yield _trained(block, condition, task, seed, suite)
+
+
+def _post_hoc(row: Any, task: str, seed: int, suite: Suite, recipe: Recipe) -> Cell:
+    return post_hoc_cell(row, Job(task, seed, recipe, suite))
+
+
+def _trained(block: int, condition: Condition, task: str, seed: int, suite: Suite) -> Slot:
+    kind = BASE_RUN if condition == BASE else PENALTY
+
+    def make(recipe: Recipe) -> Cell:
+        return Job(task, seed, recipe, suite, condition).cell()
+
+    return Slot(block, kind, condition.name, task, seed, make)
+
+
+def _third(suite: Suite) -> Iterator[Slot]:
+    for condition, tasks in THIRD:
+        for seed in range(THIRD_SEEDS):
+            for task in tasks:
+                yield _trained(3, condition, task, seed, suite)
+
+
+def next_cell(
+    slots: Sequence[Slot], records: Sequence[Record], suite: Suite, tried: set[str]
+) -> Cell | None:
+    """Return the first cell that can run, has no figures yet and was not tried in this run."""
+    finished = {record["key"] for record in records if "figures" in record}
+    return next(
+        (
+            cell
+            for cell in known_cells(slots, records, suite)
+            if cell.key not in finished | tried and (not cell.needs or cell.needs in finished)
+        ),
+        None,
+    )
+
+
+def known_cells(slots: Sequence[Slot], records: Sequence[Record], suite: Suite) -> list[Cell]:
+    """Return the cells of the slots whose recipe has been chosen."""
+    return [cell for _, cell in slot_cells(slots, records, suite) if cell]
+
+
+def slot_cells(
+    slots: Sequence[Slot], records: Sequence[Record], suite: Suite
+) -> list[tuple[Slot, Cell | None]]:
+    """Return each slot with its cell, None while its task's recipe is not chosen."""
+    tasks = {slot.task for slot in slots if slot.needs_recipe}
+    recipes = {task: chosen(records, task, suite) for task in tasks}
+    return [
+        (slot, slot.make(recipes.get(slot.task)) if _is_known(slot, recipes) else None)
+        for slot in slots
+    ]
+
+
+def _is_known(slot: Slot, recipes: dict[str, Recipe | None]) -> bool:
+    return not slot.needs_recipe or recipes[slot.task] is not None
+
+
+def planned_records(slots: Sequence[Slot], records: Sequence[Record], suite: Suite) -> list[Record]:
+    """Return a record for each slot, whether it has run or not; records of other cells are left."""
+    kept = {record["key"]: record for record in records}
+    return [
+        kept.get(cell.key, cell.fields()) if cell else slot.fields()
+        for slot, cell in slot_cells(slots, records, suite)
+    ]

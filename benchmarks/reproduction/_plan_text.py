@@ -1,0 +1,134 @@
+"""PLAN.md: the plan in words and counts, made from the same code as the cells."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from benchmarks._report import markdown_table
+from benchmarks.reproduction._bases import PUBLISHED
+from benchmarks.reproduction._cells import (
+    BASE_RUN,
+    CHOICE,
+    PENALTY,
+    POINTS,
+    POST_HOC,
+    Suite,
+)
+from benchmarks.reproduction._choice import HELD_OUT, candidate_name, candidates
+from benchmarks.reproduction._plan import FIVE, POST_HOC_ROWS, Slot, plan
+from benchmarks.reproduction._tables import TASKS, WORDS
+from benchmarks.reproduction._verdicts import NOT_TESTABLE
+
+INTRODUCTION = """\
+# Plan of the reproduction
+
+Written before the runs, by `python -m benchmarks.reproduce --plan` from the code that makes the
+cells. `make reproduction` runs it, [REPRODUCTION.md](../REPRODUCTION.md) says what came of it.
+
+## Bases
+
+The encoder is all-MiniLM-L6-v2, fine-tuned with a new head on all training rows of a task, at most
+128 tokens a text, AdamW with weight decay lr / 10, linear warm-up over 10 % of the steps and linear
+decay, gradients clipped at 1. Learning rate and epochs are chosen once a task: each candidate is
+trained with seed 0 on the training rows but a fifth, which is stratified by class and drawn with
+seed 0, and judged on that fifth by the task's metric. The best is taken, of equal ones the one with
+fewer epochs, then the lower rate. All runs of a task, with and without a penalty, use that recipe.
+
+A task is judged only if the mean of its bases over the seeds (3 at least) is no more than one
+standard error below the dev figure of the same encoder in the README of the shared folder. For an
+accuracy the standard error is sqrt(p (1 - p) / n), for Matthews' correlation that of a bootstrap
+over the dev rows. No single seed is left out or judged by itself."""
+
+ORDER = """\
+## Order
+
+Block 0 needs no fine-tuned encoder. In block 1, and then in block 2, seed by seed and within a seed
+task by task: the base, its adapters, the five penalties; before the first base of a task the runs
+that its recipe is chosen by. Block 3 takes its conditions one after the other, all seeds of each.
+A cell whose run fails is reported, and tried again by the next run."""
+
+RULES = """\
+## How a claim is judged
+
+- By differences paired by seed, and their 95 % t-interval. Where a claim names a factor, the
+  differences are those from that multiple of the base. *Holds*: the interval lies wholly on the
+  claimed side. *Fails*: it lies wholly on the other side. *Not shown*: neither.
+- A claim that something stays as it is holds where the interval lies within the margin that the
+  claim names, and fails where it lies outside of it.
+- Fewer than 3 seeds of both conditions: *waiting*. With some of the planned seeds missing the
+  verdict is given with the number of seeds so far.
+- A seed whose figure is undefined cannot be left out in favour of a claim: with one, no claim
+  holds.
+- p-values are twice the one-sided ones against the claim, adjusted after Holm for all claims of a
+  paper that have one; what holds by its interval alone is marked as such.
+- Where the best of several conditions is chosen on the dev set, the level is divided by their
+  number.
+- For a metric, the bootstrap interval over dev rows stands beside it.
+- Power is stated for the paper's size where there is one, and for one standard deviation.
+- Time is not judged: the runs share their cores with others."""
+
+
+def plan_text(suite: Suite, papers: Mapping[str, Sequence[object]]) -> str:
+    """Return PLAN.md."""
+    slots = plan(suite)
+    parts = [INTRODUCTION, _base_table(slots), ORDER, _block_table(slots), _conditions(slots)]
+    parts += [RULES, "## Claims", *_claims(papers)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _base_table(slots: Sequence[Slot]) -> str:
+    tasks = list(dict.fromkeys(slot.task for slot in slots if slot.kind == CHOICE))
+    rows = [
+        (
+            TASKS[task],
+            "; ".join(candidate_name(recipe) for recipe in candidates(task)),
+            str(candidates(task)[0].batch_size),
+            WORDS[PUBLISHED[task].score],
+            f"{PUBLISHED[task].value:.4f} - {PUBLISHED[task].error:.4f}",
+        )
+        for task in tasks
+    ]
+    header = ("task", "candidates", "batch", "metric", "least mean of the bases")
+    table = markdown_table(header, rows, words=True)
+    return f"{table}\n\nHeld out for the choice: {HELD_OUT:.0%} of the training rows."
+
+
+def _block_table(slots: Sequence[Slot]) -> str:
+    kinds = (POINTS, CHOICE, BASE_RUN, POST_HOC, PENALTY)
+    counts = Counter((slot.block, slot.task, slot.kind) for slot in slots)
+    rows = [
+        (
+            str(block),
+            TASKS.get(task, task),
+            str(len({slot.seed for slot in slots if (slot.block, slot.task) == (block, task)})),
+            *(str(counts[block, task, kind] or "") for kind in kinds),
+        )
+        for block, task in dict.fromkeys((slot.block, slot.task) for slot in slots)
+    ]
+    totals = Counter(slot.kind for slot in slots)
+    rows.append(("all", "", "", *(str(totals[kind]) for kind in kinds)))
+    return markdown_table(("block", "task", "seeds", *kinds), rows) + f"\n\n{len(slots)} cells."
+
+
+def _conditions(slots: Sequence[Slot]) -> str:
+    third = list(dict.fromkeys(slot.name for slot in slots if slot.block == 3))
+    lines = {
+        "The five penalties": [condition.name for condition in FIVE],
+        "On the embeddings of every base": [row.name for row in POST_HOC_ROWS],
+        "Block 3": [f"{name} ({', '.join(_tasks_of(slots, name))})" for name in third],
+    }
+    return "\n\n".join(f"{title}: {'; '.join(names)}." for title, names in lines.items())
+
+
+def _tasks_of(slots: Sequence[Slot], name: str) -> list[str]:
+    found = dict.fromkeys(slot.task for slot in slots if slot.block == 3 and slot.name == name)
+    return [TASKS[task] for task in found]
+
+
+def _claims(papers: Mapping[str, Sequence[object]]) -> list[str]:
+    parts = []
+    for number, modules in papers.items():
+        claims = [claim for paper in modules for claim in paper.claims()]
+        testable = [claim for claim in claims if claim.judge([]).outcome != NOT_TESTABLE]
+        lines = [f"- {claim.claim} ({claim.where})" for claim in testable]
+        parts += [f"### {number}", "\n".join(lines)]
+    return parts

@@ -1,0 +1,122 @@
+"""How a long run ends: by its budget, by a signal, or at once if another run holds the records."""
+
+import fcntl
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from types import FrameType
+from typing import Self
+
+from benchmarks.reproduction._cells import Cell, Record
+from benchmarks.reproduction._commit import commit
+from benchmarks.reproduction._figures import selected
+
+
+class Stopped(BaseException):
+    """A signal has asked the run to end; only `except BaseException` can catch it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Stop:
+    """Raises `Stopped` at SIGINT and SIGTERM, but not within `shielded`.
+
+    `check` raises it again where other code has caught it.
+    """
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._is_shielded = False
+
+    def __enter__(self) -> Self:
+        self._earlier = {
+            number: signal.signal(number, self._receive)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._earlier.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raise if a signal has come."""
+        if self._number is not None:
+            raise Stopped(self._number)
+
+    @contextmanager
+    def shielded(self) -> Iterator[None]:
+        """Finish what stands inside before the end."""
+        self._is_shielded = True
+        try:
+            yield
+        finally:
+            self._is_shielded = False
+        self.check()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._number = number
+        if not self._is_shielded:
+            raise Stopped(number)
+
+
+class Busy(Exception):
+    """Another run writes to the same records."""
+
+
+@contextmanager
+def locked(records: Path) -> Iterator[None]:
+    """Keep other runs from a file of records; the lock ends with the process, however it ends.
+
+    Raises
+    ------
+    Busy
+        If another run holds it; the message says which.
+    """
+    with records.with_suffix(".lock").open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            holder = file.read().strip() or "a process that has just started"
+            raise Busy(
+                f"{records} is held by {holder}; wait for it to end, or end that process"
+            ) from error
+        file.truncate(0)
+        began = datetime.now().astimezone().isoformat(timespec="seconds")
+        file.write(
+            f"process {os.getpid()} on {socket.gethostname()} since {began}, commit {commit()}\n"
+        )
+        file.flush()
+        yield
+
+
+class Budget:
+    """Time left, and whether a cell fits into it by what such cells have cost so far."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self._ends = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def allows(self, cell: Cell, finished: Sequence[Record]) -> bool:
+        """Whether to begin a cell."""
+        if self._ends is None:
+            return True
+        left = self._ends - time.monotonic()
+        return left > 0 and expected_seconds(cell, finished) <= left
+
+
+def expected_seconds(cell: Cell, finished: Sequence[Record]) -> float:
+    """Median processor time of the same condition on the task, else of cells of that kind."""
+    kind, task = {"kind": cell.kind}, {"task": cell.task}
+    for fields in ({**kind, **task, "name": cell.name}, {**kind, **task}, kind):
+        if kin := selected(finished, fields):
+            return median(record["processor_seconds"] for record in kin)
+    return 0.0

@@ -1,0 +1,148 @@
+"""Intervals, p-values and power of paired differences, and the bootstrap over dev rows."""
+
+import base64
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import nct, t
+
+LEVEL = 0.05
+N_DRAWS = 2_000
+
+Floats = NDArray[np.float64]
+Predictions = tuple[NDArray[np.bool_], NDArray[np.bool_]]  # labels and predicted classes
+
+
+class Interval(NamedTuple):
+    """Mean of differences and its t-interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def t_interval(steps: Sequence[float], level: float = LEVEL) -> Interval:
+    """Return the mean and its interval of confidence 1 - level, of two differences or more."""
+    mean, error = _mean_and_error(steps)
+    half = t.ppf(1 - level / 2, len(steps) - 1) * error
+    return Interval(mean, mean - half, mean + half)
+
+
+def p_above(steps: Sequence[float], bound: float = 0.0) -> float:
+    """Twice the one-sided p-value that the mean is above a bound.
+
+    It is at most `level` exactly where the t-interval lies wholly above the bound.
+    """
+    mean, error = _mean_and_error(steps)
+    if error == 0:
+        return 0.0 if mean > bound else 1.0
+    return min(1.0, 2 * float(t.sf((mean - bound) / error, len(steps) - 1)))
+
+
+def power(effect: float, n: int, level: float = LEVEL) -> float:
+    """Probability that the interval of n differences lies above 0; effect in their sd."""
+    needed = t.ppf(1 - level / 2, n - 1)
+    return float(nct.sf(needed, n - 1, effect * math.sqrt(n)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust p-values for their number, after Holm (1979)."""
+    order = np.argsort(p_values, kind="stable")
+    n = len(order)
+    scaled = np.array([p_values[i] * (n - rank) for rank, i in enumerate(order)])
+    adjusted = np.empty(n)
+    adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return adjusted.tolist()
+
+
+def _mean_and_error(steps: Sequence[float]) -> tuple[float, float]:
+    """Mean and its standard error; equal differences have none, whatever rounding says."""
+    if len(steps) < 2:
+        raise ValueError(f"{len(steps)} differences have no spread; 2 are needed")
+    error = 0.0 if np.ptp(steps) == 0 else float(np.std(steps, ddof=1)) / math.sqrt(len(steps))
+    return float(np.mean(steps)), error
+
+
+def pack(labels: NDArray[Any], predicted: NDArray[Any]) -> dict[str, Any]:
+    """Return labels and predictions of two classes as JSON, a bit each."""
+    return {
+        "rows": len(labels),
+        "labels": _packed(labels),
+        "predicted": _packed(predicted),
+    }
+
+
+def unpack(packed: Mapping[str, Any]) -> Predictions:
+    """Return the labels and the predictions."""
+    labels, predicted = (
+        np.unpackbits(
+            np.frombuffer(base64.b64decode(packed[name]), np.uint8), count=packed["rows"]
+        ).astype(bool)
+        for name in ("labels", "predicted")
+    )
+    return labels, predicted
+
+
+def _packed(classes: NDArray[Any]) -> str:
+    if not np.isin(classes, (0, 1)).all():
+        raise ValueError(f"classes {np.unique(classes)} cannot be packed; only 0 and 1 can")
+    return base64.b64encode(np.packbits(classes.astype(bool))).decode()
+
+
+def accuracy(counts: Floats) -> Floats:
+    """Accuracy from counts of true positives, false positives, false and true negatives."""
+    tp, _, _, tn = counts
+    return (tp + tn) / counts.sum(0)
+
+
+def matthews(counts: Floats) -> Floats:
+    """Matthews' correlation from the same counts; 0 where a class is absent."""
+    tp, fp, fn, tn = counts
+    root = np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    return np.divide(tp * tn - fp * fn, root, out=np.zeros_like(root), where=root > 0)
+
+
+SCORES: dict[str, Callable[[Floats], Floats]] = {"accuracy": accuracy, "matthews": matthews}
+
+
+def bootstrap(
+    before: Sequence[Predictions],
+    after: Sequence[Predictions],
+    score: str,
+    level: float = LEVEL,
+    n_draws: int = N_DRAWS,
+) -> tuple[float, float]:
+    """Return the percentile interval of the mean difference over seeds, drawing dev rows.
+
+    Each draw takes the same rows for all seeds and both conditions.
+    """
+    draws = _draws(len(before[0][0]), n_draws)
+    scores = [
+        np.mean([SCORES[score](_counts(draws, *seed)) for seed in side], axis=0)
+        for side in (before, after)
+    ]
+    low, high = np.quantile(scores[1] - scores[0], [level / 2, 1 - level / 2])
+    return float(low), float(high)
+
+
+def standard_error(predictions: Predictions, score: str, n_draws: int = N_DRAWS) -> float:
+    """Standard error of a score over draws of the dev rows."""
+    draws = _draws(len(predictions[0]), n_draws)
+    return float(np.std(SCORES[score](_counts(draws, *predictions)), ddof=1))
+
+
+def _draws(n: int, n_draws: int) -> Floats:
+    """How often each of n rows is drawn: always the same draws for the same n."""
+    generator = np.random.default_rng(0)
+    return generator.multinomial(n, np.full(n, 1 / n), size=n_draws).astype(np.float64)
+
+
+def _counts(draws: Floats, labels: NDArray[np.bool_], predicted: NDArray[np.bool_]) -> Floats:
+    """Counts of true and false positives, false and true negatives of each draw, (4, n_draws)."""
+    kinds = np.stack(
+        [labels & predicted, ~labels & predicted, labels & ~predicted, ~labels & ~predicted]
+    )
+    return kinds.astype(np.float64) @ draws.T
