@@ -1,4 +1,4 @@
-"""The number of threads torch uses in small steps of training.
+"""The number of threads that torch and BLAS use in small fits.
 
 Where other programs keep the cores busy, a step that is spread over several threads waits for the
 one that gets no core, and small steps become many times slower. They run in one thread, therefore.
@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from queue import SimpleQueue
 
 import torch
+from threadpoolctl import threadpool_limits
 
 LARGE_STEP = 1e8
 """From this product of parameters and rows, `UPDATE_ROWS` added, a step runs in all threads.
@@ -27,6 +28,10 @@ below it at most 1.6 times as fast as one, and those above it up to twice as fas
 UPDATE_ROWS = 100
 """Rows whose multiply-adds take as long as AdamW's update, for each parameter."""
 
+SMALL_PRODUCT = 1e10
+"""Multiply-adds up to which products and decompositions of BLAS run in one thread."""
+
+_EIGEN = 10  # d³ multiply-adds that an eigendecomposition takes, about
 _PER_THREAD = "ATen parallel backend: OpenMP" in torch.__config__.parallel_info()
 _LOCK = threading.Lock()  # no fork, and no other change, while the default is not as it was
 
@@ -49,7 +54,7 @@ def one_thread() -> Iterator[None]:
     another one meanwhile. Builds of torch without OpenMP are left alone: they cannot change the
     number once they have used it.
     """
-    with _LOCK:  # a Python thread that is new to torch takes the default over here
+    with _LOCK:
         found = torch.get_num_threads()
     if found == 1 or not _PER_THREAD:
         yield
@@ -91,6 +96,19 @@ def _set_here(count: int) -> None:
     finally:
         changed.put(None)
     kept.get()
+
+
+def one_blas_thread_if_small(shape: tuple[int, ...]) -> AbstractContextManager[None]:
+    """Let BLAS use one thread while a small matrix of this shape (n, d) is worked on.
+
+    Such products and decompositions take fractions of a second; with several threads many times
+    that, where other programs keep the cores busy. The number is the whole process's: of Python
+    threads that overlap here, the first one sets it and puts it back.
+    """
+    with _LOCK:  # a Python thread that is new to torch takes the default over here
+        torch.get_num_threads()
+    small = len(shape) == 2 and max(shape[0], _EIGEN * shape[1]) * shape[1] ** 2 < SMALL_PRODUCT
+    return threadpool_limits(1, user_api="blas") if small else nullcontext()
 
 
 if hasattr(os, "register_at_fork"):

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from isoadapt import FlowAdapter, IsotropyLayer, LinearHead
-from isoadapt._threads import one_thread
+from isoadapt._threads import one_blas_thread_if_small, one_thread
 from isoadapt.model_selection import AdapterSearchCV
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -283,18 +284,76 @@ class TestFit:
 
 
 def test_steps_are_small_once_most_members_have_stopped():
-    """With alpha=1 there is no cost to lower, so the first epoch is kept and the next the last."""
+    """The score falls with the distance from the start, so all members stop that move at all."""
     X, y, head = problem(400, 256)
-    seen = []
+    seen, starts = [], {}
 
     def watch(estimator, X, y):
         seen.append(torch.get_num_threads())
-        return 0.0
+        start = starts.setdefault(y.tobytes(), X.copy())
+        return -float(np.abs(X - start).mean())
 
     layer = adapter(IsotropyLayer, head, watch, batch_size=128, patience=1)
     layer.set_params(max_epochs=4)
-    grid = [{"alpha": [1.0], "lr": [k * 1e-4 for k in range(1, 9)]}, {"alpha": [0.5]}]
+    grid = {"lr": [*(k * 1e-3 for k in range(1, 9)), 1e-30]}
     AdapterSearchCV(layer, grid, cv=2, scoring="accuracy", refit=False).fit(X, y)
     assert set(seen[: 2 * 9]) == {3}
     assert seen[-1] == 1
     assert counts() == (3, 3)
+
+
+def blas_threads():
+    """Number of threads of the first BLAS library that is loaded."""
+    return ThreadpoolController().select(user_api="blas").info()[0]["num_threads"]
+
+
+@pytest.fixture
+def two_blas_threads():
+    with threadpool_limits(2, user_api="blas"):
+        yield
+
+
+@pytest.mark.usefixtures("two_blas_threads")
+class TestBlas:
+    def test_small_products_run_in_one_thread_and_large_ones_in_all(self):
+        with one_blas_thread_if_small((1000, 384)):
+            assert blas_threads() == 1
+        for shape in ((100_000, 384), (10, 2048), (3,)):
+            with one_blas_thread_if_small(shape):
+                assert blas_threads() == 2
+        assert blas_threads() == 2
+
+    def test_overlapping_python_threads_leave_what_was_there(self):
+        second_in, first_out = threading.Barrier(2, timeout=30), threading.Barrier(2, timeout=30)
+
+        def second():
+            with one_blas_thread_if_small((10, 10)):
+                second_in.wait()
+                first_out.wait()
+
+        with ThreadPoolExecutor(1) as pool:
+            with one_blas_thread_if_small((10, 10)):
+                inside = pool.submit(second)
+                second_in.wait()
+                assert blas_threads() == 1
+            first_out.wait()
+            inside.result()
+        assert blas_threads() == 2
+
+    @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+    def test_an_exception_puts_the_number_back(self, error):
+        with pytest.raises(error), one_blas_thread_if_small((10, 10)):
+            raise error
+        assert blas_threads() == 2
+
+    def test_a_fit_uses_one_and_leaves_what_was_there(self):
+        seen = []
+
+        def scoring(head, outputs, y):
+            seen.append(blas_threads())
+            return 0.0
+
+        X, y = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 2
+        IsotropyLayer(max_epochs=1, scoring=scoring).fit(X, y)
+        assert set(seen) == {1}
+        assert blas_threads() == 2

@@ -11,6 +11,7 @@ from sklearn.metrics import get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
 from skorch.callbacks import GradientNormClipping
 
+from isoadapt._threads import one_blas_thread_if_small
 from isoadapt._torch import resolve_device
 from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
 from isoadapt.adapters._maps import Floats, map_rows
@@ -23,17 +24,11 @@ from isoadapt.adapters._minibatch import (
     regression_loss,
     to_device,
 )
+from isoadapt.adapters._selection import Run, Selection
 from isoadapt.adapters._split import split_rows
 from isoadapt.adapters._spread import check_spread
-from isoadapt.adapters._training import (
-    Judge,
-    Run,
-    Selection,
-    TargetUnits,
-    epochs_bar,
-    make_score,
-    train,
-)
+from isoadapt.adapters._task_score import TargetUnits, make_score
+from isoadapt.adapters._training import Judge, epochs_bar, train
 from isoadapt.heads import LinearHead, needs_fit
 from isoadapt.losses import JointLoss
 
@@ -228,6 +223,10 @@ class FlowAdapter(BaseAdapter):
             If X is constant or not finite, if `alpha` is given without a head, if y has labels
             unknown to the head, or if training diverges.
         """
+        with one_blas_thread_if_small(np.shape(X)):
+            return self._fit(X, y)
+
+    def _fit(self, X: ArrayLike, y: ArrayLike | None) -> Self:
         self._check_alpha()
         rows, labels = self._check_fit_input(X, y)
         check_spread(rows)

@@ -25,16 +25,9 @@ from isoadapt.adapters._minibatch import (
 from isoadapt.adapters._network import HeadedNetwork, LinearNetwork, MLPNetwork
 from isoadapt.adapters._optimizer import MemberAdamW
 from isoadapt.adapters._ridge import OutputRidge, automatic_ridge
-from isoadapt.adapters._training import (
-    Alternation,
-    Judge,
-    LinearDecay,
-    Run,
-    Selection,
-    TargetUnits,
-    make_score,
-    train,
-)
+from isoadapt.adapters._selection import Run, Selection
+from isoadapt.adapters._task_score import TargetUnits, make_score
+from isoadapt.adapters._training import Alternation, Judge, LinearDecay, train
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss

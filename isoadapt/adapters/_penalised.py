@@ -19,6 +19,7 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import has_fit_parameter
 
+from isoadapt._threads import one_blas_thread_if_small
 from isoadapt._torch import as_array
 from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
 from isoadapt.adapters._coordinates import Coordinates, raw_coordinates, whitened_coordinates
@@ -28,7 +29,8 @@ from isoadapt.adapters._minibatch import Penalty
 from isoadapt.adapters._one_pass import check_frequencies
 from isoadapt.adapters._split import split_rows
 from isoadapt.adapters._spread import check_spread
-from isoadapt.adapters._training import epochs_bar, takes_weights
+from isoadapt.adapters._task_score import takes_weights
+from isoadapt.adapters._training import epochs_bar
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead, needs_fit
 
@@ -154,7 +156,8 @@ class PenalisedAdapter(BaseAdapter):
             exclude each other, if training diverges, or if weights are given that are negative,
             sum to no more than 1, or that ``scoring`` or a head to be fitted does not take.
         """
-        return self._solve(self._pose(X, y, sample_weight, groups))
+        with one_blas_thread_if_small(np.shape(X)):
+            return self._solve(self._pose(X, y, sample_weight, groups))
 
     def _pose(
         self,

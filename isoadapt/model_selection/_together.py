@@ -16,6 +16,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_method_params, _num_samples, check_array
 
+from isoadapt._threads import one_blas_thread_if_small
 from isoadapt._torch import as_array, resolve_device
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters._members import Problem, train_together
@@ -317,11 +318,11 @@ class _Group:
                 estimator.steps[:-1] = self.prefixes[fit.fold][0].steps
         errors: list[ValueError | None] = [None] * len(fits)
         for part in _of_one_size([problems[key] for key in keys]):
-            outcomes = train_together(
-                [_adapter(estimators[place]) for place in part],
-                [problems[keys[place]] for place in part],
-                tick,
-            )
+            shared = [problems[keys[place]] for place in part]
+            with one_blas_thread_if_small(shared[0].X.shape):
+                outcomes = train_together(
+                    [_adapter(estimators[place]) for place in part], shared, tick
+                )
             for place, outcome in zip(part, outcomes, strict=True):
                 errors[place] = outcome.error
         return estimators, errors
@@ -333,7 +334,8 @@ class _Group:
             problem, rows = self.problems[key][0], _array(X)
             return replace(problem, X=rows if problem.kept is None else rows[problem.kept])
         adapter = clone(adapter)
-        problem = adapter._pose(X, y, **self.evaluation.fit_params(fold))
+        with one_blas_thread_if_small(np.shape(X)):
+            problem = adapter._pose(X, y, **self.evaluation.fit_params(fold))
         features = {
             name: value
             for name, value in vars(adapter).items()

@@ -15,6 +15,7 @@ from isoadapt import IsotropyLayer, LinearHead
 from isoadapt.adapters import _training
 from isoadapt.adapters._exact import _Objective
 from isoadapt.adapters._network import LinearNetwork, MLPNetwork
+from isoadapt.adapters._split import split_rows
 from isoadapt.metrics import isoscore
 
 
@@ -28,6 +29,23 @@ def cone():
     X = (X * np.geomspace(1, 0.03, 16)) @ rotation + np.outer(y * 6.0, rotation[0])
     model = LogisticRegression(max_iter=5000).fit(X[:600], y[:600])
     return X, y, LinearHead.from_estimator(model)
+
+
+def after_one_draw(seed):
+    """The generator of a fit as the rows are split."""
+    rng = np.random.RandomState(seed)
+    rng.randint(2**31)
+    return rng
+
+
+def distance_from(head, X):
+    """A metric that falls with the distance of a head's outputs from those at the start."""
+    starts = head.outputs(X)
+
+    def scoring(reader, outputs, y):
+        return -float(np.abs(outputs[:, None] - starts[None]).sum(2).min(1).mean())
+
+    return scoring
 
 
 class TestMiniBatch:
@@ -61,22 +79,31 @@ class TestMiniBatch:
     def test_history_and_choice(self, cone):
         X, y, head = cone
         layer = IsotropyLayer(head=head, max_epochs=6, random_state=0).fit(X, y)
-        assert layer.n_iter_ == len(layer.history_) == 6
-        assert [row["epoch"] for row in layer.history_] == [1, 2, 3, 4, 5, 6]
-        assert layer.history_[-1]["train_loss"] < layer.history_[0]["train_loss"]
-        chosen = layer.history_[layer.best_epoch_ - 1]
+        assert [row["epoch"] for row in layer.history_] == [0, 1, 2, 3, 4, 5, 6]
+        assert layer.n_iter_ == 6
+        assert "train_loss" not in layer.history_[0]
+        assert layer.history_[-1]["train_loss"] < layer.history_[1]["train_loss"]
         best = max(row["valid_score"] for row in layer.history_)
         error = np.sqrt(best * (1 - best) / 360)
-        assert chosen["valid_score"] >= best - 1.3 * error
-        in_reach = [r for r in layer.history_ if r["valid_score"] >= best - 0.7 * error]
-        assert chosen["valid_cost"] <= min(row["valid_cost"] for row in in_reach)
+        surely = [r["epoch"] for r in layer.history_ if r["valid_score"] >= best - 0.7 * error]
+        perhaps = [r["epoch"] for r in layer.history_ if r["valid_score"] >= best - 1.3 * error]
+        assert surely[-1] <= layer.best_epoch_
+        assert layer.best_epoch_ in perhaps
+
+    def test_epoch_0_is_what_the_head_makes_of_the_embeddings(self, cone):
+        X, y, head = cone
+        layer = IsotropyLayer(head, scoring="neg_log_loss", max_epochs=1, random_state=0)
+        _, validating = split_rows(len(X), y, 0.3, after_one_draw(0))
+        expected = -log_loss(y[validating], head.predict_proba(X[validating]))
+        start = layer.fit(X, y).history_[0]["valid_score"]
+        assert start == pytest.approx(expected, rel=1e-5)
 
     def test_patience_stops(self, cone):
         X, y, head = cone
-        layer = IsotropyLayer(head=head, alpha=1.0, patience=2, max_epochs=50, random_state=0).fit(
-            X, y
-        )
-        assert layer.n_iter_ == layer.best_epoch_ + 2 < 50
+        layer = IsotropyLayer(head, scoring=distance_from(head, X), patience=2, random_state=0)
+        with pytest.warns(UserWarning, match="harms the task"):
+            layer.fit(X, y)
+        assert layer.n_iter_ == layer.best_epoch_ + 2 < 30
 
     def test_no_validation_keeps_the_last_epoch(self, cone):
         X, y, head = cone
