@@ -23,6 +23,7 @@ from isoadapt import (
 from isoadapt.heads import fit_head
 
 BASE = "no adapter"
+PROBE = "probe"
 NO_PENALTY = "same layer, no penalty"
 NO_PENALTY_RAW = "same layer in raw coordinates, no penalty"
 MINIBATCH = "IsotropyLayer, minibatch"
