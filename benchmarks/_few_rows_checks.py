@@ -13,9 +13,10 @@ LEAST_ISOSCORE = 0.3
 
 
 class SizeResult(NamedTuple):
-    """The rows of the table for one task and one number of rows, and what was not measured.
+    """The rows of the table for one task and one number of rows to fit on.
 
-    `n` is None for five-fold cross-validation, `width` the number of dimensions.
+    `n` is None for five-fold cross-validation, `width` the number of dimensions; `settings` are
+    the versions and sizes that the fits were measured under.
     """
 
     name: str

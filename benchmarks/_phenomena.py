@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -43,6 +44,7 @@ class Phenomena(NamedTuple):
     acceptable: NDArray[np.int64]
 
 
+@cache
 def training_texts() -> tuple[list[str], list[str]]:
     """Sentences and their phenomena, twins together."""
     corpus = make_acceptability(N_TRAINING * ALL_FAMILIAR, 2, random_state=0)
@@ -55,6 +57,7 @@ def training_texts() -> tuple[list[str], list[str]]:
     return [text for text, _ in kept], [name for _, name in kept]
 
 
+@cache
 def unseen_texts() -> tuple[list[str], NDArray[np.str_], NDArray[np.int64]]:
     """Sentences, phenomena and labels of the development split, one of each pair of twins."""
     corpus = make_acceptability(2, 2 * N_UNSEEN * ALL_UNSEEN, random_state=1)

@@ -291,11 +291,22 @@ def test_more_draws_fit_only_what_is_missing(run, fits):
     assert fits == [(name, n) for n in (60, 192) for name in (PROBE, "preserving")]
 
 
-def test_changed_rows_refit_all(run, fits, monkeypatch):
+@pytest.mark.parametrize("changed", ["labels", "splits", "sources"])
+def test_changed_circumstances_refit_all(run, fits, monkeypatch, tmp_path, changed):
     run()
     fits.clear()
-    other = unseen(240)._replace(y=1 - unseen(240).y)
-    monkeypatch.setattr(few_rows, "load_task", lambda task: other)
+    if changed == "labels":
+        other = unseen(240)._replace(y=1 - unseen(240).y)
+        monkeypatch.setattr(few_rows, "load_task", lambda task: other)
+    elif changed == "splits":
+
+        def reordered(data, n, draws):
+            return [split._replace(fitting=split.fitting[::-1]) for split in splits(data, n, draws)]
+
+        monkeypatch.setattr(few_rows, "splits", reordered)
+    else:
+        (tmp_path / "cells.py").write_text("other", "utf-8")
+        monkeypatch.setattr(few_rows._few_rows_cells, "__file__", str(tmp_path / "cells.py"))
     run()
     assert fits == ALL_FITS
 
