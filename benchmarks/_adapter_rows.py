@@ -1,6 +1,6 @@
 """Rows of the table of adapters: every adapter, and the controls they are measured against."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from isoadapt import (
 from isoadapt.heads import fit_head
 
 BASE = "no adapter"
+PROBE = "probe"
 NO_PENALTY = "same layer, no penalty"
 NO_PENALTY_RAW = "same layer in raw coordinates, no penalty"
 MINIBATCH = "IsotropyLayer, minibatch"
@@ -103,3 +104,19 @@ ROWS = (
     Row("Whitening, oas, head refit", lambda head: Whitening(head=head, shrinkage="oas")),
     Row(PRESERVING, LogitPreservingWhitening),
 )
+
+
+def choose_rows(wanted: Sequence[str] | None, rows: Sequence[Row], always: str) -> list[Row]:
+    """Return the rows whose names hold one of the texts, and always the one of that name."""
+    if wanted is None:
+        return list(rows)
+    lowered = [text.lower() for text in wanted]
+    unknown = [text for text in lowered if not any(text in row.name.lower() for row in rows)]
+    if unknown:
+        names = "; ".join(row.name for row in rows)
+        raise ValueError(f"no row's name holds {unknown[0]!r}; the rows are: {names}")
+    return [
+        row
+        for row in rows
+        if row.name == always or any(text in row.name.lower() for text in lowered)
+    ]

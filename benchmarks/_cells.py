@@ -3,14 +3,17 @@
 import hashlib
 import json
 import os
+import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef
 
 import isoadapt
@@ -40,9 +43,9 @@ class Figures:
 
 
 class Cell(NamedTuple):
-    """Figures, and the versions and sizes under which they were measured."""
+    """Figures, a dataclass, and the versions and sizes under which they were measured."""
 
-    figures: Figures
+    figures: Any
     setting: str
 
 
@@ -67,6 +70,8 @@ class CellFile:
         The file; made when the first cell is added.
     fresh : bool, default=False
         Look at no cell of earlier runs.
+    figures : type, default=Figures
+        The dataclass of the figures of a cell.
 
     Raises
     ------
@@ -74,8 +79,8 @@ class CellFile:
         If a line cannot be read, other than a last one that was cut off.
     """
 
-    def __init__(self, path: Path, fresh: bool = False) -> None:
-        self.path = path
+    def __init__(self, path: Path, fresh: bool = False, figures: type = Figures) -> None:
+        self.path, self.figures = path, figures
         self._cells: dict[Key, Cell] = {}
         if path.exists():
             _drop_torn_line(path)
@@ -101,7 +106,7 @@ class CellFile:
             try:
                 line = json.loads(text)
                 key = Key(*(line[name] for name in Key._fields))
-                cell = Cell(Figures(**line["figures"]), line["setting"])
+                cell = Cell(self.figures(**line["figures"]), line["setting"])
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(
                     f"{self.path}, line {number} holds no cell ({error!r}): delete the line, or "
@@ -118,8 +123,48 @@ def _drop_torn_line(path: Path) -> None:
         os.truncate(path, kept)
 
 
-def cell_key(task: str, row: str, seed: int | None, estimator: Any, data: Embeddings) -> Key:
-    """Return what the cell of an estimator depends on."""
+class Progress:
+    """One line on stderr for each cell; `counted` names what a row is fitted several times for."""
+
+    def __init__(self, total: int, counted: str = "seed") -> None:
+        self.total, self.done, self.counted = total, 0, counted
+
+    def tell(self, task: str, row: str, seed: int | None, what: str) -> None:
+        self.done += 1
+        named = row if seed is None else f"{row}, {self.counted} {seed}"
+        line = f"[{self.done}/{self.total}] {task}: {named}: {what}"
+        print(line, file=sys.stderr, flush=True)
+
+
+def obtain_cell(
+    key: Key, measure: Callable[[], Cell], cells: CellFile, progress: Progress
+) -> Cell | str:
+    """Return the cell, measured and kept if the file has none, or in words why there is none."""
+    place = key.task, key.row, key.seed
+    cell = cells.get(key)
+    if cell is not None:
+        progress.tell(*place, "measured before")
+        return cell
+    begun = time.perf_counter()
+    try:
+        cell = measure()
+    except Exception as error:  # the other cells are worth having
+        failure = " ".join(f"{type(error).__name__}: {error}".split())
+        progress.tell(*place, f"failed, {failure}")
+        return failure if key.seed is None else f"{progress.counted} {key.seed}: {failure}"
+    cells.add(key, cell)
+    progress.tell(*place, f"{time.perf_counter() - begun:.1f} s")
+    return cell
+
+
+def cell_key(
+    task: str, row: str, seed: int | None, estimator: Any, data: str, *measuring: Path
+) -> Key:
+    """Return what the cell of an estimator depends on.
+
+    `data` is the digest of its rows; `measuring` are the files of code that judges the fit, besides
+    this one.
+    """
     params = estimator.get_params(deep=False)
     given = ", ".join(f"{name}={params[name]!r}" for name in sorted(params) if name != "head")
     return Key(
@@ -128,17 +173,17 @@ def cell_key(task: str, row: str, seed: int | None, estimator: Any, data: Embedd
         seed,
         f"{type(estimator).__name__}({given})",
         isoadapt.__version__,
-        sources_fingerprint(),
-        data_fingerprint(data),
+        sources_fingerprint(*measuring),
+        data,
     )
 
 
 @cache
-def sources_fingerprint() -> str:
+def sources_fingerprint(*measuring: Path) -> str:
     """Digest of the code that the figures come from, as it was at the first call."""
     package = Path(isoadapt.__file__).parent
     places = [package / name for name in SOURCES]
-    files = [Path(__file__), *(file for place in places for file in _modules(place))]
+    files = [Path(__file__), *measuring, *(file for place in places for file in _modules(place))]
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
@@ -151,8 +196,13 @@ def _modules(place: Path) -> list[Path]:
 
 def data_fingerprint(data: Embeddings) -> str:
     """Digest of all rows, labels and the head."""
+    return arrays_fingerprint(*data[1:5], data.head.coef_, data.head.intercept_)
+
+
+def arrays_fingerprint(*arrays: NDArray[Any]) -> str:
+    """Digest of arrays: their types, shapes and entries."""
     digest = hashlib.sha256()
-    for array in (*data[1:5], data.head.coef_, data.head.intercept_):
+    for array in arrays:
         digest.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).data)
     return digest.hexdigest()
 

@@ -25,6 +25,15 @@ class Embeddings(NamedTuple):
     head: LinearHead
 
 
+class UnseenRows(NamedTuple):
+    """Embeddings of rows that the encoder was not fitted to, and the numbers of rows to fit on."""
+
+    name: str
+    X: Floats
+    y: NDArray[Any]
+    sizes: tuple[int, ...]
+
+
 def shared_folder() -> Path:
     """Folder of shared data: ISOADAPT_SHARED, else `shared` beside the repository."""
     beside = Path(__file__).resolve().parents[2] / "shared"
@@ -48,6 +57,17 @@ def load_embeddings(task: str) -> Embeddings:
             stored[f"y_{split}"],
             LinearHead(stored["W"], stored["b"], [0, 1]),
         )
+
+
+def load_unseen(task: str, sizes: tuple[int, ...] = ()) -> UnseenRows:
+    """Read all stored rows but the training split and those that also stand in it."""
+    with np.load(shared_folder() / "embeddings" / f"{task}.npz") as stored:
+        splits = [split for split in ("dev", "test") if f"E_{split}" in stored]
+        X = np.concatenate([stored[f"E_{split}"] for split in splits])
+        y = np.concatenate([stored[f"y_{split}"] for split in splits])
+        seen = {row.tobytes() for row in stored["E_train"]}
+    new = np.array([row.tobytes() not in seen for row in X])
+    return UnseenRows(f"{task} {' + '.join(splits)}", X[new], y[new], sizes)
 
 
 def narrow_cone(n: int, d: int, seed: int) -> Embeddings:

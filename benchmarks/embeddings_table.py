@@ -7,15 +7,30 @@ Prints Markdown; `--write FILE` puts it into a section of that file.
 
 import argparse
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks._adapter_rows import BASE, EXACT, NO_PENALTY, NO_PENALTY_RAW, ROWS, Row
-from benchmarks._cells import Cell, CellFile, cell_key, measure_cell
+from benchmarks._adapter_rows import (
+    BASE,
+    EXACT,
+    NO_PENALTY,
+    NO_PENALTY_RAW,
+    ROWS,
+    Row,
+    choose_rows,
+)
+from benchmarks._cells import (
+    Cell,
+    CellFile,
+    Progress,
+    cell_key,
+    data_fingerprint,
+    measure_cell,
+    obtain_cell,
+)
 from benchmarks._claims import Judged, Table, check_lines, claim_rows, shown
 from benchmarks._data import Embeddings, load_embeddings, stored_tasks
 from benchmarks._exact_checks import exact_section
@@ -49,19 +64,6 @@ class TaskResult(NamedTuple):
     settings: list[str]
 
 
-class Progress:
-    """One line on stderr for each cell."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.done = total, 0
-
-    def tell(self, task: str, row: str, seed: int | None, what: str) -> None:
-        self.done += 1
-        named = row if seed is None else f"{row}, seed {seed}"
-        line = f"[{self.done}/{self.total}] {task}: {named}: {what}"
-        print(line, file=sys.stderr, flush=True)
-
-
 def judge_task(
     task: str, rows: Sequence[Row], n_seeds: int, cells: CellFile, progress: Progress
 ) -> TaskResult:
@@ -90,21 +92,8 @@ def _judge_cell(
 ) -> Cell | str:
     """Return the cell, or in words why there is none."""
     estimator = row.make_seeded(data.head, seed)
-    key = cell_key(task, row.name, seed, estimator, data)
-    cell = cells.get(key)
-    if cell is not None:
-        progress.tell(task, row.name, seed, "measured before")
-        return cell
-    begun = time.perf_counter()
-    try:
-        cell = measure_cell(estimator, data)
-    except Exception as error:  # the other cells are worth having
-        failure = " ".join(f"{type(error).__name__}: {error}".split())
-        progress.tell(task, row.name, seed, f"failed, {failure}")
-        return failure if seed is None else f"seed {seed}: {failure}"
-    cells.add(key, cell)
-    progress.tell(task, row.name, seed, f"{time.perf_counter() - begun:.1f} s")
-    return cell
+    key = cell_key(task, row.name, seed, estimator, data_fingerprint(data))
+    return obtain_cell(key, lambda: measure_cell(estimator, data), cells, progress)
 
 
 def bootstrap_error(accuracy: float, n: int, draws: int = 2000) -> float:
@@ -192,19 +181,6 @@ def _introduction(results: Mapping[str, TaskResult], n_seeds: int) -> str:
     )
 
 
-def choose_rows(wanted: Sequence[str] | None) -> list[Row]:
-    """Return the rows whose names hold one of the texts, and always the base."""
-    if wanted is None:
-        return list(ROWS)
-    lowered = [text.lower() for text in wanted]
-    chosen = [row for row in ROWS if any(text in row.name.lower() for text in lowered)]
-    unknown = [text for text in lowered if not any(text in row.name.lower() for row in ROWS)]
-    if unknown:
-        names = "; ".join(row.name for row in ROWS)
-        raise ValueError(f"no row's name holds {unknown[0]!r}; the rows are: {names}")
-    return [row for row in ROWS if row in chosen or row.name == BASE]
-
-
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line; `rows` become rows, `tasks` those that are stored."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.embeddings_table")
@@ -222,7 +198,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.rows and options.write:
         parser.error("--write replaces the whole section: leave out --rows")
     try:
-        options.rows = choose_rows(options.rows)
+        options.rows = choose_rows(options.rows, ROWS, BASE)
     except ValueError as error:
         parser.error(f"--rows: {error}")
     options.tasks = options.tasks or stored_tasks()
