@@ -66,6 +66,8 @@ class Problem:
         How often each row counts; None: once.
     kept : ndarray of shape (n_samples,) or None
         Which rows of the input X and y hold; None: all of them.
+    weighted : bool
+        Whether weights were given, and did not come from repeated rows only.
     """
 
     X: NDArray[Any]
@@ -80,6 +82,7 @@ class Problem:
     rng: np.random.RandomState
     weights: Floats | None = None
     kept: NDArray[np.int64] | None = None
+    weighted: bool = False
 
     @cached_property
     def inputs_root(self) -> Floats:
@@ -113,6 +116,11 @@ class Problem:
     def row_weights(self) -> Floats | None:
         """Give the weights of the rows in the task loss, of mean 1 over those trained on."""
         return None if self.weights is None else self.weights / self.weights[self.fitting].mean()
+
+    def by_accuracy(self, scoring: Any) -> bool:
+        """Whether a scoring is accuracy."""
+        classifies = self.targets is not None and self.targets.ndim == 1
+        return classifies and scoring in (None, "accuracy")
 
     @cached_property
     def automatic_ridge(self) -> float:
@@ -156,17 +164,21 @@ class Member(NamedTuple):
     run: Run
 
     @classmethod
-    def of(cls, adapter: "PenalisedAdapter", problem: Problem) -> "Member":
-        """Set out how the epoch is chosen."""
+    def of(
+        cls, adapter: "PenalisedAdapter", problem: Problem, n_epochs: int | None = None
+    ) -> "Member":
+        """Set out how the epoch is chosen, or how many there are."""
         if problem.validating is None:
-            return cls(adapter, problem, Run(None))
+            return cls(adapter, problem, Run(None, n_epochs))
         score = None
         if problem.head is not None and problem.y is not None:
             y = problem.y[problem.validating]
             weights = None if problem.weights is None else problem.weights[problem.validating]
             score = make_score(problem.head, y, adapter.scoring, problem.units, weights)
         rng = copy.deepcopy(problem.rng)
-        selection = Selection(score, adapter._penalty_weight(), adapter.patience, rng)
+        by_accuracy = problem.by_accuracy(adapter.scoring)
+        one_row = 1 / len(problem.validating) if by_accuracy else 0.0
+        selection = Selection(score, adapter._penalty_weight(), adapter.patience, rng, one_row)
         return cls(adapter, problem, Run(selection))
 
 
@@ -185,12 +197,42 @@ class Outcome(NamedTuple):
     error: ValueError | None
 
 
-def train_together(
+def fit_together(
     adapters: Sequence["PenalisedAdapter"],
     problems: Sequence[Problem],
     tick: Callable[[int], Any],
 ) -> list[Outcome]:
-    """Fit adapters that differ in numbers only, as each alone would be fitted.
+    """Choose the epoch of each adapter, then fit some again to all rows, for as many epochs.
+
+    Parameters and returns are those of :func:`train_together`.
+    """
+    outcomes = train_together(adapters, problems, tick)
+    again = [
+        place
+        for place, (adapter, problem) in enumerate(zip(adapters, problems, strict=True))
+        if outcomes[place].error is None and adapter._fits_again(problem)
+    ]
+    if not again:
+        return outcomes
+    whole = {id(problems[place]): adapters[place]._all_rows(problems[place]) for place in again}
+    found = train_together(
+        [adapters[place] for place in again],
+        [whole[id(problems[place])] for place in again],
+        lambda finished: None,
+        [outcomes[place].run.best_epoch for place in again],
+    )
+    for place, outcome in zip(again, found, strict=True):
+        outcomes[place] = outcomes[place]._replace(error=outcome.error)
+    return outcomes
+
+
+def train_together(
+    adapters: Sequence["PenalisedAdapter"],
+    problems: Sequence[Problem],
+    tick: Callable[[int], Any],
+    n_epochs: Sequence[int] | None = None,
+) -> list[Outcome]:
+    """Train adapters that differ in numbers only, as each alone would be trained.
 
     Parameters
     ----------
@@ -200,16 +242,17 @@ def train_together(
         What each is fitted to; of equal numbers of rows.
     tick : callable
         Told, after each epoch, how many adapters it has finished.
+    n_epochs : sequence of int, default=None
+        After how many epochs each one stops, where no rows choose that.
 
     Returns
     -------
     list of Outcome
         How the fit of each adapter went.
     """
-    members = [
-        Member.of(adapter, problem) for adapter, problem in zip(adapters, problems, strict=True)
-    ]
-    order = sorted(range(len(members)), key=lambda k: (adapters[k].lr, adapters[k].weight_decay))
+    numbers = [None] * len(adapters) if n_epochs is None else n_epochs
+    members = [Member.of(*parts) for parts in zip(adapters, problems, numbers, strict=True)]
+    order = sorted(range(len(members)), key=lambda k: adapters[k]._rates())
     members = [members[k] for k in order]
     errors: list[ValueError | None] = [None] * len(members)
     first = members[0].adapter
@@ -316,7 +359,7 @@ def _make_net(
         _make_ridge(members, module.to(device)),
         optimizer=MemberAdamW,
         optimizer__weight_decay=[member.adapter.weight_decay for member in members],
-        lr=[member.adapter.lr for member in members],
+        lr=[member.adapter._rates()[0] for member in members],
         batch_size=first.batch_size,
         callbacks=callbacks,
         callbacks__train_loss=None,
@@ -345,16 +388,17 @@ def _take_over(member: Member, module: HeadedNetwork, place: int) -> None:
     """Give the adapter its fitted attributes."""
     adapter, problem, run = member.adapter, member.problem, member.run
     if any(not bool(value.isfinite().all()) for value in module.member_state(place).values()):
-        raise diverged(adapter.lr)
+        raise diverged(adapter._rates()[0])
     head, coordinates = problem.head, problem.coordinates
     if head is not None and adapter.head_training != "frozen":
         trained = LinearHead(*module.head_arrays(place), head.classes_)
         head = coordinates.outer_head(problem.units.outer_head(trained))
     adapter._set_fitted(module.network.map(place, coordinates), head)
     adapter.ridge_ = adapter._ridge_weight(problem)
-    adapter.best_epoch_ = run.best_epoch
-    adapter.n_iter_ = int(run.history[-1]["epoch"])
-    adapter.history_ = run.history
+    if run.n_epochs is None:
+        adapter.best_epoch_ = run.best_epoch
+        adapter.n_iter_ = int(run.history[-1]["epoch"])
+        adapter.history_ = run.history
 
 
 def diverged(lr: float) -> ValueError:

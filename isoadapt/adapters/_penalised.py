@@ -4,7 +4,7 @@ import inspect
 import warnings
 from abc import abstractmethod
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Number, Real
 from pickle import PicklingError
 from typing import Any, ClassVar, Self
@@ -24,7 +24,7 @@ from isoadapt._torch import as_array
 from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
 from isoadapt.adapters._coordinates import Coordinates, raw_coordinates, whitened_coordinates
 from isoadapt.adapters._distinct import Sample, distinct_rows
-from isoadapt.adapters._members import Problem, diverged, train_together
+from isoadapt.adapters._members import Problem, diverged, fit_together
 from isoadapt.adapters._minibatch import Penalty
 from isoadapt.adapters._one_pass import check_frequencies
 from isoadapt.adapters._split import split_rows
@@ -33,6 +33,8 @@ from isoadapt.adapters._task_score import takes_weights
 from isoadapt.adapters._training import epochs_bar
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead, needs_fit
+
+_ROWS_PER_DIMENSION = 10  # with fewer, a head is fitted again to all rows in the end
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -52,7 +54,7 @@ class PenalisedAdapter(BaseAdapter):
         "head_training": [StrOptions({"frozen", "joint", "alternating"})],
         "coordinates": [StrOptions({"whitened", "raw"})],
         "ridge": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
-        "lr": [Interval(Real, 0, None, closed="neither")],
+        "lr": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "lr_schedule": [StrOptions({"linear", "constant"})],
         "batch_size": [Interval(Integral, 2, None, closed="left")],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
@@ -80,7 +82,7 @@ class PenalisedAdapter(BaseAdapter):
     head_training: str = "frozen"
     coordinates: str = "raw"
     ridge: float | str = 0.0
-    lr: float = 1e-3
+    lr: float | str = "auto"
     lr_schedule: str = "constant"
     batch_size: int = 64
     max_epochs: int = 30
@@ -196,7 +198,37 @@ class PenalisedAdapter(BaseAdapter):
             rng,
             weights,
             sample.kept,
+            sample_weight is not None,
         )
+
+    def _fits_again(self, problem: Problem) -> bool:
+        """Whether the rows that chose the epoch are trained on too in the end.
+
+        A head that is fitted needs all rows where they are few; a given one has its rows already.
+        """
+        few = len(problem.X) < _ROWS_PER_DIMENSION * problem.X.shape[1]
+        return problem.validating is not None and few and needs_fit(self.head)
+
+    def _all_rows(self, problem: Problem) -> Problem:
+        """Set out the same problem with all rows to train on, the head fitted to all of them."""
+        head = self._first_head(problem.X, problem.y, problem.weights, problem.weighted)
+        moments = Moments().update(problem.X, problem.weights)
+        return replace(
+            problem,
+            targets=None if head is None or problem.y is None else head.targets(problem.y),
+            head=head,
+            moments=moments,
+            coordinates=self._make_coordinates(moments, head),
+            fitting=np.arange(len(problem.X)),
+            validating=None,
+        )
+
+    def _rates(self) -> tuple[float, float]:
+        """Learning rate and weight decay."""
+        if self.lr != "auto":
+            return float(self.lr), self.weight_decay
+        plain = self.network == "linear" and self.head_training == "frozen"
+        return (1e-2 if plain and self.coordinates == "whitened" else 1e-3), self.weight_decay
 
     def _check_sample(
         self,
@@ -277,9 +309,9 @@ class PenalisedAdapter(BaseAdapter):
         """Train by mini-batches."""
         with epochs_bar(self.max_epochs, self.verbose) as bar:
             try:
-                (outcome,) = train_together([self], [problem], lambda _: bar.update())
+                (outcome,) = fit_together([self], [problem], lambda _: bar.update())
             except torch.linalg.LinAlgError as failure:
-                raise diverged(self.lr) from failure
+                raise diverged(self._rates()[0]) from failure
         if outcome.error is not None:
             raise outcome.error
         for doubt in outcome.run.doubts(self.max_epochs):
@@ -363,8 +395,9 @@ _COMMON_PARAMETERS = """
         1 - q/F of their best step, q being the 0.95 quantile of F under no relation. It is
         largest where there are fewer rows than dimensions, and for a head that was fitted to the
         same rows. 0 is the loss of the papers.
-    lr : float, default={lr}
-        Learning rate of AdamW.
+    lr : float or "auto", default={lr}
+        Learning rate of AdamW. "auto" is 0.01 for one linear layer in whitened coordinates under
+        a frozen head, and 0.001 otherwise.
     lr_schedule : {{"linear", "constant"}}, default={lr_schedule}
         "linear" lowers the learning rate from epoch to epoch, from `lr` in the first to
         ``lr / max_epochs`` in the last.

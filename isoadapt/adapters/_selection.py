@@ -45,6 +45,8 @@ class Selection:
         How many epochs without a new choice end the training; None never does.
     rng : RandomState
         Draws the bootstrap samples.
+    least_error : float, default=0.0
+        The standard error is no smaller: where all rows are right, the bootstrap gives 0.
 
     Attributes
     ----------
@@ -57,9 +59,14 @@ class Selection:
     """
 
     def __init__(
-        self, score: Score | None, weight: float, patience: int | None, rng: np.random.RandomState
+        self,
+        score: Score | None,
+        weight: float,
+        patience: int | None,
+        rng: np.random.RandomState,
+        least_error: float = 0.0,
     ) -> None:
-        self.score, self.weight = score, weight
+        self.score, self.weight, self.least_error = score, weight, least_error
         self.patience, self.rng = patience, rng
         self.start: Epoch | None = None
         self.chosen: Epoch | None = None
@@ -138,7 +145,7 @@ class Selection:
             samples = self.rng.randint(n, size=(200, n))
             draws = [_defined(score, outputs[index], index) for index in samples]
             kept = [draw for draw in draws if math.isfinite(draw)]
-            self.error = float(np.std(kept)) if kept else 0.0
+            self.error = max(float(np.std(kept)) if kept else 0.0, self.least_error)
         return value
 
 
@@ -152,14 +159,20 @@ def _defined(score: Score, outputs: NDArray[Any], index: NDArray[Any]) -> float:
 
 @dataclass
 class Run:
-    """The training of one member: how its epochs are judged, what they were, which was kept."""
+    """The training of one member: how its epochs are judged, what they were, which was kept.
+
+    With `n_epochs`, their number is settled, and the last one is kept.
+    """
 
     selection: Selection | None
+    n_epochs: int | None = None
     history: list[dict[str, float]] = field(default_factory=list)
     best_epoch: int = 0
 
     def stops(self, epoch: int) -> bool:
-        """Whether training ends after an epoch because the choice has stood for long."""
+        """Whether training ends after an epoch, the choice having stood for long or settled."""
+        if self.n_epochs is not None:
+            return epoch >= self.n_epochs
         return self.selection is not None and self.selection.done(epoch)
 
     def choose(self, last: int) -> Epoch | None:

@@ -19,13 +19,13 @@ from sklearn.utils.validation import _check_method_params, _num_samples, check_a
 from isoadapt._threads import one_blas_thread_if_small
 from isoadapt._torch import as_array, resolve_device
 from isoadapt.adapted import AdaptedEncoder
-from isoadapt.adapters._members import Problem, train_together
+from isoadapt.adapters._members import Problem, fit_together
 from isoadapt.adapters._minibatch import UnequalPenaltiesError
 from isoadapt.adapters._penalised import PenalisedAdapter, label
 
 _CACHED_BYTES = 48 * 2**20  # weights, gradients and moments of more members slow a CPU down
 _CPU_BYTES = 2 * 2**30
-_TENSORS = 12  # of the size of the weights, kept epochs included
+_TENSORS = 12  # of the size of the weights, the kept epoch included
 _ROW_TENSORS = 6  # of the size of a batch, and of the validation rows
 _INDEX_BYTES = 24  # of a row: its number in the order of a member's epoch
 
@@ -320,7 +320,7 @@ class _Group:
         for part in _of_one_size([problems[key] for key in keys]):
             shared = [problems[keys[place]] for place in part]
             with one_blas_thread_if_small(shared[0].X.shape):
-                outcomes = train_together(
+                outcomes = fit_together(
                     [_adapter(estimators[place]) for place in part], shared, tick
                 )
             for place, outcome in zip(part, outcomes, strict=True):

@@ -165,6 +165,7 @@ class TestIStar:
         """Without a penalty only its name is left."""
         X, y, head = cone
         options = {"coordinates": "whitened", "validation_fraction": None, "random_state": 0}
+        options |= {"ridge": 0.0, "lr": 1e-3, "lr_schedule": "constant"}
         expected = IStarAdapter(head, lam=0.0, **options).fit(X, y).transform(X)
         for other in (CosRegAdapter, TopologicalEntropyAdapter):
             Z = other(head, lam=0.0, **options).fit(X, y).transform(X)

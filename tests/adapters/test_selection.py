@@ -4,11 +4,17 @@ import warnings
 
 import numpy as np
 import pytest
-from sklearn.datasets import make_classification, make_regression
+import torch
+from scipy.stats import f as f_distribution
+from sklearn.datasets import make_regression
 from sklearn.exceptions import ConvergenceWarning
 
-from isoadapt import CosRegAdapter, IsotropyLayer, IStarAdapter, LinearHead
+from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
+from isoadapt.adapters._members import Member, _make_net
+from isoadapt.adapters._ridge import automatic_ridge
 from isoadapt.adapters._selection import Run, Selection
+from isoadapt.geometry import Moments
+from isoadapt.heads import fit_head
 
 N = 100  # validation rows: the standard error of a share p is sqrt(p (1 - p)) / 10
 
@@ -30,7 +36,7 @@ def run_through(shares, *, weight=1.0, patience=None, penalties=None):
         history.append({"epoch": number, **epoch.figures()})
         if number and selection.done(number):
             break
-    return Run(selection, history)
+    return Run(selection, history=history)
 
 
 @pytest.mark.parametrize(
@@ -107,16 +113,11 @@ class TestDoubts:
 
 def few_rows(n, d=60, seed=0):
     """Rows of which one direction of large variance tells the class, and the others nothing."""
-    X, y = make_classification(
-        n,
-        d,
-        n_informative=1,
-        n_redundant=0,
-        n_clusters_per_class=1,
-        shuffle=False,
-        random_state=seed,
-    )
-    return X * np.r_[10.0, np.full(d - 1, 0.3)], y
+    rng = np.random.default_rng(seed)
+    y = rng.integers(2, size=n)
+    X = 0.3 * rng.normal(size=(n, d))
+    X[:, 0] = 10 * (y - 0.5) + 4 * rng.normal(size=n)
+    return X, y
 
 
 @pytest.mark.parametrize("adapter", [IsotropyLayer, IStarAdapter])
@@ -140,18 +141,104 @@ def test_the_ridge_holds_the_outputs_of_a_regression_on_few_rows(solver):
     assert fitted.score(X[90:], y[90:]) > start - 0.02
 
 
-def test_harm_is_a_warning_of_a_fit_and_a_default_fit_is_silent():
-    X, y = few_rows(300)
+@pytest.fixture(scope="module")
+def good():
+    """Rows of 200 dimensions, and a head that was fitted to many of them."""
+    X, y = few_rows(5000, d=200)
+    return X, y, fit_head("logistic", X, y)
+
+
+def test_harm_is_a_warning_of_a_fit_and_a_default_fit_is_silent(good):
+    X, y, head = good
     with pytest.warns(UserWarning, match="this fit harms the task"):
-        CosRegAdapter(lr=0.5, max_epochs=2, random_state=0).fit(X, y)
+        IsotropyLayer(head, ridge=0.0, random_state=0).fit(X[:300], y[:300])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        IsotropyLayer(random_state=0).fit(X, y)
+        layer = IsotropyLayer(head, random_state=0).fit(X[:300], y[:300])
+    assert layer.score(X[300:], y[300:]) > head.score(X[300:], y[300:]) - 0.01
 
 
-def test_a_head_that_needs_more_epochs_is_a_convergence_warning():
-    X, y = few_rows(600)
-    wrong = LinearHead(np.eye(2, 60)[::-1] * 0.01, [0, 0], [0, 1])
-    head = wrong if wrong.score(X, y) < 0.5 else LinearHead(wrong.coef_[::-1], [0, 0], [0, 1])
+def test_a_head_that_needs_more_epochs_is_a_convergence_warning(good):
+    X, y, head = good
+    wrong = LinearHead(-head.coef_, -head.intercept_, [0, 1])
+    options = {"lr_schedule": "constant", "max_epochs": 6, "random_state": 0}
     with pytest.warns(ConvergenceWarning, match="max_epochs=6 while the validation score was"):
-        IsotropyLayer(head, ridge=0.0, lr=3e-2, max_epochs=6, random_state=0).fit(X, y)
+        IsotropyLayer(wrong, lr=3e-3, **options).fit(X[:2000], y[:2000])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        IsotropyLayer(wrong, lr=1e-2, **options).fit(X[:2000], y[:2000])
+
+
+class TestAutomaticRidge:
+    def test_of_values_is_that_of_an_f_test(self):
+        """By least squares, as in a textbook."""
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(80, 5)) * [9, 1, 1, 1, 0.1] + 3
+        outputs = rng.normal(size=(80, 1))
+        targets = outputs + X @ rng.normal(size=(5, 1)) * 0.05 + rng.normal(size=(80, 1))
+        residuals = (outputs - targets).ravel()
+        design = np.column_stack([np.ones(80), X])
+        left = np.linalg.lstsq(design, residuals, rcond=None)[1][0]
+        ratio = ((residuals @ residuals - left) / 6) / (left / 74)
+        share = 1 - f_distribution.ppf(0.95, 6, 74) / ratio
+        assert 0.01 < share < 1
+        ridge = automatic_ridge(X, targets, outputs, Moments().update(X))
+        assert ridge == pytest.approx((1 - share) / share)
+
+    def test_weights_are_repeated_rows(self):
+        rng = np.random.default_rng(0)
+        X, y = rng.normal(size=(60, 4)), rng.integers(3, size=60)
+        outputs, times = 5 * rng.normal(size=(60, 3)), rng.integers(1, 4, size=60)
+        weighted = automatic_ridge(
+            X, y, outputs, Moments().update(X, times.astype(float)), times / times.mean()
+        )
+        rows = np.repeat(np.arange(60), times)
+        repeated = automatic_ridge(X[rows], y[rows], outputs[rows], Moments().update(X[rows]))
+        assert weighted == pytest.approx(repeated)
+        assert 0 < weighted < 24
+
+    def test_is_largest_where_rows_are_fewer_than_dimensions(self):
+        X, y = few_rows(50)
+        layer = IsotropyLayer(solver="exact").fit(X, y)
+        assert layer.ridge_ == pytest.approx(0.99 / 0.04)
+
+    def test_of_a_head_that_contradicts_the_rows_is_small(self, good):
+        X, y, head = good
+        wrong = LinearHead(-head.coef_, -head.intercept_, [0, 1])
+        fits = {h: IsotropyLayer(h, solver="exact").fit(X[:2000], y[:2000]) for h in (head, wrong)}
+        assert fits[wrong].ridge_ < 0.5 < fits[head].ridge_
+        assert fits[wrong].score(X[2000:], y[2000:]) > 0.7
+
+    def test_is_zero_without_a_head(self):
+        X, _ = few_rows(50)
+        assert IsotropyLayer(None, max_epochs=1).fit(X).ridge_ == 0
+
+    @pytest.mark.parametrize("coordinates", ["raw", "whitened"])
+    @pytest.mark.parametrize("network", ["linear", "mlp"])
+    @pytest.mark.parametrize("kind", ["logistic", "ridge"])
+    def test_what_holds_the_outputs_is_their_mean_squared_change(self, kind, network, coordinates):
+        """Of all rows under a linear layer, whose covariance is hardly shrunk; else of a batch."""
+        rng = np.random.default_rng(0)
+        X = (rng.normal(size=(20_000, 4)) * [5, 2, 1, 0.5] + 1).astype(np.float32)
+        y = X @ rng.normal(size=(4, 2)) if kind == "ridge" else rng.integers(3, size=20_000)
+        adapter = IsotropyLayer(
+            kind, network=network, coordinates=coordinates, ridge=2.0, validation_fraction=None
+        )
+        problem = adapter._pose(X, y)
+        net = _make_net(
+            [Member.of(adapter, problem)], [torch.Generator()], torch.device("cpu"), None
+        ).initialize()
+        points = torch.from_numpy(problem.inputs()).float()
+        with torch.no_grad():
+            _, before = net.module_(points)
+            for parameter in net.module_.network.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape))
+            _, after = net.module_(points)
+            held = net.ridge(net.module_, points, after)
+        change = after - before
+        if kind == "logistic":
+            change = change - change.mean(-1, keepdim=True)
+            expected = 2 * change.square().sum(-1).mean(-1)
+        else:
+            expected = 2 * change.square().mean((-2, -1))
+        torch.testing.assert_close(held, expected, rtol=2e-3, atol=1e-6)

@@ -15,6 +15,7 @@ from isoadapt import (
     SpectrumControlAdapter,
     TopologicalEntropyAdapter,
 )
+from isoadapt.heads import fit_head
 from isoadapt.model_selection import AdapterSearchCV
 
 ONE_EPOCH = {"max_epochs": 1, "random_state": 0}
@@ -38,18 +39,59 @@ def data():
     return X, y
 
 
+def losses_and_map(adapter, X, y):
+    """Losses of the training that chooses the epoch, and outputs unless all rows are fitted to."""
+    fitted = clone(adapter).fit(X, y)
+    losses = [entry["train_loss"] for entry in fitted.history_ if entry["epoch"]]
+    again = isinstance(adapter.head, str) and not isinstance(adapter, FlowAdapter)
+    return losses, None if again else fitted.transform(X).tolist()
+
+
 @pytest.mark.parametrize("adapter", TRAINED, ids=repr)
 def test_the_rows_that_choose_the_epoch_have_no_part_in_training(adapter, data):
     """With one epoch nothing is chosen: a row that is changed matters if it is trained on."""
     X, y = data
-    before = clone(adapter).fit(X, y).transform(X)
+    before = losses_and_map(adapter, X, y)
     unseen = []
     for row in range(len(X)):
         changed = X.copy()
         changed[row] = 3 - 2 * changed[row]
-        if np.array_equal(clone(adapter).fit(changed, y).transform(X), before):
+        losses, outputs = losses_and_map(adapter, changed, y)
+        if outputs is not None:
+            outputs[row] = before[1][row]
+        if (losses, outputs) == before:
             unseen.append(row)
     assert len(unseen) == 6  # 0.3 of 20
+
+
+@pytest.mark.parametrize("n", [39, 40])
+def test_a_head_that_is_fitted_to_few_rows_is_fitted_to_all_of_them_in_the_end(n):
+    """Ten rows for each of four dimensions are not few."""
+    X, y = make_classification(n, 4, n_informative=3, n_redundant=0, random_state=0)
+    layer = IsotropyLayer(**ONE_EPOCH).fit(X, y)
+    expected = fit_head("logistic", X, y)
+    assert np.array_equal(layer.head_.coef_, expected.coef_) == (n < 40)
+    given = IsotropyLayer(expected, **ONE_EPOCH).fit(X, y)
+    alone = clone(given).set_params(validation_fraction=None).fit(X, y)
+    assert np.allclose(layer.transform(X), alone.transform(X), atol=1e-5) == (n < 40)
+    assert not np.allclose(given.transform(X), alone.transform(X), atol=1e-5)
+    assert layer.best_epoch_ == layer.n_iter_ == 1
+
+
+def test_the_second_fit_has_the_epochs_that_were_chosen():
+    X, y = make_classification(30, 4, n_informative=3, n_redundant=0, random_state=0)
+    starts = []
+
+    def distance(reader, outputs, y):
+        starts.append(outputs.copy())  # the first are those of all validation rows at the start
+        return -float(np.abs(outputs[:, None] - starts[0][None]).sum(2).min(1).mean())
+
+    layer = IsotropyLayer(max_epochs=6, scoring=distance, random_state=0)
+    with pytest.warns(UserWarning, match="harms the task"):
+        layer.fit(X, y)
+    assert (layer.best_epoch_, layer.n_iter_) == (1, 6)
+    alone = IsotropyLayer(max_epochs=1, validation_fraction=None, random_state=0).fit(X, y)
+    np.testing.assert_allclose(layer.transform(X), alone.transform(X), atol=1e-5)
 
 
 def test_members_of_a_search_split_their_rows_as_single_fits_do():

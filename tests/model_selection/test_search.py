@@ -24,7 +24,7 @@ from isoadapt import (
     Whitening,
 )
 from isoadapt.adapters import _members
-from isoadapt.adapters._members import train_together
+from isoadapt.adapters._members import fit_together
 from isoadapt.model_selection import AdapterSearchCV, BestAboveFloor, make_isotropy_scorer
 from isoadapt.model_selection import _search as module
 from isoadapt.model_selection import _together as together
@@ -50,7 +50,7 @@ def at_once(adapter, grid, X=X, y=Y):
     problems = {each.random_state: clone(each)._pose(X, y) for each in adapters}
     assert len({each._kind() for each in adapters}) == 1
     shared = [problems[each.random_state] for each in adapters]
-    errors = train_together(adapters, shared, lambda _: None)
+    errors = [each.error for each in fit_together(adapters, shared, lambda _: None)]
     assert errors == [None] * len(adapters)
     return adapters
 
@@ -273,9 +273,9 @@ def count_members(monkeypatch, limit=None):
         calls.append(len(adapters))
         if limit is not None and len(adapters) > limit:
             raise MemoryError
-        return train_together(adapters, *arguments)
+        return fit_together(adapters, *arguments)
 
-    monkeypatch.setattr(together, "train_together", counted)
+    monkeypatch.setattr(together, "fit_together", counted)
     return calls
 
 

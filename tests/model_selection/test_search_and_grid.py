@@ -17,7 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 from torch import nn
 
 from isoadapt import CosRegAdapter, IStarAdapter, LinearHead, TransformerEncoder
-from isoadapt.adapters._members import train_together
+from isoadapt.adapters._members import fit_together
 from isoadapt.adapters._minibatch import Penalty
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import save_model
@@ -182,7 +182,8 @@ def test_the_state_of_a_penalty_outlives_the_members_that_stop():
     for each in alone:
         each.fit(X, Y)
     problem = adapter._pose(X, Y)
-    assert train_together(together, [problem] * 2, lambda _: None) == [None] * 2
+    outcomes = fit_together(together, [problem] * 2, lambda _: None)
+    assert [outcome.error for outcome in outcomes] == [None] * 2
     assert alone[0].n_iter_ < alone[1].n_iter_
     for ours, theirs in zip(together, alone, strict=True):
         losses = [[epoch["train_loss"] for epoch in each.history_] for each in (ours, theirs)]

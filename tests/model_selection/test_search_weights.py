@@ -158,9 +158,9 @@ class TestAdapterSearch:
         sizes = {(len(each.fitting), len(each.validating)) for each in problems}
         assert len(sizes) > 1
         calls = []
-        train = together.train_together
+        train = together.fit_together
         monkeypatch.setattr(
-            together, "train_together", lambda *args: calls.append(args) or train(*args)
+            together, "fit_together", lambda *args: calls.append(args) or train(*args)
         )
         ours, theirs = search_both(
             IStarAdapter(**QUICK), {"lam": LAMS}, labels, rows, cv=cv, scoring="neg_log_loss"
