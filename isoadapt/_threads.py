@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from queue import SimpleQueue
+from typing import Any
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -98,13 +99,15 @@ def _set_here(count: int) -> None:
     kept.get()
 
 
-def one_blas_thread_if_small(shape: tuple[int, ...]) -> AbstractContextManager[None]:
-    """Let BLAS use one thread while a small matrix of this shape (n, d) is worked on.
+def one_blas_thread_if_small(X: Any) -> AbstractContextManager[Any]:
+    """Let BLAS use one thread while a small matrix (n, d) is worked on.
 
     Such products and decompositions take fractions of a second; with several threads many times
     that, where other programs keep the cores busy. The number is the whole process's: of Python
-    threads that overlap here, the first one sets it and puts it back.
+    threads that overlap here, the first one sets it and puts it back. What has no shape, such as a
+    list, is left alone.
     """
+    shape: tuple[int, ...] = getattr(X, "shape", ())
     with _LOCK:  # a Python thread that is new to torch takes the default over here
         torch.get_num_threads()
     small = len(shape) == 2 and max(shape[0], _EIGEN * shape[1]) * shape[1] ** 2 < SMALL_PRODUCT

@@ -316,10 +316,11 @@ def two_blas_threads():
 @pytest.mark.usefixtures("two_blas_threads")
 class TestBlas:
     def test_small_products_run_in_one_thread_and_large_ones_in_all(self):
-        with one_blas_thread_if_small((1000, 384)):
+        with one_blas_thread_if_small(np.empty((1000, 384))):
             assert blas_threads() == 1
-        for shape in ((100_000, 384), (10, 2048), (3,)):
-            with one_blas_thread_if_small(shape):
+        large = [np.empty(shape) for shape in ((100_000, 384), (10, 2048), (3,))]
+        for X in (*large, [[1.0]]):
+            with one_blas_thread_if_small(X):
                 assert blas_threads() == 2
         assert blas_threads() == 2
 
@@ -327,12 +328,12 @@ class TestBlas:
         second_in, first_out = threading.Barrier(2, timeout=30), threading.Barrier(2, timeout=30)
 
         def second():
-            with one_blas_thread_if_small((10, 10)):
+            with one_blas_thread_if_small(np.empty((10, 10))):
                 second_in.wait()
                 first_out.wait()
 
         with ThreadPoolExecutor(1) as pool:
-            with one_blas_thread_if_small((10, 10)):
+            with one_blas_thread_if_small(np.empty((10, 10))):
                 inside = pool.submit(second)
                 second_in.wait()
                 assert blas_threads() == 1
@@ -342,7 +343,7 @@ class TestBlas:
 
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
     def test_an_exception_puts_the_number_back(self, error):
-        with pytest.raises(error), one_blas_thread_if_small((10, 10)):
+        with pytest.raises(error), one_blas_thread_if_small(np.empty((10, 10))):
             raise error
         assert blas_threads() == 2
 

@@ -110,7 +110,8 @@ THEIRS = {
 
 def rows() -> list[Row]:
     """Return the rows of the tables: base, controls, the layer, IsoBN on finished embeddings."""
-    own = {RAW: Row(RAW, partial(IsotropyLayer, coordinates="raw"))}
+    plain = {"coordinates": "raw", "ridge": 0.0, "lr_schedule": "constant"}  # the paper's own
+    own = {RAW: Row(RAW, partial(IsotropyLayer, **plain))}
     for training in TRAINED_HEADS:
         for name, alpha in ((control_with_head(training), 1.0), (with_head(training), 0.5)):
             own[name] = Row(name, partial(IsotropyLayer, alpha=alpha, head_training=training))

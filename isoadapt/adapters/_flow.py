@@ -223,7 +223,7 @@ class FlowAdapter(BaseAdapter):
             If X is constant or not finite, if `alpha` is given without a head, if y has labels
             unknown to the head, or if training diverges.
         """
-        with one_blas_thread_if_small(np.shape(X)):
+        with one_blas_thread_if_small(X):
             return self._fit(X, y)
 
     def _fit(self, X: ArrayLike, y: ArrayLike | None) -> Self:

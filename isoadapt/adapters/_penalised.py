@@ -158,7 +158,7 @@ class PenalisedAdapter(BaseAdapter):
             exclude each other, if training diverges, or if weights are given that are negative,
             sum to no more than 1, or that ``scoring`` or a head to be fitted does not take.
         """
-        with one_blas_thread_if_small(np.shape(X)):
+        with one_blas_thread_if_small(X):
             return self._solve(self._pose(X, y, sample_weight, groups))
 
     def _pose(

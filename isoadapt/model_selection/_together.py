@@ -319,7 +319,7 @@ class _Group:
         errors: list[ValueError | None] = [None] * len(fits)
         for part in _of_one_size([problems[key] for key in keys]):
             shared = [problems[keys[place]] for place in part]
-            with one_blas_thread_if_small(shared[0].X.shape):
+            with one_blas_thread_if_small(shared[0].X):
                 outcomes = fit_together(
                     [_adapter(estimators[place]) for place in part], shared, tick
                 )
@@ -334,7 +334,7 @@ class _Group:
             problem, rows = self.problems[key][0], _array(X)
             return replace(problem, X=rows if problem.kept is None else rows[problem.kept])
         adapter = clone(adapter)
-        with one_blas_thread_if_small(np.shape(X)):
+        with one_blas_thread_if_small(X):
             problem = adapter._pose(X, y, **self.evaluation.fit_params(fold))
         features = {
             name: value

@@ -94,9 +94,13 @@ class TestTrainingTogether:
             np.testing.assert_allclose(*scores, atol=3e-3)
 
 
+STOPPING = {"patience": 2, "lr": 0.3, "lr_schedule": "constant", "ridge": 0.0, "random_state": 0}
+STOPPING |= {"scoring": "neg_log_loss"}
+
+
 @pytest.mark.parametrize("lams", [[-3, 5], [0, 5, -1], [5, 0]])
 def test_members_stop_when_they_would_alone_and_the_others_go_on(lams):
-    adapter = IStarAdapter(HEAD, max_epochs=10, patience=2, lr=3e-2, random_state=0)
+    adapter = IStarAdapter(HEAD, max_epochs=10, **STOPPING)
     grid = {"lam": lams, "random_state": [0, 1]}
     pairs = list(zip(at_once(adapter, grid), one_by_one(adapter, grid), strict=True))
     assert len({ours.n_iter_ for ours, _ in pairs}) > 1
@@ -116,7 +120,7 @@ def test_members_that_stop_drop_out(monkeypatch):
         return step(net, batch, **kwargs)
 
     monkeypatch.setattr(_members.AdapterNet, "train_step", counted)
-    adapter = IStarAdapter(HEAD, max_epochs=12, patience=2, lr=3e-2, random_state=0)
+    adapter = IStarAdapter(HEAD, max_epochs=12, **STOPPING)
     adapters = at_once(adapter, {"lam": [-3, 5], "random_state": [0, 1]})
     epochs = [each.n_iter_ for each in adapters]
     assert len(set(epochs)) > 1

@@ -177,14 +177,15 @@ class GrowingAdapter(CosRegAdapter):
 
 
 def test_the_state_of_a_penalty_outlives_the_members_that_stop():
-    adapter = GrowingAdapter(HEAD, max_epochs=8, patience=2, lr=0.2, random_state=0)
+    options = {"patience": 2, "lr": 0.2, "scoring": "neg_log_loss", "random_state": 0}
+    adapter = GrowingAdapter(HEAD, max_epochs=8, **options)
     alone, together = ([clone(adapter).set_params(lam=lam) for lam in (0.01, 5.0)] for _ in "ab")
     for each in alone:
         each.fit(X, Y)
     problem = adapter._pose(X, Y)
     outcomes = fit_together(together, [problem] * 2, lambda _: None)
     assert [outcome.error for outcome in outcomes] == [None] * 2
-    assert alone[0].n_iter_ < alone[1].n_iter_
+    assert alone[1].n_iter_ < alone[0].n_iter_
     for ours, theirs in zip(together, alone, strict=True):
         losses = [[epoch["train_loss"] for epoch in each.history_] for each in (ours, theirs)]
         np.testing.assert_allclose(*losses, rtol=1e-3)
