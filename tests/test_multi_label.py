@@ -110,7 +110,7 @@ def test_whitening_needs_no_label(folder, split):
         Whitening(shrinkage=0.1),
         IsoBN(),
         AllButTheTop(),
-        ClusterIsotropy(n_clusters=2),
+        ClusterIsotropy(n_clusters=2, random_state=0),
         IsotropyLayer(head=None, random_state=0),
     ],
 )
