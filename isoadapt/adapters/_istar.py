@@ -17,7 +17,6 @@ from isoadapt.geometry import Moments
 from isoadapt.losses import IsoScoreLoss
 
 _CHUNK = 8192
-_ROUNDING = 1e-6  # a covariance that near the identity is one in float32
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -409,7 +409,9 @@ _COMMON_PARAMETERS = """
         Weight decay of AdamW.
     validation_fraction : float or None, default={validation_fraction}
         Share of the distinct rows that chooses the epoch, in [0, 1), stratified for classifiers.
-        Nothing else is taken from them. With 0 or None, and with fewer than 4 rows on a side, all
+        Nothing else is taken from them before it is chosen. Where a head is fitted and there are
+        fewer than 10 rows for each dimension, head and adapter are then fitted again to all rows,
+        for the number of epochs chosen. With 0 or None, and with fewer than 4 rows on a side, all
         rows are trained on and the last epoch is kept.
     patience : int or None, default={patience}
         Epochs without a new choice before training stops; None never stops early.

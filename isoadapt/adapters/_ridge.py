@@ -113,7 +113,7 @@ class OutputRidge(NamedTuple):
     mean : Tensor of shape (K or 1, d, 1)
         Of the inputs.
     root : Tensor of shape (K or 1, d, d) or (K or 1, 1, d)
-        Root of their covariance, or its diagonal.
+        Root of their shrunk covariance, or its diagonal.
     classifies : bool
         Whether the outputs are logits: then the change that all share does not count, and squares
         are summed over the outputs, else averaged.
@@ -158,9 +158,9 @@ class OutputRidge(NamedTuple):
         """Weighted mean squared change of each member (K,), on the inputs X (n, d) or (K, n, d)."""
         if isinstance(module.network, MLPNetwork):
             squares = self._squares(outputs.mT - (self.coef @ X.mT + self.intercept))
-            return self.weights * (squares if row_weights is None else squares * row_weights).mean(
-                -1
-            )
+            if row_weights is not None:
+                squares = squares * row_weights
+            return self.weights * squares.mean(-1)
         coef, intercept = (
             new - old
             for new, old in zip(_composed(module), (self.coef, self.intercept), strict=True)
