@@ -27,7 +27,7 @@ from isoadapt.adapters._optimizer import MemberAdamW
 from isoadapt.adapters._ridge import OutputRidge, automatic_ridge
 from isoadapt.adapters._selection import Run, Selection
 from isoadapt.adapters._task_score import TargetUnits, make_score
-from isoadapt.adapters._training import Alternation, Judge, LinearDecay, train
+from isoadapt.adapters._training import Alternation, Judge, LinearSchedule, train
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
@@ -345,7 +345,7 @@ def _make_net(
     module.train_parts(network=True, head=first.head_training == "joint")
     callbacks: list[tuple[str, Any]] = []
     if first.lr_schedule == "linear":
-        callbacks.append(("decay", LinearDecay(first.max_epochs)))
+        callbacks.append(("schedule", LinearSchedule(first.max_epochs)))
     if first.head_training == "alternating":
         callbacks.append(("alternation", Alternation()))
     if judge is not None:

@@ -275,7 +275,8 @@ def _linear(X: Tensor, weight: Tensor) -> Tensor:
 
 
 def _members(starts: Sequence[Floats]) -> nn.Parameter:
-    return nn.Parameter(torch.tensor(np.stack(starts), dtype=torch.float32))
+    rows = np.ascontiguousarray(np.stack(starts), dtype=np.float32)  # the optimizer copies others
+    return nn.Parameter(torch.tensor(rows))
 
 
 def _array(tensor: Tensor) -> Floats:

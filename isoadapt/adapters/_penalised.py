@@ -399,8 +399,8 @@ _COMMON_PARAMETERS = """
         Learning rate of AdamW. "auto" is 0.01 for one linear layer in whitened coordinates under
         a frozen head, and 0.001 otherwise.
     lr_schedule : {{"linear", "constant"}}, default={lr_schedule}
-        "linear" lowers the learning rate from epoch to epoch, from `lr` in the first to
-        ``lr / max_epochs`` in the last.
+        "linear" raises the learning rate to `lr` over the first tenth of the epochs, then lowers
+        it from epoch to epoch, to ``lr / max_epochs`` in the last.
     batch_size : int, default={batch_size}
         Largest size of a mini-batch.
     max_epochs : int, default={max_epochs}

@@ -75,7 +75,7 @@ def _share_of_signal(X: NDArray[Any], roots: Floats, residuals: Floats, moments:
 
     `roots` (n, 1) or (1, 1) are those of the weights of the rows.
     """
-    n, n_rows = moments.count, len(residuals)
+    n = len(residuals)  # repeated rows tell nothing new of the noise
     cov = moments.covariance(ddof=0).numpy()
     eigenvalues, vectors = np.linalg.eigh(cov)
     live = eigenvalues > DEAD * cov.trace()
@@ -83,8 +83,8 @@ def _share_of_signal(X: NDArray[Any], roots: Floats, residuals: Floats, moments:
     if n <= n_directions:
         return 0.0
     residuals = roots * residuals
-    total, mean = (residuals**2).sum() / n_rows, (roots * residuals).sum(axis=0) / n_rows
-    crossed = (roots * residuals).T @ X / n_rows - np.outer(mean, moments.mean.numpy())
+    total, mean = (residuals**2).sum() / n, (roots * residuals).sum(axis=0) / n
+    crossed = (roots * residuals).T @ X / n - np.outer(mean, moments.mean.numpy())
     explained = ((crossed @ vectors[:, live]) ** 2 / eigenvalues[live]).sum() + (mean**2).sum()
     if not explained > 0:
         return 0.0
@@ -107,7 +107,7 @@ class OutputRidge(NamedTuple):
     weights : Tensor of shape (K,)
         Weight of each member's change.
     coef : Tensor of shape (K, n_outputs, d)
-        From the network's inputs to the outputs, at the start.
+        From the network's inputs to the outputs, at the start; logits less their mean.
     intercept : Tensor of shape (K, n_outputs, 1)
         The same map's offset.
     mean : Tensor of shape (K or 1, d, 1)
@@ -115,8 +115,8 @@ class OutputRidge(NamedTuple):
     root : Tensor of shape (K or 1, d, d) or (K or 1, 1, d)
         Root of their shrunk covariance, or its diagonal.
     classifies : bool
-        Whether the outputs are logits: then the change that all share does not count, and squares
-        are summed over the outputs, else averaged.
+        Whether the outputs are logits: then only their differences count, and squares are summed
+        over the outputs, else averaged.
     """
 
     weights: Tensor
@@ -137,7 +137,9 @@ class OutputRidge(NamedTuple):
     ) -> Self:
         """Hold to the present outputs; means (K or 1, 1, d), roots (K or 1, d[, d])."""
         with torch.no_grad():
-            coef, intercept = _composed(module)
+            head, shift = _head(module, classifies)
+            coef = head @ module.network.weight
+            intercept = shift + head @ module.network.bias.mT
         root = torch.as_tensor(roots).to(coef)
         return cls(
             torch.tensor(weights).to(coef),
@@ -157,23 +159,22 @@ class OutputRidge(NamedTuple):
     ) -> Tensor:
         """Weighted mean squared change of each member (K,), on the inputs X (n, d) or (K, n, d)."""
         if isinstance(module.network, MLPNetwork):
-            squares = self._squares(outputs.mT - (self.coef @ X.mT + self.intercept))
+            outputs = _relative(outputs.mT, self.classifies)
+            squares = self._squares(outputs - (self.coef @ X.mT + self.intercept))
             if row_weights is not None:
                 squares = squares * row_weights
             return self.weights * squares.mean(-1)
-        coef, intercept = (
-            new - old
-            for new, old in zip(_composed(module), (self.coef, self.intercept), strict=True)
-        )
-        shift = intercept + coef @ self.mean
+        head, shift = _head(module, self.classifies)
+        coef = torch.baddbmm(self.coef, head, module.network.weight, beta=-1)
+        intercept = torch.baddbmm(shift - self.intercept, head, module.network.bias.mT)
         spread = coef @ self.root if self.root.shape[-2] > 1 else coef * self.root
+        shift = torch.baddbmm(intercept, coef, self.mean.expand(len(coef), -1, -1))
         return self.weights * self._squares(torch.cat([spread, shift], -1)).sum(-1)
 
     def _squares(self, change: Tensor) -> Tensor:
         """Squares of changes (K, n_outputs, m), summed or averaged over the outputs."""
-        if self.classifies:
-            return (change - change.mean(-2, keepdim=True)).square().sum(-2)
-        return change.square().mean(-2)
+        squares = change.square()
+        return squares.sum(-2) if self.classifies else squares.mean(-2)
 
     def keep(self, members: Tensor) -> "OutputRidge":
         """Go on with some of the members."""
@@ -184,10 +185,13 @@ class OutputRidge(NamedTuple):
         return OutputRidge(weights, coef, intercept, mean, root, self.classifies)
 
 
-def _composed(module: HeadedNetwork) -> tuple[Tensor, Tensor]:
-    """Coefficients (K, n_outputs, d) and offsets (K, n_outputs, 1) of head and linear layer."""
+def _head(module: HeadedNetwork, classifies: bool) -> tuple[Tensor, Tensor]:
+    """Coefficients (K, n_outputs, d) and offsets (K, n_outputs, 1) of the heads."""
     if module.coef is None or module.intercept is None:
         raise ValueError("this network was made without a head")
-    network = module.network
-    intercept = torch.baddbmm(module.intercept.mT, module.coef, network.bias.mT)
-    return module.coef @ network.weight, intercept
+    return _relative(module.coef, classifies), _relative(module.intercept.mT, classifies)
+
+
+def _relative(outputs: Tensor, classifies: bool) -> Tensor:
+    """Logits (K, n_outputs, m) less their mean over the classes; values as they are."""
+    return outputs - outputs.mean(-2, keepdim=True) if classifies else outputs

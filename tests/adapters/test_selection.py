@@ -1,6 +1,7 @@
 """Which epoch is kept, when training stops and what a fit warns of."""
 
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
 from isoadapt.adapters._members import Member, _make_net
 from isoadapt.adapters._ridge import automatic_ridge
 from isoadapt.adapters._selection import Run, Selection
+from isoadapt.adapters._training import LinearSchedule
 from isoadapt.geometry import Moments
 from isoadapt.heads import fit_head
 
@@ -169,6 +171,17 @@ def test_a_head_that_needs_more_epochs_is_a_convergence_warning(good):
         IsotropyLayer(wrong, lr=1e-2, **options).fit(X[:2000], y[:2000])
 
 
+def test_linear_schedule_rises_over_a_tenth_of_the_epochs_then_falls():
+    schedule, optimizer = LinearSchedule(20), SimpleNamespace()
+    factors = []
+    for number in range(1, 21):
+        net = SimpleNamespace(history=[None] * number, optimizer_=optimizer)
+        schedule.on_epoch_begin(net)
+        factors.append(optimizer.factor)
+    assert factors[:2] == pytest.approx([1 / 3, 2 / 3])
+    assert factors[2:] == pytest.approx(np.linspace(0.9, 0.05, 18))
+
+
 class TestAutomaticRidge:
     def test_of_values_is_that_of_an_f_test(self):
         """By least squares, as in a textbook."""
@@ -185,17 +198,22 @@ class TestAutomaticRidge:
         ridge = automatic_ridge(X, targets, outputs, Moments().update(X))
         assert ridge == pytest.approx((1 - share) / share)
 
-    def test_weights_are_repeated_rows(self):
+    def test_repeating_every_row_changes_nothing(self):
+        """Repetitions tell nothing new about the noise."""
         rng = np.random.default_rng(0)
         X, y = rng.normal(size=(60, 4)), rng.integers(3, size=60)
-        outputs, times = 5 * rng.normal(size=(60, 3)), rng.integers(1, 4, size=60)
-        weighted = automatic_ridge(
-            X, y, outputs, Moments().update(X, times.astype(float)), times / times.mean()
-        )
-        rows = np.repeat(np.arange(60), times)
-        repeated = automatic_ridge(X[rows], y[rows], outputs[rows], Moments().update(X[rows]))
-        assert weighted == pytest.approx(repeated)
-        assert 0 < weighted < 24
+        outputs, ones = X @ rng.normal(size=(4, 3)), np.ones(60)
+        once = automatic_ridge(X, y, outputs, Moments().update(X))
+        thrice = automatic_ridge(X, y, outputs, Moments().update(X, 3 * ones), ones)
+        assert thrice == pytest.approx(once)
+        assert 0 < once < 24
+
+    def test_of_one_row_that_occurs_twice_among_few(self):
+        """One degree of freedom too many would make the fit of the residuals look perfect."""
+        X, y = few_rows(50)
+        layer = IsotropyLayer(solver="exact").fit(X, y)
+        again = IsotropyLayer(solver="exact").fit(np.vstack([X, X[:1]]), np.append(y, y[0]))
+        assert again.ridge_ == layer.ridge_
 
     def test_is_largest_where_rows_are_fewer_than_dimensions(self):
         X, y = few_rows(50)
