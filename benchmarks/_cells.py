@@ -19,7 +19,7 @@ from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef
 import isoadapt
 from benchmarks._data import Embeddings
 from benchmarks._harness import versions
-from isoadapt._files import writable_folder
+from isoadapt._utils.files import writable_folder
 from isoadapt.metrics import isotropy_report
 
 SOURCES = ("adapters", "losses", "geometry", "heads.py", "_points.py", "_report.py")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from isoadapt._files import atomic_path, writable_folder
+from isoadapt._utils.files import atomic_path, writable_folder
 
 PACKAGES = ("numpy", "torch", "scikit-learn", "skorch", "zuko", "transformers", "isoadapt")
 

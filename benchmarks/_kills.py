@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt import EmbeddingCache
-from isoadapt.encoders._identity import Identity
+from isoadapt.encoders._cache._keys import Identity
 from isoadapt.encoders._texts import Texts
 
 TEXTS = Texts([f"text {i}" for i in range(8000)])

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks._data import Floats, UnseenRows
 from isoadapt import load_checkpoint
-from isoadapt._files import atomic_path, writable_folder
+from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt.datasets import make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 

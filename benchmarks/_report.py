@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._harness import Comparison, Measurement, Result, Skipped
-from isoadapt._files import atomic_path
+from isoadapt._utils.files import atomic_path
 
 HEADER = ("name", "n", "d", "ours", "reference", "ratio [IQR]", "target", "met")
 

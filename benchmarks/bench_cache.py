@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 from benchmarks._data import shared_folder
 from benchmarks._harness import Comparison, Measurement, Result, Skipped, _seconds, compare
 from isoadapt import EmbeddingCache, TransformerEncoder, Whitening
-from isoadapt.encoders._identity import row_keys
+from isoadapt.encoders._cache._keys import row_keys
 from isoadapt.encoders._texts import as_texts
 
 ROWS = 100_000

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from benchmarks._data import Embeddings, load_embeddings, narrow_cone, stored_tasks
 from benchmarks._harness import Comparison, compare
 from isoadapt import IsotropyLayer
-from isoadapt._threads import one_thread
+from isoadapt._utils.threads import one_thread
 from isoadapt.geometry._isoscore import isoscore_star
 
 BATCH_SIZE = 64

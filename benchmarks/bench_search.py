@@ -12,9 +12,9 @@ from torch import Tensor
 from benchmarks._data import Embeddings, load_embeddings, narrow_cone, stored_tasks
 from benchmarks._harness import Comparison, Result, compare
 from isoadapt import IStarAdapter
-from isoadapt.adapters._members import Problem
-from isoadapt.adapters._minibatch import Penalty
-from isoadapt.adapters._network import LinearNetwork
+from isoadapt.adapters._training._members import Problem
+from isoadapt.adapters._training._net import Penalty
+from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.model_selection import AdapterSearchCV
 

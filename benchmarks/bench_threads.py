@@ -15,8 +15,9 @@ import torch
 
 from benchmarks._data import Embeddings, load_embeddings, narrow_cone, stored_tasks
 from benchmarks._harness import Comparison, Result, Skipped, compare
-from isoadapt import IsotropyLayer, _threads
-from isoadapt.adapters._members import train_together
+from isoadapt import IsotropyLayer
+from isoadapt._utils import threads as _threads
+from isoadapt.adapters._training._members import train_together
 
 SIZES = [  # members, rows of a batch, features
     (1, 64, 384),

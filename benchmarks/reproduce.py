@@ -27,7 +27,7 @@ from benchmarks.reproduction._plan_text import plan_text
 from benchmarks.reproduction._report import Papers, report, suite_file
 from benchmarks.reproduction._running import Budget, Busy, Stop, Stopped, locked
 from benchmarks.reproduction._store import append_record, read_records, run_cell
-from isoadapt._files import atomic_path, writable_folder
+from isoadapt._utils.files import atomic_path, writable_folder
 
 PAPERS: Papers = {
     "000": (paper000,),

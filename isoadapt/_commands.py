@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt import adapters
-from isoadapt._files import atomic_path
-from isoadapt._folders import check_output_folder
 from isoadapt._settings import read_settings
-from isoadapt.adapters._base import BaseAdapter
+from isoadapt._utils.files import atomic_path
+from isoadapt._utils.folders import check_output_folder
+from isoadapt.adapters import BaseAdapter
 
 Say = Callable[[str], None]
 
@@ -84,8 +84,7 @@ def fit(
     str
         A table of the figures before and after.
     """
-    from isoadapt.interop import save_adapter
-    from isoadapt.interop._folder import ADAPTER
+    from isoadapt.interop import ADAPTER, save_adapter
 
     adapter = make_adapter(name, settings)
     check_output_folder(out, overwrite, content=ADAPTER, name="--out")
@@ -141,8 +140,7 @@ def transform(folder: Path, source: Source, out: Path, say: Say) -> str:
     str
         What was written.
     """
-    from isoadapt.interop import load_adapter
-    from isoadapt.interop._folder import provenance, read_config
+    from isoadapt.interop import load_adapter, provenance, read_config
 
     if out.suffix.lower() not in _MATRICES:
         raise ValueError(f"{str(out)!r} must end in .npy or .parquet, which says what to write")
@@ -244,8 +242,7 @@ def read_rows(
         Labels.
     """
     from isoadapt import TransformerEncoder
-    from isoadapt.datasets import load_table
-    from isoadapt.datasets._matrices import load_matrix
+    from isoadapt.datasets import load_matrix, load_table
 
     label = source.label or "label"
     if source.is_matrix():
@@ -289,8 +286,8 @@ def check_several_rows(X: Any, path: str | Path) -> None:
 def _check_source(adapter: BaseAdapter, source: Source) -> None:
     """Refuse texts embedded by another encoder than the one that a saved adapter records."""
     from isoadapt import TransformerEncoder
-    from isoadapt.encoders._vectors import vector_source
-    from isoadapt.interop._adapter import SOURCE
+    from isoadapt.encoders import vector_source
+    from isoadapt.interop import SOURCE
 
     recorded = getattr(adapter, SOURCE, None)
     if recorded is None or source.is_matrix():
@@ -317,12 +314,12 @@ def _take_head(adapter: BaseAdapter, source: Source, y: NDArray[Any] | None) -> 
     An adapter that needs no head keeps none without labels, or if the head is a multi-label one.
     """
     from isoadapt import TransformerEncoder
-    from isoadapt.encoders._checkpoint import find_head
+    from isoadapt.encoders import encoder_head
     from isoadapt.heads import MultiLabelHead
 
     if source.model is None or (y is None and adapter.head is None):
         return
-    head = find_head(TransformerEncoder(source.model))
+    head = encoder_head(TransformerEncoder(source.model))
     if head is not None and not (adapter.head is None and isinstance(head, MultiLabelHead)):
         adapter.set_params(head=head)
 
@@ -420,7 +417,7 @@ def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:
         with path.open("wb") as file:
             np.save(file, adapted)
         return
-    from isoadapt._optional import import_optional
+    from isoadapt._utils.optional import import_optional
 
     pyarrow = import_optional("pyarrow", feature="Writing Parquet", extra="data")
     parquet = import_optional("pyarrow.parquet", feature="Writing Parquet", extra="data")

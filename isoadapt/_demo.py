@@ -33,9 +33,9 @@ from isoadapt import (
     TransformerEncoder,
     Whitening,
 )
-from isoadapt._files import atomic_path
-from isoadapt._optional import import_optional
-from isoadapt.geometry._spectrum import spectrum
+from isoadapt._utils.files import atomic_path
+from isoadapt._utils.optional import import_optional
+from isoadapt.geometry import spectrum
 from isoadapt.heads import fit_head
 from isoadapt.metrics import (
     cumulative_explained_variance,

@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 
 from isoadapt._commands import Say, notes
-from isoadapt._folders import reserved_folder
 from isoadapt._settings import read_settings
-from isoadapt.finetune import finetune_text_classifier
-from isoadapt.finetune._penalty import METHODS, PLACES
-from isoadapt.finetune._recipes import RECIPES
+from isoadapt._utils.folders import reserved_folder
+from isoadapt.finetune import METHODS, PLACES, RECIPES, finetune_text_classifier
 
 _JOINING = ("lam", "balance", "where")
 _TRAINING = (

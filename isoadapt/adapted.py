@@ -12,10 +12,8 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from isoadapt.adapters import IsotropyLayer
-from isoadapt.adapters._base import BaseAdapter
-from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._checkpoint import find_head
+from isoadapt.adapters import BaseAdapter, IsotropyLayer
+from isoadapt.encoders import TransformerEncoder, encoder_head
 from isoadapt.heads import LinearHead, MultiLabelHead
 
 __all__ = ["AdaptedEncoder"]
@@ -299,7 +297,7 @@ def _take_checkpoint_head(
     adapter: BaseAdapter, encoder: TransformerEncoder, y: ArrayLike | None
 ) -> None:
     """Set the checkpoint's head where there is one that knows the labels it has to predict."""
-    head = find_head(encoder)
+    head = encoder_head(encoder)
     if head is None or (adapter.head is None and isinstance(head, MultiLabelHead)):
         return
     probe = "logistic" if adapter.head is None else adapter.head

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from isoadapt._errors import reason
 from isoadapt._settings import SettingsCommand
+from isoadapt._utils.errors import reason
 
 app = typer.Typer(
     add_completion=False,
@@ -92,9 +92,9 @@ def demo(
 ) -> None:
     """Fine-tune (or take) a checkpoint, fit every adapter, and compare them in one table."""
     from isoadapt import _demo, load_checkpoint
-    from isoadapt._files import writable_folder
-    from isoadapt._folders import no_empty_leftovers
-    from isoadapt._optional import import_optional
+    from isoadapt._utils.files import writable_folder
+    from isoadapt._utils.folders import no_empty_leftovers
+    from isoadapt._utils.optional import import_optional
 
     out = out.expanduser()
     with no_empty_leftovers(out):
@@ -141,8 +141,7 @@ def audit(
 ) -> None:
     """Report the isotropy of a model on texts, or of a matrix of embeddings."""
     from isoadapt._commands import check_several_rows
-    from isoadapt.encoders import layer_report
-    from isoadapt.encoders._truncation import measure_truncation
+    from isoadapt.encoders import layer_report, measure_truncation
     from isoadapt.metrics import isotropy_report
 
     truncation = None
@@ -302,7 +301,7 @@ def _is_matrix(source: str) -> bool:
 
 
 def _read_matrix(source: str, texts: Path | None, label: str | None) -> tuple[Any, Any]:
-    from isoadapt.datasets._matrices import load_matrix
+    from isoadapt.datasets import load_matrix
 
     if texts is not None:
         raise ValueError(f"texts={str(texts)!r} needs a checkpoint, but {source!r} is a matrix")

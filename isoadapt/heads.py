@@ -14,8 +14,8 @@ from sklearn.utils import ClassifierTags, RegressorTags, Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array, has_fit_parameter
 
-from isoadapt._torch import as_array
-from isoadapt.geometry._spread import dead_dimensions
+from isoadapt._utils.devices import as_array
+from isoadapt.geometry import dead_dimensions
 
 __all__ = ["LinearHead", "MultiLabelHead", "fit_head", "needs_fit"]
 

@@ -20,10 +20,10 @@ from isoadapt import (
     LinearHead,
     LogitPreservingWhitening,
     Whitening,
-    _chunks,
 )
 from isoadapt.geometry import Moments
 from isoadapt.metrics import (
+    _chunks,
     anisotropy,
     cumulative_explained_variance,
     effective_rank,

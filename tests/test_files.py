@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from isoadapt._files import atomic_path, writable_folder
-from isoadapt._folders import Content, atomic_folder, check_output_folder, reserved_folder
-from isoadapt._optional import import_optional
+from isoadapt._utils.files import atomic_path, writable_folder
+from isoadapt._utils.folders import Content, atomic_folder, check_output_folder, reserved_folder
+from isoadapt._utils.optional import import_optional
 
 
 @pytest.mark.parametrize("old", [None, "old"])
@@ -91,7 +91,7 @@ def test_a_killed_process_leaves_the_old_file(tmp_path):
         "    path.write_text('half')\n"
         "    os.kill(os.getpid(), 9)\n"
     )
-    source = sys.modules["isoadapt._files"].__file__
+    source = sys.modules["isoadapt._utils.files"].__file__
     killed = subprocess.run([sys.executable, "-c", program, target, source], check=False)
     assert killed.returncode == -9
     assert target.read_text() == "old"

@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 import torch
 
-from isoadapt import _report, metrics
+from isoadapt import metrics
 from isoadapt.metrics import (
+    _isotropy_report as _report,
     anisotropy,
     cumulative_explained_variance,
     effective_rank,

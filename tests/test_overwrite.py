@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from isoadapt import Whitening, load_checkpoint
-from isoadapt._folders import CHECKPOINT, LIST, atomic_folder, check_output_folder
+from isoadapt._utils.folders import CHECKPOINT, LIST, atomic_folder, check_output_folder
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.interop._folder import ADAPTER
 from tests.tiny_models import TEXTS

@@ -49,7 +49,7 @@ def test_adapter_loads_where_transformers_cannot_be_imported(tmp_path):
 
 
 def test_missing_extra_is_one_message(monkeypatch):
-    from isoadapt._optional import import_optional
+    from isoadapt._utils.optional import import_optional
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r'The picture needs matplotlib.*"isoadapt\[plot\]"'):

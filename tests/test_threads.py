@@ -12,7 +12,7 @@ import torch
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from isoadapt import FlowAdapter, IsotropyLayer, LinearHead
-from isoadapt._threads import one_blas_thread_if_small, one_thread
+from isoadapt._utils.threads import one_blas_thread_if_small, one_thread
 from isoadapt.model_selection import AdapterSearchCV
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from benchmarks.reproduction._measuring import anisotropies, tokenized
-from isoadapt._torch import resolve_device
+from isoadapt._utils.devices import resolve_device
 from isoadapt.encoders._models import quiet
 from isoadapt.finetune import IsotropyTrainer, add_isobn
 from isoadapt.finetune._recipes import Recipe

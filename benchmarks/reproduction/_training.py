@@ -29,9 +29,9 @@ from benchmarks.reproduction._measuring import (
     token_figures,
 )
 from isoadapt import LinearHead
-from isoadapt._files import atomic_path, writable_folder
+from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt.datasets import load_hub, load_table, minilm_folder
-from isoadapt.encoders._network import find_head
+from isoadapt.encoders._network import find_last_linear
 from isoadapt.finetune._penalty import METHODS
 from isoadapt.finetune._recipes import Recipe
 
@@ -229,7 +229,7 @@ def _read_prior(fitted: Any, task: Task, seed: int) -> Reading:
 
 def _keep_embeddings(file: Path, task: Task, fitted: Any, dev: Reading) -> None:
     writable_folder(file.parent)
-    head = find_head(fitted.network)
+    head = find_last_linear(fitted.network)
     train, _ = embed(fitted.network, fitted.tokenizer, task.train_texts, MAX_LENGTH)
     with atomic_path(file) as temporary, temporary.open("wb") as opened:
         np.savez(

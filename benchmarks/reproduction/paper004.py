@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from benchmarks.reproduction._cells import Record
 from benchmarks.reproduction._figures import by_seed, n_planned, of
-from benchmarks.reproduction._output_embeddings import PENALTIES
-from benchmarks.reproduction._output_embeddings import TASK as TINY
+from benchmarks.reproduction._output_embeddings import PENALTIES, TASK as TINY
 from benchmarks.reproduction._posthoc import row_named
 from benchmarks.reproduction._tables import TASKS, condition_table, metric_name, tasks_of
 from benchmarks.reproduction._training import BASE, Condition

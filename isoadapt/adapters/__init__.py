@@ -1,15 +1,29 @@
 """Adapters: maps of embeddings, fitted on matrices alone."""
 
 from isoadapt.adapters._all_but_the_top import AllButTheTop
+from isoadapt.adapters._base import BaseAdapter as BaseAdapter
 from isoadapt.adapters._closed_form import LogitPreservingWhitening, Whitening
 from isoadapt.adapters._cluster_isotropy import ClusterIsotropy
 from isoadapt.adapters._cosreg import CosRegAdapter
-from isoadapt.adapters._flow import FlowAdapter
-from isoadapt.adapters._isobn import IsoBN
+from isoadapt.adapters._flow._adapter import FlowAdapter
+from isoadapt.adapters._isobn import IsoBN, isobn_scale as isobn_scale
 from isoadapt.adapters._isotropy_layer import IsotropyLayer
 from isoadapt.adapters._istar import IStarAdapter
+from isoadapt.adapters._maps import (
+    STORABLE_MAPS as STORABLE_MAPS,
+    Affine as Affine,
+    Floats as Floats,
+    InvertibleMap as InvertibleMap,
+    compose as compose,
+    map_class as map_class,
+    map_name as map_name,
+)
+from isoadapt.adapters._one_pass import MomentsAdapter as MomentsAdapter
+from isoadapt.adapters._penalised import PenalisedAdapter as PenalisedAdapter, label as label
 from isoadapt.adapters._spectrum_control import SpectrumControlAdapter
 from isoadapt.adapters._topological_entropy import TopologicalEntropyAdapter
+from isoadapt.adapters._training._members import Problem as Problem, fit_together as fit_together
+from isoadapt.adapters._training._net import UnequalPenaltiesError as UnequalPenaltiesError
 
 __all__ = [
     "AllButTheTop",

@@ -19,10 +19,10 @@ from sklearn.utils.validation import (
 )
 
 from isoadapt import metrics
-from isoadapt._chunks import check_chunk, is_dask, map_blocks, refuse_chunks
-from isoadapt._torch import as_array
+from isoadapt._utils.devices import as_array
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
 from isoadapt.heads import LinearHead, MultiLabelHead, fit_head, needs_fit
+from isoadapt.metrics import check_chunk, is_dask, map_blocks, refuse_chunks
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 

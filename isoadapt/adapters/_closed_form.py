@@ -17,8 +17,7 @@ from isoadapt.adapters._linalg import (
 )
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.adapters._one_pass import REFITTED, MomentsAdapter
-from isoadapt.geometry import Moments
-from isoadapt.geometry._spread import DEAD, dead_dimensions
+from isoadapt.geometry import DEAD, Moments, dead_dimensions
 from isoadapt.heads import LinearHead
 
 

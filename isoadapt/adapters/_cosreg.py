@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import torch
 from sklearn.utils._param_validation import Interval
 
-from isoadapt.adapters._members import Problem
-from isoadapt.adapters._minibatch import Penalty
 from isoadapt.adapters._penalised import PenalisedAdapter
+from isoadapt.adapters._training._members import Problem
+from isoadapt.adapters._training._net import Penalty
 from isoadapt.losses import CosRegLoss
 
 

@@ -5,11 +5,11 @@ from typing import Any, ClassVar, Self
 
 from sklearn.utils._param_validation import StrOptions
 
-from isoadapt.adapters._coordinates import Coordinates, whitened_coordinates
-from isoadapt.adapters._exact import solve_exact
-from isoadapt.adapters._members import Problem
-from isoadapt.adapters._minibatch import Penalty
 from isoadapt.adapters._penalised import PenalisedAdapter
+from isoadapt.adapters._training._coordinates import Coordinates, whitened_coordinates
+from isoadapt.adapters._training._exact import solve_exact
+from isoadapt.adapters._training._members import Problem
+from isoadapt.adapters._training._net import Penalty
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 

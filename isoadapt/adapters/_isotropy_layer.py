@@ -8,8 +8,8 @@ import torch
 from sklearn.utils._param_validation import Interval
 
 from isoadapt.adapters._isoscore_adapter import IsoScoreAdapter, IsoScorePenalty
-from isoadapt.adapters._members import Problem
-from isoadapt.adapters._minibatch import Penalty
+from isoadapt.adapters._training._members import Problem
+from isoadapt.adapters._training._net import Penalty
 from isoadapt.losses import IsoScoreLoss
 
 

@@ -10,9 +10,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from isoadapt.adapters._isoscore_adapter import IsoScoreAdapter, IsoScorePenalty
-from isoadapt.adapters._members import Problem
-from isoadapt.adapters._minibatch import Batches, Penalty, to_device
-from isoadapt.adapters._network import LinearNetwork
+from isoadapt.adapters._training._members import Problem
+from isoadapt.adapters._training._net import Batches, Penalty, to_device
+from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.geometry import Moments
 from isoadapt.losses import IsoScoreLoss
 

@@ -8,8 +8,7 @@ from scipy.linalg import eigh
 from sklearn.utils.extmath import svd_flip
 
 from isoadapt.adapters._maps import Floats, map_rows
-from isoadapt.geometry import Moments
-from isoadapt.geometry._spread import DEAD
+from isoadapt.geometry import DEAD, Moments
 
 
 def descending_eigh(cov: Floats) -> tuple[Floats, Floats]:

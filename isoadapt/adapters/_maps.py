@@ -1,6 +1,7 @@
 """Fitted maps from embeddings to embeddings: NumPy in float64, small, without behaviour of fits."""
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,6 +12,30 @@ from scipy.special import ndtr
 _BLOCK = 2048  # rows that stay in the processor's cache
 
 Floats = NDArray[np.float64]
+
+
+# Classes that an adapter folder may hold, by the names that stand in it, and their modules. A name
+# stays when its class is renamed or moved, so that folders written before can be read.
+STORABLE_MAPS = {
+    "Affine": "isoadapt.adapters._maps:Affine",
+    "ResidualMLP": "isoadapt.adapters._maps:ResidualMLP",
+    "ClusterProjection": "isoadapt.adapters._maps:ClusterProjection",
+    "FlowMap": "isoadapt.adapters._flow._map:FlowMap",
+    "Block": "isoadapt.adapters._flow._map:Block",
+    "Last": "isoadapt.adapters._flow._map:Last",
+}
+
+
+def map_class(name: str) -> Any:
+    """Import the class of a map or of its part by its name in adapter folders; KeyError if none."""
+    module, _, attribute = STORABLE_MAPS[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def map_name(value: Any) -> str | None:
+    """Name in adapter folders of the class of a map or of its part; None if it has none."""
+    place = f"{type(value).__module__}:{type(value).__qualname__}"
+    return next((name for name, known in STORABLE_MAPS.items() if known == place), None)
 
 
 class Map(Protocol):

@@ -10,7 +10,12 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight
 
-from isoadapt._chunks import (
+from isoadapt.adapters._base import BaseAdapter, whole_or_nothing
+from isoadapt.adapters._maps import map_rows
+from isoadapt.adapters._spread import check_spread
+from isoadapt.geometry import Moments
+from isoadapt.heads import LinearHead, needs_fit
+from isoadapt.metrics import (
     Chunked,
     describe,
     gather,
@@ -19,11 +24,6 @@ from isoadapt._chunks import (
     is_memmap,
     refuse_chunks,
 )
-from isoadapt.adapters._base import BaseAdapter, whole_or_nothing
-from isoadapt.adapters._maps import map_rows
-from isoadapt.adapters._spread import check_spread
-from isoadapt.geometry import Moments
-from isoadapt.heads import LinearHead, needs_fit
 
 REFITTED: dict[str, list[Any]] = {
     **BaseAdapter._parameter_constraints,

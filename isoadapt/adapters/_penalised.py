@@ -19,18 +19,22 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import has_fit_parameter
 
-from isoadapt._threads import one_blas_thread_if_small
-from isoadapt._torch import as_array
+from isoadapt._utils.devices import as_array
+from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
-from isoadapt.adapters._coordinates import Coordinates, raw_coordinates, whitened_coordinates
-from isoadapt.adapters._distinct import Sample, distinct_rows
-from isoadapt.adapters._members import Problem, diverged, fit_together
-from isoadapt.adapters._minibatch import Penalty
 from isoadapt.adapters._one_pass import check_frequencies
-from isoadapt.adapters._split import split_rows
 from isoadapt.adapters._spread import check_spread
-from isoadapt.adapters._task_score import takes_weights
-from isoadapt.adapters._training import epochs_bar
+from isoadapt.adapters._training._coordinates import (
+    Coordinates,
+    raw_coordinates,
+    whitened_coordinates,
+)
+from isoadapt.adapters._training._distinct import Sample, distinct_rows
+from isoadapt.adapters._training._loop import epochs_bar
+from isoadapt.adapters._training._members import Problem, diverged, fit_together
+from isoadapt.adapters._training._net import Penalty
+from isoadapt.adapters._training._split import split_rows
+from isoadapt.adapters._training._task_score import takes_weights
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead, needs_fit
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from isoadapt.adapters._linalg import descending_eigh
 from isoadapt.adapters._maps import Floats
-from isoadapt.adapters._members import Problem
-from isoadapt.adapters._minibatch import Batches, Penalty
-from isoadapt.adapters._network import LinearNetwork
 from isoadapt.adapters._penalised import PenalisedAdapter
+from isoadapt.adapters._training._members import Problem
+from isoadapt.adapters._training._net import Batches, Penalty
+from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.geometry import Moments
 from isoadapt.losses import SpectrumControlLoss
 

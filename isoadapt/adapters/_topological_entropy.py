@@ -8,10 +8,10 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from isoadapt.adapters._members import Problem
-from isoadapt.adapters._minibatch import Penalty
-from isoadapt.adapters._network import LinearNetwork
 from isoadapt.adapters._penalised import PenalisedAdapter
+from isoadapt.adapters._training._members import Problem
+from isoadapt.adapters._training._net import Penalty
+from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.losses import PersistentEntropyLoss
 
 _JUDGED = 3000  # rows at most on which an epoch is judged

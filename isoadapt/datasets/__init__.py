@@ -1,7 +1,8 @@
 """Texts with labels: a generated corpus, files and the Hub; and a small model to try them on."""
 
-from isoadapt.datasets._acceptability import AcceptabilityCorpus, make_acceptability
+from isoadapt.datasets._acceptability._corpus import AcceptabilityCorpus, make_acceptability
 from isoadapt.datasets._hub import load_hub
+from isoadapt.datasets._matrices import load_matrix as load_matrix
 from isoadapt.datasets._minilm import minilm_folder
 from isoadapt.datasets._tables import load_table
 

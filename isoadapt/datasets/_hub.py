@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt._errors import reason
-from isoadapt._optional import import_optional
+from isoadapt._utils.errors import reason
+from isoadapt._utils.optional import import_optional
 from isoadapt.datasets._parquet import listed, shortened
 from isoadapt.datasets._tables import Texts
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt._errors import reason
+from isoadapt._utils.errors import reason
 from isoadapt.datasets._parquet import check_plain, listed, read_parquet
 
 _LABEL = "label"

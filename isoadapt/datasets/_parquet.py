@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isoadapt._errors import reason
-from isoadapt._optional import import_optional
+from isoadapt._utils.errors import reason
+from isoadapt._utils.optional import import_optional
 
 
 def read_parquet(path: Path) -> Any:

@@ -12,7 +12,7 @@ from torch import nn
 
 from isoadapt.encoders._network import (
     eval_copy,
-    find_head,
+    find_last_linear,
     is_classifier,
     position_limit,
     without_head,
@@ -134,6 +134,6 @@ def live_backbone(model: Any, tokenizer: Any, sentence: Any = None) -> Backbone:
         A shallow copy of the model in evaluation mode.
     """
     copied = eval_copy(model)
-    head = find_head(copied) if is_classifier(copied) else None
+    head = find_last_linear(copied) if is_classifier(copied) else None
     probes = _LIVE_PROBES.setdefault(model, {})
     return Backbone(copied, tokenizer, head, sentence=sentence, probes=probes)

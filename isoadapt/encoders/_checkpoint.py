@@ -174,7 +174,7 @@ def _check_logits(backbone: Backbone, head: nn.Linear, model: Any) -> None:
         )
 
 
-def find_head(encoder: TransformerEncoder) -> LinearHead | None:
+def encoder_head(encoder: TransformerEncoder) -> LinearHead | None:
     """Give the head that reads an encoder's embeddings, if its checkpoint has one.
 
     Parameters

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, overload
 
-from isoadapt._optional import import_optional
+from isoadapt._utils.optional import import_optional
 
 _COLUMNS = {
     "layer": ("layer", "d"),

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from isoadapt._report import spectral_figures, two_nn_or_nan
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import Tokens, embed_batches, to_device, tokenize
 from isoadapt.encoders._forward import explained_failure, token_budget
@@ -23,6 +22,7 @@ from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.geometry import Moments
+from isoadapt.metrics import spectral_figures, two_nn_or_nan
 
 _BLOCK = 1024  # texts tokenised at a time
 # In float32 the same token in two batches differs by no more, in units of the layer's spread.

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from isoadapt._errors import reason
+from isoadapt._utils.errors import reason
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._folder import (
     read_object,
@@ -19,7 +19,7 @@ from isoadapt.encoders._folder import (
     transformer_folder,
     weight_files,
 )
-from isoadapt.encoders._network import find_head
+from isoadapt.encoders._network import find_last_linear
 from isoadapt.encoders._peft import (
     CONFIG,
     MERGE,
@@ -363,7 +363,7 @@ def _load(
             options |= _explain(folder, lambda: label_options(folder, outline))
         if device.type == "meta":
             model = _explain(folder, lambda: _without_weights(kind, weights, **options)).eval()
-            return Backbone(model, tokenizer, find_head(model) if head else None, folder)
+            return Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
         model, report = _explain(
             folder,
             lambda: getattr(transformers, kind).from_pretrained(
@@ -383,7 +383,7 @@ def _load(
     model = model.to(device).eval()
     for weights in chain(model.parameters(), model.buffers()):
         weights.data = weights.data.clone()  # not a window on the file, which may be written to
-    return Backbone(model, tokenizer, find_head(model) if head else None, folder)
+    return Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
 
 
 def _without_weights(kind: str, folder: Path, **options: Any) -> Any:

@@ -44,7 +44,7 @@ def eval_copy(model: Any, replace: dict[nn.Module, nn.Module] | None = None) -> 
     return twin(model)
 
 
-def find_head(model: Any) -> nn.Linear:
+def find_last_linear(model: Any) -> nn.Linear:
     """Find the last Linear on the way to the logits of a model for sequence classification.
 
     Parameters
@@ -115,7 +115,7 @@ def without_head(model: Any) -> Any:
     PreTrainedModel
         The copy, in evaluation mode.
     """
-    network = eval_copy(model, {find_head(model): nn.Identity()})
+    network = eval_copy(model, {find_last_linear(model): nn.Identity()})
     if network.config.pad_token_id is None:
         network.config = copy.copy(network.config)
         network.config.pad_token_id = -1

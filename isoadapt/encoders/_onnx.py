@@ -21,14 +21,14 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from isoadapt._files import writable_folder
-from isoadapt._folders import Content, atomic_folder
-from isoadapt._optional import import_optional
+from isoadapt._utils.files import writable_folder
+from isoadapt._utils.folders import Content, atomic_folder
+from isoadapt._utils.optional import import_optional
 from isoadapt.encoders._backbone import Backbone, live_backbone
 from isoadapt.encoders._batching import Tokens, embed_batches, tokenize
-from isoadapt.encoders._cache import EmbeddingCache, as_cache
+from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
+from isoadapt.encoders._cache._keys import checkpoint_identity
 from isoadapt.encoders._forward import embed_batch
-from isoadapt.encoders._identity import checkpoint_identity
 from isoadapt.encoders._models import quiet, stored_graph
 from isoadapt.encoders._padding import needs_equal_lengths
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from isoadapt.encoders._folder import read_json
-from isoadapt.encoders._network import find_head
+from isoadapt.encoders._network import find_last_linear
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."  # of names in PEFT's files
@@ -154,7 +154,7 @@ def label_options(folder: Path, model: Any) -> dict[str, int]:
     dict of str to int
         Options of ``from_pretrained``; empty if the adapter has no head, or the number is right.
     """
-    head = find_head(model)
+    head = find_last_linear(model)
     name = next(name for name, module in model.named_modules() if module is head)
     shape = saved_weights(folder).get(f"{name}.weight")
     if shape is None or shape[0] == model.config.num_labels:

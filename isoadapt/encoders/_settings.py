@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from isoadapt._torch import resolve_device
+from isoadapt._utils.devices import resolve_device
 from isoadapt.encoders._backbone import Backbone, live_backbone
 
 DTYPES = {

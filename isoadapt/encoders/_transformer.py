@@ -22,17 +22,17 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from isoadapt._torch import resolve_device
+from isoadapt._utils.devices import resolve_device
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import Tokens, run_batches, to_device, tokenize, tokenize_blocks
-from isoadapt.encoders._cache import EmbeddingCache, as_cache
+from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
+from isoadapt.encoders._cache._keys import Identity, checkpoint_identity, live_identity
 from isoadapt.encoders._forward import (
     embed_batch,
     explained_failure,
     token_budget,
     vector_width,
 )
-from isoadapt.encoders._identity import Identity, checkpoint_identity, live_identity
 from isoadapt.encoders._models import checkpoint_folder, names_classifier, stored_backbone
 from isoadapt.encoders._padding import needs_equal_lengths
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling, sentence_pooling

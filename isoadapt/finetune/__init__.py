@@ -2,12 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-from isoadapt._optional import import_optional
+from isoadapt._utils.optional import import_optional
 from isoadapt.finetune._classifier import finetune_text_classifier
 from isoadapt.finetune._isobn import IsoBNLayer, add_isobn
 
 if TYPE_CHECKING:
     from isoadapt.finetune._trainer import IsotropyTrainer
+
+from isoadapt.finetune._penalty import METHODS as METHODS, PLACES as PLACES
+from isoadapt.finetune._recipes import RECIPES as RECIPES
 
 __all__ = ["IsoBNLayer", "IsotropyTrainer", "add_isobn", "finetune_text_classifier"]
 

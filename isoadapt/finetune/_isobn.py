@@ -7,10 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isoadapt.adapters._isobn import isobn_scale
-from isoadapt.encoders._folder import weight_files
-from isoadapt.encoders._models import quiet
-from isoadapt.encoders._network import find_head, is_classifier
+from isoadapt.adapters import isobn_scale
+from isoadapt.encoders import find_last_linear, is_classifier, quiet, weight_files
 from isoadapt.finetune._ranks import gathered
 
 _STATE = ("cov", "n_steps", "weight")  # kept under "isobn." beside the head's weight
@@ -212,7 +210,7 @@ def _attach(model: Any, settings: dict[str, float]) -> nn.Linear:
             f"model is a {type(model).__name__}; IsoBN stands before the head of a model for "
             "sequence classification: pass one, or its folder"
         )
-    head = find_head(model)
+    head = find_last_linear(model)
     if hasattr(head, "isobn"):
         raise ValueError(
             f"{type(model).__name__} has IsoBN already ({head.isobn}); to start anew, add it to a "

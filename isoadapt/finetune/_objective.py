@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from isoadapt._files import atomic_path
+from isoadapt._utils.files import atomic_path
 from isoadapt.finetune._where import OUTPUT_EMBEDDINGS, Where, check_where
 from isoadapt.losses import JointLoss
 

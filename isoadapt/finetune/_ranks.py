@@ -3,8 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch import distributed as dist
+from torch import Tensor, distributed as dist
 
 
 def is_distributed() -> bool:

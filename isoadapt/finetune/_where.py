@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from isoadapt.encoders._network import find_head, is_classifier
-from isoadapt.encoders._pooling import Pooling
+from isoadapt.encoders import Pooling, find_last_linear, is_classifier
 
 Where = str | Sequence[int]
 
@@ -94,7 +93,7 @@ def output_layer(model: Any) -> nn.Module:
         If there is none.
     """
     if is_classifier(model):
-        return find_head(model)
+        return find_last_linear(model)
     head = model.get_output_embeddings()
     if head is not None:
         return head

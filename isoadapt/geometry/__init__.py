@@ -1,6 +1,25 @@
 """What isotropy is: torch functions on point clouds."""
 
+from isoadapt.geometry._cosine import cosine_sum as cosine_sum
+from isoadapt.geometry._isoscore import isoscore_star as isoscore_star
 from isoadapt.geometry._moments import Moments
-from isoadapt.geometry._persistence import persistence_bars, persistent_entropy, select_bars
+from isoadapt.geometry._persistence import (
+    Floats as Floats,
+    Indices as Indices,
+    edge_lengths as edge_lengths,
+    on_host as on_host,
+    persistence_bars,
+    persistent_entropy,
+    select_bars,
+    selected as selected,
+    spanning_parents as spanning_parents,
+    times_own_log as times_own_log,
+)
+from isoadapt.geometry._spectrum import (
+    anisotropy as anisotropy,
+    cumulative_explained_variance as cumulative_explained_variance,
+    spectrum as spectrum,
+)
+from isoadapt.geometry._spread import DEAD as DEAD, dead_dimensions as dead_dimensions
 
 __all__ = ["Moments", "persistence_bars", "persistent_entropy", "select_bars"]

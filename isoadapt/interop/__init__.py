@@ -1,6 +1,14 @@
 """Adapters outside of Python's pickles: folders to share, and plain checkpoints to serve."""
 
-from isoadapt.interop._folder import AdapterFolderError, load_adapter, save_adapter
+from isoadapt.interop._adapter import SOURCE as SOURCE
+from isoadapt.interop._folder import (
+    ADAPTER as ADAPTER,
+    AdapterFolderError,
+    load_adapter,
+    provenance as provenance,
+    read_config as read_config,
+    save_adapter,
+)
 from isoadapt.interop._merge import merge_into_checkpoint
 
 __all__ = ["AdapterFolderError", "load_adapter", "merge_into_checkpoint", "save_adapter"]

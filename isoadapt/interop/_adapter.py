@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt import adapters
-from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._maps import Affine, InvertibleMap
-from isoadapt.adapters._one_pass import MomentsAdapter
+from isoadapt.adapters import Affine, BaseAdapter, InvertibleMap, MomentsAdapter
 from isoadapt.heads import LinearHead, needs_fit
 from isoadapt.interop._state import Tensors, decode, encode
 from isoadapt.interop._types import is_map, matches

@@ -8,8 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from isoadapt.adapters._base import BaseAdapter
-from isoadapt.encoders._vectors import VectorSource
+from isoadapt.adapters import BaseAdapter
+from isoadapt.encoders import VectorSource
 from isoadapt.heads import MultiLabelHead
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")

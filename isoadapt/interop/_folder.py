@@ -13,11 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 
 import isoadapt
 from isoadapt import adapters
-from isoadapt._errors import reason
-from isoadapt._folders import Content, atomic_folder, check_output_folder
-from isoadapt.adapters._base import BaseAdapter
-from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._vectors import VectorSource, vector_source
+from isoadapt._utils.errors import reason
+from isoadapt._utils.folders import Content, atomic_folder, check_output_folder
+from isoadapt.adapters import BaseAdapter
+from isoadapt.encoders import TransformerEncoder, VectorSource, vector_source
 from isoadapt.interop._adapter import SOURCE, pack_adapter, unpack_adapter
 from isoadapt.interop._card import model_card
 from isoadapt.interop._state import Tensors, decode, encode

@@ -13,17 +13,21 @@ import torch
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from isoadapt._folders import CHECKPOINT, atomic_folder, check_output_folder
+from isoadapt._utils.folders import CHECKPOINT, atomic_folder, check_output_folder
 from isoadapt.adapted import AdaptedEncoder
-from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._maps import Affine, Floats, compose
-from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._checkpoint import read_head
-from isoadapt.encoders._folder import transformer_folder
-from isoadapt.encoders._models import quiet, tokenizer_folder
-from isoadapt.encoders._network import eval_copy
-from isoadapt.encoders._vectors import HEAD_VECTORS, VectorSource, vector_source
+from isoadapt.adapters import Affine, BaseAdapter, Floats, compose
+from isoadapt.encoders import (
+    HEAD_VECTORS,
+    Backbone,
+    TransformerEncoder,
+    VectorSource,
+    eval_copy,
+    quiet,
+    read_head,
+    tokenizer_folder,
+    transformer_folder,
+    vector_source,
+)
 from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.interop._adapter import SOURCE
 

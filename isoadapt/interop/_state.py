@@ -1,19 +1,16 @@
 """Fitted state as a tree for JSON and arrays for safetensors: a closed set of types, no code."""
 
 import math
-import sys
 from collections.abc import Callable
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt import adapters
+from isoadapt.adapters import STORABLE_MAPS, map_class, map_name
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead, MultiLabelHead
-from isoadapt.interop._types import is_map, matches
+from isoadapt.interop._types import matches
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -119,8 +116,9 @@ def _tag(value: Any) -> str | None:
         texts = value.dtype.kind in "UO" and all(isinstance(item, str) for item in value.flat)
         return "strings" if texts else None
     kind = type(value)
-    if is_map(kind) and _map_classes().get(kind.__name__) is kind:
-        return kind.__name__
+    name = map_name(value)
+    if name is not None:
+        return name
     if kind in (float, tuple, LinearHead, MultiLabelHead, Moments):
         return kind.__name__
     return None
@@ -131,20 +129,9 @@ def _kind(tag: Any, path: str) -> _Kind:
         raise ValueError(f"{path} has a type that is no name")
     if tag in _KINDS:
         return _KINDS[tag]
-    maps = _map_classes()
-    if tag not in maps:  # it may belong to an adapter that loads its parts when it is fitted
-        maps = _map_classes(everywhere=True)
-    if tag not in maps:
+    if tag not in STORABLE_MAPS:
         raise ValueError(f"{path} has the unknown type {tag!r}")
-    return _Kind(lambda value: value._asdict(), _unpack_map(maps[tag]))
-
-
-def _map_classes(everywhere: bool = False) -> dict[str, Any]:
-    """Every NamedTuple of the adapters package, by name: maps and their parts."""
-    names = [f"{adapters.__name__}.{found.name}" for found in iter_modules(adapters.__path__)]
-    modules = [import_module(name) for name in names if everywhere or name in sys.modules]
-    members = [member for module in modules for member in vars(module).values()]
-    return {cls.__name__: cls for cls in members if is_map(cls) and cls.__module__ in names}
+    return _Kind(lambda value: value._asdict(), _unpack_map(map_class(tag)))
 
 
 def _unpack_map(cls: Any) -> Callable[..., Any]:

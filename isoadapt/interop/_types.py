@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import numpy as np
 
-from isoadapt.adapters._maps import Affine
+from isoadapt.adapters import Affine
 
 
 def is_map(cls: Any) -> bool:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from isoadapt.geometry._isoscore import isoscore_star
+from isoadapt.geometry import isoscore_star
 
 _FLOOR = 1e-6  # below it -log would run away
 

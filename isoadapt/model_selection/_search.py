@@ -21,7 +21,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_method_params, _num_samples
 from tqdm import tqdm
 
-from isoadapt.adapters._penalised import label
+from isoadapt.adapters import label
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.model_selection._scorers import BestAboveFloor
 from isoadapt.model_selection._together import Evaluation, Fit, Result

@@ -16,12 +16,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_method_params, _num_samples, check_array
 
-from isoadapt._threads import one_blas_thread_if_small
-from isoadapt._torch import as_array, resolve_device
+from isoadapt._utils.devices import as_array, resolve_device
+from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapted import AdaptedEncoder
-from isoadapt.adapters._members import Problem, fit_together
-from isoadapt.adapters._minibatch import UnequalPenaltiesError
-from isoadapt.adapters._penalised import PenalisedAdapter, label
+from isoadapt.adapters import PenalisedAdapter, Problem, UnequalPenaltiesError, fit_together, label
 
 _CACHED_BYTES = 48 * 2**20  # weights, gradients and moments of more members slow a CPU down
 _CPU_BYTES = 2 * 2**30

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isoadapt._optional import import_optional
+from isoadapt._utils.optional import import_optional
 
 _ISOTROPY = {
     "isoscore_star": "IsoScore*",

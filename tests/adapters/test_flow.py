@@ -12,10 +12,10 @@ from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 
 from isoadapt import FlowAdapter, LinearHead
-from isoadapt.adapters import _flow
-from isoadapt.adapters._flow_map import Block, FlowMap, Scaling, log_likelihood
-from isoadapt.adapters._flow_network import ActNorm, FlowNetwork
-from isoadapt.adapters._split import split_rows
+from isoadapt.adapters._flow._map import Block, FlowMap, Scaling, log_likelihood
+from isoadapt.adapters._flow._network import ActNorm, FlowNetwork
+from isoadapt.adapters._training._loop import Judge
+from isoadapt.adapters._training._split import split_rows
 from isoadapt.heads import fit_head
 from isoadapt.metrics import isoscore
 
@@ -324,7 +324,7 @@ class TestTraining:
         def interrupt(*args, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(_flow.Judge, "on_epoch_end", interrupt)
+        monkeypatch.setattr(Judge, "on_epoch_end", interrupt)
         with pytest.raises(KeyboardInterrupt):
             flow.fit(2 * X)
         np.testing.assert_array_equal(flow.transform(X), before)
@@ -345,7 +345,7 @@ class TestSaved:
         flow = FlowAdapter(max_epochs=2).fit(X)
         stored = pickle.dumps(flow)
         strings = {str(arg) for op, arg, _ in pickletools.genops(stored) if "UNICODE" in op.name}
-        assert any(name.startswith("isoadapt.adapters._flow_map") for name in strings)
+        assert any(name.startswith("isoadapt.adapters._flow._map") for name in strings)
         assert not [name for name in strings if name.startswith(("torch", "zuko", "skorch"))]
         np.testing.assert_array_equal(pickle.loads(stored).transform(X), flow.transform(X))
 

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from isoadapt import IsoBN, LinearHead
 from isoadapt.metrics import cumulative_explained_variance, isoscore

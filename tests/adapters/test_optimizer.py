@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isoadapt.adapters._optimizer import MemberAdamW
+from isoadapt.adapters._training._optimizer import MemberAdamW
 
 LR = [1e-3, 1e-3, 1e-2]
 DECAY = [0.1, 0.1, 0.1]

@@ -17,12 +17,16 @@ from isoadapt import (
 )
 from isoadapt.adapters import _topological_entropy
 from isoadapt.adapters._closed_form import row_space
-from isoadapt.adapters._coordinates import Coordinates, raw_coordinates, whitened_coordinates
 from isoadapt.adapters._istar import _ExactShrinkage, _SampledShrinkage
 from isoadapt.adapters._maps import Affine
-from isoadapt.adapters._minibatch import Batches, Rows
-from isoadapt.adapters._network import LinearNetwork, MLPNetwork
 from isoadapt.adapters._spectrum_control import _STEPS, _ExactSpectrum, _second_moment_root
+from isoadapt.adapters._training._coordinates import (
+    Coordinates,
+    raw_coordinates,
+    whitened_coordinates,
+)
+from isoadapt.adapters._training._net import Batches, Rows
+from isoadapt.adapters._training._networks import LinearNetwork, MLPNetwork
 from isoadapt.geometry import Moments
 from isoadapt.losses import IsoScoreLoss, PersistentEntropyLoss, SpectrumControlLoss
 from isoadapt.metrics import anisotropy, isoscore, mean_cosine_similarity
@@ -95,7 +99,7 @@ class TestAllPenalised:
         def interrupt(*args, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("isoadapt.adapters._training.Judge.on_epoch_end", interrupt)
+        monkeypatch.setattr("isoadapt.adapters._training._loop.Judge.on_epoch_end", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fitted.fit(X, y)
         assert vars(fitted) == before

@@ -11,10 +11,10 @@ from sklearn.datasets import make_regression
 from sklearn.exceptions import ConvergenceWarning
 
 from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
-from isoadapt.adapters._members import Member, _make_net
-from isoadapt.adapters._ridge import automatic_ridge
-from isoadapt.adapters._selection import Run, Selection
-from isoadapt.adapters._training import LinearSchedule
+from isoadapt.adapters._training._loop import LinearSchedule
+from isoadapt.adapters._training._members import Member, _make_net
+from isoadapt.adapters._training._ridge import automatic_ridge
+from isoadapt.adapters._training._selection import Run, Selection
 from isoadapt.geometry import Moments
 from isoadapt.heads import fit_head
 

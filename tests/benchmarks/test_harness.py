@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from benchmarks import __main__ as command
-from benchmarks import _harness
+from benchmarks import __main__ as command, _harness
 from benchmarks._data import narrow_cone
 from benchmarks._harness import Comparison, Measurement, Skipped, as_result, compare, measure
 from benchmarks._report import duration, replace_section, speed_markdown, speed_text

@@ -8,11 +8,11 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from isoadapt.datasets import _acceptability, make_acceptability
-from isoadapt.datasets._lexicon import DEV, TRAIN, Noun, Verb
+from isoadapt.datasets import make_acceptability
+from isoadapt.datasets._acceptability import _corpus as _acceptability
+from isoadapt.datasets._acceptability._lexicon import DEV, TRAIN, Noun, Verb
 
 
 def words(texts):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders import _batching as module
+from isoadapt.encoders import TransformerEncoder, _batching as module
 from isoadapt.encoders._batching import Tokens, run_batches, to_device, tokenize_blocks
 from isoadapt.encoders._texts import Texts
 from tests.tiny_models import PAIRS, TEXTS

@@ -15,17 +15,17 @@ import joblib
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import EmbeddingCache, TransformerEncoder, Whitening
-from isoadapt.encoders import _cache, _identity, _models, _request
-from isoadapt.encoders._environment import Unusable
-from isoadapt.encoders._identity import Identity, row_keys
+from isoadapt.encoders import _models
+from isoadapt.encoders._cache import _embedding_cache as _cache, _keys as _identity, _request
+from isoadapt.encoders._cache._environment import Unusable
+from isoadapt.encoders._cache._keys import Identity, row_keys
 from isoadapt.encoders._texts import Texts
 from tests.tiny_models import PAIRS, TEXTS, WORDS, make_model, make_tokenizer, save_model
 
@@ -493,7 +493,7 @@ def test_a_disk_that_fails_midway_costs_no_result(checkpoint, cache, monkeypatch
     def fail(*args):
         raise Unusable("No space left on device")
 
-    monkeypatch.setattr("isoadapt.encoders._store.Store.put", fail)
+    monkeypatch.setattr("isoadapt.encoders._cache._store.Store.put", fail)
     encoder = TransformerEncoder(checkpoint, cache=cache)
     with pytest.warns(UserWarning, match=r"goes on without the cache: No space left"):
         found = encoder.transform(TEXTS)

@@ -15,9 +15,14 @@ import torch
 from filelock import FileLock
 from sklearn.base import clone
 
-from isoadapt.encoders import TransformerEncoder, _padding, load_checkpoint, release
-from isoadapt.encoders import _models as models
-from isoadapt.encoders import _onnx as module
+from isoadapt.encoders import (
+    TransformerEncoder,
+    _models as models,
+    _onnx as module,
+    _padding,
+    load_checkpoint,
+    release,
+)
 from isoadapt.encoders._checkpoint import read_head
 from isoadapt.encoders._forward import embed_batch
 from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer, save_model

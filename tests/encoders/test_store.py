@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from lmdb.verify import verify
 
-from isoadapt.encoders._environment import Unusable
-from isoadapt.encoders._store import Store
+from isoadapt.encoders._cache._environment import Unusable
+from isoadapt.encoders._cache._store import Store
 
 ROOT = Path(__file__).parents[2]
 LARGE = 2**30
@@ -87,7 +87,7 @@ def test_more_rows_at_once_than_fit(tmp_path):
 
 
 def test_the_file_may_outgrow_the_map(tmp_path, monkeypatch):
-    monkeypatch.setattr("isoadapt.encoders._environment._FIRST_MAP", 2**16)
+    monkeypatch.setattr("isoadapt.encoders._cache._environment._FIRST_MAP", 2**16)
     store = Store(tmp_path)
     keys = fill(store, 2000)
     np.testing.assert_array_equal(store.read(keys)[0], vectors_of(keys))
@@ -110,7 +110,7 @@ def test_a_claim_is_for_one(tmp_path):
 def test_a_child_and_its_parent_go_on_though_one_outgrows_the_map_of_the_other(tmp_path):
     code = """
 import os
-from isoadapt.encoders import _environment
+from isoadapt.encoders._cache import _environment
 from tests.encoders.test_store import *
 _environment._FIRST_MAP = 2**16
 store = Store(sys.argv[1])
@@ -178,7 +178,9 @@ def find_all(content, part):
 
 def test_only_a_file_that_others_touched_is_walked_before_it_is_opened(tmp_path, monkeypatch):
     walked = []
-    monkeypatch.setattr("isoadapt.encoders._environment.verify", lambda path: walked.append(path))
+    monkeypatch.setattr(
+        "isoadapt.encoders._cache._environment.verify", lambda path: walked.append(path)
+    )
     store = Store(tmp_path)
     fill(store, 20)
     walked.clear()
@@ -234,7 +236,7 @@ def test_an_error_that_is_no_damage_leaves_the_store(tmp_path, monkeypatch, kind
         raise getattr(lmdb, kind)("mdb_get: something else")
 
     with monkeypatch.context() as patch:
-        patch.setattr("isoadapt.encoders._store._content", fail)
+        patch.setattr("isoadapt.encoders._cache._store._content", fail)
         with pytest.raises(Unusable, match="mdb_get: something else"):
             store.read(keys)
     assert store.read(keys)[1].all()

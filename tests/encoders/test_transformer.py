@@ -15,8 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
-from isoadapt.encoders import TransformerEncoder, load_checkpoint
-from isoadapt.encoders import _transformer as module
+from isoadapt.encoders import TransformerEncoder, _transformer as module, load_checkpoint
 from isoadapt.encoders._models import _STORE
 from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer, save_model
 

@@ -5,12 +5,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from isoadapt.geometry import Moments
-from isoadapt.geometry import _moments as moments_module
+from isoadapt.geometry import Moments, _moments as moments_module
 from isoadapt.metrics import isoscore
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)

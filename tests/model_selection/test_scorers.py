@@ -7,8 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.decomposition import PCA

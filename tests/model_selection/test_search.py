@@ -23,11 +23,15 @@ from isoadapt import (
     TransformerEncoder,
     Whitening,
 )
-from isoadapt.adapters import _members
-from isoadapt.adapters._members import fit_together
-from isoadapt.model_selection import AdapterSearchCV, BestAboveFloor, make_isotropy_scorer
-from isoadapt.model_selection import _search as module
-from isoadapt.model_selection import _together as together
+from isoadapt.adapters._training import _members
+from isoadapt.adapters._training._members import fit_together
+from isoadapt.model_selection import (
+    AdapterSearchCV,
+    BestAboveFloor,
+    _search as module,
+    _together as together,
+    make_isotropy_scorer,
+)
 
 
 def labelled(n):

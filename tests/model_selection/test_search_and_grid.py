@@ -17,8 +17,8 @@ from sklearn.preprocessing import FunctionTransformer
 from torch import nn
 
 from isoadapt import CosRegAdapter, IStarAdapter, LinearHead, TransformerEncoder
-from isoadapt.adapters._members import fit_together
-from isoadapt.adapters._minibatch import Penalty
+from isoadapt.adapters._training._members import fit_together
+from isoadapt.adapters._training._net import Penalty
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import save_model
 

@@ -17,8 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from isoadapt import CosRegAdapter, IsotropyLayer, IStarAdapter, LinearHead
-from isoadapt.model_selection import AdapterSearchCV
-from isoadapt.model_selection import _together as together
+from isoadapt.model_selection import AdapterSearchCV, _together as together
 
 X, Y = make_classification(240, 8, n_informative=5, random_state=0)
 COUNTS = np.random.default_rng(0).integers(0, 4, size=240)

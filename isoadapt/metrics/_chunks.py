@@ -10,8 +10,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 
-from isoadapt._optional import import_optional
-from isoadapt._torch import as_array
+from isoadapt._utils.devices import as_array
+from isoadapt._utils.optional import import_optional
 from isoadapt.geometry import Moments
 
 _CHUNK = 8192

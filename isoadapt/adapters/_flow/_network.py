@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from isoadapt.adapters._flow_map import (
+from isoadapt.adapters._flow._map import (
     Block,
     Coupling,
     FlowMap,
@@ -19,7 +19,7 @@ from isoadapt.adapters._flow_map import (
     make_transform,
     standard_normal,
 )
-from isoadapt.geometry._spread import dead_dimensions
+from isoadapt.geometry import dead_dimensions
 from isoadapt.heads import LinearHead
 
 _CHUNK = 1024

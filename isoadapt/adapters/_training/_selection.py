@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from isoadapt.adapters._task_score import Score
+from isoadapt.adapters._training._task_score import Score
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt.encoders._environment import Damaged, environment_in, problems
+from isoadapt.encoders._cache._environment import Damaged, environment_in, problems
 
 _TABLES = ("rows", "used", "claims", "counts")
 _COUNTS = struct.Struct("<4Q")

@@ -1,6 +1,6 @@
 """Phenomena of order and dependence: each function draws an acceptable sentence and its twin."""
 
-from isoadapt.datasets._grammar import Grammar, a, be, have, join
+from isoadapt.datasets._acceptability._grammar import Grammar, a, be, have, join
 
 
 def _negative_polarity(g: Grammar) -> tuple[str, str]:

@@ -11,10 +11,10 @@ from skorch import NeuralNet
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from isoadapt._threads import one_thread_if_small
+from isoadapt._utils.threads import one_thread_if_small
 from isoadapt.adapters._equality import known_to_be_equal
-from isoadapt.adapters._network import LinearNetwork
-from isoadapt.adapters._ridge import OutputRidge
+from isoadapt.adapters._training._networks import LinearNetwork
+from isoadapt.adapters._training._ridge import OutputRidge
 
 
 class Rows(NamedTuple):

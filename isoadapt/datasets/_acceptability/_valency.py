@@ -1,6 +1,6 @@
 """Phenomena of what verbs ask for: each function draws an acceptable sentence and its bad twin."""
 
-from isoadapt.datasets._grammar import Grammar, a, be, join
+from isoadapt.datasets._acceptability._grammar import Grammar, a, be, join
 
 
 def _transitivity(g: Grammar) -> tuple[str, str]:

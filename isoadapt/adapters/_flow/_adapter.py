@@ -11,11 +11,13 @@ from sklearn.metrics import get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
 from skorch.callbacks import GradientNormClipping
 
-from isoadapt._threads import one_blas_thread_if_small
-from isoadapt._torch import resolve_device
+from isoadapt._utils.devices import resolve_device
+from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
 from isoadapt.adapters._maps import Floats, map_rows
-from isoadapt.adapters._minibatch import (
+from isoadapt.adapters._spread import check_spread
+from isoadapt.adapters._training._loop import Judge, epochs_bar, train
+from isoadapt.adapters._training._net import (
     AdapterNet,
     Batches,
     Penalty,
@@ -24,17 +26,15 @@ from isoadapt.adapters._minibatch import (
     regression_loss,
     to_device,
 )
-from isoadapt.adapters._selection import Run, Selection
-from isoadapt.adapters._split import split_rows
-from isoadapt.adapters._spread import check_spread
-from isoadapt.adapters._task_score import TargetUnits, make_score
-from isoadapt.adapters._training import Judge, epochs_bar, train
+from isoadapt.adapters._training._selection import Run, Selection
+from isoadapt.adapters._training._split import split_rows
+from isoadapt.adapters._training._task_score import TargetUnits, make_score
 from isoadapt.heads import LinearHead, needs_fit
 from isoadapt.losses import JointLoss
 
 if TYPE_CHECKING:
-    from isoadapt.adapters._flow_map import Coupling, FlowMap
-    from isoadapt.adapters._flow_network import FlowNetwork, FlowObjective
+    from isoadapt.adapters._flow._map import Coupling, FlowMap
+    from isoadapt.adapters._flow._network import FlowNetwork, FlowObjective
 
 _MAX_NORM = 1.0
 _START_ROWS = 2048  # ActNorms start from so many rows, or all
@@ -315,7 +315,7 @@ class FlowAdapter(BaseAdapter):
         self, X: NDArray[Any], generator: torch.Generator, device: torch.device
     ) -> "FlowNetwork":
         """Make the flow, started from rows."""
-        from isoadapt.adapters._flow_network import FlowNetwork
+        from isoadapt.adapters._flow._network import FlowNetwork
 
         coupling = cast("Coupling", self.coupling)
         network = FlowNetwork(X.shape[1], self.n_blocks, self.hidden, coupling, generator)
@@ -326,7 +326,7 @@ class FlowAdapter(BaseAdapter):
         self, network: "FlowNetwork", X: NDArray[Any], head: LinearHead | None
     ) -> "FlowObjective":
         """Join the flow to the rows, and to the head."""
-        from isoadapt.adapters._flow_network import FlowObjective
+        from isoadapt.adapters._flow._network import FlowObjective
 
         X = X if X.flags.writeable else X.copy()
         device = network.mean.device

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from isoadapt.adapters._coordinates import Coordinates
 from isoadapt.adapters._maps import Affine, Floats, ResidualMLP
+from isoadapt.adapters._training._coordinates import Coordinates
 from isoadapt.heads import LinearHead
 
 

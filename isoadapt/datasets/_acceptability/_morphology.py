@@ -1,7 +1,7 @@
 """Phenomena of agreement and form: each function draws an acceptable sentence and its bad twin."""
 
-from isoadapt.datasets._grammar import Grammar, a, be, have, join
-from isoadapt.datasets._lexicon import add_ed, add_er, add_est
+from isoadapt.datasets._acceptability._grammar import Grammar, a, be, have, join
+from isoadapt.datasets._acceptability._lexicon import add_ed, add_er, add_est
 
 
 def _subject_verb_agreement(g: Grammar) -> tuple[str, str]:

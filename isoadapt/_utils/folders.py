@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isoadapt._files import permit_as_new, writable_folder
+from isoadapt._utils.files import permit_as_new, writable_folder
 
 LIST = "isoadapt.sha256"  # in a folder: its files, as sha256sum lists them
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 
-from isoadapt.encoders._identity import Identity
+from isoadapt.encoders._cache._keys import Identity
 from isoadapt.encoders._texts import Texts
 
 if TYPE_CHECKING:
-    from isoadapt.encoders._store import Store
+    from isoadapt.encoders._cache._store import Store
 
 _CONSTRAINTS: dict[str, Any] = {
     "folder": [str, os.PathLike],
@@ -166,12 +166,12 @@ class EmbeddingCache:
         progress: Callable[[int], Any],
     ) -> NDArray[np.float32]:
         """Give the vectors of distinct texts, encoding those that are not stored."""
-        from isoadapt.encoders._request import Request
+        from isoadapt.encoders._cache._request import Request
 
         return Request(self._store(), self.max_size, texts, identify, encode, progress).vectors()
 
     def _store(self) -> "Store":
-        from isoadapt.encoders._store import Store
+        from isoadapt.encoders._cache._store import Store
 
         validate_parameter_constraints(_CONSTRAINTS, vars(self), caller_name="EmbeddingCache")
         return Store(self.folder)

@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from isoadapt._chunks import Chunked, gather, in_chunks, is_memmap, refuse_chunks
-from isoadapt._torch import as_array
+from isoadapt._utils.devices import as_array
 from isoadapt.geometry import Moments, _cosine
+from isoadapt.metrics._chunks import Chunked, gather, in_chunks, is_memmap, refuse_chunks
 
 
 def as_points(X: ArrayLike, min_samples: int = 2, spread: bool = True) -> Tensor:

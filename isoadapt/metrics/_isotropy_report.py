@@ -11,9 +11,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from isoadapt._points import as_points, clamped_score, mean_cosine, varies
-from isoadapt.geometry import _dimension, _partition, _spectrum, _unbiased
-from isoadapt.geometry._spread import dead_dimensions
+from isoadapt.geometry import _dimension, _partition, _spectrum, _unbiased, dead_dimensions
+from isoadapt.metrics._points import as_points, clamped_score, mean_cosine, varies
 
 _TWO_NN_ROWS = 5_000  # TwoNN is quadratic in the rows
 _SHOWN = 8

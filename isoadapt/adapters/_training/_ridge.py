@@ -11,9 +11,8 @@ from scipy.stats import f as f_distribution
 from torch import Tensor
 
 from isoadapt.adapters._maps import Floats
-from isoadapt.adapters._network import HeadedNetwork, MLPNetwork
-from isoadapt.geometry import Moments
-from isoadapt.geometry._spread import DEAD
+from isoadapt.adapters._training._networks import HeadedNetwork, MLPNetwork
+from isoadapt.geometry import DEAD, Moments
 
 _LEVEL = 0.95
 _LEAST_SHARE = 0.01  # the share of a change that is trusted is no smaller

@@ -9,8 +9,7 @@ from sklearn.utils.extmath import svd_flip
 from isoadapt.adapters._closed_form import row_space
 from isoadapt.adapters._linalg import descending_eigh, oas_shrinkage, shrink
 from isoadapt.adapters._maps import Affine, Floats
-from isoadapt.geometry import Moments
-from isoadapt.geometry._spread import dead_dimensions
+from isoadapt.geometry import Moments, dead_dimensions
 from isoadapt.heads import LinearHead
 
 _CLAMP = 1e-7  # eigenvalues are raised to this share of the largest

@@ -11,9 +11,9 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from isoadapt.encoders._environment import Unusable
-from isoadapt.encoders._identity import Identity, row_keys
-from isoadapt.encoders._store import Store
+from isoadapt.encoders._cache._environment import Unusable
+from isoadapt.encoders._cache._keys import Identity, row_keys
+from isoadapt.encoders._cache._store import Store
 from isoadapt.encoders._texts import Texts
 
 _CHARACTERS = 50_000  # in the first batch; the following ones grow or shrink to

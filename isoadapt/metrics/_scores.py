@@ -1,11 +1,4 @@
-"""Isotropy for people: arrays in, floats out.
-
-Every function takes a matrix of shape (n_samples, n_features), as an array or a tensor, and
-computes in float64. Those that depend on the covariance alone (:func:`isoscore`,
-:func:`isoscore_star`, :func:`cumulative_explained_variance`, :func:`anisotropy` and
-:func:`effective_rank`) also read chunk by chunk what is larger than memory. An iterator can be
-read only once: for several figures of one, gather :class:`~isoadapt.geometry.Moments` first.
-"""
+"""Scores of isotropy of arrays, and of rows that come in chunks."""
 
 import numpy as np
 import torch
@@ -13,10 +6,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from isoadapt._chunks import Chunked
-from isoadapt._points import as_points, as_spread, as_tensor, clamped_score, mean_cosine
-from isoadapt._report import IsotropyReport, isotropy_report
-from isoadapt._torch import as_array
+from isoadapt._utils.devices import as_array
 from isoadapt.geometry import (
     Moments,
     _dimension,
@@ -25,20 +15,8 @@ from isoadapt.geometry import (
     _spectrum,
     _unbiased,
 )
-
-__all__ = [
-    "IsotropyReport",
-    "anisotropy",
-    "cumulative_explained_variance",
-    "effective_rank",
-    "isoscore",
-    "isoscore_star",
-    "isotropy_report",
-    "mean_cosine_similarity",
-    "partition_dispersion",
-    "partition_isotropy",
-    "two_nn",
-]
+from isoadapt.metrics._chunks import Chunked
+from isoadapt.metrics._points import as_points, as_spread, as_tensor, clamped_score, mean_cosine
 
 
 def isoscore(X: Chunked, bias_corrected: bool = False) -> float:

@@ -8,11 +8,11 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt.datasets._grammar import Grammar, join, sentence
-from isoadapt.datasets._lexicon import DEV, TRAIN
-from isoadapt.datasets._morphology import MORPHOLOGY
-from isoadapt.datasets._syntax import SYNTAX
-from isoadapt.datasets._valency import VALENCY
+from isoadapt.datasets._acceptability._grammar import Grammar, join, sentence
+from isoadapt.datasets._acceptability._lexicon import DEV, TRAIN
+from isoadapt.datasets._acceptability._morphology import MORPHOLOGY
+from isoadapt.datasets._acceptability._syntax import SYNTAX
+from isoadapt.datasets._acceptability._valency import VALENCY
 
 Phenomenon = Callable[[Grammar], tuple[str, str]]
 

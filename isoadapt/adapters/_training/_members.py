@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from isoadapt._torch import resolve_device
-from isoadapt.adapters._coordinates import Coordinates
+from isoadapt._utils.devices import resolve_device
 from isoadapt.adapters._linalg import descending_eigh, oas_shrinkage, shrink
 from isoadapt.adapters._maps import Floats, map_rows
-from isoadapt.adapters._minibatch import (
+from isoadapt.adapters._training._coordinates import Coordinates
+from isoadapt.adapters._training._loop import Alternation, Judge, LinearSchedule, train
+from isoadapt.adapters._training._net import (
     AdapterNet,
     Batches,
     Rows,
@@ -22,12 +23,11 @@ from isoadapt.adapters._minibatch import (
     regression_loss,
     to_device,
 )
-from isoadapt.adapters._network import HeadedNetwork, LinearNetwork, MLPNetwork
-from isoadapt.adapters._optimizer import MemberAdamW
-from isoadapt.adapters._ridge import OutputRidge, automatic_ridge
-from isoadapt.adapters._selection import Run, Selection
-from isoadapt.adapters._task_score import TargetUnits, make_score
-from isoadapt.adapters._training import Alternation, Judge, LinearSchedule, train
+from isoadapt.adapters._training._networks import HeadedNetwork, LinearNetwork, MLPNetwork
+from isoadapt.adapters._training._optimizer import MemberAdamW
+from isoadapt.adapters._training._ridge import OutputRidge, automatic_ridge
+from isoadapt.adapters._training._selection import Run, Selection
+from isoadapt.adapters._training._task_score import TargetUnits, make_score
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss

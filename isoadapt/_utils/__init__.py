@@ -1,0 +1,1 @@
+"""What has nothing to do with isotropy: files, devices, threads, optional dependencies."""

@@ -1,0 +1,1 @@
+"""The normalizing flow: adapter, fitted map and network."""

@@ -1,0 +1,1 @@
+"""The engine that trains adapters under a penalty."""

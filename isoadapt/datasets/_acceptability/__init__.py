@@ -1,0 +1,1 @@
+"""The generated corpus of acceptable and unacceptable sentences."""

@@ -1,0 +1,51 @@
+"""Isotropy for people: arrays in, floats out.
+
+Every function takes a matrix of shape (n_samples, n_features), as an array or a tensor, and
+computes in float64. Those that depend on the covariance alone (:func:`isoscore`,
+:func:`isoscore_star`, :func:`cumulative_explained_variance`, :func:`anisotropy` and
+:func:`effective_rank`) also read chunk by chunk what is larger than memory. An iterator can be
+read only once: for several figures of one, gather :class:`~isoadapt.geometry.Moments` first.
+"""
+
+from isoadapt.metrics._chunks import (
+    Chunked as Chunked,
+    check_chunk as check_chunk,
+    describe as describe,
+    gather as gather,
+    in_chunks as in_chunks,
+    is_dask as is_dask,
+    is_memmap as is_memmap,
+    map_blocks as map_blocks,
+    refuse_chunks as refuse_chunks,
+)
+from isoadapt.metrics._isotropy_report import (
+    IsotropyReport,
+    isotropy_report,
+    spectral_figures as spectral_figures,
+    two_nn_or_nan as two_nn_or_nan,
+)
+from isoadapt.metrics._scores import (
+    anisotropy,
+    cumulative_explained_variance,
+    effective_rank,
+    isoscore,
+    isoscore_star,
+    mean_cosine_similarity,
+    partition_dispersion,
+    partition_isotropy,
+    two_nn,
+)
+
+__all__ = [
+    "IsotropyReport",
+    "anisotropy",
+    "cumulative_explained_variance",
+    "effective_rank",
+    "isoscore",
+    "isoscore_star",
+    "isotropy_report",
+    "mean_cosine_similarity",
+    "partition_dispersion",
+    "partition_isotropy",
+    "two_nn",
+]
