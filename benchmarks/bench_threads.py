@@ -17,7 +17,7 @@ from benchmarks._data import Embeddings, load_embeddings, narrow_cone, stored_ta
 from benchmarks._harness import Comparison, Result, Skipped, compare
 from isoadapt import IsotropyLayer
 from isoadapt._utils import threads as _threads
-from isoadapt.adapters._training._members import train_together
+from isoadapt.adapters._training._engine import train_members
 
 SIZES = [  # members, rows of a batch, features
     (1, 64, 384),
@@ -77,10 +77,9 @@ def _steps(n_members: int, n_rows: int, d: int, repeats: int) -> Comparison:
         device="cpu",
         random_state=0,
     )
-    problem = layer._pose(data.X_train, data.y_train)
-    train = partial(
-        train_together, [layer] * n_members, [problem] * n_members, tick=lambda finished: None
-    )
+    problem = layer._prepare(data.X_train, data.y_train)
+    members = [layer._make_member(problem) for _ in range(n_members)]
+    train = partial(train_members, members, tick=lambda finished: None)
 
     def in_all() -> None:
         with all_threads():

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -54,3 +55,9 @@ def resolve_device(device: str | torch.device) -> torch.device:
             f"device={str(device)!r} cannot be used here ({reason}); choose 'auto', 'cpu', or a "
             "GPU that torch finds"
         ) from error
+
+
+def to_tensor(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Copy an array to a device, floats as float32 and whole numbers as int64."""
+    dtype = torch.float32 if array.dtype.kind == "f" else torch.int64
+    return torch.as_tensor(array, dtype=dtype, device=device)

@@ -22,8 +22,10 @@ from isoadapt.adapters._one_pass import MomentsAdapter as MomentsAdapter
 from isoadapt.adapters._penalised import PenalisedAdapter as PenalisedAdapter, label as label
 from isoadapt.adapters._spectrum_control import SpectrumControlAdapter
 from isoadapt.adapters._topological_entropy import TopologicalEntropyAdapter
-from isoadapt.adapters._training._members import Problem as Problem, fit_together as fit_together
+from isoadapt.adapters._training._engine import fit_members as fit_members
+from isoadapt.adapters._training._memory import CPU_BYTES as CPU_BYTES
 from isoadapt.adapters._training._net import UnequalPenaltiesError as UnequalPenaltiesError
+from isoadapt.adapters._training._problem import Problem as Problem
 
 __all__ = [
     "AllButTheTop",

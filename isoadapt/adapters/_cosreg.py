@@ -8,8 +8,8 @@ import torch
 from sklearn.utils._param_validation import Interval
 
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._training._members import Problem
 from isoadapt.adapters._training._net import Penalty
+from isoadapt.adapters._training._problem import Problem
 from isoadapt.losses import CosRegLoss
 
 
@@ -48,8 +48,8 @@ class CosRegAdapter(PenalisedAdapter):
         **PenalisedAdapter._parameter_constraints,
         "lam": [Interval(Real, None, None, closed="neither")],
     }
-    _numbers: ClassVar[frozenset[str]] = PenalisedAdapter._numbers | {"lam"}
-    _spans_rows: ClassVar[bool] = True
+    _batchable_params: ClassVar[frozenset[str]] = PenalisedAdapter._batchable_params | {"lam"}
+    _batches_folds: ClassVar[bool] = True
 
     lam: float = 1.0
 

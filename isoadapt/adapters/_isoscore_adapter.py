@@ -8,8 +8,8 @@ from sklearn.utils._param_validation import StrOptions
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._training._coordinates import Coordinates, whitened_coordinates
 from isoadapt.adapters._training._exact import solve_exact
-from isoadapt.adapters._training._members import Problem
 from isoadapt.adapters._training._net import Penalty
+from isoadapt.adapters._training._problem import Problem
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
@@ -59,15 +59,15 @@ class IsoScoreAdapter(PenalisedAdapter):
             return whitened_coordinates(moments, head)
         return super()._make_coordinates(moments, head)
 
-    def _share_kept_back(self) -> float | None:
-        return None if self.solver == "exact" else super()._share_kept_back()
+    def _validation_share(self) -> float | None:
+        return None if self.solver == "exact" else super()._validation_share()
 
-    def _kind(self) -> tuple[Any, ...] | None:
-        return None if self.solver == "exact" else super()._kind()
+    def _batch_key(self) -> tuple[Any, ...] | None:
+        return None if self.solver == "exact" else super()._batch_key()
 
-    def _solve(self, problem: Problem) -> Self:
+    def _train(self, problem: Problem) -> Self:
         if self.solver == "minibatch":
-            return super()._solve(problem)
+            return super()._train(problem)
         self.__dict__.pop("best_epoch_", None)
         self.ridge_ = self._ridge_weight(problem)
         found = solve_exact(problem, self._penalty_weight(), self.ridge_)

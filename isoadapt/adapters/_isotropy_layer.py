@@ -8,8 +8,8 @@ import torch
 from sklearn.utils._param_validation import Interval
 
 from isoadapt.adapters._isoscore_adapter import IsoScoreAdapter, IsoScorePenalty
-from isoadapt.adapters._training._members import Problem
 from isoadapt.adapters._training._net import Penalty
+from isoadapt.adapters._training._problem import Problem
 from isoadapt.losses import IsoScoreLoss
 
 
@@ -62,8 +62,8 @@ class IsotropyLayer(IsoScoreAdapter):
         **IsoScoreAdapter._parameter_constraints,
         "alpha": [Interval(Real, 0, 1, closed="right")],
     }
-    _numbers: ClassVar[frozenset[str]] = IsoScoreAdapter._numbers | {"alpha"}
-    _spans_rows: ClassVar[bool] = True
+    _batchable_params: ClassVar[frozenset[str]] = IsoScoreAdapter._batchable_params | {"alpha"}
+    _batches_folds: ClassVar[bool] = True
 
     alpha: float = 0.5
     balance: str | None = "ema"

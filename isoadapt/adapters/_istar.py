@@ -9,10 +9,11 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from isoadapt._utils.devices import to_tensor
 from isoadapt.adapters._isoscore_adapter import IsoScoreAdapter, IsoScorePenalty
-from isoadapt.adapters._training._members import Problem
-from isoadapt.adapters._training._net import Batches, Penalty, to_device
+from isoadapt.adapters._training._net import Batches, Penalty
 from isoadapt.adapters._training._networks import LinearNetwork
+from isoadapt.adapters._training._problem import Problem
 from isoadapt.geometry import Moments
 from isoadapt.losses import IsoScoreLoss
 
@@ -69,8 +70,11 @@ class IStarAdapter(IsoScoreAdapter):
         "shrinkage": [StrOptions({"exact", "detached"})],
         "n_shrinkage": [Interval(Integral, 2, None, closed="left")],
     }
-    _numbers: ClassVar[frozenset[str]] = IsoScoreAdapter._numbers | {"lam", "zeta"}
-    _spans_rows: ClassVar[bool] = True
+    _batchable_params: ClassVar[frozenset[str]] = IsoScoreAdapter._batchable_params | {
+        "lam",
+        "zeta",
+    }
+    _batches_folds: ClassVar[bool] = True
 
     lam: float = 1.0
     zeta: float = 0.2
@@ -83,8 +87,8 @@ class IStarAdapter(IsoScoreAdapter):
             self._check_solvable("lam", self.lam >= 0, "0 or more")
             self._check_solvable("zeta", self.zeta == 0, "0")
 
-    def _kind(self) -> tuple[Any, ...] | None:
-        kind = super()._kind()
+    def _batch_key(self) -> tuple[Any, ...] | None:
+        kind = super()._batch_key()
         return None if kind is None else (*kind, bool(self.zeta))
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
@@ -93,7 +97,7 @@ class IStarAdapter(IsoScoreAdapter):
             return IsoScorePenalty(loss)
         if self.network == "mlp":
             return _SampledShrinkage(loss, self.n_shrinkage)
-        root = to_device(problem.inputs_root, device)
+        root = to_tensor(problem.inputs_root, device)
         return _ExactShrinkage(loss, root[None], detached=self.shrinkage == "detached")
 
     def _penalty_weight(self) -> float:

@@ -19,7 +19,7 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import has_fit_parameter
 
-from isoadapt._utils.devices import as_array
+from isoadapt._utils.devices import as_array, resolve_device
 from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
 from isoadapt.adapters._one_pass import check_frequencies
@@ -30,11 +30,14 @@ from isoadapt.adapters._training._coordinates import (
     whitened_coordinates,
 )
 from isoadapt.adapters._training._distinct import Sample, distinct_rows
+from isoadapt.adapters._training._engine import diverged, fit_members
 from isoadapt.adapters._training._loop import epochs_bar
-from isoadapt.adapters._training._members import Problem, diverged, fit_together
+from isoadapt.adapters._training._member import Member, Outcome, Settings
+from isoadapt.adapters._training._memory import n_members
 from isoadapt.adapters._training._net import Penalty
+from isoadapt.adapters._training._problem import Problem
 from isoadapt.adapters._training._split import split_rows
-from isoadapt.adapters._training._task_score import takes_weights
+from isoadapt.adapters._training._task_score import make_score, takes_weights
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead, needs_fit
 
@@ -71,12 +74,12 @@ class PenalisedAdapter(BaseAdapter):
         "verbose": ["verbose"],
     }
 
-    _numbers: ClassVar[frozenset[str]] = frozenset(
+    _batchable_params: ClassVar[frozenset[str]] = frozenset(
         {"lr", "weight_decay", "random_state", "ridge", "verbose"}
     )
     """Parameters in which adapters that are trained together may differ."""
 
-    _spans_rows: ClassVar[bool] = False
+    _batches_folds: ClassVar[bool] = False
     """Whether adapters that are trained together may be fitted to different rows."""
 
     head: Any = field(default="logistic", kw_only=False)
@@ -163,9 +166,9 @@ class PenalisedAdapter(BaseAdapter):
             sum to no more than 1, or that ``scoring`` or a head to be fitted does not take.
         """
         with one_blas_thread_if_small(X):
-            return self._solve(self._pose(X, y, sample_weight, groups))
+            return self._train(self._prepare(X, y, sample_weight, groups))
 
-    def _pose(
+    def _prepare(
         self,
         X: ArrayLike,
         y: ArrayLike | None,
@@ -180,7 +183,7 @@ class PenalisedAdapter(BaseAdapter):
         rows, labels, weights = sample.X, sample.y, sample.weights
         stratify = labels if self._head_kind() == "classifier" else None
         fitting, validating = split_rows(
-            len(rows), stratify, self._share_kept_back(), rng, sample.groups
+            len(rows), stratify, self._validation_share(), rng, sample.groups
         )
         trained = rows if validating is None else rows[fitting]
         check_spread(trained, "rows that are trained on")
@@ -203,17 +206,18 @@ class PenalisedAdapter(BaseAdapter):
             weights,
             sample.kept,
             sample_weight is not None,
+            self._on_all_rows if self._fits_again(rows, validating) else None,
         )
 
-    def _fits_again(self, problem: Problem) -> bool:
+    def _fits_again(self, X: NDArray[Any], validating: NDArray[np.int64] | None) -> bool:
         """Whether the rows that chose the epoch are trained on too in the end.
 
         A head that is fitted needs all rows where they are few; a given one has its rows already.
         """
-        few = len(problem.X) < _ROWS_PER_DIMENSION * problem.X.shape[1]
-        return problem.validating is not None and few and needs_fit(self.head)
+        few = len(X) < _ROWS_PER_DIMENSION * X.shape[1]
+        return validating is not None and few and needs_fit(self.head)
 
-    def _all_rows(self, problem: Problem) -> Problem:
+    def _on_all_rows(self, problem: Problem) -> Problem:
         """Set out the same problem with all rows to train on, the head fitted to all of them."""
         head = self._first_head(problem.X, problem.y, problem.weights, problem.weighted)
         moments = Moments().update(problem.X, problem.weights)
@@ -225,7 +229,62 @@ class PenalisedAdapter(BaseAdapter):
             coordinates=self._make_coordinates(moments, head),
             fitting=np.arange(len(problem.X)),
             validating=None,
+            add_validating=None,
         )
+
+    def _make_member(self, problem: Problem) -> Member:
+        """Set out as plain data how this adapter is fitted to a problem."""
+        settings = self._settings()
+        score, least_error = None, 0.0
+        if problem.validating is not None and problem.head is not None and problem.y is not None:
+            weights = None if problem.weights is None else problem.weights[problem.validating]
+            labels = problem.y[problem.validating]
+            score = make_score(problem.head, labels, self.scoring, problem.units, weights)
+        if problem.validating is not None and problem.by_accuracy(self.scoring):
+            least_error = 1 / len(problem.validating)
+        lr, weight_decay = self._rates()
+        return Member(
+            problem,
+            settings,
+            self._make_penalty(problem, settings.device),
+            self._penalty_weight(),
+            self._ridge_weight(problem),
+            lr,
+            weight_decay,
+            score,
+            least_error,
+            self._make_member,
+        )
+
+    def _settings(self) -> Settings:
+        """Give what adapters that are trained together have in common."""
+        return Settings(
+            self.network,
+            self.head_training,
+            self.balance,
+            self.smoothing,
+            self.lr_schedule,
+            self.batch_size,
+            self.max_epochs,
+            self.patience,
+            resolve_device(self.device),
+            self._head_kind() != "regressor",
+        )
+
+    def _n_members(self, shape: tuple[int, int], max_memory: int | None, own_rows: bool) -> int:
+        """How many such fits have room to be trained together, each on its own rows or not."""
+        share = float(self._validation_share() or 0)
+        return n_members(self._settings(), shape, share, max_memory, own_rows)
+
+    def _take(self, outcome: Outcome) -> Self:
+        """Take over what came of the training."""
+        if outcome.map is None:
+            raise outcome.error or ValueError("the fit gave no map")
+        self.ridge_ = outcome.ridge
+        self.history_ = outcome.run.history
+        self.best_epoch_ = outcome.run.best_epoch
+        self.n_iter_ = int(outcome.run.history[-1]["epoch"])
+        return self._set_fitted(outcome.map, outcome.head)
 
     def _rates(self) -> tuple[float, float]:
         """Learning rate and weight decay."""
@@ -253,10 +312,10 @@ class PenalisedAdapter(BaseAdapter):
                 check_array(as_array(groups), dtype=None, ensure_2d=False, input_name="groups")
             )
             check_consistent_length(rows, numbers)
-        return distinct_rows(rows, labels, numbers if self._share_kept_back() else None, weights)
+        return distinct_rows(rows, labels, numbers if self._validation_share() else None, weights)
 
     def _check_scoring_takes_weights(self) -> None:
-        if not self._share_kept_back() or self.scoring is None:
+        if not self._validation_share() or self.scoring is None:
             return
         if not takes_weights(get_scorer(self.scoring)):
             raise ValueError(
@@ -284,16 +343,16 @@ class PenalisedAdapter(BaseAdapter):
         """Weight of the mean squared change of the head's outputs."""
         return problem.automatic_ridge if self.ridge == "auto" else float(self.ridge)
 
-    def _share_kept_back(self) -> float | None:
+    def _validation_share(self) -> float | None:
         """Share of the rows that choose the epoch."""
         return self.validation_fraction
 
-    def _kind(self) -> tuple[Any, ...] | None:
+    def _batch_key(self) -> tuple[Any, ...] | None:
         """What adapters must have in common to be trained together; None if they cannot be."""
         shared = self.get_params(deep=False).items()
         return (
             type(self),
-            *((name, label(value)) for name, value in shared if name not in self._numbers),
+            *((name, label(value)) for name, value in shared if name not in self._batchable_params),
         )
 
     def _check_combination(self) -> None:
@@ -309,15 +368,14 @@ class PenalisedAdapter(BaseAdapter):
             return raw_coordinates(moments)
         return whitened_coordinates(moments, head)
 
-    def _solve(self, problem: Problem) -> Self:
+    def _train(self, problem: Problem) -> Self:
         """Train by mini-batches."""
         with epochs_bar(self.max_epochs, self.verbose) as bar:
             try:
-                (outcome,) = fit_together([self], [problem], lambda _: bar.update())
+                (outcome,) = fit_members([self._make_member(problem)], lambda _: bar.update())
             except torch.linalg.LinAlgError as failure:
                 raise diverged(self._rates()[0]) from failure
-        if outcome.error is not None:
-            raise outcome.error
+        self._take(outcome)
         for doubt in outcome.run.doubts(self.max_epochs):
             warnings.warn(doubt, stacklevel=3)
         return self

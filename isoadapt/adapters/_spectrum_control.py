@@ -12,9 +12,9 @@ from torch import Tensor
 from isoadapt.adapters._linalg import descending_eigh
 from isoadapt.adapters._maps import Floats
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._training._members import Problem
 from isoadapt.adapters._training._net import Batches, Penalty
 from isoadapt.adapters._training._networks import LinearNetwork
+from isoadapt.adapters._training._problem import Problem
 from isoadapt.geometry import Moments
 from isoadapt.losses import SpectrumControlLoss
 
@@ -57,7 +57,7 @@ class SpectrumControlAdapter(PenalisedAdapter):
         "decay": [StrOptions({"polynomial", "exponential"})],
         "lam": [Interval(Real, 0, None, closed="left")],
     }
-    _numbers: ClassVar[frozenset[str]] = PenalisedAdapter._numbers | {"lam"}
+    _batchable_params: ClassVar[frozenset[str]] = PenalisedAdapter._batchable_params | {"lam"}
 
     decay: str = "polynomial"
     lam: float = 1.0

@@ -9,9 +9,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._training._members import Problem
 from isoadapt.adapters._training._net import Penalty
 from isoadapt.adapters._training._networks import LinearNetwork
+from isoadapt.adapters._training._problem import Problem
 from isoadapt.losses import PersistentEntropyLoss
 
 _JUDGED = 3000  # rows at most on which an epoch is judged
@@ -52,7 +52,7 @@ class TopologicalEntropyAdapter(PenalisedAdapter):
         "bars": [StrOptions({"selected", "all"})],
         "lam": [Interval(Real, None, None, closed="neither")],
     }
-    _numbers: ClassVar[frozenset[str]] = PenalisedAdapter._numbers | {"lam"}
+    _batchable_params: ClassVar[frozenset[str]] = PenalisedAdapter._batchable_params | {"lam"}
 
     bars: str = "selected"
     lam: float = 1.0

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
@@ -16,16 +15,17 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_method_params, _num_samples, check_array
 
-from isoadapt._utils.devices import as_array, resolve_device
+from isoadapt._utils.devices import as_array
 from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapted import AdaptedEncoder
-from isoadapt.adapters import PenalisedAdapter, Problem, UnequalPenaltiesError, fit_together, label
-
-_CACHED_BYTES = 48 * 2**20  # weights, gradients and moments of more members slow a CPU down
-_CPU_BYTES = 2 * 2**30
-_TENSORS = 12  # of the size of the weights, the kept epoch included
-_ROW_TENSORS = 6  # of the size of a batch, and of the validation rows
-_INDEX_BYTES = 24  # of a row: its number in the order of a member's epoch
+from isoadapt.adapters import (
+    CPU_BYTES,
+    PenalisedAdapter,
+    Problem,
+    UnequalPenaltiesError,
+    fit_members,
+    label,
+)
 
 Result = dict[str, Any]
 """What scikit-learn's searches note of a fit: scores, times, the error."""
@@ -114,7 +114,7 @@ class Evaluation:
             )
         if not isinstance(adapter, PenalisedAdapter):
             return f"{type(adapter).__name__} is not trained by mini-batches of several members"
-        if adapter._kind() is None:
+        if adapter._batch_key() is None:
             return "solver='exact' takes no mini-batches"
         try:
             others = [name for name, own in self._step_params(estimator)[:-1] if own]
@@ -263,27 +263,17 @@ class _Group:
 
     def n_members(self) -> int:
         """How many fits are trained together."""
-        adapter = _adapter(self.first)
-        n, d = _array(self._rows(0)[0]).shape
-        device = resolve_device(adapter.device)
-        weights = 4 * d * (d + 1) * (1 if adapter.network == "linear" else 3)
-        judged = 4 * d * round(n * float(adapter.validation_fraction or 0))
-        batch = 4 * d * min(n, adapter.batch_size)
-        size = _TENSORS * weights + _ROW_TENSORS * (judged + batch) + _INDEX_BYTES * n
-        if self.n_splits > 1:  # then members may have inputs of their own
-            size += 4 * n * d
-        limit = self.evaluation.max_memory
-        if device.type == "cuda":
-            limit = limit or torch.cuda.mem_get_info(device)[0] // 2
-            return max(1, limit // size)
-        return max(1, min((limit or _CPU_BYTES) // size, _CACHED_BYTES // (4 * weights)))
+        shape = _array(self._rows(0)[0]).shape
+        return _adapter(self.first)._n_members(
+            shape, self.evaluation.max_memory, own_rows=self.n_splits > 1
+        )
 
     def n_folds(self) -> int:
         """How many folds are trained side by side: as many as the memory has room for."""
-        if not _adapter(self.first)._spans_rows:
+        if not _adapter(self.first)._batches_folds:
             return 1
         X = _array(self._rows(0)[0])
-        limit = self.evaluation.max_memory or _CPU_BYTES
+        limit = self.evaluation.max_memory or CPU_BYTES
         copies = 2 * X.shape[0] * X.shape[1] * max(X.itemsize, 4) * self.n_splits
         return int(np.clip(limit // copies, 1, len(self.evaluation.folds)))
 
@@ -318,11 +308,16 @@ class _Group:
         for part in _of_one_size([problems[key] for key in keys]):
             shared = [problems[keys[place]] for place in part]
             with one_blas_thread_if_small(shared[0].X):
-                outcomes = fit_together(
-                    [_adapter(estimators[place]) for place in part], shared, tick
-                )
-            for place, outcome in zip(part, outcomes, strict=True):
+                adapters = [_adapter(estimators[place]) for place in part]
+                members = [
+                    adapter._make_member(problem)
+                    for adapter, problem in zip(adapters, shared, strict=True)
+                ]
+                outcomes = fit_members(members, tick)
+            for place, adapter, outcome in zip(part, adapters, outcomes, strict=True):
                 errors[place] = outcome.error
+                if outcome.error is None:
+                    adapter._take(outcome)
         return estimators, errors
 
     def _problem(self, key: Hashable, fold: int, adapter: PenalisedAdapter) -> Problem:
@@ -333,7 +328,7 @@ class _Group:
             return replace(problem, X=rows if problem.kept is None else rows[problem.kept])
         adapter = clone(adapter)
         with one_blas_thread_if_small(X):
-            problem = adapter._pose(X, y, **self.evaluation.fit_params(fold))
+            problem = adapter._prepare(X, y, **self.evaluation.fit_params(fold))
         features = {
             name: value
             for name, value in vars(adapter).items()
@@ -361,7 +356,7 @@ def _adapter(estimator: Any) -> Any:
 
 def _kind(estimator: Any) -> Hashable:
     prefix = label(estimator[:-1]) if isinstance(estimator, Pipeline) else None
-    return prefix, _adapter(estimator)._kind()
+    return prefix, _adapter(estimator)._batch_key()
 
 
 def _split_key(estimator: Any) -> Hashable:

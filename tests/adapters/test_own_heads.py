@@ -139,9 +139,9 @@ def test_searches_reach_its_parameters():
 
 def test_equal_unfitted_heads_are_trained_together():
     first, second = (IStarAdapter(LogisticRegression(C=0.1), lam=lam) for lam in (1, 2))
-    assert first._kind() == second._kind() == clone(first)._kind()
-    assert first._kind() != IStarAdapter(LogisticRegression(C=0.2))._kind()
-    assert first._kind() != IStarAdapter(RidgeClassifier())._kind()
+    assert first._batch_key() == second._batch_key() == clone(first)._batch_key()
+    assert first._batch_key() != IStarAdapter(LogisticRegression(C=0.2))._batch_key()
+    assert first._batch_key() != IStarAdapter(RidgeClassifier())._batch_key()
 
 
 def test_a_fitted_estimator_is_fitted_again_unless_it_is_frozen():

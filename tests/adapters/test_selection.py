@@ -11,8 +11,8 @@ from sklearn.datasets import make_regression
 from sklearn.exceptions import ConvergenceWarning
 
 from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
+from isoadapt.adapters._training._engine import _make_net
 from isoadapt.adapters._training._loop import LinearSchedule
-from isoadapt.adapters._training._members import Member, _make_net
 from isoadapt.adapters._training._ridge import automatic_ridge
 from isoadapt.adapters._training._selection import Run, Selection
 from isoadapt.geometry import Moments
@@ -242,9 +242,9 @@ class TestAutomaticRidge:
         adapter = IsotropyLayer(
             kind, network=network, coordinates=coordinates, ridge=2.0, validation_fraction=None
         )
-        problem = adapter._pose(X, y)
+        problem = adapter._prepare(X, y)
         net = _make_net(
-            [Member.of(adapter, problem)], [torch.Generator()], torch.device("cpu"), None
+            [adapter._make_member(problem)], [torch.Generator()], torch.device("cpu"), None
         ).initialize()
         points = torch.from_numpy(problem.inputs()).float()
         with torch.no_grad():

@@ -23,8 +23,8 @@ from isoadapt import (
     TransformerEncoder,
     Whitening,
 )
-from isoadapt.adapters._training import _members
-from isoadapt.adapters._training._members import fit_together
+from isoadapt.adapters._training import _engine
+from isoadapt.adapters._training._engine import fit_members
 from isoadapt.model_selection import (
     AdapterSearchCV,
     BestAboveFloor,
@@ -51,12 +51,12 @@ def one_by_one(adapter, grid, X=X, y=Y):
 
 def at_once(adapter, grid, X=X, y=Y):
     adapters = [clone(adapter).set_params(**point) for point in ParameterGrid(grid)]
-    problems = {each.random_state: clone(each)._pose(X, y) for each in adapters}
-    assert len({each._kind() for each in adapters}) == 1
+    problems = {each.random_state: clone(each)._prepare(X, y) for each in adapters}
+    assert len({each._batch_key() for each in adapters}) == 1
     shared = [problems[each.random_state] for each in adapters]
-    errors = [each.error for each in fit_together(adapters, shared, lambda _: None)]
-    assert errors == [None] * len(adapters)
-    return adapters
+    members = [each._make_member(problem) for each, problem in zip(adapters, shared, strict=True)]
+    outcomes = fit_members(members, lambda _: None)
+    return [each._take(outcome) for each, outcome in zip(adapters, outcomes, strict=True)]
 
 
 KINDS = [
@@ -117,13 +117,13 @@ def test_members_stop_when_they_would_alone_and_the_others_go_on(lams):
 def test_members_that_stop_drop_out(monkeypatch):
     """The stopped ones cost nothing any more: later batches hold the others only."""
     widths = []
-    step = _members.AdapterNet.train_step
+    step = _engine.AdapterNet.train_step
 
     def counted(net, batch, **kwargs):
         widths.append(len(net.module_.network.weight))
         return step(net, batch, **kwargs)
 
-    monkeypatch.setattr(_members.AdapterNet, "train_step", counted)
+    monkeypatch.setattr(_engine.AdapterNet, "train_step", counted)
     adapter = IStarAdapter(HEAD, max_epochs=12, **STOPPING)
     adapters = at_once(adapter, {"lam": [-3, 5], "random_state": [0, 1]})
     epochs = [each.n_iter_ for each in adapters]

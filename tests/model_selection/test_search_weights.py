@@ -151,7 +151,7 @@ class TestAdapterSearch:
         rows, labels = np.concatenate([X, X[:60]]), np.concatenate([Y, Y[:60]])
         cv = StratifiedKFold(3, shuffle=True, random_state=0)
         problems = [
-            clone(IStarAdapter(**QUICK))._pose(rows[train], labels[train])
+            clone(IStarAdapter(**QUICK))._prepare(rows[train], labels[train])
             for train, _ in cv.split(rows, labels)
         ]
         sizes = {(len(each.fitting), len(each.validating)) for each in problems}

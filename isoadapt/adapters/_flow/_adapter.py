@@ -11,7 +11,7 @@ from sklearn.metrics import get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
 from skorch.callbacks import GradientNormClipping
 
-from isoadapt._utils.devices import resolve_device
+from isoadapt._utils.devices import resolve_device, to_tensor
 from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
 from isoadapt.adapters._maps import Floats, map_rows
@@ -24,7 +24,6 @@ from isoadapt.adapters._training._net import (
     Rows,
     classification_loss,
     regression_loss,
-    to_device,
 )
 from isoadapt.adapters._training._selection import Run, Selection
 from isoadapt.adapters._training._split import split_rows
@@ -292,7 +291,7 @@ class FlowAdapter(BaseAdapter):
             units = TargetUnits.of(targets[fitting])
         module = self._make_module(network, X, None if head is None else units.head(head))
         values = units.targets(targets)
-        y_there = None if values is None else to_device(values, device)
+        y_there = None if values is None else to_tensor(values, device)
         numbers = Rows(torch.arange(len(X), device=device), y_there)
         judge, run = None, Run(None)
         if validating is not None:

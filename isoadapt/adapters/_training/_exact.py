@@ -15,7 +15,7 @@ from scipy.special import softmax
 from isoadapt.adapters._closed_form import row_space, whiten_unseen
 from isoadapt.adapters._linalg import oas_shrinkage
 from isoadapt.adapters._maps import Affine, Floats
-from isoadapt.adapters._training._members import Problem
+from isoadapt.adapters._training._problem import Problem
 from isoadapt.heads import LinearHead
 
 

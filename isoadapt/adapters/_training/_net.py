@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-from numpy.typing import NDArray
 from skorch import NeuralNet
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -138,7 +137,7 @@ class Penalty:
         raise UnequalPenaltiesError(
             f"the candidates' penalties ({name}) differ, or cannot be compared, and {name}.join "
             "does not combine them: override join, or remove the parameters that change the "
-            "penalty from the adapter's _numbers"
+            "penalty from the adapter's _batchable_params"
         )
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
@@ -356,22 +355,3 @@ def regression_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = N
     """
     squares = (outputs - targets).square()
     return (squares if weights is None else squares * weights[..., None]).mean((-2, -1))
-
-
-def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Turn an array into a tensor to train with.
-
-    Parameters
-    ----------
-    array : ndarray
-        Of floats, or of class numbers.
-    device : torch.device
-        Where to.
-
-    Returns
-    -------
-    Tensor
-        In float32, or int64.
-    """
-    dtype = torch.float32 if array.dtype.kind == "f" else torch.int64
-    return torch.as_tensor(array, dtype=dtype, device=device)

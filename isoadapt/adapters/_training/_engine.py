@@ -1,0 +1,211 @@
+"""Members trained together in one network; the fit of one adapter is that of a single member."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from isoadapt._utils.devices import to_tensor
+from isoadapt.adapters._maps import Floats
+from isoadapt.adapters._training._loop import Alternation, Judge, LinearSchedule, train
+from isoadapt.adapters._training._member import Member, Outcome
+from isoadapt.adapters._training._net import (
+    AdapterNet,
+    Batches,
+    Rows,
+    classification_loss,
+    regression_loss,
+)
+from isoadapt.adapters._training._networks import HeadedNetwork, LinearNetwork, MLPNetwork
+from isoadapt.adapters._training._optimizer import MemberAdamW
+from isoadapt.adapters._training._ridge import OutputRidge
+from isoadapt.adapters._training._selection import Run, Selection
+from isoadapt.heads import LinearHead
+from isoadapt.losses import JointLoss
+
+
+def fit_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[Outcome]:
+    """Train members, then those that have a problem on all rows again, for as many epochs.
+
+    `tick` is told, after each epoch of the first training, how many members have stopped.
+    """
+    outcomes = train_members(members, tick)
+    again = {
+        place: member.on_problem(member.problem.on_all_rows)
+        for place, member in enumerate(members)
+        if member.on_problem is not None
+        and member.problem.on_all_rows is not None
+        and outcomes[place].error is None
+    }
+    if again:
+        second = [
+            replace(member, n_epochs=outcomes[place].run.best_epoch)
+            for place, member in again.items()
+        ]
+        for place, found in zip(again, train_members(second, lambda _: None), strict=True):
+            outcomes[place] = replace(found, run=outcomes[place].run)
+    return outcomes
+
+
+def train_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[Outcome]:
+    """Train members as each alone would be trained: of equal settings and numbers of rows."""
+    order = sorted(range(len(members)), key=lambda k: (members[k].lr, members[k].weight_decay))
+    members = [members[k] for k in order]
+    settings, runs = members[0].settings, [_make_run(member) for member in members]
+    table = _Table(members, settings.device)
+    alike = all(member.problem is members[0].problem for member in members)
+    streams = members[:1] if alike else members
+    generators = [torch.Generator().manual_seed(member.problem.seed) for member in members]
+    judge = None
+    selections = [run.selection for run in runs if run.selection is not None]
+    if selections:
+        validating = [m.problem.validating for m in streams if m.problem.validating is not None]
+        judge = Judge(table.rows, table.index(streams, validating), selections)
+    net = _make_net(members, generators, table.device, judge)
+    batches = Batches(
+        table.rows,
+        table.index(streams, [member.problem.fitting for member in streams]),
+        settings.batch_size,
+        generators[: len(streams)],
+    )
+    outcomes: dict[int, Outcome] = {}
+
+    def finish(member: int, place: int) -> None:
+        outcomes[order[member]] = _outcome(members[member], runs[member], net.module_, place)
+
+    train(net, batches, runs, judge, settings.max_epochs, tick=tick, finish=finish)
+    return [outcomes[k] for k in range(len(members))]
+
+
+def _make_run(member: Member) -> Run:
+    """Set out how the epoch of a member is chosen."""
+    problem = member.problem
+    if problem.validating is None:
+        return Run(None, member.n_epochs)
+    rng, patience = copy.deepcopy(problem.rng), member.settings.patience
+    return Run(Selection(member.score, member.weight, patience, rng, member.least_error))
+
+
+class _Table:
+    """The rows of all problems, one below the other, in their coordinates and on the device."""
+
+    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+        self.device = device
+        self.offsets: dict[int, int] = {}
+        points: list[Floats] = []
+        targets: list[NDArray[Any]] = []
+        weights: list[Floats] = []
+        n_rows = 0
+        problems = {id(member.problem): member.problem for member in members}.values()
+        for problem in problems:
+            self.offsets[id(problem)] = n_rows
+            n_rows += len(problem.X)
+            points.append(problem.inputs().astype(np.float32))
+            values = problem.units.targets(problem.targets)
+            if values is not None:
+                targets.append(values)
+            own = problem.row_weights()
+            weights.append(np.ones(len(problem.X)) if own is None else own)
+        y = to_tensor(np.concatenate(targets), device) if targets else None
+        weighted = any(problem.weights is not None for problem in problems)
+        row_weights = to_tensor(np.concatenate(weights), device) if weighted else None
+        self.rows = Rows(to_tensor(np.concatenate(points), device), y, row_weights)
+
+    def index(
+        self, members: Sequence[Member], numbers: Sequence[NDArray[np.int64]]
+    ) -> torch.Tensor:
+        """Give the places of each member's rows, of shape (n,) for a single one."""
+        places = [
+            self.offsets[id(member.problem)] + rows
+            for member, rows in zip(members, numbers, strict=True)
+        ]
+        index = places[0] if len(places) == 1 else np.stack(places)
+        return torch.from_numpy(index).to(self.device)
+
+
+def _make_net(
+    members: Sequence[Member],
+    generators: Sequence[torch.Generator],
+    device: torch.device,
+    judge: Judge | None,
+) -> AdapterNet:
+    settings = members[0].settings
+    coordinates = [member.problem.coordinates for member in members]
+    starts = [each.start for each in coordinates]
+    if settings.network == "linear":
+        network = LinearNetwork(starts)
+    else:
+        network = MLPNetwork(starts, generators, [each.dead for each in coordinates])
+    heads = [
+        each.units.head(each.coordinates.inner_head(each.head))
+        for each in (member.problem for member in members)
+        if each.head is not None
+    ]
+    penalties = [member.penalty for member in members]
+    module = HeadedNetwork(network, heads or None, shifts=penalties[0].sees_shifts)
+    module.train_parts(network=True, head=settings.head_training == "joint")
+    callbacks: list[tuple[str, Any]] = []
+    if settings.lr_schedule == "linear":
+        callbacks.append(("schedule", LinearSchedule(settings.max_epochs)))
+    if settings.head_training == "alternating":
+        callbacks.append(("alternation", Alternation()))
+    if judge is not None:
+        callbacks.append(("judge", judge))
+    weights = torch.tensor([member.weight for member in members])
+    return AdapterNet(
+        module,
+        JointLoss(weights, settings.balance, settings.smoothing),
+        classification_loss if settings.classifies else regression_loss,
+        penalties,
+        _make_ridge(members, module.to(device)),
+        optimizer=MemberAdamW,
+        optimizer__weight_decay=[member.weight_decay for member in members],
+        lr=[member.lr for member in members],
+        batch_size=settings.batch_size,
+        callbacks=callbacks,
+        callbacks__train_loss=None,
+        callbacks__valid_loss=None,
+        callbacks__print_log=None,
+        device=device,
+        verbose=0,
+    )
+
+
+def _make_ridge(members: Sequence[Member], module: HeadedNetwork) -> OutputRidge | None:
+    """Make what holds the outputs of the heads to those at the start; None if nothing does."""
+    weights = [member.ridge for member in members]
+    if module.coef is None or not any(weights):
+        return None
+    problems = list({id(member.problem): member.problem for member in members}.values())
+    if len(problems) > 1:
+        problems = [member.problem for member in members]
+    roots = np.stack([problem.shrunk_root for problem in problems])
+    means = [problem.coordinates.into(problem.moments.mean.numpy()[None]) for problem in problems]
+    classifies = members[0].settings.classifies
+    return OutputRidge.of(module, weights, np.stack(means), roots, classifies)
+
+
+def _outcome(member: Member, run: Run, module: HeadedNetwork, place: int) -> Outcome:
+    """Read the fitted map and head from the network."""
+    if any(not bool(value.isfinite().all()) for value in module.member_state(place).values()):
+        return Outcome(run, member.ridge, error=diverged(member.lr))
+    problem, coordinates, head = member.problem, member.problem.coordinates, member.problem.head
+    if head is not None and member.settings.head_training != "frozen":
+        trained = LinearHead(*module.head_arrays(place), head.classes_)
+        head = coordinates.outer_head(problem.units.outer_head(trained))
+    try:
+        return Outcome(run, member.ridge, module.network.map(place, coordinates), head)
+    except ValueError as error:
+        return Outcome(run, member.ridge, error=error)
+
+
+def diverged(lr: float) -> ValueError:
+    """Make the error for weights that are not finite."""
+    return ValueError(
+        f"training diverged with lr={lr}: weights are no longer finite; choose a "
+        "smaller lr, or scale the embeddings"
+    )
