@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from threadpoolctl import ThreadpoolController, threadpool_limits
+from threadpoolctl import OpenBLASController, ThreadpoolController, threadpool_limits
 
 from isoadapt import FlowAdapter, IsotropyLayer, LinearHead
 from isoadapt._utils.threads import one_blas_thread_if_small, one_thread
@@ -310,6 +310,7 @@ def blas_threads():
 @pytest.fixture
 def two_blas_threads():
     with threadpool_limits(2, user_api="blas"):
+        OpenBLASController.clear_controlling_thread()  # so that other Python threads may change it
         yield
 
 
@@ -324,21 +325,48 @@ class TestBlas:
                 assert blas_threads() == 2
         assert blas_threads() == 2
 
-    def test_overlapping_python_threads_leave_what_was_there(self):
+    def test_overlapping_python_threads_keep_the_limit_until_the_last_one_ends(self):
         second_in, first_out = threading.Barrier(2, timeout=30), threading.Barrier(2, timeout=30)
 
         def second():
             with one_blas_thread_if_small(np.empty((10, 10))):
                 second_in.wait()
                 first_out.wait()
+                return blas_threads()
 
         with ThreadPoolExecutor(1) as pool:
             with one_blas_thread_if_small(np.empty((10, 10))):
                 inside = pool.submit(second)
                 second_in.wait()
                 assert blas_threads() == 1
+            assert blas_threads() == 1
             first_out.wait()
-            inside.result()
+            assert inside.result() == 1
+        assert blas_threads() == 2
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    def test_a_forked_child_keeps_the_limits_of_its_own_thread_only(self):
+        entered, leave = threading.Event(), threading.Event()
+
+        def other():
+            with one_blas_thread_if_small(np.empty((10, 10))):
+                entered.set()
+                leave.wait(30)
+
+        def in_child(expected):
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if blas_threads() == expected else 1)
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(other)
+            entered.wait(30)
+            assert in_child(2) == 0
+            with one_blas_thread_if_small(np.empty((10, 10))):
+                assert in_child(1) == 0
+            leave.set()
+            waiting.result()
         assert blas_threads() == 2
 
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

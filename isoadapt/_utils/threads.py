@@ -11,13 +11,14 @@ here, so that neither fits nor other work in several Python threads affect each 
 import _thread
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from queue import SimpleQueue
 from typing import Any
 
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import OpenBLASController, threadpool_limits
 
 LARGE_STEP = 1e8
 """From this product of parameters and rows, `UPDATE_ROWS` added, a step runs in all threads.
@@ -104,17 +105,68 @@ def one_blas_thread_if_small(X: Any) -> AbstractContextManager[Any]:
 
     Such products and decompositions take fractions of a second; with several threads many times
     that, where other programs keep the cores busy. The number is the whole process's: of Python
-    threads that overlap here, the first one sets it and puts it back. What has no shape, such as a
-    list, is left alone.
+    threads that overlap here, the first one sets it and the last one puts it back. What has no
+    shape, such as a list, is left alone.
     """
     shape: tuple[int, ...] = getattr(X, "shape", ())
     with _LOCK:  # a Python thread that is new to torch takes the default over here
         torch.get_num_threads()
     small = len(shape) == 2 and max(shape[0], _EIGEN * shape[1]) * shape[1] ** 2 < SMALL_PRODUCT
-    return threadpool_limits(1, user_api="blas") if small else nullcontext()
+    return _ONE_BLAS_THREAD.hold() if small else nullcontext()
 
+
+class _BlasLimit:
+    """One thread for BLAS as long as anyone holds it, counted by Python thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.holders: Counter[int] = Counter()
+        self.limits: Any = None
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold the limit in the calling Python thread."""
+        thread = threading.get_ident()
+        with self.lock:
+            self.holders[thread] += 1
+        try:
+            with self.lock:
+                if self.limits is None:
+                    self.limits = threadpool_limits(1, user_api="blas")
+            yield
+        finally:
+            with self.lock:
+                self.holders -= Counter([thread])
+                self._release()
+
+    def after_fork(self) -> None:
+        """Forget, in a forked child, the threads that it does not have."""
+        thread = threading.get_ident()
+        self.holders = +Counter({thread: self.holders[thread]})
+        self._release()
+        self.lock.release()
+
+    def _release(self) -> None:
+        """Put back what was there if nobody holds the limit.
+
+        OpenBLAS takes a number only from the Python thread that set the one before, as long as it
+        lives and until it is told that this one is done.
+        """
+        if not self.holders and self.limits is not None:
+            OpenBLASController.clear_controlling_thread(force=True)
+            self.limits.restore_original_limits()
+            OpenBLASController.clear_controlling_thread()
+            self.limits = None
+
+
+_ONE_BLAS_THREAD = _BlasLimit()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )
+    os.register_at_fork(
+        before=_ONE_BLAS_THREAD.lock.acquire,
+        after_in_parent=_ONE_BLAS_THREAD.lock.release,
+        after_in_child=_ONE_BLAS_THREAD.after_fork,
     )
