@@ -35,6 +35,7 @@ from isoadapt.adapters._training._loop import epochs_bar
 from isoadapt.adapters._training._member import Member, Outcome, Settings
 from isoadapt.adapters._training._memory import n_members
 from isoadapt.adapters._training._net import Penalty
+from isoadapt.adapters._training._optimizer import Rates
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.adapters._training._split import split_rows
 from isoadapt.adapters._training._task_score import make_score, takes_weights
@@ -242,15 +243,13 @@ class PenalisedAdapter(BaseAdapter):
             score = make_score(problem.head, labels, self.scoring, problem.units, weights)
         if problem.validating is not None and problem.by_accuracy(self.scoring):
             least_error = 1 / len(problem.validating)
-        lr, weight_decay = self._rates()
         return Member(
             problem,
             settings,
             self._make_penalty(problem, settings.device),
             self._penalty_weight(),
             self._ridge_weight(problem),
-            lr,
-            weight_decay,
+            self._rates(problem.coordinates),
             score,
             least_error,
             self._make_member,
@@ -286,12 +285,14 @@ class PenalisedAdapter(BaseAdapter):
         self.n_iter_ = int(outcome.run.history[-1]["epoch"])
         return self._set_fitted(outcome.map, outcome.head)
 
-    def _rates(self) -> tuple[float, float]:
-        """Learning rate and weight decay."""
+    def _rates(self, coordinates: Coordinates) -> Rates:
+        """Learning rates and weight decay."""
         if self.lr != "auto":
-            return float(self.lr), self.weight_decay
+            return Rates(float(self.lr), self.weight_decay)
         plain = self.network == "linear" and self.head_training == "frozen"
-        return (1e-2 if plain and self.coordinates == "whitened" else 1e-3), self.weight_decay
+        if not plain or self.coordinates != "whitened":
+            return Rates(1e-3, self.weight_decay)
+        return Rates(1e-2, self.weight_decay, 1e-3, coordinates.n_read)
 
     def _check_sample(
         self,
@@ -374,7 +375,7 @@ class PenalisedAdapter(BaseAdapter):
             try:
                 (outcome,) = fit_members([self._make_member(problem)], lambda _: bar.update())
             except torch.linalg.LinAlgError as failure:
-                raise diverged(self._rates()[0]) from failure
+                raise diverged(self._rates(problem.coordinates).lr) from failure
         self._take(outcome)
         for doubt in outcome.run.doubts(self.max_epochs):
             warnings.warn(doubt, stacklevel=3)
@@ -458,11 +459,11 @@ _COMMON_PARAMETERS = """
         largest where there are fewer rows than dimensions, and for a head that was fitted to the
         same rows. 0 is the loss of the papers.
     lr : float or "auto", default={lr}
-        Learning rate of AdamW. "auto" is 0.01 for one linear layer in whitened coordinates under
-        a frozen head, and 0.001 otherwise.
+        Learning rate of AdamW. "auto" is 0.001, but 0.01 for the outputs that the head does not
+        read, where one linear layer is trained in whitened coordinates under a frozen head.
     lr_schedule : {{"linear", "constant"}}, default={lr_schedule}
-        "linear" raises the learning rate to `lr` over the first tenth of the epochs, then lowers
-        it from epoch to epoch, to ``lr / max_epochs`` in the last.
+        "linear" lowers the learning rate from epoch to epoch, from `lr` in the first to
+        ``lr / max_epochs`` in the last.
     batch_size : int, default={batch_size}
         Largest size of a mini-batch.
     max_epochs : int, default={max_epochs}

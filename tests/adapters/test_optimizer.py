@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from isoadapt.adapters._training._optimizer import MemberAdamW
+from isoadapt.adapters._training._optimizer import MemberAdamW, Rates
 
-LR = [1e-3, 1e-3, 1e-2]
-DECAY = [0.1, 0.1, 0.1]
+SHAPES = [(4, 2), (1, 4)]  # of a layer's weights and bias
+RATES = [Rates(1e-3, 0.1), Rates(1e-3, 0.1, 2e-4, 3), Rates(1e-2, 0.1, 1e-3, 1)]
 
 
 def start(*shape):
@@ -20,23 +20,33 @@ def loss_of(parameters, step):
     )
 
 
-def alone(member, steps):
-    parameters = [start(4, 2)[member].clone().requires_grad_(), start(5)[member].clone()]
-    parameters[1].requires_grad_()
-    optimizer = torch.optim.AdamW(parameters, lr=LR[member], weight_decay=DECAY[member], fused=True)
+def moved_alone(member, steps):
+    """A member's parameters after steps of torch's AdamW; the bias rests in every other step."""
+    rates = RATES[member]
+    leaves = []
+    for shape in SHAPES:
+        values = start(*shape)[member]
+        read, rest = values.split([rates.n_read, 4 - rates.n_read], dim=int(len(values) == 1))
+        leaves.append([read.clone().requires_grad_(), rest.clone().requires_grad_()])
+    groups = [
+        {"params": [pair[0] for pair in leaves], "lr": rates.read_lr},
+        {"params": [pair[1] for pair in leaves], "lr": rates.lr},
+    ]
+    optimizer = torch.optim.AdamW(groups, weight_decay=rates.weight_decay, fused=True)
+    joined = []
     for step in range(steps):
         optimizer.zero_grad()
-        trained = parameters if step % 2 else parameters[:1]  # the second rests now and then
-        loss_of([p[None] for p in trained], step).backward()
+        joined = [torch.cat(pair, dim=k) for k, pair in enumerate(leaves)]
+        loss_of([p[None] for p in (joined if step % 2 else joined[:1])], step).backward()
         optimizer.step()
-    return parameters
+    return [torch.cat(pair, dim=k) for k, pair in enumerate(leaves)]
 
 
 @pytest.mark.parametrize("dropped", [None, 2])
 @pytest.mark.parametrize("kept", [[0, 2], [1, 2], [1]])
 def test_each_member_moves_as_if_alone(dropped, kept):
-    parameters = [torch.nn.Parameter(start(4, 2)), torch.nn.Parameter(start(5))]
-    optimizer = MemberAdamW(parameters, lr=LR, weight_decay=DECAY)
+    parameters = [torch.nn.Parameter(start(*shape)) for shape in SHAPES]
+    optimizer = MemberAdamW(parameters, RATES)
     members = [0, 1, 2]
     for step in range(6):
         if step == dropped:
@@ -48,5 +58,5 @@ def test_each_member_moves_as_if_alone(dropped, kept):
         loss_of(parameters if step % 2 else parameters[:1], step).backward()
         optimizer.step()
     for place, member in enumerate(members):
-        for ours, theirs in zip(parameters, alone(member, 6), strict=True):
+        for ours, theirs in zip(parameters, moved_alone(member, 6), strict=True):
             torch.testing.assert_close(ours[place], theirs)

@@ -1,7 +1,6 @@
 """Which epoch is kept, when training stops and what a fit warns of."""
 
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,10 +8,10 @@ import torch
 from scipy.stats import f as f_distribution
 from sklearn.datasets import make_regression
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LinearRegression
 
 from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
 from isoadapt.adapters._training._engine import _make_net
-from isoadapt.adapters._training._loop import LinearSchedule
 from isoadapt.adapters._training._ridge import automatic_ridge
 from isoadapt.adapters._training._selection import Run, Selection
 from isoadapt.geometry import Moments
@@ -150,6 +149,40 @@ def good():
     return X, y, fit_head("logistic", X, y)
 
 
+@pytest.mark.parametrize("max_epochs", [1, 3, 30])
+def test_few_rows_and_few_epochs_keep_the_task(max_epochs):
+    """Also those of the second fit, to all rows, which no rows judge."""
+    losses = []
+    for seed in range(4):
+        X, y = few_rows(1120, seed=seed)
+        layer = IsotropyLayer(max_epochs=max_epochs, random_state=seed).fit(X[:120], y[:120])
+        probe = fit_head("logistic", X[:120], y[:120])
+        losses.append(probe.score(X[120:], y[120:]) - layer.score(X[120:], y[120:]))
+    assert np.mean(losses) < 0.01
+
+
+def test_patience_waits_until_the_task_has_recovered():
+    """The first epochs may cost more than an error; training goes on until it is made up for."""
+    rng = np.random.RandomState(0)
+    selection = Selection(lambda outputs, index: outputs[0], 1.0, 3, rng, least_error=0.01)
+    stops = []
+    for number, score in enumerate([0.9, 0.5, 0.6, 0.5, 0.5, 0.5, 0.895, 0.5, 0.5, 0.5]):
+        selection.consider(number, 0.0, True, np.full(50, score), dict)
+        stops.append(selection.done(number))
+    assert stops == [False] * 9 + [True]
+    assert selection.chosen.number == 6
+
+
+def test_scores_that_differ_by_rounding_are_equal():
+    """Outputs are computed in float32, so 1 - R² of a perfect fit is rounding."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer = IsotropyLayer(LinearRegression(), random_state=0).fit(X, X @ rng.normal(size=6))
+    assert layer.score(X, layer.predict(X)) > 0.999
+
+
 def test_harm_is_a_warning_of_a_fit_and_a_default_fit_is_silent(good):
     X, y, head = good
     with pytest.warns(UserWarning, match="this fit harms the task"):
@@ -169,17 +202,6 @@ def test_a_head_that_needs_more_epochs_is_a_convergence_warning(good):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         IsotropyLayer(wrong, lr=1e-2, **options).fit(X[:2000], y[:2000])
-
-
-def test_linear_schedule_rises_over_a_tenth_of_the_epochs_then_falls():
-    schedule, optimizer = LinearSchedule(20), SimpleNamespace()
-    factors = []
-    for number in range(1, 21):
-        net = SimpleNamespace(history=[None] * number, optimizer_=optimizer)
-        schedule.on_epoch_begin(net)
-        factors.append(optimizer.factor)
-    assert factors[:2] == pytest.approx([1 / 3, 2 / 3])
-    assert factors[2:] == pytest.approx(np.linspace(0.9, 0.05, 18))
 
 
 class TestAutomaticRidge:

@@ -281,9 +281,9 @@ def count_members(monkeypatch, limit=None):
         calls.append(len(adapters))
         if limit is not None and len(adapters) > limit:
             raise MemoryError
-        return fit_together(adapters, *arguments)
+        return fit_members(adapters, *arguments)
 
-    monkeypatch.setattr(together, "fit_together", counted)
+    monkeypatch.setattr(together, "fit_members", counted)
     return calls
 
 

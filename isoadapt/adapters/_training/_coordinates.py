@@ -34,6 +34,8 @@ class Coordinates(NamedTuple):
         on them changes.
     deviations : ndarray of shape (d,) or None
         Standard deviations of the inputs where these are uncorrelated; None where they are not.
+    n_read : int
+        How many of the network's outputs the head reads: the first ones; 0 where it is not known.
     """
 
     into: Affine
@@ -42,6 +44,7 @@ class Coordinates(NamedTuple):
     scale: float
     dead: NDArray[np.bool_]
     deviations: Floats | None = None
+    n_read: int = 0
 
     def unwind(self, network: Affine) -> Affine:
         """Turn a map in these coordinates into one of embeddings.
@@ -147,6 +150,7 @@ def whitened_coordinates(moments: Moments, head: LinearHead | None) -> Coordinat
         scale=scale,
         dead=dead_dimensions(eigenvalues),
         deviations=np.sqrt(eigenvalues) / roots,
+        n_read=0 if head is None else seen.shape[1],
     )
 
 

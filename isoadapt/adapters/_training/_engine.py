@@ -53,7 +53,7 @@ def fit_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[O
 
 def train_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[Outcome]:
     """Train members as each alone would be trained: of equal settings and numbers of rows."""
-    order = sorted(range(len(members)), key=lambda k: (members[k].lr, members[k].weight_decay))
+    order = sorted(range(len(members)), key=lambda k: members[k].rates)
     members = [members[k] for k in order]
     settings, runs = members[0].settings, [_make_run(member) for member in members]
     table = _Table(members, settings.device)
@@ -163,8 +163,8 @@ def _make_net(
         penalties,
         _make_ridge(members, module.to(device)),
         optimizer=MemberAdamW,
-        optimizer__weight_decay=[member.weight_decay for member in members],
-        lr=[member.lr for member in members],
+        optimizer__rates=[member.rates for member in members],
+        lr=members[0].rates.lr,
         batch_size=settings.batch_size,
         callbacks=callbacks,
         callbacks__train_loss=None,
@@ -192,7 +192,7 @@ def _make_ridge(members: Sequence[Member], module: HeadedNetwork) -> OutputRidge
 def _outcome(member: Member, run: Run, module: HeadedNetwork, place: int) -> Outcome:
     """Read the fitted map and head from the network."""
     if any(not bool(value.isfinite().all()) for value in module.member_state(place).values()):
-        return Outcome(run, member.ridge, error=diverged(member.lr))
+        return Outcome(run, member.ridge, error=diverged(member.rates.lr))
     problem, coordinates, head = member.problem, member.problem.coordinates, member.problem.head
     if head is not None and member.settings.head_training != "frozen":
         trained = LinearHead(*module.head_arrays(place), head.classes_)

@@ -92,20 +92,14 @@ class Judge(Callback):
 
 
 class LinearSchedule(Callback):
-    """Raise the learning rates over the first tenth of the epochs, then lower them to the end.
-
-    Adam's first steps are of full size in all directions, also in those without information.
-    """
+    """Lower the learning rates linearly from epoch to epoch, so that Adam's steps settle."""
 
     def __init__(self, max_epochs: int) -> None:
         self.max_epochs = max_epochs
 
     def on_epoch_begin(self, net: AdapterNet, **kwargs: Any) -> None:
-        """Set the rates of this epoch, of which the last has 1/max_epochs of the full ones."""
-        number = len(net.history)
-        warmup = 1 + self.max_epochs // 10
-        decay = 1 - (number - 1) / self.max_epochs
-        net.optimizer_.factor = min(number / warmup, decay)
+        """Set the rates of this epoch: the full ones in the first, 1/max_epochs in the last."""
+        net.optimizer_.factor = 1 - (len(net.history) - 1) / self.max_epochs
 
 
 class Alternation(Callback):

@@ -7,6 +7,7 @@ import torch
 
 from isoadapt.adapters._maps import Affine, ResidualMLP
 from isoadapt.adapters._training._net import Penalty
+from isoadapt.adapters._training._optimizer import Rates
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.adapters._training._selection import Run
 from isoadapt.adapters._training._task_score import Score
@@ -49,7 +50,7 @@ class Member:
         Of the penalty beside the task loss.
     ridge : float
         Weight, in the task loss, of the mean squared change of the head's outputs.
-    lr, weight_decay : float
+    rates : Rates
         Of AdamW.
     score : Score or None
         Of the validation rows; None takes the lowest penalty for the best epoch.
@@ -66,8 +67,7 @@ class Member:
     penalty: Penalty
     weight: float
     ridge: float
-    lr: float
-    weight_decay: float
+    rates: Rates
     score: Score | None = None
     least_error: float = 0.0
     on_problem: Callable[[Problem], "Member"] | None = None

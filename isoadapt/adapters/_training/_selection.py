@@ -12,6 +12,8 @@ from torch import Tensor
 
 from isoadapt.adapters._training._task_score import Score
 
+_ROUNDING = 1e-5  # relative, of scores: outputs are computed in float32
+
 
 @dataclass
 class Epoch:
@@ -73,8 +75,11 @@ class Selection:
         self.best, self.error = -math.inf, 0.0
 
     def done(self, epoch: int) -> bool:
-        """Whether the choice has stood for `patience` epochs."""
-        if self.patience is None or self.chosen is None:
+        """Whether the choice has stood for `patience` epochs, and is as good as the best.
+
+        The first epochs can cost the task much that later ones give back.
+        """
+        if self.patience is None or self.chosen is None or not self._is_as_good(self.chosen):
             return False
         return epoch - self.chosen.number >= self.patience
 
@@ -145,7 +150,8 @@ class Selection:
             samples = self.rng.randint(n, size=(200, n))
             draws = [_defined(score, outputs[index], index) for index in samples]
             kept = [draw for draw in draws if math.isfinite(draw)]
-            self.error = max(float(np.std(kept)) if kept else 0.0, self.least_error)
+            spread = float(np.std(kept)) if kept else 0.0
+            self.error = max(spread, self.least_error, _ROUNDING * abs(value))
         return value
 
 
