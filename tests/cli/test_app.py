@@ -1,6 +1,8 @@
 """The application: its version and its help."""
 
 import re
+import subprocess
+import sys
 
 from typer.testing import CliRunner
 
@@ -25,3 +27,13 @@ def test_help_names_the_commands():
         assert re.search(rf"\b{command}\b", result.output)
     for command in ("fit", "transform", "merge"):
         assert CliRunner().invoke(cli.app, [command, "--help"]).exit_code == 0
+
+
+def test_it_loads_nothing_heavy_before_a_command_runs():
+    code = "import sys, isoadapt.cli\nprint(sorted(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+    assert "'isoadapt.cli'" in loaded
+    for module in ("transformers", "zuko", "matplotlib", "lmdb", "accelerate", "datasets"):
+        assert f"'{module}'" not in loaded
