@@ -19,9 +19,9 @@ from isoadapt import (
     LogitPreservingWhitening,
     TransformerEncoder,
     Whitening,
-    _commands,
     load_checkpoint,
 )
+from isoadapt.cli._fit import fit
 from isoadapt.heads import MultiLabelHead
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.metrics import isoscore
@@ -138,8 +138,7 @@ def test_the_command_line_names_the_adapters_that_it_fits(folder, tmp_path):
 def fit_on_a_table(name, folder, tmp_path, *settings):
     rows = [f"{text}\t{label}" for text, label in zip(TEXTS, TARGETS[:, 0], strict=True)]
     (tmp_path / "t.tsv").write_text("\n".join(["sentence\tlabel", *rows, ""]))
-    source = _commands.Source(tmp_path / "t.tsv", str(folder))
-    _commands.fit(name, source, tmp_path / "a", settings, False, lambda note: None)
+    fit(name, tmp_path / "t.tsv", tmp_path / "a", str(folder), list(settings))
     return tmp_path / "a"
 
 

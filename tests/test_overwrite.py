@@ -338,7 +338,7 @@ class TestRaces:
 
 
 def test_the_demo_keeps_what_is_not_its_own(tmp_path):
-    from tests.test_cli import run
+    from tests.cli.command_line import run
 
     out = tmp_path / "demo"
     fill(out / "checkpoint", {"config.json": "{}", "models/run1/weights.safetensors": "mine"})

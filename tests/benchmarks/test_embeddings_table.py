@@ -182,15 +182,15 @@ def test_changed_circumstances_refit_all(run, fits, monkeypatch, changed):
 
 
 def test_fingerprint_follows_the_sources(monkeypatch, tmp_path):
-    for name in ("adapters", "losses", "geometry"):
+    for name in ("adapters", "losses", "geometry", "cli"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "_x.py").write_text("one")
-    for name in ("heads.py", "_points.py", "_report.py", "__init__.py", "cli.py"):
+    for name in ("heads.py", "_points.py", "_report.py", "__init__.py"):
         (tmp_path / name).write_text("one")
     monkeypatch.setattr(_cells.isoadapt, "__file__", str(tmp_path / "__init__.py"))
     fingerprint = _cells.sources_fingerprint.__wrapped__
     before = fingerprint()
-    (tmp_path / "cli.py").write_text("two")
+    (tmp_path / "cli" / "_x.py").write_text("two")
     assert fingerprint() == before
     for changed in ("adapters/_x.py", "losses/_x.py", "geometry/_x.py", "heads.py"):
         (tmp_path / changed).write_text("two")

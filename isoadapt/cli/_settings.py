@@ -16,20 +16,7 @@ class SettingsCommand(TyperCommand):
     """A command whose ``--set`` takes several settings after one flag."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, with the flag before each setting.
-
-        Parameters
-        ----------
-        ctx : Context
-            The context.
-        args : list of str
-            The arguments as typed.
-
-        Returns
-        -------
-        list of str
-            What is left of them.
-        """
+        """Parse the arguments, with the flag before each setting."""
         return super().parse_args(ctx, list(_flagged(args)))
 
 
@@ -46,28 +33,7 @@ def _flagged(args: Sequence[str]) -> Iterator[str]:
 
 
 def read_settings(settings: Sequence[str], known: Collection[str], taker: str) -> dict[str, Any]:
-    """Read parameters given as strings.
-
-    Parameters
-    ----------
-    settings : sequence of str
-        ``name=value``; values are JSON or Python literals, else strings. Of two with one name the
-        later counts.
-    known : collection of str
-        Names that are admitted.
-    taker : str
-        What takes them, for messages.
-
-    Returns
-    -------
-    dict of str to object
-        Values by name.
-
-    Raises
-    ------
-    ValueError
-        If one is not of that form or its name is unknown.
-    """
+    """Read ``name=value``: values are JSON or Python literals, else strings; the last counts."""
     values = {}
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))

@@ -1,111 +1,13 @@
-"""The command line as a user meets it."""
+"""The audit as a user meets it."""
 
-import io
 import json
-import runpy
-import sys
-from contextlib import redirect_stderr, redirect_stdout
-from pathlib import Path
-from typing import NamedTuple
 
-import joblib
 import numpy as np
 import pandas as pd
 import pytest
 
-import isoadapt
-from isoadapt import adapters, cli
-from tests.tiny_models import WORDS, save_model
-
-
-class Completed(NamedTuple):
-    code: int | str | None
-    stdout: str
-    stderr: str
-
-
-def run(*arguments):
-    """Call the entry point as the shell does: exit code and both streams."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["isoadapt", *map(str, arguments)])
-        try:
-            code = cli.main()
-        except SystemExit as stop:
-            code = stop.code
-    return Completed(code, out.getvalue(), err.getvalue())
-
-
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tables")
-    rng = np.random.default_rng(0)
-    for name in ("train", "dev"):
-        rows = [f"{' '.join(rng.choice(WORDS, size=6))}\t{rng.integers(0, 3)}" for _ in range(90)]
-        (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def result(tables, checkpoint, tmp_path_factory):
-    out = tmp_path_factory.mktemp("out") / "demo"
-    options = ["--train", tables / "train.tsv", "--dev", tables / "dev.tsv"]
-    return run("demo", *options, "--checkpoint", checkpoint, "--out", out), out
-
-
-class TestDemo:
-    def test_one_table_and_one_sentence(self, result):
-        completed, _ = result
-        assert completed.code in (None, 0), completed
-        lines = completed.stdout.splitlines()
-        header = next(line for line in lines if "accuracy" in line and "EV1" in line)
-        for column in (
-            "Matthews",
-            "cross-entropy",
-            "IsoScore",
-            "corrected",
-            "mean cosine",
-            "fit s",
-        ):
-            assert column in header
-        for row in (
-            "no adapter",
-            "head refit only",
-            "same layer, no penalty",
-            "IsotropyLayer, minibatch",
-            "IsotropyLayer, exact",
-            *(name for name in adapters.__all__ if name != "IsotropyLayer"),
-        ):
-            assert sum(line.startswith(row) for line in lines) == 1
-        assert "The Isotropy Layer took the corrected IsoScore from" in completed.stdout
-        assert "Traceback" not in completed.stderr
-
-    def test_logits_are_preserved_in_the_table(self, result):
-        lines = result[0].stdout.splitlines()
-        base = next(line for line in lines if line.startswith("no adapter")).split()
-        kept = next(line for line in lines if line.startswith("LogitPreserving")).split()
-        assert base[2:5] == kept[1:4]
-
-    def test_picture_and_pipeline(self, result):
-        _, out = result
-        assert (out / "spectra.png").read_bytes().startswith(b"\x89PNG")
-        pipeline = joblib.load(out / "pipeline.joblib")
-        assert pipeline.predict(["the cat sat", "a dog ran"]).shape == (2,)
-        assert {path.name for path in out.iterdir()} == {"spectra.png", "pipeline.joblib"}
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            (["--train", "absent.tsv"], "--train and --dev go together"),
-            (["--out", __file__], "cannot be written to"),
-            (["--checkpoint", "{folder}"], "config.json"),
-        ],
-    )
-    def test_errors_are_one_line(self, options, message, tables):
-        options = [str(option).format(folder=tables) for option in options]
-        completed = run("demo", *options)
-        assert str(completed.code).startswith("isoadapt: ")
-        assert message in str(completed.code)
+from tests.cli.command_line import run
+from tests.tiny_models import save_model
 
 
 class TestAudit:
@@ -216,40 +118,3 @@ class TestAudit:
         completed = run("audit", *arguments)
         assert str(completed.code).startswith("isoadapt: ")
         assert message in str(completed.code)
-
-
-def test_version():
-    assert run("--version").stdout.strip() == isoadapt.__version__
-
-
-def test_help_names_every_command():
-    output = run("--help").stdout
-    assert "demo" in output
-    assert "audit" in output
-
-
-@pytest.mark.parametrize(
-    ("example", "expected"),
-    [
-        ("quickstart", "no penalty: accuracy"),
-        ("grid_search", "best: {"),
-        ("save_and_load", "same predictions: True"),
-    ],
-)
-def test_examples_run(example, expected, tmp_path, monkeypatch, capsys):
-    folder = save_model(tmp_path / "checkpoint", num_labels=2)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [example, str(folder)])
-    runpy.run_path(str(Path(__file__).parents[1] / "examples" / f"{example}.py"))
-    assert expected in capsys.readouterr().out
-
-
-def test_the_readme_examples_run(tmp_path, monkeypatch, capsys):
-    text = (Path(__file__).parents[1] / "README.md").read_text()
-    save_model(tmp_path / "isoadapt-demo" / "checkpoint", num_labels=2)
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    for block in text.split("```python\n")[1:]:
-        exec(block.split("```")[0], names)
-    assert capsys.readouterr().out.count("IsotropyReport: 1196 × 16") == 2
-    assert (tmp_path / "my-merged-model" / "model.safetensors").is_file()

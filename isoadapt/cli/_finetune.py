@@ -1,18 +1,30 @@
-"""What ``isoadapt finetune`` does."""
+"""The command ``isoadapt finetune``."""
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 
-from isoadapt._commands import Say, notes
-from isoadapt._settings import read_settings
+from isoadapt import load_checkpoint
 from isoadapt._utils.folders import reserved_folder
+from isoadapt.cli._options import (
+    TABLE,
+    Label,
+    OverwriteCheckpoint,
+    Text,
+    columns,
+    notes,
+    say,
+)
+from isoadapt.cli._settings import read_settings
+from isoadapt.datasets import load_table
 from isoadapt.finetune import METHODS, PLACES, RECIPES, finetune_text_classifier
+from isoadapt.metrics import isotropy_report
 
 _JOINING = ("lam", "balance", "where")
 _TRAINING = (
@@ -26,67 +38,73 @@ _TRAINING = (
 )
 
 
-class Tables(NamedTuple):
-    """Where the texts come from.
-
-    Attributes
-    ----------
-    train : Path
-        The table to train on.
-    dev : Path or None
-        The table to judge on.
-    text : list of str or None
-        Columns of the texts, one or two; None finds them by name.
-    label : str or None
-        Column of the labels; None is "label".
-    max_length : int
-        Tokens a text is cut to.
-    """
+class _Tables(NamedTuple):
+    """Tables to train on and to judge on, and what is read of them."""
 
     train: Path
     dev: Path | None
-    text: list[str] | None
-    label: str | None
+    text: list[str] | None  # one column or two of pairs; None finds them by name
+    label: str | None  # None is "label"
     max_length: int
 
 
 def finetune(
+    model: Annotated[str, typer.Option(help="Folder or name of the model to start from.")],
+    train: Annotated[Path, typer.Option(help=TABLE)],
+    dev: Annotated[Path | None, typer.Option(help="Such a table to judge the result on.")] = None,
+    penalty: Annotated[
+        str | None, typer.Option(help=f"What joins the task's loss: {', '.join(METHODS)}.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE...",
+            help="Several after one --set or each its own. Of the penalty: lam, its weight (1 by "
+            "default: for istar that is MORE isotropy, -1 is less), balance (ema, cumulative), "
+            "and its parameters, such as zeta (istar) or bars (persistent-entropy). Of the "
+            "training: epochs, lr, batch_size, warmup, weight_decay, random_state, device.",
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Train as a paper does, which brings no penalty: 000 (persistent entropy), "
+            "002 (I-STAR), 003 (Isotropy Layer), 004 (CosReg, spectrum control, flow)."
+        ),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            help="What is penalised: head_input, last, all, or layers like 1,6; else the "
+            "penalty's own place."
+        ),
+    ] = None,
+    text: Text = None,
+    label: Label = None,
+    max_length: Annotated[int, typer.Option(help="Tokens a text is cut to.")] = 128,
+    out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = Path(
+        "isoadapt-finetuned"
+    ),
+    overwrite: OverwriteCheckpoint = False,
+) -> None:
+    """Fine-tune a classifier, with or without an isotropy penalty, and judge it."""
+    tables = _Tables(train, dev, columns(text), label, max_length)
+    given = [*(settings or []), *([f"where={where}"] if where else [])]
+    typer.echo(_finetune(model, tables, penalty, given, recipe, out, overwrite))
+
+
+def _finetune(
     model: str,
-    tables: Tables,
+    tables: _Tables,
     penalty: str | None,
     settings: Sequence[str],
     recipe: str | None,
     out: Path,
     overwrite: bool,
-    say: Say,
 ) -> str:
-    """Fine-tune a classifier and save it.
-
-    Parameters
-    ----------
-    model : str
-        Folder or name.
-    tables : Tables
-        The texts.
-    penalty : str or None
-        Name of the method.
-    settings : sequence of str
-        Parameters of the penalty and of the training, ``name=value``.
-    recipe : str or None
-        Number of the paper.
-    out : Path
-        The folder.
-    overwrite : bool
-        Whether a checkpoint there may be replaced.
-    say : callable
-        Takes notes on the way.
-
-    Returns
-    -------
-    str
-        Figures on the table to judge on, if there is one, and the folder.
-    """
-    options = make_options(penalty, recipe, settings)
+    """Fine-tune and save a classifier; return its figures on the dev table and its folder."""
+    options = _make_options(penalty, recipe, settings)
     with reserved_folder(out, overwrite, name="--out"):
         texts, labels = _read(tables.train, tables)
         dev = None if tables.dev is None else _read(tables.dev, tables)
@@ -110,8 +128,8 @@ def finetune(
     judged = ""
     if dev is not None:
         try:
-            with notes(say):
-                figures = judge(out, *dev, tables.max_length)
+            with notes():
+                figures = _judge(out, *dev, tables.max_length)
         except ValueError as error:
             raise ValueError(
                 f"{out} holds the fine-tuned checkpoint, but it cannot be judged on {tables.dev}: "
@@ -122,30 +140,10 @@ def finetune(
     return f"{judged}Checkpoint: {out}"
 
 
-def make_options(
+def _make_options(
     penalty: str | None, recipe: str | None, settings: Sequence[str]
 ) -> dict[str, Any]:
-    """Make the loss from its name, and sort its parameters from those of the training.
-
-    Parameters
-    ----------
-    penalty : str or None
-        Name of the method.
-    recipe : str or None
-        Number of the paper.
-    settings : sequence of str
-        ``name=value``.
-
-    Returns
-    -------
-    dict of str to object
-        Arguments of :func:`~isoadapt.finetune.finetune_text_classifier`.
-
-    Raises
-    ------
-    ValueError
-        If there is no such method or recipe, or a parameter is unknown or not admissible.
-    """
+    """Make the loss from its name, and separate its parameters from those of the training."""
     if recipe is not None and recipe not in RECIPES:
         raise ValueError(f"--recipe {recipe!r} is none; choose from {', '.join(RECIPES)}")
     if penalty is None:
@@ -188,30 +186,10 @@ def _check_booleans(values: dict[str, Any], defaults: dict[str, Any]) -> None:
             raise ValueError(f"--set {name}={value}: {name} is not a matter of true or false")
 
 
-def judge(
+def _judge(
     folder: Path, texts: Sequence[Any], labels: NDArray[Any], max_length: int
 ) -> dict[str, float]:
-    """Measure a checkpoint: the task's metrics, and the isotropy of what enters its head.
-
-    Parameters
-    ----------
-    folder : Path
-        The checkpoint.
-    texts : sequence of str or of pairs of str
-        The texts.
-    labels : ndarray of shape (n,)
-        Their labels.
-    max_length : int
-        Tokens a text is cut to.
-
-    Returns
-    -------
-    dict of str to float
-        Figures by name.
-    """
-    from isoadapt import load_checkpoint
-    from isoadapt.metrics import isotropy_report
-
+    """Measure a checkpoint: the task's metrics, and the isotropy of what enters its head."""
     encoder, head = load_checkpoint(folder, verbose=1)
     limit = encoder._backbone().limit or max_length
     X = encoder.set_params(max_length=min(max_length, limit)).transform(texts)
@@ -236,16 +214,14 @@ def judge(
     }
 
 
-def _read(path: Path, tables: Tables) -> tuple[Any, NDArray[Any]]:
-    from isoadapt.datasets import load_table
-
+def _read(path: Path, tables: _Tables) -> tuple[Any, NDArray[Any]]:
     texts, labels = load_table(path, text=tables.text, label=tables.label or "label")
     if labels is None:
         raise ValueError(f"{path} has no column 'label': name the labels' column with --label")
     return texts, labels
 
 
-def _check_known(found: NDArray[Any], known: NDArray[Any], tables: Tables) -> None:
+def _check_known(found: NDArray[Any], known: NDArray[Any], tables: _Tables) -> None:
     """Check that the labels to judge on are of those trained on; numbers need only be numbers."""
     if known.dtype.kind == "f" and found.dtype.kind in {"i", "f"}:
         return

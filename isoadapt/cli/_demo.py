@@ -1,13 +1,14 @@
-"""The demo: every adapter on one checkpoint and one set of texts, with its controls."""
+"""The command ``isoadapt demo``: every adapter on one checkpoint, beside its controls."""
 
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import joblib
 import numpy as np
 import torch
+import typer
 from numpy.typing import NDArray
 from sklearn.metrics import (
     accuracy_score,
@@ -32,9 +33,14 @@ from isoadapt import (
     TopologicalEntropyAdapter,
     TransformerEncoder,
     Whitening,
+    load_checkpoint,
 )
-from isoadapt._utils.files import atomic_path
+from isoadapt._utils.files import atomic_path, writable_folder
+from isoadapt._utils.folders import no_empty_leftovers
 from isoadapt._utils.optional import import_optional
+from isoadapt.cli._options import Table, Text, columns, say
+from isoadapt.datasets import load_table, make_acceptability, minilm_folder
+from isoadapt.finetune import finetune_text_classifier
 from isoadapt.geometry import spectrum
 from isoadapt.heads import fit_head
 from isoadapt.metrics import (
@@ -43,19 +49,19 @@ from isoadapt.metrics import (
     mean_cosine_similarity,
 )
 
-BASE = "no adapter"
-CONTROL = "same layer, no penalty"
-LAYER = "IsotropyLayer, minibatch"
+_BASE = "no adapter"
+_CONTROL = "same layer, no penalty"
+_LAYER = "IsotropyLayer, minibatch"
 
 
-class Split(NamedTuple):
+class _Split(NamedTuple):
     """Embeddings and targets."""
 
     X: NDArray[Any]
     y: NDArray[Any]
 
 
-class Row(NamedTuple):
+class _Row(NamedTuple):
     """One line of the table."""
 
     name: str
@@ -70,25 +76,84 @@ class Row(NamedTuple):
     adapter: Any
 
 
-def compare(
-    head: LinearHead, train: Split, dev: Split, announce: Callable[[str], None]
-) -> list[Row]:
-    """Fit every adapter on the training rows and judge it on the others.
+def demo(
+    train: Table = None,
+    dev: Table = None,
+    text: Text = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Your fine-tuned checkpoint, in place of a MiniLM.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for checkpoint, picture and pipeline.")] = Path(
+        "isoadapt-demo"
+    ),
+) -> None:
+    """Fine-tune (or take) a checkpoint, fit every adapter, and compare them in one table."""
+    out = out.expanduser()
+    with no_empty_leftovers(out):
+        writable_folder(out)
+        import_optional("matplotlib", feature="The picture", extra="plot")
+        texts, labels, dev_texts, dev_labels = _read_tables(train, dev, columns(text))
+        if checkpoint is None:
+            checkpoint = _fine_tune(texts, labels, out)
+        start = time.perf_counter()
+        say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {checkpoint} ...")
+        encoder, head = load_checkpoint(checkpoint, verbose=1)
+        rows = _compare(
+            head,
+            _Split(encoder.transform(texts), labels),
+            _Split(encoder.transform(dev_texts), dev_labels),
+            lambda name: say(f"Fitting: {name} ..."),
+        )
+        typer.echo(f"\nJudged on {len(dev_texts)} texts that no adapter was fitted to:\n")
+        typer.echo(_format_table(rows))
+        typer.echo(f"\n{_verdict(rows, dev_labels)}\n")
+        _save_spectra(rows, out / "spectra.png")
+        _save_pipeline(encoder.set_params(verbose=0), rows, out / "pipeline.joblib")
+        say(f"Encoded, fitted and judged in {time.perf_counter() - start:.0f} s.")
+        typer.echo(f"Spectra: {out / 'spectra.png'}   pipeline: {out / 'pipeline.joblib'}")
 
-    Parameters
-    ----------
-    head : LinearHead
-        The checkpoint's own.
-    train, dev : Split
-        Rows to fit on and rows to judge on.
-    announce : callable
-        Told what is fitted next.
 
-    Returns
-    -------
-    list of Row
-        The base and the controls first.
-    """
+def _read_tables(
+    train: Path | None, dev: Path | None, text: list[str] | None
+) -> tuple[Any, Any, Any, Any]:
+    """Read texts and labels to fit on and to judge on; without tables, make a corpus."""
+    if (train is None) != (dev is None):
+        raise ValueError("--train and --dev go together: give both or neither")
+    if train is None or dev is None:
+        corpus = make_acceptability(random_state=0)
+        return corpus.train_texts, corpus.train_labels, corpus.dev_texts, corpus.dev_labels
+    texts, labels = load_table(train, text=text)
+    dev_texts, dev_labels = load_table(dev, text=text)
+    for path, found in ((train, labels), (dev, dev_labels)):
+        if found is None:
+            raise ValueError(f"{path} has no column 'label': the demo needs labels")
+    if set(texts) & set(dev_texts):
+        say(f"Note: {len(set(texts) & set(dev_texts))} texts are in both tables.")
+    return texts, labels, dev_texts, dev_labels
+
+
+def _fine_tune(texts: Any, labels: Any, out: Path) -> str:
+    """Fine-tune all-MiniLM-L6-v2 and return the folder of the checkpoint."""
+    start = time.perf_counter()
+    say(f"Fine-tuning all-MiniLM-L6-v2 on {len(texts)} texts (one to three minutes on 2 cores) ...")
+    folder = finetune_text_classifier(
+        minilm_folder(),
+        texts,
+        labels,
+        out / "checkpoint",
+        lr=1e-4,
+        random_state=0,
+        overwrite=True,
+        verbose=1,
+    )
+    say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
+    return str(folder)
+
+
+def _compare(
+    head: LinearHead, train: _Split, dev: _Split, announce: Callable[[str], None]
+) -> list[_Row]:
+    """Fit every adapter on the training rows and judge it on the others."""
     rows = []
     for name, fit in _candidates(head):
         announce(name)
@@ -100,11 +165,11 @@ def compare(
     return rows
 
 
-def _candidates(head: LinearHead) -> Iterator[tuple[str, Callable[[Split], Any]]]:
+def _candidates(head: LinearHead) -> Iterator[tuple[str, Callable[[_Split], Any]]]:
     probe = "ridge" if head.classes_ is None else "logistic"
     adapters = {
-        CONTROL: IsotropyLayer(head, alpha=1.0, random_state=0),
-        LAYER: IsotropyLayer(head, random_state=0),
+        _CONTROL: IsotropyLayer(head, alpha=1.0, random_state=0),
+        _LAYER: IsotropyLayer(head, random_state=0),
         "IsotropyLayer, exact": IsotropyLayer(head, solver="exact"),
         "IStarAdapter": IStarAdapter(head, random_state=0),
         "CosRegAdapter": CosRegAdapter(head, random_state=0),
@@ -117,13 +182,13 @@ def _candidates(head: LinearHead) -> Iterator[tuple[str, Callable[[Split], Any]]
         "ClusterIsotropy + refit head": ClusterIsotropy(head=head, random_state=0),
         "LogitPreservingWhitening": LogitPreservingWhitening(head),
     }
-    yield BASE, lambda train: head
+    yield _BASE, lambda train: head
     yield "head refit only", lambda train: fit_head(probe, train.X, train.y)
     for name, adapter in adapters.items():
         yield name, lambda train, adapter=adapter: adapter.fit(*train)  # type: ignore[misc]
 
 
-def _judge(name: str, model: Any, Z: NDArray[Any], dev: Split, seconds: float) -> Row:
+def _judge(name: str, model: Any, Z: NDArray[Any], dev: _Split, seconds: float) -> _Row:
     predictions = model.predict(dev.X)
     if hasattr(model, "predict_proba"):
         probabilities = model.predict_proba(dev.X)
@@ -138,7 +203,7 @@ def _judge(name: str, model: Any, Z: NDArray[Any], dev: Split, seconds: float) -
             "correlation": np.corrcoef(dev.y, predictions)[0, 1],
             "MSE": mean_squared_error(dev.y, predictions),
         }
-    return Row(
+    return _Row(
         name,
         {key: float(value) for key, value in task.items()},
         isoscore(Z),
@@ -156,19 +221,8 @@ def _classes(model: Any) -> NDArray[Any]:
     return np.asarray(model.classes_)
 
 
-def format_table(rows: list[Row]) -> str:
-    """Lay the rows out as an aligned table.
-
-    Parameters
-    ----------
-    rows : list of Row
-        The rows.
-
-    Returns
-    -------
-    str
-        Text, one line for each row under a header.
-    """
+def _format_table(rows: list[_Row]) -> str:
+    """Lay the rows out as an aligned table."""
     header = ["", *rows[0].task, "IsoScore", "corrected", "EV1", "mean cosine", "fit s"]
     cells = [
         [
@@ -178,7 +232,7 @@ def format_table(rows: list[Row]) -> str:
             f"{row.isoscore_corrected:.4f}",
             f"{row.ev1:.4f}",
             f"{row.mean_cosine:.4f}",
-            "-" if row.name == BASE else f"{row.seconds:.1f}",
+            "-" if row.name == _BASE else f"{row.seconds:.1f}",
         ]
         for row in rows
     ]
@@ -193,23 +247,10 @@ def format_table(rows: list[Row]) -> str:
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
-def verdict(rows: list[Row], y: NDArray[Any]) -> str:
-    """Say in one sentence what the table means.
-
-    Parameters
-    ----------
-    rows : list of Row
-        As :func:`compare` gives them.
-    y : ndarray of shape (n,)
-        Targets of the rows that judge.
-
-    Returns
-    -------
-    str
-        A sentence that credits isotropy only with what the control does not have.
-    """
+def _verdict(rows: list[_Row], y: NDArray[Any]) -> str:
+    """Credit isotropy in one sentence only with what the control does not have."""
     table = {row.name: row for row in rows}
-    base, control, layer = table[BASE], table[CONTROL], table[LAYER]
+    base, control, layer = table[_BASE], table[_CONTROL], table[_LAYER]
     metric = next(iter(layer.task))
     gain = layer.task[metric] - control.task[metric]
     error = _paired_error(control, layer, y)
@@ -225,7 +266,7 @@ def verdict(rows: list[Row], y: NDArray[Any]) -> str:
     )
 
 
-def _paired_error(first: Row, second: Row, y: NDArray[Any]) -> float:
+def _paired_error(first: _Row, second: _Row, y: NDArray[Any]) -> float:
     """Bootstrap standard error of the difference of the first metric."""
     rng = np.random.default_rng(0)
     metric = r2_score if "R2" in first.task else accuracy_score
@@ -240,16 +281,8 @@ def _paired_error(first: Row, second: Row, y: NDArray[Any]) -> float:
     )
 
 
-def save_spectra(rows: list[Row], path: Path) -> None:
-    """Draw the spectra of the embeddings before and after each adapter.
-
-    Parameters
-    ----------
-    rows : list of Row
-        As :func:`compare` gives them.
-    path : Path
-        The PNG to write.
-    """
+def _save_spectra(rows: list[_Row], path: Path) -> None:
+    """Draw the spectra of the embeddings before and after each adapter."""
     matplotlib = import_optional("matplotlib", feature="The picture", extra="plot")
     figures = import_optional("matplotlib.figure", feature="The picture", extra="plot")
     figure = figures.Figure(figsize=(9, 5), layout="constrained")
@@ -260,7 +293,7 @@ def save_spectra(rows: list[Row], path: Path) -> None:
             continue
         variances = spectrum(torch.from_numpy(row.embeddings.astype(np.float64))).numpy()
         shares = variances / variances.sum()
-        style = {"color": "black", "linewidth": 2.5} if row.name == BASE else {}
+        style = {"color": "black", "linewidth": 2.5} if row.name == _BASE else {}
         axes.plot(np.arange(1, len(shares) + 1), shares.clip(1e-9), label=row.name, **style)
     axes.set(
         xscale="log",
@@ -276,18 +309,8 @@ def save_spectra(rows: list[Row], path: Path) -> None:
         figure.savefig(temporary, dpi=150)
 
 
-def save_pipeline(encoder: TransformerEncoder, rows: list[Row], path: Path) -> None:
-    """Save the encoder and the fitted Isotropy Layer as one pipeline, without the weights.
-
-    Parameters
-    ----------
-    encoder : TransformerEncoder
-        Its model must be a folder or a name.
-    rows : list of Row
-        As :func:`compare` gives them.
-    path : Path
-        The joblib file to write.
-    """
-    layer = next(row.adapter for row in rows if row.name == LAYER)
+def _save_pipeline(encoder: TransformerEncoder, rows: list[_Row], path: Path) -> None:
+    """Save the encoder and the fitted Isotropy Layer as one pipeline, without the weights."""
+    layer = next(row.adapter for row in rows if row.name == _LAYER)
     with atomic_path(path) as temporary:
         joblib.dump(make_pipeline(encoder, layer), temporary)

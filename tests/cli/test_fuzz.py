@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.test_cli_adapters import run
+from tests.cli.command_line import run
 from tests.tiny_models import WORDS, save_model
 
 rng = np.random.default_rng(0)

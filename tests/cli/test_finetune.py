@@ -8,13 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from isoadapt import cli, load_checkpoint
-from isoadapt._finetune_command import _JOINING, _TRAINING, make_options
+from isoadapt.cli._finetune import _JOINING, _TRAINING, _make_options
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.finetune._penalty import METHODS
 from isoadapt.finetune._recipes import RECIPES
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.metrics import anisotropy, isoscore
-from tests.test_cli_adapters import fail, run, succeed
+from tests.cli.command_line import fail, run, succeed
 from tests.tiny_models import WORDS
 
 QUICK = ["--set", "epochs=1", "random_state=0", "device=cpu", "lr=1e-3"]
@@ -49,7 +49,6 @@ def weights(folder):
 def test_help_names_the_penalties_and_recipes():
     result = CliRunner().invoke(cli.app, ["finetune", "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0
-    assert tuple(METHODS) == cli.PENALTIES
     for name in (*METHODS, *RECIPES, "--set", "--where", "--text", *_JOINING, *_TRAINING):
         assert name in result.output
 
@@ -116,7 +115,7 @@ def test_every_penalty(tables, checkpoint, penalty):
     [("1,2", (1, 2)), ("[1, 2]", [1, 2]), ("2", 2), ("-1", -1), ("last", "last")],
 )
 def test_where(where, place):
-    assert make_options("istar", None, [f"where={where}"])["where"] == place
+    assert _make_options("istar", None, [f"where={where}"])["where"] == place
 
 
 def test_text_names_the_columns(tables, checkpoint):
@@ -198,12 +197,3 @@ class TestErrors:
             result = CliRunner().invoke(cli.app, [*line, *stray])
             assert result.exit_code == 2
             assert "unexpected extra argument" in result.output
-
-
-def test_fit_takes_several_settings_after_one_flag(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    np.save("X.npy", np.random.default_rng(0).normal(size=(60, 4)))
-    line = "fit --set strength=0.5 shrinkage=0.1 --on X.npy --set n_components=3 whitening --out a"
-    stderr = succeed(*line.split()).stderr
-    for setting in ("strength=0.5", "shrinkage=0.1", "n_components=3"):
-        assert setting in stderr

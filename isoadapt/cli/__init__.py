@@ -1,0 +1,5 @@
+"""The command line ``isoadapt``: demo, audit, finetune, fit, transform and merge."""
+
+from isoadapt.cli._app import app, main
+
+__all__ = ["app", "main"]

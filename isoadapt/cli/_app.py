@@ -1,0 +1,58 @@
+"""The application: its commands in the order of its help, and its entry point."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from isoadapt import __version__
+from isoadapt._utils.errors import reason
+from isoadapt.cli._audit import audit
+from isoadapt.cli._demo import demo
+from isoadapt.cli._finetune import finetune
+from isoadapt.cli._fit import fit
+from isoadapt.cli._merge import merge
+from isoadapt.cli._settings import SettingsCommand
+from isoadapt.cli._transform import transform
+
+_EXPECTED = (
+    ValueError,
+    TypeError,
+    OSError,
+    ImportError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+)
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def _common(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Measure and repair the anisotropy of fine-tuned transformer embeddings."""
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+app.command()(demo)
+app.command()(audit)
+app.command(cls=SettingsCommand)(finetune)
+app.command(cls=SettingsCommand)(fit)
+app.command()(transform)
+app.command()(merge)
+
+
+def main() -> None:
+    """Run the command line; a user's error is one line, not a traceback."""
+    try:
+        app()
+    except _EXPECTED as error:
+        sys.exit(f"isoadapt: {reason(error)}")

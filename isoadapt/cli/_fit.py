@@ -1,0 +1,179 @@
+"""The command ``isoadapt fit``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from isoadapt import TransformerEncoder, adapters
+from isoadapt._utils.folders import check_output_folder
+from isoadapt.adapters import BaseAdapter
+from isoadapt.cli._options import Label, MaxLength, Text, columns, notes, say
+from isoadapt.cli._rows import (
+    Source,
+    check_several_rows,
+    data_to_record,
+    model_to_record,
+    read_rows,
+)
+from isoadapt.cli._settings import read_settings
+from isoadapt.encoders import encoder_head
+from isoadapt.heads import MultiLabelHead
+from isoadapt.interop import ADAPTER, save_adapter
+from isoadapt.metrics import isotropy_report
+
+_ADAPTERS = (  # in the order in which --help names them
+    "IsotropyLayer",
+    "IStarAdapter",
+    "CosRegAdapter",
+    "SpectrumControlAdapter",
+    "TopologicalEntropyAdapter",
+    "FlowAdapter",
+    "IsoBN",
+    "Whitening",
+    "LogitPreservingWhitening",
+    "AllButTheTop",
+    "ClusterIsotropy",
+)
+
+_ROWS = "The rows are those that the adapter was fitted to; judge it on others."
+
+
+def fit(
+    name: Annotated[str, typer.Argument(help=f"The adapter: {', '.join(_ADAPTERS)}.")],
+    on: Annotated[
+        Path, typer.Option(help="Texts (.tsv, .csv, .parquet), or a .npy or .parquet matrix.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the adapter.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Checkpoint that embeds the texts; its head is the adapter's head."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE...",
+            help="Parameters, several after one --set or each its own.",
+        ),
+    ] = None,
+    text: Text = None,
+    label: Label = None,
+    labels: Annotated[Path | None, typer.Option(help="Labels beside a .npy matrix.")] = None,
+    max_length: MaxLength = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an adapter.")] = False,
+) -> None:
+    """Fit an adapter to texts or to a matrix of embeddings, and save it as a folder."""
+    source = Source(on, model, label, labels, max_length, columns(text))
+    typer.echo(_fit(name, source, out, settings or [], overwrite))
+
+
+def _fit(name: str, source: Source, out: Path, settings: Sequence[str], overwrite: bool) -> str:
+    """Fit and save an adapter; return the table of the figures before and after."""
+    adapter = _make_adapter(name, settings)
+    check_output_folder(out, overwrite, content=ADAPTER, name="--out")
+    X, y = read_rows(source)
+    check_several_rows(X, source.path)
+    if not any(setting.partition("=")[0].strip() == "head" for setting in settings):
+        _take_head(adapter, source, y)
+    if y is None and adapter._needs_y():
+        raise ValueError(
+            f"{type(adapter).__name__} needs labels, and {source.path} has none: name their column "
+            f"with --label, or their file with --labels{_without_head(adapter)}"
+        )
+    say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
+    with notes():
+        before = _figures(X, _head_score(adapter, X, y))
+        adapter.fit(X, y)
+        adapted = adapter.transform(X)
+        after = _figures(adapted, _score(adapter, X, y))
+        metrics = {"before": before, "after": after}
+        save_adapter(
+            adapter,
+            out,
+            base_model=model_to_record(source),
+            data=data_to_record(source, len(X)),
+            metrics={f"{name}, on the rows it was fitted to": metrics[name] for name in metrics},
+            overwrite=overwrite,
+        )
+    return f"{_table(metrics)}\n{_ROWS}\n\nAdapter: {out}"
+
+
+def _make_adapter(name: str, settings: Sequence[str]) -> BaseAdapter:
+    """Make an adapter from its name and its parameters as strings."""
+    classes = {_short(each): getattr(adapters, each) for each in adapters.__all__}
+    if _short(name) not in classes:
+        raise ValueError(f"{name!r} is no adapter; choose from {', '.join(adapters.__all__)}")
+    cls = classes[_short(name)]
+    adapter = cls(**read_settings(settings, cls._get_param_names(), cls.__name__))
+    adapter._validate_params()
+    return adapter
+
+
+def _short(name: str) -> str:
+    """Drop what does not matter in the name of an adapter: case, hyphens, "adapter"."""
+    plain = name.lower().replace("-", "").replace("_", "")
+    return plain.removesuffix("adapter")
+
+
+def _take_head(adapter: BaseAdapter, source: Source, y: NDArray[Any] | None) -> None:
+    """Give an adapter the head of the model; one that needs none takes no multi-label head."""
+    if source.model is None or (y is None and adapter.head is None):
+        return
+    head = encoder_head(TransformerEncoder(source.model))
+    if head is not None and not (adapter.head is None and isinstance(head, MultiLabelHead)):
+        adapter.set_params(head=head)
+
+
+def _without_head(adapter: BaseAdapter) -> str:
+    """The way to do without labels, where there is one."""
+    headless = None in adapter._parameter_constraints["head"]
+    return ", or fit without a head by --set head=None" if headless else ""
+
+
+def _figures(X: Any, score: dict[str, float]) -> dict[str, float]:
+    report = isotropy_report(X)
+    return {
+        "isoscore": report.isoscore,
+        "isoscore_corrected": report.isoscore_corrected,
+        "ev1": report.ev1,
+        **score,
+    }
+
+
+def _head_score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, float]:
+    """Score of the head on the embeddings as they are, where it knows the labels."""
+    if y is None or not _scores(adapter):
+        return {}
+    head = adapter._resolve_head(np.asarray(X), y)
+    if head is None or (head.classes_ is not None and not {*y.tolist()} <= {*head.classes_}):
+        return {}
+    return {_metric(adapter): head.score(np.asarray(X), y)}
+
+
+def _score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, float]:
+    if y is None or not _scores(adapter):
+        return {}
+    return {_metric(adapter): adapter.score(X, y)}
+
+
+def _scores(adapter: BaseAdapter) -> bool:
+    """Whether an adapter predicts something that labels can be compared with."""
+    return adapter._head_kind() is not None
+
+
+def _metric(adapter: BaseAdapter) -> str:
+    return "accuracy" if adapter._head_kind() == "classifier" else "r2"
+
+
+def _table(metrics: dict[str, dict[str, float]]) -> str:
+    names = {"isoscore": "IsoScore", "isoscore_corrected": "  corrected", "ev1": "EV1", "r2": "R²"}
+    lines = [f"{'':16}{'before':>10}{'after':>10}"]
+    for key, value in metrics["after"].items():
+        before = metrics["before"].get(key)
+        shown = "" if before is None else f"{before:.4f}"
+        lines.append(f"{names.get(key, key):16}{shown:>10}{value:>10.4f}")
+    return "\n".join(lines)

@@ -1,0 +1,114 @@
+"""Rows that the commands read: matrices, texts to embed, and what an adapter records of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from isoadapt import TransformerEncoder
+from isoadapt.adapters import BaseAdapter
+from isoadapt.datasets import load_matrix, load_table
+from isoadapt.encoders import vector_source
+from isoadapt.interop import SOURCE
+
+
+class Source(NamedTuple):
+    """File of rows, with the model that embeds its texts and with its labels."""
+
+    path: Path
+    model: str | None = None
+    label: str | None = None  # a column; None is "label", where there is one
+    labels: Path | None = None  # a file beside a .npy matrix
+    max_length: int | None = None
+    text: list[str] | None = None  # one column or two of pairs; None finds them by name
+
+    def is_matrix(self) -> bool:
+        """Whether the file holds embeddings: .npy does, and Parquet unless there is a model."""
+        suffix = self.path.suffix.lower()
+        return suffix == ".npy" or (suffix == ".parquet" and self.model is None)
+
+
+def read_rows(
+    source: Source, features: Sequence[str] | None = None
+) -> tuple[Any, NDArray[Any] | None]:
+    """Read a matrix, or embed texts: X of shape (n, d), and y of shape (n,) or None."""
+    label = source.label or "label"
+    if source.is_matrix():
+        if source.label is not None and source.path.suffix.lower() == ".npy":
+            raise ValueError(f"--label {label}: a .npy matrix has no columns; use --labels y.npy")
+        return load_matrix(source.path, label=label, labels=source.labels, features=features)
+    if source.labels is not None:
+        raise ValueError("--labels goes with a matrix; name the column of a table with --label")
+    if source.model is None:
+        raise ValueError(
+            f"{str(source.path)!r} is taken for a table of texts, which needs --model, the "
+            "checkpoint that embeds them (a matrix ends in .npy or .parquet)"
+        )
+    texts, y = load_table(source.path, text=source.text, label=label)
+    encoder = TransformerEncoder(source.model, max_length=source.max_length, verbose=1)
+    return encoder.transform(texts), y
+
+
+def check_several_rows(X: Any, path: str | Path) -> None:
+    """Refuse a file with a single row, which has no variance."""
+    if len(X) < 2:
+        raise ValueError(
+            f"{path} holds {len(X)} row(s), but at least 2 are needed, because one row has "
+            "no variance: name a file with more texts or embeddings"
+        )
+
+
+def model_to_record(source: Source) -> Any:
+    """The encoder of texts, or the model that is said to go with a matrix."""
+    model = source.model
+    if model is None:
+        return None
+    if Path(model).expanduser().is_dir():  # by its whole name, so that it is found again
+        model = str(Path(model).expanduser().resolve())
+    return model if source.is_matrix() else TransformerEncoder(model)
+
+
+def data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
+    """What an adapter's folder says of the rows that it was fitted to."""
+    data: dict[str, Any] = {"source": source.path.name, "rows": n_rows}
+    if source.max_length is not None:
+        data["max_length"] = source.max_length
+    return data
+
+
+def with_recorded_model(source: Source, origin: dict[str, Any]) -> Source:
+    """Take model and length from what the adapter's folder says, where they are not given."""
+    data = origin["data"] if isinstance(origin["data"], dict) else {}
+    if source.max_length is None and isinstance(data.get("max_length"), int):
+        source = source._replace(max_length=data["max_length"])
+    base = origin["base_model"]
+    if source.is_matrix() or source.model is not None:
+        return source
+    if base is None or not Path(base).is_dir():
+        raise ValueError(
+            f"{str(source.path)!r} is taken for a table of texts, and the adapter's own model "
+            f"({base!r}) is no folder here: pass --model"
+        )
+    return source._replace(model=base)
+
+
+def check_recorded_source(adapter: BaseAdapter, source: Source) -> None:
+    """Refuse texts embedded by another encoder than the one that a saved adapter records."""
+    recorded = getattr(adapter, SOURCE, None)
+    if recorded is None or source.is_matrix():
+        return
+    encoder = TransformerEncoder(source.model)
+    kind = vector_source(encoder).kind
+    if recorded.kind not in (kind, None):
+        raise ValueError(
+            f"the adapter was fitted to vectors with {recorded.kind}, but model={source.model!r} "
+            f"gives those with {kind}: embed the texts in Python by a TransformerEncoder with "
+            f"{recorded.kind}, and pass the matrix as a .npy file"
+        )
+    if not recorded.is_of(encoder._backbone()):
+        raise ValueError(
+            f"model={source.model!r} is another checkpoint (other weights or another tokenizer) "
+            "than the one that the adapter was fitted with: name that one or a copy of it by "
+            "--model, or fit the adapter again"
+        )

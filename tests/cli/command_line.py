@@ -1,0 +1,54 @@
+"""Runs of the command line, and what their files hold."""
+
+import io
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from isoadapt import cli
+
+_rng = np.random.default_rng(0)
+X = (_rng.normal(size=(150, 5)) * [9, 3, 1, 1, 0.3] + 2).astype(np.float32)
+Y = (X[:, 2] > 2).astype(int)
+
+
+class Completed(NamedTuple):
+    code: int | str | None
+    stdout: str
+    stderr: str
+
+
+def run(*arguments):
+    """Call the entry point as the shell does: exit code and both streams."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["isoadapt", *map(str, arguments)])
+        try:
+            code = cli.main()
+        except SystemExit as stop:
+            code = stop.code
+    return Completed(code, out.getvalue(), err.getvalue())
+
+
+def succeed(*arguments):
+    completed = run(*arguments)
+    assert completed.code in (None, 0), completed
+    return completed
+
+
+def fail(*arguments):
+    """The message of a command that must fail: one line."""
+    completed = run(*arguments)
+    assert str(completed.code).startswith("isoadapt: "), completed
+    assert "\n" not in str(completed.code)
+    assert "Traceback" not in completed.stderr
+    return str(completed.code)
+
+
+def texts_and_labels():
+    table = pd.read_csv("texts.tsv", sep="\t")
+    return table["sentence"].tolist(), table["label"].to_numpy()

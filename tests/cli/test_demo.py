@@ -1,0 +1,69 @@
+"""The demo as a user meets it."""
+
+import joblib
+import pytest
+
+from isoadapt import adapters
+from tests.cli.command_line import run
+
+
+@pytest.fixture(scope="module")
+def result(tables, checkpoint, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out") / "demo"
+    options = ["--train", tables / "train.tsv", "--dev", tables / "dev.tsv"]
+    return run("demo", *options, "--checkpoint", checkpoint, "--out", out), out
+
+
+class TestDemo:
+    def test_one_table_and_one_sentence(self, result):
+        completed, _ = result
+        assert completed.code in (None, 0), completed
+        lines = completed.stdout.splitlines()
+        header = next(line for line in lines if "accuracy" in line and "EV1" in line)
+        for column in (
+            "Matthews",
+            "cross-entropy",
+            "IsoScore",
+            "corrected",
+            "mean cosine",
+            "fit s",
+        ):
+            assert column in header
+        for row in (
+            "no adapter",
+            "head refit only",
+            "same layer, no penalty",
+            "IsotropyLayer, minibatch",
+            "IsotropyLayer, exact",
+            *(name for name in adapters.__all__ if name != "IsotropyLayer"),
+        ):
+            assert sum(line.startswith(row) for line in lines) == 1
+        assert "The Isotropy Layer took the corrected IsoScore from" in completed.stdout
+        assert "Traceback" not in completed.stderr
+
+    def test_logits_are_preserved_in_the_table(self, result):
+        lines = result[0].stdout.splitlines()
+        base = next(line for line in lines if line.startswith("no adapter")).split()
+        kept = next(line for line in lines if line.startswith("LogitPreserving")).split()
+        assert base[2:5] == kept[1:4]
+
+    def test_picture_and_pipeline(self, result):
+        _, out = result
+        assert (out / "spectra.png").read_bytes().startswith(b"\x89PNG")
+        pipeline = joblib.load(out / "pipeline.joblib")
+        assert pipeline.predict(["the cat sat", "a dog ran"]).shape == (2,)
+        assert {path.name for path in out.iterdir()} == {"spectra.png", "pipeline.joblib"}
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--train", "absent.tsv"], "--train and --dev go together"),
+            (["--out", __file__], "cannot be written to"),
+            (["--checkpoint", "{folder}"], "config.json"),
+        ],
+    )
+    def test_errors_are_one_line(self, options, message, tables):
+        options = [str(option).format(folder=tables) for option in options]
+        completed = run("demo", *options)
+        assert str(completed.code).startswith("isoadapt: ")
+        assert message in str(completed.code)

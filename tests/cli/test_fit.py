@@ -1,0 +1,237 @@
+"""Fitting adapters on the command line."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from isoadapt import IsotropyLayer, TransformerEncoder, Whitening, adapters, cli, load_checkpoint
+from isoadapt.cli._fit import _ADAPTERS, _make_adapter
+from isoadapt.interop import load_adapter
+from isoadapt.metrics import isoscore
+from tests.cli.command_line import X, Y, fail, succeed, texts_and_labels
+from tests.tiny_models import save_model
+
+
+class TestFit:
+    def test_a_matrix(self, files):
+        completed = succeed("fit", "whitening", "--on", "X.npy", "--out", "a")
+        figures = dict(re.findall(r"^(IsoScore|EV1) +([\d.]+)", completed.stdout, re.M))
+        assert figures["IsoScore"] == f"{isoscore(X):.4f}"
+        assert re.search(r"IsoScore +0\.\d+ +1\.0000", completed.stdout)
+        assert "fitted to; judge it on others" in completed.stdout
+        assert "accuracy" not in completed.stdout
+        expected = Whitening().fit(X)
+        np.testing.assert_array_equal(load_adapter("a").transform(X), expected.transform(X))
+
+    @pytest.mark.parametrize("command", ["fit", "audit"])
+    def test_a_single_text(self, command, files, checkpoint):
+        (files / "one.tsv").write_text("sentence\tlabel\nthe cat sat\t0\n")
+        arguments = {
+            "fit": ["whitening", "--model", checkpoint, "--on", "one.tsv", "--out", "a"],
+            "audit": [checkpoint, "one.tsv"],
+        }
+        message = fail(command, *arguments[command])
+        assert "one.tsv holds 1 row" in message
+        assert "at least 2" in message
+        assert not (files / "a").exists()
+
+    @pytest.mark.parametrize("name", ["one.npy", "one.parquet"])
+    def test_a_matrix_of_one_row(self, name, files):
+        np.save("one.npy", X[:1])
+        pd.DataFrame({f"f{i}": X[:1, i] for i in range(5)}).to_parquet("one.parquet")
+        for arguments in (["fit", "whitening", "--on", name, "--out", "a"], ["audit", name]):
+            assert f"{name} holds 1 row" in fail(*arguments)
+
+    def test_labels_and_parameters(self, files):
+        settings = ["--set", "head=logistic", "--set", "solver=exact", "--set", "ridge=0.5"]
+        options = ["--on", "X.npy", "--labels", "y.npy", "--out", "a"]
+        completed = succeed("fit", "isotropy-layer", *options, *settings)
+        expected = IsotropyLayer("logistic", solver="exact", ridge=0.5).fit(X, Y)
+        loaded = load_adapter("a")
+        assert loaded.get_params() == expected.get_params()
+        np.testing.assert_array_equal(loaded.transform(X), expected.transform(X))
+        score = re.search(r"accuracy +([\d.]+) +([\d.]+)", completed.stdout)
+        assert float(score[2]) == round(expected.score(X, Y), 4)
+
+    def test_parquet_keeps_the_names(self, files):
+        options = ["--on", "X.parquet", "--out", "a", "--set", "head=ridge"]
+        completed = succeed("fit", "Whitening", *options)
+        assert re.search(r"R² +-?[\d.]+ +-?[\d.]+", completed.stdout)
+        loaded = load_adapter("a")
+        assert loaded.feature_names_in_.tolist() == [f"f{i}" for i in range(5)]
+        np.testing.assert_array_equal(loaded.map_.matrix, Whitening().fit(X).map_.matrix)
+
+    def test_texts_take_the_checkpoints_head(self, files, checkpoint):
+        completed = succeed(
+            "fit",
+            "logit_preserving_whitening",
+            "--on",
+            "texts.tsv",
+            "--model",
+            checkpoint,
+            "--max-length",
+            5,
+            "--out",
+            "a",
+        )
+        texts, labels = texts_and_labels()
+        encoder, head = load_checkpoint(checkpoint, max_length=5)
+        loaded = load_adapter("a")
+        np.testing.assert_array_equal(loaded.head.coef_, head.coef_)
+        score = head.score(encoder.transform(texts), labels)
+        assert re.search(rf"accuracy +{score:.4f} +{score:.4f}", completed.stdout)
+        card = (files / "a" / "README.md").read_text()
+        assert f"- Base model: {checkpoint}" in card
+        assert "- Data: source texts.tsv, rows 90, max_length 5" in card
+        assert f"| accuracy | {score:.4g} | {score:.4g} |" in card
+
+    def test_a_head_that_is_set_goes_before_the_checkpoints(self, files, checkpoint):
+        options = ["--on", "texts.tsv", "--model", checkpoint, "--out", "a"]
+        succeed("fit", "allbutthetop", *options, "--set", "head=None")
+        assert load_adapter("a").head_ is None
+        succeed("fit", "allbutthetop", *options, "--set", "head=logistic", "--overwrite")
+        assert load_adapter("a").head == "logistic"
+        assert "not empty" in fail("fit", "allbutthetop", *options)
+
+    def test_a_head_that_cannot_be_taken_is_no_matter_where_another_is_set(self, files):
+        save_model(files / "many", problem_type="multi_label_classification")
+        options = ["--on", "texts.tsv", "--model", "many", "--out", "a"]
+        assert "multi-label head" in fail("fit", "isotropy-layer", *options)
+        succeed("fit", "isotropy-layer", *options, "--set", "head=None")
+
+    def test_a_multi_label_head_is_preserved_and_not_scored(self, files):
+        save_model(files / "many", problem_type="multi_label_classification")
+        options = ["--on", "texts.tsv", "--model", "many", "--out", "a"]
+        completed = succeed("fit", "logit-preserving-whitening", *options)
+        assert re.search(r"IsoScore +[\d.]+ +[\d.]+", completed.stdout)
+        assert not re.search("accuracy|R²", completed.stdout)
+        succeed("merge", "a", "many", "merged")
+        config = json.loads((files / "merged" / "config.json").read_text())
+        assert config["problem_type"] == "multi_label_classification"
+
+    def test_texts_from_parquet(self, files, checkpoint):
+        texts, labels = texts_and_labels()
+        pd.DataFrame({"text": texts, "kind": labels}).to_parquet("texts.parquet")
+        options = ["--model", checkpoint, "--label", "kind", "--out", "a", "--set", "beta=1"]
+        succeed("fit", "isobn", "--on", "texts.parquet", *options)
+        assert load_adapter("a").beta == 1
+        assert load_adapter("a").classes_.tolist() == [0, 1, 2]
+
+    def test_a_matrix_may_take_the_head_of_a_model(self, files, checkpoint):
+        texts, _ = texts_and_labels()
+        np.save("E.npy", TransformerEncoder(checkpoint).transform(texts))
+        options = ["--on", "E.npy", "--model", checkpoint, "--out", "a"]
+        succeed("fit", "logitpreservingwhitening", *options)
+        head = load_checkpoint(checkpoint)[1]
+        np.testing.assert_array_equal(load_adapter("a").head.coef_, head.coef_)
+
+    def test_warnings_are_notes(self, files):
+        np.save("few.npy", X[:12])
+        completed = succeed("fit", "whitening", "--on", "few.npy", "--out", "a")
+        assert "Note: n_samples=12 is less than 3 × n_features=15" in completed.stderr
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["nonsense", "--on", "X.npy"], "'nonsense' is no adapter; choose from"),
+            (["whitening", "--on", "absent.npy"], "absent.npy"),
+            (
+                ["whitening", "--on", "X.npy", "--set", "lam=1"],
+                r"names head, head_training, method",
+            ),
+            (["whitening", "--on", "X.npy", "--set", "method"], "takes name=value"),
+            (["whitening", "--on", "X.npy", "--set", "method=ica"], "'method' parameter"),
+            (["whitening", "--on", "X.npy", "--set", "strength=two"], "'strength' parameter"),
+            (["isotropylayer", "--on", "X.npy"], "needs labels, and X.npy has none"),
+            (["whitening", "--on", "X.npy", "--label", "y"], "use --labels y.npy"),
+            (["whitening", "--on", "texts.tsv"], "needs --model"),
+            (["whitening", "--on", "texts.tsv", "--labels", "y.npy"], "--label"),
+            (["whitening", "--on", "X.parquet", "--label", "f9"], "'f9' is no column"),
+        ],
+    )
+    def test_errors_are_one_line(self, arguments, message, files):
+        assert re.search(message, fail("fit", *arguments, "--out", "a"))
+        assert not (files / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Whitening", "Whitening"),
+        ("all-but-the-top", "AllButTheTop"),
+        ("istar", "IStarAdapter"),
+        ("IStarAdapter", "IStarAdapter"),
+        ("cosreg", "CosRegAdapter"),
+        ("spectrum_control", "SpectrumControlAdapter"),
+    ],
+)
+def test_names_of_adapters(name, expected):
+    assert type(_make_adapter(name, [])).__name__ == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.25", 0.25),
+        ("1e-1", 0.1),
+        ("1", 1),
+        ("oas", "oas"),
+        ('"oas"', "oas"),
+        ("'oas'", "oas"),
+        (" 0.5 ", 0.5),
+    ],
+)
+def test_values_of_parameters(text, value):
+    found = _make_adapter("whitening", [f"shrinkage={text}"]).shrinkage
+    assert found == value
+    assert type(found) is type(value)
+    assert _make_adapter("isobn", ["head=null"]).head is _make_adapter("isobn", ["head=None"]).head
+
+
+def test_the_folder_of_the_command_line_has_no_pickle(files):
+    succeed("fit", "whitening", "--on", "X.npy", "--out", "a")
+    assert sorted(path.name for path in (files / "a").iterdir()) == [
+        "README.md",
+        "adapter.safetensors",
+        "config.json",
+        "isoadapt.sha256",
+    ]
+    config = json.loads((files / "a" / "config.json").read_text())
+    assert config["data"] == {"type": "dict", "items": {"source": "X.npy", "rows": 150}}
+
+
+def test_help_names_every_adapter():
+    assert sorted(_ADAPTERS) == sorted(adapters.__all__)
+    help_text = CliRunner().invoke(cli.app, ["fit", "--help"], env={"COLUMNS": "400"}).output
+    assert all(name in help_text for name in _ADAPTERS)
+
+
+def test_labels_are_not_optional_where_a_head_is_not(tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    for name, hint in (("whitening", None), ("istar", True), ("logit-preserving-whitening", False)):
+        arguments = ["fit", name, "--on", tmp_path / "X.npy", "--out", tmp_path / name]
+        if hint is None:
+            succeed(*arguments)
+        else:
+            assert ("--set head=None" in fail(*arguments)) == hint
+
+
+def test_labels_in_one_column(tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", Y[:, None])
+    matrix = ["--on", tmp_path / "X.npy", "--labels", tmp_path / "y.npy"]
+    succeed("fit", "istar", *matrix, "--set", "max_epochs=1", "--out", tmp_path / "a")
+    assert load_adapter(tmp_path / "a").classes_.tolist() == [0, 1]
+
+
+def test_fit_takes_several_settings_after_one_flag(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("X.npy", np.random.default_rng(0).normal(size=(60, 4)))
+    line = "fit --set strength=0.5 shrinkage=0.1 --on X.npy --set n_components=3 whitening --out a"
+    stderr = succeed(*line.split()).stderr
+    for setting in ("strength=0.5", "shrinkage=0.1", "n_components=3"):
+        assert setting in stderr

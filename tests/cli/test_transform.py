@@ -1,0 +1,162 @@
+"""Applying saved adapters on the command line."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from isoadapt import TransformerEncoder, Whitening
+from isoadapt.interop import load_adapter, save_adapter
+from tests.cli.command_line import X, fail, succeed, texts_and_labels
+from tests.tiny_models import make_model, make_tokenizer, save_model
+
+rng = np.random.default_rng(0)
+
+
+class TestTransform:
+    @pytest.fixture
+    def adapter(self, files):
+        succeed("fit", "whitening", "--on", "X.npy", "--out", "a")
+        return load_adapter("a")
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_a_matrix(self, dtype, adapter):
+        np.save("Z.npy", X[:9].astype(dtype))
+        completed = succeed("transform", "a", "Z.npy", "out.npy")
+        assert completed.stdout == f"Wrote 9 × 5 ({np.dtype(dtype)}): out.npy\n"
+        found = np.load("out.npy")
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, adapter.transform(X[:9].astype(dtype)))
+
+    def test_the_suffix_may_be_in_capitals(self, adapter, files):
+        succeed("transform", "a", "X.npy", "OUT.NPY")
+        np.testing.assert_array_equal(np.load("OUT.NPY"), adapter.transform(X))
+        assert not [path.name for path in files.iterdir() if path.name.startswith(".")]
+
+    def test_into_parquet(self, adapter):
+        succeed("transform", "a", "X.npy", "out.parquet")
+        found = pd.read_parquet("out.parquet")
+        assert list(found.columns) == [f"whitening{i}" for i in range(5)]
+        np.testing.assert_array_equal(found.to_numpy(), adapter.transform(X))
+
+    def test_columns_are_found_by_name(self, files):
+        succeed("fit", "whitening", "--on", "X.parquet", "--out", "a")
+        table = pd.read_parquet("X.parquet")
+        table.assign(more=1.0)[["more", "f4", "f3", "f2", "f1", "f0"]].to_parquet("other.parquet")
+        succeed("transform", "a", "other.parquet", "out.npy")
+        np.testing.assert_array_equal(np.load("out.npy"), Whitening().fit_transform(X))
+        table[["f0", "f1"]].to_parquet("other.parquet")
+        assert "['f2', 'f3', 'f4']" in fail("transform", "a", "other.parquet", "out.npy")
+
+    def test_texts_by_the_model_that_the_folder_names(self, files, tmp_path):
+        model = save_model(tmp_path / "model")
+        options = ["--model", "model", "--max-length", "4", "--out", "a"]
+        succeed("fit", "whitening", "--on", "texts.tsv", *options, "--set", "shrinkage=0.1")
+        texts, _ = texts_and_labels()
+        adapter = load_adapter("a")
+        succeed("transform", "a", "texts.tsv", "own.npy")
+        expected = adapter.transform(TransformerEncoder(model, max_length=4).transform(texts))
+        np.testing.assert_array_equal(np.load("own.npy"), expected)
+        succeed("transform", "a", "texts.tsv", "longer.npy", "--max-length", 8, "--model", "model")
+        expected = adapter.transform(TransformerEncoder(model, max_length=8).transform(texts))
+        np.testing.assert_array_equal(np.load("longer.npy"), expected)
+        (tmp_path / "model").rename(tmp_path / "moved")
+        message = fail("transform", "a", "texts.tsv", "out.npy")
+        assert "is no folder here: pass --model" in message
+        succeed("transform", "a", "texts.tsv", "moved.npy", "--model", "moved")
+        np.testing.assert_array_equal(np.load("moved.npy"), np.load("own.npy"))
+
+    def test_a_failure_leaves_the_old_file(self, adapter, files):
+        (files / "out.npy").write_text("old")
+        np.save("narrow.npy", X[:, :3])
+        assert "3 features" in fail("transform", "a", "narrow.npy", "out.npy")
+        assert (files / "out.npy").read_text() == "old"
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["absent", "X.npy", "out.npy"], "save_adapter made"),
+            (["a", "absent.npy", "out.npy"], "absent.npy"),
+            (["a", "X.npy", "out.csv"], r"must end in \.npy or \.parquet"),
+            (["a", "X.npy", "absent/out.npy"], "'absent' is no folder"),
+            (["a", "texts.tsv", "out.npy"], "None.*pass --model"),
+            ([".", "X.npy", "out.npy"], "config.json is missing"),
+        ],
+    )
+    def test_errors_are_one_line(self, arguments, message, adapter, files):
+        assert re.search(message, fail("transform", *arguments))
+        assert not (files / "out.npy").exists()
+
+
+def test_the_input_is_not_overwritten(tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    succeed("fit", "whitening", "--on", tmp_path / "X.npy", "--out", tmp_path / "a")
+    message = fail("transform", tmp_path / "a", tmp_path / "X.npy", tmp_path / "X.npy")
+    assert "is the file that is read" in message
+    np.testing.assert_array_equal(np.load(tmp_path / "X.npy"), X)
+
+
+class TestIdentity:
+    """An adapter that was fitted with a model goes with that model only."""
+
+    @pytest.fixture
+    def adapter(self, files, checkpoint):
+        options = ["--on", "texts.tsv", "--model", checkpoint, "--out", "a"]
+        succeed("fit", "whitening", *options, "--set", "shrinkage=0.1")
+        model = make_model()
+        model.bert.pooler.dense.bias.data += 0.01
+        model.save_pretrained(files / "other")
+        make_tokenizer().save_pretrained(files / "other")
+        return files / "a"
+
+    def test_fit_records_the_model(self, adapter, checkpoint):
+        vectors = json.loads((adapter / "config.json").read_text())["vectors"]
+        assert vectors["kind"] == "pooling='head_input'"
+        assert re.fullmatch("[0-9a-f]{64}", vectors["checkpoint"])
+
+    def test_a_copy_of_the_model_serves(self, adapter, checkpoint, files):
+        shutil.copytree(checkpoint, files / "copy")
+        succeed("merge", "a", "copy", "merged")
+        succeed("transform", "a", "texts.tsv", "copy.npy", "--model", "copy")
+        succeed("transform", "a", "texts.tsv", "own.npy")
+        np.testing.assert_array_equal(np.load("copy.npy"), np.load("own.npy"))
+
+    def test_another_model_is_refused(self, adapter, files):
+        assert "another checkpoint" in fail("merge", "a", "other", "merged")
+        message = fail("transform", "a", "texts.tsv", "out.npy", "--model", "other")
+        assert re.search(r"model='other' is another checkpoint.*by --model", message)
+        assert not (files / "merged").exists()
+        assert not (files / "out.npy").exists()
+
+    def test_a_model_that_was_trained_on_is_refused(self, adapter, files, checkpoint):
+        save_model(files / "mine")
+        options = ["--on", "texts.tsv", "--model", "mine", "--out", "b"]
+        succeed("fit", "whitening", *options, "--set", "shrinkage=0.1")
+        shutil.rmtree(files / "mine")
+        (files / "other").rename(files / "mine")
+        assert "another checkpoint" in fail("transform", "b", "texts.tsv", "out.npy")
+
+    def test_vectors_of_another_kind_are_refused(self, files, checkpoint):
+        encoder = TransformerEncoder(checkpoint, pooling="mean", layer=1)
+        fitted = Whitening(shrinkage=0.1).fit(encoder.transform(texts_and_labels()[0]))
+        save_adapter(fitted, "a", base_model=encoder)
+        assert "pooling='mean', layer=1" in fail("merge", "a", checkpoint, "merged")
+        for options in ([], ["--model", checkpoint]):
+            message = fail("transform", "a", "texts.tsv", "out.npy", *options)
+            assert re.search("pooling='mean', layer=1.*pooling='head_input'", message)
+
+    def test_a_matrix_tells_of_the_checkpoint_only(self, files, checkpoint, adapter):
+        np.save("E.npy", TransformerEncoder(checkpoint).transform(texts_and_labels()[0]))
+        options = ["--on", "E.npy", "--model", checkpoint, "--out", "b"]
+        succeed("fit", "whitening", *options, "--set", "shrinkage=0.1")
+        assert json.loads((files / "b" / "config.json").read_text())["vectors"]["kind"] is None
+        assert "another checkpoint" in fail("merge", "b", "other", "merged")
+        succeed("merge", "b", checkpoint, "merged")
+
+    def test_a_record_less_adapter_goes_with_any_model(self, adapter, files):
+        save_adapter(Whitening(shrinkage=0.1).fit(rng.normal(size=(90, 16))), "bare")
+        succeed("merge", "bare", "other", "merged")
+        succeed("transform", "bare", "texts.tsv", "out.npy", "--model", "other")
