@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from benchmarks._report import markdown_table
+from benchmarks._markdown import markdown_table
 from benchmarks.reproduction._bases import PUBLISHED, learned
 from benchmarks.reproduction._cells import CHOICE, WHOLE, Record, Suite
 from benchmarks.reproduction._choice import candidate_name, candidates, chosen

@@ -13,8 +13,8 @@ from statistics import median
 from types import FrameType
 from typing import Self
 
+from benchmarks._commit import commit
 from benchmarks.reproduction._cells import Cell, Record
-from benchmarks.reproduction._commit import commit
 from benchmarks.reproduction._figures import selected
 
 

@@ -7,9 +7,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from benchmarks._harness import versions
+from benchmarks._commit import commit
+from benchmarks._versions import versions
 from benchmarks.reproduction._cells import Cell, Record, plain
-from benchmarks.reproduction._commit import commit
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
