@@ -48,10 +48,15 @@ def names() -> list[str]:
     )
 
 
+def module_of(name: str) -> str:
+    """Name the module of a benchmark; a keyword of Python has an underscore at its end."""
+    return f"benchmarks.speed.{name}_" if iskeyword(name) else f"benchmarks.speed.{name}"
+
+
 def run_one(name: str, quick: bool) -> list[Result]:
     """Run one benchmark; skipped if a package it needs is not installed."""
     try:
-        module = importlib.import_module(f"benchmarks.speed.{name}{'_' * iskeyword(name)}")
+        module = importlib.import_module(module_of(name))
         return [as_result(found) for found in module.run(quick)]
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("benchmarks", "isoadapt"):

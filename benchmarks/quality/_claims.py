@@ -23,7 +23,7 @@ from benchmarks.quality._adapter_rows import (
     PRESERVING,
     SELECTED,
 )
-from benchmarks.quality._cells import Figures
+from benchmarks.quality._table_cells import Figures
 
 NOT_MEASURED = "not measured"
 DECIMALS = {"two_nn": 1, "seconds": 2}

@@ -11,7 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold, train_test_split
 
 from benchmarks._data import UnseenRows
-from benchmarks.quality._cells import Cell, arrays_fingerprint, setting
+from benchmarks._versions import versions, written
+from benchmarks.quality._cells import Cell, arrays_fingerprint
 from isoadapt.metrics import isoscore
 
 N_FOLDS = 5
@@ -81,7 +82,7 @@ def measure_fit(estimator: Any, data: UnseenRows, split: Split) -> Cell:
         n_fitted=len(split.fitting),
         n_judged=len(split.judging),
     )
-    return Cell(figures, setting())
+    return Cell(figures, written(versions()))
 
 
 def _fit(estimator: Any, X: NDArray[Any], y: NDArray[Any]) -> tuple[bool, bool]:

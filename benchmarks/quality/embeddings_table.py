@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks._data import Embeddings, load_embeddings, stored_tasks
-from benchmarks._markdown import markdown_table, replace_section
-from benchmarks._places import RESULTS
+from benchmarks._markdown import markdown_table
+from benchmarks.quality import _table_cells
 from benchmarks.quality._adapter_rows import (
     BASE,
     EXACT,
@@ -23,21 +23,21 @@ from benchmarks.quality._adapter_rows import (
     NO_PENALTY_RAW,
     ROWS,
     Row,
-    choose_rows,
 )
 from benchmarks.quality._cells import (
     Cell,
-    CellFile,
+    Cells,
     Progress,
     cell_key,
+    cell_store,
     data_fingerprint,
-    measure_cell,
     obtain_cell,
 )
 from benchmarks.quality._claims import Judged, Table, check_lines, claim_rows, shown
+from benchmarks.quality._command import TableCommand, publish, run_resumable
 from benchmarks.quality._exact_checks import exact_section
+from benchmarks.quality._table_cells import Figures, measure_cell
 
-CELLS = RESULTS / "embeddings_table.jsonl"
 COLUMNS = {
     "accuracy": "accuracy",
     "matthews": "Matthews",
@@ -66,7 +66,7 @@ class TaskResult(NamedTuple):
 
 
 def judge_task(
-    task: str, rows: Sequence[Row], n_seeds: int, cells: CellFile, progress: Progress
+    task: str, rows: Sequence[Row], n_seeds: int, cells: Cells, progress: Progress
 ) -> TaskResult:
     """Take every cell of a task from the file, or fit and judge it."""
     data = load_embeddings(task)
@@ -89,11 +89,17 @@ def _seeds(row: Row, n_seeds: int) -> list[int | None]:
 
 
 def _judge_cell(
-    task: str, row: Row, seed: int | None, data: Embeddings, cells: CellFile, progress: Progress
+    task: str,
+    row: Row,
+    seed: int | None,
+    data: Embeddings,
+    cells: Cells,
+    progress: Progress,
 ) -> Cell | str:
     """Return the cell, or in words why there is none."""
     estimator = row.make_seeded(data.head, seed)
-    key = cell_key(task, row.name, seed, estimator, data_fingerprint(data))
+    measuring = Path(_table_cells.__file__)
+    key = cell_key(task, row.name, seed, estimator, data_fingerprint(data), measuring)
     return obtain_cell(key, lambda: measure_cell(estimator, data), cells, progress)
 
 
@@ -183,32 +189,15 @@ def _introduction(results: Mapping[str, TaskResult], n_seeds: int) -> str:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; `rows` become rows, `tasks` those that are stored."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality.embeddings_table")
-    parser.add_argument("--seeds", type=int, default=5, help="fits of each row that has a seed")
-    parser.add_argument("--tasks", nargs="+", choices=stored_tasks(), metavar="TASK")
-    parser.add_argument(
-        "--rows", nargs="+", metavar="TEXT", help="only rows whose name holds one of the texts"
-    )
-    parser.add_argument("--cells", type=Path, default=CELLS, help="file of finished fits")
-    parser.add_argument("--fresh", action="store_true", help="measure all cells anew")
-    parser.add_argument("--write", type=Path, help="Markdown file whose section to replace")
-    options = parser.parse_args(arguments)
-    if options.seeds < 1:
-        parser.error(f"--seeds {options.seeds} must be 1 or more")
-    if options.rows and options.write:
-        parser.error("--write replaces the whole section: leave out --rows")
-    try:
-        options.rows = choose_rows(options.rows, ROWS, BASE)
-    except ValueError as error:
-        parser.error(f"--rows: {error}")
-    options.tasks = options.tasks or stored_tasks()
-    return options
+    """Read the command line; the tasks are those that are stored."""
+    meaning = "fits of each row that has a seed"
+    tasks = stored_tasks()
+    return TableCommand("embeddings_table", "seeds", meaning, tasks, ROWS, BASE).parse(arguments)
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure what is missing, print the report and write it."""
-    cells = CellFile(options.cells, options.fresh)
+    cells = cell_store(options.cells, Figures, options.fresh)
     per_task = sum(len(_seeds(row, options.seeds)) for row in options.rows)
     progress = Progress(per_task * len(options.tasks))
     results = {
@@ -217,9 +206,7 @@ def run(options: argparse.Namespace) -> int:
     }
     with_exact = any(row.name == EXACT for row in options.rows)
     text = report(results, options.seeds, with_exact)
-    print(text)
-    if options.write is not None:
-        replace_section(options.write, "embeddings", text)
+    publish(text, options.write, "embeddings")
     failed = any(row.failures for result in results.values() for row in result.table.values())
     return int(failed)
 
@@ -230,14 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.tasks:
         print("no stored embeddings: set ISOADAPT_SHARED to the folder that holds embeddings/")
         return 0
-    try:
-        return run(options)
-    except KeyboardInterrupt:
-        print(
-            f"stopped; finished cells are in {options.cells}: the same command goes on",
-            file=sys.stderr,
-        )
-        return 130
+    return run_resumable(run, options)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks._data import UnseenRows, load_unseen, stored_tasks
-from benchmarks._markdown import markdown_table, replace_section
-from benchmarks._places import RESULTS
+from benchmarks._markdown import markdown_table
 from benchmarks.quality import _few_rows_cells, _phenomena
 from benchmarks.quality._adapter_rows import (
     EXACT,
@@ -24,15 +23,14 @@ from benchmarks.quality._adapter_rows import (
     PROBE,
     Row,
     Unchanged,
-    choose_rows,
 )
-from benchmarks.quality._cells import Cell, CellFile, Progress, cell_key, obtain_cell
+from benchmarks.quality._cells import Cell, Cells, Progress, cell_key, cell_store, obtain_cell
 from benchmarks.quality._claims import Judged, measured, shown
+from benchmarks.quality._command import TableCommand, publish, run_resumable
 from benchmarks.quality._few_rows_cells import FitFigures, Split, measure_fit, splits
 from benchmarks.quality._few_rows_checks import SizeResult, check_lines, differences, standard_error
 from isoadapt import IsotropyLayer, IStarAdapter, LogitPreservingWhitening
 
-CELLS = RESULTS / "few_rows.jsonl"
 SIZES = (100, 300, 600, 1200)
 ROWS = (
     Row(PROBE, lambda head: Unchanged(head, refit=True)),
@@ -90,7 +88,7 @@ def judge_size(
     n: int | None,
     found: Sequence[Split],
     rows: Sequence[Row],
-    cells: CellFile,
+    cells: Cells,
     progress: Progress,
 ) -> SizeResult:
     """Take every cell of a task and a number of rows from the file, or fit and judge it."""
@@ -108,7 +106,12 @@ def judge_size(
 
 
 def _judge_cell(
-    task: str, row: Row, data: UnseenRows, split: Split, cells: CellFile, progress: Progress
+    task: str,
+    row: Row,
+    data: UnseenRows,
+    split: Split,
+    cells: Cells,
+    progress: Progress,
 ) -> Cell | str:
     """Return the cell, or in words why there is none."""
     estimator = row.make_seeded("logistic", split.draw if row.takes_seed() else None)
@@ -118,7 +121,7 @@ def _judge_cell(
 
 
 def judge_all(
-    tasks: Sequence[UnseenRows], rows: Sequence[Row], draws: int, cells: CellFile
+    tasks: Sequence[UnseenRows], rows: Sequence[Row], draws: int, cells: Cells
 ) -> list[SizeResult]:
     """Judge all rows on all tasks with all numbers of rows."""
     plan = [
@@ -183,32 +186,14 @@ def _to_the_probe(result: SizeResult, judged: Judged) -> str:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; `rows` become rows."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality.few_rows")
-    parser.add_argument("--draws", type=int, default=5, help="fits of each row; folds at most")
-    parser.add_argument("--tasks", nargs="+", choices=known_tasks(), metavar="TASK")
-    parser.add_argument(
-        "--rows", nargs="+", metavar="TEXT", help="only rows whose name holds one of the texts"
-    )
-    parser.add_argument("--cells", type=Path, default=CELLS, help="file of finished fits")
-    parser.add_argument("--fresh", action="store_true", help="measure all cells anew")
-    parser.add_argument("--write", type=Path, help="Markdown file whose section to replace")
-    options = parser.parse_args(arguments)
-    if options.draws < 1:
-        parser.error(f"--draws {options.draws} must be 1 or more")
-    if options.rows and options.write:
-        parser.error("--write replaces the whole section: leave out --rows")
-    try:
-        options.rows = choose_rows(options.rows, ROWS, PROBE)
-    except ValueError as error:
-        parser.error(f"--rows: {error}")
-    options.tasks = options.tasks or known_tasks()
-    return options
+    """Read the command line."""
+    meaning = "fits of each row; folds at most"
+    return TableCommand("few_rows", "draws", meaning, known_tasks(), ROWS, PROBE).parse(arguments)
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure what is missing, print the report and write it."""
-    cells = CellFile(options.cells, options.fresh, FitFigures)
+    cells = cell_store(options.cells, FitFigures, options.fresh)
     tasks, failures = [], []
     for task in options.tasks:
         try:
@@ -223,23 +208,13 @@ def run(options: argparse.Namespace) -> int:
         for failure in judged.failures
     ]
     text = report(results, failures)
-    print(text)
-    if options.write is not None:
-        replace_section(options.write, "few-rows", text)
+    publish(text, options.write, "few-rows")
     return int(bool(failures))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables asked for."""
-    options = parse(arguments)
-    try:
-        return run(options)
-    except KeyboardInterrupt:
-        print(
-            f"stopped; finished cells are in {options.cells}: the same command goes on",
-            file=sys.stderr,
-        )
-        return 130
+    return run_resumable(run, parse(arguments))
 
 
 if __name__ == "__main__":

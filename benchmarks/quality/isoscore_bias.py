@@ -7,15 +7,15 @@ Markdown; `--write FILE` puts it into a section of that file. Takes about a minu
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks._markdown import markdown_table, replace_section
+from benchmarks._markdown import markdown_table
 from benchmarks._versions import versions, written
+from benchmarks.quality._command import add_write_option, publish
 from isoadapt.geometry._isoscore import isoscore_from_covariance, isoscore_star
 
 ROWS = (5, 8, 16, 40, 100, 400)
@@ -88,14 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS, metavar="N")
     parser.add_argument("--widths", nargs="+", type=int, default=WIDTHS, metavar="D")
     parser.add_argument("--decays", nargs="+", type=float, default=DECAYS, metavar="POWER")
-    parser.add_argument("--write", type=Path, help="Markdown file whose section to replace")
+    add_write_option(parser)
     options = parser.parse_args(arguments)
     if min(options.rows) < 4 or min(options.widths) < 2:
         parser.error("the corrected score needs 4 rows and 2 dimensions")
     text = report(options.rows, options.widths, options.decays)
-    print(text)
-    if options.write is not None:
-        replace_section(options.write, "isoscore-bias", text)
+    publish(text, options.write, "isoscore-bias")
     return 0
 
 

@@ -14,6 +14,7 @@ import torch
 
 import isoadapt
 from benchmarks import _places
+from benchmarks._store import HELD, Busy, locked
 from benchmarks.reproduction import (
     isotropy_calibration,
     isotropy_layer,
@@ -24,9 +25,9 @@ from benchmarks.reproduction import (
 from benchmarks.reproduction._cells import QUICK, SUITES, WHOLE, Cell, Record, Suite
 from benchmarks.reproduction._plan import Slot, next_cell, plan
 from benchmarks.reproduction._plan_text import plan_text
+from benchmarks.reproduction._records import record_store, run_cell
 from benchmarks.reproduction._report import Papers, report, suite_file
-from benchmarks.reproduction._running import Budget, Busy, Stop, Stopped, locked
-from benchmarks.reproduction._store import append_record, read_records, run_cell
+from benchmarks.reproduction._running import Budget, Stop, Stopped
 from isoadapt._utils.files import atomic_path, writable_folder
 
 PAPERS: Papers = {
@@ -39,7 +40,6 @@ RESULTS = Path(__file__).parent / "results"
 SMOKE = _places.RESULTS / "reproduction-quick"
 PLAN = Path(__file__).parent / "PLAN.md"
 CELLS_BETWEEN_REPORTS = 5
-HELD = 2  # exit code where another run holds the records
 HOW_MUCH = (
     "how much to run. quick: a smoke run of one seed, 1,000 CoLA rows and one epoch, about 10 "
     "minutes on one core; whole: the plan in benchmarks/reproduction/PLAN.md, which takes days "
@@ -51,20 +51,19 @@ def run_cells(
     slots: Sequence[Slot], suite: Suite, path: Path, budget: Budget, stop: Stop, target: Path
 ) -> int:
     """Run what is missing, in order, until a cell does not fit into the budget; 1 if one failed."""
-    records = read_records(path)
+    store = record_store(path)
     tried: set[str] = set()
     code = 0
-    while cell := next_cell(slots, records, suite, tried):
-        if not budget.allows(cell, [record for record in records if "figures" in record]):
+    while cell := next_cell(slots, store.entries(), suite, tried):
+        if not budget.allows(cell, [item for item in store.entries() if "figures" in item]):
             break
         tried.add(cell.key)
         record = run_cell(cell)
         stop.check()
         with stop.shielded():
-            append_record(path, record)
-        records = [item for item in records if item["key"] != cell.key] + [record]
+            store.add(record)
         code = max(code, int("error" in record))
-        _tell(cell, record, records, slots)
+        _tell(cell, record, store.entries(), slots)
         if len(tried) % CELLS_BETWEEN_REPORTS == 0:
             _try_report(suite, path.parent, target)
     return code

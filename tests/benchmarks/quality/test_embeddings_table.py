@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks._data import narrow_cone
+from benchmarks._store import HELD, locked
 from benchmarks.quality import _cells, embeddings_table
 from benchmarks.quality._adapter_rows import (
     BASE,
@@ -16,14 +17,16 @@ from benchmarks.quality._adapter_rows import (
     Row,
     Unchanged,
 )
-from benchmarks.quality._cells import CellFile, Figures, Key
+from benchmarks.quality._cells import Key, cell_line, cell_store
 from benchmarks.quality._claims import CLAIMS, Judged, check_lines, falls, rises, shown, stays_below
+from benchmarks.quality._table_cells import Figures, measure_cell
 from isoadapt import ClusterIsotropy, LogitPreservingWhitening, Whitening, adapters
 
 FIGURES = Figures(0.75, 0.5, 0.6, 0.001, 0.001, 0.9, 0.95, 0.3, 12.0, 1.0, 0)
 KEY = Key("task", "row", 0, "Adapter()", "1", "sources", "data")
 CELL = _cells.Cell(FIGURES, "python 3")
 TASK = "tiny"
+PACKAGES = ("adapters", "losses", "geometry", "metrics")
 
 
 def judged(name, figures, **changed):
@@ -57,7 +60,6 @@ def fits(monkeypatch, tmp_path):
     monkeypatch.setattr(embeddings_table, "ROWS", rows)
     monkeypatch.setattr(embeddings_table, "stored_tasks", lambda: [TASK])
     monkeypatch.setattr(embeddings_table, "load_embeddings", lambda task: data)
-    monkeypatch.setattr(embeddings_table, "CELLS", tmp_path / "never.jsonl")
     return fitted
 
 
@@ -117,7 +119,7 @@ def test_figures_are_those_of_the_test_rows(run, tmp_path):
 def test_changed_counts_predictions_that_differ_from_the_stored_head():
     data = narrow_cone(240, 6, seed=1)
     flipped = type(data.head)(-data.head.coef_, -data.head.intercept_, [0, 1])
-    cell = _cells.measure_cell(Unchanged(flipped), data)
+    cell = measure_cell(Unchanged(flipped), data)
     assert cell.figures.changed == len(data.y_test)
 
 
@@ -139,6 +141,14 @@ def test_more_seeds_fit_only_what_is_missing(run, fits):
     assert fits == ["clusters"]
 
 
+def test_a_second_run_on_the_same_file_is_refused(run, fits, tmp_path, capsys):
+    with locked(tmp_path / "cells.jsonl"):
+        assert run() == HELD
+    assert fits == []
+    assert "cells.jsonl is held by process" in capsys.readouterr().err
+    assert run() == 0
+
+
 def test_fresh_measures_anew_and_its_cells_win(run, fits, tmp_path):
     run()
     fits.clear()
@@ -148,7 +158,7 @@ def test_fresh_measures_anew_and_its_cells_win(run, fits, tmp_path):
     fits.clear()
     run()
     assert fits == []
-    reread = CellFile(tmp_path / "cells.jsonl")
+    reread = cell_store(tmp_path / "cells.jsonl", Figures)
     last = stored(tmp_path)[-1]
     key = Key(*(last[name] for name in Key._fields))
     assert reread.get(key).figures.seconds == last["figures"]["seconds"]
@@ -172,7 +182,7 @@ def test_changed_circumstances_refit_all(run, fits, monkeypatch, changed):
     if changed == "version":
         monkeypatch.setattr(_cells.isoadapt, "__version__", "0.0.0")
     elif changed == "sources":
-        monkeypatch.setattr(_cells, "sources_fingerprint", lambda: "other")
+        monkeypatch.setattr(_cells, "sources_fingerprint", lambda *measuring: "other")
     else:
         data = embeddings_table.load_embeddings(TASK)
         other = data._replace(y_train=1 - data.y_train)
@@ -182,21 +192,24 @@ def test_changed_circumstances_refit_all(run, fits, monkeypatch, changed):
 
 
 def test_fingerprint_follows_the_sources(monkeypatch, tmp_path):
-    for name in ("adapters", "losses", "geometry"):
+    for name in PACKAGES:
         (tmp_path / name).mkdir()
         (tmp_path / name / "_x.py").write_text("one")
-    for name in ("heads.py", "_points.py", "_report.py", "__init__.py", "cli.py"):
+    for name in ("heads.py", "__init__.py", "cli.py"):
         (tmp_path / name).write_text("one")
     monkeypatch.setattr(_cells.isoadapt, "__file__", str(tmp_path / "__init__.py"))
     fingerprint = _cells.sources_fingerprint.__wrapped__
     before = fingerprint()
     (tmp_path / "cli.py").write_text("two")
     assert fingerprint() == before
-    for changed in ("adapters/_x.py", "losses/_x.py", "geometry/_x.py", "heads.py"):
+    for changed in (*(f"{name}/_x.py" for name in PACKAGES), "heads.py"):
         (tmp_path / changed).write_text("two")
         assert fingerprint() != before
         (tmp_path / changed).write_text("one")
     assert fingerprint() == before
+    (tmp_path / "heads.py").unlink()
+    with pytest.raises(FileNotFoundError, match=r"heads\.py holds no code"):
+        fingerprint()
 
 
 def test_torn_last_line_is_ignored(run, fits, tmp_path):
@@ -211,20 +224,20 @@ def test_torn_last_line_is_ignored(run, fits, tmp_path):
 
 def test_whole_line_that_is_no_cell_is_an_error(tmp_path):
     path = tmp_path / "cells.jsonl"
-    CellFile(path).add(KEY, CELL)
+    cell_store(path, Figures).add(cell_line(KEY, CELL))
     with path.open("a") as file:
         file.write('{"task": "x"}\n')
     with pytest.raises(ValueError, match="line 2 holds no cell"):
-        CellFile(path)
-    assert CellFile(path, fresh=True).get(KEY) is None
+        cell_store(path, Figures)
+    assert cell_store(path, Figures, fresh=True).get(KEY) is None
 
 
 def test_cells_come_back_as_they_were(tmp_path):
     path = tmp_path / "new" / "cells.jsonl"
     undefined = _cells.Cell(replace(FIGURES, two_nn=math.nan), "python 3")
-    CellFile(path).add(KEY, CELL)
-    CellFile(path).add(KEY._replace(seed=None), undefined)
-    again = CellFile(path)
+    cell_store(path, Figures).add(cell_line(KEY, CELL))
+    cell_store(path, Figures).add(cell_line(KEY._replace(seed=None), undefined))
+    again = cell_store(path, Figures)
     assert again.get(KEY) == CELL
     assert math.isnan(again.get(KEY._replace(seed=None)).figures.two_nn)
     assert again.get(KEY._replace(seed=1)) is None
@@ -320,7 +333,7 @@ def test_every_adapter_has_a_row_that_fits():
         estimator = row.make_seeded(data.head, 0 if row.takes_seed() else None)
         if "max_epochs" in estimator.get_params():
             estimator.set_params(max_epochs=1)
-        figures = _cells.measure_cell(estimator, data).figures
+        figures = measure_cell(estimator, data).figures
         assert 0 <= figures.isoscore <= 1, row.name
         assert estimator.get_params(deep=False)["head"] is data.head
 

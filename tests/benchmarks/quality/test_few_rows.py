@@ -226,7 +226,6 @@ def fits(monkeypatch, tmp_path):
     monkeypatch.setattr(few_rows, "ROWS", rows)
     monkeypatch.setattr(few_rows, "known_tasks", lambda: [TASK])
     monkeypatch.setattr(few_rows, "load_task", lambda task: unseen(240))
-    monkeypatch.setattr(few_rows, "CELLS", tmp_path / "never.jsonl")
     return fitted
 
 

@@ -20,8 +20,8 @@ from benchmarks.reproduction._choice import candidates, held_out_figures
 from benchmarks.reproduction._output_embeddings import PENALTIES, output_embeddings
 from benchmarks.reproduction._plan import known_cells, plan
 from benchmarks.reproduction._posthoc import post_hoc_cell, row_named
+from benchmarks.reproduction._records import run_cell
 from benchmarks.reproduction._statistics import matthews, unpack
-from benchmarks.reproduction._store import run_cell
 from benchmarks.reproduction._training import (
     BASE,
     Condition,

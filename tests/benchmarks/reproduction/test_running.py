@@ -15,12 +15,13 @@ import pytest
 
 from benchmarks._commit import commit
 from benchmarks._places import ROOT
+from benchmarks._store import locked
 from benchmarks.reproduction import __main__ as reproduce, frozen, istar_scores
 from benchmarks.reproduction._cells import PENALTY, Cell
 from benchmarks.reproduction._figures import of
 from benchmarks.reproduction._plan import Slot
-from benchmarks.reproduction._running import Busy, Stop, Stopped, expected_seconds, locked
-from benchmarks.reproduction._store import append_record, run_cell
+from benchmarks.reproduction._records import record_store, run_cell
+from benchmarks.reproduction._running import Stop, Stopped, expected_seconds
 from benchmarks.reproduction._verdicts import HOLDS, NOT_SHOWN, Claim, moves, not_testable
 
 LOW, HIGH = of("low", "cola"), of("high", "cola")
@@ -297,19 +298,6 @@ def test_a_second_run_says_who_holds_the_records_and_ends(run, runs, tmp_path, c
     assert run() == 0
 
 
-def test_the_lock_ends_with_its_process(tmp_path):
-    path = tmp_path / "quick.jsonl"
-    code = (
-        "import os, pathlib, sys\n"
-        "from benchmarks.reproduction._running import locked\n"
-        "with locked(pathlib.Path(sys.argv[1])): os._exit(9)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, check=False)
-    assert done.returncode == 9
-    with locked(path), pytest.raises(Busy, match=f"process {os.getpid()}"), locked(path):
-        pass
-
-
 # --- the frozen copy -------------------------------------------------------------------------
 
 
@@ -415,7 +403,7 @@ def test_the_report_has_verdicts_and_tables(run, tmp_path):
 def test_cells_that_are_not_of_the_plan_do_not_count(run, tmp_path):
     run()
     stale = cell("high", 0, lambda: {"score": -100.0}, lam=7)
-    append_record(tmp_path / "quick.jsonl", run_cell(stale))
+    record_store(tmp_path / "quick.jsonl").add(run_cell(stale))
     run("--report-only")
     assert "→ 11.0 ± 1.0 | 3 |" in verdict_line(tmp_path, "the score rises")
 
