@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks._pairs import Seed, pair_by_seed
 from benchmarks.quality._adapter_rows import (
     ALL_BARS,
     BASE,
@@ -23,30 +24,33 @@ from benchmarks.quality._adapter_rows import (
     PRESERVING,
     SELECTED,
 )
-from benchmarks.quality._table_cells import Figures
 
 NOT_MEASURED = "not measured"
 DECIMALS = {"two_nn": 1, "seconds": 2}
 
 
 @dataclass(frozen=True)
-class Judged:
+class RowFigures:
     """A row of the table: the figures of each seed (None: no seed), and what went wrong."""
 
     name: str
-    figures: dict[int | None, Figures]
+    figures: dict[Seed, Any]
     failures: list[str] = field(default_factory=list)
+
+    def by_seed(self, column: str) -> dict[Seed, float]:
+        """One column by seed."""
+        return {seed: getattr(figures, column) for seed, figures in self.figures.items()}
 
     def values(self, column: str) -> NDArray[np.float64]:
         """One column, an entry for each fit."""
-        return np.array([getattr(figures, column) for figures in self.figures.values()], float)
+        return np.array([*self.by_seed(column).values()], float)
 
     def mean(self, column: str) -> float:
         """Mean over the fits."""
         return float(self.values(column).mean())
 
 
-Table = Mapping[str, Judged]
+Table = Mapping[str, RowFigures]
 
 
 def shown(value: float, column: str) -> str:
@@ -74,8 +78,8 @@ class Check(NamedTuple):
     """A claim on a row by itself: its words, whether it holds, and the figure it rests on."""
 
     text: str
-    holds: Callable[[Judged], bool]
-    figure: Callable[[Judged], str]
+    holds: Callable[[RowFigures], bool]
+    figure: Callable[[RowFigures], str]
     claimed_of: tuple[str, ...]
 
 
@@ -178,27 +182,11 @@ def _compare(table: Table, row: str, against: str, column: str, sign: int) -> st
     if not measured(table, row, against):
         return NOT_MEASURED
     before, after = table[against].mean(column), table[row].mean(column)
-    steps = [sign * step for step in _steps(table[row], table[against], column)]
+    pairs = pair_by_seed(table[against].by_seed(column), table[row].by_seed(column))
+    steps = [sign * step for step in pairs.steps().values()]
     counted = f", {sum(step > 0 for step in steps)}/{len(steps)}" if len(steps) > 1 else ""
     holds = yes(sign * (after - before) > 0)
     return f"{holds}, {shown(before, column)} → {shown(after, column)}{counted}"
-
-
-def _steps(row: Judged, against: Judged, column: str) -> list[float]:
-    """Differences seed by seed; a row without seeds stands beside every seed of the other."""
-    seeds: list[int | None] = [
-        seed for seed in {**against.figures, **row.figures} if seed is not None
-    ]
-    pairs = [(_of(row, seed), _of(against, seed)) for seed in seeds or [None]]
-    return [
-        getattr(after, column) - getattr(before, column)
-        for after, before in pairs
-        if after is not None and before is not None
-    ]
-
-
-def _of(row: Judged, seed: int | None) -> Figures | None:
-    return row.figures.get(seed, row.figures.get(None))
 
 
 CLAIMS: tuple[tuple[str, Verdict], ...] = (

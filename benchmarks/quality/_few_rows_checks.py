@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks._pairs import Seed, pair_by_seed
 from benchmarks.quality._adapter_rows import MINIBATCH, PROBE
-from benchmarks.quality._claims import NOT_MEASURED, Judged, Table, measured, yes
+from benchmarks.quality._claims import NOT_MEASURED, RowFigures, Table, measured, yes
 
 FALSE_ALARMS = 0.1
 LEAST_ISOSCORE = 0.3
@@ -34,8 +35,8 @@ class Comparison(NamedTuple):
     """Fits of one adapter beside the probes of the same draws."""
 
     result: SizeResult
-    row: Judged
-    differences: dict[int | None, float]
+    row: RowFigures
+    differences: dict[Seed, float]
     error: float
 
     def loses(self) -> bool:
@@ -62,14 +63,9 @@ def standard_error(result: SizeResult) -> float:
     return float(np.sqrt(accuracy * (1 - accuracy) / n))
 
 
-def differences(table: Table, name: str) -> dict[int | None, float]:
+def differences(table: Table, name: str) -> dict[Seed, float]:
     """Accuracy of a row minus that of the probe, for each draw that both were measured on."""
-    probe = table[PROBE].figures
-    return {
-        draw: figures.accuracy - probe[draw].accuracy
-        for draw, figures in table[name].figures.items()
-        if draw in probe
-    }
+    return pair_by_seed(table[PROBE].by_seed("accuracy"), table[name].by_seed("accuracy")).steps()
 
 
 def comparisons(results: Sequence[SizeResult]) -> list[Comparison]:

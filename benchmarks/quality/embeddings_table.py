@@ -33,9 +33,9 @@ from benchmarks.quality._cells import (
     data_fingerprint,
     obtain_cell,
 )
-from benchmarks.quality._claims import Judged, Table, check_lines, claim_rows, shown
+from benchmarks.quality._claims import RowFigures, Table, check_lines, claim_rows, shown
 from benchmarks.quality._command import TableCommand, publish, run_resumable
-from benchmarks.quality._exact_checks import exact_section
+from benchmarks.quality._exact_over_alpha import exact_section
 from benchmarks.quality._table_cells import Figures, measure_cell
 
 COLUMNS = {
@@ -72,7 +72,7 @@ def judge_task(
     data = load_embeddings(task)
     table, settings = {}, []
     for row in rows:
-        judged = Judged(row.name, {})
+        judged = RowFigures(row.name, {})
         for seed in _seeds(row, n_seeds):
             cell = _judge_cell(task, row, seed, data, cells, progress)
             if isinstance(cell, str):
@@ -129,13 +129,13 @@ def task_section(result: TaskResult) -> str:
     return f"{markdown_table(header, rows)}\n\n" + "\n".join(lines)
 
 
-def _cells(judged: Judged) -> list[str]:
+def _cells(judged: RowFigures) -> list[str]:
     if not judged.figures:
         return [judged.name, "failed", *[""] * (len(COLUMNS) - 1)]
     return [judged.name, *(_cell(judged, column) for column in COLUMNS)]
 
 
-def _cell(judged: Judged, column: str) -> str:
+def _cell(judged: RowFigures, column: str) -> str:
     mean, values = shown(judged.mean(column), column), judged.values(column)
     if column not in WITH_SPREAD or len(values) == 1:
         return mean

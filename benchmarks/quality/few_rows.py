@@ -25,7 +25,7 @@ from benchmarks.quality._adapter_rows import (
     Unchanged,
 )
 from benchmarks.quality._cells import Cell, Cells, Progress, cell_key, cell_store, obtain_cell
-from benchmarks.quality._claims import Judged, measured, shown
+from benchmarks.quality._claims import RowFigures, measured, shown
 from benchmarks.quality._command import TableCommand, publish, run_resumable
 from benchmarks.quality._few_rows_cells import FitFigures, Split, measure_fit, splits
 from benchmarks.quality._few_rows_checks import SizeResult, check_lines, differences, standard_error
@@ -94,7 +94,7 @@ def judge_size(
     """Take every cell of a task and a number of rows from the file, or fit and judge it."""
     result = SizeResult(data.name, n, data.X.shape[1], {}, [])
     for row in rows:
-        judged = result.table[row.name] = Judged(row.name, {})
+        judged = result.table[row.name] = RowFigures(row.name, {})
         for split in found:
             cell = _judge_cell(result.title(), row, data, split, cells, progress)
             if isinstance(cell, str):
@@ -153,7 +153,7 @@ def report(results: Sequence[SizeResult], failures: Sequence[str]) -> str:
     return "\n\n".join([*parts, *(f"Measured with {setting}." for setting in settings)])
 
 
-def _cells(result: SizeResult, judged: Judged) -> list[str]:
+def _cells(result: SizeResult, judged: RowFigures) -> list[str]:
     n = "all" if result.n is None else str(result.n)
     if not judged.figures:
         return [judged.name, n, "failed", *[""] * (len(HEADER) - 2)]
@@ -176,7 +176,7 @@ def _cells(result: SizeResult, judged: Judged) -> list[str]:
     ]
 
 
-def _to_the_probe(result: SizeResult, judged: Judged) -> str:
+def _to_the_probe(result: SizeResult, judged: RowFigures) -> str:
     if not measured(result.table, PROBE):
         return "–"
     if judged.name == PROBE:

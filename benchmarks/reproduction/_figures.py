@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks._pairs import Pairs, Seed, pair_by_seed
 from benchmarks.reproduction._cells import Record
 
 Fields = Mapping[str, Any]
@@ -36,7 +37,7 @@ def arrays_by_seed(
     return found
 
 
-def by_seed(records: Sequence[Record], fields: Fields, figure: str) -> dict[int, float]:
+def by_seed(records: Sequence[Record], fields: Fields, figure: str) -> dict[Seed, float]:
     """Return a figure of each seed that has run: NaN where it failed or is undefined."""
     found = arrays_by_seed(records, fields, figure)
     return {seed: values.item() for seed, values in found.items()}
@@ -48,23 +49,14 @@ def n_planned(records: Sequence[Record], *conditions: Fields) -> int:
     return len(set.intersection(*seeds))
 
 
-class Pairs(NamedTuple):
-    """The same figure before and after, by seed; NaN where undefined."""
-
-    before: dict[int, float]
-    after: dict[int, float]
-
-    @property
-    def shown(self) -> str:
-        """Both means with their spread."""
-        return f"{mean_sd([*self.before.values()])} → {mean_sd([*self.after.values()])}"
-
-
 def paired(records: Sequence[Record], before: Fields, after: Fields, figure: str) -> Pairs:
     """Take a figure under two conditions, of the seeds that have run both."""
-    first, second = by_seed(records, before, figure), by_seed(records, after, figure)
-    seeds = [seed for seed in first if seed in second]
-    return Pairs({seed: first[seed] for seed in seeds}, {seed: second[seed] for seed in seeds})
+    return pair_by_seed(by_seed(records, before, figure), by_seed(records, after, figure))
+
+
+def shown(pairs: Pairs) -> str:
+    """Write both means with their spread."""
+    return f"{mean_sd([*pairs.before.values()])} → {mean_sd([*pairs.after.values()])}"
 
 
 def defined(values: Sequence[float]) -> list[float]:

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from benchmarks._pairs import Pairs
 from benchmarks.reproduction._cells import Record
-from benchmarks.reproduction._figures import Pairs, by_seed, n_planned, of
+from benchmarks.reproduction._figures import by_seed, n_planned, of, shown
 from benchmarks.reproduction._tables import TASKS, condition_table, metric_name, tasks_of
 from benchmarks.reproduction._training import BASE, Condition
 from benchmarks.reproduction._verdicts import (
@@ -112,10 +113,10 @@ def rises_in_training(task: str) -> Judge:
             by_seed(records, fields, f"batch_anisotropy1_centered_{part}")
             for part in ("start", "end")
         )
-        steps = {seed: end[seed] - value for seed, value in start.items()}
+        pairs = Pairs(start, end)
         reason = "first to last tenth of the steps"
         planned = n_planned(records, fields)
-        return judge_steps(steps, planned, Pairs(start, end).shown, reason=reason)
+        return judge_steps(pairs.steps(), planned, shown(pairs), reason=reason)
 
     return judge
 

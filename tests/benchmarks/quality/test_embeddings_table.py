@@ -18,7 +18,15 @@ from benchmarks.quality._adapter_rows import (
     Unchanged,
 )
 from benchmarks.quality._cells import Key, cell_line, cell_store
-from benchmarks.quality._claims import CLAIMS, Judged, check_lines, falls, rises, shown, stays_below
+from benchmarks.quality._claims import (
+    CLAIMS,
+    RowFigures,
+    check_lines,
+    falls,
+    rises,
+    shown,
+    stays_below,
+)
 from benchmarks.quality._table_cells import Figures, measure_cell
 from isoadapt import ClusterIsotropy, LogitPreservingWhitening, Whitening, adapters
 
@@ -33,7 +41,7 @@ def judged(name, figures, **changed):
     """One row: a fit for each value of the changed column, one without seed if there is one."""
     column, values = next(iter(changed.items()), ("accuracy", [figures.accuracy]))
     cells = [replace(figures, **{column: value}) for value in values]
-    return Judged(name, dict(enumerate(cells)) if len(cells) > 1 else {None: cells[0]})
+    return RowFigures(name, dict(enumerate(cells)) if len(cells) > 1 else {None: cells[0]})
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from benchmarks import _data
 from benchmarks._data import UnseenRows, load_unseen, narrow_cone
 from benchmarks.quality import few_rows
 from benchmarks.quality._adapter_rows import MINIBATCH, PROBE, Row, Unchanged
-from benchmarks.quality._claims import Judged
+from benchmarks.quality._claims import RowFigures
 from benchmarks.quality._few_rows_cells import FitFigures, measure_fit, splits
 from benchmarks.quality._few_rows_checks import SizeResult, check_lines, standard_error
 from isoadapt import LogitPreservingWhitening
@@ -30,7 +30,7 @@ def judged(name, **columns):
     """A row with one fit for each entry of the columns."""
     n_fits = len(next(iter(columns.values())))
     fits = [{column: values[i] for column, values in columns.items()} for i in range(n_fits)]
-    return Judged(name, {draw: replace(FIGURES, **fit) for draw, fit in enumerate(fits)})
+    return RowFigures(name, {draw: replace(FIGURES, **fit) for draw, fit in enumerate(fits)})
 
 
 def result(*rows, n=300, width=100):
