@@ -1,9 +1,9 @@
 """The same figure under two conditions, paired by seed: what every claim on a change rests on."""
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Mapping
+from typing import Generic, NamedTuple, TypeVar
 
-Seed = int | None
+Seed = TypeVar("Seed", bound=Hashable)
 
 
 def difference(before: float, after: float) -> float:
@@ -11,7 +11,7 @@ def difference(before: float, after: float) -> float:
     return after - before
 
 
-class Pairs(NamedTuple):
+class Pairs(NamedTuple, Generic[Seed]):
     """A figure before and after, by seed; NaN where undefined."""
 
     before: dict[Seed, float]
@@ -22,12 +22,7 @@ class Pairs(NamedTuple):
         return {seed: change(self.before[seed], value) for seed, value in self.after.items()}
 
 
-def pair_by_seed(before: Mapping[Seed, float], after: Mapping[Seed, float]) -> Pairs:
-    """Pair what both have; a figure without a seed (None) stands beside every seed of the other."""
-    seeds = [seed for seed in {**before, **after} if seed is not None] or [None]
-    kept = [seed for seed in seeds if all(seed in side or None in side for side in (before, after))]
-    first, second = (
-        {seed: side[seed] if seed in side else side[None] for seed in kept}
-        for side in (before, after)
-    )
-    return Pairs(first, second)
+def pair_by_seed(before: Mapping[Seed, float], after: Mapping[Seed, float]) -> Pairs[Seed]:
+    """Pair the figures of the seeds that both have."""
+    seeds = [seed for seed in before if seed in after]
+    return Pairs({seed: before[seed] for seed in seeds}, {seed: after[seed] for seed in seeds})

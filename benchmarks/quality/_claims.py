@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._pairs import Seed, pair_by_seed
+from benchmarks._pairs import pair_by_seed
 from benchmarks.quality._adapter_rows import (
     ALL_BARS,
     BASE,
@@ -26,6 +26,7 @@ from benchmarks.quality._adapter_rows import (
 )
 
 NOT_MEASURED = "not measured"
+BySeed = dict[int | None, float]
 DECIMALS = {"two_nn": 1, "seconds": 2}
 
 
@@ -34,10 +35,10 @@ class RowFigures:
     """A row of the table: the figures of each seed (None: no seed), and what went wrong."""
 
     name: str
-    figures: dict[Seed, Any]
+    figures: dict[int | None, Any]
     failures: list[str] = field(default_factory=list)
 
-    def by_seed(self, column: str) -> dict[Seed, float]:
+    def by_seed(self, column: str) -> BySeed:
         """One column by seed."""
         return {seed: getattr(figures, column) for seed, figures in self.figures.items()}
 
@@ -182,11 +183,17 @@ def _compare(table: Table, row: str, against: str, column: str, sign: int) -> st
     if not measured(table, row, against):
         return NOT_MEASURED
     before, after = table[against].mean(column), table[row].mean(column)
-    pairs = pair_by_seed(table[against].by_seed(column), table[row].by_seed(column))
+    first, second = (table[name].by_seed(column) for name in (against, row))
+    pairs = pair_by_seed(_beside(first, second), _beside(second, first))
     steps = [sign * step for step in pairs.steps().values()]
     counted = f", {sum(step > 0 for step in steps)}/{len(steps)}" if len(steps) > 1 else ""
     holds = yes(sign * (after - before) > 0)
     return f"{holds}, {shown(before, column)} → {shown(after, column)}{counted}"
+
+
+def _beside(found: BySeed, other: BySeed) -> BySeed:
+    """Let a figure without a seed stand beside every seed of the other."""
+    return dict.fromkeys(other, found[None]) if None in found else found
 
 
 CLAIMS: tuple[tuple[str, Verdict], ...] = (

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks._pairs import Seed, pair_by_seed
+from benchmarks._pairs import pair_by_seed
 from benchmarks.quality._adapter_rows import MINIBATCH, PROBE
-from benchmarks.quality._claims import NOT_MEASURED, RowFigures, Table, measured, yes
+from benchmarks.quality._claims import NOT_MEASURED, BySeed, RowFigures, Table, measured, yes
 
 FALSE_ALARMS = 0.1
 LEAST_ISOSCORE = 0.3
@@ -36,7 +36,7 @@ class Comparison(NamedTuple):
 
     result: SizeResult
     row: RowFigures
-    differences: dict[Seed, float]
+    differences: BySeed
     error: float
 
     def loses(self) -> bool:
@@ -63,7 +63,7 @@ def standard_error(result: SizeResult) -> float:
     return float(np.sqrt(accuracy * (1 - accuracy) / n))
 
 
-def differences(table: Table, name: str) -> dict[Seed, float]:
+def differences(table: Table, name: str) -> BySeed:
     """Accuracy of a row minus that of the probe, for each draw that both were measured on."""
     return pair_by_seed(table[PROBE].by_seed("accuracy"), table[name].by_seed("accuracy")).steps()
 

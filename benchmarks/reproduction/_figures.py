@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._pairs import Pairs, Seed, pair_by_seed
+from benchmarks._pairs import Pairs, pair_by_seed
 from benchmarks.reproduction._cells import Record
 
 Fields = Mapping[str, Any]
@@ -37,7 +37,7 @@ def arrays_by_seed(
     return found
 
 
-def by_seed(records: Sequence[Record], fields: Fields, figure: str) -> dict[Seed, float]:
+def by_seed(records: Sequence[Record], fields: Fields, figure: str) -> dict[int, float]:
     """Return a figure of each seed that has run: NaN where it failed or is undefined."""
     found = arrays_by_seed(records, fields, figure)
     return {seed: values.item() for seed, values in found.items()}
@@ -49,12 +49,12 @@ def n_planned(records: Sequence[Record], *conditions: Fields) -> int:
     return len(set.intersection(*seeds))
 
 
-def paired(records: Sequence[Record], before: Fields, after: Fields, figure: str) -> Pairs:
+def paired(records: Sequence[Record], before: Fields, after: Fields, figure: str) -> Pairs[int]:
     """Take a figure under two conditions, of the seeds that have run both."""
     return pair_by_seed(by_seed(records, before, figure), by_seed(records, after, figure))
 
 
-def shown(pairs: Pairs) -> str:
+def shown(pairs: Pairs[int]) -> str:
     """Write both means with their spread."""
     return f"{mean_sd([*pairs.before.values()])} → {mean_sd([*pairs.after.values()])}"
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks._pairs import Pairs, Seed, difference
+from benchmarks._pairs import Pairs, difference
 from benchmarks.reproduction._cells import Record
 from benchmarks.reproduction._figures import (
     Fields,
@@ -78,7 +78,7 @@ def verdict(judged: Judged, adjusted: float | None = None) -> str:
 
 
 def judge_steps(
-    steps: Mapping[Seed, float],
+    steps: Mapping[int, float],
     planned: int,
     ours: str,
     *,
@@ -170,7 +170,7 @@ def moves(
 
 
 def _over_dev_rows(
-    records: Sequence[Record], before: Fields, after: Fields, figure: str, pairs: Pairs
+    records: Sequence[Record], before: Fields, after: Fields, figure: str, pairs: Pairs[int]
 ) -> str:
     """Write the bootstrap interval of a metric's mean difference; empty of any other figure."""
     score = score_of(figure, before["task"])

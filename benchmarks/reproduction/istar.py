@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
-from benchmarks._pairs import Seed
 from benchmarks.reproduction._cells import Record
 from benchmarks.reproduction._figures import (
     arrays_by_seed,
@@ -227,7 +226,7 @@ def _dimension_claims() -> list[Claim]:
     return [*found, early]
 
 
-def _by_lam(records: Sequence[Record], figure: str) -> dict[float, dict[Seed, float]]:
+def _by_lam(records: Sequence[Record], figure: str) -> dict[float, dict[int, float]]:
     """A figure of each lam on CoLA by seed; 0 is the base."""
     names = {0.0: BASE.name} | {lam: istar(lam).name for lam in LAMS}
     return {lam: by_seed(records, of(names[lam], "cola"), figure) for lam in sorted(names)}
