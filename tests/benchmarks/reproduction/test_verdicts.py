@@ -268,15 +268,8 @@ def test_selected_bars_must_cut_by_15_percent(lowered, outcome):
     figure = "anisotropy1_centered"
     found = records("base", [0.70, 0.68, 0.69], figure)
     found += records("selected bars", lowered, figure)
-    assert (
-        judge(
-            persistent_entropy,
-            "table 3",
-            "CoLA: selected bars lower centred anisotropy_1 by",
-            found,
-        )[1]
-        == outcome
-    )
+    text = "CoLA: selected bars lower centred anisotropy_1 by"
+    assert judge(persistent_entropy, "table 3", text, found).outcome == outcome
 
 
 def test_anisotropy_of_the_base_rises():
@@ -369,10 +362,8 @@ def test_ruin_is_at_least_half_of_something():
     found = records("base", [0.33, 0.34, 0.32], "metric")
     for values, outcome in (([0.0, 0.05, 0.02], HOLDS), ([0.30, 0.31, 0.30], FAILS)):
         after = records("spectrum control, polynomial", values, "metric")
-        assert (
-            judge(isotropy_calibration, "table 1", "polynomial ruins", found + after).outcome
-            == outcome
-        )
+        judged = judge(isotropy_calibration, "table 1", "polynomial ruins", found + after)
+        assert judged.outcome == outcome
 
 
 def test_the_tiny_path_is_judged_against_the_steps_without_a_penalty():
