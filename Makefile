@@ -27,7 +27,7 @@ bench: .venv/.installed  ## every speed figure, as ratios measured in one run
 	$(BIN)/python -m benchmarks
 
 reproduction: .venv/.installed  ## the papers' experiments, for days: OPTIONS='--budget 600', COMMIT=...
-	$(BIN)/python -m benchmarks.frozen --commit '$(COMMIT)' $(OPTIONS)
+	$(BIN)/python -m benchmarks.reproduction.frozen --commit '$(COMMIT)' $(OPTIONS)
 
 clean:
 	rm -rf .venv

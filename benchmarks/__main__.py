@@ -4,12 +4,16 @@ import argparse
 import importlib
 import sys
 import traceback
+from keyword import iskeyword
 from pathlib import Path
 
-from benchmarks._harness import Result, Skipped, as_result, versions, write_results
-from benchmarks._report import replace_section, speed_markdown, speed_text
+from benchmarks._markdown import replace_section
+from benchmarks._places import FOLDER, RESULTS
+from benchmarks._versions import versions
+from benchmarks.speed._harness import Result, Skipped, as_result, write_results
+from benchmarks.speed._report import speed_markdown, speed_text
 
-FOLDER = Path(__file__).parent
+NOT_AMONG_THEM = ("gpu",)  # has a command of its own
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,14 +40,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def names() -> list[str]:
-    """Names of all benchmarks: the modules `bench_NAME`."""
-    return sorted(path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py"))
+    """Names of all benchmarks: the public modules of `benchmarks.speed`."""
+    return sorted(
+        path.stem.removesuffix("_")
+        for path in (FOLDER / "speed").glob("[!_]*.py")
+        if path.stem not in NOT_AMONG_THEM
+    )
+
+
+def module_of(name: str) -> str:
+    """Name the module of a benchmark; a keyword of Python has an underscore at its end."""
+    return f"benchmarks.speed.{name}_" if iskeyword(name) else f"benchmarks.speed.{name}"
 
 
 def run_one(name: str, quick: bool) -> list[Result]:
     """Run one benchmark; skipped if a package it needs is not installed."""
     try:
-        module = importlib.import_module(f"benchmarks.bench_{name}")
+        module = importlib.import_module(module_of(name))
         return [as_result(found) for found in module.run(quick)]
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("benchmarks", "isoadapt"):
@@ -55,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer repeats")
     parser.add_argument("--only", nargs="+", choices=names(), metavar="NAME", help=str(names()))
-    parser.add_argument("--out", type=Path, default=FOLDER / "results", help="folder of bench.json")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of bench.json")
     parser.add_argument("--write", type=Path, help="Markdown file whose section to replace")
     return parser
 

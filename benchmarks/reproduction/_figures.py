@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks._pairs import Pairs, pair_by_seed
 from benchmarks.reproduction._cells import Record
 
 Fields = Mapping[str, Any]
@@ -48,23 +49,14 @@ def n_planned(records: Sequence[Record], *conditions: Fields) -> int:
     return len(set.intersection(*seeds))
 
 
-class Pairs(NamedTuple):
-    """The same figure before and after, by seed; NaN where undefined."""
-
-    before: dict[int, float]
-    after: dict[int, float]
-
-    @property
-    def shown(self) -> str:
-        """Both means with their spread."""
-        return f"{mean_sd([*self.before.values()])} → {mean_sd([*self.after.values()])}"
-
-
-def paired(records: Sequence[Record], before: Fields, after: Fields, figure: str) -> Pairs:
+def paired(records: Sequence[Record], before: Fields, after: Fields, figure: str) -> Pairs[int]:
     """Take a figure under two conditions, of the seeds that have run both."""
-    first, second = by_seed(records, before, figure), by_seed(records, after, figure)
-    seeds = [seed for seed in first if seed in second]
-    return Pairs({seed: first[seed] for seed in seeds}, {seed: second[seed] for seed in seeds})
+    return pair_by_seed(by_seed(records, before, figure), by_seed(records, after, figure))
+
+
+def shown(pairs: Pairs[int]) -> str:
+    """Write both means with their spread."""
+    return f"{mean_sd([*pairs.before.values()])} → {mean_sd([*pairs.after.values()])}"
 
 
 def defined(values: Sequence[float]) -> list[float]:

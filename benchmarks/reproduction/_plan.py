@@ -7,11 +7,11 @@ from typing import Any
 
 from benchmarks.reproduction import (
     _output_embeddings,
-    paper000,
-    paper002,
-    paper002_scores,
-    paper003,
-    paper004,
+    isotropy_calibration,
+    isotropy_layer,
+    istar,
+    istar_scores,
+    persistent_entropy,
 )
 from benchmarks.reproduction._cells import (
     BASE_RUN,
@@ -28,22 +28,28 @@ from benchmarks.reproduction._posthoc import post_hoc_cell
 from benchmarks.reproduction._training import BASE, Condition, Job
 from isoadapt.finetune._recipes import Recipe
 
-FIVE = (paper002.DOWN, paper002.UP, paper000.SELECTED, paper002.COSREG, paper004.POLYNOMIAL)
-POST_HOC_ROWS = (*paper003.rows(), paper004.FLOW)
+FIVE = (
+    istar.DOWN,
+    istar.UP,
+    persistent_entropy.SELECTED,
+    istar.COSREG,
+    isotropy_calibration.POLYNOMIAL,
+)
+POST_HOC_ROWS = (*isotropy_layer.rows(), isotropy_calibration.FLOW)
 FIRST_TASKS, FIRST_SEEDS = ("cola", "mrpc"), 5
 SECOND_TASKS, SECOND_SEEDS = ("rte", "sst2_sentence"), 3
 THIRD_SEEDS, POINT_SEEDS = 3, 5
 ON_COLA = ("cola",)
 THIRD: tuple[tuple[Condition, tuple[str, ...]], ...] = (
-    (paper000.ALL_BARS, ("cola", "mrpc")),
-    (paper003.ISOBN_TRAINED, ("cola", "mrpc", "rte")),
-    (paper004.EXPONENTIAL, ON_COLA),
-    *((condition, ON_COLA) for condition in paper002.OTHER_LAMS),
-    (paper002.NO_ZETA, ON_COLA),
-    (paper002.OTHER_ZETA, ON_COLA),
-    (paper002.COSREG_DOWN, ON_COLA),
-    (paper004.COSREG_HEAD, ON_COLA),
-    *((condition, ON_COLA) for condition in paper002.BY_LAYER),
+    (persistent_entropy.ALL_BARS, ("cola", "mrpc")),
+    (isotropy_layer.ISOBN_TRAINED, ("cola", "mrpc", "rte")),
+    (isotropy_calibration.EXPONENTIAL, ON_COLA),
+    *((condition, ON_COLA) for condition in istar.OTHER_LAMS),
+    (istar.NO_ZETA, ON_COLA),
+    (istar.OTHER_ZETA, ON_COLA),
+    (istar.COSREG_DOWN, ON_COLA),
+    (isotropy_calibration.COSREG_HEAD, ON_COLA),
+    *((condition, ON_COLA) for condition in istar.BY_LAYER),
 )
 
 
@@ -94,7 +100,7 @@ def _points(n_seeds: int) -> Iterator[Slot]:
     """What needs no task: Gaussian points, and penalties on the output embeddings of a tiny T5."""
     for seed in range(n_seeds):
         for cell in (
-            paper002_scores.cell(seed),
+            istar_scores.cell(seed),
             *(_output_embeddings.cell(item, seed) for item in _output_embeddings.PENALTIES),
         ):
             yield Slot(0, POINTS, cell.name, cell.task, seed, partial(_known, cell))

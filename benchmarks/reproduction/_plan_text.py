@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from benchmarks._report import markdown_table
+from benchmarks._markdown import markdown_table
 from benchmarks.reproduction._bases import PUBLISHED
 from benchmarks.reproduction._cells import (
     BASE_RUN,
@@ -21,7 +21,7 @@ from benchmarks.reproduction._verdicts import NOT_TESTABLE
 INTRODUCTION = """\
 # Plan of the reproduction
 
-Written before the runs, by `python -m benchmarks.reproduce --plan` from the code that makes the
+Written before the runs, by `python -m benchmarks.reproduction --plan` from the code that makes the
 cells. `make reproduction` runs it, [REPRODUCTION.md](../REPRODUCTION.md) says what came of it.
 
 ## Bases

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks._adapter_rows import ROWS, Row
-from benchmarks._cells import measure_cell
+from benchmarks.quality._adapter_rows import ROWS, Row
+from benchmarks.quality._table_cells import measure_cell
 from benchmarks.reproduction._cells import POST_HOC, Cell
 from benchmarks.reproduction._measuring import embedding_figures
 from benchmarks.reproduction._statistics import pack

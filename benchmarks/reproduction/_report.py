@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from benchmarks._report import markdown_table
+from benchmarks._markdown import markdown_table
 from benchmarks.reproduction._bases import PUBLISHED, learned
 from benchmarks.reproduction._cells import CHOICE, WHOLE, Record, Suite
 from benchmarks.reproduction._choice import candidate_name, candidates, chosen
 from benchmarks.reproduction._figures import of, selected
 from benchmarks.reproduction._plan import plan, planned_records
+from benchmarks.reproduction._records import read_records
 from benchmarks.reproduction._statistics import holm
-from benchmarks.reproduction._store import read_records
 from benchmarks.reproduction._tables import TASKS, metric_name
 from benchmarks.reproduction._verdicts import (
     NOT_JUDGED,

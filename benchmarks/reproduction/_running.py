@@ -1,20 +1,14 @@
-"""How a long run ends: by its budget, by a signal, or at once if another run holds the records."""
+"""How a long run ends before all cells have run: by its budget or by a signal."""
 
-import fcntl
-import os
 import signal
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from pathlib import Path
 from statistics import median
 from types import FrameType
 from typing import Self
 
 from benchmarks.reproduction._cells import Cell, Record
-from benchmarks.reproduction._commit import commit
 from benchmarks.reproduction._figures import selected
 
 
@@ -66,37 +60,6 @@ class Stop:
         self._number = number
         if not self._is_shielded:
             raise Stopped(number)
-
-
-class Busy(Exception):
-    """Another run writes to the same records."""
-
-
-@contextmanager
-def locked(records: Path) -> Iterator[None]:
-    """Keep other runs from a file of records; the lock ends with the process, however it ends.
-
-    Raises
-    ------
-    Busy
-        If another run holds it; the message says which.
-    """
-    with records.with_suffix(".lock").open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            holder = file.read().strip() or "a process that has just started"
-            raise Busy(
-                f"{records} is held by {holder}; wait for it to end, or end that process"
-            ) from error
-        file.truncate(0)
-        began = datetime.now().astimezone().isoformat(timespec="seconds")
-        file.write(
-            f"process {os.getpid()} on {socket.gethostname()} since {began}, commit {commit()}\n"
-        )
-        file.flush()
-        yield
 
 
 class Budget:

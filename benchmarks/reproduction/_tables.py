@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks._report import markdown_table
+from benchmarks._markdown import markdown_table
 from benchmarks.reproduction._cells import Record
 from benchmarks.reproduction._figures import by_seed, mean_sd, of, selected
 

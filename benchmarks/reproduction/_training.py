@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import train_test_split
 
+from benchmarks._commit import commit
 from benchmarks._data import Embeddings, shared_folder
+from benchmarks._places import RESULTS
 from benchmarks.reproduction._cells import BASE_RUN, JSON, PENALTY, Cell, Suite, digest, plain
-from benchmarks.reproduction._commit import commit
 from benchmarks.reproduction._measuring import (
     Reading,
     embed,
@@ -35,7 +36,7 @@ from isoadapt.encoders._network import find_last_linear
 from isoadapt.finetune._penalty import METHODS
 from isoadapt.finetune._recipes import Recipe
 
-CACHE = Path(__file__).parents[1] / "results" / "reproduction-cache"
+CACHE = RESULTS / "reproduction-cache"
 FIGURES = 4  # raised when what is measured changes: earlier records count no more
 MAX_LENGTH = 128
 SPARSE = 10  # steps from log to log where no claim rests on the log

@@ -6,15 +6,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks._pairs import Pairs, difference
 from benchmarks.reproduction._cells import Record
 from benchmarks.reproduction._figures import (
     Fields,
-    Pairs,
     defined,
     mean_of,
     n_planned,
     paired,
     selected,
+    shown,
 )
 from benchmarks.reproduction._statistics import (
     LEVEL,
@@ -157,11 +158,11 @@ def moves(
 
     def judge(records: Sequence[Record]) -> Judged:
         pairs = paired(records, before, after, figure)
-        steps = {seed: value - factor * pairs.before[seed] for seed, value in pairs.after.items()}
+        steps = pairs.steps(lambda start, end: end - factor * start)
         reason = f"after less {factor:.3g} times before" if by != 1 else ""
         planned = n_planned(records, before, after)
         judged = judge_steps(
-            steps, planned, pairs.shown, sign=sign, size=size, choices=choices, reason=reason
+            steps, planned, shown(pairs), sign=sign, size=size, choices=choices, reason=reason
         )
         return judged._replace(bootstrap=_over_dev_rows(records, before, after, figure, pairs))
 
@@ -169,7 +170,7 @@ def moves(
 
 
 def _over_dev_rows(
-    records: Sequence[Record], before: Fields, after: Fields, figure: str, pairs: Pairs
+    records: Sequence[Record], before: Fields, after: Fields, figure: str, pairs: Pairs[int]
 ) -> str:
     """Write the bootstrap interval of a metric's mean difference; empty of any other figure."""
     score = score_of(figure, before["task"])
@@ -197,12 +198,11 @@ def stays(
 
     def judge(records: Sequence[Record]) -> Judged:
         pairs = paired(records, before, after, figure)
-        change = _log_ratio if as_factor else _difference
-        steps = {seed: change(pairs.before[seed], value) for seed, value in pairs.after.items()}
+        steps = pairs.steps(_log_ratio if as_factor else difference)
         known = defined([*steps.values()])
         n, undefined = len(known), len(steps) - len(known)
         if n < SEEDS_NEEDED:
-            return waiting(pairs.shown, n, undefined)
+            return waiting(shown(pairs), n, undefined)
         interval = t_interval(known)
         inside = -margin <= interval.low and interval.high <= margin
         outside = interval.low > margin or interval.high < -margin
@@ -213,13 +213,11 @@ def stays(
         if undefined:
             reason += f"; {undefined} undefined"
         drawn = _over_dev_rows(records, before, after, figure, pairs)
-        return Judged(pairs.shown, outcome, n, written(interval), p, bootstrap=drawn, reason=reason)
+        return Judged(
+            shown(pairs), outcome, n, written(interval), p, bootstrap=drawn, reason=reason
+        )
 
     return judge
-
-
-def _difference(before: float, after: float) -> float:
-    return after - before
 
 
 def _log_ratio(before: float, after: float) -> float:
@@ -238,8 +236,7 @@ def none_better(
     def judge(records: Sequence[Record]) -> Judged:
         found: dict[str, list[float]] = {}
         for name, (before, after) in comparisons.items():
-            pairs = paired(records, before, after, figure)
-            steps = [value - pairs.before[seed] for seed, value in pairs.after.items()]
+            steps = [*paired(records, before, after, figure).steps().values()]
             if len(defined(steps)) == len(steps) >= SEEDS_NEEDED:
                 found[name] = steps
         ours = "; ".join(f"{name} {mean_of(steps):+.3g}" for name, steps in found.items())

@@ -323,7 +323,7 @@ def test_no_damage_gives_a_wrong_row_or_ends_the_process(tmp_path):
 
 def test_processes_killed_at_random_leave_nothing_wrong(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks._kills", tmp_path / "cache", "5", "1"],
+        [sys.executable, "-m", "benchmarks.speed._kills", tmp_path / "cache", "5", "1"],
         cwd=ROOT,
         capture_output=True,
         text=True,

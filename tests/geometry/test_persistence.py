@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 from torch.autograd import gradcheck
 
-from benchmarks.bench_persistence import bars_by_gudhi, bars_by_ripser, select_bars_recursively
+from benchmarks.speed.persistence import bars_by_gudhi, bars_by_ripser, select_bars_recursively
 from isoadapt.geometry import _persistence, persistence_bars, persistent_entropy, select_bars
 
 SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)

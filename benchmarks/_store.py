@@ -1,0 +1,118 @@
+"""Finished cells in a file of JSON lines, each on the disk as soon as it is there."""
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from benchmarks._commit import commit
+from isoadapt._utils.files import writable_folder
+
+HELD = 2  # exit code where another run holds the cells
+
+Key = TypeVar("Key", bound=Hashable)
+Entry = TypeVar("Entry")
+
+
+class CellStore(Generic[Key, Entry]):
+    """The newest cell of each key; a run that was interrupted goes on from it.
+
+    Reading leaves the file as it is, so that a report can be written while a run adds cells. Runs
+    that add cells keep others out by `locked`.
+
+    Parameters
+    ----------
+    path : Path
+        The file; made when the first cell is added.
+    parse : callable
+        Given a line, returns its key and what is kept under it; raises ValueError, KeyError or
+        TypeError where the line holds no cell.
+    fresh : bool, default=False
+        Look at no cell of earlier runs.
+
+    Raises
+    ------
+    ValueError
+        If a line cannot be read, other than a last one that was cut off.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        parse: Callable[[Mapping[str, Any]], tuple[Key, Entry]],
+        fresh: bool = False,
+    ) -> None:
+        self.path, self._parse = path, parse
+        self._entries: dict[Key, Entry] = {} if fresh else dict(self._read())
+
+    def get(self, key: Key) -> Entry | None:
+        """Return the cell, None if it has not run."""
+        return self._entries.get(key)
+
+    def entries(self) -> list[Entry]:
+        """Return all cells in the order of the file."""
+        return list(self._entries.values())
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Add a line and sync it, after cutting off what a killed run left of its last one."""
+        key, entry = self._parse(line)
+        text = json.dumps(line).encode() + b"\n"
+        writable_folder(self.path.parent)
+        with self.path.open("ab") as file:
+            file.truncate(len(_whole_lines(self.path)))
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        self._entries[key] = entry
+
+    def _read(self) -> Iterator[tuple[Key, Entry]]:
+        for number, text in enumerate(_whole_lines(self.path).splitlines(), 1):
+            try:
+                yield self._parse(json.loads(text))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(
+                    f"{self.path}, line {number} holds no cell ({error!r}): delete the line, or "
+                    "the file to run all cells again"
+                ) from error
+
+
+def _whole_lines(path: Path) -> bytes:
+    content = path.read_bytes() if path.exists() else b""
+    return content[: content.rfind(b"\n") + 1]
+
+
+class Busy(Exception):
+    """Another run adds cells to the same file."""
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other runs from a file of cells; the lock ends with the process, however it ends.
+
+    Raises
+    ------
+    Busy
+        If another run holds it; the message says which.
+    """
+    writable_folder(path.parent)
+    with path.with_suffix(".lock").open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            holder = file.read().strip() or "a process that has just started"
+            raise Busy(
+                f"{path} is held by {holder}; wait for it to end, or end that process"
+            ) from error
+        file.truncate(0)
+        began = datetime.now().astimezone().isoformat(timespec="seconds")
+        file.write(
+            f"process {os.getpid()} on {socket.gethostname()} since {began}, commit {commit()}\n"
+        )
+        file.flush()
+        yield

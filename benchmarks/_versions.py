@@ -1,0 +1,41 @@
+"""Versions and sizes that figures depend on."""
+
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+PACKAGES = ("numpy", "torch", "scikit-learn", "skorch", "zuko", "transformers", "isoadapt")
+
+
+def versions() -> dict[str, Any]:
+    """Versions and sizes that the figures depend on, nothing that tells one machine's name."""
+    return {
+        "python": platform.python_version(),
+        **{package: _version(package) for package in PACKAGES},
+        "cpus": _cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def written(found: Mapping[str, Any]) -> str:
+    """Write out versions and sizes, those that are known."""
+    return ", ".join(f"{name} {value}" for name, value in found.items() if value is not None)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_count() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

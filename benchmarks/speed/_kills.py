@@ -1,0 +1,95 @@
+"""Processes that fill a cache are killed at random moments; then every vector is checked.
+
+`python -m benchmarks.speed._kills FOLDER ROUNDS SEED` prints what was counted. The encoder is a
+stand-in whose vectors follow from the text, so that a wrong one is seen.
+"""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isoadapt import EmbeddingCache
+from isoadapt.encoders._cache._keys import Identity
+from isoadapt.encoders._texts import Texts
+
+TEXTS = Texts([f"text {i}" for i in range(8000)])
+WIDTH = 256
+MAX_SIZE = 5 * 2**20  # less than all vectors take, so rows are evicted too
+
+
+def vectors_of(texts: Texts) -> NDArray[np.float32]:
+    """Give vectors that anyone can compute again."""
+    rows = [hashlib.shake_128(text.encode()).digest(WIDTH) for text in texts.first]
+    return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, WIDTH).astype(np.float32)
+
+
+def embed(cache: EmbeddingCache, texts: Texts) -> NDArray[np.float32]:
+    """Go through the cache as a TransformerEncoder does."""
+    return cache._embed(texts, lambda: Identity(b"stand-in"), vectors_of, lambda rows: None)
+
+
+def fill(cache: EmbeddingCache, seed: int) -> None:
+    """Ask for random texts until killed."""
+    rng = np.random.default_rng(seed)
+    while True:
+        embed(cache, TEXTS.take(rng.choice(len(TEXTS), size=rng.integers(1, 3000), replace=False)))
+
+
+def run(folder: str, rounds: int, seed: int) -> dict[str, Any]:
+    """Kill one of two processes in every round, both in the last; count what went wrong."""
+    cache = EmbeddingCache(folder, MAX_SIZE)
+    chance = random.Random(seed)
+    wrong = checked = problems = 0
+    pids = [_start(cache, seed + i) for i in range(2)]
+    for i in range(rounds):
+        time.sleep(chance.uniform(0, 0.2))
+        _kill(pids.pop(0))
+        texts = TEXTS.take(range(i % 7, len(TEXTS), 7))
+        wrong += int((embed(cache, texts) != vectors_of(texts)).any(axis=1).sum())
+        checked += len(texts)
+        problems += len(cache.verify().problems)
+        pids.append(_start(cache, seed + i + 2))
+    for pid in pids:
+        _kill(pid)
+    problems += len(cache.verify().problems)
+    wrong += int((embed(cache, TEXTS) != vectors_of(TEXTS)).any(axis=1).sum())
+    return {
+        "kills": rounds + 2,
+        "checked": checked + len(TEXTS),
+        "wrong": wrong,
+        "problems": problems,
+        "set_aside": os.path.exists(os.path.join(folder, "rows.damaged")),
+        **cache.stats()._asdict(),
+    }
+
+
+def _start(cache: EmbeddingCache, seed: int) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            fill(cache, seed)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    return pid
+
+
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
+        raise RuntimeError(f"a process ended by itself: {os.waitstatus_to_exitcode(status)}")
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

@@ -1,0 +1,159 @@
+"""EmbeddingCache: reading against encoding, what it adds to encoding, and that it encodes once.
+
+What must hold (each text encoded once, no wrong vector after kills) is checked, and counts stand in
+the names; a breach raises.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+
+from benchmarks._data import shared_folder
+from benchmarks._places import ROOT
+from benchmarks.speed._harness import Comparison, Measurement, Result, Skipped, compare, seconds_of
+from isoadapt import EmbeddingCache, TransformerEncoder, Whitening
+from isoadapt.encoders._cache._keys import row_keys
+from isoadapt.encoders._texts import as_texts
+
+ROWS = 100_000
+GRID = {
+    "whitening__strength": [0.2, 0.4, 0.5, 0.6, 0.8, 1.0],
+    "whitening__shrinkage": [0.0, 0.01, 0.1, 0.5],
+}
+
+
+def run(quick: bool) -> list[Result]:
+    """Measure with the CoLA checkpoint and its sentences."""
+    if not (shared_folder() / "models" / "cola-minilm").is_dir():
+        return [Skipped("cache", "no CoLA checkpoint among the shared data")]
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        return [
+            *_reading(place / "read", 300 if quick else 4000, 2 if quick else 5),
+            _overhead(place / "cold", 300 if quick else 4000, 2 if quick else 5),
+            *_grid(place / "grid", 200 if quick else None, [2] if quick else [1, 2]),
+            _kills(place / "kills", 3 if quick else 50),
+        ]
+
+
+def encoder(cache: Any = None) -> TransformerEncoder:
+    """Give the encoder that everything is measured with."""
+    return TransformerEncoder(shared_folder() / "models" / "cola-minilm", cache=cache)
+
+
+def cola_sentences(n: int | None = None) -> list[str]:
+    """Give sentences of CoLA's training set, some of them more than once."""
+    lines = (shared_folder() / "data" / "cola" / "train.tsv").read_text("utf-8").splitlines()[1:]
+    return [line.split("\t")[0] for line in lines[:n]]
+
+
+def _reading(folder: Path, n: int, repeats: int) -> list[Result]:
+    """Read many rows through the encoder, and encode some sentences after each time."""
+    sentences = list(dict.fromkeys(cola_sentences()))
+    texts = [f"{i} {sentences[i % len(sentences)]}" for i in range(ROWS)]
+    vectors = np.random.default_rng(0).normal(size=(ROWS, 384)).astype(np.float32)
+    cached, plain, sample = encoder(EmbeddingCache(folder)), encoder(), sentences[:n]
+    written = seconds_of(lambda: _write(cached, texts, vectors))
+    if not np.array_equal(cached.transform(texts), vectors):
+        raise RuntimeError("the cache gives other vectors than were put in")
+    plain.transform(sample[:100])
+    read, encoded = [], []
+    for _ in range(repeats):
+        read.append(seconds_of(lambda: cached.transform(texts)))
+        encoded.append(seconds_of(lambda: plain.transform(sample)) * ROWS / n)
+    size = (folder / "rows.lmdb" / "data.mdb").stat().st_size
+    facts = {"n": ROWS, "d": 384, "encoded": n, "file_bytes": size}
+    name = f"rows read from the cache, against encoding at the rate of {n} CoLA sentences"
+    return [
+        Comparison(name, tuple(read), tuple(encoded), 20.0, facts),
+        Measurement("rows written to the cache", (written,), facts),
+    ]
+
+
+def _write(encoder: TransformerEncoder, texts: list[str], vectors: NDArray[np.float32]) -> None:
+    """Put vectors where the encoder will look for them, in 50 batches."""
+    keys = row_keys(encoder._identity(), as_texts(texts))
+    store, max_size = encoder.cache._store(), encoder.cache.max_size
+    for part in np.array_split(np.arange(len(texts)), 50):
+        store.put([keys[i] for i in part], vectors[part], max_size)
+
+
+def _overhead(folder: Path, n: int, repeats: int) -> Comparison:
+    """Encode with an empty cache and without one."""
+    sentences = list(dict.fromkeys(cola_sentences()))[:n]
+    places = iter(folder / str(i) for i in range(repeats + 1))
+    plain = encoder()
+    return compare(
+        "encoding into an empty cache, against encoding without one",
+        lambda: encoder(next(places)).transform(sentences),
+        lambda: plain.transform(sentences),
+        repeats=repeats,
+        target=0.9,
+        n=len(sentences),
+        d=384,
+    )
+
+
+def search(folder: str, n: int | None, n_jobs: int) -> int:
+    """Search 24 candidates over 5 folds, and return the number of texts encoded so far."""
+    cache = EmbeddingCache(folder)
+    pipeline = make_pipeline(encoder(cache), Whitening())
+    GridSearchCV(pipeline, GRID, cv=5, n_jobs=n_jobs).fit(cola_sentences(n))
+    return cache.stats().misses
+
+
+def _grid(folder: Path, n: int | None, jobs: list[int]) -> list[Result]:
+    results = []
+    for n_jobs in jobs:
+        place = str(folder / str(n_jobs))
+        name = f"GridSearchCV 24 x 5, n_jobs={n_jobs}"
+        results += [
+            _counted(f"{name}, empty cache", n, partial(search, place, n, n_jobs), place),
+            _counted(f"{name}, second process", n, partial(_search_elsewhere, place, n), place),
+        ]
+    return results
+
+
+def _counted(name: str, n: int | None, search: Callable[[], int], folder: str) -> Measurement:
+    """Time a search and check that it encodes each distinct text once, or none if all are known."""
+    sentences = cola_sentences(n)
+    before = EmbeddingCache(folder).stats().misses
+    begun = time.perf_counter()
+    encoded = search() - before
+    seconds = time.perf_counter() - begun
+    expected = 0 if before else len(set(sentences))
+    if encoded != expected:
+        raise RuntimeError(f"{name}: {encoded} texts were encoded, not {expected}")
+    name += f": {encoded} texts encoded of {len(set(sentences))} distinct"
+    return Measurement(name, (seconds,), {"n": len(sentences), "d": 384})
+
+
+def _search_elsewhere(folder: str, n: int | None) -> int:
+    code = f"from benchmarks.speed.cache import search; print(search({folder!r}, {n}, 1))"
+    return int(_python("-c", code))
+
+
+def _kills(folder: Path, rounds: int) -> Measurement:
+    begun = time.perf_counter()
+    counts = json.loads(_python("-m", "benchmarks.speed._kills", str(folder), str(rounds), "0"))
+    seconds = time.perf_counter() - begun
+    if counts["wrong"] or counts["problems"] or counts["set_aside"]:
+        raise RuntimeError(f"after kills, the cache is not what it was: {counts}")
+    name = f"{counts['kills']} processes killed while they filled a cache"
+    return Measurement(f"{name}: 0 of {counts['checked']} vectors wrong", (seconds,), counts)
+
+
+def _python(*arguments: str) -> str:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,31 @@
+"""Time of `import isoadapt` in a fresh process, interpreter start included."""
+
+import subprocess
+import sys
+
+from benchmarks.speed._harness import Comparison, compare
+
+LAZY = ("transformers", "zuko", "matplotlib", "lmdb")
+
+
+def run(quick: bool) -> list[Comparison]:
+    """Measure against importing what isoadapt cannot do without, scikit-learn and torch."""
+    loaded = _run(f"import isoadapt, sys; print(*(sys.modules.keys() & set({LAZY})))").split()
+    if loaded:
+        raise RuntimeError(f"`import isoadapt` loads {', '.join(loaded)}, which it must not")
+    return [
+        compare(
+            "import isoadapt, fresh process",
+            lambda: _run("import isoadapt"),
+            lambda: _run("import sklearn, torch"),
+            repeats=3 if quick else 11,
+            target=1 / 1.5,
+            against="import sklearn, torch",
+            not_loaded=list(LAZY),
+        )
+    ]
+
+
+def _run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout

@@ -1,0 +1,113 @@
+"""The mini-batch loop of IsotropyLayer against the same loop in bare torch, both in one thread."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks._data import Embeddings, load_embeddings, narrow_cone, stored_tasks
+from benchmarks.speed._harness import Comparison, compare
+from isoadapt import IsotropyLayer
+from isoadapt._utils.threads import one_thread
+from isoadapt.geometry._isoscore import isoscore_star
+
+BATCH_SIZE = 64
+EPOCHS = 3
+LR = 1e-3
+TARGET = 1 / 1.2
+
+
+def run(quick: bool) -> list[Comparison]:
+    """Measure whole fits, then the loop alone, against bare loops with two settings of AdamW."""
+    data = load_embeddings("cola") if "cola" in stored_tasks() else narrow_cone(8551, 384, seed=0)
+    repeats = 3 if quick else 9
+    return [*_compare(data, repeats, TARGET, fused=True), *_compare(data, repeats, None)]
+
+
+def _compare(
+    data: Embeddings, repeats: int, target: float | None, **adamw: Any
+) -> list[Comparison]:
+    """Compare twice from the same runs: all of `fit`, and only what its history calls epochs."""
+    layer = IsotropyLayer(
+        data.head,
+        validation_fraction=None,
+        max_epochs=EPOCHS,
+        batch_size=BATCH_SIZE,
+        lr=LR,
+        device="cpu",
+        random_state=0,
+    )
+    loops: list[float] = []
+
+    def ours() -> None:
+        layer.fit(data.X_train, data.y_train)
+        loops.append(sum(epoch["dur"] for epoch in layer.history_))
+
+    def reference() -> None:
+        with one_thread():  # as the layer's steps are small
+            BareLoop(data, **adamw).train(EPOCHS)
+
+    settings = ", ".join(f"{key}={value}" for key, value in adamw.items()) or "defaults"
+    whole = compare(
+        f"IsotropyLayer, whole fit, against bare loop (AdamW {settings})",
+        ours,
+        reference,
+        repeats=repeats,
+        n=len(data.X_train),
+        d=data.X_train.shape[1],
+        epochs=EPOCHS,
+        batch_size=BATCH_SIZE,
+        data=data.name,
+    )
+    name = whole.name.replace("whole fit", "loop only")
+    timed = tuple(loops[1:])  # less the warm-up
+    return [whole, replace(whole, name=name, ours_s=timed, target=target)]
+
+
+class BareLoop:
+    """Joint training of a linear layer under a frozen head, as one writes it in plain torch."""
+
+    def __init__(self, data: Embeddings, **adamw: Any) -> None:
+        self.X = torch.from_numpy(data.X_train)
+        self.y = torch.from_numpy(data.y_train)
+        self.coef = torch.tensor(data.head.coef_, dtype=torch.float32)
+        self.intercept = torch.tensor(data.head.intercept_, dtype=torch.float32)
+        d = self.X.shape[1]
+        self.layer = nn.Linear(d, d)
+        nn.init.eye_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+        self.optimizer = torch.optim.AdamW(
+            self.layer.parameters(), lr=LR, weight_decay=0.0, **adamw
+        )
+        self.generator = torch.Generator().manual_seed(0)
+        self.means, self.step = torch.zeros(2), 0
+
+    def train(self, epochs: int) -> list[float]:
+        """Run the epochs and return their mean losses."""
+        return [self._epoch() for _ in range(epochs)]
+
+    def _epoch(self) -> float:
+        total = 0.0
+        for index in torch.randperm(len(self.X), generator=self.generator).split(BATCH_SIZE):
+            self.optimizer.zero_grad()
+            loss = self._loss(self.X[index], self.y[index])
+            loss.backward()
+            self.optimizer.step()
+            total += loss.item() * len(index)
+        return total / len(self.X)
+
+    def _loss(self, X: Tensor, y: Tensor) -> Tensor:
+        adapted = self.layer(X)
+        task = F.cross_entropy(F.linear(adapted, self.coef, self.intercept), y)
+        score = isoscore_star(adapted, bias_corrected=True)
+        return self._balanced(torch.stack([task, -score.clamp(1e-6, 1).log()])).sum()
+
+    def _balanced(self, losses: Tensor) -> Tensor:
+        """Scale both losses to the average of their moving means."""
+        rate = 0.15 / (1 + self.step) if self.step else 1.0
+        self.means = self.means.lerp(losses.detach().abs(), rate)
+        self.step += 1
+        means = self.means.clamp(min=1e-3)
+        return losses * (means.mean() / means)

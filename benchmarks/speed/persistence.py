@@ -1,0 +1,146 @@
+"""Bars of dimension 0 against ripser and gudhi; their selection against its recursive form."""
+
+import math
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import linkage
+from scipy.spatial.distance import squareform
+from sklearn.metrics import pairwise_distances
+
+from benchmarks._data import bumpy_cloud
+from benchmarks.speed._harness import Comparison, compare
+from isoadapt.geometry import persistence_bars, select_bars
+
+D = 768
+CALLS = {64: 20, 1000: 1}  # clouds in one measurement: short calls come in rows, as in training
+TARGETS = {"ripser": {64: 2.0, 1000: 10.0}, "gudhi": {64: 2.0, 1000: 20.0}}
+SELECTION_TARGET = 50.0
+
+Floats = NDArray[np.floating]
+Bars = Callable[[Floats], Floats]
+
+
+def run(quick: bool) -> list[Comparison]:
+    """Measure float32 clouds of two sizes, the larger one in float64 too, and the selection."""
+    references: dict[str, Bars] = {"ripser": bars_by_ripser, "gudhi": bars_by_gudhi}
+    repeats = 3 if quick else 9
+    stronger: dict[str, Bars] = {
+        "gudhi, distances given": bars_by_gudhi_from_distances,
+        "scipy's single linkage": bars_by_single_linkage,
+    }
+    found = [
+        _compare_bars(name, reference, n, "float32", None, repeats)
+        for name, reference in stronger.items()
+        for n in CALLS
+    ]
+    for name, reference in references.items():
+        for n, target in TARGETS[name].items():
+            found.append(_compare_bars(name, reference, n, "float32", target, repeats))
+        found.append(_compare_bars(name, reference, 1000, "float64", None, repeats))
+    return [*found, _compare_selection(1000, repeats)]
+
+
+def bars_by_ripser(X: Floats) -> Floats:
+    """Finite bars of dimension 0, longest first, by ripser (in float32)."""
+    from ripser import ripser
+
+    with warnings.catch_warnings():  # fewer rows than columns
+        warnings.simplefilter("ignore")
+        deaths = ripser(X, maxdim=0)["dgms"][0][:, 1]
+    return np.sort(deaths[np.isfinite(deaths)])[::-1]
+
+
+def bars_by_gudhi(X: Floats) -> Floats:
+    """Finite bars of dimension 0, longest first, those of length zero among them, by gudhi."""
+    import gudhi
+
+    tree = gudhi.RipsComplex(points=X).create_simplex_tree(max_dimension=1)
+    tree.compute_persistence(min_persistence=-1)
+    deaths = tree.persistence_intervals_in_dimension(0)[:, 1]
+    return np.sort(deaths[np.isfinite(deaths)])[::-1]
+
+
+def bars_by_gudhi_from_distances(X: Floats) -> Floats:
+    """The same, given distances that a faster library has computed."""
+    import gudhi
+
+    distances = pairwise_distances(X)
+    tree = gudhi.RipsComplex(distance_matrix=distances).create_simplex_tree(max_dimension=1)
+    tree.compute_persistence(min_persistence=-1)
+    deaths = tree.persistence_intervals_in_dimension(0)[:, 1]
+    return np.sort(deaths[np.isfinite(deaths)])[::-1]
+
+
+def bars_by_single_linkage(X: Floats) -> Floats:
+    """Heights of the single linkage dendrogram, which are the bars, longest first."""
+    distances = squareform(pairwise_distances(X), checks=False)
+    return linkage(distances, "single")[::-1, 2]
+
+
+def select_bars_recursively(bars: Floats) -> Floats:
+    """Select bars along the steps of the algorithm, with every entropy computed anew."""
+    lengths = np.sort(bars[bars > 0])[::-1]
+    if len(lengths) < 4 or lengths[0] == lengths[-1]:
+        return lengths
+    longest, shortest = lengths[0], lengths[-1]
+    rest = np.append(lengths[1:], longest)
+    return np.concatenate([[longest], _features(rest, shortest / longest)])
+
+
+def _features(bars: Floats, alpha: float) -> Floats:
+    n = len(bars)
+    before = bars.sum()
+    for i in range(1, n - 2):
+        total = bars[i:].sum()
+        after = total + i * total / math.exp(_entropy(bars[i:]))
+        if before / after < 1:
+            break
+        before = after
+    limit = math.ceil(alpha * n * (alpha - 1 - math.log(alpha)) / (alpha - 1) ** 2)
+    if limit < i:
+        return _features(np.concatenate([bars[:i], bars[-2:]]), alpha)
+    return bars[:i]
+
+
+def _entropy(bars: Floats) -> float:
+    shares = bars / bars.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def _compare_bars(
+    name: str, reference: Bars, n: int, dtype: str, target: float | None, repeats: int
+) -> Comparison:
+    clouds = [bumpy_cloud(n, D, seed).numpy().astype(dtype) for seed in range(CALLS[n])]
+    _check_agreement(persistence_bars(clouds[0]), reference(clouds[0]))
+    return compare(
+        f"H0 bars, {dtype}, against {name}",
+        lambda: [persistence_bars(X) for X in clouds],
+        lambda: [reference(X) for X in clouds],
+        repeats=repeats,
+        target=target,
+        n=n,
+        d=D,
+        clouds=CALLS[n],
+    )
+
+
+def _compare_selection(n: int, repeats: int) -> Comparison:
+    bars = persistence_bars(bumpy_cloud(n + 1, D, seed=0).double().numpy())
+    _check_agreement(select_bars(bars), select_bars_recursively(bars))
+    return compare(
+        "selection of bars, against its recursive form",
+        lambda: select_bars(bars),
+        lambda: select_bars_recursively(bars),
+        repeats=repeats,
+        target=SELECTION_TARGET,
+        bars=n,
+    )
+
+
+def _check_agreement(ours: Floats, theirs: Floats) -> None:
+    """Refuse to time two routes with different results."""
+    if len(ours) != len(theirs) or not np.allclose(ours, theirs, rtol=1e-5, atol=0):
+        raise ValueError(f"bars differ: {ours} and {theirs}")

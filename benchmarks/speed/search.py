@@ -1,0 +1,118 @@
+"""AdapterSearchCV against GridSearchCV on stored embeddings, and one fit against a plain one."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from isoadapt.adapters._training._members import Problem
+from sklearn.model_selection import GridSearchCV, ParameterGrid
+from torch import Tensor
+
+from benchmarks._data import Embeddings, load_embeddings, narrow_cone, stored_tasks
+from benchmarks.speed._harness import Comparison, Result, compare
+from isoadapt import IStarAdapter
+from isoadapt.adapters._training._net import Penalty
+from isoadapt.adapters._training._networks import LinearNetwork
+from isoadapt.losses import IsoScoreLoss
+from isoadapt.model_selection import AdapterSearchCV
+
+GRID: dict[str, list[float]] = {
+    "lam": [-5.0, -3.0, -1.0, 1.0, 3.0, 5.0],
+    "zeta": [0.2, 0.4, 0.6, 0.8],
+}
+CORRECTED: dict[str, list[float]] = {"lam": np.linspace(-5, 5, 24).tolist(), "zeta": [0.0]}
+SMALL: dict[str, list[float]] = {"lam": [-1.0, 1.0], "zeta": [0.2, 0.8]}
+TARGET = 2.5
+
+
+def run(quick: bool) -> Iterator[Result]:
+    """Search the same grid both ways; then one fit with Σ_S formed, and as it is done here."""
+    search(narrow_cone(200, 16, seed=0), "warming up", SMALL, 2, repeats=1)
+    if quick:
+        data = narrow_cone(1000, 96, seed=0)
+        yield search(data, "Σ_S exact", SMALL, 2, repeats=1)
+        yield one_fit(data, repeats=1)
+        return
+    data = load_embeddings("cola") if "cola" in stored_tasks() else narrow_cone(8551, 384, 0)
+    yield search(data, "Σ_S exact", GRID, 5, repeats=3, target=TARGET)
+    yield search(data, "Σ_S exact", GRID, 5, repeats=1, n_jobs=2)
+    yield search(data, "Σ_S once an epoch", GRID, 5, repeats=1, shrinkage="detached")
+    yield search(data, "zeta=0, corrected", CORRECTED, 5, repeats=1, bias_corrected=True)
+    yield one_fit(data, repeats=5)
+
+
+def search(
+    data: Embeddings,
+    name: str,
+    grid: dict[str, list[float]],
+    folds: int,
+    *,
+    repeats: int,
+    n_jobs: int | None = None,
+    target: float | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Compare two searches of the same candidates, and their scores."""
+    adapter = IStarAdapter(data.head, max_epochs=3, device="cpu", random_state=0, **settings)
+    seconds: dict[type, list[float]] = {AdapterSearchCV: [], GridSearchCV: []}
+    scores = {}
+    for repeat in range(repeats):
+        for kind in list(seconds)[:: 1 if repeat % 2 == 0 else -1]:
+            options = {"n_jobs": n_jobs} if kind is GridSearchCV else {}
+            before = time.perf_counter()
+            found = kind(adapter, grid, cv=folds, refit=False, **options)
+            found.fit(data.X_train, data.y_train)
+            seconds[kind].append(time.perf_counter() - before)
+            scores[kind] = found.cv_results_["mean_test_score"]
+            if kind is AdapterSearchCV and found.unbatched_:
+                raise ValueError(f"not all fits were trained together: {found.unbatched_}")
+    jobs = f" with n_jobs={n_jobs}" if n_jobs else ""
+    return Comparison(
+        f"AdapterSearchCV, {len(ParameterGrid(grid))} I-STAR candidates × {folds} folds, {name}, "
+        f"against GridSearchCV{jobs}",
+        tuple(seconds[AdapterSearchCV]),
+        tuple(seconds[GridSearchCV]),
+        target,
+        {
+            "n": len(data.X_train),
+            "d": data.X_train.shape[1],
+            "epochs": adapter.max_epochs,
+            "data": data.name,
+            "largest_score_difference": float(np.abs(np.subtract(*scores.values())).max()),
+        },
+    )
+
+
+class PlainIStar(IStarAdapter):
+    """The same adapter with Σ_S = AΣAᵀ formed in each step and differentiated by autograd."""
+
+    def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
+        inputs = problem.moments.mapped(*problem.coordinates.into).covariance()
+        return _FormedShrinkage(IsoScoreLoss(self.zeta, "linear"), inputs.float().to(device))
+
+
+class _FormedShrinkage(Penalty):
+    def __init__(self, loss: IsoScoreLoss, inputs: Tensor) -> None:
+        super().__init__(loss)
+        self.inputs = inputs
+
+    def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
+        return self.loss(points, network.weight @ self.inputs @ network.weight.mT)
+
+
+def one_fit(data: Embeddings, repeats: int) -> Comparison:
+    """Compare one fit with a plain one."""
+    settings = {"max_epochs": 3, "device": "cpu", "random_state": 0}
+    ours, plain = (kind(data.head, **settings) for kind in (IStarAdapter, PlainIStar))
+    return compare(
+        "IStarAdapter, one fit, against Σ_S formed and differentiated by autograd",
+        lambda: ours.fit(data.X_train, data.y_train),
+        lambda: plain.fit(data.X_train, data.y_train),
+        repeats=repeats,
+        n=len(data.X_train),
+        d=data.X_train.shape[1],
+        epochs=3,
+        data=data.name,
+    )

@@ -1,0 +1,224 @@
+"""The plan: which cells, in which order, by which recipe; PLAN.md says the same."""
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.reproduction import (
+    __main__ as reproduce,
+    _choice,
+    _output_embeddings,
+    _training,
+    istar_scores,
+)
+from benchmarks.reproduction._cells import (
+    BASE_RUN,
+    CHOICE,
+    PENALTY,
+    POINTS,
+    POST_HOC,
+    QUICK,
+    WHOLE,
+)
+from benchmarks.reproduction._choice import candidate_cell, candidates, chosen
+from benchmarks.reproduction._plan import known_cells, next_cell, plan, planned_records
+from benchmarks.reproduction._plan_text import plan_text
+
+SLOTS = plan(WHOLE)
+TASKS = ("cola", "mrpc", "rte", "sst2_sentence")
+
+
+def tried(task, metrics, suite=WHOLE):
+    """Records of the runs that a recipe is chosen by; None stands for one that failed."""
+    return [
+        {
+            **candidate_cell(task, recipe, suite).fields(),
+            **({"error": "ValueError"} if metric is None else {"figures": {"metric": metric}}),
+        }
+        for recipe, metric in zip(candidates(task), metrics, strict=True)
+    ]
+
+
+ALL_TRIED = [record for task in TASKS for record in tried(task, [0.5] * 6)]
+
+
+def counts(slots):
+    return Counter((slot.block, slot.task, slot.kind) for slot in slots)
+
+
+def test_the_plan_has_the_cells_that_were_agreed_on():
+    five, rows = 5, 12
+    expected = {(0, "gaussian", POINTS): 5, (0, "tiny T5", POINTS): 3 * 5}
+    for block, tasks, seeds in ((1, TASKS[:2], 5), (2, TASKS[2:], 3)):
+        for task in tasks:
+            expected |= {
+                (block, task, CHOICE): 6,
+                (block, task, BASE_RUN): seeds,
+                (block, task, POST_HOC): rows * seeds,
+                (block, task, PENALTY): five * seeds,
+            }
+    expected |= {(3, "cola", PENALTY): 15 * 3, (3, "mrpc", PENALTY): 2 * 3, (3, "rte", PENALTY): 3}
+    assert counts(SLOTS) == expected
+    five_names = {slot.name for slot in SLOTS if slot.block == 1 and slot.kind == PENALTY}
+    assert five_names == {
+        "I-STAR lam=-1",
+        "I-STAR lam=1",
+        "selected bars",
+        "CosReg lam=1",
+        "spectrum control, polynomial",
+    }
+
+
+def test_plan_md_is_what_the_code_makes():
+    text = reproduce.PLAN.read_text("utf-8")
+    assert text == plan_text(WHOLE, reproduce.PAPERS), "python -m benchmarks.reproduction --plan"
+    assert f"\n{len(SLOTS)} cells." in text
+
+
+def test_seed_by_seed_base_then_adapters_then_penalties_tasks_alternating():
+    first = [slot for slot in SLOTS if slot.block == 1]
+    runs = [(slot.task, slot.seed) for slot in first if slot.kind == BASE_RUN]
+    assert runs == [(task, seed) for seed in range(5) for task in ("cola", "mrpc")]
+    for task, seed in runs:
+        own = [s.kind for s in first if (s.task, s.seed) == (task, seed) and s.kind != CHOICE]
+        assert own == [BASE_RUN] + [POST_HOC] * 12 + [PENALTY] * 5
+    groups = [(s.task, s.seed) for s in first if s.kind != CHOICE]
+    assert list(dict.fromkeys(groups)) == runs
+    assert groups == sorted(groups, key=runs.index)  # nothing of another base in between
+
+
+def test_blocks_come_one_after_the_other():
+    blocks = [slot.block for slot in SLOTS]
+    assert blocks == sorted(blocks)
+
+
+def test_the_choice_comes_right_before_the_first_base_of_its_task():
+    for task in TASKS:
+        places = [place for place, slot in enumerate(SLOTS) if slot.task == task]
+        kinds = [SLOTS[place].kind for place in places[:7]]
+        assert kinds == [CHOICE] * 6 + [BASE_RUN]
+        assert places[:7] == list(range(places[0], places[0] + 7))
+
+
+def test_cells_are_all_different():
+    keys = [cell.key for cell in known_cells(SLOTS, ALL_TRIED, WHOLE)]
+    assert len(keys) == len(set(keys)) == len(SLOTS)
+
+
+def test_quick_is_one_seed_of_the_same():
+    slots = plan(QUICK)
+    assert {slot.seed for slot in slots} == {0}
+    assert {slot.task for slot in slots} == {"cola", "gaussian", "tiny T5"}
+    assert counts(slots)[1, "cola", PENALTY] == 5
+    assert len(known_cells(slots, [], QUICK)) == len(slots)
+
+
+# --- the recipe ------------------------------------------------------------------------------
+
+
+def test_candidates_are_the_grid_the_cheaper_first():
+    found = [(recipe.epochs, recipe.lr) for recipe in candidates("cola")]
+    assert found == [(epochs, lr) for epochs in (3, 5) for lr in (3e-5, 5e-5, 1e-4)]
+    assert {recipe.batch_size for recipe in candidates("cola")} == {32}
+    assert {recipe.batch_size for recipe in candidates("rte")} == {16}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "epochs", "lr"),
+    [
+        ([0.1, 0.2, 0.3, 0.4, 0.6, 0.5], 5, 5e-5),
+        ([0.1, 0.6, 0.3, 0.4, 0.6, 0.6], 3, 5e-5),  # ties go to the cheaper
+    ],
+)
+def test_the_best_candidate_is_chosen_from_the_records(metrics, epochs, lr):
+    recipe = chosen(tried("cola", metrics), "cola", WHOLE)
+    assert (recipe.epochs, recipe.lr) == (epochs, lr)
+
+
+def test_a_choice_waits_for_all_candidates():
+    for metrics in ([0.1, 0.2, 0.3, 0.4, 0.6, None],):
+        assert chosen(tried("cola", metrics), "cola", WHOLE) is None
+    assert chosen(tried("cola", [0.5] * 6)[:-1], "cola", WHOLE) is None
+    assert chosen(tried("mrpc", [0.5] * 6), "cola", WHOLE) is None
+
+
+def test_a_choice_made_under_other_settings_does_not_count(monkeypatch):
+    found = tried("cola", [0.5] * 6)
+    monkeypatch.setattr(_choice, "HELD_OUT", 0.3)
+    assert chosen(found, "cola", WHOLE) is None
+
+
+def test_cells_of_a_task_wait_for_its_choice():
+    first = tried("cola", [0.1, 0.2, 0.3, 0.4, 0.6, 0.5])
+    known = known_cells(SLOTS, first, WHOLE)
+    waiting = {cell.task for cell in known if cell.kind == PENALTY}
+    assert waiting == {"cola"}
+    recipes = {str(cell.settings["recipe"]) for cell in known if cell.kind in (BASE_RUN, PENALTY)}
+    assert len(recipes) == 1
+    assert "'epochs': 5, 'lr': 5e-05" in recipes.pop()
+    records = planned_records(SLOTS, first, WHOLE)
+    assert len(records) == len(SLOTS)
+    assert sum("figures" in record for record in records) == 6
+    assert {record["task"] for record in records if record["key"] is None} == set(TASKS[1:])
+
+
+def test_the_next_cell_is_the_first_of_the_plan_that_is_missing():
+    done = [
+        {**cell.fields(), "figures": {}}
+        for cell in known_cells(SLOTS, [], WHOLE)
+        if cell.kind == POINTS
+    ]
+    first = next_cell(SLOTS, done, WHOLE, set())
+    assert (first.kind, first.task) == (CHOICE, "cola")
+    after = next_cell(SLOTS, done + tried("cola", [0.5] * 6), WHOLE, set())
+    assert (after.kind, after.task, after.seed) == (BASE_RUN, "cola", 0)
+    failed = next_cell(SLOTS, done + tried("cola", [0.5] * 5 + [None]), WHOLE, set())
+    assert (failed.kind, failed.name) == (CHOICE, "lr=0.0001, 5 epochs")
+    skipped = next_cell(SLOTS, done + tried("cola", [0.5] * 5 + [None]), WHOLE, {failed.key})
+    assert (skipped.kind, skipped.task) == (CHOICE, "mrpc")
+
+
+def test_adapters_wait_for_their_base():
+    first = tried("cola", [0.5] * 6)
+    cells = known_cells(SLOTS, first, WHOLE)
+    done = first + [{**cell.fields(), "figures": {}} for cell in cells if cell.kind == POINTS]
+    base = next_cell(SLOTS, done, WHOLE, set())
+    assert base.kind == BASE_RUN
+    after = next_cell(SLOTS, done, WHOLE, {base.key})
+    assert after.kind == PENALTY  # it failed: what it would have left is not made by each adapter
+    again = next_cell(SLOTS, [*done, {**base.fields(), "figures": {}}], WHOLE, {base.key})
+    assert (again.kind, again.needs) == (POST_HOC, base.key)
+
+
+# --- keys ------------------------------------------------------------------------------------
+
+
+def keys():
+    """All keys, whatever they depend on: the choice is made under the present settings."""
+    records = [record for task in TASKS for record in tried(task, [0.5] * 6)]
+    return {cell.key for cell in known_cells(plan(WHOLE), records, WHOLE)}
+
+
+def test_keys_change_with_what_is_measured(monkeypatch):
+    before = keys()
+    for module in (_training, _choice, istar_scores, _output_embeddings):
+        monkeypatch.setattr(module, "FIGURES", -1)
+    assert not before & keys()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "value", "changed"),
+    [
+        (_output_embeddings, "STEPS", 1, "points/CosReg/tiny T5/0"),
+        (istar_scores, "LARGE", (2.0,), "points/IsoScore* by sample size/gaussian/0"),
+        (_training, "MAX_LENGTH", 64, "post-hoc/FlowAdapter, head refit/cola/0"),
+    ],
+)
+def test_keys_change_with_constants(monkeypatch, module, name, value, changed):
+    def key():
+        return [key for key in keys() if key.startswith(changed)]
+
+    before = key()
+    monkeypatch.setattr(module, name, value)
+    assert len(before) == 1
+    assert key() != before

@@ -1,0 +1,408 @@
+"""Claims on made-up records: holds, fails, not shown, waiting, not judged."""
+
+import numpy as np
+import pytest
+
+from benchmarks.reproduction import isotropy_calibration, isotropy_layer, istar, persistent_entropy
+from benchmarks.reproduction._bases import PUBLISHED, learned
+from benchmarks.reproduction._cells import QUICK, WHOLE
+from benchmarks.reproduction._figures import mean_sd, of
+from benchmarks.reproduction._report import judge_claims
+from benchmarks.reproduction._statistics import holm, pack, power
+from benchmarks.reproduction._verdicts import (
+    FAILS,
+    HOLDS,
+    NOT_JUDGED,
+    NOT_SHOWN,
+    NOT_TESTABLE,
+    WAITING,
+    Claim,
+    Judged,
+    moves,
+    none_better,
+    not_testable,
+    stays,
+    verdict,
+)
+
+LOW, HIGH = of("low", "cola"), of("high", "cola")
+PAPERS = (persistent_entropy, istar, isotropy_layer, isotropy_calibration)
+
+
+def records(name, values, figure="score", task="cola", **others):
+    """A record for each seed; None stands for one that has not run, an exception for a failure."""
+    found = []
+    for seed, value in enumerate(values):
+        record = {"key": f"{name}/{task}/{seed}", "name": name, "task": task, "seed": seed}
+        if isinstance(value, Exception):
+            record["error"] = str(value)
+        elif value is not None:
+            record["figures"] = {figure: value, **others}
+        found.append(record)
+    return found
+
+
+def pairs(low, high, figure="score"):
+    return [*records("low", low, figure), *records("high", high, figure)]
+
+
+LOST = ValueError("out of luck")
+RISE = moves(LOW, HIGH, "score", 1)
+FALL = moves(LOW, HIGH, "score", -1)
+
+
+# --- direction -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("high", "rises", "falls"),
+    [
+        ([0.20, 0.61, 0.99], HOLDS, FAILS),  # the spread between seeds cancels in pairs
+        ([0.05, 0.41, 0.82], FAILS, HOLDS),
+        ([0.50, 0.40, 0.95], NOT_SHOWN, NOT_SHOWN),
+        ([0.20, 0.61, None], WAITING, WAITING),
+        ([None, None, None], WAITING, WAITING),
+        ([0.1, 0.5, 0.9], FAILS, FAILS),  # no difference at all
+    ],
+)
+def test_a_direction_is_judged_by_its_interval(high, rises, falls):
+    found = pairs([0.1, 0.5, 0.9], high)
+    assert RISE(found).outcome == rises
+    assert FALL(found).outcome == falls
+
+
+def test_a_judgement_says_what_it_rests_on():
+    judged = RISE(pairs([0.1, 0.5, 0.9, 0.3, 0.2], [0.2, 0.61, 0.99, None, None]))
+    assert judged.n_seeds == 3
+    assert judged.interval == "+0.1 [+0.0752, +0.125]"
+    assert judged.p == pytest.approx(0.0033, abs=1e-4)
+    assert judged.reason == "in 3 of 3 seeds; 3 of 5 seeds so far"
+    assert judged.power == "0.18 for 1 sd"
+    assert RISE(pairs([1, 1, 1], [2, 2])).reason == "2 of 3 seeds needed"
+
+
+def test_the_power_is_that_of_the_paper_s_size():
+    found = pairs([0.1, 0.5, 0.9], [0.2, 0.61, 0.99])
+    judged = moves(LOW, HIGH, "score", 1, size=0.02)(found)
+    of_two_sd = power(2.0, 3)  # the differences have a standard deviation of 0.01
+    assert judged.power == f"{of_two_sd:.2f} for the paper's +0.02, 0.18 for 1 sd"
+
+
+def test_a_factor_is_asked_of_the_interval():
+    asked = moves(LOW, HIGH, "score", 1, by=1.5)
+    halved = moves(LOW, HIGH, "score", -1, by=2.0)
+    base = [1.0, 1.1, 0.9]
+    assert asked(pairs(base, [1.8, 1.9, 1.7])).outcome == HOLDS
+    assert asked(pairs(base, [1.3, 1.4, 1.2])).outcome == FAILS
+    assert asked(pairs(base, [1.4, 1.9, 1.5])).outcome == NOT_SHOWN
+    assert halved(pairs(base, [0.1, 0.0, -0.1])).outcome == HOLDS
+    assert halved(pairs(base, [0.9, 1.0, 0.8])).outcome == FAILS
+
+
+def test_a_seed_without_a_figure_lets_no_claim_hold():
+    for lost in (LOST, float("nan")):
+        judged = RISE(pairs([1, 1, 1, 1], [2, 2, 2, lost]))
+        assert (judged.outcome, judged.n_seeds) == (NOT_SHOWN, 3)
+        assert "1 undefined" in judged.reason
+        assert RISE(pairs([2, 2, 2, 2], [1, 1, 1, lost])).outcome == FAILS
+
+
+def test_the_choice_of_the_best_of_several_is_paid_for():
+    found = pairs([0.1, 0.5, 0.9], [0.2, 0.61, 0.99])  # p = 0.0033
+    one, seven, forty = (moves(LOW, HIGH, "score", 1, choices=n)(found) for n in (1, 7, 40))
+    assert [item.outcome for item in (one, seven, forty)] == [HOLDS, HOLDS, NOT_SHOWN]
+    assert seven.p == pytest.approx(7 * one.p)
+    assert "level divided by 40 for the choice" in forty.reason
+
+
+def test_a_metric_has_a_bootstrap_over_dev_rows():
+    labels = np.arange(200) % 3 > 0
+    wrong = np.arange(200) % 4 == 0
+    found = [
+        *records("low", [0.4, 0.41, 0.42], "metric", dev=pack(labels, labels ^ wrong)),
+        *records("high", [0.9, 0.92, 0.91], "metric", dev=pack(labels, labels)),
+    ]
+    judged = moves(LOW, HIGH, "metric", 1)(found)
+    low, high = map(float, judged.bootstrap.strip("[]").split(", "))
+    assert 0.2 < low < 0.5 < high < 0.8  # 1 less the Matthews' correlation of 50 errors
+    assert moves(LOW, HIGH, "ev1", 1)(found).bootstrap == ""
+    assert moves(LOW, HIGH, "metric", 1)(pairs([1], [2], "metric")).bootstrap == ""
+
+
+# --- no change -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("high", "outcome"),
+    [
+        ([1.02, 0.98, 1.0], HOLDS),
+        ([1.3, 0.7, 1.0], NOT_SHOWN),
+        ([1.5, 1.52, 1.48], FAILS),
+        ([0.5, 0.52, 0.48], FAILS),
+        ([1.0, 1.0, LOST], WAITING),
+        ([1.02, 0.98, 1.0, LOST], NOT_SHOWN),
+    ],
+)
+def test_what_stays_lies_within_its_margin(high, outcome):
+    found = pairs([1.0] * len(high), high)
+    assert stays(LOW, HIGH, "score", 0.1)(found).outcome == outcome
+
+
+def test_a_margin_may_be_a_factor():
+    judge = stays(LOW, HIGH, "score", 1.5, as_factor=True)
+    assert judge(pairs([0.01, 0.02, 0.03], [0.011, 0.019, 0.031])).outcome == HOLDS
+    assert judge(pairs([0.01, 0.02, 0.03], [0.05, 0.09, 0.16])).outcome == FAILS
+
+
+def test_none_is_better_by_more_than_a_margin():
+    judge = none_better({"a": (LOW, HIGH), "b": (LOW, of("b", "cola"))}, "score", 0.01)
+    found = pairs([0.5, 0.51, 0.52], [0.4, 0.42, 0.41])
+    assert judge(found).outcome == WAITING
+    assert judge([*found, *records("b", [0.49, 0.505, 0.515])]).outcome == HOLDS
+    assert judge([*found, *records("b", [0.6, 0.4, 0.55])]).outcome == NOT_SHOWN
+    better = judge([*found, *records("b", [0.60, 0.61, 0.62])])
+    assert (better.outcome, better.reason) == (FAILS, "2 of 2 comparisons have run; better: b")
+    assert judge([]).outcome == WAITING
+
+
+# --- words -----------------------------------------------------------------------------------
+
+
+def test_what_holds_before_holm_only_is_marked():
+    held = Judged("", HOLDS, 3, p=0.04)
+    assert verdict(held, 0.04) == "**holds**"
+    assert verdict(held, 0.06) == "holds, but not after Holm"
+    assert verdict(Judged("", FAILS, 3), 1.0) == "**fails**"
+    assert verdict(Judged("", NOT_SHOWN, 3)) == "not shown"
+
+
+def test_p_is_adjusted_for_all_claims_of_a_paper_that_have_one():
+    judges = [
+        lambda found, p=p: Judged("", HOLDS if p else WAITING, 3, p=p)
+        for p in (0.01, None, 0.04, 0.03)
+    ]
+    judges.append(not_testable("needs GPT-2"))
+    lines = judge_claims([Claim("", "", "", judge) for judge in judges], [], WHOLE)
+    known = [line.adjusted for line in lines if line.adjusted is not None]
+    assert known == pytest.approx(holm([0.01, 0.04, 0.03]))
+    assert [line.adjusted is None for line in lines] == [False, True, False, False, True]
+    assert lines[-1].judged.outcome == NOT_TESTABLE
+
+
+def test_a_judge_that_fails_is_named_and_the_others_stand():
+    def broken(found):
+        raise TypeError("no such figure")
+
+    rise = Claim("", "", "", RISE)
+    lines = judge_claims([Claim("", "", "", broken), rise], pairs([1] * 3, [2] * 3), WHOLE)
+    assert lines[0].judged.reason == "could not be judged: TypeError: no such figure"
+    assert lines[1].judged.outcome == HOLDS
+
+
+# --- bases -----------------------------------------------------------------------------------
+
+
+def base(task, values, figure):
+    return records("base", values, figure, task)
+
+
+@pytest.mark.parametrize(
+    ("task", "values", "passed"),
+    [
+        ("cola", [0.20, 0.33, 0.37], True),  # mean 0.3: one seed by itself does not count
+        ("cola", [0.33, 0.33, 0.20], False),
+        ("cola", [0.4, 0.4, None], None),
+        ("mrpc", [0.78, 0.78, 0.78], True),
+        ("mrpc", [0.77, 0.78, 0.77], False),
+        ("rte", [0.59, 0.57, 0.59], True),
+        ("rte", [0.58, 0.58, 0.58], False),
+        ("sst2_sentence", [0.9, 0.9, 0.9], True),
+        ("sst2_sentence", [0.86, 0.86, 0.87], False),
+    ],
+)
+def test_bases_must_reach_the_published_figure_less_its_error(task, values, passed):
+    assert learned(base(task, values, PUBLISHED[task].score), task).passed is passed
+
+
+def test_a_task_whose_base_has_not_learned_is_not_judged():
+    claims = [Claim("", "", "", RISE, "cola"), Claim("", "", "", RISE)]
+    found = pairs([1] * 3, [2] * 3)
+    missed = base("cola", [0.1, 0.11, 0.12], "matthews")
+    gated, free = judge_claims(claims, [*found, *missed], WHOLE)
+    assert gated.judged.outcome == NOT_JUDGED
+    assert gated.judged.reason.startswith("base 0.110 ± 0.010 (matthews, 3 seeds) is below 0.2967")
+    assert gated.judged.p is gated.adjusted is None
+    assert free.judged.outcome == HOLDS
+    reached = base("cola", [0.34, 0.33, 0.32], "matthews")
+    assert judge_claims(claims, [*found, *reached], WHOLE)[0].judged.outcome == HOLDS
+    early = judge_claims(claims, [*found, *reached[:2]], WHOLE)[0].judged
+    assert (early.outcome, early.reason[:9]) == (WAITING, "2 of the ")
+
+
+def test_another_encoder_has_no_published_figure():
+    elsewhere = WHOLE._replace(model="bert-base-cased")
+    found = [*pairs([1] * 3, [2] * 3), *base("cola", [0.0] * 3, "matthews")]
+    (line,) = judge_claims([Claim("", "", "", RISE, "cola")], found, elsewhere)
+    assert line.judged.outcome == HOLDS
+
+
+# --- the papers' own judges ------------------------------------------------------------------
+
+
+def judge(paper, where, text, found):
+    (claim,) = [c for c in paper.claims() if c.where == where and text in c.claim]
+    return claim.judge(found)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_without_records_nothing_is_judged_and_nothing_shown(paper):
+    outcomes = {claim.judge([]).outcome for claim in paper.claims()}
+    assert outcomes == {WAITING, NOT_TESTABLE}
+    assert paper.tables([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("lowered", "outcome"), [([0.4, 0.45, 0.41], HOLDS), ([0.64, 0.63, 0.645], FAILS)]
+)
+def test_selected_bars_must_cut_by_15_percent(lowered, outcome):
+    figure = "anisotropy1_centered"
+    found = records("base", [0.70, 0.68, 0.69], figure)
+    found += records("selected bars", lowered, figure)
+    text = "CoLA: selected bars lower centred anisotropy_1 by"
+    assert judge(persistent_entropy, "table 3", text, found).outcome == outcome
+
+
+def test_anisotropy_of_the_base_rises():
+    name = "batch_anisotropy1_centered"
+    found = records("base", [0.1, 0.2, 0.3], f"{name}_start", **{f"{name}_end": 0.6})
+    assert judge(persistent_entropy, "figure 1", "CoLA: without a penalty", found).outcome == HOLDS
+
+
+def lam_records(scores, metrics, n_seeds=3):
+    found = []
+    for lam, score, metric in zip((-5, -3, -1, 0, 0.5, 1, 3, 5), scores, metrics, strict=True):
+        name = "I-STAR lam=" + f"{lam:g}" if lam else "base"
+        values = [metric + seed / 1000 for seed in range(n_seeds)]
+        found += records(name, values, "metric", isoscore_star=score)
+    return found
+
+
+SCORES = [0.01, 0.02, 0.1, 0.3, 0.4, 0.5, 0.6, 0.7]
+FALLING = [0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.1]
+
+
+def test_isoscore_follows_lam_and_the_metric_falls():
+    found = lam_records(SCORES, FALLING)
+    assert judge(istar, "figure 3", "IsoScore* rises with lam", found).outcome == HOLDS
+    falls = judge(istar, "figure 3", "the metric falls", found)
+    assert (falls.outcome, falls.ours) == (HOLDS, "Kendall's tau -1 ± 0")
+    rising = lam_records(SCORES, FALLING[::-1])
+    assert judge(istar, "figure 3", "the metric falls", rising).outcome == FAILS
+    assert judge(istar, "figure 3", "the metric falls", found[:-3]).outcome == WAITING
+
+
+def test_the_best_lam_is_one_of_the_negative_ones():
+    judged = judge(
+        istar, "table 1", "best negative lam beats the base", lam_records(SCORES, FALLING)
+    )
+    assert judged.outcome == HOLDS
+    assert judged.reason.startswith("best: I-STAR lam=-5, on the same dev set; in 3 of 3 seeds")
+    assert "level divided by 3" in judged.reason
+    worse = lam_records(SCORES, FALLING[::-1])
+    assert judge(istar, "table 1", "best negative lam beats the base", worse).outcome == FAILS
+
+
+def test_the_best_zeta_waits_for_the_others():
+    zero = records("I-STAR lam=-1 zeta=0", [0.30, 0.31, 0.32], "metric")
+    middle = records("I-STAR lam=-1", [0.35, 0.365, 0.37], "metric")
+    large = records("I-STAR lam=-1 zeta=0.8", [0.2, 0.2, 0.2], "metric")
+    text = "without shrinkage"
+    assert judge(istar, "figure 7", text, zero + middle).outcome == WAITING
+    judged = judge(istar, "figure 7", text, zero + middle + large)
+    assert judged.outcome == HOLDS
+    assert judged.reason.startswith("best: I-STAR lam=-1,")
+
+
+def test_layers_are_compared_by_halves():
+    figure = "layers_isoscore_star"
+    found = records("base", [[0.1, 0.1, 0.1, 0.1]] * 3, figure)
+    early = records("I-STAR lam=1", [[0.4, 0.4, 0.1, 0.2]] * 3, figure)
+    late = records("I-STAR lam=1", [[0.1, 0.2, 0.4, 0.4]] * 3, figure)
+    gap = records("I-STAR lam=1", [[0.4, 0.4, 0.1, 0.2]] * 3 + [[0.4, 0.4, None, 0.2]], figure)
+    more = found + records("base", [None] * 3 + [[0.1] * 4], figure)[3:]
+    assert judge(istar, "figure 6", "CoLA", found + early).outcome == HOLDS
+    assert judge(istar, "figure 6", "CoLA", found + late).outcome == FAILS
+    assert judge(istar, "figure 6", "CoLA", more + gap).outcome == NOT_SHOWN
+
+
+def test_a_curve_with_a_gap_is_not_lower():
+    figure = "explained_variance"
+    found = records(isotropy_layer.BASE, [[0.9] * 20] * 4, figure)
+    lower = [[0.5 + seed / 100] * 20 for seed in range(3)]
+    crossing = [[0.5] * 19 + [0.95 + seed / 100] for seed in range(4)]
+    layer, text = isotropy_layer.MINIBATCH, "CoLA: explained variance"
+    judged = [
+        judge(
+            isotropy_layer, "figure 2, BERT-base", text, found + records(layer, values, figure)
+        ).outcome
+        for values in (lower, crossing, [*lower, [0.5] * 19 + [None]])
+    ]
+    assert judged == [HOLDS, FAILS, NOT_SHOWN]
+
+
+def test_the_median_model_is_the_one_with_median_ev1():
+    curves = [[0.9, 0.91, 0.92], [0.5, 0.6, 0.7], [0.7, 0.8, 0.9]]
+    found = records("low", curves, "explained_variance")
+    assert isotropy_layer._median_ev(found, LOW) == "0.700/0.800/0.900"
+    columns = records("low", [0.9, 0.5, 0.7], "ev1", ev2=0.95, ev3=0.97)
+    assert isotropy_layer._median_ev(columns, LOW) == "0.700/0.950/0.970"
+
+
+def test_ruin_is_at_least_half_of_something():
+    found = records("base", [0.33, 0.34, 0.32], "metric")
+    for values, outcome in (([0.0, 0.05, 0.02], HOLDS), ([0.30, 0.31, 0.30], FAILS)):
+        after = records("spectrum control, polynomial", values, "metric")
+        judged = judge(isotropy_calibration, "table 1", "polynomial ruins", found + after)
+        assert judged.outcome == outcome
+
+
+def test_the_tiny_path_is_judged_against_the_steps_without_a_penalty():
+    found = []
+    for condition in isotropy_calibration.PENALTIES:
+        found += records(condition.name, [0.4, 0.41, 0.42], "after", "tiny T5", after_without=0.8)
+    assert judge(isotropy_calibration, "section 3", "Penalties", found).outcome == HOLDS
+    assert judge(isotropy_calibration, "section 3", "Penalties", found[:-1]).outcome == WAITING
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+def test_means_are_shown_with_their_spread():
+    assert mean_sd([0.12345]) == "0.1235"
+    assert mean_sd([1.0, 2.0, 3.0]) == "2.0 ± 1.0"
+    assert mean_sd([]) == "–"
+    assert mean_sd([float("nan")]) == "– (1 undefined)"
+    assert mean_sd([0.5, float("nan")]) == "0.5 (1 undefined)"
+
+
+@pytest.mark.parametrize(
+    ("mean", "sd", "text"),
+    [
+        (75.77, 11.0, "76 ± 11"),
+        (1234.5, 234.0, "1234 ± 234"),
+        (0.11432, 0.0082, "0.1143 ± 0.0082"),
+        (0.003199, 0.0004, "0.00320 ± 0.00040"),
+        (0.86431, 0.00003, "0.8643 ± 0.000030"),
+        (0.0, 0.02, "0.000 ± 0.020"),
+        (0.6913, 1e-16, "0.6913 ± 0"),
+        (6.39e-05, 9e-05, "6.4e-05 ± 9e-05"),
+    ],
+)
+def test_the_spread_decides_how_many_digits_are_shown(mean, sd, text):
+    assert mean_sd([mean - sd, mean, mean + sd]) == text
+
+
+def test_the_quick_suite_decides_nothing():
+    assert QUICK.recipe is not None
+    found = pairs([1], [2])
+    assert RISE(found).outcome == WAITING

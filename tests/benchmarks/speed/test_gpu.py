@@ -1,0 +1,34 @@
+"""The checks of `benchmarks.speed.gpu`, tried on the CPU."""
+
+import pytest
+import torch
+
+from benchmarks.speed import gpu
+from benchmarks.speed._harness import Measurement
+
+
+@pytest.mark.parametrize("part", gpu.PARTS, ids=lambda part: part.__name__)
+def test_each_part_runs_and_finds_the_devices_agree(part):
+    assert list(part(torch.device("cpu"), True))
+
+
+def test_a_part_that_fails_does_not_keep_the_others_from_running(monkeypatch, capsys):
+    def broken(device, quick):
+        raise ValueError("the devices differ")
+
+    def sound(device, quick):
+        yield Measurement(f"sound on {device.type}, quick={quick}", (1.0,))
+
+    monkeypatch.setattr(gpu, "PARTS", (broken, sound))
+    assert gpu.main(["--device", "cpu", "--quick"]) == 1
+    output = capsys.readouterr()
+    assert "sound on cpu, quick=True" in output.out
+    assert "failed: broken" in output.err
+    monkeypatch.setattr(gpu, "PARTS", (sound,))
+    assert gpu.main(["--device", "cpu"]) == 0
+
+
+def test_without_cuda_it_says_so_and_ends_well(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu.main([]) == 0
+    assert capsys.readouterr().out == "no CUDA device here: nothing to measure\n"
