@@ -405,7 +405,9 @@ class LinearHead(BaseEstimator):
         if values.shape[1] != len(self.coef_):
             raise ValueError(
                 f"y has {values.shape[1]} column(s), but the head has {len(self.coef_)} "
-                "output(s): pass as many columns, or let a new head be fitted with head='ridge'"
+                "output(s): pass as many columns, let a new head be fitted with head='ridge', or, "
+                "if this head is a classifier, make it with its labels: LinearHead(coef, "
+                "intercept, classes=[0, 1])"
             )
         return values
 

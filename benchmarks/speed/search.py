@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from isoadapt.adapters._training._members import Problem
 from sklearn.model_selection import GridSearchCV, ParameterGrid
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from benchmarks.speed._harness import Comparison, Result, compare
 from isoadapt import IStarAdapter
 from isoadapt.adapters._training._net import Penalty
 from isoadapt.adapters._training._networks import LinearNetwork
+from isoadapt.adapters._training._problem import Problem
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.model_selection import AdapterSearchCV
 

@@ -15,7 +15,7 @@ from isoadapt.losses import IsoScoreLoss
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class IsotropyLayer(IsoScoreAdapter):
-    """A layer between a frozen encoder and its frozen head, trained to be isotropic and right.
+    """A layer between a frozen encoder and its frozen head, trained for isotropy and the task.
 
     The loss is ``alpha * task + (1 - alpha) * penalty`` with the penalty -log IsoScore of the
     layer's outputs, the two balanced by their moving means. The layer starts as the identity.
@@ -25,12 +25,13 @@ class IsotropyLayer(IsoScoreAdapter):
     alpha : float, default=0.5
         Share of the task in the loss, in (0, 1]; 1 is the control without a penalty.
     bias_corrected : bool, default=True
-        Take most of the bias of small batches out of the penalty.
+        Correct most of the small-batch bias of the penalty.
     solver : {"minibatch", "exact"}, default="minibatch"
-        "minibatch" is the paper's. "exact" goes to the end of its path at once: the head's outputs
-        are fitted to the task as far as `ridge` allows, and all directions that the head does not
-        read are whitened. It uses all rows, no validation split, and no balance; `alpha` hardly
-        matters there.
+        "minibatch" is the paper's. "exact" computes the limit of that training directly: the
+        head's outputs are fitted to the task as far as `ridge` allows, and all directions that
+        the head does not read are whitened. It uses all rows, without validation rows, warnings
+        about harm, or balance. There `alpha` matters only as far as the head's outputs have to
+        change for more isotropy.
 
     Notes
     -----
@@ -40,7 +41,8 @@ class IsotropyLayer(IsoScoreAdapter):
     more than 1, that number stays.
 
     With "exact" the best attainable IsoScore under a head of rank r is
-    (PR(Σ_U) + d - r - 1) / (d - 1), with Σ_U the covariance of the r seen coordinates.
+    (PR(Σ_U) + d - r - 1) / (d - 1). Σ_U is the covariance of the r coordinates that the head
+    reads, and PR its participation ratio tr(Σ_U)² / tr(Σ_U²).
 
     References
     ----------

@@ -35,17 +35,16 @@ class IStarAdapter(IsoScoreAdapter):
     zeta : float, default=0.2
         Weight ζ of Σ_S, in [0, 1].
     shrinkage : {"exact", "detached"}, default="exact"
-        "exact" takes Σ_S from the present weights in each step, gradient included: for a linear
-        network it is AΣAᵀ and needs no pass over the rows. "detached" renews it at each epoch's
-        start, as the paper does; so does "mlp" either way.
+        "exact" computes Σ_S from the current weights in each step, with its gradient: for a linear
+        network it is AΣAᵀ and needs no pass over the rows. "detached" recomputes it at the start
+        of each epoch, as in the paper; so does "mlp" either way.
     n_shrinkage : int, default=250_000
-        Rows at most from which "mlp" renews Σ_S.
+        Maximum number of rows from which "mlp" recomputes Σ_S.
     bias_corrected : bool, default=False
-        Take most of the bias of small batches out of the score: with zeta=0 it does without Σ_S
-        what shrinkage is for.
+        Correct most of the small-batch bias of the score. With zeta=0 this replaces shrinkage.
     solver : {"minibatch", "exact"}, default="minibatch"
-        "exact" goes to the end of the path, see :class:`IsotropyLayer`; for lam of zero or more
-        zeta=0 (to be set), since neither the size of lam nor Σ_S matters there.
+        "exact" computes the limit of the training directly, see :class:`IsotropyLayer`. It
+        requires lam >= 0 and zeta=0, because neither the size of lam nor Σ_S matters there.
 
     References
     ----------

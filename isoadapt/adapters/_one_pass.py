@@ -253,7 +253,7 @@ def check_frequencies(
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     if before + weights.sum() <= 1:
         raise ValueError(
-            f"sample_weight sums to {weights.sum():g}, but it counts rows and must sum to more "
-            "than 1: pass counts instead of shares (multiply by the number of tokens)"
+            f"sample_weight sums to {weights.sum():g}, but weights count rows and must sum to more "
+            "than 1: multiply them by the number of rows, or pass counts"
         )
     return weights

@@ -23,7 +23,7 @@ from isoadapt._utils.devices import as_array, resolve_device
 from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
 from isoadapt.adapters._one_pass import check_frequencies
-from isoadapt.adapters._spread import check_spread
+from isoadapt.adapters._spread import check_spread, warn_of_large_mean
 from isoadapt.adapters._training._coordinates import (
     Coordinates,
     raw_coordinates,
@@ -133,9 +133,9 @@ class PenalisedAdapter(BaseAdapter):
     ) -> Self:
         """Fit to embeddings.
 
-        Rows that are equal, in group and label too, are taken as one row of their summed weight.
-        So no repetition of a row is on the other side of the validation split, and a fit to
-        repeated rows is one with weights.
+        Identical rows (with the same group and label) are merged into one row with their summed
+        weight, so copies never fall on both sides of the validation split, and a fit to repeated
+        rows is a fit with weights.
 
         Parameters
         ----------
@@ -152,7 +152,10 @@ class PenalisedAdapter(BaseAdapter):
         groups : array-like of shape (n_samples,), default=None
             Group of each row. The validation rows that choose the epoch are whole groups; with
             too few groups all rows are trained on. Without such rows, as with an exact solver or
-            ``validation_fraction=None``, groups have no effect.
+            ``validation_fraction=None``, groups have no effect. In a search, groups and weights
+            reach ``fit`` only with metadata routing, by
+            ``set_fit_request(sample_weight=True, groups=True)``; otherwise groups only define the
+            folds.
 
         Returns
         -------
@@ -163,8 +166,8 @@ class PenalisedAdapter(BaseAdapter):
         ------
         ValueError
             If X is constant or not finite, if y has labels unknown to the head, if parameters
-            exclude each other, if training diverges, or if weights are given that are negative,
-            sum to no more than 1, or that ``scoring`` or a head to be fitted does not take.
+            exclude each other, or if training diverges. Also if weights are negative or sum to no
+            more than 1, or if ``scoring`` or a head that is to be fitted does not take weights.
         """
         with one_blas_thread_if_small(X):
             return self._train(self._prepare(X, y, sample_weight, groups))
@@ -309,9 +312,7 @@ class PenalisedAdapter(BaseAdapter):
             self._check_scoring_takes_weights()
         numbers = None
         if groups is not None:
-            numbers = column_or_1d(
-                check_array(as_array(groups), dtype=None, ensure_2d=False, input_name="groups")
-            )
+            numbers = _check_groups(groups)
             check_consistent_length(rows, numbers)
         return distinct_rows(rows, labels, numbers if self._validation_share() else None, weights)
 
@@ -371,6 +372,7 @@ class PenalisedAdapter(BaseAdapter):
 
     def _train(self, problem: Problem) -> Self:
         """Train by mini-batches."""
+        warn_of_large_mean(problem.moments)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
             try:
                 (outcome,) = fit_members([self._make_member(problem)], lambda _: bar.update())
@@ -380,6 +382,18 @@ class PenalisedAdapter(BaseAdapter):
         for doubt in outcome.run.doubts(self.max_epochs):
             warnings.warn(doubt, stacklevel=3)
         return self
+
+
+def _check_groups(groups: ArrayLike) -> NDArray[Any]:
+    """Check the groups of the rows, strings or numbers (n_samples,)."""
+    try:
+        numbers = check_array(as_array(groups), dtype=None, ensure_2d=False, input_name="groups")
+        np.unique(numbers)
+        return column_or_1d(numbers)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"groups cannot be read ({error}): pass one string or one number for each row"
+        ) from error
 
 
 def label(value: Any) -> Any:
@@ -446,18 +460,21 @@ _COMMON_PARAMETERS = """
         Whether the head is trained too: with the adapter, or in every other epoch.
     coordinates : {{"whitened", "raw"}}, default={coordinates}
         Coordinates of the embeddings in which the adapter is trained; the fitted map is in the
-        embeddings' own either way. "raw" is not for means far beyond the spread: subtract them.
-        Both are in units of the embeddings' size, so that training does not depend on scale.
+        embeddings' own either way. "raw" is unsuitable where the mean is much larger than the
+        spread; centre the embeddings first. Both are in units of the embeddings' size, so that
+        training does not depend on scale.
     ridge : float or "auto", default={ridge}
-        Weight, in the task loss, of the mean squared change of the head's outputs since the
-        start: of logits after their mean over the classes is subtracted, summed over the classes;
-        of the values of a regression, in units of their standard deviations, averaged over the
-        outputs. It keeps the predictions of new rows where training would fit noise. "auto"
-        estimates it from the rows that are trained on: with F the statistic of a regression of
-        the gradient of their task losses on the embeddings, the outputs may move by the share
-        1 - q/F of their best step, q being the 0.95 quantile of F under no relation. It is
-        largest where there are fewer rows than dimensions, and for a head that was fitted to the
-        same rows. 0 is the loss of the papers.
+        Weight, in the task loss, of the mean squared change of the head's outputs relative to the
+        embeddings before training. It keeps predictions stable where rows are few: a larger ridge
+        allows less change, and 0, the loss of the papers, allows any. Logits are compared after
+        subtracting their mean over the classes, and summed over the classes; values of a
+        regression are in units of their standard deviations, and averaged over the outputs.
+        "auto" estimates it by an F test of whether the task loss can be lowered by more than
+        noise: with F the statistic of a regression of the loss's gradient on the embeddings, and
+        q its 0.95 quantile without any relation, outputs may change by the share s = 1 - q/F, at
+        least 0.01, of their best step. The ridge is (1 - s) / s for a regression and
+        (1 - s) / (4 s) for a classifier. Its maximum, 99 and 24.75, is reached if there are no
+        more rows than dimensions, and usually for a head that was fitted to the same rows.
     lr : float or "auto", default={lr}
         Learning rate of AdamW. "auto" is 0.001, but 0.01 for the outputs that the head does not
         read, where one linear layer is trained in whitened coordinates under a frozen head.
@@ -471,18 +488,19 @@ _COMMON_PARAMETERS = """
     weight_decay : float, default={weight_decay}
         Weight decay of AdamW.
     validation_fraction : float or None, default={validation_fraction}
-        Share of the distinct rows that chooses the epoch, in [0, 1), stratified for classifiers.
-        Nothing else is taken from them before it is chosen. Where a head is fitted and there are
-        fewer than 10 rows for each dimension, head and adapter are then fitted again to all rows,
-        for the number of epochs chosen. With 0 or None, and with fewer than 4 rows on a side, all
-        rows are trained on and the last epoch is kept.
+        Fraction of the distinct rows, in [0, 1), that is held out to choose the epoch, stratified
+        for classifiers. If the head is fitted here and there are fewer than 10 rows for each
+        dimension, head and adapter are then fitted again to all rows, for ``best_epoch_`` epochs;
+        no rows judge this second fit. If 0 or None, or if either part would have fewer than 4
+        rows, all rows are trained on and the last epoch is kept.
     patience : int or None, default={patience}
-        Epochs without a new choice before training stops; None never stops early.
+        Training stops after this many epochs in which no epoch replaced the one to be kept, but
+        not before that one is as good as the start; None never stops early.
     scoring : str, callable or None, default={scoring}
-        The task's metric, as in scikit-learn; None: accuracy or R². The last epoch within one
-        bootstrap standard error of the best score is kept, with or without a penalty. Where the
-        embeddings before training do better than that by more than a standard error, a warning
-        says so.
+        The task's metric, as in scikit-learn; None: accuracy or R². The last epoch whose score is
+        within one bootstrap standard error of the best is kept, with or without a penalty. A
+        warning is issued if the embeddings before training score higher than that epoch by more
+        than one standard error.
     device : str, default={device}
         Where to train: "cpu", "cuda" and so on; "auto" is the GPU where there is one.
     random_state : int, RandomState instance or None, default={random_state}
@@ -496,16 +514,16 @@ _ATTRIBUTES = """
     map_ : Affine or ResidualMLP
         The fitted map.
     head_ : LinearHead or None
-        The head that reads its outputs, trained along unless it is frozen.
+        The head that reads its outputs; trained with the adapter unless ``head_training`` is
+        "frozen".
     history_ : list of dict
-        One entry for each epoch: "epoch", "train_loss", "valid_score" (the task's metric),
-        "valid_cost" (the weighted penalty on the validation rows; what a penalty takes from
-        moments, such as Σ_S, stays that of the rows that are trained on) and "dur" (seconds).
-        "valid_score" and "valid_cost" are present only if there are validation rows. Where there
-        is an exact solver, it leaves "iteration" and "loss" for each iteration.
-        Epoch 0 is the start, before any training.
+        One entry for each epoch of the fit that chose the epoch: "epoch", "train_loss" and "dur"
+        (seconds). With validation rows also "valid_score" (the task's metric) and "valid_cost"
+        (the weighted penalty of the validation rows, with moments such as Σ_S taken from the rows
+        that are trained on), and a first entry for epoch 0, before training, that has only these.
+        With an exact solver, entries hold "iteration" and "loss".
     ridge_ : float
-        The ridge used.
+        The ridge used; that of the second fit if there was one.
     n_iter_ : int
         Epochs or iterations run.
     best_epoch_ : int

@@ -1,5 +1,7 @@
 """Fits do not depend on the scale of their data, and columns without variance do no harm."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -320,3 +322,15 @@ def test_merged_into_a_checkpoint_with_dead_units(tmp_path):
         expected = pipe[-1].head_.outputs(pipe.transform(texts))
         difference = np.abs(own.outputs(rows.transform(texts)) - expected).max()
         assert difference < 1e-3 * np.abs(expected).max(), adapter
+
+
+@pytest.mark.parametrize(("offset", "warns"), [(1e4, False), (1e7, True)])
+def test_a_mean_far_beyond_the_spread_is_a_warning(offset, warns):
+    X, y = make_classification(200, 5, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        IsotropyLayer(max_epochs=1, random_state=0).fit(X + offset, y)
+        IsotropyLayer(solver="exact").fit(X + offset, y)
+    assert [("times as large as its spread" in str(each.message)) for each in caught] == [
+        True
+    ] * warns

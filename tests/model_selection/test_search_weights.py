@@ -157,9 +157,9 @@ class TestAdapterSearch:
         sizes = {(len(each.fitting), len(each.validating)) for each in problems}
         assert len(sizes) > 1
         calls = []
-        train = together.fit_together
+        train = together.fit_members
         monkeypatch.setattr(
-            together, "fit_together", lambda *args: calls.append(args) or train(*args)
+            together, "fit_members", lambda *args: calls.append(args) or train(*args)
         )
         ours, theirs = search_both(
             IStarAdapter(**QUICK), {"lam": LAMS}, labels, rows, cv=cv, scoring="neg_log_loss"

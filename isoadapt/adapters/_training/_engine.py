@@ -206,6 +206,6 @@ def _outcome(member: Member, run: Run, module: HeadedNetwork, place: int) -> Out
 def diverged(lr: float) -> ValueError:
     """Make the error for weights that are not finite."""
     return ValueError(
-        f"training diverged with lr={lr}: weights are no longer finite; choose a "
-        "smaller lr, or scale the embeddings"
+        f"training diverged with lr={lr}: weights are no longer finite; choose a smaller lr or a "
+        "smaller ridge, or scale the embeddings"
     )

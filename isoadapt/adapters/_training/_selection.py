@@ -143,8 +143,8 @@ class Selection:
             raise ValueError(f"scoring cannot judge the {n} validation rows: {error}") from error
         if not math.isfinite(value):
             raise ValueError(
-                f"scoring gives {value} on the {n} validation rows, perhaps for want of a class: "
-                "use more rows, another scoring, or validation_fraction=None"
+                f"scoring gives {value} on the {n} validation rows, perhaps because a class is "
+                "missing: use more rows, another scoring, or validation_fraction=None"
             )
         if value > self.best:
             samples = self.rng.randint(n, size=(200, n))
@@ -205,7 +205,7 @@ def _harm(selection: Selection) -> UserWarning | None:
         f"this fit harms the task: the validation score is {start.score:.4g} before training and "
         f"{chosen.score:.4g} at the epoch kept ({chosen.number}), lower by more than one standard "
         f"error ({error:.2g}). Use LogitPreservingWhitening, which changes no prediction, "
-        "ridge='auto' or a larger ridge, a smaller lr, or more rows"
+        "a larger ridge, a smaller lr, or more rows or epochs"
     )
 
 

@@ -114,7 +114,13 @@ def make_score(
         elif weights is not None:
             times = weights[index].astype(np.int64)
             found, index = found.repeat(times, axis=0), index.repeat(times)
-        return float(scorer(reader, found, y[index], **options))
+        value = scorer(reader, found, y[index], **options)
+        try:
+            return float(value)
+        except TypeError as error:
+            raise TypeError(
+                f"scoring={scoring!r} gives {value!r}, but must give one number for each call"
+            ) from error
 
     return score
 
