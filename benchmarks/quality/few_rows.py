@@ -48,7 +48,7 @@ HEADER = (
     "corrected",
     "harm",
     "convergence",
-    "fit, s",
+    "median fit, s",
 )
 INTRODUCTION = (
     "Adapters fitted to few rows, with the head that they fit by default, a logistic probe. The "
@@ -59,7 +59,8 @@ INTRODUCTION = (
     "adapters with validation rows fit theirs to 70 % of them. Beside the probe itself stands the "
     "binomial standard error of its accuracy, over the rows that judge one draw or all folds. "
     "Corrected: IsoScore of the rows that judge, without the bias of few rows. Harm, convergence: "
-    "fits that ended with the warning that the fit harms the task, or with a ConvergenceWarning."
+    "fits that ended with the warning that the fit harms the task, or with a ConvergenceWarning, "
+    "the probe's own included."
 )
 PHENOMENA = (
     "The classes “phenomenon” are what sentences of the generated corpus are about. MiniLM was "
@@ -172,7 +173,7 @@ def _cells(result: SizeResult, judged: RowFigures) -> list[str]:
             f"{judged.values(column).sum():.0f}/{len(accuracy)}"
             for column in ("harmful", "unconverged")
         ),
-        shown(judged.mean("seconds"), "seconds"),
+        shown(float(np.median(judged.values("seconds"))), "seconds"),
     ]
 
 
