@@ -11,7 +11,7 @@ from isoadapt.adapters._isotropy_layer import IsotropyLayer
 from isoadapt.adapters._istar import IStarAdapter
 from isoadapt.adapters._maps import (
     STORABLE_MAPS as STORABLE_MAPS,
-    Affine as Affine,
+    Affine,
     Floats as Floats,
     InvertibleMap as InvertibleMap,
     compose as compose,
@@ -20,6 +20,7 @@ from isoadapt.adapters._maps import (
 )
 from isoadapt.adapters._one_pass import MomentsAdapter as MomentsAdapter
 from isoadapt.adapters._penalised import PenalisedAdapter as PenalisedAdapter, label as label
+from isoadapt.adapters._penalty import PenaltyAdapter
 from isoadapt.adapters._spectrum_control import SpectrumControlAdapter
 from isoadapt.adapters._topological_entropy import TopologicalEntropyAdapter
 from isoadapt.adapters._training._engine import fit_members as fit_members
@@ -28,6 +29,7 @@ from isoadapt.adapters._training._net import UnequalPenaltiesError as UnequalPen
 from isoadapt.adapters._training._problem import Problem as Problem
 
 __all__ = [
+    "Affine",
     "AllButTheTop",
     "ClusterIsotropy",
     "CosRegAdapter",
@@ -36,6 +38,7 @@ __all__ = [
     "IsoBN",
     "IsotropyLayer",
     "LogitPreservingWhitening",
+    "PenaltyAdapter",
     "SpectrumControlAdapter",
     "TopologicalEntropyAdapter",
     "Whitening",

@@ -13,11 +13,9 @@ from isoadapt._utils.devices import to_tensor
 from isoadapt.adapters._isoscore_adapter import IsoScoreAdapter, IsoScorePenalty
 from isoadapt.adapters._training._net import Batches, Penalty
 from isoadapt.adapters._training._networks import LinearNetwork
+from isoadapt.adapters._training._prior_cov import outputs_covariance
 from isoadapt.adapters._training._problem import Problem
-from isoadapt.geometry import Moments
 from isoadapt.losses import IsoScoreLoss
-
-_CHUNK = 8192
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -158,15 +156,7 @@ class _SampledShrinkage(_Shrinkage):
         return _SampledShrinkage(self._joint_loss(others), self.n_rows)
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
-        n = batches.index.shape[-1]
-        index = batches.index[..., :: -(-n // self.n_rows)]
-        moments = [Moments() for _ in network.weight]
-        for chunk in index.split(_CHUNK, dim=-1):
-            rows = batches.rows.take(chunk)
-            weights = None if rows.weights is None else rows.weights.expand(len(moments), -1)
-            for k, points in enumerate(network(rows.X)):
-                moments[k].update(points, None if weights is None else weights[k])
-        self.cov = torch.stack([member.covariance() for member in moments]).to(network.weight)
+        self.cov = outputs_covariance(network, batches, self.n_rows)
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         return self.loss(points, self.cov)

@@ -494,8 +494,8 @@ _COMMON_PARAMETERS = """
         no rows judge this second fit. If 0 or None, or if either part would have fewer than 4
         rows, all rows are trained on and the last epoch is kept.
     patience : int or None, default={patience}
-        Training stops after this many epochs in which no epoch replaced the one to be kept, but
-        not before that one is as good as the start; None never stops early.
+        Training stops after this many epochs in which no epoch replaced the one to be kept; None
+        never stops early.
     scoring : str, callable or None, default={scoring}
         The task's metric, as in scikit-learn; None: accuracy or R². The last epoch whose score is
         within one bootstrap standard error of the best is kept, with or without a penalty. A

@@ -161,18 +161,6 @@ def test_few_rows_and_few_epochs_keep_the_task(max_epochs):
     assert np.mean(losses) < 0.01
 
 
-def test_patience_waits_until_the_task_has_recovered():
-    """The first epochs may cost more than an error; training goes on until it is made up for."""
-    rng = np.random.RandomState(0)
-    selection = Selection(lambda outputs, index: outputs[0], 1.0, 3, rng, least_error=0.01)
-    stops = []
-    for number, score in enumerate([0.9, 0.5, 0.6, 0.5, 0.5, 0.5, 0.895, 0.5, 0.5, 0.5]):
-        selection.consider(number, 0.0, True, np.full(50, score), dict)
-        stops.append(selection.done(number))
-    assert stops == [False] * 9 + [True]
-    assert selection.chosen.number == 6
-
-
 def test_scores_that_differ_by_rounding_are_equal():
     """Outputs are computed in float32, so 1 - R² of a perfect fit is rounding."""
     rng = np.random.default_rng(0)

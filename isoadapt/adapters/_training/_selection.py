@@ -75,11 +75,8 @@ class Selection:
         self.best, self.error = -math.inf, 0.0
 
     def done(self, epoch: int) -> bool:
-        """Whether the choice has stood for `patience` epochs, and is as good as the best.
-
-        The first epochs can cost the task much that later ones give back.
-        """
-        if self.patience is None or self.chosen is None or not self._is_as_good(self.chosen):
+        """Whether the choice has stood for `patience` epochs."""
+        if self.patience is None or self.chosen is None:
             return False
         return epoch - self.chosen.number >= self.patience
 

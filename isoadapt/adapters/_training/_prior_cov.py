@@ -1,0 +1,24 @@
+"""The covariance of what a network makes of all rows that are trained on."""
+
+import torch
+from torch import Tensor
+
+from isoadapt.adapters._training._net import Batches
+from isoadapt.adapters._training._networks import LinearNetwork
+from isoadapt.geometry import Moments
+
+_CHUNK = 8192
+
+
+@torch.no_grad()
+def outputs_covariance(network: LinearNetwork, batches: Batches, n_rows: int) -> Tensor:
+    """Covariance of each member's outputs (K, d, d), from at most `n_rows` rows spread evenly."""
+    n = batches.index.shape[-1]
+    index = batches.index[..., :: -(-n // n_rows)]
+    moments = [Moments() for _ in network.weight]
+    for chunk in index.split(_CHUNK, dim=-1):
+        rows = batches.rows.take(chunk)
+        weights = None if rows.weights is None else rows.weights.expand(len(moments), -1)
+        for k, points in enumerate(network(rows.X)):
+            moments[k].update(points, None if weights is None else weights[k])
+    return torch.stack([member.covariance() for member in moments]).to(network.weight)
