@@ -6,20 +6,8 @@ from typing import Any, NamedTuple, Self
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from isoadapt import (
-    AllButTheTop,
-    ClusterIsotropy,
-    CosRegAdapter,
-    FlowAdapter,
-    IsoBN,
-    IsotropyLayer,
-    IStarAdapter,
-    LinearHead,
-    LogitPreservingWhitening,
-    SpectrumControlAdapter,
-    TopologicalEntropyAdapter,
-    Whitening,
-)
+from isoadapt import CosRegAdapter, IsotropyLayer, LinearHead
+from isoadapt.adapters import VARIANTS
 from isoadapt.heads import fit_head
 
 BASE = "no adapter"
@@ -82,27 +70,7 @@ ROWS = (
     Row("head refit only", lambda head: Unchanged(head, refit=True)),
     Row(NO_PENALTY, lambda head: IsotropyLayer(head, alpha=1.0)),
     Row(NO_PENALTY_RAW, lambda head: CosRegAdapter(head, lam=0.0)),
-    Row(MINIBATCH, IsotropyLayer),
-    Row(EXACT, lambda head: IsotropyLayer(head, solver="exact")),
-    Row(ISTAR_UP, lambda head: IStarAdapter(head, lam=1.0)),
-    Row(ISTAR_DOWN, lambda head: IStarAdapter(head, lam=-1.0)),
-    Row(
-        "IStarAdapter, lam=1, zeta=0, corrected",
-        lambda head: IStarAdapter(head, lam=1.0, zeta=0.0, bias_corrected=True),
-    ),
-    Row(COSREG, CosRegAdapter),
-    Row(POLYNOMIAL, SpectrumControlAdapter),
-    Row(EXPONENTIAL, lambda head: SpectrumControlAdapter(head, decay="exponential")),
-    Row(SELECTED, TopologicalEntropyAdapter),
-    Row(ALL_BARS, lambda head: TopologicalEntropyAdapter(head, bars="all")),
-    Row("FlowAdapter, head refit", FlowAdapter),
-    Row("FlowAdapter, alpha=0.5", lambda head: FlowAdapter(head, alpha=0.5)),
-    Row(ISOBN, lambda head: IsoBN(head=head)),
-    Row("AllButTheTop, head refit", lambda head: AllButTheTop(head=head)),
-    Row("ClusterIsotropy, head refit", lambda head: ClusterIsotropy(head=head)),
-    Row("Whitening, head refit", lambda head: Whitening(head=head)),
-    Row("Whitening, oas, head refit", lambda head: Whitening(head=head, shrinkage="oas")),
-    Row(PRESERVING, LogitPreservingWhitening),
+    *(Row(variant.name, variant.make) for variant in VARIANTS),
 )
 
 

@@ -21,6 +21,12 @@ from isoadapt.adapters._maps import (
 from isoadapt.adapters._one_pass import MomentsAdapter as MomentsAdapter
 from isoadapt.adapters._penalised import PenalisedAdapter as PenalisedAdapter, label as label
 from isoadapt.adapters._penalty import PenaltyAdapter
+from isoadapt.adapters._registry import (
+    ADAPTERS as ADAPTERS,
+    METHODS as METHODS,
+    VARIANTS as VARIANTS,
+    Variant as Variant,
+)
 from isoadapt.adapters._spectrum_control import SpectrumControlAdapter
 from isoadapt.adapters._topological_entropy import TopologicalEntropyAdapter
 from isoadapt.adapters._training._engine import fit_members as fit_members

@@ -1,5 +1,6 @@
 """Adapters trained under a penalty of one's own."""
 
+import copy
 import inspect
 from collections.abc import Callable
 from numbers import Real
@@ -9,6 +10,7 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
+from isoadapt._utils.devices import to_tensor
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._training._net import Batches, Penalty
 from isoadapt.adapters._training._networks import LinearNetwork
@@ -23,11 +25,11 @@ class PenaltyAdapter(PenalisedAdapter):
     """An adapter trained on the task's loss plus lam times a penalty of one's own.
 
     The penalty is called in each step with the adapted rows Z of a mini-batch, a float tensor of
-    shape (n_rows, n_features), and returns one number as a tensor, of which the gradient is taken:
-    smaller is better. If it has a parameter `labels`, it also gets the class numbers (n_rows,) or
-    values (n_rows, n_outputs) by that name; if it has a parameter `prior_cov`, the covariance
-    (n_features, n_features) of all adapted training rows at the start of the epoch. Parameters of
-    a module are not trained.
+    shape (n_rows, n_features), divided by one number so that the embeddings are of unit size. It
+    returns one number as a tensor, of which the gradient is taken: smaller is better. If it has a
+    parameter `labels`, it also gets the class numbers (n_rows,) or values (n_rows, n_outputs) by
+    that name; if it has a parameter `prior_cov`, the covariance (n_features, n_features) of all
+    adapted training rows at the start of the epoch. Parameters of a module are not trained.
 
     A penalty with a true attribute ``member_axis`` serves several fits of a search at once: it
     gets Z of shape (n_members, n_rows, n_features), `labels` and `prior_cov` with the same leading
@@ -107,8 +109,13 @@ class PenaltyAdapter(PenalisedAdapter):
         self.lam = lam
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        penalty = self.penalty.to(device) if isinstance(self.penalty, nn.Module) else self.penalty
-        return _OwnPenalty(penalty, getattr(penalty, "member_axis", False) is True)
+        penalty = self.penalty
+        if isinstance(penalty, nn.Module):
+            penalty = copy.deepcopy(penalty).to(device)
+        turn = None
+        if self.coordinates == "whitened":  # where outputs are turned towards the head's rows
+            turn = to_tensor(problem.coordinates.out, device)
+        return _OwnPenalty(penalty, turn)
 
     def _penalty_weight(self) -> float:
         return self.lam
@@ -117,18 +124,22 @@ class PenaltyAdapter(PenalisedAdapter):
 class _OwnPenalty(Penalty):
     """A callable as a penalty of members, called with what its signature names."""
 
-    def __init__(self, penalty: Callable[..., Tensor], member_axis: bool) -> None:
+    def __init__(self, penalty: Callable[..., Tensor], turn: Tensor | None) -> None:
         super().__init__(penalty)
-        self.member_axis = member_axis
+        self.turn = turn
+        self.member_axis = getattr(penalty, "member_axis", False) is True
         called = penalty.forward if isinstance(penalty, nn.Module) else penalty
         known = inspect.signature(called).parameters
         self.options = tuple(name for name in _OPTIONAL if name in known)
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
         if "prior_cov" in self.options:
-            self.prior_cov = outputs_covariance(network, batches, _N_ROWS)
+            cov = outputs_covariance(network, batches, _N_ROWS)
+            self.prior_cov = cov if self.turn is None else self.turn @ cov @ self.turn.mT
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
+        if self.turn is not None:
+            points = points @ self.turn.mT
         options: dict[str, Tensor | None] = {}
         if "labels" in self.options:
             options["labels"] = None if targets is None else self._by_member(targets, points)

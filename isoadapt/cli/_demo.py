@@ -19,25 +19,11 @@ from sklearn.metrics import (
 )
 from sklearn.pipeline import make_pipeline
 
-from isoadapt import (
-    AllButTheTop,
-    ClusterIsotropy,
-    CosRegAdapter,
-    FlowAdapter,
-    IsoBN,
-    IsotropyLayer,
-    IStarAdapter,
-    LinearHead,
-    LogitPreservingWhitening,
-    SpectrumControlAdapter,
-    TopologicalEntropyAdapter,
-    TransformerEncoder,
-    Whitening,
-    load_checkpoint,
-)
+from isoadapt import IsotropyLayer, LinearHead, TransformerEncoder, load_checkpoint
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.folders import no_empty_leftovers
 from isoadapt._utils.optional import import_optional
+from isoadapt.adapters import VARIANTS, Variant
 from isoadapt.cli._options import Table, Text, columns, say
 from isoadapt.datasets import load_table, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
@@ -167,25 +153,14 @@ def _compare(
 
 def _candidates(head: LinearHead) -> Iterator[tuple[str, Callable[[_Split], Any]]]:
     probe = "ridge" if head.classes_ is None else "logistic"
-    adapters = {
-        _CONTROL: IsotropyLayer(head, alpha=1.0, random_state=0),
-        _LAYER: IsotropyLayer(head, random_state=0),
-        "IsotropyLayer, exact": IsotropyLayer(head, solver="exact"),
-        "IStarAdapter": IStarAdapter(head, random_state=0),
-        "CosRegAdapter": CosRegAdapter(head, random_state=0),
-        "SpectrumControlAdapter": SpectrumControlAdapter(head, random_state=0),
-        "TopologicalEntropyAdapter": TopologicalEntropyAdapter(head, random_state=0),
-        "FlowAdapter + refit head": FlowAdapter(head, random_state=0),
-        "IsoBN + refit head": IsoBN(head=head),
-        "Whitening + refit head": Whitening(head=head),
-        "AllButTheTop + refit head": AllButTheTop(head=head),
-        "ClusterIsotropy + refit head": ClusterIsotropy(head=head, random_state=0),
-        "LogitPreservingWhitening": LogitPreservingWhitening(head),
-    }
+    control = Variant(_CONTROL, IsotropyLayer, {"alpha": 1.0})
     yield _BASE, lambda train: head
     yield "head refit only", lambda train: fit_head(probe, train.X, train.y)
-    for name, adapter in adapters.items():
-        yield name, lambda train, adapter=adapter: adapter.fit(*train)  # type: ignore[misc]
+    for variant in (control, *(each for each in VARIANTS if each.brief)):
+        adapter = variant.make(head)
+        if "random_state" in adapter.get_params():
+            adapter.set_params(random_state=0)
+        yield variant.name, lambda train, adapter=adapter: adapter.fit(*train)  # type: ignore[misc]
 
 
 def _judge(name: str, model: Any, Z: NDArray[Any], dev: _Split, seconds: float) -> _Row:

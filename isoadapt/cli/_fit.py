@@ -8,9 +8,9 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from isoadapt import TransformerEncoder, adapters
+from isoadapt import TransformerEncoder
 from isoadapt._utils.folders import check_output_folder
-from isoadapt.adapters import BaseAdapter
+from isoadapt.adapters import METHODS, BaseAdapter
 from isoadapt.cli._options import Label, MaxLength, Text, columns, notes, say
 from isoadapt.cli._rows import (
     Source,
@@ -25,25 +25,11 @@ from isoadapt.heads import MultiLabelHead
 from isoadapt.interop import ADAPTER, save_adapter
 from isoadapt.metrics import isotropy_report
 
-_ADAPTERS = (  # in the order in which --help names them
-    "IsotropyLayer",
-    "IStarAdapter",
-    "CosRegAdapter",
-    "SpectrumControlAdapter",
-    "TopologicalEntropyAdapter",
-    "FlowAdapter",
-    "IsoBN",
-    "Whitening",
-    "LogitPreservingWhitening",
-    "AllButTheTop",
-    "ClusterIsotropy",
-)
-
 _ROWS = "The rows are those that the adapter was fitted to; judge it on others."
 
 
 def fit(
-    name: Annotated[str, typer.Argument(help=f"The adapter: {', '.join(_ADAPTERS)}.")],
+    name: Annotated[str, typer.Argument(help=f"The adapter: {', '.join(METHODS)}.")],
     on: Annotated[
         Path, typer.Option(help="Texts (.tsv, .csv, .parquet), or a .npy or .parquet matrix.")
     ],
@@ -104,9 +90,9 @@ def _fit(name: str, source: Source, out: Path, settings: Sequence[str], overwrit
 
 def _make_adapter(name: str, settings: Sequence[str]) -> BaseAdapter:
     """Make an adapter from its name and its parameters as strings."""
-    classes = {_short(each): getattr(adapters, each) for each in adapters.__all__}
+    classes = {_short(each): adapter for each, adapter in METHODS.items()}
     if _short(name) not in classes:
-        raise ValueError(f"{name!r} is no adapter; choose from {', '.join(adapters.__all__)}")
+        raise ValueError(f"{name!r} is no adapter; choose from {', '.join(METHODS)}")
     cls = classes[_short(name)]
     adapter = cls(**read_settings(settings, cls._get_param_names(), cls.__name__))
     adapter._validate_params()

@@ -1,8 +1,17 @@
 """What isotropy is: torch functions on point clouds."""
 
-from isoadapt.geometry._cosine import cosine_sum as cosine_sum
-from isoadapt.geometry._isoscore import isoscore_star as isoscore_star
+from isoadapt.geometry._cosine import cosine_sum as cosine_sum, mean_cosine as mean_cosine
+from isoadapt.geometry._dimension import two_nn as two_nn
+from isoadapt.geometry._isoscore import (
+    isoscore_from_covariance as isoscore_from_covariance,
+    isoscore_star as isoscore_star,
+)
 from isoadapt.geometry._moments import Moments
+from isoadapt.geometry._partition import (
+    log_partition as log_partition,
+    partition_dispersion as partition_dispersion,
+    partition_isotropy as partition_isotropy,
+)
 from isoadapt.geometry._persistence import (
     Floats as Floats,
     Indices as Indices,
@@ -18,8 +27,13 @@ from isoadapt.geometry._persistence import (
 from isoadapt.geometry._spectrum import (
     anisotropy as anisotropy,
     cumulative_explained_variance as cumulative_explained_variance,
+    effective_rank as effective_rank,
     spectrum as spectrum,
 )
 from isoadapt.geometry._spread import DEAD as DEAD, dead_dimensions as dead_dimensions
+from isoadapt.geometry._unbiased import (
+    corrected_score as corrected_score,
+    norm_concentration as norm_concentration,
+)
 
 __all__ = ["Moments", "persistence_bars", "persistent_entropy", "select_bars"]

@@ -8,8 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt import adapters
-from isoadapt.adapters import Affine, BaseAdapter, InvertibleMap, MomentsAdapter
+from isoadapt.adapters import METHODS, Affine, BaseAdapter, InvertibleMap, MomentsAdapter
 from isoadapt.heads import LinearHead, needs_fit
 from isoadapt.interop._state import Tensors, decode, encode
 from isoadapt.interop._types import is_map, matches
@@ -101,9 +100,9 @@ def _decode_all(trees: Any, path: str, tensors: Tensors) -> dict[str, Any]:
 
 
 def _adapter_class(name: Any) -> type[BaseAdapter]:
-    if name not in adapters.__all__:
-        raise ValueError(f"class is {name!r}, but the adapters are {', '.join(adapters.__all__)}")
-    return getattr(adapters, name)
+    if name not in METHODS:
+        raise ValueError(f"class is {name!r}, but the adapters are {', '.join(METHODS)}")
+    return METHODS[name]
 
 
 def _check_names(

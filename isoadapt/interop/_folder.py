@@ -12,10 +12,9 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 import isoadapt
-from isoadapt import adapters
 from isoadapt._utils.errors import reason
 from isoadapt._utils.folders import Content, atomic_folder, check_output_folder
-from isoadapt.adapters import BaseAdapter
+from isoadapt.adapters import ADAPTERS, BaseAdapter
 from isoadapt.encoders import TransformerEncoder, VectorSource, vector_source
 from isoadapt.interop._adapter import SOURCE, pack_adapter, unpack_adapter
 from isoadapt.interop._card import model_card
@@ -112,9 +111,9 @@ def save_adapter(
     >>> bool((loaded.transform(X) == adapter.transform(X)).all())
     True
     """
-    if getattr(adapters, type(adapter).__name__, None) is not type(adapter):
+    if ADAPTERS.get(type(adapter).__name__) is not type(adapter):
         raise TypeError(
-            f"adapter={adapter!r} is no adapter of isoadapt ({', '.join(adapters.__all__)}); save "
+            f"adapter={adapter!r} is no adapter of isoadapt ({', '.join(ADAPTERS)}); save "
             "a pipeline's adapter, or keep anything else with joblib.dump"
         )
     check_is_fitted(adapter)

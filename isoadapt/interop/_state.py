@@ -242,7 +242,7 @@ def _refusal(value: Any, path: str) -> TypeError:
     way_out = "keep the adapter with joblib.dump"
     if isinstance(value, np.random.RandomState | np.random.Generator):
         way_out = "set a whole number, which gives the same result each time, before saving"
-    elif callable(value):
+    elif callable(value) and path.endswith("scoring"):
         way_out = "set the name of a scikit-learn scorer, such as 'accuracy', before saving"
     shown = repr(value)
     shown = shown if len(shown) < 80 else shown[:80] + "…"

@@ -8,8 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
+from isoadapt import geometry
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import Moments, _cosine
+from isoadapt.geometry import Moments
 from isoadapt.metrics._chunks import Chunked, gather, in_chunks, is_memmap, refuse_chunks
 
 
@@ -161,4 +162,4 @@ def mean_cosine(points: Tensor) -> float:
     """
     largest = points.abs().max()  # a common scale, lest tiny rows count as zero
     scaled = points / largest if largest > 0 else points
-    return float(_cosine.mean_cosine(scaled).clamp(-1, 1))
+    return float(geometry.mean_cosine(scaled).clamp(-1, 1))

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.frozen import FrozenEstimator
@@ -25,10 +26,20 @@ from isoadapt import (
     IStarAdapter,
     LinearHead,
     LogitPreservingWhitening,
+    PenaltyAdapter,
     SpectrumControlAdapter,
     TopologicalEntropyAdapter,
     Whitening,
 )
+from isoadapt.losses import CosRegLoss
+
+
+class Variance(torch.nn.Module):
+    """A penalty of one's own."""
+
+    def forward(self, Z):
+        return Z.var(dim=0).mean()
+
 
 ADAPTERS = [
     IsotropyLayer(max_epochs=3),
@@ -54,6 +65,9 @@ ADAPTERS = [
     TopologicalEntropyAdapter(max_epochs=3),
     TopologicalEntropyAdapter("ridge", bars="all", coordinates="whitened", max_epochs=3),
     TopologicalEntropyAdapter(head=None, network="mlp", max_epochs=3),
+    PenaltyAdapter(Variance(), max_epochs=3),
+    PenaltyAdapter(CosRegLoss(), head="ridge", coordinates="raw", max_epochs=3),
+    PenaltyAdapter(Variance(), head=None, network="mlp", max_epochs=3),
     FlowAdapter(max_epochs=3),
     FlowAdapter(coupling="additive", n_blocks=3, validation_fraction=None, max_epochs=3),
     FlowAdapter(head="logistic", n_blocks=4, max_epochs=3),

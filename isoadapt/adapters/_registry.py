@@ -1,0 +1,72 @@
+"""The list of adapters that the command line, the demo, tests and benchmarks are made from."""
+
+from typing import Any, NamedTuple
+
+from isoadapt.adapters._all_but_the_top import AllButTheTop
+from isoadapt.adapters._base import BaseAdapter
+from isoadapt.adapters._closed_form import LogitPreservingWhitening, Whitening
+from isoadapt.adapters._cluster_isotropy import ClusterIsotropy
+from isoadapt.adapters._cosreg import CosRegAdapter
+from isoadapt.adapters._flow._adapter import FlowAdapter
+from isoadapt.adapters._isobn import IsoBN
+from isoadapt.adapters._isotropy_layer import IsotropyLayer
+from isoadapt.adapters._istar import IStarAdapter
+from isoadapt.adapters._penalty import PenaltyAdapter
+from isoadapt.adapters._spectrum_control import SpectrumControlAdapter
+from isoadapt.adapters._topological_entropy import TopologicalEntropyAdapter
+
+
+class Variant(NamedTuple):
+    """An adapter with some parameters, as a row of a table; short tables have the `brief` ones."""
+
+    name: str
+    adapter: type[BaseAdapter]
+    params: dict[str, Any]
+    brief: bool = True
+
+    def make(self, head: Any) -> Any:
+        """Make the adapter with a head."""
+        return self.adapter(head=head, **self.params)
+
+
+VARIANTS = (
+    Variant("IsotropyLayer, minibatch", IsotropyLayer, {}),
+    Variant("IsotropyLayer, exact", IsotropyLayer, {"solver": "exact"}),
+    Variant("IStarAdapter, lam=1", IStarAdapter, {"lam": 1.0}),
+    Variant("IStarAdapter, lam=-1", IStarAdapter, {"lam": -1.0}, brief=False),
+    Variant(
+        "IStarAdapter, lam=1, zeta=0, corrected",
+        IStarAdapter,
+        {"lam": 1.0, "zeta": 0.0, "bias_corrected": True},
+        brief=False,
+    ),
+    Variant("CosRegAdapter", CosRegAdapter, {}),
+    Variant("SpectrumControlAdapter, polynomial", SpectrumControlAdapter, {}),
+    Variant(
+        "SpectrumControlAdapter, exponential",
+        SpectrumControlAdapter,
+        {"decay": "exponential"},
+        brief=False,
+    ),
+    Variant("TopologicalEntropyAdapter, selected bars", TopologicalEntropyAdapter, {}),
+    Variant(
+        "TopologicalEntropyAdapter, all bars",
+        TopologicalEntropyAdapter,
+        {"bars": "all"},
+        brief=False,
+    ),
+    Variant("FlowAdapter, head refit", FlowAdapter, {}),
+    Variant("FlowAdapter, alpha=0.5", FlowAdapter, {"alpha": 0.5}, brief=False),
+    Variant("IsoBN, head refit", IsoBN, {}),
+    Variant("AllButTheTop, head refit", AllButTheTop, {}),
+    Variant("ClusterIsotropy, head refit", ClusterIsotropy, {}),
+    Variant("Whitening, head refit", Whitening, {}),
+    Variant("Whitening, oas, head refit", Whitening, {"shrinkage": "oas"}, brief=False),
+    Variant("LogitPreservingWhitening", LogitPreservingWhitening, {}),
+)
+
+METHODS: dict[str, type[BaseAdapter]] = {each.adapter.__name__: each.adapter for each in VARIANTS}
+"""Classes of adapters by name, each a method of its own."""
+
+ADAPTERS = METHODS | {"PenaltyAdapter": PenaltyAdapter}
+"""All classes of adapters by name, the one for any penalty included."""

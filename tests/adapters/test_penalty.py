@@ -1,0 +1,127 @@
+"""PenaltyAdapter: penalties of one's own, with the log-determinant as an example."""
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import make_classification
+from sklearn.model_selection import GridSearchCV
+
+from isoadapt import CosRegAdapter, IsotropyLayer, PenaltyAdapter
+from isoadapt.losses import CosRegLoss
+from isoadapt.metrics import isoscore
+from isoadapt.model_selection import AdapterSearchCV
+
+X, Y = make_classification(300, 8, n_informative=4, random_state=0)
+X = X * [9, 3, 1, 1, 1, 1, 0.5, 0.5]
+QUICK = {"max_epochs": 4, "random_state": 0}
+
+
+class LogDeterminant(torch.nn.Module):
+    """Distance of the covariance from a multiple of the identity: log tr(Σ)/d - log det(Σ)/d."""
+
+    def forward(self, Z):
+        cov = torch.cov(Z.mT) + 1e-6 * torch.eye(Z.shape[1])
+        return cov.diagonal().mean().log() - cov.logdet() / len(cov)
+
+
+def scatter_within(Z, labels):
+    """Squared distance of the rows to the mean of their class."""
+    return sum(Z[labels == k].var(0, correction=0).sum() for k in labels.unique()) / Z.numel()
+
+
+class CosRegOfMembers(CosRegLoss):
+    member_axis = True
+
+
+def far_from(prior_cov_seen):
+    def penalty(Z, prior_cov):
+        prior_cov_seen.append(prior_cov.clone())
+        return Z.var()
+
+    return penalty
+
+
+def test_log_determinant_raises_isotropy_and_keeps_the_task():
+    adapter = PenaltyAdapter(LogDeterminant(), lam=1.0, random_state=0).fit(X, Y)
+    control = clone(adapter).set_params(lam=0.0).fit(X, Y)
+    assert isoscore(adapter.transform(X)) > 0.5 > isoscore(control.transform(X))
+    assert adapter.score(X, Y) >= control.score(X, Y) - 0.02
+
+
+def test_a_loss_of_ours_gives_what_its_own_adapter_gives():
+    shared = {"coordinates": "raw", "ridge": 0.0, "lr_schedule": "constant", **QUICK}
+    theirs = CosRegAdapter(lam=2.0, **QUICK).fit(X, Y)
+    for loss in (CosRegLoss(), CosRegOfMembers()):
+        ours = PenaltyAdapter(loss, lam=2.0, **shared).fit(X, Y)
+        np.testing.assert_allclose(ours.map_.matrix, theirs.map_.matrix, rtol=1e-6)
+
+
+@pytest.mark.parametrize("head", ["logistic", "ridge"])
+def test_labels_come_with_the_rows(head):
+    seen = []
+
+    def penalty(Z, labels):
+        seen.append((len(Z), tuple(labels.shape), labels.dtype.is_floating_point))
+        return Z.sum() * 0
+
+    PenaltyAdapter(penalty, head, batch_size=50, **QUICK).fit(X, Y)
+    assert {(n == shape[0], len(shape), floating) for n, shape, floating in seen} == {
+        (True, 1, False) if head == "logistic" else (True, 2, True)
+    }
+
+
+@pytest.mark.parametrize("network", ["linear", "mlp"])
+def test_prior_cov_is_the_covariance_of_all_adapted_rows(network):
+    seen = []
+    adapter = PenaltyAdapter(
+        far_from(seen), network=network, validation_fraction=None, lr=1e-9, **QUICK
+    ).fit(X, Y)
+    ratio = np.cov(adapter.transform(X).T) / seen[-1].numpy()
+    np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-2)
+
+
+@pytest.mark.parametrize("penalty", [LogDeterminant(), scatter_within, CosRegOfMembers()])
+def test_searches_agree(penalty):
+    grid = {"lam": [0.0, 1.0, 5.0]}
+    found = [
+        search(PenaltyAdapter(penalty, **QUICK), grid, cv=2).fit(X, Y)
+        for search in (AdapterSearchCV, GridSearchCV)
+    ]
+    scores = [each.cv_results_["mean_test_score"] for each in found]
+    np.testing.assert_allclose(*scores, atol=1e-6)
+    assert found[0].unbatched_ == {}
+
+
+def test_joblib_keeps_the_fit_and_the_penalty(tmp_path):
+    adapter = PenaltyAdapter(LogDeterminant(), **QUICK).fit(X, Y)
+    joblib.dump(adapter, tmp_path / "adapter.joblib")
+    loaded = joblib.load(tmp_path / "adapter.joblib")
+    np.testing.assert_array_equal(loaded.transform(X), adapter.transform(X))
+    np.testing.assert_array_equal(clone(loaded).fit(X, Y).transform(X), adapter.transform(X))
+
+
+@pytest.mark.parametrize(
+    ("penalty", "message"),
+    [
+        (lambda Z: Z.mean(1), r"a tensor of shape \(64,\), but must return one number"),
+        (lambda Z: 1.0, r"returns 1\.0, but must return one number as a tensor of shape \(\)"),
+    ],
+)
+def test_what_is_not_one_number_is_refused(penalty, message):
+    with pytest.raises(ValueError, match=message):
+        PenaltyAdapter(penalty, validation_fraction=None, batch_size=75, **QUICK).fit(
+            X[:64], Y[:64]
+        )
+
+
+def test_what_cannot_be_called_is_refused():
+    with pytest.raises(ValueError, match="penalty"):
+        PenaltyAdapter("cosreg").fit(X, Y)
+
+
+def test_the_parameters_are_those_of_the_other_penalised_adapters():
+    own = PenaltyAdapter(scatter_within).get_params()
+    others = IsotropyLayer().get_params().keys() - {"alpha", "bias_corrected", "solver"}
+    assert own.keys() == others | {"penalty", "lam"}

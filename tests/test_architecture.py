@@ -1,0 +1,89 @@
+"""Which module may import which: the order of the packages, and what is private."""
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import isoadapt
+
+ROOT = Path(isoadapt.__file__).parent
+# A package imports only from those that stand before it. The last five are leaves.
+ORDER = ["_utils", "geometry", "losses", "heads", "metrics", "datasets", "encoders", "adapters"]
+ORDER += ["adapted", "model_selection", "finetune", "interop", "report", "cli"]
+LEAVES = ["finetune", "interop", "report", "cli"]
+MODULES = {
+    ".".join(("isoadapt", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+
+
+def imports(module, lazy):
+    """Modules of isoadapt that a module imports, on top or, if `lazy`, inside functions too."""
+    tree = ast.parse(MODULES[module].read_text())
+    found = set()
+    for node in ast.walk(tree) if lazy else _on_top(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("isoadapt"):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & MODULES.keys() or {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & MODULES.keys()
+    return found
+
+
+def _on_top(tree):
+    """Statements that run when a module is imported; what is for type checkers does not."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.Lambda | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        yield from _on_top(node)
+
+
+def package(module):
+    """The package or module right below isoadapt that a module belongs to."""
+    return [*module.split("."), ""][1]
+
+
+INSIDE = [module for module in MODULES if package(module) in ORDER]
+
+
+def test_every_package_has_its_place():
+    assert {package(module) for module in MODULES} - {"", "__main__"} == set(ORDER)
+
+
+@pytest.mark.parametrize("module", INSIDE)
+def test_imports_go_down_only(module):
+    place = ORDER.index(package(module))
+    for other in imports(module, lazy=False):
+        if package(other):
+            assert ORDER.index(package(other)) <= place, f"{module} imports {other}"
+
+
+@pytest.mark.parametrize("module", INSIDE)
+def test_leaves_are_imported_by_the_command_line_only(module):
+    for other in imports(module, lazy=False):
+        if package(other) in LEAVES and package(other) != package(module):
+            assert package(module) == "cli", f"{module} imports {other}"
+
+
+@pytest.mark.parametrize("module", INSIDE)
+def test_private_modules_are_imported_within_their_package_only(module):
+    for other in imports(module, lazy=True):
+        private = any(part.startswith("_") for part in other.split(".")[2:])
+        if private and package(other) != "_utils":
+            assert package(other) == package(module), f"{module} imports {other}"
+
+
+def test_no_module_imports_itself_by_a_circle():
+    graph = {
+        module: imports(module, lazy=False) - {module, module.rpartition(".")[0]}
+        for module in MODULES
+        if MODULES[module].name != "__init__.py"
+    }
+    TopologicalSorter(graph).prepare()
