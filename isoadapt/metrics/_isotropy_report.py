@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from isoadapt.geometry import dead_dimensions
+from isoadapt import geometry
 from isoadapt.metrics._points import as_points, clamped_score, mean_cosine, varies
 
 _TWO_NN_ROWS = 5_000  # TwoNN is quadratic in the rows
@@ -273,7 +273,7 @@ def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyRep
         mean_profile=mean.numpy(),
         variance_profile=variance.numpy(),
         outlier_dimensions=_outliers(mean, variance),
-        dead_dimensions=_indices(dead_dimensions(variance)),
+        dead_dimensions=_indices(geometry.dead_dimensions(variance)),
         groups=groups,
     )
 

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from isoadapt import IsotropyLayer, TransformerEncoder, Whitening, cli, load_checkpoint
+from isoadapt.adapters import METHODS
 from isoadapt.cli._fit import _make_adapter
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import isoscore
