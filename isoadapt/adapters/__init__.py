@@ -2,13 +2,14 @@
 
 from isoadapt.adapters._all_but_the_top import AllButTheTop
 from isoadapt.adapters._base import BaseAdapter as BaseAdapter
-from isoadapt.adapters._closed_form import LogitPreservingWhitening, Whitening
+from isoadapt.adapters._closed_form import MomentsAdapter as MomentsAdapter
 from isoadapt.adapters._cluster_isotropy import ClusterIsotropy
 from isoadapt.adapters._cosreg import CosRegAdapter
 from isoadapt.adapters._flow._adapter import FlowAdapter
 from isoadapt.adapters._isobn import IsoBN, isobn_scale as isobn_scale
 from isoadapt.adapters._isotropy_layer import IsotropyLayer
 from isoadapt.adapters._istar import IStarAdapter
+from isoadapt.adapters._logit_preserving import LogitPreservingWhitening
 from isoadapt.adapters._maps import (
     STORABLE_MAPS as STORABLE_MAPS,
     Affine,
@@ -18,7 +19,6 @@ from isoadapt.adapters._maps import (
     map_class as map_class,
     map_name as map_name,
 )
-from isoadapt.adapters._one_pass import MomentsAdapter as MomentsAdapter
 from isoadapt.adapters._penalised import PenalisedAdapter as PenalisedAdapter, label as label
 from isoadapt.adapters._penalty import PenaltyAdapter
 from isoadapt.adapters._registry import (
@@ -33,6 +33,7 @@ from isoadapt.adapters._training._engine import fit_members as fit_members
 from isoadapt.adapters._training._memory import CPU_BYTES as CPU_BYTES
 from isoadapt.adapters._training._net import UnequalPenaltiesError as UnequalPenaltiesError
 from isoadapt.adapters._training._problem import Problem as Problem
+from isoadapt.adapters._whitening import Whitening
 
 __all__ = [
     "Affine",

@@ -7,9 +7,9 @@ import numpy as np
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval
 
+from isoadapt.adapters._closed_form import REFITTED, MomentsAdapter
 from isoadapt.adapters._linalg import leading_components
 from isoadapt.adapters._maps import Affine
-from isoadapt.adapters._one_pass import REFITTED, MomentsAdapter
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 

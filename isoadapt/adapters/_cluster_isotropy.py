@@ -11,9 +11,9 @@ from sklearn.utils._param_validation import Interval
 
 from isoadapt.adapters._all_but_the_top import count_removed, expect_poor_score
 from isoadapt.adapters._base import own_random_state
+from isoadapt.adapters._closed_form import REFITTED, OnePassAdapter
 from isoadapt.adapters._linalg import leading_components
 from isoadapt.adapters._maps import ClusterProjection, Floats, nearest_center
-from isoadapt.adapters._one_pass import REFITTED, OnePassAdapter
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 

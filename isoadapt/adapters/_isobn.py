@@ -8,8 +8,8 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
+from isoadapt.adapters._closed_form import REFITTED, MomentsAdapter
 from isoadapt.adapters._maps import Affine
-from isoadapt.adapters._one_pass import REFITTED, MomentsAdapter
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 

@@ -22,7 +22,7 @@ from sklearn.utils.validation import has_fit_parameter
 from isoadapt._utils.devices import as_array, resolve_device
 from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
-from isoadapt.adapters._one_pass import check_frequencies
+from isoadapt.adapters._closed_form import check_frequencies
 from isoadapt.adapters._spread import check_spread, warn_of_large_mean
 from isoadapt.adapters._training._coordinates import (
     Coordinates,

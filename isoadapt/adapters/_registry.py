@@ -4,16 +4,17 @@ from typing import Any, NamedTuple
 
 from isoadapt.adapters._all_but_the_top import AllButTheTop
 from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._closed_form import LogitPreservingWhitening, Whitening
 from isoadapt.adapters._cluster_isotropy import ClusterIsotropy
 from isoadapt.adapters._cosreg import CosRegAdapter
 from isoadapt.adapters._flow._adapter import FlowAdapter
 from isoadapt.adapters._isobn import IsoBN
 from isoadapt.adapters._isotropy_layer import IsotropyLayer
 from isoadapt.adapters._istar import IStarAdapter
+from isoadapt.adapters._logit_preserving import LogitPreservingWhitening
 from isoadapt.adapters._penalty import PenaltyAdapter
 from isoadapt.adapters._spectrum_control import SpectrumControlAdapter
 from isoadapt.adapters._topological_entropy import TopologicalEntropyAdapter
+from isoadapt.adapters._whitening import Whitening
 
 
 class Variant(NamedTuple):

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.extmath import svd_flip
 
-from isoadapt.adapters._closed_form import row_space
 from isoadapt.adapters._linalg import descending_eigh, oas_shrinkage, shrink
 from isoadapt.adapters._maps import Affine, Floats
+from isoadapt.adapters._row_space import row_space
 from isoadapt.geometry import Moments, dead_dimensions
 from isoadapt.heads import LinearHead
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from isoadapt.adapters._closed_form import row_space, whiten_unseen
 from isoadapt.adapters._linalg import oas_shrinkage
 from isoadapt.adapters._maps import Affine, Floats
+from isoadapt.adapters._row_space import row_space, whiten_unseen
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.heads import LinearHead
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from isoadapt._utils.threads import one_thread_if_small
-from isoadapt.adapters._equality import known_to_be_equal
+from isoadapt.adapters._training._equality import known_to_be_equal
 from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._ridge import OutputRidge
 

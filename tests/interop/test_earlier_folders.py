@@ -1,0 +1,34 @@
+"""Adapter folders that an earlier version wrote: they load, and give the same vectors."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isoadapt.adapters import STORABLE_MAPS, map_class, map_name
+from isoadapt.interop import load_adapter
+
+FOLDERS = Path(__file__).parent / "folders"
+EXPECTED = json.loads((FOLDERS / "expected.json").read_text())
+
+
+@pytest.mark.parametrize("name", EXPECTED["adapted"])
+def test_they_load_and_adapt_as_before(name):
+    adapter = load_adapter(FOLDERS / name)
+    found = adapter.transform(np.array(EXPECTED["rows"]))
+    np.testing.assert_allclose(found, EXPECTED["adapted"][name], rtol=1e-9)
+
+
+def test_they_hold_every_map_that_may_be_stored():
+    stored = set()
+    for name in EXPECTED["adapted"]:
+        config = (FOLDERS / name / "config.json").read_text()
+        stored |= {each for each in STORABLE_MAPS if f'"type": "{each}"' in config}
+    assert stored == set(STORABLE_MAPS)
+
+
+@pytest.mark.parametrize("name", STORABLE_MAPS)
+def test_names_in_the_format_belong_to_classes(name):
+    cls = map_class(name)
+    assert map_name(tuple.__new__(cls)) == name
