@@ -15,6 +15,7 @@ from tests.tiny_models import save_model
         ("quickstart", "no penalty: accuracy"),
         ("grid_search", "best: {"),
         ("save_and_load", "same predictions: True"),
+        ("own_penalty", "lam=1: IsoScore"),
     ],
 )
 def test_examples_run(example, expected, tmp_path, monkeypatch, capsys):
