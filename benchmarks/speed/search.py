@@ -12,8 +12,8 @@ from torch import Tensor
 from benchmarks._data import Embeddings, load_embeddings, narrow_cone, stored_tasks
 from benchmarks.speed._harness import Comparison, Result, compare
 from isoadapt import IStarAdapter
-from isoadapt.adapters._training._net import Penalty
 from isoadapt.adapters._training._networks import LinearNetwork
+from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.model_selection import AdapterSearchCV

@@ -19,7 +19,7 @@ LIST = "isoadapt.sha256"  # in a folder: its files, as sha256sum lists them
 
 @dataclass(frozen=True)
 class Content:
-    """What a folder that may be replaced holds.
+    """A kind of output folder: which files it holds, and which of them may be overwritten.
 
     A folder that :func:`atomic_folder` writes keeps a list of its files, in the format of
     sha256sum. Only files that are on the list, unchanged, may be replaced.

@@ -31,7 +31,7 @@ from isoadapt.adapters._spectrum_control import SpectrumControlAdapter
 from isoadapt.adapters._topological_entropy import TopologicalEntropyAdapter
 from isoadapt.adapters._training._engine import fit_members as fit_members
 from isoadapt.adapters._training._memory import CPU_BYTES as CPU_BYTES
-from isoadapt.adapters._training._net import UnequalPenaltiesError as UnequalPenaltiesError
+from isoadapt.adapters._training._penalty import UnequalPenaltiesError as UnequalPenaltiesError
 from isoadapt.adapters._training._problem import Problem as Problem
 from isoadapt.adapters._whitening import Whitening
 

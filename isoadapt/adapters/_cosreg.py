@@ -8,7 +8,7 @@ import torch
 from sklearn.utils._param_validation import Interval
 
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._training._net import Penalty
+from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.losses import CosRegLoss
 

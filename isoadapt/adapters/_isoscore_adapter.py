@@ -8,7 +8,7 @@ from sklearn.utils._param_validation import StrOptions
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._training._coordinates import Coordinates, whitened_coordinates
 from isoadapt.adapters._training._exact import solve_exact
-from isoadapt.adapters._training._net import Penalty
+from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead

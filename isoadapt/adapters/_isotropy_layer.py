@@ -8,7 +8,7 @@ import torch
 from sklearn.utils._param_validation import Interval
 
 from isoadapt.adapters._isoscore_adapter import IsoScoreAdapter, IsoScorePenalty
-from isoadapt.adapters._training._net import Penalty
+from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.losses import IsoScoreLoss
 

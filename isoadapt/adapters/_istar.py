@@ -11,8 +11,9 @@ from torch import Tensor
 
 from isoadapt._utils.devices import to_tensor
 from isoadapt.adapters._isoscore_adapter import IsoScoreAdapter, IsoScorePenalty
-from isoadapt.adapters._training._net import Batches, Penalty
+from isoadapt.adapters._training._batches import Batches
 from isoadapt.adapters._training._networks import LinearNetwork
+from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._prior_cov import outputs_covariance
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.losses import IsoScoreLoss

@@ -34,8 +34,8 @@ from isoadapt.adapters._training._engine import diverged, fit_members
 from isoadapt.adapters._training._loop import epochs_bar
 from isoadapt.adapters._training._member import Member, Outcome, Settings
 from isoadapt.adapters._training._memory import n_members
-from isoadapt.adapters._training._net import Penalty
 from isoadapt.adapters._training._optimizer import Rates
+from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.adapters._training._split import split_rows
 from isoadapt.adapters._training._task_score import make_score, takes_weights
@@ -210,7 +210,7 @@ class PenalisedAdapter(BaseAdapter):
             weights,
             sample.kept,
             sample_weight is not None,
-            self._on_all_rows if self._fits_again(rows, validating) else None,
+            self._refit_problem if self._fits_again(rows, validating) else None,
         )
 
     def _fits_again(self, X: NDArray[Any], validating: NDArray[np.int64] | None) -> bool:
@@ -221,8 +221,8 @@ class PenalisedAdapter(BaseAdapter):
         few = len(X) < _ROWS_PER_DIMENSION * X.shape[1]
         return validating is not None and few and needs_fit(self.head)
 
-    def _on_all_rows(self, problem: Problem) -> Problem:
-        """Set out the same problem with all rows to train on, the head fitted to all of them."""
+    def _refit_problem(self, problem: Problem) -> Problem:
+        """Make the problem of a second fit, of head and adapter to all rows."""
         head = self._first_head(problem.X, problem.y, problem.weights, problem.weighted)
         moments = Moments().update(problem.X, problem.weights)
         return replace(
@@ -233,7 +233,7 @@ class PenalisedAdapter(BaseAdapter):
             coordinates=self._make_coordinates(moments, head),
             fitting=np.arange(len(problem.X)),
             validating=None,
-            add_validating=None,
+            refit=None,
         )
 
     def _make_member(self, problem: Problem) -> Member:

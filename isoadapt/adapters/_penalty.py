@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from isoadapt._utils.devices import to_tensor
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._training._net import Batches, Penalty
+from isoadapt.adapters._training._batches import Batches
 from isoadapt.adapters._training._networks import LinearNetwork
+from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._prior_cov import outputs_covariance
 from isoadapt.adapters._training._problem import Problem
 

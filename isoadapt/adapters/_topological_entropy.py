@@ -9,8 +9,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._training._net import Penalty
 from isoadapt.adapters._training._networks import LinearNetwork
+from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.losses import PersistentEntropyLoss
 

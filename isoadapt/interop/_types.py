@@ -1,4 +1,4 @@
-"""Whether values are of the types that a NamedTuple's annotations name."""
+"""Checks at run time that values are of annotated types."""
 
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints

@@ -20,12 +20,12 @@ from isoadapt.adapters._istar import _ExactShrinkage, _SampledShrinkage
 from isoadapt.adapters._maps import Affine
 from isoadapt.adapters._row_space import row_space
 from isoadapt.adapters._spectrum_control import _STEPS, _ExactSpectrum, _second_moment_root
+from isoadapt.adapters._training._batches import Batches, Rows
 from isoadapt.adapters._training._coordinates import (
     Coordinates,
     raw_coordinates,
     whitened_coordinates,
 )
-from isoadapt.adapters._training._net import Batches, Rows
 from isoadapt.adapters._training._networks import LinearNetwork, MLPNetwork
 from isoadapt.geometry import Moments
 from isoadapt.losses import IsoScoreLoss, PersistentEntropyLoss, SpectrumControlLoss

@@ -16,8 +16,8 @@ from isoadapt import (
 )
 from isoadapt.adapters._istar import _SampledShrinkage
 from isoadapt.adapters._maps import Affine
+from isoadapt.adapters._training._batches import Batches, Rows
 from isoadapt.adapters._training._distinct import distinct_rows
-from isoadapt.adapters._training._net import Batches, Rows
 from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._split import split_rows
 from isoadapt.geometry import Moments

@@ -16,15 +16,10 @@ from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._spread import check_spread
+from isoadapt.adapters._training._batches import Batches, Rows
 from isoadapt.adapters._training._loop import Judge, epochs_bar, train
-from isoadapt.adapters._training._net import (
-    AdapterNet,
-    Batches,
-    Penalty,
-    Rows,
-    classification_loss,
-    regression_loss,
-)
+from isoadapt.adapters._training._net import AdapterNet, classification_loss, regression_loss
+from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._selection import Run, Selection
 from isoadapt.adapters._training._split import split_rows
 from isoadapt.adapters._training._task_score import TargetUnits, make_score

@@ -11,15 +11,10 @@ from numpy.typing import NDArray
 
 from isoadapt._utils.devices import to_tensor
 from isoadapt.adapters._maps import Floats
+from isoadapt.adapters._training._batches import Batches, Rows
 from isoadapt.adapters._training._loop import Alternation, Judge, LinearSchedule, train
 from isoadapt.adapters._training._member import Member, Outcome
-from isoadapt.adapters._training._net import (
-    AdapterNet,
-    Batches,
-    Rows,
-    classification_loss,
-    regression_loss,
-)
+from isoadapt.adapters._training._net import AdapterNet, classification_loss, regression_loss
 from isoadapt.adapters._training._networks import HeadedNetwork, LinearNetwork, MLPNetwork
 from isoadapt.adapters._training._optimizer import MemberAdamW
 from isoadapt.adapters._training._ridge import OutputRidge
@@ -35,9 +30,9 @@ def fit_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[O
     """
     outcomes = train_members(members, tick)
     again = {
-        place: member.on_problem(member.problem.on_all_rows)
+        place: member.for_problem(member.problem.on_all_rows)
         for place, member in enumerate(members)
-        if member.on_problem is not None
+        if member.for_problem is not None
         and member.problem.on_all_rows is not None
         and outcomes[place].error is None
     }
@@ -52,7 +47,10 @@ def fit_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[O
 
 
 def train_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[Outcome]:
-    """Train members as each alone would be trained: of equal settings and numbers of rows."""
+    """Train members in one network, each with the result that it would have alone.
+
+    All have equal settings, and equal numbers of rows on both sides of the split.
+    """
     order = sorted(range(len(members)), key=lambda k: members[k].rates)
     members = [members[k] for k in order]
     settings, runs = members[0].settings, [_make_run(member) for member in members]

@@ -1,4 +1,4 @@
-"""The exact solver: what the joint loss of a linear layer under a frozen head comes down to.
+"""The exact solver: L-BFGS for the directions the head reads, whitening for the others.
 
 A frozen head of rank r sees r output directions; IsoScore is free of scale and the other d - r
 directions are free. So only the seen coordinates U have to be searched, and the unseen ones are

@@ -12,7 +12,8 @@ from skorch.callbacks import Callback
 from torch import Tensor
 from tqdm import tqdm
 
-from isoadapt.adapters._training._net import AdapterNet, Batches, Rows
+from isoadapt.adapters._training._batches import Batches, Rows
+from isoadapt.adapters._training._net import AdapterNet
 from isoadapt.adapters._training._selection import Run, Selection
 
 

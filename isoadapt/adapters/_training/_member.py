@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from isoadapt.adapters._maps import Affine, ResidualMLP
-from isoadapt.adapters._training._net import Penalty
 from isoadapt.adapters._training._optimizer import Rates
+from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.adapters._training._selection import Run
 from isoadapt.adapters._training._task_score import Score
@@ -56,7 +56,7 @@ class Member:
         Of the validation rows; None takes the lowest penalty for the best epoch.
     least_error : float
         The standard error of the score is no smaller.
-    on_problem : callable or None
+    for_problem : callable or None
         Makes the same member for another problem, for a second fit to all rows.
     n_epochs : int or None
         After how many epochs training stops where no rows choose that.
@@ -70,7 +70,7 @@ class Member:
     rates: Rates
     score: Score | None = None
     least_error: float = 0.0
-    on_problem: Callable[[Problem], "Member"] | None = None
+    for_problem: Callable[[Problem], "Member"] | None = None
     n_epochs: int | None = None
 
 

@@ -1,9 +1,8 @@
 """The mini-batch solver: skorch's loop over tensors that already lie on the device."""
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any
 
 import torch
 from skorch import NeuralNet
@@ -11,165 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from isoadapt._utils.threads import one_thread_if_small
-from isoadapt.adapters._training._equality import known_to_be_equal
-from isoadapt.adapters._training._networks import LinearNetwork
+from isoadapt.adapters._training._batches import Batches, Rows
+from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._ridge import OutputRidge
-
-
-class Rows(NamedTuple):
-    """Embeddings, or numbers that stand for them, targets and weights on the training device."""
-
-    X: Tensor
-    y: Tensor | None
-    weights: Tensor | None = None
-
-    @property
-    def n_rows(self) -> int:
-        """How many rows a member has."""
-        return self.X.shape[-2] if self.X.ndim > 1 else len(self.X)
-
-    def take(self, index: Tensor) -> "Rows":
-        """Select rows.
-
-        Parameters
-        ----------
-        index : Tensor of shape (m,) or (K, m)
-            Which; of each member, if it has two axes.
-
-        Returns
-        -------
-        Rows
-            Those rows.
-        """
-        y, weights = (None if part is None else part[index] for part in self[1:])
-        return Rows(self.X[index], y, weights)
-
-
-class Batches:
-    """Shuffled batches of nearly equal size, sliced on the device.
-
-    Parameters
-    ----------
-    rows : Rows
-        All rows there are.
-    index : Tensor of shape (n,) or (K, n)
-        Those to train on: the same for all members, or each member's own.
-    batch_size : int
-        Largest size of a batch.
-    generators : sequence of torch.Generator
-        One, or one for each member: they shuffle, anew in each pass.
-    """
-
-    def __init__(
-        self,
-        rows: Rows,
-        index: Tensor,
-        batch_size: int,
-        generators: Sequence[torch.Generator],
-    ) -> None:
-        self.rows, self.index, self.generators = rows, index, list(generators)
-        self.n_batches = math.ceil(index.shape[-1] / batch_size)
-
-    def __iter__(self) -> Iterator[Rows]:
-        n = self.index.shape[-1]
-        orders = [torch.randperm(n, generator=each) for each in self.generators]
-        order = torch.stack(orders).to(self.index.device)
-        shuffled = self.index[order[0]] if self.index.ndim == 1 else self.index.gather(1, order)
-        for part in shuffled.tensor_split(self.n_batches, dim=-1):
-            yield self.rows.take(part)
-
-    def keep(self, members: Sequence[int]) -> None:
-        """Go on with some of the members.
-
-        Parameters
-        ----------
-        members : sequence of int
-            Which.
-        """
-        if self.index.ndim == 2:
-            self.index = self.index[members]
-            self.generators = [self.generators[member] for member in members]
-
-
-class UnequalPenaltiesError(ValueError):
-    """Members cannot be trained together: one penalty does not serve all of them."""
-
-
-class Penalty:
-    """Penalty of adapted points.
-
-    Parameters
-    ----------
-    loss : callable
-        From points (K, n, d) to one penalty for each member (K,).
-    """
-
-    sees_shifts: ClassVar[bool] = True
-    """Whether it changes where all points are shifted."""
-
-    def __init__(self, loss: Callable[..., Tensor]) -> None:
-        self.loss = loss
-
-    def join(self, others: Sequence[Self]) -> "Penalty":
-        """Give one penalty for several members, whose adapters differ in numbers only.
-
-        A penalty that depends on one of these numbers must override this method. Without it, such
-        members are trained one at a time by :class:`~isoadapt.model_selection.AdapterSearchCV`.
-
-        Parameters
-        ----------
-        others : sequence of Penalty
-            Those of the members after the first, which is this one's.
-
-        Returns
-        -------
-        Penalty
-            Of all of them; here this one, to which all others must be equal.
-
-        Raises
-        ------
-        UnequalPenaltiesError
-            If another one differs in its loss or in any other attribute, or cannot be compared.
-        """
-        if all(known_to_be_equal(self, other) for other in others):
-            return self
-        name = type(self).__name__
-        raise UnequalPenaltiesError(
-            f"the candidates' penalties ({name}) differ, or cannot be compared, and {name}.join "
-            "does not combine them: override join, or remove the parameters that change the "
-            "penalty from the adapter's _batchable_params"
-        )
-
-    def refresh(self, network: LinearNetwork, batches: Batches) -> None:
-        """Look at the network before an epoch; here nothing is to be seen.
-
-        Parameters
-        ----------
-        network : LinearNetwork
-            As it is now.
-        batches : Batches
-            What is trained on.
-        """
-
-    def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
-        """Compute the penalty of a batch.
-
-        Parameters
-        ----------
-        points : Tensor of shape (K, n, d)
-            Adapted points.
-        targets : Tensor of shape (n,) or (n, n_outputs), or None
-            Class numbers, or values; (K, n) or (K, n, n_outputs) where members have rows of
-            their own.
-        network : LinearNetwork
-            That adapted them.
-
-        Returns
-        -------
-        Tensor of shape (K,)
-            One penalty for each member.
-        """
-        return self.loss(points)
 
 
 class AdapterNet(NeuralNet):

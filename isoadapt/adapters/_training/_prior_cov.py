@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from isoadapt.adapters._training._net import Batches
+from isoadapt.adapters._training._batches import Batches
 from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.geometry import Moments
 

@@ -1,4 +1,4 @@
-"""What there is to fit: the rows, their split, the head and the coordinates."""
+"""The input of a fit: rows, their split, head and coordinates."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from isoadapt.heads import LinearHead
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What there is to fit; members that are fitted to the same rows and split share one.
+    """The input of a fit, shared by members that are fitted to the same rows and split.
 
     Attributes
     ----------
@@ -49,9 +49,8 @@ class Problem:
         Which rows of the input X and y hold; None: all of them.
     weighted : bool
         Whether weights were given, and did not come from repeated rows only.
-    add_validating : callable or None
-        Makes of this problem the one in which all rows are trained on; None where the rows that
-        choose the epoch are never trained on.
+    refit : callable or None
+        Makes the problem of the second fit, with all rows to train on; None if there is none.
     """
 
     X: NDArray[Any]
@@ -67,12 +66,12 @@ class Problem:
     weights: Floats | None = None
     kept: NDArray[np.int64] | None = None
     weighted: bool = False
-    add_validating: Callable[["Problem"], "Problem"] | None = None
+    refit: Callable[["Problem"], "Problem"] | None = None
 
     @cached_property
     def on_all_rows(self) -> "Problem | None":
-        """The problem of the second fit, to all rows; None if there is no second fit."""
-        return None if self.add_validating is None else self.add_validating(self)
+        """The problem of the second fit, with all rows to train on; None if there is none."""
+        return None if self.refit is None else self.refit(self)
 
     @cached_property
     def inputs_root(self) -> Floats:

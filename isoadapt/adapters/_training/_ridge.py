@@ -1,4 +1,4 @@
-"""How firmly the outputs of a head are held to those of the unadapted embeddings."""
+"""The ridge on changes of a head's outputs, and its automatic weight."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self

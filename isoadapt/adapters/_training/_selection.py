@@ -30,10 +30,10 @@ class Epoch:
 
 
 class Selection:
-    """Early stopping of a member: the last epoch that does the task as well as the best is kept.
+    """Early stopping of a member: which epoch to keep.
 
-    It is the last whose validation score lies within one bootstrap standard error of the best
-    score, that of the start included; if no epoch does, the one with the best score. Values of the
+    It is the last one whose validation score is within one bootstrap standard error of the best
+    score, that of the start included; if there is none, the one with the best score. Values of the
     penalty play no part, so that a control without a penalty is chosen by the same rule. Only the
     weights of one epoch stay in memory.
 
@@ -185,7 +185,7 @@ class Run:
         return chosen
 
     def doubts(self, max_epochs: int) -> list[Warning]:
-        """Give warnings about an epoch that harms the task, or that came too early."""
+        """Warn if the kept epoch scores below the start, or the score still rose at max_epochs."""
         selection = self.selection
         if selection is None or selection.score is None:
             return []

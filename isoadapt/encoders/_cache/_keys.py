@@ -1,4 +1,4 @@
-"""What vectors follow from, as digests: where they are equal, so are the vectors."""
+"""Keys of the cache: hashes of everything that determines the vector of a text."""
 
 import hashlib
 import json
