@@ -62,7 +62,7 @@ def cell(seed: int) -> Cell:
 def scores(seed: int, sizes: Sequence[int] = SIZES, shrinkage: int = SHRINKAGE) -> dict[str, JSON]:
     """Score growing samples of one cloud: a list over the sizes for every ζ, and the corrected one.
 
-    The smaller samples are the first points of the larger ones; the shrinkage matrix comes from
+    The smaller samples are the first points of the larger ones; the shrinkage covariance comes from
     points that are in none of them.
     """
     rng = np.random.default_rng(seed)
@@ -192,7 +192,7 @@ def tables(records: Sequence[Record]) -> str:
     ]
     heading = (
         f"Figure 2: IsoScore* by number of points n; {D} dimensions with variances 10, 6, 4, 4, 1, "
-        f"…, 1, whose IsoScore is {truth():.4f}. The shrinkage matrix is the covariance of "
+        f"…, 1, whose IsoScore is {truth():.4f}. The shrinkage covariance is that of "
         f"{SHRINKAGE:,} other points."
     )
     return f"{heading}\n\n{markdown_table(['n', *columns], rows)}"

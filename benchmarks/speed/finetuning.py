@@ -39,8 +39,8 @@ class SingularValuesLoss(nn.Module):
 
     zeta = ZETA
 
-    def forward(self, Z: Tensor, cov: Tensor) -> Tensor:
-        return 1 - isoscore_by_singular_values(Z, cov, ZETA)
+    def forward(self, Z: Tensor, prior_cov: Tensor) -> Tensor:
+        return 1 - isoscore_by_singular_values(Z, prior_cov, ZETA)
 
 
 CASES = (
@@ -73,10 +73,12 @@ def penalty_share(
         job = Job(device, batch_size, n_rows, folder)
         for case in CASES:
             trainer = job.trainer(case.penalty, case.where)
-            trainer._renew_priors()
+            trainer._renew_prior_covs()
             trainer.training_step(job.model, job.batch)
             if isinstance(case.penalty, SingularValuesLoss):
-                check_agreement(trainer._last_points, trainer.isotropy_objective.priors[0], ZETA)
+                check_agreement(
+                    trainer._last_points, trainer.isotropy_objective.prior_covs[0], ZETA
+                )
             share = case.share if device.type == "cpu" else case.share_cuda
             result = compare(
                 f"fine-tuning step with {case.name}, against without",
@@ -156,7 +158,7 @@ class Job:
 
         make = partial(IsotropyTrainer, penalty=IsoScoreLoss(ZETA), where="all")
         trainer = self._ready(make)
-        trainer._renew_priors()
+        trainer._renew_prior_covs()
         logged = trainer.state.log_history[-1]
         return Measurement(
             "Σ_S of all layers' tokens, once an epoch",

@@ -129,7 +129,7 @@ def bars_on(device: torch.device, quick: bool) -> Iterator[Result]:
     cloud = bumpy_cloud(100 if quick else 1000, D, seed=0)
     there = cloud.to(device)
 
-    def entropy(X: Tensor, cov: None = None, zeta: float = 0.0) -> Tensor:
+    def entropy(X: Tensor, prior_cov: None = None, zeta: float = 0.0) -> Tensor:
         return persistent_entropy(select_bars(persistence_bars(X)))
 
     bars = persistence_bars(there)

@@ -133,11 +133,11 @@ class _ExactShrinkage(_Shrinkage):
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
         if self.detached:
             root = self._outputs_root(network)
-            self.cov = (root @ root.mT).detach()
+            self.prior_cov = (root @ root.mT).detach()
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         if self.detached:
-            return self.loss(points, self.cov)
+            return self.loss(points, self.prior_cov)
         return self.loss(points, root=self._outputs_root(network))
 
     def _outputs_root(self, network: LinearNetwork) -> Tensor:
@@ -166,7 +166,7 @@ class _SampledShrinkage(_Shrinkage):
             weights = None if rows.weights is None else rows.weights.expand(len(moments), -1)
             for k, points in enumerate(network(rows.X)):
                 moments[k].update(points, None if weights is None else weights[k])
-        self.cov = torch.stack([member.covariance() for member in moments]).to(network.weight)
+        self.prior_cov = torch.stack([member.covariance() for member in moments]).to(network.weight)
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
-        return self.loss(points, self.cov)
+        return self.loss(points, self.prior_cov)

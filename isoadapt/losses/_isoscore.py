@@ -14,7 +14,7 @@ class IsoScoreLoss(nn.Module):
     Parameters
     ----------
     zeta : float or Tensor of shape (...), default=0.0
-        Weight ζ of the shrinkage matrix, in [0, 1]; a tensor has one for each member.
+        Weight ζ of the shrinkage covariance Σ_S, in [0, 1]; a tensor has one for each member.
     reduction : {"log", "linear"}, default="log"
         -log IsoScore* (the Isotropy Layer's) or 1 - IsoScore* (I-STAR's).
     bias_corrected : bool, default=False
@@ -72,17 +72,19 @@ class IsoScoreLoss(nn.Module):
             f"bias_corrected={self.bias_corrected!r}"
         )
 
-    def forward(self, Z: Tensor, cov: Tensor | None = None, root: Tensor | None = None) -> Tensor:
+    def forward(
+        self, Z: Tensor, prior_cov: Tensor | None = None, root: Tensor | None = None
+    ) -> Tensor:
         """Compute the penalty.
 
         Parameters
         ----------
         Z : Tensor of shape (..., n, d)
             Points.
-        cov : Tensor of shape (d, d) or (..., d, d), default=None
-            Shrinkage matrix; None is the identity.
+        prior_cov : Tensor of shape (d, d) or (..., d, d), default=None
+            Shrinkage covariance Σ_S; None is the identity.
         root : Tensor of shape (d, r) or (..., d, r), default=None
-            In place of `cov`, a B with BBᵀ the shrinkage matrix: costs less if B is trained.
+            In place of `prior_cov`, a B with BBᵀ = Σ_S: costs less if B is trained.
 
         Returns
         -------
@@ -94,7 +96,7 @@ class IsoScoreLoss(nn.Module):
             nothing = Z.sum((-2, -1)) * 0
             self.n_degenerate += nothing.numel()
             return nothing.to(torch.promote_types(Z.dtype, torch.float32))
-        score = isoscore_star(Z, cov, self.zeta, self.bias_corrected, root)
+        score = isoscore_star(Z, prior_cov, self.zeta, self.bias_corrected, root)
         degenerate = score.detach().isnan() & Z.detach().sum((-2, -1)).isfinite()
         self.n_degenerate.add_(degenerate.sum())
         score = score.masked_fill(degenerate, 1.0).clamp(_FLOOR, 1)

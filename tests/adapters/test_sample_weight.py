@@ -179,7 +179,7 @@ class TestHeadMomentsAndScores:
         with torch.no_grad():
             penalty.refresh(network, Batches(rows, torch.arange(120), 16, []))
         expected = Moments().update(X.astype(np.float32), weights.numpy()).covariance().float()
-        torch.testing.assert_close(penalty.cov[0], expected)
+        torch.testing.assert_close(penalty.prior_cov[0], expected)
 
     @pytest.mark.parametrize(
         ("adapter", "y", "scoring"),

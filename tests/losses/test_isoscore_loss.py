@@ -17,9 +17,9 @@ def cloud(*shape, seed=0, dtype=torch.float64):
     return torch.tensor(X, dtype=dtype)
 
 
-def value_and_gradient(loss, Z, cov=None):
+def value_and_gradient(loss, Z, prior_cov=None):
     Z = Z.detach().clone().requires_grad_()
-    value = loss(Z, cov)
+    value = loss(Z, prior_cov)
     (gradient,) = torch.autograd.grad(value.sum(), Z)
     return value.detach(), gradient
 
@@ -29,13 +29,13 @@ def value_and_gradient(loss, Z, cov=None):
 @pytest.mark.parametrize("members", [(), (3,), (2, 3)])
 def test_values_are_minus_log_and_one_minus_the_score(members, zeta, bias_corrected):
     Z = cloud(*members, 9, 5)
-    cov = torch.cov(cloud(30, 5, seed=1).T)
-    score = isoscore_star(Z, cov, zeta, bias_corrected)
+    prior_cov = torch.cov(cloud(30, 5, seed=1).T)
+    score = isoscore_star(Z, prior_cov, zeta, bias_corrected)
     log = IsoScoreLoss(zeta, "log", bias_corrected)
     linear = IsoScoreLoss(zeta, "linear", bias_corrected)
-    assert log(Z, cov).shape == members
-    torch.testing.assert_close(log(Z, cov), -score.log(), rtol=0, atol=1e-13)
-    torch.testing.assert_close(linear(Z, cov), 1 - score, rtol=0, atol=1e-13)
+    assert log(Z, prior_cov).shape == members
+    torch.testing.assert_close(log(Z, prior_cov), -score.log(), rtol=0, atol=1e-13)
+    torch.testing.assert_close(linear(Z, prior_cov), 1 - score, rtol=0, atol=1e-13)
     assert log.n_degenerate == linear.n_degenerate == 0
 
 
@@ -77,9 +77,9 @@ def test_isotropic_clouds_cost_nothing_and_never_less():
 def test_gradcheck(shape, reduction, bias_corrected):
     Z = cloud(*shape).requires_grad_()
     loss = IsoScoreLoss(0.1, reduction, bias_corrected)
-    cov = torch.cov(cloud(30, shape[-1], seed=1).T).requires_grad_()
+    prior_cov = torch.cov(cloud(30, shape[-1], seed=1).T).requires_grad_()
     assert gradcheck(lambda z: loss(z), Z)
-    assert gradcheck(loss, (Z, cov))
+    assert gradcheck(loss, (Z, prior_cov))
     assert loss.n_degenerate == 0
 
 
@@ -135,10 +135,10 @@ def test_a_member_without_spread_leaves_the_others_as_they_are(reduction, bias_c
     assert bool((values[[0, 2]] > 0).all())
 
 
-def test_constant_rows_have_a_score_once_a_shrinkage_matrix_is_mixed_in():
+def test_constant_rows_have_a_score_once_a_shrinkage_covariance_is_mixed_in():
     loss = IsoScoreLoss(zeta=0.2, reduction="linear")
-    cov = torch.diag(torch.tensor([3.0, 1.0]))
-    assert float(loss(torch.full((8, 2), 0.5), cov)) == pytest.approx(1 - 0.6, abs=1e-6)
+    prior_cov = torch.diag(torch.tensor([3.0, 1.0]))
+    assert float(loss(torch.full((8, 2), 0.5), prior_cov)) == pytest.approx(1 - 0.6, abs=1e-6)
     assert loss.n_degenerate == 0
 
 
