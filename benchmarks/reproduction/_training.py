@@ -41,6 +41,7 @@ FIGURES = 4  # raised when what is measured changes: earlier records count no mo
 MAX_LENGTH = 128
 SPARSE = 10  # steps from log to log where no claim rests on the log
 ON_HUB = {"sst2_sentence": "sst2"}
+RECORDED = {"form": "reduction"}  # parameters under the names in the records, which keys depend on
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,10 @@ def penalty_settings(condition: Condition) -> dict[str, JSON]:
         return {"penalty": None, **({"isobn": True} if condition.isobn else {})}
     method = METHODS[condition.penalty]
     known = inspect.signature(method.loss).parameters
+    options = {name: known[name].default for name in method.parameters} | condition.options
     return {
         "penalty": condition.penalty,
-        "options": {name: known[name].default for name in method.parameters} | condition.options,
+        "options": {RECORDED.get(name, name): value for name, value in options.items()},
         "lam": condition.lam,
         "where": condition.where,
     }

@@ -109,7 +109,7 @@ def finetune_text_classifier(
             default=None
         What joins the task's loss: a loss of :mod:`isoadapt.losses` with the parameters of your
         choice, or a method by name, with its own. "istar" is ``IsoScoreLoss(zeta=0.2,
-        reduction="linear")``, "cosreg" ``CosRegLoss()``, "spectrum" ``SpectrumControlLoss()``,
+        form="linear")``, "cosreg" ``CosRegLoss()``, "spectrum" ``SpectrumControlLoss()``,
         "persistent-entropy" ``PersistentEntropyLoss()``, "isotropy" ``IsoScoreLoss()``.
     lam : float, default=1.0
         Weight of the penalty: task loss + lam · penalty. For "istar" below zero lowers isotropy,

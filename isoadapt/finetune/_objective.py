@@ -226,7 +226,7 @@ def _as_list(penalty: Any) -> list[nn.Module]:
             raise TypeError(
                 f"penalty holds {loss!r} ({type(loss).__name__}); losses of isoadapt.losses are "
                 "needed, one or a list of them, or None. I-STAR's is IsoScoreLoss(zeta=0.2, "
-                "reduction='linear')"
+                "form='linear')"
             )
     return losses
 

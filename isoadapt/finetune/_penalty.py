@@ -47,7 +47,7 @@ class Method(NamedTuple):
 
 
 METHODS = {
-    "istar": Method(partial(IsoScoreLoss, zeta=0.2, reduction="linear"), ALL),
+    "istar": Method(partial(IsoScoreLoss, zeta=0.2, form="linear"), ALL),
     "cosreg": Method(CosRegLoss, LAST),
     "spectrum": Method(SpectrumControlLoss, HEAD_INPUT),
     "persistent-entropy": Method(PersistentEntropyLoss, HEAD_INPUT),

@@ -50,7 +50,7 @@ class IsotropyTrainer(Trainer):
         gradient. They are copied. None trains plainly, and logs. Names as
         :func:`~isoadapt.finetune.finetune_text_classifier` takes them are not known here.
     lam : float or list of float, default=1.0
-        Weights. For I-STAR's ``IsoScoreLoss(zeta, reduction="linear")`` below zero lowers
+        Weights. For I-STAR's ``IsoScoreLoss(zeta, form="linear")`` below zero lowers
         isotropy, above zero raises it.
     balance : {"ema", "cumulative"} or None, default=None
         How task loss and penalty are brought to one size, see
@@ -126,7 +126,7 @@ class IsotropyTrainer(Trainer):
     ...     args=args,
     ...     train_dataset=dataset,
     ...     processing_class=tokenizer,
-    ...     penalty=IsoScoreLoss(zeta=0.2, reduction="linear"),
+    ...     penalty=IsoScoreLoss(zeta=0.2, form="linear"),
     ...     lam=-1.0,
     ...     where="all",
     ... )  # doctest: +SKIP

@@ -69,7 +69,7 @@ def test_it_is_the_function(tables, checkpoint):
         checkpoint,
         *read("train.tsv"),
         "b",
-        penalty=IsoScoreLoss(zeta=0.5, reduction="linear"),
+        penalty=IsoScoreLoss(zeta=0.5, form="linear"),
         lam=-1.0,
         where=[1, 2],
         recipe="002",

@@ -298,7 +298,7 @@ class TestPenalty:
     @pytest.mark.parametrize(
         ("name", "loss", "where"),
         [
-            ("istar", IsoScoreLoss(zeta=0.2, reduction="linear"), "all"),
+            ("istar", IsoScoreLoss(zeta=0.2, form="linear"), "all"),
             ("cosreg", CosRegLoss(), "last"),
             ("spectrum", SpectrumControlLoss(), "head_input"),
             ("persistent-entropy", PersistentEntropyLoss(), "head_input"),

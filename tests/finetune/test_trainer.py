@@ -740,7 +740,7 @@ def test_a_weight_is_measured_as_the_step_found_it(tmp_path):
         model,
         rows,
         tmp_path,
-        IsoScoreLoss(reduction="linear"),
+        IsoScoreLoss(form="linear"),
         {"learning_rate": 0.1},
         where="output_embeddings",
     )
