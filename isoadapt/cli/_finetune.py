@@ -69,8 +69,8 @@ def finetune(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="Train as a paper does, which brings no penalty: 000 (persistent entropy), "
-            "002 (I-STAR), 003 (Isotropy Layer), 004 (CosReg, spectrum control, flow)."
+            help="Train with the optimiser, schedule, epochs and batches of a paper; this sets no "
+            f"penalty: {', '.join(RECIPES)} (CosReg, spectrum control, flow)."
         ),
     ] = None,
     where: Annotated[

@@ -63,7 +63,7 @@ def test_the_shortest_line(tables, checkpoint):
 
 def test_it_is_the_function(tables, checkpoint):
     line = f"finetune --model {checkpoint} --train train.tsv --penalty istar --out a"
-    settings = ["--set", "lam=-1", "zeta=0.5", "--where", "1,2", "--recipe", "002"]
+    settings = ["--set", "lam=-1", "zeta=0.5", "--where", "1,2", "--recipe", "istar"]
     succeed(*line.split(), *settings, *QUICK)
     finetune_text_classifier(
         checkpoint,
@@ -72,7 +72,7 @@ def test_it_is_the_function(tables, checkpoint):
         penalty=IsoScoreLoss(zeta=0.5, form="linear"),
         lam=-1.0,
         where=[1, 2],
-        recipe="002",
+        recipe="istar",
         epochs=1,
         lr=1e-3,
         random_state=0,
@@ -154,7 +154,7 @@ class TestErrors:
             (["--set", "batch_size=true"], "batch_size=True: .* not a matter of true or false"),
             (["--penalty", "istar", "--set", "zeta=true"], "zeta=True: .* not a matter of"),
             (["--set", "epochs"], "epochs: .*name=value"),
-            (["--recipe", "2"], "--recipe '2' is none; choose from 000, 002, 003, 004"),
+            (["--recipe", "2"], "--recipe '2' is none; choose from persistent-entropy, istar, "),
             (["--penalty", "istar", "--where", "heads"], "--where 'heads' .*head_input, last, all"),
             (["--penalty", "cosreg", "--where", "1.5"], "--where 1.5 is none; .*name layers: 1,6"),
             (["--penalty", "cosreg", "--where", "9"], "hidden states 0 .*, not 9"),
