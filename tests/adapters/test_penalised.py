@@ -298,7 +298,7 @@ class TestSpectrumControl:
         assert penalty.step == 2 * _STEPS
 
 
-class TestTopologicalEntropy:
+class TestPersistentEntropy:
     def test_lowers_anisotropy_within_classes_selected_bars_more(self, cone):
         X, y, head = cone
         options = {"validation_fraction": None, "random_state": 0}

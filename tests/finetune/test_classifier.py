@@ -443,9 +443,9 @@ class TestRecipe:
         ("labels", "message"),
         [
             ([0.1, 0.2, 0.3], "and 3 texts are too few for that: pass 4 or more, or"),
-            ([0] * 19 + [1], "which 1 of 20 texts with the label 1 are too few.*of each class"),
-            (["no", "yes", "yes"], "which 1 of 3 texts with the label 'no' are too few"),
-            (list("aabbccddee"), "which 2 of 10 texts with the label 'a' are too few"),
+            ([0] * 19 + [1], "and 1 of 20 texts with the label 1 are too few.*of each class"),
+            (["no", "yes", "yes"], "and 1 of 3 texts with the label 'no' are too few"),
+            (list("aabbccddee"), "and 2 of 10 texts with the label 'a' are too few"),
         ],
     )
     def test_isotropy_layer_with_too_few_texts(self, tmp_path, labels, message):
