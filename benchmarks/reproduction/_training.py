@@ -192,10 +192,10 @@ def make_penalty(condition: Condition) -> Any:
 
 
 def _run(job: Job) -> dict[str, Any]:
-    from benchmarks.reproduction._fitting import Fitted, Place, fit
+    from benchmarks.reproduction._fitting import Fitted, Place, fine_tune
 
     task, condition = load_task(job.task, job.suite), job.condition
-    fitted: Fitted = fit(
+    fitted: Fitted = fine_tune(
         job.suite.model or minilm_folder(),
         task.train_texts,
         task.train_labels,

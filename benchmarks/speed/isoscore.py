@@ -13,7 +13,7 @@ from isoadapt.geometry._isoscore import isoscore_star
 D = 768
 TARGETS = {64: 30.0, 700: 5.0, 8192: 1.5}
 
-Score = Callable[[Tensor, Tensor | None, float], Tensor]
+ScoreFunction = Callable[[Tensor, Tensor | None, float], Tensor]
 
 
 def run(quick: bool) -> list[Comparison]:
@@ -81,7 +81,7 @@ def _compare(
 
 
 def _value_and_gradient(
-    score: Score, X: Tensor, prior_cov: Tensor | None, zeta: float
+    score: ScoreFunction, X: Tensor, prior_cov: Tensor | None, zeta: float
 ) -> tuple[float, Tensor]:
     points = X.detach().requires_grad_()
     value = score(points, prior_cov, zeta)

@@ -19,7 +19,10 @@ from isoadapt.adapters._maps import (
     map_name as map_name,
 )
 from isoadapt.adapters._one_pass import MomentsAdapter as MomentsAdapter
-from isoadapt.adapters._penalised import PenalisedAdapter as PenalisedAdapter, label as label
+from isoadapt.adapters._penalised import (
+    PenalisedAdapter as PenalisedAdapter,
+    comparable as comparable,
+)
 from isoadapt.adapters._spectrum_control import SpectrumControlAdapter
 from isoadapt.adapters._topological_entropy import TopologicalEntropyAdapter
 from isoadapt.adapters._training._engine import fit_members as fit_members

@@ -212,7 +212,7 @@ def finetune_text_classifier(
     PosixPath('.../acceptability-minilm')
     """
     import_optional("accelerate", feature="finetune_text_classifier", extra="finetune")
-    from isoadapt.finetune._training import train
+    from isoadapt.finetune._training import train_classifier
 
     texts = read_items(texts)
     check_has_no_columns(texts)
@@ -233,7 +233,7 @@ def finetune_text_classifier(
     with reserved_folder(output_folder, overwrite) as target:
         with quiet(), _own_randomness(seed, place):
             network, tokenizer = _load(model, targets)
-            train(
+            train_classifier(
                 network,
                 tokenizer,
                 _rows(network, tokenizer, inputs, targets, max_length),

@@ -16,7 +16,7 @@ from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._spread import check_spread
-from isoadapt.adapters._training._loop import Judge, epochs_bar, train
+from isoadapt.adapters._training._loop import Judge, epochs_bar, run_epochs
 from isoadapt.adapters._training._net import (
     AdapterNet,
     Batches,
@@ -304,7 +304,7 @@ class FlowAdapter(BaseAdapter):
         batches = Batches(numbers, index, self.batch_size, [generator])
         net = self._make_net(module, judge)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
-            train(net, batches, [run], judge, self.max_epochs, tick=lambda _: bar.update())
+            run_epochs(net, batches, [run], judge, self.max_epochs, tick=lambda _: bar.update())
         return net.module_, head, run
 
     def _bits_weight(self) -> float:
