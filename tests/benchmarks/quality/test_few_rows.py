@@ -225,7 +225,7 @@ def fits(monkeypatch, tmp_path):
     ]
     monkeypatch.setattr(few_rows, "ROWS", rows)
     monkeypatch.setattr(few_rows, "known_tasks", lambda: [TASK])
-    monkeypatch.setattr(few_rows, "load_task", lambda task: unseen(240))
+    monkeypatch.setattr(few_rows, "load_unseen_rows", lambda task: unseen(240))
     return fitted
 
 
@@ -297,7 +297,7 @@ def test_changed_circumstances_refit_all(run, fits, monkeypatch, tmp_path, chang
     fits.clear()
     if changed == "labels":
         other = unseen(240)._replace(y=1 - unseen(240).y)
-        monkeypatch.setattr(few_rows, "load_task", lambda task: other)
+        monkeypatch.setattr(few_rows, "load_unseen_rows", lambda task: other)
     elif changed == "splits":
 
         def reordered(data, n, draws):
@@ -349,7 +349,7 @@ def test_task_that_cannot_be_loaded_is_told(run, monkeypatch, capsys):
     def missing(task):
         raise ImportError("install the extra demo")
 
-    monkeypatch.setattr(few_rows, "load_task", missing)
+    monkeypatch.setattr(few_rows, "load_unseen_rows", missing)
     assert run() == 1
     assert "- not measured: tiny: ImportError: install the extra demo" in capsys.readouterr().out
 
