@@ -415,13 +415,13 @@ def test_read_only_arrays_are_taken_without_a_warning_and_left_alone(metric):
 @pytest.mark.parametrize(
     "make", [np.asarray, pd.DataFrame, torch.tensor, np.flip, lambda c: c.astype(np.float32)]
 )
-def test_the_shrinkage_matrix_comes_in_any_container(make):
+def test_the_shrinkage_covariance_comes_in_any_container(make):
     X, cov = cloud(30, 5), np.cov(cloud(99, 5, seed=1).T)
     given = make(cov)
     mixed = 0.7 * np.cov(X.T) + 0.3 * np.asarray(given, dtype=np.float64)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        score = isoscore_star(X, given, zeta=0.3)
+        score = isoscore_star(X, prior_cov=given, zeta=0.3)
     wanted = (np.trace(mixed) ** 2 / (mixed**2).sum() - 1) / 4
     assert score == pytest.approx(wanted, abs=1e-12)
 
@@ -486,18 +486,18 @@ def test_bad_zeta_is_refused(zeta):
 
 
 @pytest.mark.parametrize(
-    ("cov", "message"),
+    ("prior_cov", "message"),
     [
-        (np.eye(4), r"cov has shape \(4, 4\), X has 5 features: \(5, 5\) is needed"),
-        (np.ones((5, 4)), r"cov has shape \(5, 4\)"),
-        (np.triu(np.ones((5, 5))), "cov is not symmetric"),
-        (np.full((5, 5), np.nan), "cov contains NaN"),
+        (np.eye(4), r"prior_cov has shape \(4, 4\), X has 5 features: \(5, 5\) is needed"),
+        (np.ones((5, 4)), r"prior_cov has shape \(5, 4\)"),
+        (np.triu(np.ones((5, 5))), "prior_cov is not symmetric"),
+        (np.full((5, 5), np.nan), "prior_cov contains NaN"),
         (np.ones(5), "Expected 2D array"),
     ],
 )
-def test_bad_shrinkage_matrices_are_refused(cov, message):
+def test_bad_shrinkage_covariances_are_refused(prior_cov, message):
     with pytest.raises(ValueError, match=message):
-        isoscore_star(cloud(30, 5), cov)
+        isoscore_star(cloud(30, 5), prior_cov=prior_cov)
 
 
 def test_groups_of_another_length_are_refused():

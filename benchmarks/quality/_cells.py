@@ -19,7 +19,7 @@ from benchmarks._store import CellStore
 SOURCES = ("adapters", "losses", "geometry", "metrics", "heads.py")
 
 
-class Cell(NamedTuple):
+class MeasuredCell(NamedTuple):
     """Figures, a dataclass, and the versions and sizes under which they were measured."""
 
     figures: Any
@@ -38,20 +38,20 @@ class Key(NamedTuple):
     data: str
 
 
-Cells = CellStore[Key, Cell]
+Cells = CellStore[Key, MeasuredCell]
 
 
 def cell_store(path: Path, figures: type, fresh: bool = False) -> Cells:
     """Open a file of cells whose figures are of one dataclass."""
 
-    def parse(line: Mapping[str, Any]) -> tuple[Key, Cell]:
+    def parse(line: Mapping[str, Any]) -> tuple[Key, MeasuredCell]:
         key = Key(*(line[name] for name in Key._fields))
-        return key, Cell(figures(**line["figures"]), line["setting"])
+        return key, MeasuredCell(figures(**line["figures"]), line["setting"])
 
     return CellStore(path, parse, fresh)
 
 
-def cell_line(key: Key, cell: Cell) -> dict[str, Any]:
+def cell_line(key: Key, cell: MeasuredCell) -> dict[str, Any]:
     """Return the line that keeps a cell."""
     return {**key._asdict(), "setting": cell.setting, "figures": asdict(cell.figures)}
 
@@ -70,8 +70,8 @@ class Progress:
 
 
 def obtain_cell(
-    key: Key, measure: Callable[[], Cell], cells: Cells, progress: Progress
-) -> Cell | str:
+    key: Key, measure: Callable[[], MeasuredCell], cells: Cells, progress: Progress
+) -> MeasuredCell | str:
     """Return the cell, measured and kept if the file has none, or in words why there is none."""
     place = key.task, key.row, key.seed
     cell = cells.get(key)

@@ -54,7 +54,7 @@ class RowFigures:
 Table = Mapping[str, RowFigures]
 
 
-def shown(value: float, column: str) -> str:
+def format_figure(value: float, column: str) -> str:
     """Format a figure of a column."""
     if np.isnan(value):
         return "–"
@@ -174,7 +174,7 @@ def stays_below(row: str, column: str, limit: float) -> Verdict:
         if not measured(table, row):
             return NOT_MEASURED
         highest = table[row].values(column).max()
-        return f"{yes(highest < limit)}, highest {shown(highest, column)}"
+        return f"{yes(highest < limit)}, highest {format_figure(highest, column)}"
 
     return verdict
 
@@ -188,7 +188,7 @@ def _compare(table: Table, row: str, against: str, column: str, sign: int) -> st
     steps = [sign * step for step in pairs.steps().values()]
     counted = f", {sum(step > 0 for step in steps)}/{len(steps)}" if len(steps) > 1 else ""
     holds = yes(sign * (after - before) > 0)
-    return f"{holds}, {shown(before, column)} → {shown(after, column)}{counted}"
+    return f"{holds}, {format_figure(before, column)} → {format_figure(after, column)}{counted}"
 
 
 def _beside(found: BySeed, other: BySeed) -> BySeed:

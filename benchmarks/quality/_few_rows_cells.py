@@ -12,7 +12,7 @@ from sklearn.model_selection import StratifiedKFold, train_test_split
 
 from benchmarks._data import UnseenRows
 from benchmarks._versions import versions, written
-from benchmarks.quality._cells import Cell, arrays_fingerprint
+from benchmarks.quality._cells import MeasuredCell, arrays_fingerprint
 from isoadapt.metrics import isoscore
 
 N_FOLDS = 5
@@ -67,7 +67,7 @@ def splits(data: UnseenRows, n: int | None, draws: int) -> list[Split]:
     ]
 
 
-def measure_fit(estimator: Any, data: UnseenRows, split: Split) -> Cell:
+def measure_fit(estimator: Any, data: UnseenRows, split: Split) -> MeasuredCell:
     """Fit on some rows, judge on the others."""
     X, y = data.X[split.judging], data.y[split.judging]
     begun = time.perf_counter()
@@ -82,7 +82,7 @@ def measure_fit(estimator: Any, data: UnseenRows, split: Split) -> Cell:
         n_fitted=len(split.fitting),
         n_judged=len(split.judging),
     )
-    return Cell(figures, written(versions()))
+    return MeasuredCell(figures, written(versions()))
 
 
 def _fit(estimator: Any, X: NDArray[Any], y: NDArray[Any]) -> tuple[bool, bool]:

@@ -31,7 +31,7 @@ class SizeResult(NamedTuple):
         return f"{self.name}, n={'all' if self.n is None else self.n}"
 
 
-class Comparison(NamedTuple):
+class ProbeComparison(NamedTuple):
     """Fits of one adapter beside the probes of the same draws."""
 
     result: SizeResult
@@ -52,7 +52,7 @@ class Comparison(NamedTuple):
         ]
 
 
-def standard_error(result: SizeResult) -> float:
+def probe_standard_error(result: SizeResult) -> float:
     """Binomial standard error of the probe's mean accuracy.
 
     It counts the rows that judge one draw, or all folds together.
@@ -68,27 +68,27 @@ def differences(table: Table, name: str) -> BySeed:
     return pair_by_seed(table[PROBE].by_seed("accuracy"), table[name].by_seed("accuracy")).steps()
 
 
-def comparisons(results: Sequence[SizeResult]) -> list[Comparison]:
+def comparisons(results: Sequence[SizeResult]) -> list[ProbeComparison]:
     """Return every adapter of every result that was measured beside the probe."""
     found = []
     for result in results:
         if not measured(result.table, PROBE):
             continue
-        error = standard_error(result)
+        error = probe_standard_error(result)
         for name, row in result.table.items():
             beside = differences(result.table, name)
             if name != PROBE and beside:
-                found.append(Comparison(result, row, beside, error))
+                found.append(ProbeComparison(result, row, beside, error))
     return found
 
 
-def check_lines(results: Sequence[SizeResult]) -> list[str]:
+def few_rows_checks(results: Sequence[SizeResult]) -> list[str]:
     """Return the three checks: on losses, false alarms and isotropy."""
     compared = comparisons(results)
     return [_losses(compared), _false_alarms(compared), _isotropy(results)]
 
 
-def _losses(compared: Sequence[Comparison]) -> str:
+def _losses(compared: Sequence[ProbeComparison]) -> str:
     text = "Mean accuracy more than one standard error below the probe's"
     if not compared:
         return f"{text}: {NOT_MEASURED}"
@@ -103,7 +103,7 @@ def _losses(compared: Sequence[Comparison]) -> str:
     )
 
 
-def _loss(each: Comparison) -> str:
+def _loss(each: ProbeComparison) -> str:
     fits = [figures.warned for figures in each.row.figures.values()]
     return (
         f"{each.result.title()}: {each.row.name}: {each.row.mean('accuracy'):.3f} against "
@@ -112,7 +112,7 @@ def _loss(each: Comparison) -> str:
     )
 
 
-def _false_alarms(compared: Sequence[Comparison]) -> str:
+def _false_alarms(compared: Sequence[ProbeComparison]) -> str:
     text = (
         "Share that warned of the fits that lose no more than one standard error (at most "
         f"{100 * FALSE_ALARMS:.0f} % wanted)"

@@ -9,7 +9,7 @@ from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef
 
 from benchmarks._data import Embeddings
 from benchmarks._versions import versions, written
-from benchmarks.quality._cells import Cell
+from benchmarks.quality._cells import MeasuredCell
 from isoadapt.metrics import isotropy_report
 
 
@@ -30,7 +30,7 @@ class Figures:
     changed: int
 
 
-def measure_cell(estimator: Any, data: Embeddings) -> Cell:
+def measure_cell(estimator: Any, data: Embeddings) -> MeasuredCell:
     """Fit on the training rows, judge on the test rows."""
     begun = time.perf_counter()
     estimator.fit(data.X_train, data.y_train)
@@ -52,4 +52,4 @@ def measure_cell(estimator: Any, data: Embeddings) -> Cell:
         seconds=seconds,
         changed=int((predicted != data.head.predict(data.X_test)).sum()),
     )
-    return Cell(figures, written(versions()))
+    return MeasuredCell(figures, written(versions()))

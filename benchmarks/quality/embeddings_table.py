@@ -25,15 +25,15 @@ from benchmarks.quality._adapter_rows import (
     Row,
 )
 from benchmarks.quality._cells import (
-    Cell,
     Cells,
+    MeasuredCell,
     Progress,
     cell_key,
     cell_store,
     data_fingerprint,
     obtain_cell,
 )
-from benchmarks.quality._claims import RowFigures, Table, check_lines, claim_rows, shown
+from benchmarks.quality._claims import RowFigures, Table, check_lines, claim_rows, format_figure
 from benchmarks.quality._command import TableCommand, publish, run_resumable
 from benchmarks.quality._exact_over_alpha import exact_section
 from benchmarks.quality._table_cells import Figures, measure_cell
@@ -95,7 +95,7 @@ def _judge_cell(
     data: Embeddings,
     cells: Cells,
     progress: Progress,
-) -> Cell | str:
+) -> MeasuredCell | str:
     """Return the cell, or in words why there is none."""
     estimator = row.make_seeded(data.head, seed)
     measuring = Path(_table_cells.__file__)
@@ -136,7 +136,7 @@ def _cells(judged: RowFigures) -> list[str]:
 
 
 def _cell(judged: RowFigures, column: str) -> str:
-    mean, values = shown(judged.mean(column), column), judged.values(column)
+    mean, values = format_figure(judged.mean(column), column), judged.values(column)
     if column not in WITH_SPREAD or len(values) == 1:
         return mean
     return f"{mean} ± {values.std(ddof=1):.3f}"
@@ -157,7 +157,7 @@ def directions(results: Mapping[str, TaskResult]) -> str:
     )
 
 
-def report(results: Mapping[str, TaskResult], n_seeds: int, with_exact: bool) -> str:
+def embeddings_text(results: Mapping[str, TaskResult], n_seeds: int, with_exact: bool) -> str:
     """Return the whole section."""
     parts = [_introduction(results, n_seeds)]
     parts += [task_section(result) for result in results.values()]
@@ -205,7 +205,7 @@ def run(options: argparse.Namespace) -> int:
         for task in options.tasks
     }
     with_exact = any(row.name == EXACT for row in options.rows)
-    text = report(results, options.seeds, with_exact)
+    text = embeddings_text(results, options.seeds, with_exact)
     publish(text, options.write, "embeddings")
     failed = any(row.failures for result in results.values() for row in result.table.values())
     return int(failed)

@@ -24,11 +24,23 @@ from benchmarks.quality._adapter_rows import (
     Row,
     Unchanged,
 )
-from benchmarks.quality._cells import Cell, Cells, Progress, cell_key, cell_store, obtain_cell
-from benchmarks.quality._claims import RowFigures, measured, shown
+from benchmarks.quality._cells import (
+    Cells,
+    MeasuredCell,
+    Progress,
+    cell_key,
+    cell_store,
+    obtain_cell,
+)
+from benchmarks.quality._claims import RowFigures, format_figure, measured
 from benchmarks.quality._command import TableCommand, publish, run_resumable
 from benchmarks.quality._few_rows_cells import FitFigures, Split, measure_fit, splits
-from benchmarks.quality._few_rows_checks import SizeResult, check_lines, differences, standard_error
+from benchmarks.quality._few_rows_checks import (
+    SizeResult,
+    differences,
+    few_rows_checks,
+    probe_standard_error,
+)
 from isoadapt import IsotropyLayer, IStarAdapter, LogitPreservingWhitening
 
 SIZES = (100, 300, 600, 1200)
@@ -77,7 +89,7 @@ def known_tasks() -> list[str]:
     return [*stored_tasks(), *_phenomena.TASKS]
 
 
-def load_task(task: str) -> UnseenRows:
+def load_unseen_rows(task: str) -> UnseenRows:
     """Return the rows of a task."""
     if task in _phenomena.TASKS:
         return _phenomena.phenomenon_task(task)
@@ -113,7 +125,7 @@ def _judge_cell(
     split: Split,
     cells: Cells,
     progress: Progress,
-) -> Cell | str:
+) -> MeasuredCell | str:
     """Return the cell, or in words why there is none."""
     estimator = row.make_seeded("logistic", split.draw if row.takes_seed() else None)
     measuring = Path(_few_rows_cells.__file__)
@@ -135,7 +147,7 @@ def judge_all(
     return [judge_size(*part, rows, cells, progress) for part in plan]
 
 
-def report(results: Sequence[SizeResult], failures: Sequence[str]) -> str:
+def few_rows_text(results: Sequence[SizeResult], failures: Sequence[str]) -> str:
     """Return the whole section: a table for each task, then the checks."""
     parts = [INTRODUCTION]
     if any(result.name.startswith("phenomenon") for result in results):
@@ -148,7 +160,7 @@ def report(results: Sequence[SizeResult], failures: Sequence[str]) -> str:
             for judged in result.table.values()
         ]
         parts.append(markdown_table([name, *HEADER], lines))
-    lines = [*check_lines(results), *(f"not measured: {failure}" for failure in failures)]
+    lines = [*few_rows_checks(results), *(f"not measured: {failure}" for failure in failures)]
     parts.append("### Checks\n\n" + "\n".join(f"- {line}" for line in lines))
     settings = sorted({setting for result in results for setting in result.settings})
     return "\n\n".join([*parts, *(f"Measured with {setting}." for setting in settings)])
@@ -168,12 +180,12 @@ def _cells(result: SizeResult, judged: RowFigures) -> list[str]:
         f"{n_judged.sum() if result.n is None else n_judged[0]:.0f}",
         f"{accuracy.mean():.3f}{spread}",
         _to_the_probe(result, judged),
-        shown(judged.mean("corrected"), "corrected"),
+        format_figure(judged.mean("corrected"), "corrected"),
         *(
             f"{judged.values(column).sum():.0f}/{len(accuracy)}"
             for column in ("harmful", "unconverged")
         ),
-        shown(float(np.median(judged.values("seconds"))), "seconds"),
+        format_figure(float(np.median(judged.values("seconds"))), "seconds"),
     ]
 
 
@@ -181,7 +193,7 @@ def _to_the_probe(result: SizeResult, judged: RowFigures) -> str:
     if not measured(result.table, PROBE):
         return "–"
     if judged.name == PROBE:
-        return f"± {standard_error(result):.4f}"
+        return f"± {probe_standard_error(result):.4f}"
     beside = list(differences(result.table, judged.name).values())
     return f"{np.mean(beside):z.4f}" if beside else "–"
 
@@ -198,7 +210,7 @@ def run(options: argparse.Namespace) -> int:
     tasks, failures = [], []
     for task in options.tasks:
         try:
-            tasks.append(load_task(task))
+            tasks.append(load_unseen_rows(task))
         except ImportError as error:  # the other tasks are worth having
             failures.append(f"{task}: ImportError: {error}")
     results = judge_all(tasks, options.rows, options.draws, cells)
@@ -208,7 +220,7 @@ def run(options: argparse.Namespace) -> int:
         for judged in result.table.values()
         for failure in judged.failures
     ]
-    text = report(results, failures)
+    text = few_rows_text(results, failures)
     publish(text, options.write, "few-rows")
     return int(bool(failures))
 

@@ -41,7 +41,7 @@ def heavy_tailed(rng: np.random.Generator, shape: tuple[int, int, int]) -> NDArr
 KINDS: dict[str, Draw] = {"Gaussian": gaussian, "t₅": heavy_tailed}
 
 
-def spectrum(d: int, decay: float) -> Tensor:
+def power_law_variances(d: int, decay: float) -> Tensor:
     """Variances of the dimensions."""
     return torch.arange(1, d + 1, dtype=torch.float64) ** -decay
 
@@ -60,12 +60,12 @@ def mean_scores(draw: Draw, n: int, variances: Tensor) -> tuple[float, float]:
     return plain, corrected
 
 
-def report(rows: Sequence[int], widths: Sequence[int], decays: Sequence[float]) -> str:
+def bias_text(rows: Sequence[int], widths: Sequence[int], decays: Sequence[float]) -> str:
     """Return the section: the true score beside mean scores of n rows."""
     lines = []
     for d in widths:
         for decay in decays:
-            variances = spectrum(d, decay)
+            variances = power_law_variances(d, decay)
             true = float(isoscore_from_covariance(torch.diag(variances)))
             for name, draw in KINDS.items():
                 means = [mean_scores(draw, n, variances) for n in rows]
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if min(options.rows) < 4 or min(options.widths) < 2:
         parser.error("the corrected score needs 4 rows and 2 dimensions")
-    text = report(options.rows, options.widths, options.decays)
+    text = bias_text(options.rows, options.widths, options.decays)
     publish(text, options.write, "isoscore-bias")
     return 0
 

@@ -26,7 +26,7 @@ from benchmarks.reproduction._cells import QUICK, SUITES, WHOLE, Cell, Record, S
 from benchmarks.reproduction._plan import Slot, next_cell, plan
 from benchmarks.reproduction._plan_text import plan_text
 from benchmarks.reproduction._records import record_store, run_cell
-from benchmarks.reproduction._report import Papers, report, suite_file
+from benchmarks.reproduction._report import Papers, reproduction_text, suite_file
 from benchmarks.reproduction._running import Budget, Stop, Stopped
 from isoadapt._utils.files import atomic_path, writable_folder
 
@@ -65,7 +65,7 @@ def run_cells(
         code = max(code, int("error" in record))
         _tell(cell, record, store.entries(), slots)
         if len(tried) % CELLS_BETWEEN_REPORTS == 0:
-            _try_report(suite, path.parent, target)
+            _try_write_reproduction(suite, path.parent, target)
     return code
 
 
@@ -76,17 +76,17 @@ def _tell(cell: Cell, record: Record, records: Sequence[Record], slots: Sequence
     print(f"[{finished}/{len(slots)}] {named}: {outcome}", file=sys.stderr, flush=True)
 
 
-def write_report(suite: Suite, folder: Path, target: Path) -> None:
+def write_reproduction(suite: Suite, folder: Path, target: Path) -> None:
     """Write the report, whole or not at all."""
-    text = report(PAPERS, suite, folder)
+    text = reproduction_text(PAPERS, suite, folder)
     with atomic_path(target) as temporary:
         temporary.write_text(text, "utf-8")
 
 
-def _try_report(suite: Suite, folder: Path, target: Path) -> None:
+def _try_write_reproduction(suite: Suite, folder: Path, target: Path) -> None:
     """Write the report, or say why not: the cells to come are worth more."""
     try:
-        write_report(suite, folder, target)
+        write_reproduction(suite, folder, target)
     except Exception:
         traceback.print_exc()
 
@@ -96,11 +96,11 @@ def run(options: argparse.Namespace) -> int:
     suite = SUITES[options.suite]._replace(
         model=options.model, from_hub=options.data == "hub", cache=options.cache
     )
-    target = options.report or _default_report(options, suite)
+    target = options.report or _default_target(options, suite)
     results = writable_folder(options.out or (RESULTS if suite.name == WHOLE.name else SMOKE))
     path = suite_file(results, suite)
     if options.report_only:
-        write_report(suite, results, target)
+        write_reproduction(suite, results, target)
         return 0
     try:
         with Stop() as stop, locked(path):
@@ -111,12 +111,12 @@ def run(options: argparse.Namespace) -> int:
     except Stopped as stopped:
         print("stopped; the same command goes on", file=sys.stderr)
         code = 128 + stopped.number
-    write_report(suite, results, target)
+    write_reproduction(suite, results, target)
     print(f"report: {target}")
     return code
 
 
-def _default_report(options: argparse.Namespace, suite: Suite) -> Path:
+def _default_target(options: argparse.Namespace, suite: Suite) -> Path:
     if options.out:
         return options.out / "REPRODUCTION.md"
     return (_places.FOLDER if suite.name == WHOLE.name else SMOKE) / "REPRODUCTION.md"

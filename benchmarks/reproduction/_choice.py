@@ -60,14 +60,14 @@ def chosen(records: Sequence[Record], task: str, suite: Suite) -> Recipe | None:
 
 def held_out_figures(task: str, recipe: Recipe, suite: Suite) -> dict[str, Any]:
     """Train on four fifths of the training rows and judge the rest."""
-    from benchmarks.reproduction._fitting import Place, fit
+    from benchmarks.reproduction._fitting import Place, fine_tune
 
     data = load_task(task, suite)
     texts, labels = data.train_texts, data.train_labels
     kept, held_out = train_test_split(
         np.arange(len(labels)), test_size=HELD_OUT, stratify=labels, random_state=0
     )
-    fitted = fit(
+    fitted = fine_tune(
         suite.model or minilm_folder(),
         [texts[i] for i in kept],
         labels[kept],

@@ -18,7 +18,7 @@ def of(name: str, task: str) -> Fields:
     return {"name": name, "task": task}
 
 
-def selected(records: Sequence[Record], fields: Fields) -> list[Record]:
+def matching_records(records: Sequence[Record], fields: Fields) -> list[Record]:
     """Return the records whose fields have the given values, by seed."""
     wanted = fields.items()
     found = [item for item in records if all(item[name] == value for name, value in wanted)]
@@ -30,7 +30,7 @@ def arrays_by_seed(
 ) -> dict[int, NDArray[np.float64]]:
     """Return a list of figures of each seed that has run: NaN where it failed or is undefined."""
     found = {}
-    for record in selected(records, fields):
+    for record in matching_records(records, fields):
         if "figures" in record or "error" in record:
             values = np.atleast_1d(np.array(record.get("figures", {}).get(figure), np.float64))
             found[record["seed"]] = np.where(np.isfinite(values), values, math.nan)
@@ -45,7 +45,9 @@ def by_seed(records: Sequence[Record], fields: Fields, figure: str) -> dict[int,
 
 def n_planned(records: Sequence[Record], *conditions: Fields) -> int:
     """Number of seeds that all these conditions are to have."""
-    seeds = [{record["seed"] for record in selected(records, fields)} for fields in conditions]
+    seeds = [
+        {record["seed"] for record in matching_records(records, fields)} for fields in conditions
+    ]
     return len(set.intersection(*seeds))
 
 
@@ -54,7 +56,7 @@ def paired(records: Sequence[Record], before: Fields, after: Fields, figure: str
     return pair_by_seed(by_seed(records, before, figure), by_seed(records, after, figure))
 
 
-def shown(pairs: Pairs[int]) -> str:
+def format_means(pairs: Pairs[int]) -> str:
     """Write both means with their spread."""
     return f"{mean_sd([*pairs.before.values()])} → {mean_sd([*pairs.after.values()])}"
 

@@ -76,7 +76,7 @@ def seconds_used() -> float:
     return time.perf_counter()
 
 
-def fit(
+def fine_tune(
     model: str | Path,
     texts: Any,
     labels: NDArray[Any],

@@ -235,7 +235,7 @@ def log_figures(history: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def _shrunk(points: Moments, prior: Moments) -> float | None:
     try:
-        return isoscore_star(points, cov=prior.covariance().numpy(), zeta=ZETA)
+        return isoscore_star(points, prior_cov=prior.covariance().numpy(), zeta=ZETA)
     except ValueError:  # of collapsed points it is not defined
         return None
 

@@ -10,7 +10,7 @@ from benchmarks._markdown import markdown_table
 from benchmarks.reproduction._bases import PUBLISHED, learned
 from benchmarks.reproduction._cells import CHOICE, WHOLE, Record, Suite
 from benchmarks.reproduction._choice import candidate_name, candidates, chosen
-from benchmarks.reproduction._figures import of, selected
+from benchmarks.reproduction._figures import matching_records, of
 from benchmarks.reproduction._plan import plan, planned_records
 from benchmarks.reproduction._records import read_records
 from benchmarks.reproduction._statistics import holm
@@ -100,7 +100,7 @@ def suite_file(folder: Path, suite: Suite) -> Path:
     return folder / f"{suite.name}.jsonl"
 
 
-def report(papers: Papers, suite: Suite, folder: Path) -> str:
+def reproduction_text(papers: Papers, suite: Suite, folder: Path) -> str:
     """Return the whole report from whatever cells of the suite are finished."""
     known = read_records(suite_file(folder, suite))
     records = planned_records(plan(suite), known, suite)
@@ -201,7 +201,9 @@ def _base_parts(records: Sequence[Record], suite: Suite) -> list[str]:
 
 
 def _tried(records: Sequence[Record], task: str, name: str) -> str:
-    found = [item["figures"] for item in selected(records, of(name, task)) if "figures" in item]
+    found = [
+        item["figures"] for item in matching_records(records, of(name, task)) if "figures" in item
+    ]
     return f"{found[0]['metric']:.4f} {metric_name(task)}" if found else WAITING
 
 

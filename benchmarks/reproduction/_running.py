@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Self
 
 from benchmarks.reproduction._cells import Cell, Record
-from benchmarks.reproduction._figures import selected
+from benchmarks.reproduction._figures import matching_records
 
 
 class Stopped(BaseException):
@@ -80,6 +80,6 @@ def expected_seconds(cell: Cell, finished: Sequence[Record]) -> float:
     """Median processor time of the same condition on the task, else of cells of that kind."""
     kind, task = {"kind": cell.kind}, {"task": cell.task}
     for fields in ({**kind, **task, "name": cell.name}, {**kind, **task}, kind):
-        if kin := selected(finished, fields):
+        if kin := matching_records(finished, fields):
             return median(record["processor_seconds"] for record in kin)
     return 0.0

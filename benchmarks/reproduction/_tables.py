@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks._markdown import markdown_table
 from benchmarks.reproduction._cells import Record
-from benchmarks.reproduction._figures import by_seed, mean_sd, of, selected
+from benchmarks.reproduction._figures import by_seed, matching_records, mean_sd, of
 
 TASKS = {
     "cola": "CoLA",
@@ -49,7 +49,7 @@ def condition_table(
     """Return a Markdown table of the conditions that have records; `columns` are titles."""
     rows = []
     for name in names:
-        n_seeds = sum("figures" in record for record in selected(records, of(name, task)))
+        n_seeds = sum("figures" in record for record in matching_records(records, of(name, task)))
         if n_seeds:
             values = [[*by_seed(records, of(name, task), figure).values()] for figure in columns]
             rows.append([name, str(n_seeds), *map(mean_sd, values)])
@@ -62,7 +62,7 @@ def layer_table(records: Sequence[Record], task: str, names: Sequence[str], figu
     for name in names:
         found = [
             record["figures"][figure]
-            for record in selected(records, of(name, task))
+            for record in matching_records(records, of(name, task))
             if figure in record.get("figures", {})
         ]
         if found:

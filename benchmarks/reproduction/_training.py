@@ -33,7 +33,7 @@ from isoadapt import LinearHead
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt.datasets import load_hub, load_table, minilm_folder
 from isoadapt.encoders._network import find_last_linear
-from isoadapt.finetune._penalty import METHODS
+from isoadapt.finetune._penalty import PENALTIES
 from isoadapt.finetune._recipes import Recipe
 
 CACHE = RESULTS / "reproduction-cache"
@@ -41,6 +41,7 @@ FIGURES = 4  # raised when what is measured changes: earlier records count no mo
 MAX_LENGTH = 128
 SPARSE = 10  # steps from log to log where no claim rests on the log
 ON_HUB = {"sst2_sentence": "sst2"}
+RECORDED = {"form": "reduction"}  # parameters under the names in the records, which keys depend on
 
 
 @dataclass(frozen=True)
@@ -123,11 +124,12 @@ def penalty_settings(condition: Condition) -> dict[str, JSON]:
     """Return all that a penalty depends on, its loss' own defaults too."""
     if condition.penalty is None:
         return {"penalty": None, **({"isobn": True} if condition.isobn else {})}
-    method = METHODS[condition.penalty]
+    method = PENALTIES[condition.penalty]
     known = inspect.signature(method.loss).parameters
+    options = {name: known[name].default for name in method.parameters} | condition.options
     return {
         "penalty": condition.penalty,
-        "options": {name: known[name].default for name in method.parameters} | condition.options,
+        "options": {RECORDED.get(name, name): value for name, value in options.items()},
         "lam": condition.lam,
         "where": condition.where,
     }
@@ -186,14 +188,14 @@ def make_penalty(condition: Condition) -> Any:
     """Make the loss that a condition names; None without one."""
     if condition.penalty is None:
         return None
-    return METHODS[condition.penalty].loss(**condition.options)
+    return PENALTIES[condition.penalty].loss(**condition.options)
 
 
 def _run(job: Job) -> dict[str, Any]:
-    from benchmarks.reproduction._fitting import Fitted, Place, fit
+    from benchmarks.reproduction._fitting import Fitted, Place, fine_tune
 
     task, condition = load_task(job.task, job.suite), job.condition
-    fitted: Fitted = fit(
+    fitted: Fitted = fine_tune(
         job.suite.model or minilm_folder(),
         task.train_texts,
         task.train_labels,

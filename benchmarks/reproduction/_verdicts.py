@@ -11,11 +11,11 @@ from benchmarks.reproduction._cells import Record
 from benchmarks.reproduction._figures import (
     Fields,
     defined,
+    format_means,
+    matching_records,
     mean_of,
     n_planned,
     paired,
-    selected,
-    shown,
 )
 from benchmarks.reproduction._statistics import (
     LEVEL,
@@ -52,7 +52,7 @@ class Judged(NamedTuple):
 
 # Takes a record for each planned cell: one that failed has an `error` in place of `figures`, one
 # that has not run has neither.
-Judge = Callable[[Sequence[Record]], Judged]
+ClaimJudge = Callable[[Sequence[Record]], Judged]
 
 
 class Claim(NamedTuple):
@@ -61,11 +61,11 @@ class Claim(NamedTuple):
     where: str
     claim: str
     theirs: str
-    judge: Judge
+    judge: ClaimJudge
     task: str | None = None
 
 
-def not_testable(reason: str) -> Judge:
+def not_testable(reason: str) -> ClaimJudge:
     """Return the judge of a claim that needs what is not available here."""
     return lambda records: Judged("–", NOT_TESTABLE, reason=reason)
 
@@ -112,7 +112,7 @@ def judge_steps(
         ours,
         outcome,
         n,
-        written(t_interval(known, LEVEL / choices)),
+        format_interval(t_interval(known, LEVEL / choices)),
         min(1.0, choices * p_above(oriented)),
         _power(known, size, choices),
         reason="; ".join(filter(None, reasons)),
@@ -125,7 +125,7 @@ def waiting(ours: str, n: int, undefined: int = 0) -> Judged:
     return Judged(ours, WAITING, n, reason=f"{n} of {SEEDS_NEEDED} seeds needed{failed}")
 
 
-def written(interval: Interval) -> str:
+def format_interval(interval: Interval) -> str:
     """Write a mean with its interval."""
     return f"{interval.mean:+.3g} [{interval.low:+.3g}, {interval.high:+.3g}]"
 
@@ -149,7 +149,7 @@ def moves(
     *,
     size: float | None = None,
     choices: int = 1,
-) -> Judge:
+) -> ClaimJudge:
     """Judge that a figure rises (`sign` 1) or falls (-1), at least by the factor `by`.
 
     With a factor the differences are those from the multiple of the figure before.
@@ -162,7 +162,13 @@ def moves(
         reason = f"after less {factor:.3g} times before" if by != 1 else ""
         planned = n_planned(records, before, after)
         judged = judge_steps(
-            steps, planned, shown(pairs), sign=sign, size=size, choices=choices, reason=reason
+            steps,
+            planned,
+            format_means(pairs),
+            sign=sign,
+            size=size,
+            choices=choices,
+            reason=reason,
         )
         return judged._replace(bootstrap=_over_dev_rows(records, before, after, figure, pairs))
 
@@ -179,7 +185,7 @@ def _over_dev_rows(
     sides = [
         [
             unpack(record["figures"]["dev"])
-            for record in selected(records, fields)
+            for record in matching_records(records, fields)
             if record["seed"] in pairs.before and "dev" in record.get("figures", {})
         ]
         for fields in (before, after)
@@ -192,7 +198,7 @@ def _over_dev_rows(
 
 def stays(
     before: Fields, after: Fields, figure: str, most: float, as_factor: bool = False
-) -> Judge:
+) -> ClaimJudge:
     """Judge that a figure changes by no more than `most`, a difference or a factor."""
     margin = math.log(most) if as_factor else most
 
@@ -202,7 +208,7 @@ def stays(
         known = defined([*steps.values()])
         n, undefined = len(known), len(steps) - len(known)
         if n < SEEDS_NEEDED:
-            return waiting(shown(pairs), n, undefined)
+            return waiting(format_means(pairs), n, undefined)
         interval = t_interval(known)
         inside = -margin <= interval.low and interval.high <= margin
         outside = interval.low > margin or interval.high < -margin
@@ -214,7 +220,13 @@ def stays(
             reason += f"; {undefined} undefined"
         drawn = _over_dev_rows(records, before, after, figure, pairs)
         return Judged(
-            shown(pairs), outcome, n, written(interval), p, bootstrap=drawn, reason=reason
+            format_means(pairs),
+            outcome,
+            n,
+            format_interval(interval),
+            p,
+            bootstrap=drawn,
+            reason=reason,
         )
 
     return judge
@@ -226,7 +238,7 @@ def _log_ratio(before: float, after: float) -> float:
 
 def none_better(
     comparisons: Mapping[str, tuple[Fields, Fields]], figure: str, margin: float
-) -> Judge:
+) -> ClaimJudge:
     """Judge that no condition is better than what it is compared with by more than a margin.
 
     It holds where every interval ends below the margin, and fails where one lies above it at the

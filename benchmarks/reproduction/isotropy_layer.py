@@ -24,7 +24,7 @@ from benchmarks.reproduction._tables import TASKS, metric_name, task_score, task
 from benchmarks.reproduction._training import Condition
 from benchmarks.reproduction._verdicts import (
     Claim,
-    Judge,
+    ClaimJudge,
     Judged,
     judge_steps,
     moves,
@@ -33,7 +33,7 @@ from benchmarks.reproduction._verdicts import (
 )
 from isoadapt import IsotropyLayer
 
-Line = tuple[str, str, str, Judge]  # where, claim, theirs, judge
+ClaimParts = tuple[str, str, str, ClaimJudge]  # where, claim, theirs, judge
 
 ISOBN_TRAINED = Condition("IsoBN in training", isobn=True)
 REFIT = "head refit only"
@@ -136,7 +136,7 @@ def claims() -> list[Claim]:
     return [*found, *(Claim(*line) for line in lines)]
 
 
-def _of_geometry(task: str) -> list[Line]:
+def _of_geometry(task: str) -> list[ClaimParts]:
     theirs, name = THEIRS[task], TASKS[task]
     base, layer, isobn = (of(row, task) for row in (BASE, MINIBATCH, ISOBN_TRAINED.name))
     curve = f"{name}: explained variance is lower with the layer at every k up to {TOP}"
@@ -165,11 +165,11 @@ def _of_geometry(task: str) -> list[Line]:
     ]
 
 
-def _of_metric(task: str) -> list[Line]:
+def _of_metric(task: str) -> list[ClaimParts]:
     theirs, metric = THEIRS[task], metric_name(task)
     what, layer = f"{TASKS[task]}: the layer's {metric}", of(MINIBATCH, task)
 
-    def gain(over: str, after: str = MINIBATCH, size: float | None = None) -> Judge:
+    def gain(over: str, after: str = MINIBATCH, size: float | None = None) -> ClaimJudge:
         return moves(of(over, task), of(after, task), "metric", 1, size=size)
 
     lines = [
@@ -213,7 +213,7 @@ def _of_metric(task: str) -> list[Line]:
     return lines
 
 
-def _lower_curve(before: Fields, after: Fields) -> Judge:
+def _lower_curve(before: Fields, after: Fields) -> ClaimJudge:
     """Judge by the smallest difference over k, seed by seed."""
 
     def judge(records: Sequence[Record]) -> Judged:

@@ -27,7 +27,7 @@ from benchmarks.reproduction._training import BASE, Condition
 from benchmarks.reproduction._verdicts import (
     WAITING,
     Claim,
-    Judge,
+    ClaimJudge,
     Judged,
     judge_steps,
     moves,
@@ -232,7 +232,7 @@ def _by_lam(records: Sequence[Record], figure: str) -> dict[float, dict[int, flo
     return {lam: by_seed(records, of(names[lam], "cola"), figure) for lam in sorted(names)}
 
 
-def _ranked(first: str, second: str, sign: int) -> Judge:
+def _ranked(first: str, second: str, sign: int) -> ClaimJudge:
     """Judge by the rank correlation over lam, computed seed by seed."""
 
     def judge(records: Sequence[Record]) -> Judged:
@@ -257,7 +257,7 @@ def _ranked(first: str, second: str, sign: int) -> Judge:
     return judge
 
 
-def _best_against(other: Condition, size: float) -> Judge:
+def _best_against(other: Condition, size: float) -> ClaimJudge:
     """Judge I-STAR's best negative lam, chosen on the dev set as in the paper."""
 
     def judge(records: Sequence[Record]) -> Judged:
@@ -296,7 +296,7 @@ def _best_of(
     return judged._replace(reason=f"best: {best.name}, on the same dev set; {judged.reason}")
 
 
-def _single_layers() -> Judge:
+def _single_layers() -> ClaimJudge:
     every = of(DOWN.name, "cola")
     compared = {
         f"layer {layer}": (every, of(condition.name, "cola"))

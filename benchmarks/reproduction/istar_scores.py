@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from benchmarks._markdown import markdown_table
 from benchmarks.reproduction._cells import JSON, POINTS, Cell, Record
-from benchmarks.reproduction._figures import mean_sd, n_planned, of, selected
+from benchmarks.reproduction._figures import matching_records, mean_sd, n_planned, of
 from benchmarks.reproduction._training import FIGURES
-from benchmarks.reproduction._verdicts import Claim, Judge, Judged, judge_steps
+from benchmarks.reproduction._verdicts import Claim, ClaimJudge, Judged, judge_steps
 from isoadapt.geometry import Moments
 from isoadapt.geometry._isoscore import isoscore_from_covariance
 from isoadapt.metrics import isoscore
@@ -62,7 +62,7 @@ def cell(seed: int) -> Cell:
 def scores(seed: int, sizes: Sequence[int] = SIZES, shrinkage: int = SHRINKAGE) -> dict[str, JSON]:
     """Score growing samples of one cloud: a list over the sizes for every ζ, and the corrected one.
 
-    The smaller samples are the first points of the larger ones; the shrinkage matrix comes from
+    The smaller samples are the first points of the larger ones; the shrinkage covariance comes from
     points that are in none of them.
     """
     rng = np.random.default_rng(seed)
@@ -150,13 +150,13 @@ def _error(score: float) -> float:
     return abs(score - truth())
 
 
-def _judge(margin: Callable[[BySize], float], column: str, sizes: Sequence[int]) -> Judge:
+def _judge(margin: Callable[[BySize], float], column: str, sizes: Sequence[int]) -> ClaimJudge:
     """Judge that a margin, taken from each seed's scores by sample size, is above 0."""
 
     def judge(records: Sequence[Record]) -> Judged:
         found = {
             record["seed"]: _by_size(record["figures"]) if "figures" in record else None
-            for record in selected(records, of(NAME, TASK))
+            for record in matching_records(records, of(NAME, TASK))
             if "figures" in record or "error" in record
         }
         steps = {seed: margin(by_n) if by_n else math.nan for seed, by_n in found.items()}
@@ -181,7 +181,7 @@ def _by_size(figures: Any) -> BySize:
 
 def tables(records: Sequence[Record]) -> str:
     """Return figure 2 as a table: a row for each sample size."""
-    found = selected(records, of(NAME, TASK))
+    found = matching_records(records, of(NAME, TASK))
     seeds = [_by_size(record["figures"]) for record in found if "figures" in record]
     if not seeds:
         return ""
@@ -192,7 +192,7 @@ def tables(records: Sequence[Record]) -> str:
     ]
     heading = (
         f"Figure 2: IsoScore* by number of points n; {D} dimensions with variances 10, 6, 4, 4, 1, "
-        f"…, 1, whose IsoScore is {truth():.4f}. The shrinkage matrix is the covariance of "
+        f"…, 1, whose IsoScore is {truth():.4f}. The shrinkage covariance is that of "
         f"{SHRINKAGE:,} other points."
     )
     return f"{heading}\n\n{markdown_table(['n', *columns], rows)}"

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from benchmarks._pairs import Pairs
 from benchmarks.reproduction._cells import Record
-from benchmarks.reproduction._figures import by_seed, n_planned, of, shown
+from benchmarks.reproduction._figures import by_seed, format_means, n_planned, of
 from benchmarks.reproduction._tables import TASKS, condition_table, metric_name, tasks_of
 from benchmarks.reproduction._training import BASE, Condition
 from benchmarks.reproduction._verdicts import (
     Claim,
-    Judge,
+    ClaimJudge,
     Judged,
     judge_steps,
     moves,
@@ -54,7 +54,7 @@ def _task_claims(task: str) -> list[Claim]:
     theirs = {name: f"{figures} (BERT)" for name, figures in BERT[task].items()}
     theirs["profile"] = "curves only drawn (RoBERTa, MRPC)"
 
-    def claim(where: str, text: str, figure: str, judge: Judge) -> Claim:
+    def claim(where: str, text: str, figure: str, judge: ClaimJudge) -> Claim:
         return Claim(where, f"{TASKS[task]}: {text}", theirs[figure], judge, task)
 
     centred, raw = "anisotropy1_centered", "anisotropy1"
@@ -104,7 +104,7 @@ def _task_claims(task: str) -> list[Claim]:
     return found
 
 
-def rises_in_training(task: str) -> Judge:
+def rises_in_training(task: str) -> ClaimJudge:
     """Judge that anisotropy rises from the first to the last tenth of the base's steps."""
     fields = of(BASE.name, task)
 
@@ -116,7 +116,7 @@ def rises_in_training(task: str) -> Judge:
         pairs = Pairs(start, end)
         reason = "first to last tenth of the steps"
         planned = n_planned(records, fields)
-        return judge_steps(pairs.steps(), planned, shown(pairs), reason=reason)
+        return judge_steps(pairs.steps(), planned, format_means(pairs), reason=reason)
 
     return judge
 

@@ -32,7 +32,7 @@ def vectors_of(texts: Texts) -> NDArray[np.float32]:
     return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, WIDTH).astype(np.float32)
 
 
-def embed(cache: EmbeddingCache, texts: Texts) -> NDArray[np.float32]:
+def embed_through_cache(cache: EmbeddingCache, texts: Texts) -> NDArray[np.float32]:
     """Go through the cache as a TransformerEncoder does."""
     return cache._embed(texts, lambda: Identity(b"stand-in"), vectors_of, lambda rows: None)
 
@@ -41,10 +41,12 @@ def fill(cache: EmbeddingCache, seed: int) -> None:
     """Ask for random texts until killed."""
     rng = np.random.default_rng(seed)
     while True:
-        embed(cache, TEXTS.take(rng.choice(len(TEXTS), size=rng.integers(1, 3000), replace=False)))
+        embed_through_cache(
+            cache, TEXTS.take(rng.choice(len(TEXTS), size=rng.integers(1, 3000), replace=False))
+        )
 
 
-def run(folder: str, rounds: int, seed: int) -> dict[str, Any]:
+def kill_in_rounds(folder: str, rounds: int, seed: int) -> dict[str, Any]:
     """Kill one of two processes in every round, both in the last; count what went wrong."""
     cache = EmbeddingCache(folder, MAX_SIZE)
     chance = random.Random(seed)
@@ -54,14 +56,14 @@ def run(folder: str, rounds: int, seed: int) -> dict[str, Any]:
         time.sleep(chance.uniform(0, 0.2))
         _kill(pids.pop(0))
         texts = TEXTS.take(range(i % 7, len(TEXTS), 7))
-        wrong += int((embed(cache, texts) != vectors_of(texts)).any(axis=1).sum())
+        wrong += int((embed_through_cache(cache, texts) != vectors_of(texts)).any(axis=1).sum())
         checked += len(texts)
         problems += len(cache.verify().problems)
         pids.append(_start(cache, seed + i + 2))
     for pid in pids:
         _kill(pid)
     problems += len(cache.verify().problems)
-    wrong += int((embed(cache, TEXTS) != vectors_of(TEXTS)).any(axis=1).sum())
+    wrong += int((embed_through_cache(cache, TEXTS) != vectors_of(TEXTS)).any(axis=1).sum())
     return {
         "kills": rounds + 2,
         "checked": checked + len(TEXTS),
@@ -92,4 +94,4 @@ def _kill(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
+    print(json.dumps(kill_in_rounds(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

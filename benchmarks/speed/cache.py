@@ -105,7 +105,7 @@ def _overhead(folder: Path, n: int, repeats: int) -> Comparison:
     )
 
 
-def search(folder: str, n: int | None, n_jobs: int) -> int:
+def search_through_cache(folder: str, n: int | None, n_jobs: int) -> int:
     """Search 24 candidates over 5 folds, and return the number of texts encoded so far."""
     cache = EmbeddingCache(folder)
     pipeline = make_pipeline(encoder(cache), Whitening())
@@ -119,7 +119,9 @@ def _grid(folder: Path, n: int | None, jobs: list[int]) -> list[Result]:
         place = str(folder / str(n_jobs))
         name = f"GridSearchCV 24 x 5, n_jobs={n_jobs}"
         results += [
-            _counted(f"{name}, empty cache", n, partial(search, place, n, n_jobs), place),
+            _counted(
+                f"{name}, empty cache", n, partial(search_through_cache, place, n, n_jobs), place
+            ),
             _counted(f"{name}, second process", n, partial(_search_elsewhere, place, n), place),
         ]
     return results
@@ -140,7 +142,10 @@ def _counted(name: str, n: int | None, search: Callable[[], int], folder: str) -
 
 
 def _search_elsewhere(folder: str, n: int | None) -> int:
-    code = f"from benchmarks.speed.cache import search; print(search({folder!r}, {n}, 1))"
+    code = (
+        "from benchmarks.speed.cache import search_through_cache; "
+        f"print(search_through_cache({folder!r}, {n}, 1))"
+    )
     return int(_python("-c", code))
 
 

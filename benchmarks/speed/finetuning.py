@@ -39,8 +39,8 @@ class SingularValuesLoss(nn.Module):
 
     zeta = ZETA
 
-    def forward(self, Z: Tensor, cov: Tensor) -> Tensor:
-        return 1 - isoscore_by_singular_values(Z, cov, ZETA)
+    def forward(self, Z: Tensor, prior_cov: Tensor) -> Tensor:
+        return 1 - isoscore_by_singular_values(Z, prior_cov, ZETA)
 
 
 CASES = (
@@ -70,18 +70,20 @@ def penalty_share(
     to a whole step too. Then the seconds that Σ_S of all layers' tokens takes, once an epoch.
     """
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(device, batch_size, n_rows, folder)
+        bench = FinetuningBench(device, batch_size, n_rows, folder)
         for case in CASES:
-            trainer = job.trainer(case.penalty, case.where)
-            trainer._renew_priors()
-            trainer.training_step(job.model, job.batch)
+            trainer = bench.trainer(case.penalty, case.where)
+            trainer._renew_prior_covs()
+            trainer.training_step(bench.model, bench.batch)
             if isinstance(case.penalty, SingularValuesLoss):
-                check_agreement(trainer._last_points, trainer.isotropy_objective.priors[0], ZETA)
+                check_agreement(
+                    trainer._last_points, trainer.isotropy_objective.prior_covs[0], ZETA
+                )
             share = case.share if device.type == "cpu" else case.share_cuda
             result = compare(
                 f"fine-tuning step with {case.name}, against without",
-                partial(job.step, trainer),
-                partial(job.step, job.plain),
+                partial(bench.step, trainer),
+                partial(bench.step, bench.plain),
                 repeats=repeats,
                 target=None if share is None else 1 / (1 + share),
                 n=len(trainer._last_points),
@@ -92,8 +94,8 @@ def penalty_share(
             yield with_share(result)
             yield compare(
                 f"forward and backward of {case.name} alone, against a whole plain step",
-                partial(job.penalise, trainer),
-                partial(job.step, job.plain),
+                partial(bench.penalise, trainer),
+                partial(bench.step, bench.plain),
                 repeats=repeats,
                 target=None if share is None else 1 / share,
                 n=len(trainer._last_points),
@@ -101,7 +103,7 @@ def penalty_share(
                 batch_size=batch_size,
                 device=device.type,
             )
-        yield job.shrinkage()
+        yield bench.shrinkage()
 
 
 def with_share(result: Comparison) -> Comparison:
@@ -109,7 +111,7 @@ def with_share(result: Comparison) -> Comparison:
     return replace(result, facts={**result.facts, "share": 1 / result.ratio - 1})
 
 
-class Job:
+class FinetuningBench:
     """Fine-tuning of MiniLM with a new head: one model and one batch for all trainers."""
 
     def __init__(self, device: torch.device, batch_size: int, n_rows: int, folder: str) -> None:
@@ -156,7 +158,7 @@ class Job:
 
         make = partial(IsotropyTrainer, penalty=IsoScoreLoss(ZETA), where="all")
         trainer = self._ready(make)
-        trainer._renew_priors()
+        trainer._renew_prior_covs()
         logged = trainer.state.log_history[-1]
         return Measurement(
             "Σ_S of all layers' tokens, once an epoch",

@@ -125,26 +125,26 @@ def adapters_on(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def bars_on(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Bars and the gradient of their entropy stay on the device and equal the CPU's."""
+    """Bars and the gradient of persistent entropy stay on the device and equal the CPU's."""
     cloud = bumpy_cloud(100 if quick else 1000, D, seed=0)
     there = cloud.to(device)
 
-    def entropy(X: Tensor, cov: None = None, zeta: float = 0.0) -> Tensor:
+    def entropy_of_points(X: Tensor, prior_cov: None = None, zeta: float = 0.0) -> Tensor:
         return persistent_entropy(select_bars(persistence_bars(X)))
 
     bars = persistence_bars(there)
     if bars.device.type != device.type:
         raise ValueError(f"bars of points on {device.type} came back on {bars.device.type}")
     agree("persistence_bars", persistence_bars(cloud), bars.cpu(), 1e-3)
-    on_cpu, cpu_gradient = _value_and_gradient(entropy, cloud)
-    found, gradient = _value_and_gradient(entropy, there)
-    agree("entropy of the selected bars", on_cpu, found, 1e-4)
+    on_cpu, cpu_gradient = _value_and_gradient(entropy_of_points, cloud)
+    found, gradient = _value_and_gradient(entropy_of_points, there)
+    agree("persistent entropy of the selected bars", on_cpu, found, 1e-4)
     scale = float(cpu_gradient.abs().max())
     agree("its gradient", cpu_gradient / scale, gradient.cpu() / scale, 1e-2)
     yield compare(
-        f"entropy of bars, forward + backward, {device.type} against CPU",
-        finished(lambda: _value_and_gradient(entropy, there), device),
-        lambda: _value_and_gradient(entropy, cloud),
+        f"persistent entropy of points, forward + backward, {device.type} against CPU",
+        finished(lambda: _value_and_gradient(entropy_of_points, there), device),
+        lambda: _value_and_gradient(entropy_of_points, cloud),
         repeats=1 if quick else 5,
         n=len(cloud),
         d=D,

@@ -13,33 +13,35 @@ from isoadapt.geometry._isoscore import isoscore_star
 D = 768
 TARGETS = {64: 30.0, 700: 5.0, 8192: 1.5}
 
-Score = Callable[[Tensor, Tensor | None, float], Tensor]
+ScoreFunction = Callable[[Tensor, Tensor | None, float], Tensor]
 
 
 def run(quick: bool) -> list[Comparison]:
-    """Measure the plain score at three sizes, and the same with a shrinkage matrix."""
-    prior = torch.cov(bumpy_cloud(4 * D, D, seed=1).T)
+    """Measure the plain score at three sizes, and the same with a shrinkage covariance."""
+    prior_cov = torch.cov(bumpy_cloud(4 * D, D, seed=1).T)
     settings: list[tuple[str, Tensor | None, float]] = [
         ("IsoScore forward + backward", None, 0.0),
-        ("IsoScore* with cov, zeta=0.2, forward + backward", prior, 0.2),
+        ("IsoScore* with prior_cov, zeta=0.2, forward + backward", prior_cov, 0.2),
     ]
     repeats = 5 if quick else 15
     return [
-        _compare(name, bumpy_cloud(n, D, seed=0), cov, zeta, None if zeta else target, repeats)
-        for name, cov, zeta in settings
+        _compare(
+            name, bumpy_cloud(n, D, seed=0), prior_cov, zeta, None if zeta else target, repeats
+        )
+        for name, prior_cov, zeta in settings
         for n, target in TARGETS.items()
     ]
 
 
-def isoscore_by_singular_values(X: Tensor, cov: Tensor | None, zeta: float) -> Tensor:
+def isoscore_by_singular_values(X: Tensor, prior_cov: Tensor | None, zeta: float) -> Tensor:
     """IsoScore* along the steps of its definition, differentiable.
 
     The spectrum is scaled to the length of the vector of ones; its distance from that vector,
     as a share of the largest possible one, tells the share of dimensions in use.
     """
     mixture = torch.cov(X.T)
-    if cov is not None:
-        mixture = (1 - zeta) * mixture + zeta * cov
+    if prior_cov is not None:
+        mixture = (1 - zeta) * mixture + zeta * prior_cov
     spectrum = torch.linalg.svdvals(mixture)
     d = len(spectrum)
     scaled = math.sqrt(d) * spectrum / torch.linalg.vector_norm(spectrum)
@@ -49,10 +51,10 @@ def isoscore_by_singular_values(X: Tensor, cov: Tensor | None, zeta: float) -> T
     return (d * used - 1) / (d - 1)
 
 
-def check_agreement(X: Tensor, cov: Tensor | None, zeta: float) -> None:
+def check_agreement(X: Tensor, prior_cov: Tensor | None, zeta: float) -> None:
     """Refuse to time two routes that differ by more than 1e-4 in value or 1 % in gradient."""
-    ours, gradient = _value_and_gradient(isoscore_star, X, cov, zeta)
-    theirs, expected = _value_and_gradient(isoscore_by_singular_values, X, cov, zeta)
+    ours, gradient = _value_and_gradient(isoscore_star, X, prior_cov, zeta)
+    theirs, expected = _value_and_gradient(isoscore_by_singular_values, X, prior_cov, zeta)
     error = float((gradient - expected).norm() / expected.norm())
     if not (abs(ours - theirs) < 1e-4 and error < 1e-2):
         raise ValueError(
@@ -62,13 +64,13 @@ def check_agreement(X: Tensor, cov: Tensor | None, zeta: float) -> None:
 
 
 def _compare(
-    name: str, X: Tensor, cov: Tensor | None, zeta: float, target: float | None, repeats: int
+    name: str, X: Tensor, prior_cov: Tensor | None, zeta: float, target: float | None, repeats: int
 ) -> Comparison:
-    check_agreement(X, cov, zeta)
+    check_agreement(X, prior_cov, zeta)
     return compare(
         name,
-        lambda: _value_and_gradient(isoscore_star, X, cov, zeta),
-        lambda: _value_and_gradient(isoscore_by_singular_values, X, cov, zeta),
+        lambda: _value_and_gradient(isoscore_star, X, prior_cov, zeta),
+        lambda: _value_and_gradient(isoscore_by_singular_values, X, prior_cov, zeta),
         repeats=repeats,
         target=target,
         n=len(X),
@@ -79,9 +81,9 @@ def _compare(
 
 
 def _value_and_gradient(
-    score: Score, X: Tensor, cov: Tensor | None, zeta: float
+    score: ScoreFunction, X: Tensor, prior_cov: Tensor | None, zeta: float
 ) -> tuple[float, Tensor]:
     points = X.detach().requires_grad_()
-    value = score(points, cov, zeta)
+    value = score(points, prior_cov, zeta)
     (gradient,) = torch.autograd.grad(value, points)
     return value.item(), gradient

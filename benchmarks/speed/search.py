@@ -29,21 +29,21 @@ TARGET = 2.5
 
 def run(quick: bool) -> Iterator[Result]:
     """Search the same grid both ways; then one fit with Σ_S formed, and as it is done here."""
-    search(narrow_cone(200, 16, seed=0), "warming up", SMALL, 2, repeats=1)
+    compare_searches(narrow_cone(200, 16, seed=0), "warming up", SMALL, 2, repeats=1)
     if quick:
         data = narrow_cone(1000, 96, seed=0)
-        yield search(data, "Σ_S exact", SMALL, 2, repeats=1)
+        yield compare_searches(data, "Σ_S exact", SMALL, 2, repeats=1)
         yield one_fit(data, repeats=1)
         return
     data = load_embeddings("cola") if "cola" in stored_tasks() else narrow_cone(8551, 384, 0)
-    yield search(data, "Σ_S exact", GRID, 5, repeats=3, target=TARGET)
-    yield search(data, "Σ_S exact", GRID, 5, repeats=1, n_jobs=2)
-    yield search(data, "Σ_S once an epoch", GRID, 5, repeats=1, shrinkage="detached")
-    yield search(data, "zeta=0, corrected", CORRECTED, 5, repeats=1, bias_corrected=True)
+    yield compare_searches(data, "Σ_S exact", GRID, 5, repeats=3, target=TARGET)
+    yield compare_searches(data, "Σ_S exact", GRID, 5, repeats=1, n_jobs=2)
+    yield compare_searches(data, "Σ_S once an epoch", GRID, 5, repeats=1, shrinkage="detached")
+    yield compare_searches(data, "zeta=0, corrected", CORRECTED, 5, repeats=1, bias_corrected=True)
     yield one_fit(data, repeats=5)
 
 
-def search(
+def compare_searches(
     data: Embeddings,
     name: str,
     grid: dict[str, list[float]],

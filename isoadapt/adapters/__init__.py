@@ -19,11 +19,13 @@ from isoadapt.adapters._maps import (
     map_class as map_class,
     map_name as map_name,
 )
-from isoadapt.adapters._penalised import PenalisedAdapter as PenalisedAdapter, label as label
+from isoadapt.adapters._penalised import (
+    PenalisedAdapter as PenalisedAdapter,
+    comparable as comparable,
+)
 from isoadapt.adapters._penalty import PenaltyAdapter
 from isoadapt.adapters._registry import (
     ADAPTERS as ADAPTERS,
-    METHODS as METHODS,
     VARIANTS as VARIANTS,
     Variant as Variant,
 )

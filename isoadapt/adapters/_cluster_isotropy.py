@@ -103,7 +103,7 @@ class ClusterIsotropy(OnePassAdapter):
         self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
     ) -> dict[str, Any]:
         n_removed = count_removed(self.n_components, X.shape[1])
-        rows, counts = distinct_rows(X, weights)
+        rows, counts = merge_equal_rows(X, weights)
         centers = self._find_centers(rows, counts)
         nearest = nearest_center(rows, centers)
         used = np.unique(nearest)
@@ -121,7 +121,7 @@ class ClusterIsotropy(OnePassAdapter):
         return expect_poor_score(super().__sklearn_tags__())
 
 
-def distinct_rows(X: NDArray[Any], weights: NDArray[Any] | None) -> tuple[Floats, Floats]:
+def merge_equal_rows(X: NDArray[Any], weights: NDArray[Any] | None) -> tuple[Floats, Floats]:
     """Merge equal rows.
 
     Parameters

@@ -72,7 +72,7 @@ class IsotropyLayer(IsoScoreAdapter):
     bias_corrected: bool = True
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        return IsoScorePenalty(IsoScoreLoss(reduction="log", bias_corrected=self.bias_corrected))
+        return IsoScorePenalty(IsoScoreLoss(form="log", bias_corrected=self.bias_corrected))
 
     def _penalty_weight(self) -> float:
         return (1 - self.alpha) / self.alpha

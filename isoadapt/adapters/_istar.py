@@ -132,11 +132,11 @@ class _ExactShrinkage(_Shrinkage):
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
         if self.detached:
             root = self._outputs_root(network)
-            self.cov = (root @ root.mT).detach()
+            self.prior_cov = (root @ root.mT).detach()
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         if self.detached:
-            return self.loss(points, self.cov)
+            return self.loss(points, self.prior_cov)
         return self.loss(points, root=self._outputs_root(network))
 
     def _outputs_root(self, network: LinearNetwork) -> Tensor:
@@ -157,7 +157,7 @@ class _SampledShrinkage(_Shrinkage):
         return _SampledShrinkage(self._joint_loss(others), self.n_rows)
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
-        self.cov = outputs_covariance(network, batches, self.n_rows)
+        self.prior_cov = outputs_covariance(network, batches, self.n_rows)
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
-        return self.loss(points, self.cov)
+        return self.loss(points, self.prior_cov)

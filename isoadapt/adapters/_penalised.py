@@ -354,7 +354,11 @@ class PenalisedAdapter(BaseAdapter):
         shared = self.get_params(deep=False).items()
         return (
             type(self),
-            *((name, label(value)) for name, value in shared if name not in self._batchable_params),
+            *(
+                (name, comparable(value))
+                for name, value in shared
+                if name not in self._batchable_params
+            ),
         )
 
     def _check_combination(self) -> None:
@@ -396,18 +400,18 @@ def _check_groups(groups: ArrayLike) -> NDArray[Any]:
         ) from error
 
 
-def label(value: Any) -> Any:
-    """Give a value, or something short in its place, that can be compared and hashed.
+def comparable(value: Any) -> Any:
+    """Give a stand-in for a parameter's value that can be compared and hashed.
 
     Parameters
     ----------
     value : object
-        Of a parameter.
+        Value of a parameter.
 
     Returns
     -------
     object
-        The same for values of equal content.
+        Equal for values of equal content.
     """
     if isinstance(value, str | Number | None):
         return value
@@ -417,9 +421,9 @@ def label(value: Any) -> Any:
         pass
     if isinstance(value, BaseEstimator):
         parameters = sorted(value.get_params(deep=False).items())
-        return type(value), *((name, label(part)) for name, part in parameters)
+        return type(value), *((name, comparable(part)) for name, part in parameters)
     if isinstance(value, list | tuple):
-        return tuple(label(part) for part in value)
+        return tuple(comparable(part) for part in value)
     return value if isinstance(value, Hashable) else object()  # like nothing else
 
 

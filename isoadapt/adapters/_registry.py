@@ -11,7 +11,6 @@ from isoadapt.adapters._isobn import IsoBN
 from isoadapt.adapters._isotropy_layer import IsotropyLayer
 from isoadapt.adapters._istar import IStarAdapter
 from isoadapt.adapters._logit_preserving import LogitPreservingWhitening
-from isoadapt.adapters._penalty import PenaltyAdapter
 from isoadapt.adapters._spectrum_control import SpectrumControlAdapter
 from isoadapt.adapters._topological_entropy import TopologicalEntropyAdapter
 from isoadapt.adapters._whitening import Whitening
@@ -66,8 +65,5 @@ VARIANTS = (
     Variant("LogitPreservingWhitening", LogitPreservingWhitening, {}),
 )
 
-METHODS: dict[str, type[BaseAdapter]] = {each.adapter.__name__: each.adapter for each in VARIANTS}
-"""Classes of adapters by name, each a method of its own."""
-
-ADAPTERS = METHODS | {"PenaltyAdapter": PenaltyAdapter}
-"""All classes of adapters by name, the one for any penalty included."""
+ADAPTERS: dict[str, type[BaseAdapter]] = {each.adapter.__name__: each.adapter for each in VARIANTS}
+"""Classes of adapters by name: all but PenaltyAdapter, which needs a penalty in code."""

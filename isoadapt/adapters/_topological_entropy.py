@@ -19,18 +19,19 @@ _JUDGED = 3000  # rows at most on which an epoch is judged
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TopologicalEntropyAdapter(PenalisedAdapter):
-    """An adapter trained on the task's loss minus lam times the entropy of its outputs' bars.
+    """An adapter trained on the task's loss minus lam times the persistent entropy of its outputs.
 
-    The bars are the lifetimes of the components of each class in a batch, that is the edges of
-    its minimum spanning tree. Large entropy means bars of like length: the longest shrink. An epoch
-    is judged on 3,000 validation rows at most, for the tree takes the square of their number.
+    Persistent entropy is that of the bars of each class in a batch: the lifetimes of the class'
+    components, which are the lengths of the edges of its minimum spanning tree. It is large where
+    bars have similar lengths, so raising it shrinks the longest. An epoch is judged on at most
+    3,000 validation rows, because the cost of the tree grows with the square of their number.
 
     Parameters
     ----------
     bars : {"selected", "all"}, default="selected"
         Take the significant bars of each class, or all of them.
     lam : float, default=1.0
-        Weight λ of the entropy: above zero it is raised, 0 is the control.
+        Weight λ of persistent entropy: above zero it is raised, 0 is the control.
 
     References
     ----------
@@ -66,7 +67,7 @@ class TopologicalEntropyAdapter(PenalisedAdapter):
 
 
 class _Bars(Penalty):
-    """Entropy of the bars of each class; on many rows that judge, of rows spread evenly."""
+    """Persistent entropy of each class; of many validation rows, it takes some spread evenly."""
 
     sees_shifts = False
 

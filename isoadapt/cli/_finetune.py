@@ -23,7 +23,7 @@ from isoadapt.cli._options import (
 )
 from isoadapt.cli._settings import read_settings
 from isoadapt.datasets import load_table
-from isoadapt.finetune import METHODS, PLACES, RECIPES, finetune_text_classifier
+from isoadapt.finetune import PENALTIES, PLACES, RECIPES, finetune_text_classifier
 from isoadapt.metrics import isotropy_report
 
 _JOINING = ("lam", "balance", "where")
@@ -53,7 +53,7 @@ def finetune(
     train: Annotated[Path, typer.Option(help=TABLE)],
     dev: Annotated[Path | None, typer.Option(help="Such a table to judge the result on.")] = None,
     penalty: Annotated[
-        str | None, typer.Option(help=f"What joins the task's loss: {', '.join(METHODS)}.")
+        str | None, typer.Option(help=f"What joins the task's loss: {', '.join(PENALTIES)}.")
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -69,8 +69,8 @@ def finetune(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="Train as a paper does, which brings no penalty: 000 (persistent entropy), "
-            "002 (I-STAR), 003 (Isotropy Layer), 004 (CosReg, spectrum control, flow)."
+            help="Train with the optimiser, schedule, epochs and batches of a paper; this sets no "
+            f"penalty: {', '.join(RECIPES)} (CosReg, spectrum control, flow)."
         ),
     ] = None,
     where: Annotated[
@@ -151,9 +151,9 @@ def _make_options(
         values = read_settings(settings, _TRAINING, "training without a penalty")
         _check_booleans(values, {})
         return {"recipe": recipe, **values}
-    if penalty not in METHODS:
-        raise ValueError(f"--penalty {penalty!r} is none; choose from {', '.join(METHODS)}")
-    method = METHODS[penalty]
+    if penalty not in PENALTIES:
+        raise ValueError(f"--penalty {penalty!r} is none; choose from {', '.join(PENALTIES)}")
+    method = PENALTIES[penalty]
     known = (*method.parameters, *_JOINING, *_TRAINING)
     values = read_settings(settings, known, f"training with {penalty}")
     _check_where(values.setdefault("where", method.where))
@@ -163,11 +163,11 @@ def _make_options(
 
 
 def _refuse_without_penalty(settings: Sequence[str]) -> None:
-    of_penalties = {*_JOINING, *(name for each in METHODS.values() for name in each.parameters)}
+    of_penalties = {*_JOINING, *(name for each in PENALTIES.values() for name in each.parameters)}
     for setting in settings:
         if setting.partition("=")[0].strip() in of_penalties:
             raise ValueError(
-                f"{setting} needs --penalty: choose from {', '.join(METHODS)}, or leave it out"
+                f"{setting} needs --penalty: choose from {', '.join(PENALTIES)}, or leave it out"
             )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from isoadapt import TransformerEncoder
 from isoadapt._utils.folders import check_output_folder
-from isoadapt.adapters import METHODS, BaseAdapter
+from isoadapt.adapters import ADAPTERS, BaseAdapter
 from isoadapt.cli._options import Label, MaxLength, Text, columns, notes, say
 from isoadapt.cli._rows import (
     Source,
@@ -29,7 +29,7 @@ _ROWS = "The rows are those that the adapter was fitted to; judge it on others."
 
 
 def fit(
-    name: Annotated[str, typer.Argument(help=f"The adapter: {', '.join(METHODS)}.")],
+    name: Annotated[str, typer.Argument(help=f"The adapter: {', '.join(ADAPTERS)}.")],
     on: Annotated[
         Path, typer.Option(help="Texts (.tsv, .csv, .parquet), or a .npy or .parquet matrix.")
     ],
@@ -90,9 +90,9 @@ def _fit(name: str, source: Source, out: Path, settings: Sequence[str], overwrit
 
 def _make_adapter(name: str, settings: Sequence[str]) -> BaseAdapter:
     """Make an adapter from its name and its parameters as strings."""
-    classes = {_short(each): adapter for each, adapter in METHODS.items()}
+    classes = {_short(each): adapter for each, adapter in ADAPTERS.items()}
     if _short(name) not in classes:
-        raise ValueError(f"{name!r} is no adapter; choose from {', '.join(METHODS)}")
+        raise ValueError(f"{name!r} is no adapter; choose from {', '.join(ADAPTERS)}")
     cls = classes[_short(name)]
     adapter = cls(**read_settings(settings, cls._get_param_names(), cls.__name__))
     adapter._validate_params()

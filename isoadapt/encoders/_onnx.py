@@ -96,7 +96,7 @@ def compare_vectors(found: NDArray[Any], exact: NDArray[Any]) -> Deviation:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class GraphSpec:
     """What a graph computes: the pooling of a hidden state, in float32 or in int8."""
 
     pooling: Pooling
@@ -160,13 +160,13 @@ def graphs_folder(cache: str | os.PathLike[str] | EmbeddingCache | None) -> Path
 
 
 def onnx_model(
-    recipe: Recipe, *, outline: Backbone, load: Callable[[], Backbone], root: Path
+    spec: GraphSpec, *, outline: Backbone, load: Callable[[], Backbone], root: Path
 ) -> OnnxModel:
     """Give the graph of a checkpoint, exporting it unless that was done before.
 
     Parameters
     ----------
-    recipe : Recipe
+    spec : GraphSpec
         What the graph computes.
     outline : Backbone
         The checkpoint, perhaps without weights.
@@ -193,14 +193,14 @@ def onnx_model(
     import_optional("onnxruntime", feature="backend='onnx'", extra="onnx")
     folder, kind = cast(Path, outline.folder), type(outline.model)
     identity = checkpoint_identity(folder)
-    settings = (_VERSION, recipe, kind.__module__, kind.__qualname__)
+    settings = (_VERSION, spec, kind.__module__, kind.__qualname__)
     target = root / identity.with_settings(*settings).digest.hex()[:40]
 
     def export() -> _Checked:
         for package in _PACKAGES:
             import_optional(package, feature="backend='onnx'", extra="onnx")
         with atomic_folder(target, True, _EXPORTED) as written:
-            made = _export(written, recipe, load())
+            made = _export(written, spec, load())
             if checkpoint_identity(folder) != identity:
                 raise OSError(f"model={str(folder)!r} changed while it was exported; try again")
         return made
@@ -249,10 +249,10 @@ def _make(target: Path, export: Callable[[], _Checked]) -> _Checked:
         return made or export()
 
 
-def _export(folder: Path, recipe: Recipe, backbone: Backbone) -> _Checked:
+def _export(folder: Path, spec: GraphSpec, backbone: Backbone) -> _Checked:
     """Write graph and report into a folder."""
     tokens = _sample_tokens(backbone)
-    equal_lengths = needs_equal_lengths(backbone, recipe.pooling)
+    equal_lengths = needs_equal_lengths(backbone, spec.pooling)
 
     def vectors(embed: Embed) -> NDArray[np.float32]:
         batches = embed_batches(
@@ -261,17 +261,17 @@ def _export(folder: Path, recipe: Recipe, backbone: Backbone) -> _Checked:
         return torch.cat([batch for _, batch in batches]).numpy()
 
     with torch.inference_mode():
-        exact = vectors(partial(embed_batch, backbone, recipe.pooling, recipe.layer))
+        exact = vectors(partial(embed_batch, backbone, spec.pooling, spec.layer))
 
     def measured(graph: bytes) -> tuple[Deviation, OnnxModel, bytes]:
         model = OnnxModel(graph, equal_lengths)
         return compare_vectors(vectors(model), exact), model, graph
 
-    deviation, model, graph = measured(_graph(backbone, recipe, tokens.batch(0, 3)))
+    deviation, model, graph = measured(_graph(backbone, spec, tokens.batch(0, 3)))
     if not deviation.max_difference <= _FLOAT32_TOLERANCE:
         reason = f"its vectors would differ by {deviation.max_difference:.2g}"
         raise _not_exportable(backbone, reason)
-    if recipe.int8:  # where a CPU's int8 products overflow, the reduced range is more exact
+    if spec.int8:  # where a CPU's int8 products overflow, the reduced range is more exact
         graphs = (_quantized(graph, reduce_range) for reduce_range in (False, True))
         deviation, model, graph = max(map(measured, graphs), key=lambda found: found[0])
     (folder / _GRAPH).write_bytes(graph)
@@ -296,13 +296,13 @@ def _sample_tokens(backbone: Backbone) -> Tokens:
 
 
 class _Network(nn.Module):
-    """The part of a model that a recipe needs, from tensors in the order of `names`."""
+    """The part of a model that a graph needs, from tensors in the order of `names`."""
 
-    def __init__(self, backbone: Backbone, recipe: Recipe, names: Iterable[str]) -> None:
+    def __init__(self, backbone: Backbone, spec: GraphSpec, names: Iterable[str]) -> None:
         super().__init__()
-        headless = recipe.pooling.modes == (HEAD_INPUT,)
+        headless = spec.pooling.modes == (HEAD_INPUT,)
         self.network = backbone.headless if headless else backbone.base
-        self.embed: Embed = partial(embed_batch, backbone, recipe.pooling, recipe.layer)
+        self.embed: Embed = partial(embed_batch, backbone, spec.pooling, spec.layer)
         self.names = tuple(names)
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -320,13 +320,13 @@ def _eager(backbone: Backbone) -> Backbone:
     return own
 
 
-def _graph(backbone: Backbone, recipe: Recipe, batch: dict[str, Tensor]) -> bytes:
+def _graph(backbone: Backbone, spec: GraphSpec, batch: dict[str, Tensor]) -> bytes:
     """Export for batches of any shape."""
     shape = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)
     try:
         with _quiet(), torch.no_grad():
             program = torch.onnx.export(
-                _Network(_eager(backbone), recipe, batch).eval(),
+                _Network(_eager(backbone), spec, batch).eval(),
                 tuple(batch.values()),
                 dynamo=True,
                 dynamic_shapes=((shape,) * len(batch),),

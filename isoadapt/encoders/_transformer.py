@@ -300,10 +300,10 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """Give what embeds a batch, and whether a batch must hold rows of one length only."""
         layer = self._layer(backbone)
         if self.backend == "onnx":
-            from isoadapt.encoders._onnx import Recipe, graphs_folder, onnx_model
+            from isoadapt.encoders._onnx import GraphSpec, graphs_folder, onnx_model
 
             graph = onnx_model(
-                Recipe(pooling, layer, self.dtype == "int8"),
+                GraphSpec(pooling, layer, self.dtype == "int8"),
                 outline=backbone,
                 load=self._backbone,
                 root=graphs_folder(self.cache),

@@ -9,7 +9,7 @@ from isoadapt.finetune._isobn import IsoBNLayer, add_isobn
 if TYPE_CHECKING:
     from isoadapt.finetune._trainer import IsotropyTrainer
 
-from isoadapt.finetune._penalty import METHODS as METHODS, PLACES as PLACES
+from isoadapt.finetune._penalty import PENALTIES as PENALTIES, PLACES as PLACES
 from isoadapt.finetune._recipes import RECIPES as RECIPES
 
 __all__ = ["IsoBNLayer", "IsotropyTrainer", "add_isobn", "finetune_text_classifier"]

@@ -31,7 +31,7 @@ from isoadapt.encoders import (
     weight_files,
 )
 from isoadapt.finetune._containers import check_has_no_columns, read_items
-from isoadapt.finetune._penalty import METHODS, PLACES, penalty_options
+from isoadapt.finetune._penalty import PENALTIES, PLACES, penalty_options
 from isoadapt.finetune._recipes import RECIPES, make_recipe
 from isoadapt.finetune._targets import Targets, as_targets
 
@@ -40,7 +40,7 @@ from isoadapt.finetune._targets import Targets, as_targets
     {
         "model": [str, os.PathLike],
         "output_folder": [str, os.PathLike],
-        "penalty": [StrOptions(set(METHODS)), nn.Module, None],
+        "penalty": [StrOptions(set(PENALTIES)), nn.Module, None],
         "lam": [Interval(Real, None, None, closed="neither")],
         "balance": [StrOptions({"ema", "cumulative"}), None],
         "where": [StrOptions(set(PLACES)), Integral, list, tuple, None],
@@ -109,7 +109,7 @@ def finetune_text_classifier(
             default=None
         What joins the task's loss: a loss of :mod:`isoadapt.losses` with the parameters of your
         choice, or a method by name, with its own. "istar" is ``IsoScoreLoss(zeta=0.2,
-        reduction="linear")``, "cosreg" ``CosRegLoss()``, "spectrum" ``SpectrumControlLoss()``,
+        form="linear")``, "cosreg" ``CosRegLoss()``, "spectrum" ``SpectrumControlLoss()``,
         "persistent-entropy" ``PersistentEntropyLoss()``, "isotropy" ``IsoScoreLoss()``.
     lam : float, default=1.0
         Weight of the penalty: task loss + lam · penalty. For "istar" below zero lowers isotropy,
@@ -120,9 +120,10 @@ def finetune_text_classifier(
         Which vectors are penalised: what enters the head, the last layer's tokens, the tokens of
         all layers, or those of the layers given, 1 being the first. None: "all" for "istar",
         "last" for "cosreg", "head_input" for all else.
-    recipe : {"000", "002", "003", "004"} or None, default=None
-        Train as one of the papers does, see Notes; it brings no penalty. What is given by
-        `epochs`, `lr`, `batch_size`, `warmup` or `weight_decay` goes before it.
+    recipe : {"persistent-entropy", "istar", "isotropy-layer", "isotropy-calibration"} or None, \
+            default=None
+        Train with the optimiser, schedule, epochs and batches of a paper, see Notes. It sets no
+        penalty. `epochs`, `lr`, `batch_size`, `warmup` and `weight_decay` override it.
     epochs : int, default=None
         Passes over the texts. None: the recipe's, else 3.
     lr : float, default=None
@@ -167,32 +168,33 @@ def finetune_text_classifier(
     ValueError
         If texts and labels differ in number, there is one class only, integer labels are not
         0..C-1, a label is masked or not finite in float32, the model has no such layer, recipe
-        "003" cannot hold out a part of each class, or `lam`, `balance` or `where` is given without
-        a penalty. If the model is a PEFT adapter, its configuration is damaged, or its weights are
-        not safetensors files in its own folder.
+        "isotropy-layer" cannot hold out a part of each class, or `lam`, `balance` or `where` is
+        given without a penalty. If the model is a PEFT adapter, its configuration is damaged, or
+        its weights are not safetensors files in its own folder.
     FloatingPointError
         If the loss or the weights are no longer finite.
 
     Notes
     -----
-    What the recipes change; all else the papers do not tell, and it is as without a recipe.
+    What the recipes change; the papers do not give anything else, and it is as without a recipe.
 
-    - "000", persistent entropy: Adam, 10 epochs, lr 5e-5 (CoLA's; for MRPC give 8e-5), batches of
-      64, warm-up 0.1, decay a tenth of lr.
-    - "002", I-STAR: two batches of 16 a step, 4 epochs, lr 3e-5: the middle of the values that
-      the paper tunes over; mixed precision (float16) on a GPU.
-    - "003", Isotropy Layer, of whose encoder only this is told: AdamW, and 30 % of the texts, of
-      each class alike, are held out; of the epochs, the one with the best accuracy (R² of floats)
-      on them is kept.
-    - "004", CosReg, spectrum control, flow: 3 epochs, lr 2e-5 that never changes, batches of 32
-      (for RoBERTa give 1e-5, for MRPC and WNLI 5 epochs).
+    - "persistent-entropy": Adam, 10 epochs, lr 5e-5 (CoLA's; for MRPC give 8e-5), batches of 64,
+      warm-up 0.1, decay a tenth of lr.
+    - "istar": two batches of 16 a step, 4 epochs, lr 3e-5: the middle of the values that the paper
+      tunes over; mixed precision (float16) on a GPU.
+    - "isotropy-layer": AdamW, and 30 % of the texts, of each class alike, are held out; the epoch
+      with the best accuracy (R² of floats) on them is kept. The paper gives nothing else of how
+      its encoder is trained.
+    - "isotropy-calibration", the paper of CosReg, spectrum control and flow: 3 epochs, a constant
+      lr of 2e-5, batches of 32 (for RoBERTa give 1e-5, for MRPC and WNLI 5 epochs).
 
     References
     ----------
-    000: Kudrjashov, Karpik and Klyshinsky, "Shrink the Longest", section 4. 002: Rudman and
-    Eickhoff, "Stable Anisotropic Regularization", section 4.1. 003: "Optimizing the performance
-    of text classification models by improving the isotropy of the embeddings using a joint loss
-    function", section 4.1. 004: Ding et al., "On Isotropy Calibration of Transformers", appendix B.
+    "persistent-entropy": Kudrjashov, Karpik and Klyshinsky, "Shrink the Longest", section 4.
+    "istar": Rudman and Eickhoff, "Stable Anisotropic Regularization", section 4.1.
+    "isotropy-layer": "Optimizing the performance of text classification models by improving the
+    isotropy of the embeddings using a joint loss function", section 4.1. "isotropy-calibration":
+    Ding et al., "On Isotropy Calibration of Transformers", appendix B.
 
     Examples
     --------
@@ -210,7 +212,7 @@ def finetune_text_classifier(
     PosixPath('.../acceptability-minilm')
     """
     import_optional("accelerate", feature="finetune_text_classifier", extra="finetune")
-    from isoadapt.finetune._training import train
+    from isoadapt.finetune._training import train_classifier
 
     texts = read_items(texts)
     check_has_no_columns(texts)
@@ -231,7 +233,7 @@ def finetune_text_classifier(
     with reserved_folder(output_folder, overwrite) as target:
         with quiet(), _own_randomness(seed, place):
             network, tokenizer = _load(model, targets)
-            train(
+            train_classifier(
                 network,
                 tokenizer,
                 _rows(network, tokenizer, inputs, targets, max_length),
@@ -262,8 +264,8 @@ def _check_held_out(targets: Targets, share: float) -> None:
         label = targets.classes[rarest] if targets.named else rarest
         found, each = f"{fewest} of {n_texts} texts with the label {label!r}", " of each class"
     raise ValueError(
-        f"recipe='003' holds out {share:.0%} of the texts{each} to choose the best epoch by, for "
-        f"which {found} are too few: give 4 or more{each}, or another recipe"
+        f"recipe='isotropy-layer' holds out {share:.0%} of the texts{each} to choose the best "
+        f"epoch, and {found} are too few for that: pass 4 or more{each}, or another recipe"
     )
 
 

@@ -17,7 +17,7 @@ from isoadapt._utils.files import atomic_path
 from isoadapt.finetune._where import OUTPUT_EMBEDDINGS, Where, check_where
 from isoadapt.losses import JointLoss
 
-_PRIOR, _WEIGHT = "shrinkage.", "joint.weight"
+_PRIOR_COV, _WEIGHT = "prior_cov.", "joint.weight"
 
 
 class Objective(nn.Module):
@@ -45,7 +45,7 @@ class Objective(nn.Module):
         The copies.
     places : list
         One for each penalty; without a penalty the one whose figures are logged.
-    priors : list of Tensor or None
+    prior_covs : list of Tensor or None
         Σ_S of each penalty.
     """
 
@@ -65,10 +65,10 @@ class Objective(nn.Module):
         total = sum(map(abs, weights))
         self.shares = [w / total if total else 1 / len(weights) for w in weights]
         self.joint = JointLoss(total, balance, smoothing)
-        self.priors: list[Tensor | None] = [None] * len(losses)
+        self.prior_covs: list[Tensor | None] = [None] * len(losses)
 
-    def needs_prior(self) -> list[int]:
-        """Tell which penalties look at Σ_S: those that take `cov` and give it some weight.
+    def needs_prior_cov(self) -> list[int]:
+        """Tell which penalties look at Σ_S: those that take `prior_cov` and give it some weight.
 
         Returns
         -------
@@ -78,7 +78,7 @@ class Objective(nn.Module):
         return [
             i
             for i, (penalty, place) in enumerate(zip(self.penalties, self.places, strict=False))
-            if _takes(penalty, "cov")
+            if _takes(penalty, "prior_cov")
             and place != OUTPUT_EMBEDDINGS
             and bool(torch.as_tensor(getattr(penalty, "zeta", 1.0) != 0).any())
         ]
@@ -106,10 +106,12 @@ class Objective(nn.Module):
             If a penalty returns more than one number, or a number without a gradient.
         """
         found = []
-        for penalty, cloud, classes, prior in zip(
-            self.penalties, clouds, labels, self.priors, strict=True
+        for penalty, cloud, classes, prior_cov in zip(
+            self.penalties, clouds, labels, self.prior_covs, strict=True
         ):
-            options: dict[str, Any] = {"cov": prior} if _takes(penalty, "cov") else {}
+            options: dict[str, Any] = {}
+            if _takes(penalty, "prior_cov"):
+                options["prior_cov"] = prior_cov
             if _takes(penalty, "labels"):
                 options["labels"] = classes
             value = penalty(cloud, **options)
@@ -145,8 +147,8 @@ class Objective(nn.Module):
         path : Path
             A safetensors file; it is whole or not there.
         """
-        priors = {f"{_PRIOR}{i}": p for i, p in enumerate(self.priors) if p is not None}
-        kept = {**self.state_dict(), **priors}
+        prior_covs = {f"{_PRIOR_COV}{i}": p for i, p in enumerate(self.prior_covs) if p is not None}
+        kept = {**self.state_dict(), **prior_covs}
         del kept[_WEIGHT]
         state = {name: value.detach().cpu().clone() for name, value in kept.items()}
         with atomic_path(path) as temporary:
@@ -173,7 +175,7 @@ class Objective(nn.Module):
         with safe_open(path, "pt") as file:
             same_places = file.metadata() == self._metadata()
         state = load_file(path)
-        priors = {name: state.pop(name) for name in list(state) if name.startswith(_PRIOR)}
+        prior_covs = {name: state.pop(name) for name in list(state) if name.startswith(_PRIOR_COV)}
         try:
             self.load_state_dict({**state, _WEIGHT: self.joint.weight})
         except RuntimeError as error:
@@ -181,9 +183,9 @@ class Objective(nn.Module):
                 f"{path} belongs to other penalties; resume with those it was trained with"
             ) from error
         if same_places:
-            for name, prior in priors.items():
-                place = int(name.removeprefix(_PRIOR))
-                self.priors[place] = prior.to(self.joint.weight.device)
+            for name, prior_cov in prior_covs.items():
+                place = int(name.removeprefix(_PRIOR_COV))
+                self.prior_covs[place] = prior_cov.to(self.joint.weight.device)
         return same_places
 
     def _metadata(self) -> dict[str, str]:
@@ -224,7 +226,7 @@ def _as_list(penalty: Any) -> list[nn.Module]:
             raise TypeError(
                 f"penalty holds {loss!r} ({type(loss).__name__}); losses of isoadapt.losses are "
                 "needed, one or a list of them, or None. I-STAR's is IsoScoreLoss(zeta=0.2, "
-                "reduction='linear')"
+                "form='linear')"
             )
     return losses
 

@@ -46,8 +46,8 @@ class Method(NamedTuple):
         return {p.name: p.default for p in known if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
 
-METHODS = {
-    "istar": Method(partial(IsoScoreLoss, zeta=0.2, reduction="linear"), ALL),
+PENALTIES = {
+    "istar": Method(partial(IsoScoreLoss, zeta=0.2, form="linear"), ALL),
     "cosreg": Method(CosRegLoss, LAST),
     "spectrum": Method(SpectrumControlLoss, HEAD_INPUT),
     "persistent-entropy": Method(PersistentEntropyLoss, HEAD_INPUT),
@@ -88,7 +88,7 @@ def penalty_options(
         )
     place = HEAD_INPUT
     if isinstance(penalty, str):
-        method = METHODS[penalty]
+        method = PENALTIES[penalty]
         penalty, place = method.loss(), method.where
     if where is None:
         where = place

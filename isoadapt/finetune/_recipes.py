@@ -1,4 +1,4 @@
-"""How the papers fine-tune, field by field; where a paper is silent, our default stands."""
+"""How the papers fine-tune; fields that a paper does not give have the default value."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,16 +55,21 @@ class Recipe:
 
 
 RECIPES = {
-    # 000, section 4 and table 1: Adam, linear warm-up over 10 % of the steps, batch 64, 10 epochs,
-    # weight decay lr / 10; CoLA's learning rate (MRPC has 8e-5).
-    "000": Recipe(epochs=10, lr=5e-5, batch_size=64, warmup=0.1, optimiser="adam"),
-    # 002, section 4.1: tuned over epochs 3-5, learning rates 1e-5, 3e-5, 5e-5 and batches 8, 16,
-    # 32, of which the middle stands here; two batches a step, mixed precision.
-    "002": Recipe(epochs=4, lr=3e-5, batch_size=16, accumulation=2, half=True),
-    # 003, section 4.1: AdamW, early stopping by the task's metric on 30 % of the training rows.
-    "003": Recipe(optimiser="adamw", validation=0.3),
-    # 004, appendix B: BERT and DistilBERT, no schedule; RoBERTa has 1e-5, MRPC and WNLI 5 epochs.
-    "004": Recipe(epochs=3, lr=2e-5, batch_size=32, warmup=0.0, schedule="constant"),
+    # "Shrink the Longest", section 4 and table 1: Adam, linear warm-up over 10 % of the steps,
+    # batch 64, 10 epochs, weight decay lr / 10; CoLA's learning rate (MRPC has 8e-5).
+    "persistent-entropy": Recipe(epochs=10, lr=5e-5, batch_size=64, warmup=0.1, optimiser="adam"),
+    # "Stable Anisotropic Regularization", section 4.1: tuned over epochs 3-5, learning rates 1e-5,
+    # 3e-5, 5e-5 and batches 8, 16, 32, of which the middle stands here; two batches a step, mixed
+    # precision.
+    "istar": Recipe(epochs=4, lr=3e-5, batch_size=16, accumulation=2, half=True),
+    # The Isotropy Layer's paper, section 4.1: AdamW, early stopping by the task's metric on 30 % of
+    # the training rows.
+    "isotropy-layer": Recipe(optimiser="adamw", validation=0.3),
+    # "On Isotropy Calibration of Transformers", appendix B: BERT and DistilBERT, no schedule;
+    # RoBERTa has 1e-5, MRPC and WNLI 5 epochs.
+    "isotropy-calibration": Recipe(
+        epochs=3, lr=2e-5, batch_size=32, warmup=0.0, schedule="constant"
+    ),
 }
 
 
@@ -74,7 +79,7 @@ def make_recipe(name: str | None, **changes: Any) -> Recipe:
     Parameters
     ----------
     name : str or None
-        Which paper; None is the default.
+        A key of ``RECIPES``; None is the default.
     **changes : object
         Fields by name; None leaves the recipe's value.
 

@@ -1,4 +1,4 @@
-"""Moments of a trainer's training rows: what Σ_S is made of."""
+"""Moments of a trainer's training rows: what Σ_S (`prior_cov`) is made of."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice

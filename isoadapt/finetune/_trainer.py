@@ -46,11 +46,11 @@ class IsotropyTrainer(Trainer):
         As for the Trainer.
     penalty : Module, list of Module or None, default=None
         Losses of :mod:`isoadapt.losses`, or modules of your own that take points (n, d) and, if
-        they wish, ``cov`` or ``labels``, and return one number, a tensor of shape () with a
+        they wish, ``prior_cov`` or ``labels``, and return one number, a tensor of shape () with a
         gradient. They are copied. None trains plainly, and logs. Names as
         :func:`~isoadapt.finetune.finetune_text_classifier` takes them are not known here.
     lam : float or list of float, default=1.0
-        Weights. For I-STAR's ``IsoScoreLoss(zeta, reduction="linear")`` below zero lowers
+        Weights. For I-STAR's ``IsoScoreLoss(zeta, form="linear")`` below zero lowers
         isotropy, above zero raises it.
     balance : {"ema", "cumulative"} or None, default=None
         How task loss and penalty are brought to one size, see
@@ -66,10 +66,10 @@ class IsotropyTrainer(Trainer):
         ``["head_input", [1, 2]]``; ``[1, 2]`` alone is two layers, for all of them. I-STAR's own
         place is "all", that of CosReg "last".
     shrinkage_tokens : int, default=250_000
-        Vectors, at most, behind the shrinkage matrix Σ_S of an IsoScoreLoss with zeta above 0. It
-        is computed at the start of each epoch from random training rows, without dropout;
-        the log gets ``shrinkage_seconds`` and ``shrinkage_points``. Output embeddings are
-        shrunk towards the identity.
+        Maximum number of vectors from which Σ_S, the ``prior_cov`` of an IsoScoreLoss with zeta
+        above 0, is computed. It is computed at the start of each epoch from random training rows,
+        without dropout; the log gets ``shrinkage_seconds`` and ``shrinkage_points``. Output
+        embeddings are shrunk towards the identity.
     **kwargs : object
         As for the Trainer.
 
@@ -126,7 +126,7 @@ class IsotropyTrainer(Trainer):
     ...     args=args,
     ...     train_dataset=dataset,
     ...     processing_class=tokenizer,
-    ...     penalty=IsoScoreLoss(zeta=0.2, reduction="linear"),
+    ...     penalty=IsoScoreLoss(zeta=0.2, form="linear"),
     ...     lam=-1.0,
     ...     where="all",
     ... )  # doctest: +SKIP
@@ -138,7 +138,7 @@ class IsotropyTrainer(Trainer):
     _make_objective: Any
     _sums: Tensor | None
     _n_summed: int
-    _has_priors: bool
+    _has_prior_covs: bool
     _knows_scale: bool
 
     def __init__(
@@ -280,7 +280,7 @@ class IsotropyTrainer(Trainer):
         self._sums = None
         self._n_summed = 0
         self._last_points = torch.zeros(0, 0)
-        self._has_priors = False  # those of the epoch within which the run was resumed
+        self._has_prior_covs = False  # those of the epoch within which the run was resumed
 
     def _watch(self) -> Watch:
         return Watch(self.accelerator.unwrap_model(self.model), self.isotropy_objective.places)
@@ -357,15 +357,15 @@ class IsotropyTrainer(Trainer):
         first = next(iter(objective.penalties), None)
         if not isinstance(first, IsoScoreLoss) or len(points) < 4:
             return isoscore_star(points)
-        return isoscore_star(points, objective.priors[0], first.zeta, first.bias_corrected)
+        return isoscore_star(points, objective.prior_covs[0], first.zeta, first.bias_corrected)
 
-    def _renew_priors(self) -> None:
+    def _renew_prior_covs(self) -> None:
         """Compute Σ_S for the epoch that begins, unless the run was resumed within it."""
         epoch = self.state.epoch or 0
-        has_it = self._has_priors and not float(epoch).is_integer()
-        self._has_priors = False
+        has_it = self._has_prior_covs and not float(epoch).is_integer()
+        self._has_prior_covs = False
         objective, seed = self.isotropy_objective, self.args.seed + int(epoch)
-        needed = objective.needs_prior()
+        needed = objective.needs_prior_cov()
         if not needed or has_it:
             return
         started = time.perf_counter()
@@ -376,7 +376,7 @@ class IsotropyTrainer(Trainer):
                     f"the training rows give {moments.count:.0f} point(s) at where="
                     f"{objective.places[i]!r}; Σ_S needs 2: use more rows, or a penalty with zeta=0"
                 )
-            objective.priors[i] = moments.covariance().float().to(self.args.device)
+            objective.prior_covs[i] = moments.covariance().float().to(self.args.device)
         seconds = time.perf_counter() - started
         points = max(moments.count for moments in found)
         self.log({"shrinkage_seconds": seconds, "shrinkage_points": points})
@@ -393,7 +393,7 @@ class IsotropyTrainer(Trainer):
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         path = Path(resume_from_checkpoint, STATE_FILE)
         if path.exists():
-            self._has_priors = self.isotropy_objective.load(path)
+            self._has_prior_covs = self.isotropy_objective.load(path)
             return
         warnings.warn(
             f"{resume_from_checkpoint} holds no {STATE_FILE}, for another Trainer wrote it: "
@@ -407,4 +407,4 @@ class _EpochStart(TrainerCallback):
         self.trainer = trainer
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer._renew_priors()
+        self.trainer._renew_prior_covs()

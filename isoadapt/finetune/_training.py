@@ -24,7 +24,7 @@ Row = dict[str, Any]
 _MAX_NORM = 1.0
 
 
-def train(
+def train_classifier(
     network: Any,
     tokenizer: Any,
     rows: list[Row],

@@ -17,7 +17,7 @@ _WIDE = (torch.float32, torch.float64)
 
 
 class _Sums(NamedTuple):
-    """What the score of (1-ζ)Σ + ζS depends on; one entry for each member."""
+    """What the score of (1-ζ)Σ + ζS depends on, S being Σ_S; one entry for each member."""
 
     trace: Tensor  # tr Σ
     square: Tensor  # ‖Σ‖²
@@ -29,31 +29,31 @@ class _Sums(NamedTuple):
 
 def isoscore_star(
     X: Tensor,
-    cov: Tensor | None = None,
+    prior_cov: Tensor | None = None,
     zeta: float | Tensor = 0.0,
     bias_corrected: bool = False,
     root: Tensor | None = None,
 ) -> Tensor:
-    """IsoScore* of point clouds, differentiable with respect to the points and to `cov`.
+    """IsoScore* of point clouds, differentiable with respect to the points and to `prior_cov`.
 
-    The score of (1-ζ)Σ_X + ζ·cov, with Σ_X the sample covariance (Rudman and Eickhoff, I-STAR,
-    algorithm 1). For n < d no d×d covariance is formed.
+    The score of (1-ζ)Σ_X + ζΣ_S, with Σ_X the sample covariance and Σ_S = `prior_cov` (Rudman and
+    Eickhoff, I-STAR, algorithm 1). For n < d no d×d covariance is formed.
 
     Parameters
     ----------
     X : Tensor of shape (..., n, d)
         Points, n and d at least 2; half precision is computed in float32.
-    cov : Tensor of shape (d, d) or (..., d, d), default=None
-        Symmetric shrinkage matrix; None is the identity.
+    prior_cov : Tensor of shape (d, d) or (..., d, d), default=None
+        Shrinkage covariance Σ_S, symmetric; None is the identity.
     zeta : float or Tensor of shape (...), default=0.0
         Its weight ζ in [0, 1], for each member if a tensor.
     bias_corrected : bool, default=False
         Estimate tr(Σ_X)² and ‖Σ_X‖² without bias, whatever the distribution of the points; n at
         least 4. The participation ratio is then clamped to [1, d]. With ζ > 0 the terms that
-        are linear in Σ_X, such as ⟨Σ_X, cov⟩, have no bias to remove.
+        are linear in Σ_X, such as ⟨Σ_X, Σ_S⟩, have no bias to remove.
     root : Tensor of shape (d, r) or (..., d, r), default=None
-        In place of `cov`, a B with BBᵀ the shrinkage matrix, which is never formed: what costs
-        least if B is differentiated too.
+        In place of `prior_cov`, a B with BBᵀ = Σ_S. The product is never formed, which costs least
+        if B is differentiated too.
 
     Returns
     -------
@@ -70,11 +70,11 @@ def isoscore_star(
         )
     zeta = zeta.to(X) if isinstance(zeta, Tensor) else zeta
     mixed = isinstance(zeta, Tensor) or zeta != 0
-    prior = cov.to(X) if cov is not None and mixed else None
+    prior_cov = prior_cov.to(X) if prior_cov is not None and mixed else None
     if root is not None:
         root = root.to(X).expand(*X.shape[:-2], *root.shape[-2:]) if mixed else None
     with torch.autocast(X.device.type, enabled=False):
-        return _IsoScoreStar.apply(X, prior, root, zeta, bias_corrected)
+        return _IsoScoreStar.apply(X, prior_cov, root, zeta, bias_corrected)
 
 
 def isoscore_from_covariance(cov: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ def isoscore_from_covariance(cov: Tensor) -> Tensor:
 
 
 class _Prior(NamedTuple):
-    """The shrinkage matrix S as the backward pass needs it: as a matrix, as a root or neither."""
+    """The shrinkage covariance S as the backward pass needs it: a matrix, a root or neither."""
 
     cov: Tensor | None
     root: Tensor | None
@@ -110,7 +110,7 @@ class _IsoScoreStar(torch.autograd.Function):
     def forward(
         ctx: Any,
         X: Tensor,
-        cov: Tensor | None,
+        prior_cov: Tensor | None,
         root: Tensor | None,
         zeta: float | Tensor,
         bias_corrected: bool,
@@ -126,7 +126,7 @@ class _IsoScoreStar(torch.autograd.Function):
             noise = (8 * torch.finfo(X.dtype).eps) ** 2 * X.square().sum((-2, -1))
             unit = unit.where(unit * (n - 1) > noise, torch.inf)  # rounding has no spectrum
             small = small / unit[..., None, None]
-        prior = _prior(cov, root, centred, small)
+        prior = _prior(prior_cov, root, centred, small)
         lengths = _lengths(small, centred, unit) if bias_corrected else None
         sums = _sums(small, centred, prior, lengths, mixed)
         numerator, denominator = _mixture(sums, zeta, n, bias_corrected)
@@ -173,7 +173,7 @@ class _IsoScoreStar(torch.autograd.Function):
         if prior.cov is None and prior.root is None:  # ⟨Σ, I⟩ is the trace
             to_trace = to_trace + to_cross
 
-        grad_X = grad_cov = grad_root = None
+        grad_X = grad_prior_cov = grad_root = None
         if ctx.needs_input_grad[0]:
             grad_X = _points_gradient(centred, small, prior, to_trace, to_square, to_cross)
             if lengths is not None:
@@ -181,24 +181,26 @@ class _IsoScoreStar(torch.autograd.Function):
             if ctx.unit is not None:
                 grad_X = grad_X / ctx.unit[..., None, None]
         if prior.cov is not None and ctx.needs_input_grad[1]:
-            grad_cov = _cov_gradient(
+            grad_prior_cov = _prior_cov_gradient(
                 centred, small, prior.cov, to_prior_trace, to_prior_square, to_cross
             )
         if prior.root is not None and ctx.needs_input_grad[2]:
             grad_root = _root_gradient(centred, prior, to_prior_trace, to_prior_square, to_cross)
-        return grad_X, grad_cov, grad_root, None, None
+        return grad_X, grad_prior_cov, grad_root, None, None
 
 
 def _trace(matrix: Tensor) -> Tensor:
     return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
-def _prior(cov: Tensor | None, root: Tensor | None, centred: Tensor, small: Tensor) -> _Prior:
+def _prior(prior_cov: Tensor | None, root: Tensor | None, centred: Tensor, small: Tensor) -> _Prior:
     few = centred.shape[-2] < centred.shape[-1]
     if root is not None:
         pulled = (centred if few else small) @ root
         return _Prior(None, root, root.mT @ root, pulled)
-    return _Prior(cov, None, None, centred @ cov if few and cov is not None else None)
+    if prior_cov is None or not few:
+        return _Prior(prior_cov, None, None, None)
+    return _Prior(prior_cov, None, None, centred @ prior_cov)
 
 
 def _lengths(small: Tensor, centred: Tensor, unit: Tensor) -> Tensor:
@@ -286,10 +288,10 @@ def _add_fourth_gradient(
     return gradient.sub_(gradient.mean(-2, keepdim=True))
 
 
-def _cov_gradient(
+def _prior_cov_gradient(
     centred: Tensor,
     small: Tensor,
-    cov: Tensor,
+    prior_cov: Tensor,
     to_trace: Tensor,
     to_square: Tensor,
     to_cross: Tensor,
@@ -297,9 +299,9 @@ def _cov_gradient(
     """Chain rule through tr S, ‖S‖² and ⟨Σ, S⟩ to S."""
     n, d = centred.shape[-2:]
     covariance = small if n >= d else centred.mT @ centred / (n - 1)
-    gradient = (2 * to_square)[..., None, None] * cov + to_cross[..., None, None] * covariance
+    gradient = (2 * to_square)[..., None, None] * prior_cov + to_cross[..., None, None] * covariance
     gradient.diagonal(dim1=-2, dim2=-1).add_(to_trace[..., None])
-    return gradient.sum_to_size(cov.shape)
+    return gradient.sum_to_size(prior_cov.shape)
 
 
 def _root_gradient(

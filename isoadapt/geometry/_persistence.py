@@ -1,4 +1,4 @@
-"""Persistence of dimension 0: bars, the selection of those that count, and their entropy.
+"""Persistence of dimension 0: bars, the selection of those that count, and persistent entropy.
 
 The finite bars of dimension 0 of the Vietoris-Rips filtration are as long as the edges of the
 Euclidean minimum spanning tree. The tree is found without gradient; the lengths are then taken
@@ -89,8 +89,8 @@ def select_bars(bars: ArrayLike | Tensor) -> Floats | Tensor:
     """Separate the bars that are features from those that are noise.
 
     The longest bar is a feature and the shortest is noise; how many of those between are features
-    follows from what the entropy gains as the longest of them are replaced by bars that make it
-    largest. Fewer than four bars, and bars that are equal up to rounding, are kept all.
+    follows from what persistent entropy gains as the longest of them are replaced by bars that
+    make it largest. Fewer than four bars, and bars that are equal up to rounding, are kept all.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def persistent_entropy(bars: Tensor) -> Tensor: ...
 @overload
 def persistent_entropy(bars: ArrayLike) -> float: ...
 def persistent_entropy(bars: ArrayLike | Tensor) -> float | Tensor:
-    """Entropy of the shares that bars have in their total length.
+    """Persistent entropy: the entropy of the shares that bars have in their total length.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def persistent_entropy(bars: ArrayLike | Tensor) -> float | Tensor:
     Returns
     -------
     float or Tensor of shape ()
-        Entropy in nats, at most ln n; zero, with zero gradient, if no bar is left.
+        Persistent entropy in nats, at most ln n; zero, with zero gradient, if no bar is left.
 
     Raises
     ------

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt.adapters import METHODS, Affine, BaseAdapter, InvertibleMap, MomentsAdapter
+from isoadapt.adapters import ADAPTERS, Affine, BaseAdapter, InvertibleMap, MomentsAdapter
 from isoadapt.heads import LinearHead, needs_fit
 from isoadapt.interop._state import Tensors, decode, encode
 from isoadapt.interop._types import is_map, matches
@@ -100,9 +100,9 @@ def _decode_all(trees: Any, path: str, tensors: Tensors) -> dict[str, Any]:
 
 
 def _adapter_class(name: Any) -> type[BaseAdapter]:
-    if name not in METHODS:
-        raise ValueError(f"class is {name!r}, but the adapters are {', '.join(METHODS)}")
-    return METHODS[name]
+    if name not in ADAPTERS:
+        raise ValueError(f"class is {name!r}, but the adapters are {', '.join(ADAPTERS)}")
+    return ADAPTERS[name]
 
 
 def _check_names(

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 import isoadapt
 from isoadapt._utils.errors import reason
 from isoadapt._utils.folders import Content, atomic_folder, check_output_folder
-from isoadapt.adapters import ADAPTERS, BaseAdapter
+from isoadapt.adapters import ADAPTERS, BaseAdapter, PenaltyAdapter
 from isoadapt.encoders import TransformerEncoder, VectorSource, vector_source
 from isoadapt.interop._adapter import SOURCE, pack_adapter, unpack_adapter
 from isoadapt.interop._card import model_card
@@ -111,6 +111,11 @@ def save_adapter(
     >>> bool((loaded.transform(X) == adapter.transform(X)).all())
     True
     """
+    if isinstance(adapter, PenaltyAdapter):
+        raise TypeError(
+            "a PenaltyAdapter has a penalty in code, and an adapter folder holds no code: keep it "
+            "with joblib.dump"
+        )
     if ADAPTERS.get(type(adapter).__name__) is not type(adapter):
         raise TypeError(
             f"adapter={adapter!r} is no adapter of isoadapt ({', '.join(ADAPTERS)}); save "

@@ -14,9 +14,9 @@ class IsoScoreLoss(nn.Module):
     Parameters
     ----------
     zeta : float or Tensor of shape (...), default=0.0
-        Weight ζ of the shrinkage matrix, in [0, 1]; a tensor has one for each member.
-    reduction : {"log", "linear"}, default="log"
-        -log IsoScore* (the Isotropy Layer's) or 1 - IsoScore* (I-STAR's).
+        Weight ζ of the shrinkage covariance Σ_S, in [0, 1]; a tensor has one for each member.
+    form : {"log", "linear"}, default="log"
+        "log" is -log IsoScore*, the Isotropy Layer's; "linear" is 1 - IsoScore*, I-STAR's.
     bias_corrected : bool, default=False
         Estimate tr(Σ)² and ‖Σ‖² of the batch's covariance Σ without bias, whatever the
         distribution of the rows. Batches then need 4 rows instead of 2. With `zeta` above 0 only
@@ -42,22 +42,22 @@ class IsoScoreLoss(nn.Module):
     >>> import torch
     >>> from isoadapt.losses import IsoScoreLoss
     >>> Z = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-    >>> IsoScoreLoss(reduction="linear")(Z)
+    >>> IsoScoreLoss(form="linear")(Z)
     tensor(0.)
     """
 
     n_degenerate: Tensor
 
     def __init__(
-        self, zeta: float | Tensor = 0.0, reduction: str = "log", bias_corrected: bool = False
+        self, zeta: float | Tensor = 0.0, form: str = "log", bias_corrected: bool = False
     ) -> None:
         super().__init__()
         weights = torch.as_tensor(zeta)
         if not bool(((weights >= 0) & (weights <= 1)).all()):
             raise ValueError(f"zeta={zeta!r} must lie in [0, 1]")
-        if reduction not in ("log", "linear"):
-            raise ValueError(f"reduction={reduction!r} must be 'log' or 'linear'")
-        self.zeta, self.reduction, self.bias_corrected = zeta, reduction, bias_corrected
+        if form not in ("log", "linear"):
+            raise ValueError(f"form={form!r} must be 'log' or 'linear'")
+        self.zeta, self.form, self.bias_corrected = zeta, form, bias_corrected
         self.register_buffer("n_degenerate", torch.zeros((), dtype=torch.long))
 
     def extra_repr(self) -> str:
@@ -67,22 +67,21 @@ class IsoScoreLoss(nn.Module):
         -------
         str
         """
-        return (
-            f"zeta={self.zeta!r}, reduction={self.reduction!r}, "
-            f"bias_corrected={self.bias_corrected!r}"
-        )
+        return f"zeta={self.zeta!r}, form={self.form!r}, bias_corrected={self.bias_corrected!r}"
 
-    def forward(self, Z: Tensor, cov: Tensor | None = None, root: Tensor | None = None) -> Tensor:
+    def forward(
+        self, Z: Tensor, prior_cov: Tensor | None = None, root: Tensor | None = None
+    ) -> Tensor:
         """Compute the penalty.
 
         Parameters
         ----------
         Z : Tensor of shape (..., n, d)
             Points.
-        cov : Tensor of shape (d, d) or (..., d, d), default=None
-            Shrinkage matrix; None is the identity.
+        prior_cov : Tensor of shape (d, d) or (..., d, d), default=None
+            Shrinkage covariance Σ_S; None is the identity.
         root : Tensor of shape (d, r) or (..., d, r), default=None
-            In place of `cov`, a B with BBᵀ the shrinkage matrix: costs less if B is trained.
+            In place of `prior_cov`, a B with BBᵀ = Σ_S: costs less if B is trained.
 
         Returns
         -------
@@ -94,8 +93,8 @@ class IsoScoreLoss(nn.Module):
             nothing = Z.sum((-2, -1)) * 0
             self.n_degenerate += nothing.numel()
             return nothing.to(torch.promote_types(Z.dtype, torch.float32))
-        score = isoscore_star(Z, cov, self.zeta, self.bias_corrected, root)
+        score = isoscore_star(Z, prior_cov, self.zeta, self.bias_corrected, root)
         degenerate = score.detach().isnan() & Z.detach().sum((-2, -1)).isfinite()
         self.n_degenerate.add_(degenerate.sum())
         score = score.masked_fill(degenerate, 1.0).clamp(_FLOOR, 1)
-        return -score.log() if self.reduction == "log" else 1 - score
+        return -score.log() if self.form == "log" else 1 - score

@@ -22,14 +22,15 @@ _MIN_POINTS = 5  # of a class
 
 
 class PersistentEntropyLoss(nn.Module):
-    """Penalty that falls as the bars of dimension 0 of each class become more alike.
+    """Penalty that falls as the persistent entropy of each class rises.
 
-    Minus the sum, over the classes, of the persistent entropy of the class' points.
+    Minus the sum, over the classes, of the persistent entropy of the class' points. It is lowest
+    where the bars of dimension 0 of each class have equal lengths.
 
     Parameters
     ----------
     bars : {"selected", "all"}, default="selected"
-        Whether only the bars that count as features enter the entropy, or all of them.
+        Whether persistent entropy is that of the bars that count as features, or of all bars.
 
     Attributes
     ----------

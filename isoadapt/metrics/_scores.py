@@ -76,17 +76,17 @@ def isoscore(X: Chunked, bias_corrected: bool = False) -> float:
     return clamped_score(geometry.isoscore_star(points, bias_corrected=bias_corrected))
 
 
-def isoscore_star(X: Chunked, cov: ArrayLike | None = None, zeta: float = 0.2) -> float:
-    """IsoScore*: the IsoScore of (1 - zeta) Σ_X + zeta cov.
+def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 0.2) -> float:
+    """IsoScore*: the IsoScore of (1 - zeta) Σ_X + zeta Σ_S, with Σ_S = `prior_cov`.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features), or chunks of it
         Embeddings, at least 2 × 2, as one matrix or as :func:`isoscore` takes them.
-    cov : array-like of shape (n_features, n_features), default=None
-        Shrinkage matrix, the covariance of a larger sample; None is the identity.
+    prior_cov : array-like of shape (n_features, n_features), default=None
+        Shrinkage covariance Σ_S, the covariance of a larger sample; None is the identity.
     zeta : float, default=0.2
-        Its weight, in [0, 1].
+        Weight of Σ_S, in [0, 1].
 
     Returns
     -------
@@ -96,8 +96,8 @@ def isoscore_star(X: Chunked, cov: ArrayLike | None = None, zeta: float = 0.2) -
     Raises
     ------
     ValueError
-        If X is too small, constant or not finite, `cov` has another shape or `zeta` is outside
-        [0, 1].
+        If X is too small, constant or not finite, `prior_cov` has another shape or is not
+        symmetric, or `zeta` is outside [0, 1].
 
     References
     ----------
@@ -116,14 +116,15 @@ def isoscore_star(X: Chunked, cov: ArrayLike | None = None, zeta: float = 0.2) -
     points = as_spread(X)
     d = _width(points)
     prior = None
-    if cov is not None:
-        prior = as_tensor(check_array(as_array(cov), dtype=np.float64, input_name="cov"))
+    if prior_cov is not None:
+        checked = check_array(as_array(prior_cov), dtype=np.float64, input_name="prior_cov")
+        prior = as_tensor(checked)
         if prior.shape != (d, d):
             raise ValueError(
-                f"cov has shape {tuple(prior.shape)}, X has {d} features: {(d, d)} is needed"
+                f"prior_cov has shape {tuple(prior.shape)}, X has {d} features: {(d, d)} is needed"
             )
         if not torch.allclose(prior, prior.T):
-            raise ValueError("cov is not symmetric: pass a covariance matrix")
+            raise ValueError("prior_cov is not symmetric: pass a covariance matrix")
     if isinstance(points, Moments):
         identity = torch.eye(d, dtype=torch.float64)
         return _score(points.covariance().lerp(identity if prior is None else prior, zeta))

@@ -21,7 +21,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_method_params, _num_samples
 from tqdm import tqdm
 
-from isoadapt.adapters import label
+from isoadapt.adapters import comparable
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.model_selection._scorers import BestAboveFloor
 from isoadapt.model_selection._together import Evaluation, Fit, Result
@@ -334,7 +334,7 @@ class _Front:
 
     def _key(self, parameters: Mapping[str, Any]) -> Any:
         own = self.divide(parameters)[0]
-        return tuple((name, label(own[name])) for name in sorted(own))
+        return tuple((name, comparable(own[name])) for name in sorted(own))
 
 
 def _maps_each_row_alone(step: Any) -> bool:

@@ -23,8 +23,8 @@ from isoadapt.adapters import (
     PenalisedAdapter,
     Problem,
     UnequalPenaltiesError,
+    comparable,
     fit_members,
-    label,
 )
 
 Result = dict[str, Any]
@@ -355,13 +355,13 @@ def _adapter(estimator: Any) -> Any:
 
 
 def _kind(estimator: Any) -> Hashable:
-    prefix = label(estimator[:-1]) if isinstance(estimator, Pipeline) else None
+    prefix = comparable(estimator[:-1]) if isinstance(estimator, Pipeline) else None
     return prefix, _adapter(estimator)._batch_key()
 
 
 def _split_key(estimator: Any) -> Hashable:
     """What decides, on one fold, which rows choose the epoch; None draws them once a fold."""
-    return label(_adapter(estimator).random_state)
+    return comparable(_adapter(estimator).random_state)
 
 
 def _of_one_size(problems: Sequence[Problem]) -> list[list[int]]:

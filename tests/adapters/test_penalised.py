@@ -208,7 +208,7 @@ class TestIStar:
             penalty.refresh(network, all_of(points))
             seen = network(points[::3])
         expected = torch.stack([torch.cov(Z.T) for Z in seen])
-        torch.testing.assert_close(penalty.cov, expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(penalty.prior_cov, expected, rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize("options", [{"network": "mlp"}, {"shrinkage": "detached"}])
     def test_other_ways_raise_isotropy_too(self, cone, options):
@@ -298,7 +298,7 @@ class TestSpectrumControl:
         assert penalty.step == 2 * _STEPS
 
 
-class TestTopologicalEntropy:
+class TestPersistentEntropy:
     def test_lowers_anisotropy_within_classes_selected_bars_more(self, cone):
         X, y, head = cone
         options = {"validation_fraction": None, "random_state": 0}

@@ -179,7 +179,7 @@ class TestHeadMomentsAndScores:
         with torch.no_grad():
             penalty.refresh(network, Batches(rows, torch.arange(120), 16, []))
         expected = Moments().update(X.astype(np.float32), weights.numpy()).covariance().float()
-        torch.testing.assert_close(penalty.cov[0], expected)
+        torch.testing.assert_close(penalty.prior_cov[0], expected)
 
     @pytest.mark.parametrize(
         ("adapter", "y", "scoring"),
@@ -241,7 +241,7 @@ class TestErrors:
     def test_weights(self, adapter):
         cases = [
             (np.where(COUNTS == 2, -1, COUNTS), "[Nn]egative"),
-            (np.full(120, 1 / 120), "sample_weight sums to 1, but it counts rows"),
+            (np.full(120, 1 / 120), "sample_weight sums to 1, but weights count rows"),
             (COUNTS[:-1], r"sample_weight.shape == \(119,\)"),
             (np.where(np.arange(120) == 3, np.nan, COUNTS), "NaN"),
             (np.where(np.arange(120) == 3, 2, 0), "X is constant"),

@@ -35,7 +35,7 @@ class TestDemo:
             "same layer, no penalty",
             "IsotropyLayer, minibatch",
             "IsotropyLayer, exact",
-            *(name for name in adapters.METHODS if name != "IsotropyLayer"),
+            *(name for name in adapters.ADAPTERS if name != "IsotropyLayer"),
         ):
             assert sum(line.startswith(row) for line in lines) == 1
         assert "The Isotropy Layer took the corrected IsoScore from" in completed.stdout

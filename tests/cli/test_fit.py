@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from isoadapt import IsotropyLayer, TransformerEncoder, Whitening, cli, load_checkpoint
-from isoadapt.adapters import METHODS
+from isoadapt.adapters import ADAPTERS
 from isoadapt.cli._fit import _make_adapter
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import isoscore
@@ -207,7 +207,7 @@ def test_the_folder_of_the_command_line_has_no_pickle(files):
 
 def test_help_names_every_adapter():
     help_text = CliRunner().invoke(cli.app, ["fit", "--help"], env={"COLUMNS": "400"}).output
-    assert all(name in help_text for name in METHODS)
+    assert all(name in help_text for name in ADAPTERS)
 
 
 def test_labels_are_not_optional_where_a_head_is_not(tmp_path):

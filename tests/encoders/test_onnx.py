@@ -138,8 +138,8 @@ def test_deviation_of_other_encoders(checkpoint):
 
 
 def test_a_changed_checkpoint_is_exported_anew(tmp_path, monkeypatch):
-    def export(folder, recipe, backbone):  # in place of the slow one
-        embed = torch.inference_mode(partial(embed_batch, backbone, recipe.pooling, recipe.layer))
+    def export(folder, spec, backbone):  # in place of the slow one
+        embed = torch.inference_mode(partial(embed_batch, backbone, spec.pooling, spec.layer))
         embed.equal_lengths = False
         return embed, module.Deviation(1.0, 1.0, 0.0, 1)
 
@@ -230,7 +230,7 @@ def test_a_damaged_graph_is_exported_anew(checkpoint, cache, copied, monkeypatch
         harm(folder / name)
     sound = {path.name: path for path in graphs(cache)}
 
-    def export(folder, recipe, backbone):  # in place of the slow one
+    def export(folder, spec, backbone):  # in place of the slow one
         return module._read(shutil.copytree(sound[target.name], folder, dirs_exist_ok=True))
 
     target = next(path for path in graphs(copied) if is_exact(sound[path.name]))

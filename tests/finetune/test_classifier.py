@@ -255,8 +255,8 @@ def test_a_file_is_never_replaced(base, data, tmp_path):
         {"penalty": "spectrum", "lr": 1e4, "epochs": 2},
         {"batch_size": 64, "warmup": 0.0},  # one step, whose loss is finite
         {"batch_size": 64, "warmup": 0.0, "weight_decay": 0.0, "lr": 1e20},  # so are its weights
-        {"batch_size": 64, "warmup": 0.0, "recipe": "003"},
-        {"batch_size": 64, "warmup": 0.0, "recipe": "003", "labels": np.arange(64) / 64},
+        {"batch_size": 64, "warmup": 0.0, "recipe": "isotropy-layer"},
+        {"batch_size": 64, "warmup": 0.0, "recipe": "isotropy-layer", "labels": np.arange(64) / 64},
     ],
 )
 def test_a_diverging_loss_is_reported(base, data, tmp_path, options):
@@ -298,7 +298,7 @@ class TestPenalty:
     @pytest.mark.parametrize(
         ("name", "loss", "where"),
         [
-            ("istar", IsoScoreLoss(zeta=0.2, reduction="linear"), "all"),
+            ("istar", IsoScoreLoss(zeta=0.2, form="linear"), "all"),
             ("cosreg", CosRegLoss(), "last"),
             ("spectrum", SpectrumControlLoss(), "head_input"),
             ("persistent-entropy", PersistentEntropyLoss(), "head_input"),
@@ -371,7 +371,7 @@ class TestPenalty:
             ({"penalty": "istar", "where": [1, 7]}, "hidden states 0 .*to 2, not 7"),
             ({"penalty": "istar", "lam": float("nan")}, "'lam' parameter"),
             ({"penalty": "istar", "balance": "mean"}, "'balance' parameter"),
-            ({"recipe": "001"}, "'recipe' parameter .*'002'"),
+            ({"recipe": "isotropy"}, "'recipe' parameter .*'istar'"),
         ],
     )
     def test_what_is_not_admissible(self, base, data, tmp_path, options, message):
@@ -394,10 +394,10 @@ class TestRecipe:
         ("recipe", "fields"),
         [
             (None, (3, 5e-5, 32, 1, "linear", 0.1)),
-            ("000", (10, 5e-5, 64, 1, "linear", 0.1)),
-            ("002", (4, 3e-5, 16, 2, "linear", 0.1)),
-            ("003", (3, 5e-5, 32, 1, "linear", 0.1)),
-            ("004", (3, 2e-5, 32, 1, "constant_with_warmup", 0.0)),
+            ("persistent-entropy", (10, 5e-5, 64, 1, "linear", 0.1)),
+            ("istar", (4, 3e-5, 16, 2, "linear", 0.1)),
+            ("isotropy-layer", (3, 5e-5, 32, 1, "linear", 0.1)),
+            ("isotropy-calibration", (3, 2e-5, 32, 1, "constant_with_warmup", 0.0)),
         ],
     )
     def test_each_is_what_its_paper_says(self, base, data, tmp_path, runs, recipe, fields):
@@ -408,7 +408,8 @@ class TestRecipe:
         assert arguments.max_grad_norm == 1
         assert arguments.train_sampling_strategy == "group_by_length"
         optimiser = runs[0].create_optimizer()
-        assert type(optimiser) is (torch.optim.Adam if recipe == "000" else torch.optim.AdamW)
+        is_adam = recipe == "persistent-entropy"
+        assert type(optimiser) is (torch.optim.Adam if is_adam else torch.optim.AdamW)
         assert {group["lr"] for group in optimiser.param_groups} == {fields[1]}
         decays = {group["weight_decay"] for group in optimiser.param_groups}
         assert decays == {0.0, arguments.weight_decay}
@@ -416,20 +417,24 @@ class TestRecipe:
 
     def test_what_is_given_goes_before_it(self, base, data, tmp_path, runs):
         given = {"epochs": 2, "lr": 1e-3, "batch_size": 4, "warmup": 0.5, "weight_decay": 0.0}
-        finetune_text_classifier(base, *data, tmp_path / "out", recipe="004", **given)
+        finetune_text_classifier(
+            base, *data, tmp_path / "out", recipe="isotropy-calibration", **given
+        )
         fields = tuple(getattr(runs[0].args, name) for name in self.FIELDS)
         assert fields == (2, 1e-3, 4, 1, "constant_with_warmup", 0.5)
         assert runs[0].args.weight_decay == 0
 
     def test_it_goes_with_any_penalty(self, base, data, tmp_path):
-        options = QUICK | {"recipe": "002", "penalty": "istar", "lam": -1.0}
+        options = QUICK | {"recipe": "istar", "penalty": "istar", "lam": -1.0}
         folder = finetune_text_classifier(base, *data, tmp_path / "out", **options)
         assert torch.isfinite(outputs(folder, data[0])).all()
 
-    def test_003_holds_out_three_tenths_of_each_class(self, base, data, tmp_path, runs):
+    def test_isotropy_layer_holds_out_three_tenths_of_each_class(self, base, data, tmp_path, runs):
         labels = np.array([0] * 44 + [1] * 20)
         for name, targets in (("classes", labels), ("floats", labels + 0.5)):
-            finetune_text_classifier(base, data[0], targets, tmp_path / name, recipe="003")
+            finetune_text_classifier(
+                base, data[0], targets, tmp_path / name, recipe="isotropy-layer"
+            )
         assert [len(run.train_dataset) for run in runs] == [44, 44]
         assert sum(row["labels"] for row in runs[0].eval_dataset) == 6
         assert len(runs[1].eval_dataset) == 20
@@ -437,25 +442,27 @@ class TestRecipe:
     @pytest.mark.parametrize(
         ("labels", "message"),
         [
-            ([0.1, 0.2, 0.3], "which 3 texts are too few: give 4 or more, or"),
-            ([0] * 19 + [1], "which 1 of 20 texts with the label 1 are too few.*of each class"),
-            (["no", "yes", "yes"], "which 1 of 3 texts with the label 'no' are too few"),
-            (list("aabbccddee"), "which 2 of 10 texts with the label 'a' are too few"),
+            ([0.1, 0.2, 0.3], "and 3 texts are too few for that: pass 4 or more, or"),
+            ([0] * 19 + [1], "and 1 of 20 texts with the label 1 are too few.*of each class"),
+            (["no", "yes", "yes"], "and 1 of 3 texts with the label 'no' are too few"),
+            (list("aabbccddee"), "and 2 of 10 texts with the label 'a' are too few"),
         ],
     )
-    def test_003_with_too_few_texts(self, tmp_path, labels, message):
+    def test_isotropy_layer_with_too_few_texts(self, tmp_path, labels, message):
         texts = ["good"] * len(labels)
-        with pytest.raises(ValueError, match=f"recipe='003' holds out 30% .*{message}"):
-            finetune_text_classifier("no model", texts, labels, tmp_path / "out", recipe="003")
+        with pytest.raises(ValueError, match=f"recipe='isotropy-layer' holds out 30% .*{message}"):
+            finetune_text_classifier(
+                "no model", texts, labels, tmp_path / "out", recipe="isotropy-layer"
+            )
 
     @pytest.mark.parametrize("labels", [[0.5] * 4, [0, 0, 1, 1], list("aaaabbbbccccdddd")])
-    def test_003_with_just_enough(self, base, tmp_path, labels):
+    def test_isotropy_layer_with_just_enough(self, base, tmp_path, labels):
         texts = ["good"] * len(labels)
-        options = QUICK | {"recipe": "003"}
+        options = QUICK | {"recipe": "isotropy-layer"}
         folder = finetune_text_classifier(base, texts, labels, tmp_path / "out", **options)
         assert outputs(folder, texts).isfinite().all()
 
-    def test_003_keeps_the_best_epoch(self, base, data, tmp_path, monkeypatch):
+    def test_isotropy_layer_keeps_the_best_epoch(self, base, data, tmp_path, monkeypatch):
         scores, states = iter([0.1, 0.9, 0.5]), []
         monkeypatch.setattr(_training, "_score", lambda predictions: {"score": next(scores)})
         evaluate = IsotropyTrainer.evaluate
@@ -465,14 +472,14 @@ class TestRecipe:
             return evaluate(self, *args, **options)
 
         monkeypatch.setattr(IsotropyTrainer, "evaluate", recorded)
-        options = QUICK | {"epochs": 3, "recipe": "003", "lr": 1e-3}
+        options = QUICK | {"epochs": 3, "recipe": "isotropy-layer", "lr": 1e-3}
         kept = weights(finetune_text_classifier(base, *data, tmp_path / "out", **options))
         assert same(kept, states[1])
         assert not same(kept, states[2])
 
     @pytest.mark.parametrize("floats", [False, True])
-    def test_003_learns(self, base, data, tmp_path, floats):
-        options = QUICK | {"epochs": 15, "recipe": "003", "lr": 3e-3}
+    def test_isotropy_layer_learns(self, base, data, tmp_path, floats):
+        options = QUICK | {"epochs": 15, "recipe": "isotropy-layer", "lr": 3e-3}
         labels = data[1] - 0.5 if floats else data[1]
         folder = finetune_text_classifier(base, data[0], labels, tmp_path / "out", **options)
         predicted = outputs(folder, data[0])

@@ -169,13 +169,13 @@ def test_a_dataset_of_hugging_face_says_how_to_choose_a_column(base, tmp_path):
     np.testing.assert_array_equal(*(load_checkpoint(each)[1].coef_ for each in (found, expected)))
 
 
-def shrinkage_matrix(rows, folder):
+def prior_cov(rows, folder):
     options = {"where": "all", "shrinkage_tokens": 10_000}
     trainer = make_trainer(
         plain_model(), rows, folder, IsoScoreLoss(0.2), {"max_steps": 1}, **options
     )
     trainer.train()
-    return trainer.isotropy_objective.priors[0]
+    return trainer.isotropy_objective.prior_covs[0]
 
 
 @pytest.mark.parametrize(
@@ -183,19 +183,19 @@ def shrinkage_matrix(rows, folder):
     [Items, Stream, lambda rows: Subset(Items(rows), range(16))],
     ids=["items", "stream", "subset"],
 )
-def test_the_shrinkage_matrix_is_that_of_any_dataset_of_torch(kind, tmp_path):
+def test_the_shrinkage_covariance_is_that_of_any_dataset_of_torch(kind, tmp_path):
     rows = make_rows(16)
-    found = shrinkage_matrix(kind(rows), tmp_path)
-    torch.testing.assert_close(found, shrinkage_matrix(rows, tmp_path), atol=1e-5, rtol=1e-4)
+    found = prior_cov(kind(rows), tmp_path)
+    torch.testing.assert_close(found, prior_cov(rows, tmp_path), atol=1e-5, rtol=1e-4)
 
 
-def test_the_shrinkage_matrix_is_that_of_a_dataset_of_hugging_face(tmp_path):
+def test_the_shrinkage_covariance_is_that_of_a_dataset_of_hugging_face(tmp_path):
     datasets = pytest.importorskip("datasets")
     rows = make_rows(16)
     dataset = datasets.Dataset.from_list([{**row, "text": "unused"} for row in rows])
-    expected = shrinkage_matrix(rows, tmp_path)
+    expected = prior_cov(rows, tmp_path)
     for each in (dataset, dataset.with_format("torch"), dataset.to_iterable_dataset()):
-        found = shrinkage_matrix(each, tmp_path)
+        found = prior_cov(each, tmp_path)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 

@@ -73,7 +73,7 @@ def test_the_gradient_through_two_layers_equals_finite_differences(name, where, 
     model = plain_model().double()
     rows = make_rows(24)
     trainer = make_trainer(model, rows, tmp_path, PENALTIES[name](), where=where, lam=3.0)
-    trainer._renew_priors()
+    trainer._renew_prior_covs()
     step_gradient(trainer, rows)  # a penalty that takes its scale from the first call has it now
     slope = step_gradient(trainer, rows)
     parameters = list(model.parameters())
@@ -261,7 +261,7 @@ def test_numbers_to_be_predicted_are_no_classes(tmp_path):
     assert steps(trainer)[0]["penalty"] == pytest.approx(float(expected), rel=1e-5)
 
 
-# The shrinkage matrix
+# The shrinkage covariance
 
 
 def covariance_of(model, rows, place="all"):
@@ -271,13 +271,15 @@ def covariance_of(model, rows, place="all"):
     return Moments().update(cloud).covariance().float()
 
 
-def test_the_shrinkage_matrix_is_the_covariance_of_the_training_rows_in_evaluation_mode(tmp_path):
+def test_the_shrinkage_covariance_is_that_of_the_training_rows_in_evaluation_mode(tmp_path):
     rows = make_rows(20)
     model = make_model("bert")  # with dropout
     trainer = make_trainer(model, rows, tmp_path, IsoScoreLoss(0.2), where="all")
     expected = covariance_of(model, rows)
-    trainer._renew_priors()
-    torch.testing.assert_close(trainer.isotropy_objective.priors[0], expected, atol=1e-5, rtol=1e-4)
+    trainer._renew_prior_covs()
+    torch.testing.assert_close(
+        trainer.isotropy_objective.prior_covs[0], expected, atol=1e-5, rtol=1e-4
+    )
     assert model.training
 
 
@@ -295,7 +297,7 @@ def test_it_is_renewed_at_the_start_of_each_epoch(tmp_path):
     joined = trainer._join
 
     def join(*args):
-        found.append(trainer.isotropy_objective.priors[0])
+        found.append(trainer.isotropy_objective.prior_covs[0])
         return joined(*args)
 
     trainer._join = join
@@ -319,7 +321,7 @@ def test_no_more_tokens_are_read_than_allowed(tmp_path):
         where="last",
         shrinkage_tokens=37,
     )
-    trainer._renew_priors()
+    trainer._renew_prior_covs()
     assert trainer.state.log_history[-1]["shrinkage_points"] == 37
 
 
@@ -328,7 +330,7 @@ def test_the_rows_behind_it_are_drawn_without_touching_the_generators(tmp_path):
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    trainer._renew_priors()
+    trainer._renew_prior_covs()
     assert torch.rand(1) == expected
 
 
@@ -348,8 +350,10 @@ def test_a_stream_of_rows_serves(tmp_path):
         plain_model(), Stream(), tmp_path, IsoScoreLoss(0.2), {"max_steps": 5}, where="all"
     )
     expected = covariance_of(trainer.model, make_rows(16))
-    trainer._renew_priors()
-    torch.testing.assert_close(trainer.isotropy_objective.priors[0], expected, atol=1e-5, rtol=1e-4)
+    trainer._renew_prior_covs()
+    torch.testing.assert_close(
+        trainer.isotropy_objective.prior_covs[0], expected, atol=1e-5, rtol=1e-4
+    )
     trainer.state.log_history.clear()
     trainer.train()
     assert len(steps(trainer)) == 5
@@ -402,7 +406,7 @@ def test_accumulated_gradients_are_means_over_the_parts(balance, tmp_path):
         lam=2.0,
         balance=balance,
     )
-    reference._renew_priors()
+    reference._renew_prior_covs()
     parts = [step_gradient(reference, rows[:8]), step_gradient(reference, rows[8:])]
     torch.testing.assert_close(found[0], sum(parts) / 2, atol=1e-6, rtol=1e-4)
 
@@ -491,7 +495,7 @@ def test_a_resumed_run_takes_the_weight_of_now(tmp_path):
     assert entry["loss"] == pytest.approx(entry["task_loss"] + 5 * entry["penalty"], rel=1e-4)
 
 
-def test_a_resumed_run_with_another_place_has_its_own_shrinkage_matrix(tmp_path):
+def test_a_resumed_run_with_another_place_has_its_own_shrinkage_covariance(tmp_path):
     arguments = {"save_strategy": "steps", "save_steps": 1}
     rows = make_rows(16)
     make_trainer(plain_model(), rows, tmp_path, IsoScoreLoss(0.2), arguments, where="last").train()
@@ -586,7 +590,7 @@ def test_steps_that_are_not_finite_are_told(tmp_path):
 def test_gradients_in_half_precision_are_finite(name, rows, dtype, tmp_path):
     model = plain_model().to(dtype)
     trainer = make_trainer(model, rows, tmp_path, PENALTIES[name](), where="all")
-    trainer._renew_priors()
+    trainer._renew_prior_covs()
     assert step_gradient(trainer, rows).isfinite().all()
 
 
@@ -703,7 +707,7 @@ def test_every_step_logs_the_parts_of_the_loss_and_the_isotropy_of_its_points(tm
     trainer.train()
     assert [entry["step"] for entry in steps(trainer)] == [1, 2, 3]
     for entry, cloud in zip(steps(trainer), clouds, strict=True):
-        score = float(isoscore_star(cloud, trainer.isotropy_objective.priors[0], 0.3))
+        score = float(isoscore_star(cloud, trainer.isotropy_objective.prior_covs[0], 0.3))
         assert entry["isoscore_star"] == pytest.approx(score, rel=1e-5)
         assert entry["penalty"] == pytest.approx(1 - score, rel=1e-4)
         assert entry["loss"] == pytest.approx(entry["task_loss"] - 2 * entry["penalty"], rel=1e-4)
@@ -736,7 +740,7 @@ def test_a_weight_is_measured_as_the_step_found_it(tmp_path):
         model,
         rows,
         tmp_path,
-        IsoScoreLoss(reduction="linear"),
+        IsoScoreLoss(form="linear"),
         {"learning_rate": 0.1},
         where="output_embeddings",
     )
@@ -826,7 +830,7 @@ def test_parameters_that_cannot_be(options, error, message, tmp_path):
         make_trainer(plain_model(), make_rows(4), tmp_path, **options)
 
 
-def test_a_single_point_has_no_shrinkage_matrix(tmp_path):
+def test_a_single_point_has_no_shrinkage_covariance(tmp_path):
     trainer = make_trainer(plain_model(), make_rows(1), tmp_path, IsoScoreLoss(0.2))
     with pytest.raises(ValueError, match=r"give 1 point\(s\) at where='head_input'.*zeta=0"):
         trainer.train()

@@ -25,7 +25,7 @@ def cloud(n, d, seed=0, members=(), decay=0.7):
     return torch.tensor(X @ turn + rng.normal(size=d))
 
 
-def shrinkage(d, seed=1, members=()):
+def shrinkage_covariance(d, seed=1, members=()):
     return torch.stack(
         [torch.cov(cloud(2 * d + 5, d, seed + i).T) for i in range(math.prod(members))]
     ).reshape(*members, d, d)
@@ -45,11 +45,11 @@ def estimates(X):
     return trace_square, (products**2)[different].mean() / 4
 
 
-def reference(X, cov=None, zeta=0.0, bias_corrected=False):
+def reference(X, prior_cov=None, zeta=0.0, bias_corrected=False):
     """The closed form, letter by letter: one cloud, the full covariance."""
     d = X.shape[1]
     sample = np.cov(X.numpy().T)
-    prior = np.eye(d) if cov is None else cov.numpy()
+    prior = np.eye(d) if prior_cov is None else prior_cov.numpy()
     if not bias_corrected:
         eigenvalues = np.linalg.eigvalsh((1 - zeta) * sample + zeta * prior)
         return (eigenvalues.sum() ** 2 / (eigenvalues**2).sum() - 1) / (d - 1)
@@ -76,7 +76,7 @@ LARGE += [(50, 768, 0.5, "identity")]
 @pytest.mark.parametrize(("n", "d", "zeta", "kind"), SMALL + LARGE)
 def test_equals_the_papers_package(n, d, zeta, kind):
     X = cloud(n, d, seed=n + d)
-    prior = shrinkage(d) if kind == "covariance" else torch.eye(d, dtype=F64)
+    prior = shrinkage_covariance(d) if kind == "covariance" else torch.eye(d, dtype=F64)
     theirs = float(package.IsoScore_star(X.numpy(), prior, zeta))
     ours = float(isoscore_star(X, prior if kind == "covariance" else None, zeta))
     assert ours == pytest.approx(theirs, abs=1e-6)
@@ -91,16 +91,20 @@ def test_equals_the_papers_package(n, d, zeta, kind):
 
 @pytest.mark.parametrize("bias_corrected", [False, True])
 @pytest.mark.parametrize("zeta", [0.0, 0.2, 1.0])
-@pytest.mark.parametrize("own_cov", [None, "shared", "each"])
+@pytest.mark.parametrize("own_prior", [None, "shared", "each"])
 @pytest.mark.parametrize(("n", "d"), [(6, 15), (15, 15), (16, 15), (22, 15), (4, 2)])
-def test_members_equal_a_loop_over_the_formula(n, d, own_cov, zeta, bias_corrected):
+def test_members_equal_a_loop_over_the_formula(n, d, own_prior, zeta, bias_corrected):
     X = cloud(n, d, members=(2, 3))
-    cov = {None: None, "shared": shrinkage(d), "each": shrinkage(d, members=(2, 3))}[own_cov]
-    scores = isoscore_star(X, cov, zeta, bias_corrected)
+    prior_cov = {
+        None: None,
+        "shared": shrinkage_covariance(d),
+        "each": shrinkage_covariance(d, members=(2, 3)),
+    }[own_prior]
+    scores = isoscore_star(X, prior_cov, zeta, bias_corrected)
     assert scores.shape == (2, 3)
     for i in range(2):
         for j in range(3):
-            prior = cov[i, j] if own_cov == "each" else cov
+            prior = prior_cov[i, j] if own_prior == "each" else prior_cov
             wanted = reference(X[i, j], prior, zeta, bias_corrected)
             assert float(scores[i, j]) == pytest.approx(wanted, abs=1e-12)
             alone = isoscore_star(X[i, j], prior, zeta, bias_corrected)
@@ -190,25 +194,27 @@ def test_corrected_score_of_a_regular_simplex_is_one(n, dtype):
 @pytest.mark.parametrize("members", [(), (2,), (2, 1)])
 def test_gradcheck_with_respect_to_points(n, d, zeta, bias_corrected, members):
     X = cloud(n, d, members=members, decay=2.0).requires_grad_()
-    for cov in (None, shrinkage(d), shrinkage(d, members=members)):
-        score = isoscore_star(X.detach(), cov, zeta, bias_corrected)
+    for prior_cov in (None, shrinkage_covariance(d), shrinkage_covariance(d, members=members)):
+        score = isoscore_star(X.detach(), prior_cov, zeta, bias_corrected)
         assert bool((score > 0).all())
-        assert bool((score < 1).all()) or (cov is None and zeta == 1)  # else the clamp acts
-        assert gradcheck(lambda x, c=cov: isoscore_star(x, c, zeta, bias_corrected), X)
+        assert bool((score < 1).all()) or (prior_cov is None and zeta == 1)  # else the clamp acts
+        assert gradcheck(lambda x, S=prior_cov: isoscore_star(x, S, zeta, bias_corrected), X)
 
 
 @pytest.mark.parametrize("bias_corrected", [False, True])
 @pytest.mark.parametrize("zeta", [0.2, 1.0])
 @pytest.mark.parametrize(("n", "d"), [(4, 6), (9, 4), (5, 5)])
-@pytest.mark.parametrize(("members", "cov_members"), [((), ()), ((3,), ()), ((3,), (3,))])
-def test_gradcheck_with_respect_to_the_shrinkage_matrix(
-    n, d, zeta, bias_corrected, members, cov_members
+@pytest.mark.parametrize(("members", "prior_members"), [((), ()), ((3,), ()), ((3,), (3,))])
+def test_gradcheck_with_respect_to_the_shrinkage_covariance(
+    n, d, zeta, bias_corrected, members, prior_members
 ):
     X = cloud(n, d, members=members)
-    cov = shrinkage(d, members=cov_members).requires_grad_()
-    assert gradcheck(lambda c: isoscore_star(X, c, zeta, bias_corrected), cov)
+    prior_cov = shrinkage_covariance(d, members=prior_members).requires_grad_()
+    assert gradcheck(lambda c: isoscore_star(X, c, zeta, bias_corrected), prior_cov)
     both = X.clone().requires_grad_()
-    assert gradcheck(lambda x, c: isoscore_star(x, c @ c.mT, zeta, bias_corrected), (both, cov))
+    assert gradcheck(
+        lambda x, c: isoscore_star(x, c @ c.mT, zeta, bias_corrected), (both, prior_cov)
+    )
 
 
 @pytest.mark.parametrize("bias_corrected", [False, True])
@@ -216,7 +222,7 @@ def test_gradcheck_with_respect_to_the_shrinkage_matrix(
 @pytest.mark.parametrize(
     ("members", "root_members"), [((), ()), ((3,), ()), ((3,), (3,)), ((2, 2), (2, 2))]
 )
-def test_root_of_the_shrinkage_matrix_in_its_place(
+def test_root_of_the_shrinkage_covariance_in_its_place(
     n, d, rank, bias_corrected, members, root_members
 ):
     X = cloud(n, d, members=members).requires_grad_()
@@ -236,24 +242,26 @@ def test_root_of_the_shrinkage_matrix_in_its_place(
 @pytest.mark.parametrize("bias_corrected", [False, True])
 @pytest.mark.parametrize(("n", "d"), [(4, 6), (9, 4)])
 def test_members_may_differ_in_zeta(n, d, bias_corrected):
-    X, cov = cloud(n, d, members=(4,)).requires_grad_(), shrinkage(d)
+    X, prior_cov = cloud(n, d, members=(4,)).requires_grad_(), shrinkage_covariance(d)
     zetas = [0.0, 0.2, 0.7, 1.0]
-    together = isoscore_star(X, cov, torch.tensor(zetas), bias_corrected)
-    alone = [isoscore_star(x, cov, z, bias_corrected) for x, z in zip(X, zetas, strict=True)]
+    together = isoscore_star(X, prior_cov, torch.tensor(zetas), bias_corrected)
+    alone = [isoscore_star(x, prior_cov, z, bias_corrected) for x, z in zip(X, zetas, strict=True)]
     torch.testing.assert_close(together, torch.stack(alone), rtol=1e-7, atol=1e-7)
     exact = torch.tensor(zetas, dtype=F64)
-    assert gradcheck(lambda x: isoscore_star(x, cov, exact, bias_corrected), X)
+    assert gradcheck(lambda x: isoscore_star(x, prior_cov, exact, bias_corrected), X)
 
 
-def test_gradient_of_a_shared_shrinkage_matrix_is_the_sum_over_members():
-    X, cov = cloud(6, 4, members=(3,)), shrinkage(4).requires_grad_()
-    (shared,) = torch.autograd.grad(isoscore_star(X, cov, 0.3).sum(), cov)
-    each = [torch.autograd.grad(isoscore_star(x, cov, 0.3), cov)[0] for x in X]
+def test_gradient_of_a_shared_shrinkage_covariance_is_the_sum_over_members():
+    X, prior_cov = cloud(6, 4, members=(3,)), shrinkage_covariance(4).requires_grad_()
+    (shared,) = torch.autograd.grad(isoscore_star(X, prior_cov, 0.3).sum(), prior_cov)
+    each = [torch.autograd.grad(isoscore_star(x, prior_cov, 0.3), prior_cov)[0] for x in X]
     torch.testing.assert_close(shared, sum(each), rtol=0, atol=1e-14)
 
 
 def test_gradcheck_of_the_covariance_form():
-    assert gradcheck(isoscore_from_covariance, shrinkage(5, members=(2,)).requires_grad_())
+    assert gradcheck(
+        isoscore_from_covariance, shrinkage_covariance(5, members=(2,)).requires_grad_()
+    )
 
 
 def test_a_clamped_score_has_zero_gradient():
@@ -278,11 +286,11 @@ def test_half_precision_points_get_their_gradient():
 def test_autocast_neither_coarsens_the_score_nor_breaks_its_gradient(n, d, zeta):
     plain = cloud(n, d).float().requires_grad_()
     mixed = plain.detach().clone().requires_grad_()
-    cov = shrinkage(d).float()
-    wanted = isoscore_star(plain, cov, zeta)
+    prior_cov = shrinkage_covariance(d).float()
+    wanted = isoscore_star(plain, prior_cov, zeta)
     wanted.backward()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        score = isoscore_star(mixed, cov, zeta)
+        score = isoscore_star(mixed, prior_cov, zeta)
     assert score.dtype == torch.float32
     assert score.item() == pytest.approx(wanted.item(), abs=1e-6)
     score.backward()

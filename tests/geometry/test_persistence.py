@@ -1,4 +1,4 @@
-"""Bars of dimension 0, the selection of those that count, and their entropy."""
+"""Bars of dimension 0, the selection of those that count, and persistent entropy."""
 
 import itertools
 import math
@@ -273,7 +273,7 @@ def test_selection_of_a_tensor_picks_from_the_tensor():
     assert select_bars(torch.zeros(3)).shape == (0,)
 
 
-# The entropy.
+# Persistent entropy.
 
 
 def test_entropy_of_equal_bars_is_the_log_of_their_number():

@@ -30,7 +30,7 @@ from isoadapt.metrics import isoscore, isotropy_report
 from tests.interop.examples import HEAD, LABELS, VARIANTS, X, fitted, make
 from tests.tiny_models import WORDS
 
-CASES = [(name, v) for name in adapters.METHODS for v in VARIANTS if make(name, v) is not None]
+CASES = [(name, v) for name in adapters.ADAPTERS for v in VARIANTS if make(name, v) is not None]
 METHODS = ["transform", "predict", "predict_proba", "predict_log_proba", "decision_function"]
 
 
@@ -87,7 +87,7 @@ def test_a_parameter_that_was_added_later_has_its_default(name, parameter, tmp_p
 
 def test_a_new_process_without_transformers_loads_every_adapter(tmp_path):
     np.save(tmp_path / "X.npy", X)
-    for name in adapters.METHODS:
+    for name in adapters.ADAPTERS:
         adapter = fitted(name)
         save_adapter(adapter, tmp_path / name)
         np.save(tmp_path / f"{name}.npy", adapter.transform(X))
@@ -101,7 +101,7 @@ def test_a_new_process_without_transformers_loads_every_adapter(tmp_path):
         "    assert np.array_equal(found, np.load(folder / f'{name}.npy')), name\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path, *adapters.METHODS],
+        [sys.executable, "-c", code, tmp_path, *adapters.ADAPTERS],
         capture_output=True,
         text=True,
         check=False,
@@ -109,7 +109,7 @@ def test_a_new_process_without_transformers_loads_every_adapter(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", adapters.METHODS)
+@pytest.mark.parametrize("name", adapters.ADAPTERS)
 def test_partial_fit_goes_on(name, tmp_path):
     head = HEAD if name == "LogitPreservingWhitening" else None
     adapter = make(name).set_params(head=head)

@@ -17,9 +17,9 @@ def cloud(*shape, seed=0, dtype=torch.float64):
     return torch.tensor(X, dtype=dtype)
 
 
-def value_and_gradient(loss, Z, cov=None):
+def value_and_gradient(loss, Z, prior_cov=None):
     Z = Z.detach().clone().requires_grad_()
-    value = loss(Z, cov)
+    value = loss(Z, prior_cov)
     (gradient,) = torch.autograd.grad(value.sum(), Z)
     return value.detach(), gradient
 
@@ -29,13 +29,13 @@ def value_and_gradient(loss, Z, cov=None):
 @pytest.mark.parametrize("members", [(), (3,), (2, 3)])
 def test_values_are_minus_log_and_one_minus_the_score(members, zeta, bias_corrected):
     Z = cloud(*members, 9, 5)
-    cov = torch.cov(cloud(30, 5, seed=1).T)
-    score = isoscore_star(Z, cov, zeta, bias_corrected)
+    prior_cov = torch.cov(cloud(30, 5, seed=1).T)
+    score = isoscore_star(Z, prior_cov, zeta, bias_corrected)
     log = IsoScoreLoss(zeta, "log", bias_corrected)
     linear = IsoScoreLoss(zeta, "linear", bias_corrected)
-    assert log(Z, cov).shape == members
-    torch.testing.assert_close(log(Z, cov), -score.log(), rtol=0, atol=1e-13)
-    torch.testing.assert_close(linear(Z, cov), 1 - score, rtol=0, atol=1e-13)
+    assert log(Z, prior_cov).shape == members
+    torch.testing.assert_close(log(Z, prior_cov), -score.log(), rtol=0, atol=1e-13)
+    torch.testing.assert_close(linear(Z, prior_cov), 1 - score, rtol=0, atol=1e-13)
     assert log.n_degenerate == linear.n_degenerate == 0
 
 
@@ -46,8 +46,8 @@ def test_defaults_are_the_isotropy_layers():
 
 def test_a_more_isotropic_cloud_costs_less_and_descent_makes_it_so():
     Z = cloud(40, 5)
-    for reduction in ("log", "linear"):
-        loss = IsoScoreLoss(reduction=reduction)
+    for form in ("log", "linear"):
+        loss = IsoScoreLoss(form=form)
         value, gradient = value_and_gradient(loss, Z)
         assert float(loss(Z - 1e-3 * gradient / gradient.norm())) < float(value)
         assert float(loss(torch.randn(4000, 5, generator=torch.Generator().manual_seed(0)))) < 0.05
@@ -60,26 +60,26 @@ def test_rank_one_is_floored_before_the_log(n, dtype):
     value, gradient = value_and_gradient(IsoScoreLoss(), line)
     assert float(value) == pytest.approx(-math.log(1e-6), rel=1e-6)
     assert not gradient.any()
-    assert float(IsoScoreLoss(reduction="linear")(line)) == pytest.approx(1, abs=1e-5)
+    assert float(IsoScoreLoss(form="linear")(line)) == pytest.approx(1, abs=1e-5)
 
 
 def test_isotropic_clouds_cost_nothing_and_never_less():
     for d in range(2, 30):
         axes = torch.cat([torch.eye(d), -torch.eye(d)])
-        for reduction in ("log", "linear"):
-            assert 0 <= float(IsoScoreLoss(reduction=reduction)(axes)) < 1e-6
-            assert float(IsoScoreLoss(0.0, reduction, True)(axes)) == 0
+        for form in ("log", "linear"):
+            assert 0 <= float(IsoScoreLoss(form=form)(axes)) < 1e-6
+            assert float(IsoScoreLoss(0.0, form, True)(axes)) == 0
 
 
 @pytest.mark.parametrize("bias_corrected", [False, True])
-@pytest.mark.parametrize("reduction", ["log", "linear"])
+@pytest.mark.parametrize("form", ["log", "linear"])
 @pytest.mark.parametrize("shape", [(9, 4), (5, 12), (3, 5, 12), (2, 2, 9, 4)])
-def test_gradcheck(shape, reduction, bias_corrected):
+def test_gradcheck(shape, form, bias_corrected):
     Z = cloud(*shape).requires_grad_()
-    loss = IsoScoreLoss(0.1, reduction, bias_corrected)
-    cov = torch.cov(cloud(30, shape[-1], seed=1).T).requires_grad_()
+    loss = IsoScoreLoss(0.1, form, bias_corrected)
+    prior_cov = torch.cov(cloud(30, shape[-1], seed=1).T).requires_grad_()
     assert gradcheck(lambda z: loss(z), Z)
-    assert gradcheck(loss, (Z, cov))
+    assert gradcheck(loss, (Z, prior_cov))
     assert loss.n_degenerate == 0
 
 
@@ -105,11 +105,11 @@ DEGENERATE = {
 }
 
 
-@pytest.mark.parametrize("reduction", ["log", "linear"])
+@pytest.mark.parametrize("form", ["log", "linear"])
 @pytest.mark.parametrize("case", DEGENERATE)
-def test_degenerate_clouds_cost_nothing_with_zero_gradient_and_are_counted(case, reduction):
+def test_degenerate_clouds_cost_nothing_with_zero_gradient_and_are_counted(case, form):
     Z, parameters = DEGENERATE[case]
-    loss = IsoScoreLoss(reduction=reduction, **parameters)
+    loss = IsoScoreLoss(form=form, **parameters)
     value, gradient = value_and_gradient(loss, Z)
     assert float(value) == 0
     assert torch.equal(gradient, torch.zeros_like(Z))
@@ -118,12 +118,12 @@ def test_degenerate_clouds_cost_nothing_with_zero_gradient_and_are_counted(case,
     assert loss.n_degenerate == 3
 
 
-@pytest.mark.parametrize("reduction", ["log", "linear"])
+@pytest.mark.parametrize("form", ["log", "linear"])
 @pytest.mark.parametrize("bias_corrected", [False, True])
-def test_a_member_without_spread_leaves_the_others_as_they_are(reduction, bias_corrected):
+def test_a_member_without_spread_leaves_the_others_as_they_are(form, bias_corrected):
     good = cloud(2, 8, 5, dtype=torch.float32)
     Z = torch.stack([good[0], torch.full((8, 5), 0.1), good[1]])
-    loss = IsoScoreLoss(0.0, reduction, bias_corrected)
+    loss = IsoScoreLoss(0.0, form, bias_corrected)
     values, gradients = value_and_gradient(loss, Z)
     assert loss.n_degenerate == 1
     assert float(values[1]) == 0
@@ -135,10 +135,10 @@ def test_a_member_without_spread_leaves_the_others_as_they_are(reduction, bias_c
     assert bool((values[[0, 2]] > 0).all())
 
 
-def test_constant_rows_have_a_score_once_a_shrinkage_matrix_is_mixed_in():
-    loss = IsoScoreLoss(zeta=0.2, reduction="linear")
-    cov = torch.diag(torch.tensor([3.0, 1.0]))
-    assert float(loss(torch.full((8, 2), 0.5), cov)) == pytest.approx(1 - 0.6, abs=1e-6)
+def test_constant_rows_have_a_score_once_a_shrinkage_covariance_is_mixed_in():
+    loss = IsoScoreLoss(zeta=0.2, form="linear")
+    prior_cov = torch.diag(torch.tensor([3.0, 1.0]))
+    assert float(loss(torch.full((8, 2), 0.5), prior_cov)) == pytest.approx(1 - 0.6, abs=1e-6)
     assert loss.n_degenerate == 0
 
 
@@ -185,8 +185,8 @@ def test_autocast_trains(shape):
         ({"zeta": -0.1}, r"zeta=-0.1 must lie in \[0, 1\]"),
         ({"zeta": 1.1}, r"zeta=1.1 must lie in \[0, 1\]"),
         ({"zeta": float("nan")}, "zeta=nan"),
-        ({"reduction": "mean"}, "reduction='mean' must be 'log' or 'linear'"),
-        ({"reduction": None}, "reduction=None"),
+        ({"form": "mean"}, "form='mean' must be 'log' or 'linear'"),
+        ({"form": None}, "form=None"),
     ],
 )
 def test_bad_parameters_are_named(parameters, message):

@@ -17,7 +17,7 @@ from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_noth
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._spread import check_spread
 from isoadapt.adapters._training._batches import Batches, Rows
-from isoadapt.adapters._training._loop import Judge, epochs_bar, train
+from isoadapt.adapters._training._loop import Judge, epochs_bar, run_epochs
 from isoadapt.adapters._training._net import AdapterNet, classification_loss, regression_loss
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._selection import Run, Selection
@@ -299,7 +299,7 @@ class FlowAdapter(BaseAdapter):
         batches = Batches(numbers, index, self.batch_size, [generator])
         net = self._make_net(module, judge)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
-            train(net, batches, [run], judge, self.max_epochs, tick=lambda _: bar.update())
+            run_epochs(net, batches, [run], judge, self.max_epochs, tick=lambda _: bar.update())
         return net.module_, head, run
 
     def _bits_weight(self) -> float:

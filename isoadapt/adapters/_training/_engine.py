@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from isoadapt._utils.devices import to_tensor
 from isoadapt.adapters._maps import Floats
 from isoadapt.adapters._training._batches import Batches, Rows
-from isoadapt.adapters._training._loop import Alternation, Judge, LinearSchedule, train
+from isoadapt.adapters._training._loop import Alternation, Judge, LinearSchedule, run_epochs
 from isoadapt.adapters._training._member import Member, Outcome
 from isoadapt.adapters._training._net import AdapterNet, classification_loss, regression_loss
 from isoadapt.adapters._training._networks import HeadedNetwork, LinearNetwork, MLPNetwork
@@ -75,7 +75,7 @@ def train_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list
     def finish(member: int, place: int) -> None:
         outcomes[order[member]] = _outcome(members[member], runs[member], net.module_, place)
 
-    train(net, batches, runs, judge, settings.max_epochs, tick=tick, finish=finish)
+    run_epochs(net, batches, runs, judge, settings.max_epochs, tick=tick, finish=finish)
     return [outcomes[k] for k in range(len(members))]
 
 

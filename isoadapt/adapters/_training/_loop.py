@@ -131,7 +131,7 @@ def epochs_bar(max_epochs: int, verbose: int) -> tqdm:
     return tqdm(total=max_epochs, desc="epochs", disable=hidden)
 
 
-def train(
+def run_epochs(
     net: AdapterNet,
     batches: Batches,
     runs: Sequence[Run],

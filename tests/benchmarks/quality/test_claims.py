@@ -11,8 +11,8 @@ from benchmarks.quality._claims import (
     RowFigures,
     check_lines,
     falls,
+    format_figure,
     rises,
-    shown,
     stays_below,
 )
 from benchmarks.quality._table_cells import Figures
@@ -85,4 +85,4 @@ def test_checks_say_which_rows_hold_them():
     ],
 )
 def test_figures_are_shown_with_fitting_decimals(value, column, text):
-    assert shown(value, column) == text
+    assert format_figure(value, column) == text

@@ -20,7 +20,7 @@ from isoadapt import ClusterIsotropy, LogitPreservingWhitening, Whitening, adapt
 
 FIGURES = Figures(0.75, 0.5, 0.6, 0.001, 0.001, 0.9, 0.95, 0.3, 12.0, 1.0, 0)
 KEY = Key("task", "row", 0, "Adapter()", "1", "sources", "data")
-CELL = _cells.Cell(FIGURES, "python 3")
+CELL = _cells.MeasuredCell(FIGURES, "python 3")
 TASK = "tiny"
 PACKAGES = ("adapters", "losses", "geometry", "metrics")
 
@@ -223,7 +223,7 @@ def test_whole_line_that_is_no_cell_is_an_error(tmp_path):
 
 def test_cells_come_back_as_they_were(tmp_path):
     path = tmp_path / "new" / "cells.jsonl"
-    undefined = _cells.Cell(replace(FIGURES, two_nn=math.nan), "python 3")
+    undefined = _cells.MeasuredCell(replace(FIGURES, two_nn=math.nan), "python 3")
     cell_store(path, Figures).add(cell_line(KEY, CELL))
     cell_store(path, Figures).add(cell_line(KEY._replace(seed=None), undefined))
     again = cell_store(path, Figures)
@@ -317,7 +317,7 @@ def test_every_adapter_has_a_row_that_fits():
     names = [row.name for row in ROWS]
     assert len(set(names)) == len(names)
     made = {type(row.make(data.head)).__name__ for row in ROWS}
-    assert set(adapters.METHODS) <= made
+    assert set(adapters.ADAPTERS) <= made
     for row in ROWS:
         estimator = row.make_seeded(data.head, 0 if row.takes_seed() else None)
         if "max_epochs" in estimator.get_params():

@@ -13,7 +13,7 @@ from benchmarks.quality import few_rows
 from benchmarks.quality._adapter_rows import MINIBATCH, PROBE, Row, Unchanged
 from benchmarks.quality._claims import RowFigures
 from benchmarks.quality._few_rows_cells import FitFigures, measure_fit, splits
-from benchmarks.quality._few_rows_checks import SizeResult, check_lines, standard_error
+from benchmarks.quality._few_rows_checks import SizeResult, few_rows_checks, probe_standard_error
 from isoadapt import LogitPreservingWhitening
 from isoadapt.metrics import isoscore
 
@@ -146,8 +146,8 @@ def test_figures_are_those_of_the_rows_that_judge():
 
 def test_standard_error_is_that_of_one_draw_or_of_all_folds():
     probe = judged(PROBE, accuracy=[0.7, 0.9], n_judged=[100, 100])
-    assert standard_error(result(probe)) == pytest.approx(0.04)
-    assert standard_error(result(probe, n=None)) == pytest.approx(0.04 / np.sqrt(2))
+    assert probe_standard_error(result(probe)) == pytest.approx(0.04)
+    assert probe_standard_error(result(probe, n=None)) == pytest.approx(0.04 / np.sqrt(2))
 
 
 def test_losses_are_listed_with_whether_every_fit_warned():
@@ -157,7 +157,7 @@ def test_losses_are_listed_with_whether_every_fit_warned():
         judged("quiet", accuracy=[0.7, 0.7], harmful=[False, True]),
         judged("told", accuracy=[0.7, 0.7], harmful=[False, True], unconverged=[True, False]),
     ]
-    first, *cells = check_lines([result(probe, *rows)])[0].splitlines()
+    first, *cells = few_rows_checks([result(probe, *rows)])[0].splitlines()
     assert "2 of 3 cells" in first
     assert "1 of these" in first
     assert cells == [
@@ -175,7 +175,7 @@ def test_false_alarms_are_counted_among_the_fits_that_lose_nothing():
         judged("b", accuracy=[0.8] * 3),
         judged("c", accuracy=[0.5] * 3, harmful=[True] * 3),
     ]
-    line = check_lines([result(probe, *rows)])[1]
+    line = few_rows_checks([result(probe, *rows)])[1]
     assert line.endswith(
         "all **no** (1 of 5, 20.0 %); a **no** (1 of 2, 50.0 %); b yes (0 of 3, 0.0 %)"
     )
@@ -189,17 +189,17 @@ def test_isotropy_is_asked_for_where_rows_are_twice_the_dimensions():
         return result(probe, row, n=n, width=100)
 
     few, low, high = layer(0.1, 199), layer(0.25, 200), layer(0.3, 900)
-    assert "**no**" not in (line := check_lines([few, high])[2])
+    assert "**no**" not in (line := few_rows_checks([few, high])[2])
     assert line.endswith("yes: tiny rows, n=900: 0.300")
-    assert check_lines([few, low, high])[2].endswith(
+    assert few_rows_checks([few, low, high])[2].endswith(
         "**no**: tiny rows, n=200: **0.250**; tiny rows, n=900: 0.300"
     )
-    assert check_lines([few])[2].endswith("not measured")
+    assert few_rows_checks([few])[2].endswith("not measured")
 
 
 def test_checks_without_a_probe_say_so():
     alone = result(judged("a", accuracy=[0.1]))
-    assert all("not measured" in line for line in check_lines([alone]))
+    assert all("not measured" in line for line in few_rows_checks([alone]))
 
 
 # --- the command ------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def fits(monkeypatch, tmp_path):
     ]
     monkeypatch.setattr(few_rows, "ROWS", rows)
     monkeypatch.setattr(few_rows, "known_tasks", lambda: [TASK])
-    monkeypatch.setattr(few_rows, "load_task", lambda task: unseen(240))
+    monkeypatch.setattr(few_rows, "load_unseen_rows", lambda task: unseen(240))
     return fitted
 
 
@@ -297,7 +297,7 @@ def test_changed_circumstances_refit_all(run, fits, monkeypatch, tmp_path, chang
     fits.clear()
     if changed == "labels":
         other = unseen(240)._replace(y=1 - unseen(240).y)
-        monkeypatch.setattr(few_rows, "load_task", lambda task: other)
+        monkeypatch.setattr(few_rows, "load_unseen_rows", lambda task: other)
     elif changed == "splits":
 
         def reordered(data, n, draws):
@@ -349,7 +349,7 @@ def test_task_that_cannot_be_loaded_is_told(run, monkeypatch, capsys):
     def missing(task):
         raise ImportError("install the extra demo")
 
-    monkeypatch.setattr(few_rows, "load_task", missing)
+    monkeypatch.setattr(few_rows, "load_unseen_rows", missing)
     assert run() == 1
     assert "- not measured: tiny: ImportError: install the extra demo" in capsys.readouterr().out
 

@@ -197,14 +197,14 @@ def test_penalties_start_from_the_same_head_and_order(monkeypatch, job):
     from benchmarks.reproduction import _fitting
 
     runs = []
-    fit = _fitting.fit
+    fine_tune = _fitting.fine_tune
 
     def keep(*given, **named):
-        runs.append(fit(*given, **named))
+        runs.append(fine_tune(*given, **named))
         return runs[-1]
 
     monkeypatch.setattr(_training, "SPARSE", 1)
-    monkeypatch.setattr(_fitting, "fit", keep)
+    monkeypatch.setattr(_fitting, "fine_tune", keep)
     for condition in (
         BASE,
         *(replace(item, lam=0.0) for item in (persistent_entropy.SELECTED, istar.UP)),
@@ -239,13 +239,13 @@ def test_a_candidate_is_trained_on_four_fifths_and_judged_on_the_rest(monkeypatc
 
     monkeypatch.setattr(_choice, "minilm_folder", lambda: model)
     asked = []
-    fit = _fitting.fit
+    fine_tune = _fitting.fine_tune
 
     def keep(path, texts, labels, recipe, seed, *given, **named):
         asked.append((list(texts), labels.mean(), recipe, seed))
-        return fit(path, texts, labels, recipe, seed, *given, **named)
+        return fine_tune(path, texts, labels, recipe, seed, *given, **named)
 
-    monkeypatch.setattr(_fitting, "fit", keep)
+    monkeypatch.setattr(_fitting, "fine_tune", keep)
     recipe = replace(candidates("cola")[0], epochs=1)
     figures = held_out_figures("cola", recipe, suite)
     labels, predicted = unpack(figures["dev"])

@@ -23,6 +23,8 @@ from benchmarks.reproduction._cells import (
 from benchmarks.reproduction._choice import candidate_cell, candidates, chosen
 from benchmarks.reproduction._plan import known_cells, next_cell, plan, planned_records
 from benchmarks.reproduction._plan_text import plan_text
+from benchmarks.reproduction._records import read_records
+from benchmarks.reproduction._report import suite_file
 
 SLOTS = plan(WHOLE)
 TASKS = ("cola", "mrpc", "rte", "sst2_sentence")
@@ -222,3 +224,13 @@ def test_keys_change_with_constants(monkeypatch, module, name, value, changed):
     monkeypatch.setattr(module, name, value)
     assert len(before) == 1
     assert key() != before
+
+
+def test_every_record_that_is_stored_belongs_to_a_cell():
+    records = read_records(suite_file(reproduce.RESULTS, WHOLE))
+    kept = {
+        record["key"]
+        for record in records
+        if record["settings"].get("base", record["settings"])["figures"] == _training.FIGURES
+    }
+    assert kept <= {cell.key for cell in known_cells(SLOTS, records, WHOLE)}

@@ -218,14 +218,14 @@ def test_a_signal_waits_for_what_is_shielded():
 
 def test_a_report_that_fails_in_between_does_not_end_the_run(run, runs, monkeypatch):
     monkeypatch.setattr(reproduce, "CELLS_BETWEEN_REPORTS", 1)
-    write, broken = reproduce.write_report, [OSError("disk full")]
+    write, broken = reproduce.write_reproduction, [OSError("disk full")]
 
-    def write_report(*arguments):
+    def write_reproduction(*arguments):
         if broken:
             raise broken.pop()
         write(*arguments)
 
-    monkeypatch.setattr(reproduce, "write_report", write_report)
+    monkeypatch.setattr(reproduce, "write_reproduction", write_reproduction)
     assert run() == 0
     assert len(runs.ran) == 6
 
@@ -318,14 +318,14 @@ def test_cells_that_are_not_of_the_plan_do_not_count(run, tmp_path):
 def test_the_report_stands_without_any_record_and_shows_the_earlier_ones(tmp_path):
     target = tmp_path / "REPRODUCTION.md"
     whole = reproduce.SUITES["whole"]
-    reproduce.write_report(whole, tmp_path / "none", target)
+    reproduce.write_reproduction(whole, tmp_path / "none", target)
     head, papers = report(tmp_path).split("## 000")
     assert "all-MiniLM-L6-v2" in head
     assert all(f"## {paper}" in papers for paper in reproduce.PAPERS if paper != "000")
     assert not any(word in papers for word in ("**holds**", "**fails**", "not shown"))
     assert "waiting" in papers
     assert "## Earlier" not in papers
-    reproduce.write_report(whole, reproduce.RESULTS, target)
+    reproduce.write_reproduction(whole, reproduce.RESULTS, target)
     _, earlier = report(tmp_path).split("## Earlier: bases of 2,000 rows")
     assert "| I-STAR lam=-1 | 3 |" in earlier
     assert "verdict |" not in earlier
@@ -359,7 +359,7 @@ def test_figure_2_of_002_shows_the_bias_of_few_points(monkeypatch):
     ]
     too_low, with_zeta, _, corrected = (claim.judge(records) for claim in istar_scores.claims())
     assert [item.outcome for item in (too_low, with_zeta, corrected)] == [HOLDS] * 3
-    assert "n=64: 0.07" in too_low.ours  # METHODS: 0.074 ± 0.002
+    assert "n=64: 0.07" in too_low.ours  # PENALTIES: 0.074 ± 0.002
     assert "| 2,000 |" in istar_scores.tables(records)
     lost = {**records[0], "seed": 3, "error": "ValueError: out of luck"}
     del lost["figures"]
