@@ -222,7 +222,7 @@ def test_failed_partial_fit_forgets_its_rows():
 
 def test_shares_are_no_frequencies():
     X, _ = make_blobs(100, n_features=5, random_state=0)
-    with pytest.raises(ValueError, match="sample_weight sums to 1, but it counts rows"):
+    with pytest.raises(ValueError, match="sample_weight sums to 1, but weights count rows"):
         Whitening().fit(X, sample_weight=np.full(100, 0.01))
 
 
