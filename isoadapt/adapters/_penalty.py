@@ -30,7 +30,9 @@ class PenaltyAdapter(PenalisedAdapter):
     returns one number as a tensor, of which the gradient is taken: smaller is better. If it has a
     parameter `labels`, it also gets the class numbers (n_rows,) or values (n_rows, n_outputs) by
     that name; if it has a parameter `prior_cov`, the covariance (n_features, n_features) of all
-    adapted training rows at the start of the epoch. Parameters of a module are not trained.
+    adapted training rows at the start of the epoch. It must neither change Z in place nor keep
+    anything between calls. Parameters of a module are not trained; what it draws at random comes
+    from torch's global generator.
 
     A penalty with a true attribute ``member_axis`` serves several fits of a search at once: it
     gets Z of shape (n_members, n_rows, n_features), `labels` and `prior_cov` with the same leading
@@ -128,9 +130,12 @@ class _OwnPenalty(Penalty):
     def __init__(self, penalty: Callable[..., Tensor], turn: Tensor | None) -> None:
         super().__init__(penalty)
         self.turn = turn
-        self.member_axis = getattr(penalty, "member_axis", False) is True
+        self.member_axis = bool(getattr(penalty, "member_axis", False))
         called = penalty.forward if isinstance(penalty, nn.Module) else penalty
-        known = inspect.signature(called).parameters
+        try:
+            known = set(inspect.signature(called).parameters)
+        except (TypeError, ValueError):  # such as torch's own functions
+            known = set()
         self.options = tuple(name for name in _OPTIONAL if name in known)
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
@@ -157,8 +162,8 @@ class _OwnPenalty(Penalty):
     def _by_member(self, targets: Tensor, points: Tensor) -> Tensor:
         """Give the targets a leading axis of members if all members share them."""
         if len(targets) == len(points) and targets.shape[1:2] == points.shape[1:2]:
-            return targets
-        return targets.expand(len(points), *targets.shape)
+            return targets.clone()
+        return targets.expand(len(points), *targets.shape).clone()
 
     def _checked(self, value: Any, shape: tuple[int, ...]) -> Tensor:
         if not isinstance(value, Tensor) or value.shape != shape:
@@ -170,7 +175,17 @@ class _OwnPenalty(Penalty):
                 f"penalty={self.loss!r} returns {given}, but must return {wanted} as a tensor of "
                 f"shape {tuple(shape)}: take a sum or a mean over rows and features"
             )
-        return value
+        if torch.is_grad_enabled() and not value.requires_grad:
+            raise ValueError(
+                f"penalty={self.loss!r} returns a number without a gradient: compute it from Z by "
+                "operations of torch in floating point, without detach() or item()"
+            )
+        if not bool(value.isfinite().all()):
+            raise ValueError(
+                f"penalty={self.loss!r} is {value.tolist()} on a batch, but must be finite: look "
+                "for divisions by 0, and for classes that a batch lacks"
+            )
+        return value.to(torch.float32)
 
 
 def _at(value: Tensor | None, place: int) -> Tensor | None:

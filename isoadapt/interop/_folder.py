@@ -114,7 +114,7 @@ def save_adapter(
     if isinstance(adapter, PenaltyAdapter):
         raise TypeError(
             "a PenaltyAdapter has a penalty in code, and an adapter folder holds no code: keep it "
-            "with joblib.dump"
+            "with joblib.dump, with a penalty that is defined in a module"
         )
     if ADAPTERS.get(type(adapter).__name__) is not type(adapter):
         raise TypeError(

@@ -106,6 +106,9 @@ def test_joblib_keeps_the_fit_and_the_penalty(tmp_path):
     ("penalty", "message"),
     [
         (lambda Z: Z.mean(1), r"a tensor of shape \(64,\), but must return one number"),
+        (lambda Z: Z.detach().var(), "returns a number without a gradient"),
+        (lambda Z: Z.var() / 0, "is inf on a batch, but must be finite"),
+        (lambda Z, labels: Z[labels == 7].mean(), "is nan on a batch, but must be finite"),
         (lambda Z: 1.0, r"returns 1\.0, but must return one number as a tensor of shape \(\)"),
     ],
 )
@@ -114,6 +117,27 @@ def test_what_is_not_one_number_is_refused(penalty, message):
         PenaltyAdapter(penalty, validation_fraction=None, batch_size=75, **QUICK).fit(
             X[:64], Y[:64]
         )
+
+
+@pytest.mark.parametrize(
+    "penalty", [lambda Z: Z.double().var(), lambda Z: Z.half().float().var(), torch.var]
+)
+def test_other_precisions_and_functions_of_torch(penalty):
+    expected = PenaltyAdapter(lambda Z: Z.var(), **QUICK).fit(X, Y)
+    found = PenaltyAdapter(penalty, **QUICK).fit(X, Y)
+    np.testing.assert_allclose(found.map_.matrix, expected.map_.matrix, rtol=0.05, atol=0.01)
+
+
+def test_a_penalty_that_writes_to_its_labels_does_not_change_the_task():
+    def penalty(Z, labels):
+        labels.zero_()
+        return Z.sum() * 0
+
+    losses = [
+        PenaltyAdapter(each, **QUICK).fit(X, Y).history_[-1]["train_loss"]
+        for each in (penalty, lambda Z: Z.sum() * 0)
+    ]
+    assert losses[0] == losses[1]
 
 
 def test_what_cannot_be_called_is_refused():
