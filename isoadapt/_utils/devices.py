@@ -58,6 +58,6 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def to_tensor(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Copy an array to a device, floats as float32 and whole numbers as int64."""
+    """Give an array as a tensor on a device, floats as float32 and whole numbers as int64."""
     dtype = torch.float32 if array.dtype.kind == "f" else torch.int64
     return torch.as_tensor(array, dtype=dtype, device=device)
