@@ -258,12 +258,12 @@ class TestAutomaticRidge:
         ).initialize()
         points = torch.from_numpy(problem.inputs()).float()
         with torch.no_grad():
-            _, before = net.module_(points)
+            before = net.module_(points).outputs
             for parameter in net.module_.network.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape))
-            _, after = net.module_(points)
-            held = net.ridge(net.module_, points, after)
-        change = after - before
+            after = net.module_(points)
+            held = net.ridge(after, points)
+        change = after.outputs - before
         if kind == "logistic":
             change = change - change.mean(-1, keepdim=True)
             expected = 2 * change.square().sum(-1).mean(-1)

@@ -19,6 +19,7 @@ from isoadapt.adapters._flow._map import (
     make_transform,
     standard_normal,
 )
+from isoadapt.adapters._training._networks import Adapted
 from isoadapt.geometry import dead_dimensions
 from isoadapt.heads import LinearHead
 
@@ -332,7 +333,7 @@ class FlowObjective(nn.Module):
         """
         self.load_state_dict(state)
 
-    def forward(self, numbers: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, numbers: Tensor) -> Adapted:
         """Judge and read rows.
 
         Parameters
@@ -342,16 +343,14 @@ class FlowObjective(nn.Module):
 
         Returns
         -------
-        bits : Tensor of shape (1, n)
-            Minus the log-likelihood of each after centring and scaling, in bits for each
-            dimension.
-        outputs : Tensor of shape (1, n, n_outputs) or None
-            The head's.
+        Adapted
+            As points of shape (1, n), minus the log-likelihood of each after centring and scaling,
+            in bits for each dimension; and the head's outputs.
         """
         if self.training:
-            return self._forward(numbers)
+            return Adapted(*self._forward(numbers))
         bits, outputs = zip(*map(self._forward, numbers.split(_CHUNK)), strict=True)
-        return torch.cat(bits, 1), None if self.coef is None else torch.cat(outputs, 1)
+        return Adapted(torch.cat(bits, 1), None if self.coef is None else torch.cat(outputs, 1))
 
     def _forward(self, numbers: Tensor) -> tuple[Tensor, Tensor | None]:
         Z, likelihood = self.network(self.X[numbers])

@@ -64,7 +64,7 @@ class Judge(Callback):
         """Evaluate the present weights as those of an epoch; 0 is the start."""
         net._set_training(False)
         rows = self.rows.take(self.index)
-        adapted, outputs = net.module_(rows.X)
+        adapted, outputs, _ = net.module_(rows.X)
         penalties = net.penalty(adapted, rows.y, net.module_.network).tolist()
         finite = adapted.flatten(1).isfinite().all(1).tolist()
         readings = None if outputs is None else outputs.cpu().numpy()

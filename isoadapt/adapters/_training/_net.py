@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from isoadapt._utils.threads import one_thread_if_small
 from isoadapt.adapters._training._batches import Batches, Rows
+from isoadapt.adapters._training._networks import Adapted
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._ridge import OutputRidge
 
@@ -67,7 +68,7 @@ class AdapterNet(NeuralNet):
         """Take the batches as they are."""
         return dataset
 
-    def infer(self, x: Tensor, **fit_params: Any) -> tuple[Tensor, Tensor | None]:
+    def infer(self, x: Tensor, **fit_params: Any) -> Adapted:
         """Adapt a batch that is a tensor already."""
         return self.module_(x)
 
@@ -95,19 +96,19 @@ class AdapterNet(NeuralNet):
 
     def get_loss(
         self,
-        y_pred: tuple[Tensor, Tensor | None],
+        y_pred: Adapted,
         batch: Rows,
         *args: Any,
         **kwargs: Any,
     ) -> Tensor:
         """Joint loss of each member on a batch; the ridge is a part of the task loss."""
-        adapted, outputs = y_pred
-        penalty = self.penalty(adapted, batch.y, self.module_.network)
+        outputs = y_pred.outputs
+        penalty = self.penalty(y_pred.points, batch.y, self.module_.network)
         if outputs is None or batch.y is None:
             return self.criterion_(torch.zeros_like(penalty), penalty)
         task_loss = self.task_loss(outputs, batch.y, batch.weights)
         if self.ridge is not None:
-            task_loss = task_loss + self.ridge(self.module_, batch.X, outputs, batch.weights)
+            task_loss = task_loss + self.ridge(y_pred, batch.X, batch.weights)
         return self.criterion_(task_loss, penalty)
 
     def step_threads(self, batches: Batches) -> AbstractContextManager[None]:

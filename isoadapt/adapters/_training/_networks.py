@@ -4,16 +4,37 @@ All tensors carry a leading member axis K; inputs of shape (n, d) are shared by 
 """
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from isoadapt.adapters._maps import Affine, Floats, ResidualMLP
 from isoadapt.adapters._training._coordinates import Coordinates
 from isoadapt.heads import LinearHead
+
+
+class Adapted(NamedTuple):
+    """What a network makes of points.
+
+    Attributes
+    ----------
+    points : Tensor of shape (K, n, d)
+        Adapted points.
+    outputs : Tensor of shape (K, n, n_outputs) or None
+        What the heads make of them.
+    reader : tuple of Tensor, or None
+        Coefficients (K, n_outputs, d) and offsets (K, 1, n_outputs) of the affine maps from points
+        to outputs; None where they are not affine.
+    """
+
+    points: Tensor
+    outputs: Tensor | None
+    reader: tuple[Tensor, Tensor] | None = None
 
 
 class LinearNetwork(nn.Module):
@@ -59,6 +80,26 @@ class LinearNetwork(nn.Module):
             Adapted points minus c.
         """
         return _linear(X, self.weight)
+
+    def read(self, X: Tensor, coef: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Give points as :meth:`unshifted`, and the product of heads and weights.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d) or (K, n, d)
+            Points.
+        coef : Tensor of shape (K, n_outputs, d)
+            Coefficients of the heads.
+
+        Returns
+        -------
+        points : Tensor of shape (K, n, d)
+            Adapted points minus c.
+        product : Tensor of shape (K, n_outputs, d) or None
+            From points to outputs; None if the network is not linear.
+        """
+        points, product = _LinearAndProduct.apply(X, self.weight, coef)
+        return points, product
 
     def map(self, member: int, coordinates: Coordinates) -> Affine | ResidualMLP:
         """Return a member as a map of embeddings.
@@ -123,6 +164,25 @@ class MLPNetwork(LinearNetwork):
         """
         hidden = F.gelu(_linear(X, self.hidden_weight) + self.hidden_bias)
         return torch.baddbmm(super().unshifted(X), hidden, self.readout.mT)
+
+    def read(self, X: Tensor, coef: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Give points as :meth:`unshifted`; there is no product.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d) or (K, n, d)
+            Points.
+        coef : Tensor of shape (K, n_outputs, d)
+            Not used.
+
+        Returns
+        -------
+        points : Tensor of shape (K, n, d)
+            Adapted points minus c.
+        product : None
+            Of heads and weights.
+        """
+        return self.unshifted(X), None
 
     def map(self, member: int, coordinates: Coordinates) -> ResidualMLP:
         """Return a member as a map of embeddings.
@@ -242,7 +302,7 @@ class HeadedNetwork(nn.Module):
             if parameter is not None:
                 parameter.requires_grad_(head)
 
-    def forward(self, X: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, X: Tensor) -> Adapted:
         """Adapt points and read them.
 
         Parameters
@@ -252,18 +312,44 @@ class HeadedNetwork(nn.Module):
 
         Returns
         -------
-        adapted : Tensor of shape (K, n, d)
-            Adapted points, less the bias unless `shifts`.
-        outputs : Tensor of shape (K, n, n_outputs) or None
-            The head's outputs.
+        Adapted
+            Adapted points, less the bias unless `shifts`, and the heads' outputs.
         """
-        adapted = self.network(X) if self.shifts else self.network.unshifted(X)
+        network = self.network
         if self.coef is None or self.intercept is None:
-            return adapted, None
-        if self.shifts:
-            return adapted, torch.baddbmm(self.intercept, adapted, self.coef.mT)
-        intercept = torch.baddbmm(self.intercept, self.network.bias, self.coef.mT)
-        return adapted, torch.baddbmm(intercept, adapted, self.coef.mT)
+            return Adapted(network(X) if self.shifts else network.unshifted(X), None)
+        points, product = network.read(X, self.coef)
+        intercept = torch.baddbmm(self.intercept, network.bias, self.coef.mT)
+        if product is None:
+            reader, outputs = None, torch.baddbmm(intercept, points, self.coef.mT)
+        else:
+            reader = product, intercept
+            outputs = torch.baddbmm(intercept, X.expand_as(points), product.mT)
+        return Adapted(points + network.bias if self.shifts else points, outputs, reader)
+
+
+class _LinearAndProduct(torch.autograd.Function):
+    """The points XWᵀ, and the product HW with heads H: their gradients for W are one matrix."""
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, weight: Tensor, coef: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(X, weight, coef)
+        return _linear(X, weight), coef @ weight
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_points: Tensor, to_product: Tensor) -> tuple[Tensor | None, ...]:
+        X, weight, coef = ctx.saved_tensors
+        to_weight = to_coef = None
+        if ctx.needs_input_grad[1]:
+            if X.ndim == 3:
+                to_weight = to_points.mT @ X
+            else:
+                to_weight = (to_points.transpose(0, 1).flatten(1).mT @ X).view_as(weight)
+            to_weight.baddbmm_(coef.mT, to_product)
+        if ctx.needs_input_grad[2]:
+            to_coef = to_product @ weight.mT
+        return None, to_weight, to_coef
 
 
 def _linear(X: Tensor, weight: Tensor) -> Tensor:

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from scipy.stats import f as f_distribution
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from isoadapt.adapters._maps import Floats
-from isoadapt.adapters._training._networks import HeadedNetwork, MLPNetwork
+from isoadapt.adapters._training._networks import Adapted, HeadedNetwork
 from isoadapt.geometry import DEAD, Moments
 
 _LEVEL = 0.95
@@ -106,8 +107,8 @@ class OutputRidge(NamedTuple):
     weights : Tensor of shape (K,)
         Weight of each member's change.
     coef : Tensor of shape (K, n_outputs, d)
-        From the network's inputs to the outputs, at the start; logits less their mean.
-    intercept : Tensor of shape (K, n_outputs, 1)
+        From the network's inputs to the outputs, at the start.
+    intercept : Tensor of shape (K, 1, n_outputs)
         The same map's offset.
     mean : Tensor of shape (K or 1, d, 1)
         Of the inputs.
@@ -135,10 +136,11 @@ class OutputRidge(NamedTuple):
         classifies: bool,
     ) -> Self:
         """Hold to the present outputs; means (K or 1, 1, d), roots (K or 1, d[, d])."""
+        if module.coef is None or module.intercept is None:
+            raise ValueError("this network was made without a head")
         with torch.no_grad():
-            head, shift = _head(module, classifies)
-            coef = head @ module.network.weight
-            intercept = shift + head @ module.network.bias.mT
+            coef = module.coef @ module.network.weight
+            intercept = module.intercept + module.network.bias @ module.coef.mT
         root = torch.as_tensor(roots).to(coef)
         return cls(
             torch.tensor(weights).to(coef),
@@ -149,31 +151,21 @@ class OutputRidge(NamedTuple):
             classifies,
         )
 
-    def __call__(
-        self,
-        module: HeadedNetwork,
-        X: Tensor,
-        outputs: Tensor,
-        row_weights: Tensor | None = None,
-    ) -> Tensor:
+    def __call__(self, adapted: Adapted, X: Tensor, row_weights: Tensor | None = None) -> Tensor:
         """Weighted mean squared change of each member (K,), on the inputs X (n, d) or (K, n, d)."""
-        if isinstance(module.network, MLPNetwork):
-            outputs = _relative(outputs.mT, self.classifies)
-            squares = self._squares(outputs - (self.coef @ X.mT + self.intercept))
-            if row_weights is not None:
-                squares = squares * row_weights
-            return self.weights * squares.mean(-1)
-        head, shift = _head(module, self.classifies)
-        coef = torch.baddbmm(self.coef, head, module.network.weight, beta=-1)
-        intercept = torch.baddbmm(shift - self.intercept, head, module.network.bias.mT)
-        spread = coef @ self.root if self.root.shape[-2] > 1 else coef * self.root
-        shift = torch.baddbmm(intercept, coef, self.mean.expand(len(coef), -1, -1))
-        return self.weights * self._squares(torch.cat([spread, shift], -1)).sum(-1)
-
-    def _squares(self, change: Tensor) -> Tensor:
-        """Squares of changes (K, n_outputs, m), summed or averaged over the outputs."""
-        squares = change.square()
-        return squares.sum(-2) if self.classifies else squares.mean(-2)
+        if adapted.reader is not None:
+            coef, intercept = adapted.reader
+            change, shift = coef - self.coef, (intercept - self.intercept).mT
+            squares = _MeanSquare.apply(change, shift, self.root, self.mean, self.classifies)
+            return self.weights * squares
+        if adapted.outputs is None:
+            raise ValueError("this network was made without a head")
+        start = torch.baddbmm(self.intercept, X.expand_as(adapted.points), self.coef.mT)
+        squares = _relative((adapted.outputs - start).mT, self.classifies).square()
+        squares = squares.sum(-2) if self.classifies else squares.mean(-2)
+        if row_weights is not None:
+            squares = squares * row_weights
+        return self.weights * squares.mean(-1)
 
     def keep(self, members: Tensor) -> "OutputRidge":
         """Go on with some of the members."""
@@ -184,11 +176,32 @@ class OutputRidge(NamedTuple):
         return OutputRidge(weights, coef, intercept, mean, root, self.classifies)
 
 
-def _head(module: HeadedNetwork, classifies: bool) -> tuple[Tensor, Tensor]:
-    """Coefficients (K, n_outputs, d) and offsets (K, n_outputs, 1) of the heads."""
-    if module.coef is None or module.intercept is None:
-        raise ValueError("this network was made without a head")
-    return _relative(module.coef, classifies), _relative(module.intercept.mT, classifies)
+class _MeanSquare(torch.autograd.Function):
+    """Mean square (K,) of Dx + s for random x of a mean and a root R of the covariance.
+
+    For D (K, n_outputs, d) and s (K, n_outputs, 1). It is one function, because its many small
+    operations would take as long as the products of the network.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, coef: Tensor, shift: Tensor, root: Tensor, mean: Tensor, classifies: bool
+    ) -> Tensor:
+        coef, shift = _relative(coef, classifies), _relative(shift, classifies)
+        spread = coef @ root if root.shape[-2] > 1 else coef * root
+        shift = torch.baddbmm(shift, coef, mean.expand(len(coef), -1, -1))
+        ctx.save_for_backward(spread, shift, root, mean)
+        ctx.scale = 1.0 if classifies else 1 / coef.shape[-2]
+        return (spread.square().sum((-2, -1)) + shift.square().sum((-2, -1))) * ctx.scale
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        spread, shift, root, mean = ctx.saved_tensors
+        grad = (2 * ctx.scale * grad)[:, None, None]
+        to_shift = grad * shift
+        to_spread = spread @ root.mT if root.shape[-2] > 1 else spread * root
+        return torch.addcmul(to_shift @ mean.mT, grad, to_spread), to_shift, None, None, None
 
 
 def _relative(outputs: Tensor, classifies: bool) -> Tensor:
