@@ -1,0 +1,84 @@
+"""Exported names have full numpydoc docstrings; everything else has one short paragraph."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numpydoc.validate import validate
+
+import isoadapt
+
+ROOT = Path(isoadapt.__file__).parent
+SECTION = re.compile(r"^\s*-{3,}\s*$", re.MULTILINE)
+# Not asked for: sections that would repeat a signature or a class, and the layout of one line.
+ALLOWED = {"GL01", "GL08", "ES01", "SA01", "SA04", "EX01", "RT01", "RT02", "RT03", "YD01", "SS06", "PR01", "PR02"}  # fmt: skip
+
+
+def public_modules() -> Iterator[Any]:
+    yield isoadapt
+    for found in pkgutil.walk_packages(isoadapt.__path__, "isoadapt."):
+        if not any(part.startswith("_") for part in found.name.split(".")):
+            yield importlib.import_module(found.name)
+
+
+def exported() -> dict[tuple[str, str], Any]:
+    """Classes and functions in an `__all__`, and the public methods of these classes."""
+    found: dict[tuple[str, str], Any] = {}
+    for module in public_modules():
+        for name in getattr(module, "__all__", []):
+            thing = getattr(module, name)
+            if inspect.isclass(thing) or inspect.isfunction(thing):
+                add(found, thing)
+            if inspect.isclass(thing):
+                for member, value in inspect.getmembers(thing):
+                    if not member.startswith("_"):
+                        add(found, value)
+    return found
+
+
+def add(found: dict[tuple[str, str], Any], thing: Any) -> None:
+    thing = inspect.unwrap(getattr(thing, "fget", None) or getattr(thing, "__func__", thing))
+    if str(getattr(thing, "__module__", "")).startswith("isoadapt"):
+        found[thing.__module__, getattr(thing, "__qualname__", "")] = thing
+
+
+EXPORTED = exported()
+
+
+@pytest.mark.parametrize("name", [".".join(key) for key in EXPORTED])
+def test_exported_name_has_a_full_docstring(name):
+    faults = [fault for fault in validate(name)["errors"] if fault[0] not in ALLOWED]
+    assert not faults
+
+
+def docstrings(path: Path) -> Iterator[tuple[str, str]]:
+    """Qualified names and docstrings of the classes and functions of a file."""
+
+    def walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef | ast.FunctionDef):
+                yield prefix + child.name, ast.get_docstring(child) or ""
+                inner = "" if isinstance(child, ast.ClassDef) else "<locals>."
+                yield from walk(child, f"{prefix}{child.name}.{inner}")
+
+    yield from walk(ast.parse(path.read_text()), "")
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_other_docstrings_have_no_sections(path):
+    module = ".".join(("isoadapt", *path.relative_to(ROOT).with_suffix("").parts))
+    module = module.removesuffix(".__init__")
+    long = [
+        name
+        for name, text in docstrings(path)
+        if SECTION.search(text) and (module, name) not in EXPORTED
+    ]
+    assert not long
