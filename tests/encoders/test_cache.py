@@ -495,7 +495,7 @@ def test_a_disk_that_fails_midway_costs_no_result(checkpoint, cache, monkeypatch
 
     monkeypatch.setattr("isoadapt.encoders._cache._store.Store.put", fail)
     encoder = TransformerEncoder(checkpoint, cache=cache)
-    with pytest.warns(UserWarning, match=r"goes on without the cache: No space left"):
+    with pytest.warns(UserWarning, match=r"continues without the cache: No space left"):
         found = encoder.transform(TEXTS)
     np.testing.assert_allclose(found, TransformerEncoder(checkpoint).transform(TEXTS), atol=1e-6)
 

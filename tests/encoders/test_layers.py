@@ -301,12 +301,12 @@ def test_a_constant_layer_has_no_spectrum():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_tokens": 1}, "max_tokens=1 must be a whole number, 2 or more"),
-        ({"max_tokens": 1e5}, "max_tokens=100000.0 must be a whole number"),
-        ({"two_nn_tokens": 3}, "two_nn_tokens=3 must be a whole number, 4 or more"),
+        ({"max_tokens": 1}, "max_tokens=1 must be an integer of at least 2"),
+        ({"max_tokens": 1e5}, "max_tokens=100000.0 must be an integer"),
+        ({"two_nn_tokens": 3}, "two_nn_tokens=3 must be an integer of at least 4"),
         ({"random_state": -1}, "random_state=-1"),
         ({"random_state": None}, "random_state=None"),
-        ({"max_tokens": 7}, r"max_tokens=7 holds 0 .* has 8 token\(s\).*raise max_tokens"),
+        ({"max_tokens": 7}, r"max_tokens=7 is enough for 0 .* has 8 token\(s\).*raise max_tokens"),
     ],
 )
 def test_bad_parameters_are_refused(options, message):
@@ -320,7 +320,7 @@ def test_one_token_is_refused():
 
 
 def test_anything_but_texts_is_refused():
-    with pytest.raises(TypeError, match="X is one str"):
+    with pytest.raises(TypeError, match="X is a single str"):
         layer_report(live_model("bert"), "one text")
     with pytest.raises(TypeError, match="model is a BertForSequenceClassification"):
         layer_report(make_model(), TEXTS)

@@ -112,7 +112,7 @@ def test_damaged_weights_are_named(checkpoint, tmp_path, damage):
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "./no/such/folder", "no such model"])
 def test_a_name_that_cannot_be_had(name, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(OSError, match=r"is no folder here, .* pass a folder made by"):
+    with pytest.raises(OSError, match=r"is not a folder, .* pass a folder made by"):
         TransformerEncoder(name).transform(TEXTS)
 
 

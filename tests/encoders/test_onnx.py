@@ -235,7 +235,7 @@ def test_a_damaged_graph_is_exported_anew(checkpoint, cache, copied, monkeypatch
 
     target = next(path for path in graphs(copied) if is_exact(sound[path.name]))
     monkeypatch.setattr(module, "_export", export)
-    with pytest.warns(UserWarning, match=rf"{target.name} is damaged and is exported anew"):
+    with pytest.warns(UserWarning, match=rf"{target.name} is damaged and is exported again"):
         got = onnx(checkpoint, cache=copied).transform(TEXTS)
     np.testing.assert_allclose(got, expected, atol=1e-6)
     assert module._read(target) is not None
@@ -310,7 +310,7 @@ def test_the_more_exact_range_of_weights_is_taken(checkpoint, cache, monkeypatch
 def test_batches_of_one_length_for_a_model_that_needs_them(checkpoint, cache, monkeypatch):
     exact = exact_graph(cache)
     monkeypatch.setattr(module, "_graph", lambda *args: exact)
-    monkeypatch.setattr(_padding, "_padding_leaks", lambda *args: True)
+    monkeypatch.setattr(_padding, "_padding_changes_vectors", lambda *args: True)
     masks = []
     run = module.OnnxModel.__call__
     monkeypatch.setattr(
@@ -324,7 +324,7 @@ def test_batches_of_one_length_for_a_model_that_needs_them(checkpoint, cache, mo
         assert all(bool(mask.all()) for mask in masks)
         masks.clear()
         release()
-        monkeypatch.setattr(_padding, "_padding_leaks", None)
+        monkeypatch.setattr(_padding, "_padding_changes_vectors", None)
 
 
 def halved(graph):

@@ -91,7 +91,7 @@ def test_it_is_a_live_model_like_others(make, tmp_path):
     assert layer_report(model, TEXTS * 3)[-1].n_tokens > 0
     with pytest.raises(pickle.PicklingError, match="save the model"):
         pickle.dumps(encoder)
-    with pytest.raises(ValueError, match="exports a checkpoint, while the model is a live one"):
+    with pytest.raises(ValueError, match="exports a checkpoint, but model is a live model"):
         TransformerEncoder(model, backend="onnx").transform(TEXTS)
 
 
@@ -111,7 +111,7 @@ def test_settings_that_are_not_applied_are_named(make):
     prompted = make(prompts={"query": "query: "}, default_prompt_name="query")
     with pytest.raises(ValueError, match="puts a prompt before each text"):
         TransformerEncoder(prompted).transform(TEXTS)
-    with pytest.raises(ValueError, match="truncate_dim=8, which pooling='auto' does not apply"):
+    with pytest.raises(ValueError, match="truncate_dim=8, which pooling='auto' does not support"):
         TransformerEncoder(make(truncate_dim=8)).transform(TEXTS)
 
 
