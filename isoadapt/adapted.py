@@ -274,14 +274,17 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         return super().set_params(**params)
 
     def _encoder(self) -> TransformerEncoder:
+        """Return the encoder, built from a folder or name if necessary."""
         if isinstance(self.encoder, TransformerEncoder):
             return self.encoder
         return TransformerEncoder(self.encoder)
 
     def _adapter(self) -> Any:
+        """Return the adapter or its default."""
         return IsotropyLayer() if self.adapter is None else self.adapter
 
     def _fitted(self) -> Pipeline:
+        """Return the fitted pipeline."""
         check_is_fitted(self)
         return self.pipeline_
 

@@ -19,7 +19,7 @@ from isoadapt.encoders._network import (
 )
 from isoadapt.encoders._pooling import Pooling, live_pooling, sentence_pooling
 
-_UNLIMITED = 2**31  # tokenizers without a limit give a larger number as their maximum length
+_UNLIMITED = 2**31  # maximum lengths of this size or more mean that there is no limit
 _LIVE_PROBES: "WeakKeyDictionary[Any, dict[Any, bool]]" = WeakKeyDictionary()
 
 
@@ -56,10 +56,12 @@ class Backbone:
 
     @cached_property
     def _headless(self) -> Any:
+        """The classifier without its head, shared by all batches."""
         return without_head(self.model)
 
     @cached_property
     def _base(self) -> Any:
+        """The model that computes hidden states, shared by all batches."""
         base = self.model.base_model
         return base.get_encoder() if self.model.config.is_encoder_decoder else base
 

@@ -192,9 +192,8 @@ def run_batches(
         for rows, vectors in embed_batches(
             blocks, embed, batch_tokens=batch_tokens, equal_lengths=equal_lengths
         ):
-            held.append(
-                (rows, vectors.to(torch.float32, copy=True))
-            )  # a view would keep all hidden states in memory
+            # A copy, because a view would keep all hidden states in memory.
+            held.append((rows, vectors.to(torch.float32, copy=True)))
             progress(len(rows))
             n_held += len(rows)
             if n_held >= _HELD:
@@ -216,7 +215,7 @@ def _try(embed: Callable[[dict[str, Tensor]], Tensor], batch: dict[str, Tensor])
     try:
         return embed(batch)
     except torch.OutOfMemoryError:
-        pass  # memory is freed after the handler, when the frames that hold it are gone
+        pass  # the traceback keeps memory alive until the handler ends
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     return None

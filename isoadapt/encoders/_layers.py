@@ -169,8 +169,8 @@ class _Reader:
             if self.n_texts == 0 and (fitting == 0 or ends[fitting - 1] < 2):
                 raise ValueError(
                     f"max_tokens={self.max_tokens} is enough for {fitting} of the texts, the first "
-                    f"of which has {ends[0]} token(s): at least 2 tokens of whole texts are needed; "
-                    "raise max_tokens, lower the encoder's max_length, or pass more texts"
+                    f"of which has {ends[0]} token(s); at least 2 tokens of whole texts are "
+                    "needed; raise max_tokens, lower the encoder's max_length, or pass more texts"
                 )
             if fitting == 0:
                 return

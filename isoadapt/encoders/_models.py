@@ -114,8 +114,8 @@ def base_folder(folder: Path) -> Path | None:
     except OSError as error:
         raise OSError(
             f"model={str(folder)!r} is a PEFT adapter, and its base model {name!r} is not "
-            f"available: {error}; or set base_model_name_or_path in {folder}/adapter_config.json to the "
-            "folder of the base model"
+            f"available: {error}; or set base_model_name_or_path in {folder}/"
+            "adapter_config.json to the folder of the base model"
         ) from error
     check_base(folder, base)
     return base
@@ -273,9 +273,8 @@ def _load(
     _check_complete(folder, missing, head)
     model = model.to(device).eval()
     for weights in chain(model.parameters(), model.buffers()):
-        weights.data = (
-            weights.data.clone()
-        )  # otherwise the memory is mapped to the file, which may be overwritten
+        # A copy, because the loaded memory is mapped to the file, which may be overwritten.
+        weights.data = weights.data.clone()
     return Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
 
 

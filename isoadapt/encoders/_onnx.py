@@ -297,9 +297,8 @@ def _quantized(graph: bytes, reduce_range: bool) -> bytes:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load_model_from_string(graph)
-    onnx.helper.set_model_props(
-        model, {"onnx.quant.pre_process": "onnxruntime.quant"}
-    )  # avoids a log message
+    # The property avoids a log message.
+    onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})
     with TemporaryDirectory() as folder:
         target = Path(folder) / _GRAPH
         quantize_dynamic(

@@ -135,5 +135,5 @@ def _check_names(wrapped: torch.nn.Module, folder: Path, base_names: set[str]) -
     if not expected <= saved or not saved <= expected | base_names:
         different = sorted((expected - saved) | (saved - expected - base_names))[:3]
         raise ValueError(
-            f"the names of weights differ: {', '.join(different)} occur only in one of the two"
+            f"its weights do not fit: {', '.join(different)} occur in one of the two only"
         )

@@ -34,27 +34,33 @@ def _sum(hidden: Tensor, weights: Tensor) -> Tensor:
 
 
 def _cls(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Return the state of the first token (B, d), wherever the padding is."""
     return hidden[torch.arange(len(hidden), device=hidden.device), mask.argmax(dim=1)]
 
 
 def _last(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Return the state of the last token (B, d), wherever the padding is."""
     last = mask.shape[1] - 1 - mask.flip(1).argmax(dim=1)
     return hidden[torch.arange(len(hidden), device=hidden.device), last]
 
 
 def _max(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the maximum over tokens (B, d)."""
     return hidden.masked_fill(mask.unsqueeze(-1) == 0, -torch.inf).amax(dim=1)
 
 
 def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean over tokens (B, d)."""
     return _sum(hidden, mask) / mask.sum(dim=1, keepdim=True)
 
 
 def _mean_sqrt(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the sum over tokens divided by the square root of their number (B, d)."""
     return _sum(hidden, mask) / mask.sum(dim=1, keepdim=True).sqrt()
 
 
 def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean over tokens with weights 1, 2, 3, … (B, d)."""
     weights = mask * mask.cumsum(dim=1)
     return _sum(hidden, weights) / weights.sum(dim=1, keepdim=True)
 

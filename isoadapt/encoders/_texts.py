@@ -102,9 +102,7 @@ def _frame_rows(X: Any) -> list[Any]:
     """Return the rows of a DataFrame or pyarrow table: texts, or pairs if it has two columns."""
     width = X.shape[1]
     if width not in (1, 2):
-        names = map(
-            str, getattr(X, "column_names", X.columns)
-        )  # of a pyarrow table, or of a DataFrame
+        names = map(str, getattr(X, "column_names", X.columns))  # a pyarrow table's, or others'
         raise TypeError(
             f"X is a {type(X).__name__} with {width} columns ({', '.join(names)}); choose one "
             "column of texts, or two for pairs"

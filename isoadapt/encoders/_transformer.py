@@ -420,6 +420,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @property
     def _n_features_out(self) -> int:
+        """Number of columns, for the names of output features."""
         backbone = self._outline()
         return vector_width(backbone, self._pooling(backbone))
 

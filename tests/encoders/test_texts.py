@@ -1,3 +1,5 @@
+"""Texts and pairs from all containers, and messages for other input."""
+
 from decimal import Decimal
 
 import numpy as np
@@ -127,12 +129,12 @@ def test_pairs_come_from_any_table(X):
         (3, TypeError, "X is a int"),
     ],
 )
-def test_anything_else_is_named(X, error, says):
+def test_other_input_is_named_in_the_error(X, error, says):
     with pytest.raises(error, match=says):
         as_texts(X)
 
 
-def test_the_way_out_of_surrogates_is_one():
+def test_the_suggested_repair_of_surrogates_works():
     text = "a \ud83d\ude00 \ud800 ä"
     with pytest.raises(ValueError, match=r"text\.encode\('utf-16', 'surrogatepass'\)") as caught:
         as_texts([text])
@@ -141,7 +143,7 @@ def test_the_way_out_of_surrogates_is_one():
     assert as_texts([repaired, "ä"]).first == [repaired, "ä"]
 
 
-def test_unique_keeps_what_is_needed_to_go_back():
+def test_unique_and_its_inverse():
     texts, inverse = as_texts(["b", "a", "b"]).unique()
     assert texts.first == ["b", "a"]
     assert inverse.tolist() == [0, 1, 0]

@@ -56,7 +56,7 @@ def checkpoint_identity(folder: Path) -> Identity:
     state = fingerprint(folder)
     if state in _DIGESTS:
         return Identity(_DIGESTS[state], state)
-    begun = time.time_ns()
+    started = time.time_ns()
     whole = hashlib.sha256()
     for file in checkpoint_files(folder):
         with file.open("rb") as content:
@@ -66,7 +66,7 @@ def checkpoint_identity(folder: Path) -> Identity:
     if base is not None:
         whole.update(checkpoint_identity(base).digest)
     changed = max((max(times) for *_, times in state[1:]), default=0)
-    if begun - changed > _COARSEST_CLOCK_NS:  # otherwise a later change could have the same time
+    if started - changed > _COARSEST_CLOCK_NS:  # otherwise a later change could have the same time
         _DIGESTS[state] = whole.digest()
     return Identity(whole.digest(), state)
 

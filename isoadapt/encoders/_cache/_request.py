@@ -92,9 +92,9 @@ class Request:
 
     def _encode_and_store(self, rows: NDArray[np.int64]) -> float:
         """Encode and store some rows; return the seconds that encoding took."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         vectors = self._encode(self._texts.take(rows))
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         if self._identify() != self._identity:
             raise Changed
         self._fill(rows, vectors)
