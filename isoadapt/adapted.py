@@ -20,7 +20,7 @@ __all__ = ["AdaptedEncoder"]
 
 
 def _fitted_adapter_has(name: str) -> Any:
-    """Give a check for ``available_if``: whether the adapter has the attribute `name`."""
+    """Return a check for ``available_if``: whether the adapter has the attribute `name`."""
 
     def check(self: "AdaptedEncoder") -> bool:
         adapter = self.pipeline_["adapter"] if hasattr(self, "pipeline_") else self._adapter()

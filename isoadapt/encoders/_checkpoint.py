@@ -163,8 +163,8 @@ def _check_logits(backbone: Backbone, head: nn.Linear, model: Any) -> None:
 def encoder_head(encoder: TransformerEncoder) -> LinearHead | None:
     """Return the head for an encoder's embeddings.
 
-    The result is None if the checkpoint has no classifier head, or if the encoder uses another
-    pooling than the input of the head.
+    The result is None if the checkpoint has no classifier head, or if the pooling of the encoder is
+    not the input of the head.
     """
     encoder._validate_params()
     reads_embeddings = encoder._pooling(encoder._backbone()).modes == (HEAD_INPUT,)

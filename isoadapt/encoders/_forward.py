@@ -52,7 +52,7 @@ def vector_width(backbone: Backbone, pooling: Pooling) -> int:
 
 
 def token_budget(batch_tokens: int, device: torch.device) -> int:
-    """Return the number of tokens in a batch: on a CPU not more than fits well into its caches.
+    """Return the number of tokens in a batch, limited on a CPU to what suits its caches.
 
     The device is "meta" if ONNX Runtime runs the model, which it does on the CPU.
     """

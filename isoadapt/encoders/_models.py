@@ -54,8 +54,8 @@ def stored_backbone(
     """Return the model of a folder or name on the Hub from the store, loading it if necessary.
 
     `head` says whether a classifier head is needed; a head that the checkpoint names is loaded
-    anyway. On the device "meta" no weights are read. Raised are OSError for a checkpoint that is
-    not found, incomplete or damaged, and ValueError for weights that are missing or do not fit.
+    anyway. On the device "meta" no weights are read. A checkpoint that is not found, incomplete or
+    damaged raises OSError. Weights that are missing or do not fit raise ValueError.
     """
     with _LOCK:
         folder = checkpoint_folder(model, revision, trust_remote_code)
@@ -122,7 +122,7 @@ def base_folder(folder: Path) -> Path | None:
 
 
 def tokenizer_folder(folder: Path) -> Path:
-    """Return the folder of the tokenizer, for a PEFT adapter without one that of its base model."""
+    """Return the tokenizer's folder; a PEFT adapter without tokenizer uses its base model's."""
     base = base_folder(folder)
     own = transformer_folder(folder)
     return own if base is None or _has_tokenizer(own) else transformer_folder(base)
@@ -185,8 +185,8 @@ def checkpoint_files(folder: Path) -> list[Path]:
     """List the files that a model can be loaded from, sorted.
 
     These are weights, configuration, tokenizer, pooling and code, in the folder, in its subfolders
-    and in those of sentence-transformers modules. A name of another format of weights, or outside
-    the folder, raises ValueError.
+    and in those of sentence-transformers modules. ValueError is raised if the checkpoint names
+    files outside the folder, or weights that are not safetensors files.
     """
     places = {folder, *(entry for entry in folder.iterdir() if entry.is_dir())}
     with suppress(ValueError):  # the function that reads the modules reports the error
@@ -362,7 +362,7 @@ def _check_complete(folder: Path, missing: set[str], head: bool) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide progress bars and messages of the loaders; restore their settings in the end."""
+    """Hide progress bars and messages of the loaders; restore their settings afterwards."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
     from transformers.utils import logging
 

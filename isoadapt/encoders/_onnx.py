@@ -130,9 +130,9 @@ def onnx_model(
     """Return the graph of a checkpoint, shared by the whole process, exporting it if necessary.
 
     `outline` is the checkpoint, possibly without weights; `load` loads it in float32 on the CPU;
-    `root` is the folder of exported graphs. Raised are ImportError if a package is missing, OSError
-    if `root` cannot be written to or the checkpoint changes meanwhile, and ValueError if the export
-    fails.
+    `root` is the folder of exported graphs. A missing package raises ImportError. If `root` cannot
+    be written to or the checkpoint changes meanwhile, OSError is raised. A failed export raises
+    ValueError.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read on import of onnxruntime
     import_optional("onnxruntime", feature="backend='onnx'", extra="onnx")

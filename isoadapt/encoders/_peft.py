@@ -53,7 +53,7 @@ def check_base(folder: Path, base: Path) -> None:
 
 
 def check_adapter(folder: Path) -> None:
-    """Check, before the base model is loaded, that peft and the weights of an adapter are there."""
+    """Check that peft and an adapter's weights exist, before the base model is loaded."""
     if not (folder / WEIGHTS).is_file():
         raise FileNotFoundError(
             f"model={str(folder)!r} is a PEFT adapter without {WEIGHTS} (other formats can run "

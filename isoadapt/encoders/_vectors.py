@@ -87,8 +87,8 @@ def _kind(encoder: TransformerEncoder, backbone: Backbone) -> str:
 def _digest(backbone: Backbone, dtype: torch.dtype) -> str:
     """Hash what determines vectors: weights rounded to `dtype`, configuration and tokens.
 
-    The tokens are those of one sentence. Of the names of weights, only the numbers of layers are
-    used, because versions of transformers name weights differently.
+    The tokens are those of one sentence. Only the numbers of layers are used from the names of
+    weights, because versions of transformers name weights differently.
     """
     names = {module: name for name, module in backbone.model.named_modules()}
     head = None if backbone.head is None else f"{names[backbone.head]}."
@@ -111,7 +111,7 @@ def _digest(backbone: Backbone, dtype: torch.dtype) -> str:
 
 
 def _affects_vectors(name: str, head: str | None) -> bool:
-    """Return whether a weight affects vectors; without a head, a pooler may be random."""
+    """Return whether a weight affects vectors; a pooler does not if there is no head."""
     return "pooler" not in name.split(".") if head is None else not name.startswith(head)
 
 

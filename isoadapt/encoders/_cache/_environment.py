@@ -37,8 +37,8 @@ class Environment:
 
     If it is damaged, it is renamed to `rows.damaged` with a warning and replaced by an empty one.
     LMDB checks much of what it reads, but some damage would terminate the process. The time of the
-    last transaction is therefore stored as the modification time of the file `sealed`. A file that
-    was changed at another time is checked by :func:`lmdb.verify.verify` before it is opened.
+    last transaction is therefore stored as the modification time of the file `sealed`. If the data
+    file has another modification time, :func:`lmdb.verify.verify` checks it before it is opened.
     """
 
     def __init__(self, folder: Path, tables: tuple[str, ...]) -> None:

@@ -35,8 +35,8 @@ _DIGESTS: dict[Hashable, bytes] = {}
 class Identity(NamedTuple):
     """A digest of everything that determines vectors, and the state of the files that were read.
 
-    Two identities of one encoder are equal only if nothing changed in between, even if a change was
-    undone.
+    Two identities of one encoder are equal only if nothing changed in between. A change that was
+    undone also makes them different.
     """
 
     digest: bytes
@@ -74,7 +74,7 @@ def checkpoint_identity(folder: Path) -> Identity:
 def live_identity(model: Any, tokenizer: Any) -> Identity:
     """Identify a live model by its current weights, its configuration and its tokenizer.
 
-    Of the code of the model, only the names of its classes are included.
+    The code of the model is only represented by the names of its classes.
     """
     whole = hashlib.sha256()
     for name, module in model.named_modules():

@@ -124,7 +124,7 @@ class Request:
 
 @contextmanager
 def _worker(store: Store) -> Iterator[bytes]:
-    """Yield a name that no other live worker has, and release its claims in the end."""
+    """Yield a name that no other live worker has, and release its claims afterwards."""
     for number in count():
         name = number.to_bytes(4, "big")
         lock = _lock(store, name)

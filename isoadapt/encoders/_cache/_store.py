@@ -22,7 +22,7 @@ _OVER = 0.05  # fraction of the maximum size that may be written before the next
 class Store:
     """Vectors in a folder, shared by threads and processes.
 
-    Of the folder, only `rows.lmdb`, `rows.damaged` and `locks` are used.
+    Only `rows.lmdb`, `rows.damaged` and `locks` in the folder are used.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -87,8 +87,8 @@ class Store:
     def claim(self, keys: Sequence[bytes], owner: bytes, limit: int) -> tuple[list[int], int]:
         """Claim up to `limit` rows that are neither stored nor claimed already.
 
-        Returned are the positions of the claimed keys, and how many keys were examined until the
-        limit was reached.
+        The result is the positions of the claimed keys, and the number of keys that were examined
+        until the limit was reached.
         """
 
         def take(transaction: Any, tables: Mapping[str, Any]) -> tuple[list[int], int]:
@@ -212,7 +212,7 @@ def _count(transaction: Any, tables: Mapping[str, Any], **more: int) -> _Counts:
 
 
 def _tick_bytes(ticks: int) -> bytes:
-    """Encode a time stamp, such that bytes are ordered as numbers are."""
+    """Encode a time stamp as bytes that have the same order."""
     return ticks.to_bytes(8, "big")
 
 
