@@ -84,7 +84,7 @@ class Backbone:
         return min((n for n in lengths if n is not None and 0 < n < _UNLIMITED), default=None)
 
     def sentence_pooling(self) -> Pooling | None:
-        """Return the pooling of sentence-transformers; None if the model is not one of its models."""
+        """Return the pooling of sentence-transformers, or None if the model has none."""
         if self.sentence is not None:
             return live_pooling(self.sentence)
         return None if self.folder is None else sentence_pooling(self.folder)

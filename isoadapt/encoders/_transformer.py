@@ -111,10 +111,12 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         If the cosine between "int8" and float32 vectors of some built-in sentences has a mean below
         0.99 or a minimum below 0.95, or if an exported graph is damaged and is exported again.
 
-    Notes ----- Inputs that occur more than once are encoded once. Inputs are sorted by length and
-    put into batches of `batch_tokens` tokens, so that there is little padding. On first use, a
-    model is probed for the influence of padding. If padding changes the vectors of a text, as in
-    FNet, ConvBERT and MobileBERT, a batch holds only texts of equal length. The vector of a text
+    Notes
+    -----
+    Inputs that occur more than once are encoded once. Inputs are sorted by length and put into
+    batches of `batch_tokens` tokens, so that there is little padding. On first use, a model is
+    probed for the influence of padding. If padding changes the vectors of a text, as in FNet,
+    ConvBERT and MobileBERT, a batch holds only texts of equal length. The vector of a text
     therefore does not depend on the other texts.
 
     ``backend="onnx"`` exports the checkpoint on first use, which takes about ten seconds, and
