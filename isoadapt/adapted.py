@@ -70,15 +70,14 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     If ``head`` is None or has the default of the adapter's class, the head is chosen as follows.
     With None and without y, there is no head.
 
-    - The head is the adapter's own if the checkpoint has no head for its embeddings. It is also
-      the adapter's own if ``head`` is None and the checkpoint has a
-      :class:`~isoadapt.heads.MultiLabelHead`, because such a head cannot be fitted to one label for
-      each row.
-    - Otherwise, the head is the checkpoint's if it knows every label in y. An adapter with
-      ``head_training="refit"``, or a FlowAdapter without ``alpha``, only takes from the
-      checkpoint's head whether to fit a classifier or a regressor, so y may have other labels.
-    - Otherwise, the head is a probe fitted to y, either "logistic" or the one that the adapter's
-      ``head`` names. A warning is given, because unknown labels may be a mistake.
+    - The adapter keeps its own ``head`` if the checkpoint has no head for the embeddings. It also
+      keeps it if ``head`` is None and the checkpoint has a :class:`~isoadapt.heads.MultiLabelHead`,
+      because such a head cannot be fitted to one label for each row.
+    - Otherwise, the adapter uses the checkpoint's head if this head knows every label in y. An
+      adapter with ``head_training="refit"``, or a FlowAdapter without ``alpha``, only takes from
+      this head whether to fit a classifier or a regressor, so y may have other labels.
+    - Otherwise, a probe is fitted to y, either "logistic" or the one that the adapter's ``head``
+      names. A warning is given, because unknown labels may be a mistake.
 
     To fit a new head to labels that the checkpoint knows, pass an unfitted estimator:
     ``AdaptedEncoder(folder, IsotropyLayer(head=LogisticRegression()))``.
