@@ -1,4 +1,4 @@
-"""Encoder and adapter as one estimator."""
+"""AdaptedEncoder: a text encoder and an adapter as one scikit-learn estimator."""
 
 import os
 import warnings
@@ -20,6 +20,8 @@ __all__ = ["AdaptedEncoder"]
 
 
 def _fitted_adapter_has(name: str) -> Any:
+    """Return a check for ``available_if``: whether the adapter has the attribute `name`."""
+
     def check(self: "AdaptedEncoder") -> bool:
         adapter = self.pipeline_["adapter"] if hasattr(self, "pipeline_") else self._adapter()
         getattr(adapter, name)
@@ -29,28 +31,29 @@ def _fitted_adapter_has(name: str) -> Any:
 
 
 class AdaptedEncoder(TransformerMixin, BaseEstimator):
-    """A fine-tuned encoder with an adapter on it, from texts to embeddings and predictions.
+    """Embed texts with a fine-tuned encoder and adapt the embeddings.
 
-    It is a pipeline of a :class:`TransformerEncoder` and an adapter. The adapter's head is the
-    checkpoint's own, unless the adapter is given another.
+    The estimator is a pipeline of a :class:`TransformerEncoder` and an adapter. The adapter uses
+    the classifier head of the checkpoint, unless it is given another head.
 
     Parameters
     ----------
     encoder : str, path-like or TransformerEncoder
-        Folder or name of a checkpoint, or an encoder. Its parameters are searched as
-        ``encoder__max_length`` and so on.
+        Folder of a checkpoint, its name on the Hugging Face Hub, or an encoder. Parameters of the
+        encoder are set and searched as ``encoder__max_length`` and so on.
     adapter : adapter, default=None
-        Any adapter; None is ``IsotropyLayer()``. Its parameters are searched as
-        ``adapter__alpha`` and so on. Its ``head`` decides which head is used, see Notes.
+        Any adapter of this package. None means ``IsotropyLayer()``. Parameters of the adapter are
+        set and searched as ``adapter__alpha`` and so on. Its ``head`` decides which head is used,
+        see Notes.
 
     Attributes
     ----------
     pipeline_ : Pipeline
-        The fitted steps "encoder" and "adapter".
+        The fitted pipeline with the steps "encoder" and "adapter".
     head_ : LinearHead or None
-        The head that reads the adapted embeddings.
+        The head that is applied to the adapted embeddings.
     classes_ : ndarray of shape (n_classes,)
-        Labels in sorted order, where the head is a classifier.
+        Labels in sorted order. Only available if the head is a classifier.
 
     Warns
     -----
@@ -59,19 +62,22 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     Notes
     -----
-    A ``head`` that is set on the adapter is used as in :class:`IsotropyLayer`: a LinearHead, an
-    estimator in FrozenEstimator, an unfitted estimator such as ``LogisticRegression()``, or the
-    name of a probe where it is not the default of the adapter's class. With None (then only
-    if ``fit`` is given y) or the class's default, the head is
+    If ``head`` is set on the adapter, it is used as described in :class:`IsotropyLayer`. It may be
+    a LinearHead, an estimator in FrozenEstimator, an unfitted estimator such as
+    ``LogisticRegression()``, or the name of a probe that is not the default of the adapter's
+    class.
 
-    - the adapter's own, if the checkpoint has none that reads its embeddings, or if ``head`` is
-      None and the checkpoint's is a :class:`~isoadapt.heads.MultiLabelHead`, which cannot be
-      fitted to one label for each row;
-    - the checkpoint's, if it knows every label in y. An adapter with ``head_training="refit"``,
-      or a FlowAdapter without ``alpha``, takes from it only whether to fit a classifier or a
-      regressor, so that y may have other labels;
-    - otherwise a probe fitted to y, "logistic" or what the adapter's ``head`` names. This gives
-      a warning, because labels may also be unknown by mistake.
+    If ``head`` is None or has the default of the adapter's class, the head is chosen as follows.
+    With None and without y, there is no head.
+
+    - The adapter keeps its own ``head`` if the checkpoint has no head for the embeddings. It also
+      keeps it if ``head`` is None and the checkpoint has a :class:`~isoadapt.heads.MultiLabelHead`,
+      because such a head cannot be fitted to one label for each row.
+    - Otherwise, the adapter uses the checkpoint's head if this head knows every label in y. An
+      adapter with ``head_training="refit"``, or a FlowAdapter without ``alpha``, only takes from
+      this head whether to fit a classifier or a regressor, so y may have other labels.
+    - Otherwise, a probe is fitted to y, either "logistic" or the one that the adapter's ``head``
+      names. A warning is given, because unknown labels may be a mistake.
 
     To fit a new head to labels that the checkpoint knows, pass an unfitted estimator:
     ``AdaptedEncoder(folder, IsotropyLayer(head=LogisticRegression()))``.
@@ -103,28 +109,28 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
     ) -> Self:
-        """Encode the texts and fit the adapter to them.
+        """Encode the texts and fit the adapter to their embeddings.
 
         Parameters
         ----------
         X : sequence of str or of pairs of str
             Texts, as for :meth:`TransformerEncoder.transform`.
         y : array-like of shape (n_samples,), default=None
-            Labels or values, where the adapter needs them.
+            Labels or values. Required if the adapter needs them.
         sample_weight : array-like of shape (n_samples,), default=None
-            Frequency weights, for an adapter whose ``fit`` takes them.
+            Frequency weights, for an adapter whose ``fit`` accepts them.
         groups : array-like of shape (n_samples,), default=None
-            Group of each text, for an adapter whose ``fit`` takes them.
+            Group of each text, for an adapter whose ``fit`` accepts them.
 
         Returns
         -------
         AdaptedEncoder
-            Itself.
+            The fitted estimator itself.
 
         Raises
         ------
         ValueError
-            If weights or groups are given, but the adapter's ``fit`` does not take them.
+            If weights or groups are given, but the adapter's ``fit`` does not accept them.
         """
         given = {"sample_weight": sample_weight, "groups": groups}
         given = {name: value for name, value in given.items() if value is not None}
@@ -134,8 +140,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             if not has_fit_parameter(adapter, name):
                 kind = type(adapter).__name__
                 raise ValueError(
-                    f"{name} was given, but {kind} takes none in fit: fit without {name}, or "
-                    "choose an adapter that takes it, such as IsotropyLayer"
+                    f"{name} was given, but {kind}.fit does not accept it; fit without {name}, or "
+                    "choose an adapter that accepts it, such as IsotropyLayer"
                 )
         if _has_default_head(adapter) and not (y is None and adapter.head is None):
             _take_checkpoint_head(adapter, encoder, y)
@@ -149,7 +155,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : sequence of str or of pairs of str
-            Texts.
+            Texts, as for :meth:`fit`.
 
         Returns
         -------
@@ -160,12 +166,12 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     @available_if(_fitted_adapter_has("predict"))
     def predict(self, X: Any) -> NDArray[Any]:
-        """Predict by the head on the adapted embeddings.
+        """Predict labels or values with the head, from the adapted embeddings.
 
         Parameters
         ----------
         X : sequence of str or of pairs of str
-            Texts.
+            Texts, as for :meth:`fit`.
 
         Returns
         -------
@@ -176,12 +182,12 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     @available_if(_fitted_adapter_has("predict_proba"))
     def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Give the head's probabilities on the adapted embeddings.
+        """Predict class probabilities with the head, from the adapted embeddings.
 
         Parameters
         ----------
         X : sequence of str or of pairs of str
-            Texts.
+            Texts, as for :meth:`fit`.
 
         Returns
         -------
@@ -192,34 +198,35 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
     @available_if(_fitted_adapter_has("decision_function"))
     def decision_function(self, X: Any) -> NDArray[Any]:
-        """Give the head's logits on the adapted embeddings.
+        """Compute the head's logits from the adapted embeddings.
 
         Parameters
         ----------
         X : sequence of str or of pairs of str
-            Texts.
+            Texts, as for :meth:`fit`.
 
         Returns
         -------
         ndarray of shape (n_samples, n_classes) or (n_samples,)
-            Logits; for two classes the second minus the first.
+            Logits, in the order of ``classes_``. For two classes, the logit of the second class
+            minus that of the first.
         """
         return self._fitted().decision_function(X)
 
     def score(self, X: Any, y: ArrayLike | None = None) -> float:
-        """Accuracy or R² of the head; without a head the IsoScore.
+        """Return the accuracy or R² of the head, or the IsoScore if there is no head.
 
         Parameters
         ----------
         X : sequence of str or of pairs of str
-            Texts.
+            Texts, as for :meth:`fit`.
         y : array-like of shape (n_samples,), default=None
-            True labels or values.
+            True labels or values. Not needed without a head.
 
         Returns
         -------
         float
-            The score; more is better.
+            The score. Higher is better.
         """
         return self._fitted().score(X, y)
 
@@ -232,32 +239,32 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         return cast(BaseAdapter, self._fitted()["adapter"]).classes_
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
-        """Name the columns that :meth:`transform` gives.
+        """Return the names of the columns that :meth:`transform` returns.
 
         Parameters
         ----------
         input_features : array-like of str, default=None
-            Ignored: texts have no feature names.
+            Ignored, because texts have no feature names.
 
         Returns
         -------
         ndarray of str
-            The adapter's names.
+            The adapter's output feature names.
         """
         return self._fitted()["adapter"].get_feature_names_out()
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters of the encoder and the adapter too.
+        """Set parameters of this estimator, of its encoder and of its adapter.
 
         Parameters
         ----------
         **params : dict
-            Such as ``encoder__max_length`` or ``adapter__alpha``.
+            Parameters by name, such as ``encoder__max_length`` or ``adapter__alpha``.
 
         Returns
         -------
         AdaptedEncoder
-            Itself.
+            The estimator itself.
         """
         if any(name.startswith("encoder__") for name in params) and "encoder" not in params:
             self.encoder = self._encoder()
@@ -266,14 +273,17 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         return super().set_params(**params)
 
     def _encoder(self) -> TransformerEncoder:
+        """Return the encoder, built from a folder or name if necessary."""
         if isinstance(self.encoder, TransformerEncoder):
             return self.encoder
         return TransformerEncoder(self.encoder)
 
     def _adapter(self) -> Any:
+        """Return the adapter or its default."""
         return IsotropyLayer() if self.adapter is None else self.adapter
 
     def _fitted(self) -> Pipeline:
+        """Return the fitted pipeline."""
         check_is_fitted(self)
         return self.pipeline_
 
@@ -288,7 +298,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
 
 
 def _has_default_head(adapter: BaseAdapter) -> bool:
-    """Whether ``head`` is None or the default of the adapter's class."""
+    """Return whether ``head`` is None or the default of the adapter's class."""
     default = signature(type(adapter)).parameters["head"].default
     return adapter.head is None or (isinstance(adapter.head, str) and adapter.head == default)
 
@@ -296,7 +306,10 @@ def _has_default_head(adapter: BaseAdapter) -> bool:
 def _take_checkpoint_head(
     adapter: BaseAdapter, encoder: TransformerEncoder, y: ArrayLike | None
 ) -> None:
-    """Set the checkpoint's head where there is one that knows the labels it has to predict."""
+    """Set the checkpoint's head on the adapter if it is usable.
+
+    It is usable if it gives one label for each row and knows the labels that it has to predict.
+    """
     head = encoder_head(encoder)
     if head is None or (adapter.head is None and isinstance(head, MultiLabelHead)):
         return

@@ -1,4 +1,4 @@
-"""From text to matrices: frozen transformers as scikit-learn estimators."""
+"""Text encoders: frozen transformers as scikit-learn transformers, with their embedding cache."""
 
 from isoadapt.encoders._backbone import Backbone as Backbone
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache

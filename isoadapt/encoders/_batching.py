@@ -1,4 +1,4 @@
-"""Batches with a budget of tokens: sorted by length, hardly any padding, no waiting in between."""
+"""Tokenisation, and batches with a token budget: rows sorted by length, with little padding."""
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -15,50 +15,25 @@ from torch import Tensor
 
 from isoadapt.encoders._texts import Texts
 
-# A fast tokenizer keeps the truncation of its last call, so calls from two threads must not cross.
+# A fast tokenizer stores the truncation of its last call, so two threads must not call it at once.
 _TOKENIZER_LOCK = threading.Lock()
 _TOKEN_INPUTS = ("input_ids", "token_type_ids")
 _BLOCK = 2048  # texts tokenised at a time
-_HELD = 4096  # vectors left on the device before it is waited for
+_HELD = 4096  # vectors left on the device before they are copied to the host
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokenised inputs, longest first, end to end.
+    """Tokenised inputs as n rows, longest first, concatenated without padding."""
 
-    Parameters
-    ----------
-    order : ndarray of shape (n,)
-        Which input each row is.
-    lengths : ndarray of shape (n,)
-        Tokens of each row, falling.
-    flat : mapping of str to ndarray
-        For each model input the values of all rows, one after the other.
-    padding : mapping of str to int
-        The value that fills up short rows.
-    left : bool
-        Whether padding goes to the left.
-    """
-
-    order: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    flat: Mapping[str, NDArray[np.int64]]
-    padding: Mapping[str, int]
-    left: bool
+    order: NDArray[np.int64]  # (n,): number of the input of each row
+    lengths: NDArray[np.int64]  # (n,): tokens of each row, in falling order
+    flat: Mapping[str, NDArray[np.int64]]  # for each model input, the values of all rows
+    padding: Mapping[str, int]  # for each model input, the value that fills short rows
+    left: bool  # whether padding is on the left
 
     def batch(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Give rows `start` to `stop` as padded tensors, with their attention mask.
-
-        Parameters
-        ----------
-        start, stop : int
-            First row, and the row after the last.
-
-        Returns
-        -------
-        dict of str to Tensor
-            Of shape (rows, longest), int64.
-        """
+        """Return rows `start` to `stop` and their mask as padded int64 tensors (rows, longest)."""
         lengths = self.lengths[start:stop, None]
         width = lengths.max()
         positions = np.arange(width)
@@ -73,21 +48,10 @@ class Tokens:
         return padded | {"attention_mask": torch.from_numpy(mask.astype(np.int64))}
 
     def stop(self, start: int, budget: int, equal_lengths: bool) -> int:
-        """Give the end of the batch that begins at `start`.
+        """Return the end of the batch that begins at `start`, with at most `budget` padded tokens.
 
-        Parameters
-        ----------
-        start : int
-            First row.
-        budget : int
-            Tokens in a batch, padding included; a single row may exceed it.
-        equal_lengths : bool
-            Whether to stop where the length changes.
-
-        Returns
-        -------
-        int
-            The row after the last.
+        A single row may exceed the budget. With `equal_lengths`, the batch also ends where the
+        length changes.
         """
         stop = min(start + max(1, budget // int(self.lengths[start])), len(self.lengths))
         if equal_lengths:
@@ -104,27 +68,12 @@ def tokenize(
     names: frozenset[str],
     counts_positions: bool,
 ) -> Tokens:
-    """Tokenise all texts at once.
+    """Tokenise all texts at once into rows of at least one token.
 
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-        The tokenizer.
-    texts : Texts
-        Texts or pairs.
-    max_length : int or None
-        Longer inputs are truncated to so many tokens.
-    names : frozenset of str
-        The inputs that the model takes.
-    counts_positions : bool
-        Whether the model gives each position a vector of its own, beginning at the left. Padding
-        on the left would shift them, so it goes to the right whatever the tokenizer's side.
-
-    Returns
-    -------
-    Tokens
-        Rows of one token or more: a text without tokens becomes the tokenizer's first special
-        token.
+    A text without tokens becomes the tokenizer's first special token. `names` are the inputs that
+    the model accepts. `counts_positions` says whether the model has learned positions counted from
+    the left: padding on the left would shift them, so it is put on the right whatever the
+    tokenizer's side.
     """
     wanted = [name for name in _TOKEN_INPUTS if name in names]
     with _TOKENIZER_LOCK:
@@ -156,29 +105,21 @@ def tokenize(
 
 
 def _first_special(tokenizer: Any) -> int:
+    """Return the id of the tokenizer's first special token, or 0 if it has none."""
     return next(iter(tokenizer.all_special_ids), 0)
 
 
 def _pad_id(tokenizer: Any) -> int:
+    """Return the id used for padding: the padding token, else the end token, else 0."""
     if tokenizer.pad_token_id is not None:
         return tokenizer.pad_token_id
     return 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
 
 
 def tokenize_blocks(texts: Texts, read: Callable[[Texts], Tokens]) -> Generator[Tokens, None, None]:
-    """Tokenise block by block, long texts first, each block while the one before is worked on.
+    """Yield the tokens of blocks of 2,048 texts, long texts first, numbered as in `texts`.
 
-    Parameters
-    ----------
-    texts : Texts
-        Texts or pairs.
-    read : callable
-        From some of the texts to their tokens.
-
-    Yields
-    ------
-    Tokens
-        Of some 2,000 texts, numbered as in `texts`.
+    A thread tokenises the next block while the current one is processed.
     """
     longest_first = np.argsort(-texts.lengths(), kind="stable")
 
@@ -206,30 +147,10 @@ def embed_batches(
     batch_tokens: int,
     equal_lengths: bool,
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-    """Run a model batch by batch.
+    """Yield for each batch the numbers of its inputs (B,) and what `embed` returns for it.
 
-    Parameters
-    ----------
-    blocks : iterable of Tokens
-        The rows.
-    embed : callable
-        From a padded batch to a tensor.
-    batch_tokens : int
-        Tokens in a batch, padding included; halved whenever the device runs out of memory.
-    equal_lengths : bool
-        Whether a batch must hold rows of one length only.
-
-    Yields
-    ------
-    rows : ndarray of shape (B,)
-        Which inputs the batch holds.
-    embedded : Tensor
-        What `embed` gave.
-
-    Raises
-    ------
-    torch.OutOfMemoryError
-        If a single row does not fit.
+    `batch_tokens` includes padding and is halved whenever the device runs out of memory. If a
+    single row does not fit, torch.OutOfMemoryError is raised.
     """
     for tokens in blocks:
         start = 0
@@ -252,38 +173,27 @@ def run_batches(
     equal_lengths: bool,
     progress: Callable[[int], Any],
 ) -> None:
-    """Embed every row and put it where it belongs.
+    """Embed every row and write the vectors (n, d) to `out` in the order of the inputs.
 
-    A device that works asynchronously is not waited for after each batch.
-
-    Parameters
-    ----------
-    blocks : generator of Tokens
-        The rows; closed at the end, also after an error.
-    embed : callable
-        From a padded batch to vectors (B, d).
-    out : ndarray of shape (n, d)
-        Filled with the vectors, in the order of the inputs.
-    batch_tokens : int
-        As for :func:`embed_batches`.
-    equal_lengths : bool
-        As for :func:`embed_batches`.
-    progress : callable
-        Told the number of rows done.
+    Results are copied from the device in groups, so that an asynchronous device does not wait after
+    each batch. `blocks` is closed at the end, also after an error. `progress` is called with the
+    number of rows done.
     """
     held: list[tuple[NDArray[np.int64], Tensor]] = []
 
     def fetch() -> None:
+        """Copy the vectors that are still on the device to `out`."""
         for rows, vectors in held:
             out[rows] = vectors.cpu().numpy()
         held.clear()
 
     n_held = 0
-    with closing(blocks):  # ends its thread
+    with closing(blocks):  # ends the thread of the generator
         for rows, vectors in embed_batches(
             blocks, embed, batch_tokens=batch_tokens, equal_lengths=equal_lengths
         ):
-            held.append((rows, vectors.to(torch.float32, copy=True)))  # not a view of all states
+            # A copy, because a view would keep all hidden states in memory.
+            held.append((rows, vectors.to(torch.float32, copy=True)))
             progress(len(rows))
             n_held += len(rows)
             if n_held >= _HELD:
@@ -293,20 +203,7 @@ def run_batches(
 
 
 def to_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Send a batch to where the model is, without waiting for what a GPU still has to do.
-
-    Parameters
-    ----------
-    batch : mapping of str to Tensor
-        On the CPU.
-    device : torch.device
-        Where to.
-
-    Returns
-    -------
-    dict of str to Tensor
-        On the device.
-    """
+    """Copy a batch to a device, without waiting for work that a GPU still has to do."""
     if device.type != "cuda":
         return {name: values.to(device) for name, values in batch.items()}
     pinned = {name: values.pin_memory() for name, values in batch.items()}
@@ -314,17 +211,18 @@ def to_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Te
 
 
 def _try(embed: Callable[[dict[str, Tensor]], Tensor], batch: dict[str, Tensor]) -> Tensor | None:
+    """Embed a batch; return None if the device runs out of memory."""
     try:
         return embed(batch)
     except torch.OutOfMemoryError:
-        pass  # outside the handler, so that the frames which hold the memory are gone
+        pass  # the traceback keeps memory alive until the handler ends
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     return None
 
 
 def _halved(tokens: Tokens, start: int, stop: int) -> int:
-    """Give half the tokens of a batch for which the memory did not suffice."""
+    """Return half the tokens of a batch that did not fit into memory; raise for a single row."""
     longest = int(tokens.lengths[start])
     if stop - start == 1:
         raise torch.OutOfMemoryError(

@@ -1,4 +1,4 @@
-"""Splitting a fine-tuned checkpoint into encoder and head."""
+"""Functions that split a fine-tuned checkpoint into encoder and head."""
 
 import os
 from typing import Any
@@ -32,57 +32,58 @@ def load_checkpoint(
 ) -> tuple[TransformerEncoder, LinearHead]:
     """Split a fine-tuned model for sequence classification into encoder and head.
 
-    The head is the last linear layer, the embedding what enters it:
-    ``head.decision_function(encoder.transform(texts))`` are the model's own logits (for two
-    classes their difference). That is checked once, on one sentence.
+    The head is the last linear layer of the model, and the embedding is the input of this layer.
+    ``head.decision_function(encoder.transform(texts))`` therefore gives the model's own logits, or
+    their difference if there are two classes. This is checked on one sentence.
 
     Parameters
     ----------
     path : str, path-like or tuple
-        Folder, name on the Hugging Face Hub, or live ``(model, tokenizer)``. A folder of PEFT
+        Folder, name on the Hugging Face Hub, or live ``(model, tokenizer)``. A PEFT folder
         (``adapter_config.json`` and ``adapter_model.safetensors``) is merged into its base model,
         which needs ``pip install "isoadapt[peft]"``.
     max_length : int, default=None
-        Tokens an input is truncated to; None: as many as tokenizer and model are made for.
+        Number of tokens that an input is truncated to. None means as many as both tokenizer and
+        model are made for.
     batch_tokens : int, default=2048
-        Tokens in a batch, padding included.
+        Number of tokens in a batch, padding included.
     device : str or torch.device, default="auto"
-        Where to compute.
+        Device of the model. "auto" is "cuda" if it is available, else "cpu".
     dtype : {"auto", "float32", "bfloat16", "float16"}, default="auto"
-        Type to compute in; "auto" is "float32".
+        Data type of the computation. "auto" is "float32".
     revision : str, default=None
         Branch, tag or commit on the Hub.
     trust_remote_code : bool, default=False
-        Whether code that comes with the checkpoint may run.
+        Whether code that comes with the checkpoint may be executed.
     verbose : int, default=0
-        Above 0, the encoder shows a progress bar.
+        If greater than 0, the encoder shows a progress bar.
 
     Returns
     -------
     encoder : TransformerEncoder
-        Texts to embeddings of shape (n, d).
+        Encoder that maps texts to embeddings of shape (n, d).
     head : LinearHead
-        In float64, d = ``head.n_features_in_``. Its classes are the label ids 0, 1, …; a model
-        with one output, or one fine-tuned for regression, gives a regressor. A model with
-        ``problem_type="multi_label_classification"`` gives a
-        :class:`~isoadapt.heads.MultiLabelHead`: its weights serve adapters that need no labels,
+        Head in float64, with d = ``head.n_features_in_``. Its classes are the label ids 0, 1, ….
+        A model with one output, or one that was fine-tuned for regression, gives a regressor. A
+        model with ``problem_type="multi_label_classification"`` gives a
+        :class:`~isoadapt.heads.MultiLabelHead`. Adapters that need no labels can use its weights,
         but it does not predict.
 
     Raises
     ------
     OSError
-        If the checkpoint cannot be had, is incomplete or damaged.
+        If the checkpoint is not found, is incomplete or damaged.
     ValueError
-        If the checkpoint has no linear classifier head of its own, or if it does not reproduce
-        the model's logits.
+        If the checkpoint has no linear classifier head of its own, or if the head does not
+        reproduce the model's logits.
 
     Notes
     -----
-    Label ids are integers, as in the fine-tuning data; names where
-    :func:`isoadapt.finetune.finetune_text_classifier` was given names. Else build a head:
-    ``LinearHead(head.coef_, head.intercept_, classes=["bad", "good"])``. A head sorts its rows by
-    label: where the names in ``id2label`` are not sorted, its outputs are the model's logits in
-    another order, that of ``head.classes_``.
+    Labels are integer ids, as in the fine-tuning data. They are names only if
+    :func:`isoadapt.finetune.finetune_text_classifier` was given names. To use names for another
+    checkpoint, build a head: ``LinearHead(head.coef_, head.intercept_, classes=["bad", "good"])``.
+    A head sorts its rows by label. If the names in ``id2label`` are not sorted, the outputs of the
+    head are the model's logits in the order of ``head.classes_``.
 
     Examples
     --------
@@ -106,23 +107,7 @@ def load_checkpoint(
 
 
 def read_head(encoder: TransformerEncoder) -> LinearHead:
-    """Give the classifier head of an encoder's model.
-
-    Parameters
-    ----------
-    encoder : TransformerEncoder
-        Any encoder of a model for sequence classification; its pooling does not matter.
-
-    Returns
-    -------
-    LinearHead
-        The head, in float64.
-
-    Raises
-    ------
-    ValueError
-        As for :func:`load_checkpoint`.
-    """
+    """Return the head of an encoder's classifier in float64, whatever the encoder's pooling."""
     encoder._validate_params()
     backbone = encoder._backbone()
     head, config = backbone.head, backbone.model.config
@@ -132,25 +117,26 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
             "pass a model for sequence classification"
         )
     _check_logits(backbone, head, encoder.model)
-    weights = head.state_dict()  # with the scale of add_isobn in it, where there is one
+    weights = head.state_dict()  # if add_isobn was used, its scale is included
     coef = _float64(weights["weight"])
     intercept = _float64(weights["bias"]) if "bias" in weights else np.zeros(len(coef))
     if config.problem_type == "multi_label_classification":
         return MultiLabelHead(coef, intercept)
     regression = config.problem_type == "regression" or config.num_labels == 1
     classes: Any = np.arange(config.num_labels)
-    if getattr(config, "isoadapt_label_names", False):  # fine-tuned here, on labels that are names
+    if getattr(config, "isoadapt_label_names", False):  # fine-tuned by isoadapt on names
         classes = [config.id2label[label] for label in range(config.num_labels)]
     return LinearHead(coef, intercept, None if regression else classes)
 
 
 def _float64(weights: Tensor) -> NDArray[np.float64]:
+    """Convert a weight to a float64 array."""
     return weights.detach().cpu().double().numpy()
 
 
 @torch.inference_mode()
 def _check_logits(backbone: Backbone, head: nn.Linear, model: Any) -> None:
-    """Check that the head over the embedding gives the model's own logits."""
+    """Check on one sentence that the head applied to the embedding gives the model's logits."""
     tokens = tokenize(
         backbone.tokenizer,
         _PROBE,
@@ -170,27 +156,15 @@ def _check_logits(backbone: Backbone, head: nn.Linear, model: Any) -> None:
         raise ValueError(
             f"model={model!r} cannot be split: its last linear layer does not give the logits of "
             f"{type(backbone.model).__name__} (difference {error:.3g}); pass a model whose logits "
-            "are linear in what enters its head"
+            "are a linear function of the input of its head"
         )
 
 
 def encoder_head(encoder: TransformerEncoder) -> LinearHead | None:
-    """Give the head that reads an encoder's embeddings, if its checkpoint has one.
+    """Return the head for an encoder's embeddings.
 
-    Parameters
-    ----------
-    encoder : TransformerEncoder
-        Any encoder.
-
-    Returns
-    -------
-    LinearHead or None
-        None where the checkpoint has no classifier head, or the pooling is another.
-
-    Raises
-    ------
-    ValueError
-        As for :func:`load_checkpoint`, if there is a head but not a usable one.
+    The result is None if the checkpoint has no classifier head, or if the pooling of the encoder is
+    not the input of the head.
     """
     encoder._validate_params()
     reads_embeddings = encoder._pooling(encoder._backbone()).modes == (HEAD_INPUT,)

@@ -1,4 +1,4 @@
-"""What a checkpoint's folder names: JSON files, and weights that are safetensors inside it."""
+"""JSON files and safetensors weights of a checkpoint folder, and the files that they name."""
 
 import json
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -8,7 +8,7 @@ _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; give None if there is no such file, raise ValueError if it is not JSON."""
+    """Read a JSON file; return None if it does not exist, raise ValueError if it is not JSON."""
     if not path.is_file():
         return None
     try:
@@ -18,32 +18,32 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object; give an empty one if there is no such file."""
+    """Read a JSON file that holds an object; return an empty one if it does not exist."""
     found = read_json(path)
     if not isinstance(found, dict | None):
         raise ValueError(
-            f"{path} is damaged (it holds a {type(found).__name__} where a JSON object is needed); "
+            f"{path} is damaged (it holds a {type(found).__name__}, but must hold a JSON object); "
             "copy it again"
         )
     return found or {}
 
 
-def inside(folder: Path, name: Any, said_by: Path) -> Path:
-    """Give the path of what the file `said_by` names; raise ValueError if it leaves `folder`.
+def inside(folder: Path, name: Any, named_by: Path) -> Path:
+    """Return the path of a file that `named_by` names; raise ValueError if it is outside `folder`.
 
-    Symbolic links are followed, because the cache of the Hugging Face Hub is made of them.
+    Symbolic links are followed, because the cache of the Hugging Face Hub consists of them.
     """
     paths = (PurePosixPath(name), PureWindowsPath(name)) if isinstance(name, str) else ()
     if not paths or any(path.anchor or ".." in path.parts for path in paths):
         raise ValueError(
-            f"{said_by} names {name!r}, which is not inside {str(folder)!r}; a checkpoint is read "
-            "from its own folder only: move the file into it and correct the name"
+            f"{named_by} names {name!r}, which is not inside {str(folder)!r}; a checkpoint is only "
+            "read from its own folder: move the file into it and correct the name"
         )
     return folder / str(name)
 
 
 def sentence_modules(folder: Path) -> list[tuple[str, Path]]:
-    """List class name and folder of each module of a sentence-transformers folder, if it is one."""
+    """List class name and folder of the modules, if `folder` is a sentence-transformers folder."""
     listed = folder / "modules.json"
     modules = read_json(listed)
     if modules is None:
@@ -57,12 +57,12 @@ def sentence_modules(folder: Path) -> list[tuple[str, Path]]:
         ]
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{listed} is damaged (a list of modules with type and path is needed); copy it again"
+            f"{listed} is damaged (it must list modules with type and path); copy it again"
         ) from error
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Give the folder of ``config.json``, which a sentence-transformers folder may keep inside."""
+    """Return the folder of ``config.json``, in sentence-transformers often that of a module."""
     if (folder / "config.json").is_file():
         return folder
     return next((module for _, module in sentence_modules(folder)), folder)
@@ -71,7 +71,7 @@ def transformer_folder(folder: Path) -> Path:
 def weight_files(folder: Path) -> list[Path]:
     """List the files that transformers reads the weights in a folder from, existing or not.
 
-    Raises ValueError for a name that leaves the folder or is not that of a safetensors file.
+    A name that is outside the folder, or is not that of a safetensors file, raises ValueError.
     """
     config = folder / "config.json"
     named = read_object(config).get("transformers_weights")
@@ -88,10 +88,11 @@ def weight_files(folder: Path) -> list[Path]:
     return [_safetensors(file, start) for file in files]
 
 
-def _safetensors(file: Path, said_by: Path) -> Path:
+def _safetensors(file: Path, named_by: Path) -> Path:
+    """Return `file`; raise ValueError if it is not a safetensors file."""
     if file.suffix != ".safetensors":
         raise ValueError(
-            f"{said_by} names the weights {file.name!r}; only safetensors files are read, because "
+            f"{named_by} names the weights {file.name!r}; only safetensors files are read, because "
             "other formats can run code: save the model again with save_pretrained"
         )
     return file

@@ -1,4 +1,4 @@
-"""From a batch of tokens to vectors, and how large a batch may be."""
+"""The forward pass from a batch of tokens to vectors, and the number of tokens in a batch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,23 +15,10 @@ _CPU_TOKENS_PER_THREAD = 512
 def embed_batch(
     backbone: Backbone, pooling: Pooling, layer: int, batch: dict[str, Tensor]
 ) -> Tensor:
-    """Embed a batch.
+    """Compute the vectors (B, d) of a batch that is on the model's device.
 
-    Parameters
-    ----------
-    backbone : Backbone
-        The model.
-    pooling : Pooling
-        How a vector is made.
-    layer : int
-        The hidden state that is pooled, -1 for the last.
-    batch : dict of str to Tensor
-        Tokens and their attention mask, on the model's device.
-
-    Returns
-    -------
-    Tensor of shape (B, d)
-        Vectors.
+    `layer` is the index of the hidden state that is pooled, -1 for the last. `batch` holds tokens
+    and their attention mask, each of shape (B, T).
     """
     inputs = {name: values for name, values in batch.items() if name in backbone.inputs}
     if pooling.modes == (HEAD_INPUT,):
@@ -43,54 +30,31 @@ def embed_batch(
 
 @contextmanager
 def explained_failure(backbone: Backbone, batch: dict[str, Tensor]) -> Iterator[None]:
-    """Turn what a model's own code raises on a batch into a ValueError that says which batch."""
+    """Turn an error of a model's own code into a ValueError that describes the batch."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError):
         raise
-    except Exception as error:  # a model's code may raise anything
+    except Exception as error:  # the code of a model may raise any exception
         rows, width = batch["input_ids"].shape
         raise ValueError(
             f"{type(backbone.model).__name__} fails on {rows} text(s) of {width} tokens "
-            f"({type(error).__name__}: {error}); some architectures accept certain lengths only, "
-            "or need inputs beside the text, and cannot be used here: choose another checkpoint"
+            f"({type(error).__name__}: {error}); some architectures only accept certain "
+            "lengths or need other inputs than text; they are not supported, so choose another one"
         ) from error
 
 
 def vector_width(backbone: Backbone, pooling: Pooling) -> int:
-    """Give the width of the vectors.
-
-    Parameters
-    ----------
-    backbone : Backbone
-        The model.
-    pooling : Pooling
-        How a vector is made.
-
-    Returns
-    -------
-    int
-        Columns.
-    """
+    """Return the number of columns of the vectors."""
     if backbone.head is not None and pooling.modes == (HEAD_INPUT,):
         return backbone.head.in_features
     return backbone.model.config.get_text_config().hidden_size * len(pooling.modes)
 
 
 def token_budget(batch_tokens: int, device: torch.device) -> int:
-    """Give the tokens that a batch may hold: on a CPU not more than suits its caches.
+    """Return the number of tokens in a batch, limited on a CPU to what suits its caches.
 
-    Parameters
-    ----------
-    batch_tokens : int
-        Tokens asked for.
-    device : torch.device
-        Where the model is; "meta" if its weights are in ONNX Runtime, on the CPU.
-
-    Returns
-    -------
-    int
-        Tokens, padding included.
+    The device is "meta" if ONNX Runtime runs the model, which it does on the CPU.
     """
     if device.type not in ("cpu", "meta"):
         return batch_tokens

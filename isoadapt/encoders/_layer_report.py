@@ -1,4 +1,4 @@
-"""What is known of each layer of a transformer, as a table."""
+"""LayerReport: geometry of each layer of a transformer, as a table."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,48 +22,38 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class LayerFigures:
-    """Geometry of the token embeddings of one layer; NaN where a figure is not defined.
+    """Geometry of the token embeddings of one layer; NaN if a figure is not defined."""
 
-    Attributes
-    ----------
-    layer : int
-        Number of the hidden state: 0 is what enters the first layer.
-    n_tokens : int
-        Tokens read.
-    isoscore, isoscore_corrected : float
-        Plain and bias-corrected IsoScore.
-    ev1, ev2, ev3 : float
-        Share of variance along the first one, two and three principal directions.
-    anisotropy1, anisotropy1_centered : float
-        Share of the first squared singular value, raw and centred.
-    mean_cosine : float
-        Mean cosine of all pairs of different tokens.
-    two_nn : float
-        TwoNN intrinsic dimension of a sample of the tokens.
-    """
-
-    layer: int
+    layer: int  # index of the hidden state; 0 is the input of the first layer
     n_tokens: int
     isoscore: float
-    isoscore_corrected: float
-    ev1: float
-    ev2: float
-    ev3: float
-    anisotropy1: float
+    isoscore_corrected: float  # bias corrected
+    ev1: float  # fraction of the variance along the first principal direction
+    ev2: float  # along the first two
+    ev3: float  # along the first three
+    anisotropy1: float  # fraction of the first squared singular value
     anisotropy1_centered: float
-    mean_cosine: float
-    two_nn: float
+    mean_cosine: float  # over all pairs of different tokens
+    two_nn: float  # TwoNN intrinsic dimension of a sample of the tokens
 
 
 class LayerReport(Sequence[LayerFigures]):
-    """Geometry of every layer: a sequence with one entry for each hidden state.
+    """Geometry of the token embeddings of every layer of a transformer.
+
+    A report is a sequence with one entry for each hidden state. Printing it shows a table.
 
     Parameters
     ----------
     layers : sequence of LayerFigures
-        From the embedding layer, 0, to the last.
+        One entry for each hidden state, from the embedding layer, 0, to the last layer. An entry
+        has the attributes ``layer``, ``n_tokens``, ``isoscore``, ``isoscore_corrected`` (bias
+        corrected), ``ev1``, ``ev2`` and ``ev3`` (fraction of the variance along the first one, two
+        and three principal directions), ``anisotropy1`` and ``anisotropy1_centered`` (fraction of
+        the first squared singular value, raw and centred), ``mean_cosine`` (over all pairs of
+        different tokens) and ``two_nn`` (TwoNN intrinsic dimension of a sample of the tokens). A
+        figure that is not defined is NaN.
     n_texts : int
-        Texts read.
+        Number of texts read.
     n_features : int
         Width of the hidden states.
     """
@@ -91,7 +81,8 @@ class LayerReport(Sequence[LayerFigures]):
         Returns
         -------
         dict
-            ``n_texts``, ``n_features`` and ``layers``, a list with one dict for each layer.
+            ``n_texts``, ``n_features`` and ``layers``, which is a list with one dict for each
+            layer.
         """
         layers = [asdict(figures) for figures in self]
         return {"n_texts": self.n_texts, "n_features": self.n_features, "layers": layers}
@@ -102,7 +93,7 @@ class LayerReport(Sequence[LayerFigures]):
         Returns
         -------
         pandas.DataFrame
-            One row for each layer, which is the index.
+            Table with one row for each layer and the number of the layer as index.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Isotropy of a transformer's token embeddings, layer by layer, in one pass over the texts."""
+"""layer_report: isotropy of a transformer's token embeddings for every layer, in one pass."""
 
 import math
 import sys
@@ -25,10 +25,10 @@ from isoadapt.geometry import Moments
 from isoadapt.metrics import spectral_figures, two_nn_or_nan
 
 _BLOCK = 1024  # texts tokenised at a time
-# In float32 the same token in two batches differs by no more, in units of the layer's spread.
+# Largest float32 difference of a token between two batches, relative to the spread of the layer.
 _TOLERANCE = 1e-5
-_ROUNDING = 1e-6  # a layer whose spread is a smaller share of its size is constant
-_OF_SPREAD = (
+_ROUNDING = 1e-6  # a layer is constant if its spread relative to its norm is smaller
+_SPREAD_FIGURES = (
     "isoscore",
     "isoscore_corrected",
     "ev1",
@@ -48,51 +48,53 @@ def layer_report(
     two_nn_tokens: int = 5_000,
     random_state: int = 0,
 ) -> LayerReport:
-    """Measure the isotropy of token embeddings, layer by layer.
+    """Measure the isotropy of token embeddings for every layer.
 
-    Every token counts, special ones too; padding does not. One pass in bounded memory: float64
-    moments of each layer, and a uniform sample of its tokens for the TwoNN dimension.
+    Special tokens are included and padding is not. The texts are read once, in bounded memory: for
+    each layer, float64 moments are accumulated and a uniform sample of the tokens is drawn for the
+    TwoNN dimension.
 
     Parameters
     ----------
     model : str, path-like, tuple or TransformerEncoder
-        What a :class:`TransformerEncoder` takes, or one, whose settings (length, batches,
-        device, dtype, progress bar) are used; its pooling and backend do not matter.
+        A model as for :class:`TransformerEncoder`, or an encoder. Of an encoder, the length, the
+        batch size, device, dtype and progress bar are used. Its pooling and backend are ignored.
     texts : sequence of str or of pairs of str
-        As for :meth:`TransformerEncoder.transform`, read in the given order.
+        Texts as for :meth:`TransformerEncoder.transform`, read in the given order.
     max_tokens : int, default=250_000
-        Reading stops before the text that would exceed so many tokens; texts are read whole.
+        Maximum number of tokens. Reading stops before the first text that would exceed it, because
+        texts are only read whole.
     two_nn_tokens : int, default=5_000
-        Tokens drawn for the TwoNN dimension, the same in every layer. Of tokens equal but for
-        rounding, such as common beginnings in a decoder, it sees one. The sample holds
+        Number of tokens sampled for the TwoNN dimension, the same in every layer. Tokens that are
+        equal up to rounding, such as common beginnings in a decoder, count once. The sample takes
         4 (n_layers + 1) × two_nn_tokens × n_features bytes.
     random_state : int, default=0
-        Seed of that sample.
+        Seed of the sample.
 
     Returns
     -------
     LayerReport
-        One entry for each hidden state, numbered as the model does: 0 is what enters the first
-        layer. Print it, or take ``to_frame()`` or ``to_dict()``.
+        Report with one entry for each hidden state. Entry 0 is the input of the first layer, as in
+        transformers. Print the report, or use ``to_frame()`` or ``to_dict()``.
 
     Raises
     ------
     OSError
-        If the checkpoint cannot be had.
+        If the checkpoint is not found.
     TypeError
         If `texts` holds anything but texts or pairs of texts.
     ValueError
-        If `max_tokens` does not suffice for the first text, or a parameter is out of its range.
+        If `max_tokens` is too small for the first text, or if a parameter is out of its range.
 
     Warns
     -----
     UserWarning
-        If n_tokens < 3 n_features: the plain IsoScore can be far too low then.
+        If n_tokens < 3 n_features. The plain IsoScore can then be far too low.
 
     References
     ----------
     Rudman and Eickhoff, "Stable Anisotropic Regularization", figures 4 and 6: isotropy of token
-    embeddings layer by layer.
+    embeddings of each layer.
 
     Examples
     --------
@@ -101,9 +103,9 @@ def layer_report(
     >>> report[-1].isoscore  # doctest: +SKIP
     0.1...
     """
-    _check_whole("max_tokens", max_tokens, 2)
-    _check_whole("two_nn_tokens", two_nn_tokens, 4)
-    _check_whole("random_state", random_state, 0)
+    _check_integer("max_tokens", max_tokens, 2)
+    _check_integer("two_nn_tokens", two_nn_tokens, 4)
+    _check_integer("random_state", random_state, 0)
     encoder = model if isinstance(model, TransformerEncoder) else TransformerEncoder(model)
     encoder._validate_params()
     reader = _Reader(encoder, as_texts(texts), max_tokens)
@@ -117,13 +119,14 @@ def layer_report(
     if report[0].n_tokens < 3 * report.n_features:
         warnings.warn(
             f"n_tokens={report[0].n_tokens} is less than 3 × n_features={3 * report.n_features}: "
-            "the plain IsoScore can be far too low; read the bias-corrected one, or use more texts",
+            "the plain IsoScore can be far too low; use the bias-corrected one, or more texts",
             stacklevel=2,
         )
     return report
 
 
 def _read(reader: "_Reader", sample: "_Sample") -> "list[_LayerSums]":
+    """Accumulate sums and sample of all layers in one pass over the texts."""
     layers: list[_LayerSums] = []
     with reader.bar() as bar:
         for tokens in reader.blocks():
@@ -137,7 +140,7 @@ def _read(reader: "_Reader", sample: "_Sample") -> "list[_LayerSums]":
 
 
 class _Reader:
-    """Hidden states of all tokens, block by block of texts."""
+    """Reads the hidden states of all tokens, block by block of texts."""
 
     def __init__(self, encoder: TransformerEncoder, texts: Texts, max_tokens: int) -> None:
         self.encoder = encoder
@@ -150,13 +153,14 @@ class _Reader:
         self.max_length = encoder._length(texts, self.backbone, pooling)
 
     def bar(self) -> Any:
+        """Return a progress bar, hidden unless the encoder is verbose."""
         from tqdm.auto import tqdm
 
         hidden = not (self.encoder.verbose and sys.stderr.isatty())
         return tqdm(total=len(self.texts), unit=" texts", desc="Reading layers", disable=hidden)
 
     def blocks(self) -> Iterator[Tokens]:
-        """Give the tokens of some texts at a time, whole texts until `max_tokens` is full."""
+        """Yield the tokens of blocks of whole texts, up to `max_tokens` tokens."""
         left = self.max_tokens
         while self.n_texts < len(self.texts):
             tokens = self._tokenize(self.n_texts, self.n_texts + _BLOCK)
@@ -164,9 +168,9 @@ class _Reader:
             fitting = int(np.searchsorted(ends, left, side="right"))
             if self.n_texts == 0 and (fitting == 0 or ends[fitting - 1] < 2):
                 raise ValueError(
-                    f"max_tokens={self.max_tokens} holds {fitting} of the texts, the first of "
-                    f"which has {ends[0]} token(s): at least 2 tokens of whole texts are needed; "
-                    "raise max_tokens, lower the encoder's max_length, or pass more texts"
+                    f"max_tokens={self.max_tokens} is enough for {fitting} of the texts, the first "
+                    f"of which has {ends[0]} token(s); at least 2 tokens of whole texts are "
+                    "needed; raise max_tokens, lower the encoder's max_length, or pass more texts"
                 )
             if fitting == 0:
                 return
@@ -179,9 +183,9 @@ class _Reader:
     def states(
         self, tokens: Tokens, progress: Callable[[int], Any]
     ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-        """Give hidden states (n_layers + 1, n, d) batch by batch, and which tokens they are.
+        """Yield token numbers (n,) and hidden states (n_layers + 1, n, d), batch by batch.
 
-        Tokens are numbered from 0 in the order of the texts, padding left out.
+        Tokens are numbered from 0 in the order of the texts, without padding.
         """
         lengths = _in_text_order(tokens)
         first = lengths.cumsum() - lengths
@@ -197,6 +201,7 @@ class _Reader:
 
     @torch.inference_mode()
     def _embed(self, batch: dict[str, Tensor]) -> Tensor:
+        """Compute the hidden states (n_layers + 1, n, d) of the n tokens of a batch."""
         backbone = self.backbone
         batch = to_device(batch, backbone.model.device)
         inputs = {name: values for name, values in batch.items() if name in backbone.inputs}
@@ -206,6 +211,7 @@ class _Reader:
         return torch.stack([states[mask].float() for states in hidden])
 
     def _tokenize(self, start: int, stop: int) -> Tokens:
+        """Tokenise texts `start` to `stop`."""
         second = self.texts.second
         part = Texts(self.texts.first[start:stop], None if second is None else second[start:stop])
         return tokenize(
@@ -218,14 +224,15 @@ class _Reader:
 
 
 class _LayerSums:
-    """What the figures of a layer are made of, updated batch by batch."""
+    """Sums from which the figures of a layer are computed, updated batch by batch."""
 
     def __init__(self) -> None:
         self.moments = Moments()
-        self.direction: Tensor | float = 0.0  # sum of the unit vectors
-        self.n_directions = 0.0  # rows that are not zero
+        self.direction: Tensor | float = 0.0  # sum of the unit vectors (d,)
+        self.n_directions = 0.0  # number of rows that are not zero
 
     def update(self, rows: Tensor) -> None:
+        """Add tokens, rows (n, d)."""
         rows = rows.double()
         self.moments.update(rows)
         unit = F.normalize(rows, dim=1)
@@ -233,11 +240,11 @@ class _LayerSums:
         self.n_directions += float(unit.square().sum())
 
     def figures(self, layer: int, points: Tensor) -> LayerFigures:
-        """Compute all figures; `points` are the sampled tokens."""
+        """Compute all figures of layer number `layer`; `points` are the sampled tokens."""
         n, d = int(self.moments.count), len(self.moments)
         raw = _eigenvalues(self.moments.second_moment() * n)
         centred = _eigenvalues(self.moments.scatter)
-        spread = dict.fromkeys(_OF_SPREAD, math.nan)
+        spread = dict.fromkeys(_SPREAD_FIGURES, math.nan)
         if centred.sum() > _ROUNDING**2 * raw.sum():
             fourth = torch.as_tensor(self.moments.fourth)
             spread = spectral_figures(raw, centred, fourth, n, d)
@@ -254,7 +261,7 @@ class _LayerSums:
 class _Sample:
     """A uniform sample of tokens: those with the smallest random keys so far.
 
-    A token's key depends on its place among the texts alone, so batches do not matter.
+    The key of a token only depends on its position among the texts, not on the batches.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -264,7 +271,7 @@ class _Sample:
         self.device = torch.device("cpu")
 
     def reserve(self, n: int) -> Tensor:
-        """Draw keys for n more tokens; give each the slot it will take, or -1."""
+        """Draw keys for n more tokens; return the slot of each in the sample, or -1."""
         size = len(self.keys)
         keys = torch.rand(n, generator=self.generator, dtype=torch.float64)
         best = torch.cat([self.keys, keys]).topk(size, largest=False).indices
@@ -277,7 +284,7 @@ class _Sample:
         return slots
 
     def put(self, slots: Tensor, states: Tensor) -> None:
-        """Keep those of the states (n_layers + 1, n, d) that have a slot."""
+        """Store those of the states (n_layers + 1, n, d) that have a slot."""
         if not len(self.states):
             self.device = states.device
             self.states = torch.empty(len(states), len(self.keys), states.shape[2])
@@ -285,22 +292,25 @@ class _Sample:
         self.states[:, slots[kept]] = states[:, kept.to(states.device)].cpu()
 
     def layers(self) -> Iterator[Tensor]:
-        """Give the sampled tokens of each layer, in float64."""
+        """Yield the sampled tokens of each layer in float64."""
         filled = self.keys.isfinite()
         for states in self.states:
             yield states[filled].to(self.device, torch.float64)
 
 
 def _in_text_order(tokens: Tokens) -> NDArray[np.int64]:
+    """Return the number of tokens of each text in the order of the texts."""
     lengths = np.empty_like(tokens.lengths)
     lengths[tokens.order] = tokens.lengths
     return lengths
 
 
 def _eigenvalues(matrix: Tensor) -> Tensor:
+    """Compute the eigenvalues in falling order, without negative rounding errors."""
     return torch.linalg.eigvalsh(matrix).flip(0).clamp(min=0)
 
 
-def _check_whole(name: str, value: Any, smallest: int) -> None:
+def _check_integer(name: str, value: Any, smallest: int) -> None:
+    """Raise ValueError if a parameter is not an integer of at least `smallest`."""
     if not isinstance(value, Integral) or value < smallest:
-        raise ValueError(f"{name}={value!r} must be a whole number, {smallest} or more")
+        raise ValueError(f"{name}={value!r} must be an integer of at least {smallest}")

@@ -1,4 +1,4 @@
-"""Loaded models: one process-wide store, so that clones and candidates never load twice."""
+"""Loading of models into one store for the whole process, so that clones do not load them twice."""
 
 import os
 import threading
@@ -34,7 +34,7 @@ from isoadapt.encoders._peft import (
 
 _CAPACITY = 2
 _STORE: "OrderedDict[tuple[Any, ...], Backbone]" = OrderedDict()
-_GRAPHS: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()  # ready to run, of the ONNX backend
+_GRAPHS: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()  # of the ONNX backend, ready to run
 _DOWNLOADED: dict[tuple[str, str | None, bool], Path] = {}
 _LOCK = threading.RLock()
 _OBJECTS = [f"{name}config.json" for name in ("", "generation_", "tokenizer_")]
@@ -51,63 +51,32 @@ def stored_backbone(
     device: torch.device,
     trust_remote_code: bool,
 ) -> Backbone:
-    """Give the model of a folder or name from the store, loading it if need be.
+    """Return the model of a folder or name on the Hub from the store, loading it if necessary.
 
-    Parameters
-    ----------
-    model : str or path-like
-        Folder, or name on the Hugging Face Hub.
-    head : bool
-        Whether a classifier head is needed; one that the checkpoint names is loaded anyway.
-    revision : str or None
-        Revision on the Hub.
-    dtype : torch.dtype
-        Type of the weights.
-    device : torch.device
-        Where to put them. "meta": nowhere, they are not even read.
-    trust_remote_code : bool
-        Whether code that comes with the checkpoint may run.
-
-    Returns
-    -------
-    Backbone
-        The model.
-
-    Raises
-    ------
-    OSError
-        If the checkpoint cannot be had, is incomplete or damaged.
-    ValueError
-        If weights are missing or do not fit, or a head is needed and there is none.
+    `head` says whether a classifier head is needed; a head that the checkpoint names is loaded
+    anyway. On the device "meta" no weights are read. A checkpoint that is not found, incomplete or
+    damaged raises OSError. Weights that are missing or do not fit raise ValueError.
     """
     with _LOCK:
         folder = checkpoint_folder(model, revision, trust_remote_code)
         head = head or names_classifier(folder)
         key = (fingerprint(folder), dtype, device, head, trust_remote_code)
-        return _kept(_STORE, key, lambda: _load(folder, head, dtype, device, trust_remote_code))
+        return _load_once(
+            _STORE, key, lambda: _load(folder, head, dtype, device, trust_remote_code)
+        )
 
 
 def stored_graph(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:
-    """Give a graph from the store, loading it if need be.
+    """Return a graph from the store, calling `load` if necessary.
 
-    Parameters
-    ----------
-    key : tuple
-        What tells it from others. A forked process loads its own, for threads are not inherited.
-    load : callable
-        Loads it.
-
-    Returns
-    -------
-    object
-        What `load` gave, now or before.
+    A forked process loads its own graph, because threads are not inherited.
     """
     with _LOCK:
-        return _kept(_GRAPHS, (os.getpid(), *key), load)
+        return _load_once(_GRAPHS, (os.getpid(), *key), load)
 
 
-def _kept(store: "OrderedDict[tuple[Any, ...], Any]", key: tuple[Any, ...], load: Any) -> Any:
-    """Give `store[key]`, loading it if need be in place of the least recently used."""
+def _load_once(store: "OrderedDict[tuple[Any, ...], Any]", key: tuple[Any, ...], load: Any) -> Any:
+    """Return `store[key]`; if it must be loaded, it replaces the least recently used entry."""
     if key not in store:
         while len(store) >= _CAPACITY:
             store.popitem(last=False)
@@ -119,26 +88,9 @@ def _kept(store: "OrderedDict[tuple[Any, ...], Any]", key: tuple[Any, ...], load
 def checkpoint_folder(
     model: str | os.PathLike[str], revision: str | None, trust_remote_code: bool
 ) -> Path:
-    """Find the folder of a checkpoint, downloading it if need be.
+    """Return the folder of a checkpoint, downloading it from the Hub if necessary.
 
-    Parameters
-    ----------
-    model : str or path-like
-        Folder, or name on the Hugging Face Hub.
-    revision : str or None
-        Revision on the Hub.
-    trust_remote_code : bool
-        Whether code that comes with the checkpoint is needed.
-
-    Returns
-    -------
-    Path
-        The folder.
-
-    Raises
-    ------
-    OSError
-        If the checkpoint cannot be had.
+    Files of code are only downloaded with `trust_remote_code`.
     """
     folder = Path(model).expanduser()
     if folder.is_dir():
@@ -148,24 +100,10 @@ def checkpoint_folder(
 
 
 def base_folder(folder: Path) -> Path | None:
-    """Find the base model of a PEFT adapter, downloading it if need be.
+    """Return the folder of a PEFT adapter's base model, downloading it if necessary.
 
-    Parameters
-    ----------
-    folder : Path
-        Where a checkpoint lies.
-
-    Returns
-    -------
-    Path or None
-        The base model's folder; None if the checkpoint is not a PEFT adapter.
-
-    Raises
-    ------
-    OSError
-        If the base model cannot be had.
-    ValueError
-        If the base model is a PEFT adapter itself.
+    The result is None if the checkpoint is not a PEFT adapter. A base model that is an adapter
+    itself raises ValueError.
     """
     adapter = read_adapter(folder)
     if adapter is None:
@@ -175,44 +113,25 @@ def base_folder(folder: Path) -> Path | None:
         base = checkpoint_folder(name, adapter.get("revision"), False)
     except OSError as error:
         raise OSError(
-            f"model={str(folder)!r} is a PEFT adapter of the base model {name!r}, which cannot be "
-            f"had: {error}; or name its folder as base_model_name_or_path in {folder}/"
-            "adapter_config.json"
+            f"model={str(folder)!r} is a PEFT adapter, and its base model {name!r} is not "
+            f"available: {error}; or set base_model_name_or_path in {folder}/"
+            "adapter_config.json to the folder of the base model"
         ) from error
     check_base(folder, base)
     return base
 
 
 def tokenizer_folder(folder: Path) -> Path:
-    """Find the tokenizer of a checkpoint: a PEFT adapter without one has its base model's.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the checkpoint lies.
-
-    Returns
-    -------
-    Path
-        Where its tokenizer should be.
-    """
+    """Return the tokenizer's folder; a PEFT adapter without tokenizer uses its base model's."""
     base = base_folder(folder)
     own = transformer_folder(folder)
     return own if base is None or _has_tokenizer(own) else transformer_folder(base)
 
 
 def loaded_backbone(model: str | os.PathLike[str]) -> Backbone | None:
-    """Give a model that is still in the store though its folder has been moved or removed.
+    """Return the float32 model that was loaded from a folder, or None if it is not in the store.
 
-    Parameters
-    ----------
-    model : str or path-like
-        The folder that it was loaded from.
-
-    Returns
-    -------
-    Backbone or None
-        The model in float32; None if it is not in the store.
+    It is found even if the folder has since been moved or removed.
     """
     folder = Path(model).expanduser()
     with _LOCK:
@@ -227,9 +146,10 @@ def loaded_backbone(model: str | os.PathLike[str]) -> Backbone | None:
 
 
 def release() -> None:
-    """Forget every loaded model.
+    """Remove all loaded models from memory.
 
-    At most two models are kept at a time, shared by all encoders; the next use loads again.
+    At most two models are kept at a time and shared by all encoders. A model that is used again is
+    loaded again.
 
     Examples
     --------
@@ -245,18 +165,10 @@ def release() -> None:
 
 
 def fingerprint(folder: Path) -> tuple[Any, ...]:
-    """Tell a checkpoint from any other by the names, sizes and times of its files.
+    """Return a hashable description of a checkpoint that changes whenever a file changes.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the checkpoint lies.
-
-    Returns
-    -------
-    tuple
-        The folder, and for each file (name, inode, size, (time of change of content, time of
-        change)) in nanoseconds. Hashable; another one whenever a file changes.
+    It is the folder and, for each file, (name, inode, size, (mtime, ctime)), with times in
+    nanoseconds.
     """
     files = []
     for file in checkpoint_files(folder):
@@ -270,26 +182,14 @@ def fingerprint(folder: Path) -> tuple[Any, ...]:
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
-    """List the files that a model can be loaded from.
+    """List the files that a model can be loaded from, sorted.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the checkpoint lies.
-
-    Returns
-    -------
-    list of Path
-        Sorted: weights, configuration, tokenizer, pooling and code, one level of folders deep and
-        in the folders of sentence-transformers modules, and all weights that are read.
-
-    Raises
-    ------
-    ValueError
-        If the checkpoint names a file or folder outside `folder`, or weights of another format.
+    These are weights, configuration, tokenizer, pooling and code, in the folder, in its subfolders
+    and in those of sentence-transformers modules. ValueError is raised if the checkpoint names
+    files outside the folder, or weights that are not safetensors files.
     """
     places = {folder, *(entry for entry in folder.iterdir() if entry.is_dir())}
-    with suppress(ValueError):  # whatever needs the modules says what is wrong with them
+    with suppress(ValueError):  # the function that reads the modules reports the error
         places |= {module for _, module in sentence_modules(folder) if module.is_dir()}
     files = {file for place in places for file in place.iterdir() if file.suffix in _FILES}
     files |= set(weight_files(transformer_folder(folder)))
@@ -297,18 +197,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
 
 
 def names_classifier(folder: Path) -> bool:
-    """Say whether a checkpoint was saved from a model for sequence classification.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the checkpoint lies.
-
-    Returns
-    -------
-    bool
-        What its ``config.json`` says, or the configuration of a PEFT adapter.
-    """
+    """Return whether a checkpoint was saved from a model for sequence classification."""
     adapter, base = read_adapter(folder), base_folder(folder)
     if adapter is not None and base is not None:
         return is_classifier_adapter(adapter) or names_classifier(base)
@@ -318,6 +207,7 @@ def names_classifier(folder: Path) -> bool:
 
 
 def _download(name: str, revision: str | None, code: bool) -> Path:
+    """Download a checkpoint, once for each process, without other formats of weights."""
     from huggingface_hub import snapshot_download
 
     key = (name, revision, code)
@@ -334,7 +224,7 @@ def _download(name: str, revision: str | None, code: bool) -> Path:
             )
     except (OSError, ValueError) as error:
         raise OSError(
-            f"model={name!r} is no folder here, and it could not be had from the Hugging Face Hub "
+            f"model={name!r} is not a folder, and downloading it from the Hugging Face Hub failed "
             f"({type(error).__name__}: {reason(error)}); pass a folder made by save_pretrained, or "
             "check the name and the connection"
         ) from error
@@ -345,48 +235,51 @@ def _download(name: str, revision: str | None, code: bool) -> Path:
 def _load(
     folder: Path, head: bool, dtype: torch.dtype, device: torch.device, code: bool
 ) -> Backbone:
+    """Load model and tokenizer of a folder, with a PEFT adapter merged into its base model."""
     import transformers
 
     base = base_folder(folder)
     if base is not None:
         check_adapter(folder)
-    weights, words = transformer_folder(base or folder), tokenizer_folder(folder)
-    check_files(weights, words)
+    weights, tokenizer_dir = transformer_folder(base or folder), tokenizer_folder(folder)
+    check_files(weights, tokenizer_dir)
     kind = "AutoModelForSequenceClassification" if head else "AutoModel"
     options = {"local_files_only": True, "trust_remote_code": code}
     with quiet(), torch.random.fork_rng(devices=[]):
-        tokenizer = _explain(
-            folder, lambda: transformers.AutoTokenizer.from_pretrained(words, **options)
+        tokenizer = _checked_read(
+            folder, lambda: transformers.AutoTokenizer.from_pretrained(tokenizer_dir, **options)
         )
         if base is not None and head:
-            outline = _explain(folder, lambda: _without_weights(kind, weights, **options))
-            options |= _explain(folder, lambda: label_options(folder, outline))
+            outline = _checked_read(folder, lambda: _without_weights(kind, weights, **options))
+            options |= _checked_read(folder, lambda: label_options(folder, outline))
         if device.type == "meta":
-            model = _explain(folder, lambda: _without_weights(kind, weights, **options)).eval()
+            model = _checked_read(folder, lambda: _without_weights(kind, weights, **options)).eval()
             return Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
-        model, report = _explain(
+        model, report = _checked_read(
             folder,
             lambda: getattr(transformers, kind).from_pretrained(
                 weights,
                 dtype=dtype,
                 use_safetensors=True,
                 output_loading_info=True,
-                return_dict=True,  # whatever the configuration says
+                return_dict=True,  # even if the configuration says otherwise
                 **options,
             ),
         )
         missing = set(report["missing_keys"])
         if base is not None:
-            missing -= _explain(folder, lambda: saved_weights(folder)).keys()
+            missing -= _checked_read(folder, lambda: saved_weights(folder)).keys()
             model = merged(model, folder)
     _check_complete(folder, missing, head)
     model = model.to(device).eval()
     for weights in chain(model.parameters(), model.buffers()):
-        weights.data = weights.data.clone()  # not a window on the file, which may be written to
+        # A copy, because the loaded memory is mapped to the file, which may be overwritten.
+        weights.data = weights.data.clone()
     return Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
 
 
 def _without_weights(kind: str, folder: Path, **options: Any) -> Any:
+    """Build a model of class `kind` on the device "meta"."""
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(folder, **options)
@@ -396,35 +289,19 @@ def _without_weights(kind: str, folder: Path, **options: Any) -> Any:
         )
 
 
-def check_files(folder: Path, words: Path) -> None:
-    """Check that a folder holds a model, and one its tokenizer, before they are loaded.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the configuration and the weights should be.
-    words : Path
-        Where the tokenizer should be.
-
-    Raises
-    ------
-    FileNotFoundError
-        If one of them is missing.
-    ValueError
-        If a JSON file that configures the model or its tokenizer is damaged, or a PEFT adapter
-        lies beside the model.
-    """
+def check_files(folder: Path, tokenizer_dir: Path) -> None:
+    """Check before loading that `folder` holds a whole model and `tokenizer_dir` its tokenizer."""
     names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
-    if CONFIG in names:  # transformers would follow it to another model by itself
+    if CONFIG in names:  # transformers would load the base model that it names
         raise ValueError(
-            f"model={str(folder)!r} holds a PEFT adapter ({CONFIG}) where a whole model is needed; "
+            f"model={str(folder)!r} holds a PEFT adapter ({CONFIG}) instead of a whole model; "
             f"{MERGE}"
         )
     if "config.json" not in names:
         missing = "config.json"
     elif not any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
         missing = "weights (*.safetensors; other formats can run code and are not read)"
-    elif not _has_tokenizer(words):
+    elif not _has_tokenizer(tokenizer_dir):
         missing = "a tokenizer (tokenizer.json, tokenizer_config.json or a vocabulary)"
     else:
         check_json(folder)
@@ -436,28 +313,19 @@ def check_files(folder: Path, words: Path) -> None:
 
 
 def _has_tokenizer(folder: Path) -> bool:
+    """Return whether a folder holds files of a tokenizer."""
     names = (file.name for file in folder.iterdir())
     return any("tokenizer" in name or name.startswith("vocab") for name in names)
 
 
 def check_json(folder: Path) -> None:
-    """Check that the files of JSON which configure a model and its tokenizer hold objects.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the checkpoint lies.
-
-    Raises
-    ------
-    ValueError
-        If one is damaged or holds something else.
-    """
+    """Check that the JSON files which configure model and tokenizer hold objects."""
     for name in _OBJECTS:
         read_object(folder / name)
 
 
-def _explain(folder: Path, read: Callable[[], Any]) -> Any:
+def _checked_read(folder: Path, read: Callable[[], Any]) -> Any:
+    """Call `read`; turn its errors into an OSError or ValueError that names the folder or file."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -469,20 +337,21 @@ def _explain(folder: Path, read: Callable[[], Any]) -> Any:
             except SafetensorError:
                 raise OSError(f"{file} is damaged ({error}); copy it again") from error
         raise OSError(f"the weights in {folder} are damaged ({error}); copy them again") from error
-    except Exception as error:  # what a file holds decides which errors its readers raise
+    except Exception as error:  # a damaged file can cause any exception
         raise ValueError(
             f"model={str(folder)!r} cannot be loaded ({reason(error)}); check that it was saved "
-            "whole, by save_pretrained of both the model and its tokenizer"
+            "completely, by save_pretrained of both the model and its tokenizer"
         ) from error
 
 
 def _check_complete(folder: Path, missing: set[str], head: bool) -> None:
-    if not head:  # hidden states do not pass a pooler
+    """Raise ValueError if weights of the checkpoint are missing."""
+    if not head:  # hidden states do not depend on a pooler
         missing = {key for key in missing if "pooler" not in key.split(".")}
     if missing:
         shown = ", ".join(sorted(missing)[:4]) + (", …" if len(missing) > 4 else "")
         raise ValueError(
-            f"model={str(folder)!r} has no weights for {shown}: they would be random numbers; "
+            f"model={str(folder)!r} has no weights for {shown}, which would be random numbers; "
             + (
                 "pass a checkpoint saved from a fine-tuned AutoModelForSequenceClassification"
                 if head
@@ -493,7 +362,7 @@ def _check_complete(folder: Path, missing: set[str], head: bool) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the loaders' bars and reports off the screen; leave their settings as they were."""
+    """Hide progress bars and messages of the loaders; restore their settings afterwards."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
     from transformers.utils import logging
 

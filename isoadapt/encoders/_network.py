@@ -1,4 +1,4 @@
-"""Taking a model apart without touching it: shallow copies, the head, the length limit."""
+"""Shallow copies of models, the classifier head, and the length limit."""
 
 import copy
 import re
@@ -11,61 +11,37 @@ _POSITION_TABLE = re.compile(r"(^|_)(wpe|pos|position|positions)(_|$)")
 
 
 def eval_copy(model: Any, replace: dict[nn.Module, nn.Module] | None = None) -> Any:
-    """Copy a model shallowly, in evaluation mode: new modules around the same weights.
+    """Copy a model shallowly in evaluation mode: new modules with the same weights.
 
-    The original keeps its mode, its hooks and its buffers whatever the copy does, so any number
-    of threads may use copies while the original is being trained.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model.
-    replace : dict of Module to Module, default=None
-        Modules to put in place of others.
-
-    Returns
-    -------
-    nn.Module
-        The copy.
+    The copy does not change mode, hooks or buffers of the original. Any number of threads may use
+    copies while the original is being trained. `replace` maps modules to their replacements.
     """
-    twins: dict[nn.Module, nn.Module] = dict(replace or {})
+    copies: dict[nn.Module, nn.Module] = dict(replace or {})
 
-    def twin(module: nn.Module) -> nn.Module:
-        if module not in twins:
+    def copied(module: nn.Module) -> nn.Module:
+        """Copy a module and its children, each once."""
+        if module not in copies:
             new = module.__class__.__new__(module.__class__)
             new.__dict__.update(module.__dict__)
             new.__dict__.update({key: module.__dict__[key].copy() for key in _MODULE_DICTS})
             new.__dict__["training"] = False
-            twins[module] = new
+            copies[module] = new
             for name, child in module._modules.items():
-                new._modules[name] = None if child is None else twin(child)
-        return twins[module]
+                new._modules[name] = None if child is None else copied(child)
+        return copies[module]
 
-    return twin(model)
+    return copied(model)
 
 
 def find_last_linear(model: Any) -> nn.Linear:
-    """Find the last Linear on the way to the logits of a model for sequence classification.
+    """Find the classifier head: the last Linear outside the base model with num_labels outputs.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The model.
-
-    Returns
-    -------
-    nn.Linear
-        Outside the base model, with ``config.num_labels`` outputs, and the last such.
-
-    Raises
-    ------
-    ValueError
-        If there is none, or the model is PEFT's.
+    ValueError is raised if there is none, or if the model is wrapped by PEFT.
     """
     if hasattr(model, "merge_and_unload"):
         raise ValueError(
-            f"{type(model).__name__} wraps a model in layers of PEFT; pass "
-            "copy.deepcopy(model).merge_and_unload(), a model without them"
+            f"{type(model).__name__} wraps a model in PEFT layers; pass the merged model, "
+            "copy.deepcopy(model).merge_and_unload()"
         )
     base = set() if model.base_model is model else set(model.base_model.modules())
     heads = [
@@ -84,36 +60,17 @@ def find_last_linear(model: Any) -> nn.Linear:
 
 
 def is_classifier(model: Any) -> bool:
-    """Say whether a model is one for sequence classification.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The model.
-
-    Returns
-    -------
-    bool
-        Whether its class, or one that it derives from, is.
-    """
+    """Return whether the class of a model, or one of its bases, is for sequence classification."""
     return any("ForSequenceClassification" in cls.__name__ for cls in type(model).__mro__)
 
 
 def without_head(model: Any) -> Any:
-    """Copy a classifier with Identity for its head: its "logits" are what enters the head.
+    """Copy a classifier in evaluation mode with its head replaced by Identity.
 
-    A decoder without a padding token refuses batches, for it could not tell padding from text.
-    The copy reads the last position of each row, which is right for rows of one length.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A model for sequence classification.
-
-    Returns
-    -------
-    PreTrainedModel
-        The copy, in evaluation mode.
+    The "logits" of the copy are the input of the head. A decoder without a padding token refuses
+    batches, because it cannot distinguish padding from text. The copy therefore has the padding
+    token -1 and reads the last position of each row, which is correct if all rows have the same
+    length.
     """
     network = eval_copy(model, {find_last_linear(model): nn.Identity()})
     if network.config.pad_token_id is None:
@@ -123,19 +80,10 @@ def without_head(model: Any) -> Any:
 
 
 def position_limit(model: Any) -> int | None:
-    """Give how many positions the model has a learned vector for; None if it needs none.
+    """Return the number of tokens that the model has learned positions for, or None.
 
-    RoBERTa and its kin begin to count after the padding index, so 514 rows serve 512 tokens.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The model.
-
-    Returns
-    -------
-    int or None
-        Tokens.
+    Some models, such as RoBERTa, count from the padding index, so 514 rows are enough for 512
+    tokens.
     """
     limits = []
     for name, module in model.named_modules():

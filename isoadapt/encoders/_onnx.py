@@ -1,4 +1,4 @@
-"""Encoders through ONNX Runtime: exported once, measured against torch, kept on disk."""
+"""Encoders run by ONNX Runtime: graphs are exported once, compared with torch, and kept on disk."""
 
 import copy
 import hashlib
@@ -34,12 +34,12 @@ from isoadapt.encoders._padding import needs_equal_lengths
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
 from isoadapt.encoders._texts import Texts
 
-_VERSION = 2  # of how graphs are made; another one makes them anew
+_VERSION = 2  # version of the export; graphs of another version are exported again
 _GRAPH, _REPORT = "model.onnx", "export.json"
 _EXPORTED = Content("an exported graph", lambda folder, names: {_GRAPH, _REPORT}, listed=False)
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _FLOAT32_TOLERANCE = 1e-3
-_LOWEST_MEAN, _LOWEST_COSINE = 0.99, 0.95  # below them a warning is due
+_LOWEST_MEAN, _LOWEST_COSINE = 0.99, 0.95  # cosines below which a warning is given
 _BATCH_TOKENS = 512
 _SENTENCES = [
     "The committee that she chairs meets again on Thursday.",
@@ -57,37 +57,16 @@ Embed = Callable[[dict[str, Tensor]], Tensor]
 
 
 class Deviation(NamedTuple):
-    """How far vectors are from exact ones.
+    """Deviation of vectors from exact vectors."""
 
-    Attributes
-    ----------
-    mean_cosine, min_cosine : float
-        Mean and smallest cosine between the two vectors of a text.
-    max_difference : float
-        Largest norm of their difference, as a share of the norm of the exact one.
-    n_texts : int
-        Texts compared.
-    """
-
-    mean_cosine: float
+    mean_cosine: float  # between the two vectors of a text
     min_cosine: float
-    max_difference: float
+    max_difference: float  # largest norm of the difference, relative to that of the exact vector
     n_texts: int
 
 
 def compare_vectors(found: NDArray[Any], exact: NDArray[Any]) -> Deviation:
-    """Compare vectors with exact ones, row by row.
-
-    Parameters
-    ----------
-    found, exact : ndarray of shape (n, d)
-        Vectors of the same texts.
-
-    Returns
-    -------
-    Deviation
-        Cosines and differences.
-    """
+    """Compare vectors (n, d) with exact vectors of the same texts, row by row."""
     found, exact = found.astype(np.float64), exact.astype(np.float64)
     norms = np.linalg.norm(exact, axis=1)
     cosines = (found * exact).sum(axis=1) / (np.linalg.norm(found, axis=1) * norms)
@@ -97,7 +76,7 @@ def compare_vectors(found: NDArray[Any], exact: NDArray[Any]) -> Deviation:
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """What a graph computes: the pooling of a hidden state, in float32 or in int8."""
+    """Specification of a graph: it pools one hidden state, in float32 or in int8."""
 
     pooling: Pooling
     layer: int
@@ -105,14 +84,9 @@ class GraphSpec:
 
 
 class OnnxModel:
-    """From a padded batch on the CPU to vectors (B, d).
+    """A graph that maps a padded batch on the CPU to vectors (B, d).
 
-    Parameters
-    ----------
-    graph : bytes
-        A graph in one piece: what is read from memory cannot name another file.
-    equal_lengths : bool
-        Whether a batch must hold rows of one length only.
+    The graph is passed as bytes, because a graph in memory cannot refer to other files.
     """
 
     def __init__(self, graph: bytes, equal_lengths: bool) -> None:
@@ -122,12 +96,12 @@ class OnnxModel:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        options.enable_mem_pattern = False  # it keeps a plan for every shape of batch
+        options.enable_mem_pattern = False  # it would store a plan for every shape of batch
         self._session = onnxruntime.InferenceSession(
             graph,
             options,
             providers=["CPUExecutionProvider"],
-            disabled_optimizers=["SkipLayerNormFusion"],  # slower than what it puts together
+            disabled_optimizers=["SkipLayerNormFusion"],  # slower than the separate operations
         )
         self._names = [given.name for given in self._session.get_inputs()]
 
@@ -140,18 +114,9 @@ _Checked = tuple[OnnxModel, Deviation]
 
 
 def graphs_folder(cache: str | os.PathLike[str] | EmbeddingCache | None) -> Path:
-    """Give the folder that exported graphs are kept in.
+    """Return the folder of exported graphs: ``onnx`` in the folder of the cache.
 
-    Parameters
-    ----------
-    cache : str, path-like, EmbeddingCache or None
-        The encoder's cache.
-
-    Returns
-    -------
-    Path
-        ``onnx`` in the folder of the cache; without one, ``isoadapt/onnx`` in the user's folder
-        for such things.
+    Without a cache, it is ``isoadapt/onnx`` in the user's cache folder.
     """
     if cache is not None:
         return Path(as_cache(cache).folder).expanduser().absolute() / "onnx"
@@ -162,34 +127,14 @@ def graphs_folder(cache: str | os.PathLike[str] | EmbeddingCache | None) -> Path
 def onnx_model(
     spec: GraphSpec, *, outline: Backbone, load: Callable[[], Backbone], root: Path
 ) -> OnnxModel:
-    """Give the graph of a checkpoint, exporting it unless that was done before.
+    """Return the graph of a checkpoint, shared by the whole process, exporting it if necessary.
 
-    Parameters
-    ----------
-    spec : GraphSpec
-        What the graph computes.
-    outline : Backbone
-        The checkpoint, perhaps without weights.
-    load : callable
-        Loads it with weights, in float32 on the CPU.
-    root : Path
-        Where exported graphs are kept.
-
-    Returns
-    -------
-    OnnxModel
-        Shared by the whole process.
-
-    Raises
-    ------
-    ImportError
-        If ONNX Runtime, or what the export needs, is not installed.
-    OSError
-        If `root` cannot be written to, or the checkpoint changes meanwhile.
-    ValueError
-        If the model cannot be exported.
+    `outline` is the checkpoint, possibly without weights; `load` loads it in float32 on the CPU;
+    `root` is the folder of exported graphs. A missing package raises ImportError. If `root` cannot
+    be written to or the checkpoint changes meanwhile, OSError is raised. A failed export raises
+    ValueError.
     """
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when it is imported
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read on import of onnxruntime
     import_optional("onnxruntime", feature="backend='onnx'", extra="onnx")
     folder, kind = cast(Path, outline.folder), type(outline.model)
     identity = checkpoint_identity(folder)
@@ -197,6 +142,7 @@ def onnx_model(
     target = root / identity.with_settings(*settings).digest.hex()[:40]
 
     def export() -> _Checked:
+        """Export the graph to its folder."""
         for package in _PACKAGES:
             import_optional(package, feature="backend='onnx'", extra="onnx")
         with atomic_folder(target, True, _EXPORTED) as written:
@@ -206,13 +152,14 @@ def onnx_model(
         return made
 
     def ready() -> OnnxModel:
-        model, deviation = _read(target) or _make(target, export)
+        """Read or export the graph, and warn if its int8 vectors are inexact."""
+        model, deviation = _read(target) or _export_once(target, export)
         if deviation.mean_cosine < _LOWEST_MEAN or deviation.min_cosine < _LOWEST_COSINE:
             warnings.warn(
                 f"int8 vectors of model={str(folder)!r} have a mean cosine of "
                 f"{deviation.mean_cosine:.3f} (lowest {deviation.min_cosine:.3f}) to those in "
-                f"float32, on {deviation.n_texts} built-in texts; see "
-                "encoder.deviation(texts) for yours, or choose dtype='float32'",
+                f"float32, on {deviation.n_texts} built-in texts; measure your own texts with "
+                "encoder.deviation(texts), or choose dtype='float32'",
                 stacklevel=2,
             )
         return model
@@ -221,7 +168,7 @@ def onnx_model(
 
 
 def _read(target: Path) -> _Checked | None:
-    """Read an exported graph; None if there is none, or none that is sound."""
+    """Read an exported graph; return None if it does not exist or is damaged."""
     try:
         report = json.loads((target / _REPORT).read_text("utf-8"))
         graph = (target / _GRAPH).read_bytes()
@@ -229,23 +176,23 @@ def _read(target: Path) -> _Checked | None:
             return None
         model = OnnxModel(graph, bool(report["equal_lengths"]))
         return model, Deviation(**report["deviation"])
-    except Exception:  # those of ONNX Runtime have no other class in common
+    except Exception:  # the exceptions of ONNX Runtime have no other common base class
         return None
 
 
-def _make(target: Path, export: Callable[[], _Checked]) -> _Checked:
-    """Export a graph, unless another process does: then wait for that."""
+def _export_once(target: Path, export: Callable[[], _Checked]) -> _Checked:
+    """Export a graph; if another process is exporting it, wait for that process."""
     try:
         writable_folder(target.parent)
     except OSError as error:
         raise OSError(
             f"backend='onnx' keeps exported models in {str(target.parent)!r}, which cannot be "
-            "written to; pass cache=folder, they are kept there then"
+            "written to; pass cache=folder to keep them in another folder"
         ) from error
     with FileLock(target.with_suffix(".lock")):
         made = _read(target)
         if made is None and target.exists():
-            warnings.warn(f"{target} is damaged and is exported anew", stacklevel=2)
+            warnings.warn(f"{target} is damaged and is exported again", stacklevel=2)
         return made or export()
 
 
@@ -255,6 +202,7 @@ def _export(folder: Path, spec: GraphSpec, backbone: Backbone) -> _Checked:
     equal_lengths = needs_equal_lengths(backbone, spec.pooling)
 
     def vectors(embed: Embed) -> NDArray[np.float32]:
+        """Compute the vectors (n, d) of the sample."""
         batches = embed_batches(
             [tokens], embed, batch_tokens=_BATCH_TOKENS, equal_lengths=equal_lengths
         )
@@ -264,6 +212,7 @@ def _export(folder: Path, spec: GraphSpec, backbone: Backbone) -> _Checked:
         exact = vectors(partial(embed_batch, backbone, spec.pooling, spec.layer))
 
     def measured(graph: bytes) -> tuple[Deviation, OnnxModel, bytes]:
+        """Measure the deviation of a graph from the exact vectors."""
         model = OnnxModel(graph, equal_lengths)
         return compare_vectors(vectors(model), exact), model, graph
 
@@ -271,7 +220,7 @@ def _export(folder: Path, spec: GraphSpec, backbone: Backbone) -> _Checked:
     if not deviation.max_difference <= _FLOAT32_TOLERANCE:
         reason = f"its vectors would differ by {deviation.max_difference:.2g}"
         raise _not_exportable(backbone, reason)
-    if spec.int8:  # where a CPU's int8 products overflow, the reduced range is more exact
+    if spec.int8:  # the reduced range is more exact on a CPU whose int8 products overflow
         graphs = (_quantized(graph, reduce_range) for reduce_range in (False, True))
         deviation, model, graph = max(map(measured, graphs), key=lambda found: found[0])
     (folder / _GRAPH).write_bytes(graph)
@@ -286,6 +235,7 @@ def _export(folder: Path, spec: GraphSpec, backbone: Backbone) -> _Checked:
 
 
 def _sample_tokens(backbone: Backbone) -> Tokens:
+    """Tokenise the built-in sample of texts."""
     return tokenize(
         backbone.tokenizer,
         _SAMPLE,
@@ -296,7 +246,7 @@ def _sample_tokens(backbone: Backbone) -> Tokens:
 
 
 class _Network(nn.Module):
-    """The part of a model that a graph needs, from tensors in the order of `names`."""
+    """The part of a model that a graph computes, with inputs in the order of `names`."""
 
     def __init__(self, backbone: Backbone, spec: GraphSpec, names: Iterable[str]) -> None:
         super().__init__()
@@ -310,18 +260,18 @@ class _Network(nn.Module):
 
 
 def _eager(backbone: Backbone) -> Backbone:
-    """Copy a model around its weights, with attention step by step: it makes the faster graph."""
+    """Copy a model with eager attention, which gives a faster graph; weights are shared."""
     own = live_backbone(backbone.model, backbone.tokenizer)
     copies: dict[int, Any] = {}
     for module in own.model.modules():
-        if "config" in vars(module):  # the original goes on with the other implementation
+        if "config" in vars(module):  # the original keeps its implementation of attention
             module.config = copy.deepcopy(module.config, copies)
     own.model.set_attn_implementation("eager")
     return own
 
 
 def _graph(backbone: Backbone, spec: GraphSpec, batch: dict[str, Tensor]) -> bytes:
-    """Export for batches of any shape."""
+    """Export a graph for batches of any shape; `batch` is an example."""
     shape = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)
     try:
         with _quiet(), torch.no_grad():
@@ -335,19 +285,20 @@ def _graph(backbone: Backbone, spec: GraphSpec, batch: dict[str, Tensor]) -> byt
                 verbose=False,
             )
         return cast(Any, program).model_proto.SerializeToString()
-    except Exception as error:  # whatever a model's code, torch or protobuf raise
+    except Exception as error:  # the model's code, torch and protobuf may raise any exception
         cause = error.__cause__ or error
         reason = f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}"
         raise _not_exportable(backbone, reason) from error
 
 
 def _quantized(graph: bytes, reduce_range: bool) -> bytes:
-    """Give the graph with int8 weights, a scale for each column, and inputs scaled by batch."""
+    """Quantise a graph: int8 weights scaled by column, inputs scaled by batch."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load_model_from_string(graph)
-    onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})  # no log
+    # The property avoids a log message.
+    onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})
     with TemporaryDirectory() as folder:
         target = Path(folder) / _GRAPH
         quantize_dynamic(
@@ -362,6 +313,7 @@ def _quantized(graph: bytes, reduce_range: bool) -> bytes:
 
 
 def _not_exportable(backbone: Backbone, reason: str) -> ValueError:
+    """Return the error for a model that cannot be exported."""
     return ValueError(
         f"{type(backbone.model).__name__} cannot be exported to ONNX ({reason}); choose "
         "backend='torch'"
@@ -370,7 +322,7 @@ def _not_exportable(backbone: Backbone, reason: str) -> ValueError:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what the exporter says about itself off the screen."""
+    """Hide the messages of the exporter."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

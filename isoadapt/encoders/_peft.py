@@ -1,4 +1,4 @@
-"""Checkpoints of PEFT: a folder with an adapter's weights, which are merged into a base model."""
+"""PEFT checkpoints: folders with the weights of an adapter, to be merged into a base model."""
 
 import importlib
 import warnings
@@ -11,31 +11,17 @@ from isoadapt.encoders._folder import read_json
 from isoadapt.encoders._network import find_last_linear
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_PREFIX = "base_model.model."  # of names in PEFT's files
+_PREFIX = "base_model.model."  # of the names in PEFT's files
 MERGE = (
-    "merge it where it was trained, by peft.PeftModel.from_pretrained(base, folder)"
-    ".merge_and_unload(), and pass the folder that save_pretrained makes of the result and of "
-    "its tokenizer"
+    "merge the adapter with peft.PeftModel.from_pretrained(base, folder).merge_and_unload(), save "
+    "the result and its tokenizer with save_pretrained, and pass this folder"
 )
 
 
 def read_adapter(folder: Path) -> dict[str, Any] | None:
-    """Read the configuration of a PEFT adapter.
+    """Read the configuration of a PEFT adapter; return None if the folder holds none.
 
-    Parameters
-    ----------
-    folder : Path
-        Where a checkpoint lies.
-
-    Returns
-    -------
-    dict or None
-        With the name of the base model in it; None if the folder holds no PEFT adapter.
-
-    Raises
-    ------
-    ValueError
-        If the configuration is damaged or names no base model.
+    A configuration that is damaged or names no base model raises ValueError.
     """
     config = read_json(folder / CONFIG)
     if config is None:
@@ -43,42 +29,21 @@ def read_adapter(folder: Path) -> dict[str, Any] | None:
     base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
     if not isinstance(base, str) or not base:
         raise ValueError(
-            f"{folder / CONFIG} names no base model (base_model_name_or_path={base!r}): name a "
-            f"folder or a model on the Hugging Face Hub there, or {MERGE}"
+            f"{folder / CONFIG} names no base model (base_model_name_or_path={base!r}); set it to "
+            f"a folder or a model on the Hugging Face Hub, or {MERGE}"
         )
     return config
 
 
 def is_classifier_adapter(adapter: dict[str, Any]) -> bool:
-    """Say whether an adapter was trained for sequence classification.
-
-    Parameters
-    ----------
-    adapter : dict
-        Its configuration.
-
-    Returns
-    -------
-    bool
-        What its task type says.
-    """
+    """Return whether an adapter's configuration is for sequence classification."""
     return adapter.get("task_type") == "SEQ_CLS"
 
 
 def check_base(folder: Path, base: Path) -> None:
-    """Check that the base model of an adapter is not an adapter, which could name the first one.
+    """Check that the base model of an adapter is not an adapter itself.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the adapter lies.
-    base : Path
-        Where its base model lies.
-
-    Raises
-    ------
-    ValueError
-        If the base model is an adapter itself.
+    Two adapters could name each other, and loading them would not end.
     """
     if read_adapter(base) is not None:
         raise ValueError(
@@ -88,20 +53,7 @@ def check_base(folder: Path, base: Path) -> None:
 
 
 def check_adapter(folder: Path) -> None:
-    """Check, before the base model is loaded, that an adapter can be read.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the adapter lies.
-
-    Raises
-    ------
-    ImportError
-        If peft is not installed.
-    OSError
-        If there are no safetensors weights.
-    """
+    """Check that peft and an adapter's weights exist, before the base model is loaded."""
     if not (folder / WEIGHTS).is_file():
         raise FileNotFoundError(
             f"model={str(folder)!r} is a PEFT adapter without {WEIGHTS} (other formats can run "
@@ -117,17 +69,9 @@ def check_adapter(folder: Path) -> None:
 
 
 def saved_weights(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Give the shapes of an adapter's weights by their names in the base model.
+    """Return the shapes of an adapter's weights by their names in the base model.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the adapter lies.
-
-    Returns
-    -------
-    dict of str to tuple of int
-        Among them the modules that were trained as a whole, such as a classifier.
+    Modules that were trained as a whole, such as a classifier, are included.
     """
     from safetensors import safe_open
 
@@ -138,21 +82,10 @@ def saved_weights(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def label_options(folder: Path, model: Any) -> dict[str, int]:
-    """Give the number of labels that an adapter's own head was trained for.
+    """Return the options of ``from_pretrained`` for the number of labels of an adapter's head.
 
-    PEFT saves the head, but not how many labels it has.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the adapter lies.
-    model : PreTrainedModel
-        The base model with any number of labels, without weights.
-
-    Returns
-    -------
-    dict of str to int
-        Options of ``from_pretrained``; empty if the adapter has no head, or the number is right.
+    PEFT saves the head without this number. `model` is the base model with any number of labels,
+    without weights. The options are empty if the adapter has no head, or if the number is correct.
     """
     head = find_last_linear(model)
     name = next(name for name, module in model.named_modules() if module is head)
@@ -163,44 +96,29 @@ def label_options(folder: Path, model: Any) -> dict[str, int]:
 
 
 def merged(model: Any, folder: Path) -> Any:
-    """Merge an adapter into its base model.
+    """Merge an adapter into its base model, which is changed, and keep class and data type.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The base model, which is changed.
-    folder : Path
-        Where the adapter lies.
-
-    Returns
-    -------
-    PreTrainedModel
-        A model of the same class, in the same type, without PEFT's layers.
-
-    Raises
-    ------
-    ValueError
-        If the weights do not fit the base model, or cannot be merged.
+    Weights that do not fit the base model, or cannot be merged, raise ValueError.
     """
     import peft
 
     dtype, names = model.dtype, set(model.state_dict())
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what it warns of is checked here
+            warnings.simplefilter("ignore")  # the reasons for its warnings are checked here
             wrapped = peft.PeftModel.from_pretrained(
                 model, str(folder), torch_device="cpu", autocast_adapter_dtype=False
             )
             if not hasattr(wrapped.base_model, "merge_and_unload"):
                 kind = wrapped.active_peft_config.peft_type.value
-                raise ValueError(f"a {kind} adapter is no change of weights and cannot be merged")
+                raise ValueError(f"a {kind} adapter does not change weights and cannot be merged")
             _check_names(wrapped, folder, names)
             plain = wrapped.merge_and_unload(safe_merge=True)
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"model={str(folder)!r}: the PEFT adapter cannot be merged into its base model "
-            f"({str(error).strip() or type(error).__name__}); check that the base model is the one "
-            f"that it was trained on, or {MERGE}"
+            f"({str(error).strip() or type(error).__name__}); check that it was trained on "
+            f"this base model, or {MERGE}"
         ) from error
     for weights in plain.parameters():
         weights.data = weights.data.to(dtype)
@@ -208,12 +126,14 @@ def merged(model: Any, folder: Path) -> Any:
 
 
 def _check_names(wrapped: torch.nn.Module, folder: Path, base_names: set[str]) -> None:
-    """Refuse weights that PEFT leaves out, or left as random numbers, with a warning only."""
+    """Raise ValueError for weights that PEFT skips or leaves random with only a warning."""
     import peft
 
     state = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
     expected = {name.removeprefix(_PREFIX) for name in state}
     saved = set(saved_weights(folder))
     if not expected <= saved or not saved <= expected | base_names:
-        odd = sorted((expected - saved) | (saved - expected - base_names))[:3]
-        raise ValueError(f"its weights do not fit: {', '.join(odd)} are on one side only")
+        different = sorted((expected - saved) | (saved - expected - base_names))[:3]
+        raise ValueError(
+            f"its weights do not fit: {', '.join(different)} occur in one of the two only"
+        )

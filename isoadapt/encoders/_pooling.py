@@ -1,4 +1,4 @@
-"""From hidden states to one vector a text, as sentence-transformers does it."""
+"""Pooling of hidden states to one vector for each text, as in sentence-transformers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ HEAD_INPUT = "head_input"
 
 @dataclass(frozen=True)
 class Pooling:
-    """How a vector is made: `modes` are joined; `max_length` and `lowercase` concern the text."""
+    """Pooling of hidden states, with the preparation of texts that belongs to it."""
 
-    modes: tuple[str, ...]
-    normalize: bool = False
-    max_length: int | None = None
-    lowercase: bool = False
+    modes: tuple[str, ...]  # names of poolings whose vectors are concatenated
+    normalize: bool = False  # to unit length
+    max_length: int | None = None  # of texts in tokens
+    lowercase: bool = False  # whether texts are converted to lower case
 
     def __call__(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Pool hidden states (B, T, d) under a mask (B, T) of ones and zeros."""
@@ -29,31 +29,38 @@ class Pooling:
 
 
 def _sum(hidden: Tensor, weights: Tensor) -> Tensor:
+    """Sum hidden states (B, T, d) with weights (B, T)."""
     return torch.einsum("btd,bt->bd", hidden, weights.to(hidden.dtype))
 
 
 def _cls(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Return the state of the first token (B, d), wherever the padding is."""
     return hidden[torch.arange(len(hidden), device=hidden.device), mask.argmax(dim=1)]
 
 
 def _last(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Return the state of the last token (B, d), wherever the padding is."""
     last = mask.shape[1] - 1 - mask.flip(1).argmax(dim=1)
     return hidden[torch.arange(len(hidden), device=hidden.device), last]
 
 
 def _max(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the maximum over tokens (B, d)."""
     return hidden.masked_fill(mask.unsqueeze(-1) == 0, -torch.inf).amax(dim=1)
 
 
 def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean over tokens (B, d)."""
     return _sum(hidden, mask) / mask.sum(dim=1, keepdim=True)
 
 
 def _mean_sqrt(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the sum over tokens divided by the square root of their number (B, d)."""
     return _sum(hidden, mask) / mask.sum(dim=1, keepdim=True).sqrt()
 
 
 def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean over tokens with weights 1, 2, 3, … (B, d)."""
     weights = mask * mask.cumsum(dim=1)
     return _sum(hidden, weights) / weights.sum(dim=1, keepdim=True)
 
@@ -77,23 +84,9 @@ _LEGACY_KEYS = {
 
 
 def sentence_pooling(folder: Path) -> Pooling | None:
-    """Read the pooling of a sentence-transformers folder; None if `folder` is not one.
+    """Read the pooling of a sentence-transformers folder; return None if `folder` is not one.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the checkpoint lies.
-
-    Returns
-    -------
-    Pooling or None
-        What its ``modules.json`` and the files that it names say.
-
-    Raises
-    ------
-    ValueError
-        If it has a module beyond Transformer, Pooling and Normalize, or puts a prompt before
-        each text.
+    Other modules than Transformer, Pooling and Normalize, or a default prompt, raise ValueError.
     """
     modules = sentence_modules(folder)
     if not modules:
@@ -112,7 +105,7 @@ def sentence_pooling(folder: Path) -> Pooling | None:
 
 
 def live_pooling(model: Any) -> Pooling:
-    """Give the pooling of a SentenceTransformer object; raise ValueError as for a folder."""
+    """Return the pooling of a SentenceTransformer object; raise ValueError as for a folder."""
     modules = list(model)
     kinds = [type(module).__name__ for module in modules]
     _check_kinds(kinds, "model is a SentenceTransformer that")
@@ -121,7 +114,7 @@ def live_pooling(model: Any) -> Pooling:
     if model.truncate_dim is not None:
         raise ValueError(
             f"model is a SentenceTransformer with truncate_dim={model.truncate_dim}, which "
-            "pooling='auto' does not apply; set it to None and select the columns afterwards"
+            "pooling='auto' does not support; set it to None and select the columns afterwards"
         )
     return Pooling(
         modes=_modes(modules[1].get_config_dict()),
@@ -132,21 +125,24 @@ def live_pooling(model: Any) -> Pooling:
 
 
 def _check_kinds(kinds: list[str], where: str) -> None:
+    """Raise ValueError if the modules are not those that pooling='auto' supports."""
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ValueError(
-            f"{where} lists {', '.join(kinds)}: pooling='auto' knows "
+            f"{where} lists {', '.join(kinds)}; pooling='auto' only supports "
             "Transformer, Pooling and Normalize; choose pooling='cls', 'mean' or 'max'"
         )
 
 
 def _prompt_error(where: str) -> ValueError:
+    """Return the error for a model with a default prompt."""
     return ValueError(
-        f"{where} puts a prompt before each text, which pooling='auto' does not; choose "
-        "pooling='cls', 'mean' or 'max' and pass texts that begin with the prompt"
+        f"{where} puts a prompt before each text, which pooling='auto' does not support; "
+        "choose pooling='cls', 'mean' or 'max' and pass texts that begin with the prompt"
     )
 
 
 def _modes(config: dict[str, Any]) -> tuple[str, ...]:
+    """Read the names of the pooling modes from the configuration of a Pooling module."""
     modes = config.get("pooling_mode") or [
         mode for key, mode in _LEGACY_KEYS.items() if config.get(key)
     ]
@@ -154,7 +150,7 @@ def _modes(config: dict[str, Any]) -> tuple[str, ...]:
     unknown = [mode for mode in modes if str(mode) not in _MODES]
     if unknown:
         raise ValueError(
-            f"the checkpoint's pooling mode {unknown[0]!r} is not known (known: "
-            f"{', '.join(_MODES)}); choose pooling='cls', 'mean' or 'max'"
+            f"the checkpoint's pooling mode {unknown[0]!r} is not supported (supported "
+            f"are {', '.join(_MODES)}); choose pooling='cls', 'mean' or 'max'"
         )
     return modes

@@ -1,4 +1,4 @@
-"""Parameters of an encoder that must fit each other."""
+"""Checks of encoder parameters that depend on each other or on a live model."""
 
 import os
 import sys
@@ -14,38 +14,22 @@ DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
-    "int8": torch.float32,  # of what torch computes
+    "int8": torch.float32,  # data type of the parts that torch computes
 }
 
 
 def check_backend(backend: str, model: Any, device: str | torch.device, dtype: str) -> None:
-    """Check that the backend can do what is asked for.
-
-    Parameters
-    ----------
-    backend : str
-        As for :class:`TransformerEncoder`.
-    model : object
-        As for :class:`TransformerEncoder`.
-    device : str or torch.device
-        As for :class:`TransformerEncoder`.
-    dtype : str
-        As for :class:`TransformerEncoder`.
-
-    Raises
-    ------
-    ValueError
-        If it cannot.
-    """
+    """Raise ValueError if the backend does not support the model, the device or the dtype."""
     if backend == "torch":
         if dtype == "int8":
             raise ValueError(
-                "dtype='int8' needs backend='onnx'; choose that, or dtype='float32' or 'bfloat16'"
+                "dtype='int8' needs backend='onnx'; choose this backend, or dtype='float32' or "
+                "'bfloat16'"
             )
         return
     if not isinstance(model, str | os.PathLike):
         raise ValueError(
-            "backend='onnx' exports a checkpoint, while the model is a live one; save it and its "
+            "backend='onnx' exports a checkpoint, but model is a live model; save it and its "
             "tokenizer to a folder with save_pretrained and pass model=folder, or choose "
             "backend='torch'"
         )
@@ -62,20 +46,20 @@ def check_backend(backend: str, model: Any, device: str | torch.device, dtype: s
 
 
 def is_sentence_transformer(model: Any) -> bool:
-    """Whether a model is a SentenceTransformer; the library is imported already if it is."""
+    """Return whether a model is a SentenceTransformer, without importing the library."""
     library = sys.modules.get("sentence_transformers")
     return library is not None and isinstance(model, library.SentenceTransformer)
 
 
 def live_parts(model: Any) -> tuple[Any, Any]:
-    """Give the transformer of a live model and its tokenizer; raise TypeError if there are none."""
+    """Return the transformer and the tokenizer of a live model; raise TypeError if it has none."""
     if is_sentence_transformer(model):
         first: Any = next(iter(model), None)
         if type(first).__name__ == "Transformer" and first.tokenizer is not None:
             return first.auto_model, first.tokenizer
         raise TypeError(
-            f"model is a SentenceTransformer that begins with {type(first).__name__}; one that "
-            "begins with a Transformer module, which reads texts, is needed"
+            f"model is a SentenceTransformer that begins with {type(first).__name__}; pass one "
+            "that begins with a Transformer module"
         )
     if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], torch.nn.Module):
         if not is_sentence_transformer(model[0]):
@@ -92,28 +76,10 @@ def live_parts(model: Any) -> tuple[Any, Any]:
 
 
 def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone:
-    """Wrap a live model that is where, and of the type, that is asked for.
+    """Wrap a live model after checking its device and dtype.
 
-    Parameters
-    ----------
-    model : tuple or SentenceTransformer
-        Model and tokenizer.
-    device : str or torch.device
-        As for :class:`TransformerEncoder`.
-    dtype : str
-        As for :class:`TransformerEncoder`.
-
-    Returns
-    -------
-    Backbone
-        The model.
-
-    Raises
-    ------
-    TypeError
-        If `model` is something else.
-    ValueError
-        If device or dtype are others.
+    Another device or dtype than asked for raises ValueError, and an object of another kind
+    TypeError.
     """
     backbone = live_backbone(*live_parts(model), model if is_sentence_transformer(model) else None)
     if device != "auto" and resolve_device(device).type != backbone.model.device.type:

@@ -1,4 +1,4 @@
-"""Texts and pairs of texts, from whatever container they come in."""
+"""Conversion of texts, or pairs of texts, from any supported container to lists."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ACCEPTED = (
-    "a list, array or Series of str is needed, or pairs: a list of 2-tuples of str, an array of "
-    "shape (n, 2) or a two-column DataFrame"
+    "pass a list, array or Series of str, or pairs: a list of 2-tuples of str, an array of shape "
+    "(n, 2) or a two-column DataFrame"
 )
 _MISSING = ("NAType", "NaTType")  # of pandas
 
@@ -25,15 +25,7 @@ class Texts:
         return len(self.first)
 
     def unique(self) -> tuple["Texts", NDArray[np.int64]]:
-        """Give the distinct inputs in order of appearance.
-
-        Returns
-        -------
-        unique : Texts
-            The distinct inputs.
-        inverse : ndarray of shape (n,)
-            Where among them each input is.
-        """
+        """Return the distinct inputs in order of appearance, and the index of each input (n,)."""
         index: dict[Any, int] = {}
         items: Iterable[Any] = self.first
         if self.second is not None:
@@ -46,71 +38,34 @@ class Texts:
         return Texts([pair[0] for pair in index], [pair[1] for pair in index]), inverse
 
     def lengths(self) -> NDArray[np.int64]:
-        """Count characters, of both texts of a pair.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Lengths.
-        """
+        """Return the number of characters of each input (n,), over both texts of a pair."""
         lengths = np.fromiter(map(len, self.first), np.int64, len(self))
         if self.second is None:
             return lengths
         return lengths + np.fromiter(map(len, self.second), np.int64, len(self))
 
     def take(self, places: Iterable[int]) -> "Texts":
-        """Give some of the texts.
-
-        Parameters
-        ----------
-        places : iterable of int
-            Which ones, in order.
-
-        Returns
-        -------
-        Texts
-            New texts.
-        """
+        """Return the inputs at the given positions."""
         places = list(places)
         second = None if self.second is None else [self.second[i] for i in places]
         return Texts([self.first[i] for i in places], second)
 
     def lower(self) -> "Texts":
-        """Give the same texts in lower case.
-
-        Returns
-        -------
-        Texts
-            New texts.
-        """
+        """Return the texts in lower case."""
         second = None if self.second is None else [text.lower() for text in self.second]
         return Texts([text.lower() for text in self.first], second)
 
 
 def as_texts(X: Any) -> Texts:
-    """Read texts or pairs of texts.
+    """Read texts or pairs of texts from a container.
 
-    Parameters
-    ----------
-    X : sequence of str, or of pairs of str
-        List, tuple, array of shape (n,) or (n, 1), Series or pyarrow column of str; list of
-        2-tuples, array of shape (n, 2), DataFrame or pyarrow table with one or two columns.
-
-    Returns
-    -------
-    Texts
-        The same texts as lists.
-
-    Raises
-    ------
-    TypeError
-        If something else came; the message says what and where.
-    ValueError
-        If there is no text, or one cannot be written in Unicode.
+    Texts are a list, tuple, array of shape (n,) or (n, 1), Series or pyarrow column of str. Pairs
+    are a list of 2-tuples or an array of shape (n, 2). A DataFrame or pyarrow table has one or two
+    columns. Anything else raises TypeError, and no texts or invalid Unicode raise ValueError.
     """
     rows = _rows(X)
     if not rows:
-        raise ValueError("X holds no text; at least one is needed")
+        raise ValueError("X has no texts; pass at least one")
     if isinstance(rows[0], str):
         if set(map(type, rows)) != {str}:
             context = ", while X[0] is a text"
@@ -118,13 +73,16 @@ def as_texts(X: Any) -> Texts:
         _check_unicode(rows)
         return Texts(rows)
     if not _is_pair(rows[0]):
-        raise TypeError(_complaint(rows[0], "X[0]"))
+        raise TypeError(_type_message(rows[0], "X[0]"))
     return _pairs(rows)
 
 
 def _rows(X: Any) -> list[Any]:
+    """Return the elements of a container as a list."""
     if isinstance(X, str | bytes):
-        raise TypeError(f"X is one {type(X).__name__} ({_short(X)}); pass a list of texts: [text]")
+        raise TypeError(
+            f"X is a single {type(X).__name__} ({_short(X)}); pass a list of texts: [text]"
+        )
     shape = getattr(X, "shape", None)
     if hasattr(X, "columns") and shape is not None and len(shape) == 2:
         return _frame_rows(X)
@@ -141,9 +99,10 @@ def _rows(X: Any) -> list[Any]:
 
 
 def _frame_rows(X: Any) -> list[Any]:
+    """Return the rows of a DataFrame or pyarrow table: texts, or pairs if it has two columns."""
     width = X.shape[1]
     if width not in (1, 2):
-        names = map(str, getattr(X, "column_names", X.columns))  # a pyarrow table's and others'
+        names = map(str, getattr(X, "column_names", X.columns))  # a pyarrow table's, or others'
         raise TypeError(
             f"X is a {type(X).__name__} with {width} columns ({', '.join(names)}); choose one "
             "column of texts, or two for pairs"
@@ -158,10 +117,11 @@ def _frame_rows(X: Any) -> list[Any]:
 
 
 def _pairs(rows: list[Any]) -> Texts:
+    """Check that all rows are pairs of texts."""
     first, second = [], []
     for i, row in enumerate(rows):
         if not _is_pair(row):
-            raise TypeError(_complaint(row, f"X[{i}]", ", while X[0] is a pair"))
+            raise TypeError(_type_message(row, f"X[{i}]", ", while X[0] is a pair"))
         if len(row) != 2:
             raise TypeError(f"X[{i}] has {len(row)} elements; a pair of texts has 2")
         first.append(_text(row[0], f"X[{i}][0]"))
@@ -172,7 +132,7 @@ def _pairs(rows: list[Any]) -> Texts:
 
 
 def _check_unicode(texts: list[str], place: str = "") -> None:
-    """Raise ValueError for a lone surrogate, half of a character, which no tokenizer takes."""
+    """Raise ValueError for a lone surrogate, which no tokenizer accepts."""
     for i, text in enumerate(texts):
         if text.isascii():
             continue
@@ -180,37 +140,42 @@ def _check_unicode(texts: list[str], place: str = "") -> None:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"X[{i}]{place} holds {text[error.start]!r} at position {error.start}, one half of "
-                "a surrogate pair and no character; texts must be valid Unicode: put the halves "
-                "together, and U+FFFD in place of lone ones, with "
+                f"X[{i}]{place} holds {text[error.start]!r} at position {error.start}, which is "
+                "half of a surrogate pair; texts must be valid Unicode; join the halves, and "
+                "replace lone ones by U+FFFD, with "
                 "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')"
             ) from error
 
 
 def _is_pair(row: Any) -> bool:
+    """Return whether a row is a sequence, as a pair is, whatever its length."""
     return isinstance(row, tuple | list) or (isinstance(row, np.ndarray) and row.ndim == 1)
 
 
 def _text(value: Any, where: str, context: str = "") -> str:
+    """Return a text as str; raise TypeError for another type."""
     if not isinstance(value, str):
-        raise TypeError(_complaint(value, where, context))
+        raise TypeError(_type_message(value, where, context))
     return str(value)
 
 
 def _is_missing(value: Any) -> bool:
+    """Return whether a value is a missing value of Python, NumPy or pandas."""
     if value is None or type(value).__name__ in _MISSING:
         return True
     return isinstance(value, float | np.floating | np.datetime64) and bool(value != value)
 
 
-def _complaint(value: Any, where: str, context: str = "") -> str:
+def _type_message(value: Any, where: str, context: str = "") -> str:
+    """Return the message for a value that is not a text."""
     if _is_pair(value):
         return f"{where} is a {type(value).__name__} of {len(value)}{context}; {_ACCEPTED}"
     if _is_missing(value):
-        return f"{where} is {value}, a missing text; drop it or put '' in its place"
+        return f"{where} is {value}, a missing text; drop it or replace it by ''"
     return f"{where} is a {type(value).__name__} ({_short(value)}){context}; {_ACCEPTED}"
 
 
 def _short(value: Any) -> str:
+    """Return the repr of a value in at most 40 characters."""
     shown = " ".join(repr(value).split())
     return shown if len(shown) <= 40 else shown[:37] + "..."

@@ -46,87 +46,92 @@ if TYPE_CHECKING:
 class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Embed texts, or pairs of texts, with a frozen transformer.
 
-    Nothing is trained and ``fit`` may be skipped. The model is loaded on first use into a store
-    that the whole process shares, so clones and grid candidates never load it twice; see
-    :func:`isoadapt.encoders.release`. A checkpoint that changes on disk is loaded anew.
+    Nothing is trained, and ``fit`` may be omitted. The model is loaded on first use into a store
+    that is shared by the whole process, so clones and grid candidates do not load it again; see
+    :func:`isoadapt.encoders.release`. A checkpoint that changes on disk is loaded again.
 
     Parameters
     ----------
     model : str, path-like, tuple or SentenceTransformer
         A folder made by ``save_pretrained``, a name on the Hugging Face Hub, a live
         ``(model, tokenizer)``, or a live SentenceTransformer. Only safetensors weights inside the
-        folder are read. A folder of a PEFT adapter is read too, which needs
-        ``pip install "isoadapt[peft]"``; its weights come from the folder and from that of the base
-        model that it names. A live model is shared by :func:`sklearn.base.clone`, never changed
-        (not even its training mode), stays on its device in its dtype, and cannot be pickled.
+        folder are read. The folder may be that of a PEFT adapter, which needs
+        ``pip install "isoadapt[peft]"``. Its weights are read from this folder and from that of the
+        base model that it names. A live model is shared by :func:`sklearn.base.clone`. It is never
+        changed, not even its training mode, keeps its device and dtype, and cannot be pickled.
     pooling : {"auto", "head_input", "cls", "mean", "max"}, default="auto"
-        What the vector is. "head_input": what enters the last linear layer of the classifier
-        head. "cls", "mean", "max": the first token's hidden state, or the mean or maximum over
-        all tokens. "auto": "head_input" if the checkpoint has a classifier head, else what its
-        sentence-transformers files or modules say (modes, normalisation, length; modules other
-        than Transformer, Pooling and Normalize are an error), else "mean".
+        How a vector is computed. "head_input" is the input of the last linear layer of the
+        classifier head. "cls" is the hidden state of the first token. "mean" and "max" are the mean
+        and the maximum over the hidden states of all tokens. "auto" is "head_input" if the
+        checkpoint has a classifier head. Otherwise, "auto" follows the sentence-transformers files
+        or modules of the checkpoint (modes, normalization and length), and modules other than
+        Transformer, Pooling and Normalize raise an error. If there are none, "auto" is "mean".
     layer : int, default=-1
-        The hidden state that "cls", "mean" and "max" read: 0 is what enters the first layer, -1
-        the last one. "head_input" needs -1.
+        Index of the hidden state for "cls", "mean" and "max". 0 is the input of the first layer
+        and -1 the output of the last layer. "head_input" needs -1.
     max_length : int, default=None
-        Tokens an input is truncated to, special tokens included. None: as many as both the
-        tokenizer and the model are made for.
+        Number of tokens that an input is truncated to, special tokens included. None means as many
+        as both tokenizer and model are made for.
     batch_tokens : int, default=2048
-        Tokens in a batch, padding included. Halved when the device runs out of memory. A CPU
-        takes at most 512 a thread, for what does not stay in its caches is slower.
+        Number of tokens in a batch, padding included. It is halved when the device runs out of
+        memory. On a CPU, a batch has at most 512 tokens per thread, because larger batches do not
+        fit into the caches and are slower.
     device : str or torch.device, default="auto"
-        "auto" is "cuda" where there is one, else "cpu".
+        Device of the model. "auto" is "cuda" if it is available, else "cpu".
     dtype : {"auto", "float32", "bfloat16", "float16", "int8"}, default="auto"
-        Type to compute in; "auto" is "float32", for adapters amplify rounding. "int8", with
-        ``backend="onnx"`` only, is the fastest on a CPU and the least exact: see
+        Data type of the computation. "auto" is "float32", because adapters amplify rounding errors.
+        "int8", only with ``backend="onnx"``, is the fastest on a CPU and the least exact; see
         :meth:`deviation`.
     cache : str, path-like or EmbeddingCache, default=None
-        Folder to keep vectors in, so that no text is encoded twice, not even by another process;
-        or an :class:`EmbeddingCache`, which also says how large it may grow. The key of a live
-        model covers its weights, configuration and tokenizer only, not attributes of its modules
-        that were changed by hand nor forward hooks.
+        Folder in which vectors are stored, so that no text is encoded twice, even by another
+        process, or an :class:`EmbeddingCache`, which also sets a maximum size. The cache identifies
+        a live model by its weights, configuration and tokenizer. It does not detect forward hooks
+        or attributes of modules that were changed by hand.
     revision : str, default=None
         Branch, tag or commit on the Hub.
     trust_remote_code : bool, default=False
-        Whether code that comes with the checkpoint may run.
+        Whether code that comes with the checkpoint may be executed.
     backend : {"torch", "onnx"}, default="torch"
-        What runs the model. "onnx": ONNX Runtime on the CPU, from a checkpoint that it can be
-        exported from, in "float32" or in "int8"; needs ``pip install "isoadapt[onnx]"``.
+        Library that runs the model. "onnx" is ONNX Runtime on the CPU, in "float32" or "int8", for
+        checkpoints that can be exported. It needs ``pip install "isoadapt[onnx]"``.
     verbose : int, default=0
-        Above 0, show a progress bar if the standard error stream is a terminal.
+        If greater than 0, show a progress bar if the standard error stream is a terminal.
 
     Raises
     ------
     OSError
-        On first use, if the checkpoint cannot be had, is incomplete or damaged.
+        On first use, if the checkpoint is not found, is incomplete or damaged.
     ValueError
-        On first use, if weights are missing, the parameters do not fit the model or each other, or
-        the model cannot be exported to ONNX.
+        On first use, if weights are missing, if the parameters do not fit the model or each other,
+        or if the model cannot be exported to ONNX.
 
     Warns
     -----
     UserWarning
-        If "int8" vectors of some built-in sentences have a mean cosine below 0.99 to those in
-        float32, or one below 0.95, or an exported graph is damaged; it is then exported anew.
+        If the cosine between "int8" and float32 vectors of some built-in sentences has a mean below
+        0.99 or a minimum below 0.95, or if an exported graph is damaged and is exported again.
 
     Notes
     -----
-    Inputs that occur more than once are encoded once. They are sorted by length and put into
-    batches of `batch_tokens` tokens, so there is little padding. On first use a model is probed:
-    where padding changes the vectors of a text, as in FNet, ConvBERT and MobileBERT, a batch holds
-    texts of equal length only, so that each text has the same vector alone as in company.
+    Inputs that occur more than once are encoded once. Inputs are sorted by length and put into
+    batches of `batch_tokens` tokens, so that there is little padding. On first use, a model is
+    probed for the influence of padding. If padding changes the vectors of a text, as in FNet,
+    ConvBERT and MobileBERT, a batch holds only texts of equal length. The vector of a text
+    therefore does not depend on the other texts.
 
-    ``backend="onnx"`` exports the checkpoint on first use, which takes some ten seconds, compares
-    the graph with torch, and keeps it under a digest of the checkpoint's content: in ``onnx`` in
-    the cache's folder or, without a cache, in ``isoadapt/onnx`` in ``$XDG_CACHE_HOME`` or
-    ``~/.cache``. Whoever may write there can change what is computed; no code is loaded from
-    there, and nothing is deleted there. The telemetry of ONNX Runtime is turned off.
+    ``backend="onnx"`` exports the checkpoint on first use, which takes about ten seconds, and
+    compares the graph with torch. The graph is stored under a digest of the checkpoint's content:
+    in ``onnx`` in the folder of the cache or, without a cache, in ``isoadapt/onnx`` in
+    ``$XDG_CACHE_HOME`` or ``~/.cache``. Anyone who can write to this folder can change the results.
+    No code is loaded from it, and nothing is deleted in it. The telemetry of ONNX Runtime is turned
+    off.
 
-    In "int8" the matrix products, not those inside attention, take eight bits: weights scaled by
-    column, their inputs by the range over the batch, so that a vector depends on the texts beside
-    it. In the mean over texts that is little. But the head input of a fine-tuned classifier can
-    turn round where a text lies near its decision boundary: of 1,043 CoLA sentences under a
-    MiniLM, 2.6 % changed their label and the mean cosine was 0.977. See :meth:`deviation`.
+    With "int8", matrix products are computed with eight bits, except those inside attention.
+    Weights are scaled by column, and their inputs by the range over the batch, so that a vector
+    depends on the other texts in the batch. On average over texts the effect is small. But the head
+    input of a fine-tuned classifier can change its direction completely if a text is near the
+    decision boundary: of 1,043 CoLA sentences with a MiniLM, 2.6 % changed their label and the mean
+    cosine was 0.977. See :meth:`deviation`.
 
     Examples
     --------
@@ -182,12 +187,12 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Check the texts; there is nothing to learn.
+        """Check the texts without learning anything.
 
         Parameters
         ----------
         X : sequence of str or of pairs of str
-            As for :meth:`transform`.
+            Texts, as for :meth:`transform`.
         y : object, default=None
             Ignored.
 
@@ -205,13 +210,13 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         Parameters
         ----------
         X : sequence of str or of pairs of str
-            List, tuple, 1-D array or Series of str; or pairs: list of 2-tuples, array of shape
-            (n, 2) or two-column DataFrame.
+            List, tuple, 1-D array or Series of str. Pairs are a list of 2-tuples, an array of shape
+            (n, 2) or a two-column DataFrame.
 
         Returns
         -------
         ndarray of shape (n, d), float32
-            One vector an input.
+            One vector for each input.
 
         Raises
         ------
@@ -224,7 +229,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
         self._validate_params()
         texts, inverse = as_texts(X).unique()
-        backbone = once(self._outline)  # the same for the whole call, and only if needed
+        backbone = once(self._outline)  # called only if needed, and once
         hidden = not (self.verbose and sys.stderr.isatty())
         with tqdm(total=len(texts), unit=" texts", desc="Encoding", disable=hidden) as bar:
 
@@ -238,19 +243,19 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return vectors[inverse]
 
     def deviation(self, X: Any) -> "Deviation":
-        """Measure how far the vectors are from those of torch in float32.
+        """Measure the deviation of the vectors from those of torch in float32.
 
         Parameters
         ----------
         X : sequence of str or of pairs of str
-            As for :meth:`transform`; some hundred texts of the kind at hand will do.
+            Texts, as for :meth:`transform`. A few hundred typical texts are enough.
 
         Returns
         -------
         Deviation
-            Named tuple (mean_cosine, min_cosine, max_difference, n_texts): mean and smallest
-            cosine between a text's two vectors, largest norm of their difference as a share of
-            the norm in float32, and texts compared.
+            Named tuple (mean_cosine, min_cosine, max_difference, n_texts): mean and smallest cosine
+            between the two vectors of a text, largest norm of their difference relative to the norm
+            in float32, and number of texts.
 
         Examples
         --------
@@ -271,9 +276,11 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         pooling: Pooling,
         progress: Callable[[int], Any],
     ) -> NDArray[np.float32]:
+        """Compute the vectors (n, d) of distinct texts, without the cache."""
         max_length = self._length(texts, backbone, pooling)
 
         def read(part: Texts) -> Tokens:
+            """Tokenise texts."""
             return tokenize(
                 backbone.tokenizer,
                 part.lower() if pooling.lowercase else part,
@@ -297,7 +304,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _embedder(
         self, backbone: Backbone, pooling: Pooling
     ) -> tuple[Callable[[dict[str, Tensor]], Tensor], bool]:
-        """Give what embeds a batch, and whether a batch must hold rows of one length only."""
+        """Return the function that embeds a batch, and whether batches need rows of one length."""
         layer = self._layer(backbone)
         if self.backend == "onnx":
             from isoadapt.encoders._onnx import GraphSpec, graphs_folder, onnx_model
@@ -319,7 +326,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return embed, needs_equal_lengths(backbone, pooling)
 
     def _identity(self) -> Identity:
-        """Identify what vectors follow from, without loading a checkpoint."""
+        """Identify the vectors of the encoder without loading a checkpoint."""
         if not isinstance(self.model, str | os.PathLike):
             backbone = self._backbone()
             identity = live_identity(*live_parts(self.model))
@@ -343,15 +350,17 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check_backend(self.backend, self.model, self.device, self.dtype)
 
     def _backbone(self) -> Backbone:
+        """Return the model with its weights."""
         if not isinstance(self.model, str | os.PathLike):
             return checked_live(self.model, self.device, self.dtype)
         return self._stored(resolve_device("cpu" if self.backend == "onnx" else self.device))
 
     def _outline(self) -> Backbone:
-        """Give the model, without its weights if they are ONNX Runtime's."""
+        """Return the model, without weights if ONNX Runtime runs it."""
         return self._stored(torch.device("meta")) if self.backend == "onnx" else self._backbone()
 
     def _stored(self, device: torch.device) -> Backbone:
+        """Return the model from the store."""
         return stored_backbone(
             self.model,
             head=self.pooling == HEAD_INPUT,
@@ -362,6 +371,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         )
 
     def _pooling(self, backbone: Backbone) -> Pooling:
+        """Return the pooling of a model; raise ValueError if it does not have the head needed."""
         if self.pooling == HEAD_INPUT and backbone.head is None:
             raise ValueError(
                 f"pooling='head_input': {type(backbone.model).__name__} has no classifier head; "
@@ -370,7 +380,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return self._chosen_pooling(backbone.head is not None, backbone.sentence_pooling)
 
     def _chosen_pooling(self, head: bool, own: Callable[[], Pooling | None]) -> Pooling:
-        """Choose the pooling; `own` gives that of sentence-transformers, if any, for "auto"."""
+        """Choose the pooling; for "auto", `own` returns that of sentence-transformers, if any."""
         if self.pooling in ("cls", "mean", "max"):
             return Pooling((self.pooling,))
         if head:
@@ -383,16 +393,17 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return own() or Pooling(("mean",))
 
     def _layer(self, backbone: Backbone) -> int:
-        """Give the index of the hidden state, -1 for the last."""
+        """Return the index of the hidden state, -1 for the last."""
         n = backbone.n_layers
         if not -n - 1 <= self.layer <= n:
             raise ValueError(
-                f"layer={self.layer}: the model has {n} layers, so choose from 0 (what enters the "
-                f"first) to {n}, or from -{n + 1} to -1"
+                f"layer={self.layer}: the model has {n} layers; choose from 0 (the input of the "
+                f"first layer) to {n}, or from -{n + 1} to -1"
             )
         return -1 if self.layer == n else self.layer
 
     def _length(self, texts: Texts, backbone: Backbone, pooling: Pooling) -> int | None:
+        """Return the number of tokens that texts are truncated to; None if there is no limit."""
         if self.max_length is None:
             lengths = (pooling.max_length, backbone.default_length)
             return min((length for length in lengths if length is not None), default=None)
@@ -404,19 +415,20 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         special = backbone.tokenizer.num_special_tokens_to_add(pair=texts.second is not None)
         if self.max_length <= special:
             raise ValueError(
-                f"max_length={self.max_length} leaves no room for text beside {special} special "
+                f"max_length={self.max_length} leaves no room for text besides {special} special "
                 f"tokens; choose {special + 1} or more"
             )
         return self.max_length
 
     @property
     def _n_features_out(self) -> int:
+        """Number of columns, for the names of output features."""
         backbone = self._outline()
         return vector_width(backbone, self._pooling(backbone))
 
     def __sklearn_clone__(self) -> Self:
         new = type(self)(**self.get_params(deep=False))
-        if hasattr(self, "_sklearn_output_config"):  # what set_output left
+        if hasattr(self, "_sklearn_output_config"):  # set by set_output
             new._sklearn_output_config = dict(self._sklearn_output_config)
         return new
 

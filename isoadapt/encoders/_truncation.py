@@ -1,4 +1,4 @@
-"""How much of the texts an encoder reads."""
+"""Measurement of how many texts an encoder truncates."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,36 +12,20 @@ from isoadapt.encoders._transformer import TransformerEncoder
 
 @dataclass(frozen=True)
 class Truncation:
-    """How many of the given texts, duplicates included, an encoder truncates.
+    """How many of the given texts, duplicates included, an encoder truncates."""
 
-    Attributes
-    ----------
-    max_length : int or None
-        Tokens that are read of a text, special tokens included; None if there is no limit.
-    n_texts, n_truncated : int
-        Texts or pairs of texts, and how many of them have more tokens.
-    share_of_tokens_kept : float
-        Tokens that are read, as a share of all tokens.
-    """
-
-    max_length: int | None
-    n_texts: int
+    max_length: int | None  # tokens, special tokens included; None if there is no limit
+    n_texts: int  # texts or pairs of texts
     n_truncated: int
-    share_of_tokens_kept: float
+    share_of_tokens_kept: float  # tokens that are read, as a fraction of all tokens
 
     @property
     def share_of_texts_truncated(self) -> float:
-        """Share of the texts that are truncated."""
+        """Fraction of the texts that are truncated."""
         return self.n_truncated / self.n_texts
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all figures by name.
-
-        Returns
-        -------
-        dict
-            Plain numbers, or None for no limit.
-        """
+        """Return all figures by name."""
         return {
             "max_length": self.max_length,
             "n_texts": self.n_texts,
@@ -64,20 +48,7 @@ class Truncation:
 
 
 def measure_truncation(encoder: TransformerEncoder, X: Any) -> Truncation:
-    """Count the texts that an encoder truncates, without running its model.
-
-    Parameters
-    ----------
-    encoder : TransformerEncoder
-        Any encoder.
-    X : sequence of str or of pairs of str
-        As for :meth:`TransformerEncoder.transform`.
-
-    Returns
-    -------
-    Truncation
-        The counts.
-    """
+    """Count the texts that an encoder truncates, without running its model."""
     encoder._validate_params()
     texts, inverse = as_texts(X).unique()
     backbone = encoder._outline()
@@ -85,6 +56,7 @@ def measure_truncation(encoder: TransformerEncoder, X: Any) -> Truncation:
     limit = encoder._length(texts, backbone, pooling)
 
     def read(part: Texts) -> Tokens:
+        """Tokenise texts without truncation."""
         return tokenize(
             backbone.tokenizer,
             part.lower() if pooling.lowercase else part,

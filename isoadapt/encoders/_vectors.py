@@ -1,4 +1,4 @@
-"""What the vectors of an encoder are, in a form that can be saved with an adapter and compared."""
+"""Identification of an encoder's vectors, in a form that can be saved with an adapter."""
 
 import hashlib
 import json
@@ -17,8 +17,8 @@ from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._transformer import TransformerEncoder
 
 HEAD_VECTORS = f"pooling={HEAD_INPUT!r}"
-# Entries of a configuration that decide no vector: origin, labels, training, type and form of the
-# outputs, and what this package adds.
+# Entries of a configuration that do not affect vectors: origin, labels, training, data type and
+# form of the outputs, and the entries that this package adds.
 _INCIDENTAL = re.compile(
     r"_?name_or_path|architectures|auto_map|transformers_version|(torch_)?dtype|problem_type"
     r"|id2label|label2id|num_labels|finetuning_task|task_specific_params|isoadapt_.*|.*drop.*"
@@ -29,49 +29,27 @@ _PROBE = Texts(["The Café's 3 DOGS ran far away, didn't they?"])
 
 
 class VectorSource(NamedTuple):
-    """The checkpoint that vectors come from, and which of its vectors they are.
+    """The checkpoint that vectors come from, and the settings they were computed with."""
 
-    Attributes
-    ----------
-    checkpoint : str
-        SHA-256 of the network in front of the classifier's last layer (weights and
-        configuration), and of the tokenizer's ids for one sentence. File names, shards, copies
-        and the last layer do not matter.
-    dtype : str
-        Type of the weights that the digest was computed from.
-    kind : str or None
-        The settings of the encoder that decide which vectors it gives; None if not known.
-    """
-
+    # SHA-256 of the network in front of the classifier's last layer (weights and configuration) and
+    # of the tokenizer's ids for one sentence. Names of files, shards and copies do not matter.
     checkpoint: str
+    # Data type of the weights that the digest was computed from.
     dtype: Literal["float64", "float32", "bfloat16", "float16"]
+    # Settings of the encoder that affect vectors; None if they are not known.
     kind: str | None
 
     def is_of(self, backbone: Backbone) -> bool:
-        """Whether a model, its weights rounded to ``dtype``, has the same digest."""
+        """Return whether a model, its weights rounded to ``dtype``, has the same digest."""
         return _digest(backbone, getattr(torch, self.dtype)) == self.checkpoint
 
 
 def vector_source(encoder: TransformerEncoder) -> VectorSource:
     """Identify the vectors of an encoder.
 
-    Parameters
-    ----------
-    encoder : TransformerEncoder
-        Any encoder. Its computing in float16 or bfloat16, its backend, device, batches and length
-        do not matter; a live model counts by its weights as they are now.
-
-    Returns
-    -------
-    VectorSource
-        Their source.
-
-    Raises
-    ------
-    OSError
-        If the checkpoint cannot be loaded, and was not loaded before in this process.
-    ValueError
-        If the parameters of the encoder do not fit its model.
+    Computation in float16 or bfloat16, backend, device, batch size and length do not matter. A live
+    model is identified by its current weights. A checkpoint that can neither be loaded nor found in
+    the store raises OSError, and parameters that do not fit the model raise ValueError.
     """
     encoder._validate_params()
     backbone = _exact_backbone(encoder)
@@ -81,7 +59,7 @@ def vector_source(encoder: TransformerEncoder) -> VectorSource:
 
 
 def _exact_backbone(encoder: TransformerEncoder) -> Backbone:
-    """Give the model of an encoder with its weights in float32, or a live model as it is."""
+    """Return the model of an encoder with float32 weights, or a live model as it is."""
     if not isinstance(encoder.model, str | os.PathLike):
         return encoder._backbone()
     try:
@@ -94,7 +72,7 @@ def _exact_backbone(encoder: TransformerEncoder) -> Backbone:
 
 
 def _kind(encoder: TransformerEncoder, backbone: Backbone) -> str:
-    """Name the settings that decide which vectors a model gives, each in one spelling only."""
+    """Describe the settings that affect vectors, such that equal settings give equal strings."""
     pooling, n = encoder._pooling(backbone), backbone.n_layers
     settings = [f"pooling={'+'.join(pooling.modes)!r}"]
     if pooling.modes != (HEAD_INPUT,):
@@ -107,17 +85,17 @@ def _kind(encoder: TransformerEncoder, backbone: Backbone) -> str:
 
 
 def _digest(backbone: Backbone, dtype: torch.dtype) -> str:
-    """Hash what vectors follow from: weights rounded to `dtype`, configuration, tokens.
+    """Hash what determines vectors: weights rounded to `dtype`, configuration and tokens.
 
-    Of the names of the weights, which differ between versions of transformers, only the numbers of
-    the layers count. The tokens are those of one sentence.
+    The tokens are those of one sentence. Only the numbers of layers are used from the names of
+    weights, because versions of transformers name weights differently.
     """
     names = {module: name for name, module in backbone.model.named_modules()}
     head = None if backbone.head is None else f"{names[backbone.head]}."
     digests = sorted(
         (_numbers(name), _tensor_digest(tensor.to(dtype)))
         for name, tensor in backbone.model.state_dict().items()
-        if tensor.is_floating_point() and _counts(name, head)
+        if tensor.is_floating_point() and _affects_vectors(name, head)
     )
     tokens = tokenize(
         backbone.tokenizer,
@@ -132,30 +110,30 @@ def _digest(backbone: Backbone, dtype: torch.dtype) -> str:
     return whole.hexdigest()
 
 
-def _counts(name: str, head: str | None) -> bool:
-    """Whether vectors follow from a weight: without a head, a pooler is random if not saved."""
+def _affects_vectors(name: str, head: str | None) -> bool:
+    """Return whether a weight affects vectors; a pooler does not if there is no head."""
     return "pooler" not in name.split(".") if head is None else not name.startswith(head)
 
 
 def _numbers(name: str) -> tuple[int, ...]:
-    """Give the numbers in the name of a weight, such as (3,) for ``layer.3.output.bias``."""
+    """Return the numbers in the name of a weight, such as (3,) for ``layer.3.output.bias``."""
     return tuple(int(part) for part in name.split(".") if part.isdecimal())
 
 
 def _settings(config: Any) -> dict[str, Any]:
-    """Give the entries of a configuration that decide vectors and differ from the class's defaults.
+    """Return the entries of a configuration that affect vectors and are not the class's defaults.
 
-    Entries with their default value are left out because versions of transformers add such ones.
+    Defaults are left out because versions of transformers add such entries.
     """
     try:
         defaults = json.loads(type(config)().to_json_string(use_diff=False))
-    except Exception:  # code that comes with a checkpoint decides what its constructor needs
+    except Exception:  # a class that comes with a checkpoint may need arguments
         defaults = {}
     return _differences(json.loads(config.to_json_string(use_diff=False)), defaults)
 
 
 def _differences(entries: dict[str, Any], defaults: Any) -> dict[str, Any]:
-    """Give the entries that are not the defaults, at every depth, without incidental ones."""
+    """Return the entries that are not defaults, at every depth, without incidental ones."""
     defaults = defaults if isinstance(defaults, dict) else {}
     found = {}
     for name, value in entries.items():
@@ -169,6 +147,7 @@ def _differences(entries: dict[str, Any], defaults: Any) -> dict[str, Any]:
 
 
 def _tensor_digest(tensor: torch.Tensor) -> bytes:
+    """Hash the shape and the float32 values of a tensor."""
     values = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
     digest = hashlib.sha256(repr(values.shape).encode())
     digest.update(values.data)

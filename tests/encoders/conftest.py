@@ -1,4 +1,4 @@
-"""Every test starts with an empty store of models."""
+"""Fixtures of the encoder tests, each of which starts with an empty store of models."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def _empty_store():
 
 @pytest.fixture(scope="session")
 def bare_checkpoint(tmp_path_factory):
-    """A folder with a tiny BERT without head; do not write to it."""
+    """A folder with a tiny BERT without a head. Do not write to it."""
     return save_model(tmp_path_factory.mktemp("bare"), kind="AutoModel")
 
 

@@ -1,4 +1,4 @@
-"""Every architecture gives a text the same vector alone as in company, or says that it cannot."""
+"""Every architecture gives a text the same vector in a batch and alone, or raises an error."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,16 +29,19 @@ ALL = [*ARCHITECTURES, *MORE_ARCHITECTURES]
 
 @pytest.fixture
 def probes(monkeypatch):
-    """The models probed, one entry a probe."""
+    """The models that were probed, one entry for each probe."""
     seen = []
-    probe = _padding._padding_leaks
+    probe = _padding._padding_changes_vectors
     monkeypatch.setattr(
-        _padding, "_padding_leaks", lambda *args: seen.append(args[0].model) or probe(*args)
+        _padding,
+        "_padding_changes_vectors",
+        lambda *args: seen.append(args[0].model) or probe(*args),
     )
     return seen
 
 
-def alone(encoder, texts=TEXTS):
+def embed_one_by_one(encoder, texts=TEXTS):
+    """Embed each text in a batch of its own."""
     return np.concatenate([encoder.transform([text]) for text in texts])
 
 
@@ -48,11 +51,11 @@ def test_there_are_forty_architectures():
 
 
 @pytest.mark.parametrize("architecture", ALL)
-def test_a_text_has_the_same_vector_alone_and_in_company(architecture):
+def test_a_text_has_the_same_vector_alone_and_in_a_batch(architecture):
     live = make_model(architecture), make_tokenizer(architecture)
     for pooling in ("head_input", "mean"):
         encoder = TransformerEncoder(live, pooling=pooling, max_length=60)
-        together, expected = encoder.transform(TEXTS), alone(encoder)
+        together, expected = encoder.transform(TEXTS), embed_one_by_one(encoder)
         assert np.ptp(expected, axis=0).max() > 0.01
         np.testing.assert_allclose(together, expected, atol=1e-4)
 
@@ -66,7 +69,7 @@ def test_an_architecture_that_cannot_embed_short_texts_is_refused(architecture):
 
 
 def mixes_lengths(monkeypatch, encoder):
-    """Whether any batch of the encoder holds texts of different lengths."""
+    """Return whether any batch of the encoder holds texts of different lengths."""
     mixed = []
     embed = _transformer.embed_batch
 
@@ -91,8 +94,8 @@ def test_only_models_that_padding_changes_get_batches_of_one_length(
     assert mixes_lengths(monkeypatch, encoder) is (architecture not in LEAKING)
 
 
-def test_a_head_alone_can_read_padding(monkeypatch):
-    """XLNet's classifier reads the last position, its hidden states do not depend on padding."""
+def test_only_the_head_may_depend_on_padding(monkeypatch):
+    """XLNet's classifier reads the last position; its hidden states do not depend on padding."""
     live = make_model("xlnet"), make_tokenizer("roberta")
     assert mixes_lengths(monkeypatch, TransformerEncoder(live, pooling="head_input")) is False
     assert mixes_lengths(monkeypatch, TransformerEncoder(live, pooling="mean")) is True
@@ -118,7 +121,7 @@ def test_a_live_model_is_probed_once(probes):
     live[1].padding_side = "left"
     np.testing.assert_allclose(
         TransformerEncoder(live, pooling="mean").transform(TEXTS),
-        alone(TransformerEncoder(live, pooling="mean")),
+        embed_one_by_one(TransformerEncoder(live, pooling="mean")),
         atol=1e-5,
     )
 
@@ -127,7 +130,7 @@ def test_cached_vectors_are_those_of_a_text_alone(tmp_path):
     folder = save_model(tmp_path / "model", "fnet")
     cache = EmbeddingCache(tmp_path / "cache")
     TransformerEncoder(folder, cache=cache).transform(TEXTS)
-    expected = alone(TransformerEncoder(folder))
+    expected = embed_one_by_one(TransformerEncoder(folder))
     for text, vector in zip(TEXTS, expected, strict=True):
         got = TransformerEncoder(folder, cache=cache).transform([text])
         np.testing.assert_allclose(got[0], vector, atol=1e-5)
@@ -143,8 +146,8 @@ def test_layers_are_measured_on_the_tokens_of_texts_alone():
     )
 
 
-def test_long_texts_do_not_depend_on_the_short_ones_before(tmp_path):
-    """BigBird switches to full attention at the first short text, and stays there."""
+def test_long_texts_do_not_depend_on_earlier_short_texts(tmp_path):
+    """BigBird switches to full attention permanently at the first short text."""
     encoder = TransformerEncoder(save_model(tmp_path, "big_bird"), pooling="mean")
     long = [max(TEXTS, key=len)]
     first = encoder.transform(long)

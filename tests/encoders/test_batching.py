@@ -1,3 +1,5 @@
+"""Blocks, batches and their order, memory limits, and the thread that tokenises."""
+
 import gc
 import threading
 import weakref
@@ -15,7 +17,7 @@ CORPUS = [" ".join(["cat"] * (1 + i % 7) + ["dog"] * (i % 3)) for i in range(21)
 
 
 def read(texts):
-    """Stand in for a tokenizer: a token for each word."""
+    """Stand in for a tokenizer with one token for each word."""
     ids = [[len(word) for word in text.split()] for text in texts.first]
     lengths = np.array([len(row) for row in ids])
     order = np.argsort(-lengths, kind="stable")
@@ -23,11 +25,11 @@ def read(texts):
     return Tokens(order, lengths[order], {"input_ids": flat}, {"input_ids": 0}, False)
 
 
-def total(batch):
+def sum_of_tokens(batch):
     return batch["input_ids"].sum(1, keepdim=True).float()
 
 
-def run(corpus=CORPUS, embed=total, reader=read, progress=lambda rows: None):
+def run(corpus=CORPUS, embed=sum_of_tokens, reader=read, progress=lambda rows: None):
     out = np.full((len(corpus), 1), np.nan, dtype=np.float32)
     blocks = tokenize_blocks(Texts(corpus), reader)
     run_batches(blocks, embed, out, batch_tokens=20, equal_lengths=False, progress=progress)
@@ -66,33 +68,33 @@ def test_long_texts_come_first_so_that_batches_are_dense(monkeypatch):
 
 def test_the_next_block_is_tokenised_while_the_model_runs(monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 7)
-    begun = []
+    started = []
     second = threading.Event()
 
     def spy(texts):
-        begun.append(len(texts))
-        if len(begun) == 2:
+        started.append(len(texts))
+        if len(started) == 2:
             second.set()
         return read(texts)
 
     def embed(batch):
-        assert second.wait(timeout=60), "the model waits for a block that nobody begins"
-        return total(batch)
+        assert second.wait(timeout=60), "the next block is not tokenised while the model runs"
+        return sum_of_tokens(batch)
 
     run(embed=embed, reader=spy)
-    assert begun == [7, 7, 7]
+    assert started == [7, 7, 7]
 
 
 def test_no_more_than_one_block_ahead_is_kept(monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 3)
-    begun = []
+    started = []
 
     def spy(texts):
-        begun.append(texts)
+        started.append(texts)
         return read(texts)
 
     for number, _ in enumerate(tokenize_blocks(Texts(CORPUS), spy)):
-        assert len(begun) <= number + 2
+        assert len(started) <= number + 2
 
 
 def test_what_is_held_on_the_device_is_bounded(monkeypatch):
@@ -106,11 +108,11 @@ def test_what_is_held_on_the_device_is_bounded(monkeypatch):
         gc.collect()
         alive.append(sum(ref() is not None for ref in states))
         unfetched.append(2 * (len(states) - 1) - int(np.isfinite(out).sum()))
-        return hidden[:, :1]  # a view of all states, as the first token's state is
+        return hidden[:, :1]  # a view of all hidden states, like the state of the first token
 
     blocks = tokenize_blocks(Texts(["cat dog"] * 40), read)
     run_batches(blocks, embed, out, batch_tokens=4, equal_lengths=False, progress=lambda rows: None)
-    assert len(states) == 20  # of two rows each
+    assert len(states) == 20  # two rows each
     assert max(alive) <= 2
     assert 0 < max(unfetched) <= 10
 
@@ -150,15 +152,15 @@ def test_a_budget_halved_once_stays_halved(monkeypatch):
         if batch["input_ids"].numel() > 10:
             failures.append(1)
             raise torch.OutOfMemoryError
-        return total(batch)
+        return sum_of_tokens(batch)
 
     got = run(embed=embed)
     assert got.tolist() == [sum(map(len, text.split())) for text in CORPUS]
     assert len(failures) == 1
 
 
-class Copied:
-    """Stand in for a tensor, and note how it is sent."""
+class RecordingTensor:
+    """Stand in for a tensor that records how it is copied."""
 
     pinned, sent = False, None
 
@@ -173,6 +175,6 @@ class Copied:
 
 @pytest.mark.parametrize(("device", "asynchronous"), [("cpu", False), ("cuda", True)])
 def test_a_gpu_is_sent_pinned_memory_without_waiting(device, asynchronous):
-    batch = to_device({"input_ids": Copied()}, torch.device(device))
+    batch = to_device({"input_ids": RecordingTensor()}, torch.device(device))
     assert batch["input_ids"].pinned is asynchronous
     assert batch["input_ids"].sent == (device, asynchronous)

@@ -1,4 +1,4 @@
-"""The cache as users meet it: each text encoded once, and never a vector of something else."""
+"""EmbeddingCache as used by encoders: each text is encoded once, and vectors are never mixed up."""
 
 import copy
 import json
@@ -40,7 +40,7 @@ def cache(tmp_path):
 
 @pytest.fixture
 def loads(monkeypatch):
-    """The folders loaded from, one entry a load."""
+    """The folders loaded from, one entry for each load."""
     seen = []
     load = _models._load
     monkeypatch.setattr(_models, "_load", lambda *args: seen.append(args[0]) or load(*args))
@@ -51,7 +51,7 @@ def counts(cache):
     return cache.stats()[:3]
 
 
-def test_each_text_is_encoded_once_and_comes_back_to_the_bit(checkpoint, cache, loads):
+def test_each_text_is_encoded_once_and_returned_exactly(checkpoint, cache, loads):
     encoder = TransformerEncoder(checkpoint, cache=cache)
     first = encoder.transform(TEXTS)
     assert counts(cache) == (0, UNIQUE, UNIQUE)
@@ -79,7 +79,7 @@ def test_nothing_is_loaded_where_everything_is_stored(checkpoint, cache, loads):
     assert loads == []
 
 
-def test_the_object_is_a_value(tmp_path, checkpoint):
+def test_caches_are_equal_by_value(tmp_path, checkpoint):
     cache = EmbeddingCache(tmp_path / "never", max_size=2**21)
     for other in (
         pickle.loads(pickle.dumps(cache)),
@@ -112,7 +112,7 @@ def test_a_folder_that_cannot_be_used_is_named_before_the_model_is_loaded(
     assert loads == []
 
 
-# What makes vectors differ
+# Settings and changes that affect vectors
 
 
 SETTINGS = [
@@ -126,7 +126,7 @@ SETTINGS = [
 ]
 
 
-def test_settings_that_matter_have_rows_of_their_own(checkpoint, cache):
+def test_settings_that_affect_vectors_have_separate_rows(checkpoint, cache):
     for options in SETTINGS:
         alone = TransformerEncoder(checkpoint, **options).transform(TEXTS)
         for _ in range(2):
@@ -317,7 +317,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_any_change_of_a_live_tokenizer_has_rows_of_its_own(live, cache, change):
+def test_any_change_of_a_live_tokenizer_has_separate_rows(live, cache, change):
     texts = ["the cat sat on it and [SEP] then", "THE cat"]
     encoder = TransformerEncoder(live, pooling="mean", max_length=6, cache=cache)
     encoder.transform(texts)
@@ -341,7 +341,7 @@ def test_tokenizers_in_python_are_known_by_their_attributes(kind, tmp_path, cach
     tokenizer.pad_token = tokenizer.unk_token if files else tokenizer.pad_token
     encoder = TransformerEncoder((model, tokenizer), pooling="mean", cache=cache)
     for _ in range(2):
-        encoder.transform(TEXTS)  # its own cache of words is no change
+        encoder.transform(TEXTS)  # the tokenizer's own cache of words is ignored
     assert counts(cache) == (UNIQUE, UNIQUE, UNIQUE)
     tokenizer.own_flag = True
     encoder.transform(TEXTS)
@@ -447,7 +447,7 @@ def test_a_grid_search_in_two_processes_encodes_each_text_once(checkpoint, cache
     assert done.stdout.split() == ["0", str(hits + len(MANY)), str(misses), str(rows), "False"]
 
 
-def test_what_a_dead_process_had_claimed_is_taken_over(checkpoint, cache, monkeypatch):
+def test_claims_of_a_dead_process_are_released(checkpoint, cache, monkeypatch):
     encoder = TransformerEncoder(checkpoint, cache=cache)
 
     class Stop(BaseException):
@@ -468,10 +468,10 @@ def test_what_a_dead_process_had_claimed_is_taken_over(checkpoint, cache, monkey
     assert counts(cache) == (0, UNIQUE, UNIQUE)
 
 
-# Bounds and mishaps
+# Limits and failures
 
 
-def test_more_texts_than_fit_are_answered_all_the_same(cache, monkeypatch):
+def test_more_texts_than_fit_into_the_cache(cache, monkeypatch):
     small = EmbeddingCache(cache.folder, 2**20)
     texts = Texts([str(i) for i in range(2000)])
     rows = np.random.default_rng(0).normal(size=(2000, 300)).astype(np.float32)
@@ -489,13 +489,13 @@ def test_more_texts_than_fit_are_answered_all_the_same(cache, monkeypatch):
     assert small.stats().size <= 2**20
 
 
-def test_a_disk_that_fails_midway_costs_no_result(checkpoint, cache, monkeypatch):
+def test_a_disk_failure_does_not_lose_vectors(checkpoint, cache, monkeypatch):
     def fail(*args):
         raise Unusable("No space left on device")
 
     monkeypatch.setattr("isoadapt.encoders._cache._store.Store.put", fail)
     encoder = TransformerEncoder(checkpoint, cache=cache)
-    with pytest.warns(UserWarning, match=r"goes on without the cache: No space left"):
+    with pytest.warns(UserWarning, match=r"continues without the cache: No space left"):
         found = encoder.transform(TEXTS)
     np.testing.assert_allclose(found, TransformerEncoder(checkpoint).transform(TEXTS), atol=1e-6)
 
@@ -522,15 +522,15 @@ def test_a_damaged_store_is_set_aside_and_filled_again(checkpoint, cache):
 def test_progress_counts_every_text_once(checkpoint, cache, monkeypatch):
     encoder = TransformerEncoder(checkpoint, cache=cache, verbose=1)
     encoder.transform(TEXTS[:3])
-    told = []
+    reported = []
     embed = _cache.EmbeddingCache._embed
 
     def listen(self, texts, identify, encode, progress):
-        return embed(self, texts, identify, encode, lambda n: told.append(n) or progress(n))
+        return embed(self, texts, identify, encode, lambda n: reported.append(n) or progress(n))
 
     monkeypatch.setattr(_cache.EmbeddingCache, "_embed", listen)
     encoder.transform(TEXTS)
-    assert told == [3]
+    assert reported == [3]
 
 
 def test_empty_name_is_not_the_working_directory(checkpoint):

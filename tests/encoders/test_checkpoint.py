@@ -1,3 +1,5 @@
+"""Splitting a checkpoint into encoder and head, and the checkpoints that are refused."""
+
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +15,10 @@ from tests.tiny_models import ARCHITECTURES, PAIRS, TEXTS, make_model, make_toke
 
 
 def logits_one_by_one(model, tokenizer, inputs):
-    """The model's own logits, each input alone, without any padding."""
+    """Compute the model's own logits for each input alone, without padding."""
     rows = []
     for item in inputs:
-        # lists of one: a call with bare strings drops an empty second text
+        # Lists are needed because a call with strings drops an empty second text.
         args = [[text] for text in (item if isinstance(item, tuple) else (item,))]
         encoded = tokenizer(*args, return_tensors="pt")
         if encoded["input_ids"].shape[1] == 0:
@@ -31,7 +33,7 @@ def head_logits(head, embeddings):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_head_over_encoder_is_the_model(architecture, tmp_path):
+def test_head_of_embeddings_gives_the_logits_of_the_model(architecture, tmp_path):
     save_model(tmp_path, architecture)
     model, tokenizer = make_model(architecture), make_tokenizer(architecture)
     encoder, head = load_checkpoint(tmp_path, max_length=60)
@@ -92,8 +94,8 @@ def test_checkpoint_without_head_is_refused(bare_checkpoint):
         read_head(TransformerEncoder(bare_checkpoint))
 
 
-def test_fresh_head_is_never_used(tmp_path):
-    """The configuration names a classifier, the weights of its head are not there."""
+def test_head_without_weights_is_refused(tmp_path):
+    """The configuration names a classifier, but the weights of its head are missing."""
     save_model(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     kept = {name: value for name, value in weights.items() if "classifier" not in name}

@@ -1,4 +1,4 @@
-"""Weights are read from safetensors files inside the checkpoint's folder, and from no others."""
+"""Weights are only read from safetensors files inside the checkpoint's folder."""
 
 import json
 import shutil
@@ -15,11 +15,11 @@ from tests.tiny_models import TEXTS, save_model
 
 
 def sharded(checkpoint, folder, name, write=None):
-    """Copy a checkpoint, its weights in one shard that the index calls `name`."""
+    """Copy a checkpoint with its weights in one shard that the index calls `name`."""
     shutil.copytree(checkpoint, folder)
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    shard = folder / name  # outside of it where the name leads there
+    shard = folder / name  # outside the folder for some names
     shard.parent.mkdir(parents=True, exist_ok=True)
     if name.endswith(".bin"):
         torch.save(weights, shard)
@@ -32,7 +32,7 @@ def sharded(checkpoint, folder, name, write=None):
 
 @pytest.fixture
 def loads(monkeypatch):
-    """What was loaded; empty where a checkpoint was refused before."""
+    """The loads of models; empty if a checkpoint was refused before it was loaded."""
     seen = []
     load = _models._load
     monkeypatch.setattr(_models, "_load", lambda *args: seen.append(args) or load(*args))
@@ -75,7 +75,7 @@ def test_the_configuration_cannot_name_other_weights(checkpoint, tmp_path, name,
     assert not loads
 
 
-def test_whatever_else_loads_a_checkpoint_refuses_too(checkpoint, tmp_path):
+def test_other_functions_that_load_a_checkpoint_refuse_it(checkpoint, tmp_path):
     folder = sharded(checkpoint, tmp_path / "copy", "../elsewhere/shard.safetensors")
     with pytest.raises(ValueError, match="which is not inside"):
         finetune_text_classifier(folder, TEXTS, [0, 1] * 4, tmp_path / "out", epochs=1)
@@ -104,7 +104,7 @@ def test_shards_inside_the_folder_are_part_of_the_identity(checkpoint, tmp_path,
 
 
 def test_links_to_files_elsewhere_are_followed(checkpoint, tmp_path):
-    """The cache of the Hub is made of them; what they lead to is part of the identity."""
+    """The cache of the Hub consists of links; the linked files are part of the identity."""
     folder, blobs = tmp_path / "snapshot", tmp_path / "blobs"
     shutil.copytree(checkpoint, blobs)
     folder.mkdir()

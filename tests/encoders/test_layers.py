@@ -1,4 +1,4 @@
-"""The report by layer: against every token in memory, batches, bounds, what it prints."""
+"""The layer report, compared with metrics of all tokens in memory; batches, limits and output."""
 
 import json
 import math
@@ -23,7 +23,7 @@ def live_model(architecture):
 
 
 def token_states(model, tokenizer, texts):
-    """Hidden states of every token, text by text and without padding: one array a layer."""
+    """Compute hidden states of every token, without padding: one array (n, d) for each layer."""
     parts = []
     for text in texts:
         inputs = ([text],) if isinstance(text, str) else ([text[0]], [text[1]])
@@ -60,7 +60,7 @@ def assert_same(report, other, tolerance=1e-5):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_architecture_equals_all_tokens_in_memory(architecture):
     live = live_model(architecture)
-    texts = [text for text in TEXTS if text]  # a decoder's tokenizer makes nothing of ""
+    texts = [text for text in TEXTS if text]  # a decoder's tokenizer gives no tokens for ""
     report = layer_report(live, texts)
     layers = token_states(*live, texts)
     assert len(report) == len(layers) == 3
@@ -101,7 +101,7 @@ def test_blocks_do_not_matter(monkeypatch):
     assert_same(layer_report(live, CORPUS), wanted)
 
 
-def test_two_nn_of_all_tokens_where_they_are_few():
+def test_two_nn_of_few_tokens_uses_all_of_them():
     live = live_model("bert")
     for figures, X in zip(layer_report(live, CORPUS), token_states(*live, CORPUS), strict=True):
         distinct = X[np.unique(np.round(X, 4), axis=0, return_index=True)[1]]
@@ -109,7 +109,7 @@ def test_two_nn_of_all_tokens_where_they_are_few():
 
 
 def test_the_shared_beginnings_of_a_decoder_are_one_token():
-    # Every text begins alike, so batches of different widths give these tokens anew each time.
+    # All texts have the same beginning, whose tokens differ by rounding between batches.
     texts = ["the cat sat on " + text for text in CORPUS]
     live = live_model("gpt2")
     reports = [layer_report(TransformerEncoder(live, batch_tokens=b), texts) for b in (1, 500)]
@@ -147,7 +147,7 @@ def test_the_model_is_left_as_it_was():
     assert all(torch.equal(before[name], weights) for name, weights in model.state_dict().items())
 
 
-# Bounds.
+# Limits
 
 
 @pytest.mark.parametrize("block", [1, 3, 1024])
@@ -207,7 +207,7 @@ def test_the_sample_is_uniform_over_the_stream():
     assert (counts / 400 - 0.2).abs().max() < 5 * math.sqrt(0.2 * 0.8 / 400)
 
 
-def test_a_smaller_sample_changes_two_nn_alone():
+def test_a_smaller_sample_only_changes_two_nn():
     live = live_model("bert")
     whole, small = (layer_report(live, CORPUS, two_nn_tokens=n) for n in (5000, 60))
     again = layer_report(live, CORPUS, two_nn_tokens=60)
@@ -217,7 +217,7 @@ def test_a_smaller_sample_changes_two_nn_alone():
     assert small[1].isoscore == whole[1].isoscore
 
 
-def test_batches_are_halved_when_the_memory_does_not_suffice(monkeypatch):
+def test_batches_are_halved_when_memory_runs_out(monkeypatch):
     live = live_model("bert")
     wanted = layer_report(live, CORPUS)
     embed = _layers._Reader._embed
@@ -238,7 +238,7 @@ def test_batches_are_halved_when_the_memory_does_not_suffice(monkeypatch):
         layer_report(live, CORPUS)
 
 
-# What comes out.
+# Output
 
 
 def test_the_report_is_a_sequence_and_prints_as_a_table():
@@ -270,7 +270,7 @@ def test_frame_and_dict_hold_every_figure():
 
 
 @pytest.mark.filterwarnings("default:n_tokens=")
-def test_few_tokens_are_warned_of():
+def test_few_tokens_give_a_warning():
     with pytest.warns(UserWarning, match="n_tokens=8 is less than 3 × n_features=48") as record:
         layer_report(live_model("bert"), ["the cat", "a dog"])
     assert record[0].filename == __file__
@@ -295,18 +295,18 @@ def test_a_constant_layer_has_no_spectrum():
         assert figures.mean_cosine == pytest.approx(1, abs=1e-6)
 
 
-# What is refused.
+# Errors
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_tokens": 1}, "max_tokens=1 must be a whole number, 2 or more"),
-        ({"max_tokens": 1e5}, "max_tokens=100000.0 must be a whole number"),
-        ({"two_nn_tokens": 3}, "two_nn_tokens=3 must be a whole number, 4 or more"),
+        ({"max_tokens": 1}, "max_tokens=1 must be an integer of at least 2"),
+        ({"max_tokens": 1e5}, "max_tokens=100000.0 must be an integer"),
+        ({"two_nn_tokens": 3}, "two_nn_tokens=3 must be an integer of at least 4"),
         ({"random_state": -1}, "random_state=-1"),
         ({"random_state": None}, "random_state=None"),
-        ({"max_tokens": 7}, r"max_tokens=7 holds 0 .* has 8 token\(s\).*raise max_tokens"),
+        ({"max_tokens": 7}, r"max_tokens=7 is enough for 0 .* has 8 token\(s\).*raise max_tokens"),
     ],
 )
 def test_bad_parameters_are_refused(options, message):
@@ -320,7 +320,7 @@ def test_one_token_is_refused():
 
 
 def test_anything_but_texts_is_refused():
-    with pytest.raises(TypeError, match="X is one str"):
+    with pytest.raises(TypeError, match="X is a single str"):
         layer_report(live_model("bert"), "one text")
     with pytest.raises(TypeError, match="model is a BertForSequenceClassification"):
         layer_report(make_model(), TEXTS)

@@ -1,3 +1,5 @@
+"""The store of loaded models, changed and damaged checkpoints, and settings of the loaders."""
+
 import shutil
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from tests.tiny_models import TEXTS, make_model, save_model
 
 @pytest.fixture
 def loads(monkeypatch):
-    """The folders loaded from, one entry a load."""
+    """The folders loaded from, one entry for each load."""
     seen = []
     load = _models._load
     monkeypatch.setattr(_models, "_load", lambda *args: seen.append(args[0]) or load(*args))
@@ -31,7 +33,7 @@ def test_one_load_for_encoders_heads_and_threads(checkpoint, loads):
     assert len(loads) == 1
 
 
-def test_two_models_are_kept_and_the_least_used_goes(tmp_path, loads):
+def test_two_models_are_kept_and_the_least_recently_used_is_removed(tmp_path, loads):
     folders = [save_model(tmp_path / name) for name in "abc"]
 
     def use(i):
@@ -56,7 +58,7 @@ def test_dtype_is_part_of_the_key_and_release_forgets(checkpoint, loads):
     assert len(loads) == 3
 
 
-def test_changed_checkpoint_is_loaded_anew(tmp_path):
+def test_changed_checkpoint_is_loaded_again(tmp_path):
     encoder = TransformerEncoder(save_model(tmp_path))
     before = encoder.transform(TEXTS)
     held = encoder._backbone().model.bert.pooler.dense.weight
@@ -81,7 +83,7 @@ def test_weights_in_memory_outlive_their_file(tmp_path):
     np.testing.assert_array_equal(vectors, before)
 
 
-def test_a_folder_that_is_no_checkpoint(tmp_path, checkpoint):
+def test_a_folder_that_is_not_a_checkpoint(tmp_path, checkpoint):
     def use():
         TransformerEncoder(tmp_path).transform(TEXTS)
 
@@ -110,9 +112,9 @@ def test_damaged_weights_are_named(checkpoint, tmp_path, damage):
 
 
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "./no/such/folder", "no such model"])
-def test_a_name_that_cannot_be_had(name, monkeypatch):
+def test_a_name_that_cannot_be_downloaded(name, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(OSError, match=r"is no folder here, .* pass a folder made by"):
+    with pytest.raises(OSError, match=r"is not a folder, .* pass a folder made by"):
         TransformerEncoder(name).transform(TEXTS)
 
 

@@ -1,3 +1,5 @@
+"""The ONNX backend: vectors as from torch, stored graphs, int8, and errors."""
+
 import json
 import os
 import pickle
@@ -37,7 +39,7 @@ def _users_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory, checkpoint):
-    """A folder that holds the exported graphs of `checkpoint`; do not write to it."""
+    """A folder with the exported graphs of `checkpoint`. Do not write to it."""
     folder = tmp_path_factory.mktemp("cache")
     for dtype in ("float32", "int8"):
         make_graph(checkpoint, folder, dtype)
@@ -46,7 +48,7 @@ def cache(tmp_path_factory, checkpoint):
 
 def make_graph(checkpoint, folder, dtype="float32"):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # random weights bear little rounding
+        warnings.simplefilter("ignore", UserWarning)  # int8 vectors of random weights are inexact
         TransformerEncoder(checkpoint, backend="onnx", dtype=dtype, cache=folder).transform(["a"])
 
 
@@ -73,7 +75,7 @@ def graphs(folder):
     return sorted(path for path in (folder / "onnx").iterdir() if path.is_dir())
 
 
-# Vectors.
+# Vectors
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 30, 10_000])
@@ -98,7 +100,7 @@ def test_architectures_poolings_and_layers(architecture, options, tmp_path):
     got = onnx(tmp_path / "model", **options).transform(TEXTS)
     np.testing.assert_allclose(got, expected, atol=1e-5)
     assert len(graphs(tmp_path / "users" / "isoadapt")) == 1
-    loaded = next(iter(models._STORE.values())).model  # what was exported is as it was
+    loaded = next(iter(models._STORE.values())).model  # the export must not change the model
     configs = [module.config for module in loaded.modules() if hasattr(module, "config")]
     assert {config._attn_implementation for config in configs} == {"sdpa"}
 
@@ -137,8 +139,8 @@ def test_deviation_of_other_encoders(checkpoint):
     assert 1e-4 < half.deviation(TEXTS).max_difference < 0.1
 
 
-def test_a_changed_checkpoint_is_exported_anew(tmp_path, monkeypatch):
-    def export(folder, spec, backbone):  # in place of the slow one
+def test_a_changed_checkpoint_is_exported_again(tmp_path, monkeypatch):
+    def export(folder, spec, backbone):  # replaces the slow export
         embed = torch.inference_mode(partial(embed_batch, backbone, spec.pooling, spec.layer))
         embed.equal_lengths = False
         return embed, module.Deviation(1.0, 1.0, 0.0, 1)
@@ -157,7 +159,7 @@ def test_a_changed_checkpoint_is_exported_anew(tmp_path, monkeypatch):
     assert len(graphs(tmp_path / "users" / "isoadapt")) == 2
 
 
-# What is kept.
+# Stored graphs
 
 
 def test_the_graph_is_kept_and_the_weights_are_not_read_again(checkpoint, cache, no_export):
@@ -192,50 +194,50 @@ def test_vectors_of_the_backends_are_kept_apart(checkpoint, copied):
     assert np.abs(once[2] - once[1]).max() > 1e-3
     release()
     again = [encoder.transform(TEXTS) for encoder in encoders[1:]]
-    assert not models._GRAPHS  # answered from the cache
+    assert not models._GRAPHS  # the vectors came from the cache
     np.testing.assert_array_equal(again, once[1:])
 
 
-def test_a_report_lies_beside_the_graph(cache):
+def test_a_report_is_stored_with_the_graph(cache):
     reports = [json.loads((path / "export.json").read_text()) for path in graphs(cache)]
     exact, rounded = sorted((r["deviation"] for r in reports), key=lambda d: d["max_difference"])
     assert exact["max_difference"] < 1e-5 < rounded["max_difference"]
     assert exact["n_texts"] == rounded["n_texts"] == 24
 
 
-def cut(file):
+def truncate(file):
     file.write_bytes(file.read_bytes()[:-100])
 
 
-def flip(file):
+def flip_one_bit(file):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
 
 
 @pytest.mark.parametrize(
-    ("name", "harm"),
+    ("name", "damage"),
     [
-        ("model.onnx", cut),
-        ("model.onnx", flip),
+        ("model.onnx", truncate),
+        ("model.onnx", flip_one_bit),
         ("model.onnx", lambda file: file.unlink()),
-        ("export.json", cut),
+        ("export.json", truncate),
         ("export.json", lambda file: file.write_text("[]")),
     ],
 )
-def test_a_damaged_graph_is_exported_anew(checkpoint, cache, copied, monkeypatch, name, harm):
+def test_a_damaged_graph_is_exported_again(checkpoint, cache, copied, monkeypatch, name, damage):
     expected = onnx(checkpoint).set_params(cache=cache).transform(TEXTS)
     release()
     for folder in graphs(copied):
-        harm(folder / name)
+        damage(folder / name)
     sound = {path.name: path for path in graphs(cache)}
 
-    def export(folder, spec, backbone):  # in place of the slow one
+    def export(folder, spec, backbone):  # replaces the slow export
         return module._read(shutil.copytree(sound[target.name], folder, dirs_exist_ok=True))
 
     target = next(path for path in graphs(copied) if is_exact(sound[path.name]))
     monkeypatch.setattr(module, "_export", export)
-    with pytest.warns(UserWarning, match=rf"{target.name} is damaged and is exported anew"):
+    with pytest.warns(UserWarning, match=rf"{target.name} is damaged and is exported again"):
         got = onnx(checkpoint, cache=copied).transform(TEXTS)
     np.testing.assert_allclose(got, expected, atol=1e-6)
     assert module._read(target) is not None
@@ -260,7 +262,7 @@ def test_a_graph_that_another_process_makes_is_waited_for(checkpoint, cache, tmp
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_an_export_that_is_cut_off_leaves_nothing(checkpoint, tmp_path, monkeypatch, error):
+def test_an_interrupted_export_leaves_nothing(checkpoint, tmp_path, monkeypatch, error):
     def stop(*args):
         raise error
 
@@ -282,10 +284,10 @@ def test_a_checkpoint_that_changes_meanwhile_is_refused(tmp_path, monkeypatch):
     assert not graphs(tmp_path / "users" / "isoadapt")
 
 
-# Exactness.
+# Exactness
 
 
-def test_a_low_cosine_is_told_whenever_the_graph_is_loaded(
+def test_a_low_cosine_gives_a_warning_whenever_the_graph_is_loaded(
     checkpoint, cache, monkeypatch, no_export
 ):
     monkeypatch.setattr(module, "_LOWEST_COSINE", 1.0)
@@ -310,7 +312,7 @@ def test_the_more_exact_range_of_weights_is_taken(checkpoint, cache, monkeypatch
 def test_batches_of_one_length_for_a_model_that_needs_them(checkpoint, cache, monkeypatch):
     exact = exact_graph(cache)
     monkeypatch.setattr(module, "_graph", lambda *args: exact)
-    monkeypatch.setattr(_padding, "_padding_leaks", lambda *args: True)
+    monkeypatch.setattr(_padding, "_padding_changes_vectors", lambda *args: True)
     masks = []
     run = module.OnnxModel.__call__
     monkeypatch.setattr(
@@ -318,13 +320,13 @@ def test_batches_of_one_length_for_a_model_that_needs_them(checkpoint, cache, mo
         "__call__",
         lambda model, batch: masks.append(batch["attention_mask"]) or run(model, batch),
     )
-    for _ in range(2):  # as exported, and as read from the disk by a process without weights
+    for _ in range(2):  # first exported, then read from disk without the model's weights
         onnx(checkpoint).transform(TEXTS)
         assert len(masks) > 1
         assert all(bool(mask.all()) for mask in masks)
         masks.clear()
         release()
-        monkeypatch.setattr(_padding, "_padding_leaks", None)
+        monkeypatch.setattr(_padding, "_padding_changes_vectors", None)
 
 
 def halved(graph):
@@ -347,7 +349,7 @@ def test_a_graph_that_computes_something_else_is_refused(checkpoint, cache, tmp_
     assert not graphs(tmp_path / "users" / "isoadapt")
 
 
-# Errors.
+# Errors
 
 
 def test_a_model_that_cannot_be_exported(tmp_path):
@@ -404,7 +406,7 @@ def test_telemetry_is_off_when_the_runtime_is_imported(checkpoint, monkeypatch):
     assert seen == [("onnxruntime", "1")]
 
 
-# The rest of the library.
+# Other parts of the library
 
 
 def test_the_head_is_read_from_the_weights(checkpoint, cache):

@@ -1,4 +1,4 @@
-"""A PEFT adapter beside a base model is merged into it, and is part of its identity."""
+"""A PEFT adapter is merged into its base model and is part of the checkpoint's identity."""
 
 import json
 import shutil
@@ -44,7 +44,7 @@ def save_adapter(base, folder, num_labels=3, **settings):
 
 @pytest.fixture(scope="module")
 def lora(tmp_path_factory):
-    """A base model without a classifier, an adapter of it with one, and both as PEFT has them."""
+    """A base model without a classifier, the folder of an adapter with one, and the PEFT model."""
     root = tmp_path_factory.mktemp("lora")
     base = save_model(root / "base", kind="AutoModel")
     return base, root / "adapter", save_adapter(base, root / "adapter", num_labels=4)
@@ -52,7 +52,7 @@ def lora(tmp_path_factory):
 
 @pytest.fixture
 def copied(lora, tmp_path):
-    """A base model and an adapter of it that may be changed."""
+    """Copies of a base model and of its adapter that may be changed."""
     base, folder, _ = lora
     shutil.copytree(base, tmp_path / "base")
     shutil.copytree(folder, tmp_path / "adapter")
@@ -66,7 +66,7 @@ def edit(folder, **changes):
 
 
 def change_weights(file, part):
-    """Add a tenth to every weight whose name holds `part`."""
+    """Add 0.1 to every weight whose name contains `part`."""
     weights = load_file(file)
     assert any(part in name for name in weights)
     changed = {name: x + 0.1 if part in name else x for name, x in weights.items()}
@@ -90,16 +90,16 @@ def test_the_logits_are_those_of_the_peft_model(architecture, tmp_path):
     expected = own_logits(model, texts, architecture)
     np.testing.assert_allclose(head.outputs(encoder.transform(texts)), expected, atol=1e-4)
     assert head.classes_.tolist() == [0, 1, 2, 3, 4]
-    with model.disable_adapter():  # the adapter does something
+    with model.disable_adapter():  # the adapter changes the logits
         assert np.abs(own_logits(model, texts, architecture) - expected).max() > 0.1
 
 
-def test_the_head_of_the_base_model_stays_where_none_was_trained(tmp_path):
+def test_the_head_of_the_base_model_is_used_if_the_adapter_has_none(tmp_path):
     base = save_model(tmp_path / "base")
     model = save_adapter(base, tmp_path / "adapter", task_type=None, target_modules=["query"])
     assert not any("classifier" in name for name in load_file(tmp_path / "adapter" / WEIGHTS))
     encoder, head = load_checkpoint(tmp_path / "adapter")
-    assert TransformerEncoder(tmp_path / "adapter")._identity()  # without loading it
+    assert TransformerEncoder(tmp_path / "adapter")._identity()  # does not load the model
     found = head.outputs(encoder.transform(TEXTS[:2]))
     np.testing.assert_allclose(found, own_logits(model, TEXTS[:2]), atol=1e-4)
 
@@ -160,7 +160,7 @@ def test_another_adapter_of_the_same_base_is_another_checkpoint(copied, tmp_path
         )
 
 
-def test_the_tokenizer_of_the_adapter_goes_before_the_bases(copied):
+def test_the_tokenizer_of_the_adapter_is_preferred_to_that_of_the_base(copied):
     base, folder = copied
     tokenizer = make_tokenizer()
     tokenizer.model_max_length = 7
@@ -264,7 +264,7 @@ class TestRefusals:
         self.refuse(base.parent / "second", ValueError, "merge_and_unload")
 
     @pytest.mark.parametrize("length", [1, 2])
-    def test_an_adapter_whose_base_leads_back_to_it(self, length, copied, tmp_path):
+    def test_adapters_that_name_each_other_as_base(self, length, copied, tmp_path):
         folders = [copied[1], tmp_path / "second"][:length]
         if length == 2:
             shutil.copytree(*folders)
@@ -291,7 +291,7 @@ class TestRefusals:
         save_file(renamed, copied[1] / WEIGHTS, metadata={"format": "pt"})
         self.refuse(copied[1], ValueError, "do not fit.*merge_and_unload")
 
-    def test_weights_that_nothing_trained(self, tmp_path):
+    def test_missing_weights_of_the_base(self, tmp_path):
         base = save_model(tmp_path / "base", kind="AutoModelForMaskedLM")  # without a pooler
         save_adapter(base, tmp_path / "adapter")
         self.refuse(tmp_path / "adapter", ValueError, r"no weights for bert\.pooler")

@@ -1,4 +1,4 @@
-"""A SentenceTransformer object as the model: its pooling and its normalisation are kept."""
+"""A SentenceTransformer object as model, with its pooling and normalization."""
 
 import pickle
 
@@ -20,7 +20,7 @@ def module(name):
 
 @pytest.fixture
 def make(bare_checkpoint):
-    """Make a tiny SentenceTransformer of a Transformer, the pooling and further modules."""
+    """A function that makes a tiny SentenceTransformer with a pooling and further modules."""
 
     def make(mode="mean", *others, **options):
         modules = [module("Transformer")(str(bare_checkpoint)), module("Pooling")(16, mode)]
@@ -74,7 +74,7 @@ def test_pooling_can_be_another_one(make):
         np.testing.assert_array_equal(got, expected)
 
 
-def test_it_is_a_live_model_like_others(make, tmp_path):
+def test_it_is_a_live_model(make, tmp_path):
     model = make("mean", module("Normalize")()).train()
     cache = EmbeddingCache(tmp_path)
     encoder = clone(TransformerEncoder(model, cache=cache))
@@ -83,7 +83,7 @@ def test_it_is_a_live_model_like_others(make, tmp_path):
     assert model.training
     np.testing.assert_array_equal(encoder.transform(TEXTS), expected)
     assert cache.stats().hits == len(set(TEXTS))
-    model.max_seq_length = 4  # has rows of its own, as have other modules
+    model.max_seq_length = 4  # the cache distinguishes lengths and modules
     assert not np.allclose(encoder.transform(TEXTS), expected)
     del model[2]
     assert not np.allclose(np.linalg.norm(encoder.transform(TEXTS), axis=1), 1)
@@ -91,7 +91,7 @@ def test_it_is_a_live_model_like_others(make, tmp_path):
     assert layer_report(model, TEXTS * 3)[-1].n_tokens > 0
     with pytest.raises(pickle.PicklingError, match="save the model"):
         pickle.dumps(encoder)
-    with pytest.raises(ValueError, match="exports a checkpoint, while the model is a live one"):
+    with pytest.raises(ValueError, match="exports a checkpoint, but model is a live model"):
         TransformerEncoder(model, backend="onnx").transform(TEXTS)
 
 
@@ -111,11 +111,11 @@ def test_settings_that_are_not_applied_are_named(make):
     prompted = make(prompts={"query": "query: "}, default_prompt_name="query")
     with pytest.raises(ValueError, match="puts a prompt before each text"):
         TransformerEncoder(prompted).transform(TEXTS)
-    with pytest.raises(ValueError, match="truncate_dim=8, which pooling='auto' does not apply"):
+    with pytest.raises(ValueError, match="truncate_dim=8, which pooling='auto' does not support"):
         TransformerEncoder(make(truncate_dim=8)).transform(TEXTS)
 
 
-def test_what_cannot_be_read_is_refused(make):
+def test_unsupported_live_models_are_refused(make):
     model = make()
     with pytest.raises(TypeError, match="pass the SentenceTransformer alone"):
         TransformerEncoder((model, model.tokenizer)).transform(TEXTS)

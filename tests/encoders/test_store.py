@@ -1,4 +1,4 @@
-"""The store: rows, eviction, damage, death. Vectors follow from keys, so a wrong one is seen."""
+"""The store of the cache: rows, eviction, damage and killed processes."""
 
 import hashlib
 import json
@@ -27,6 +27,7 @@ def keys_of(*numbers):
 
 
 def vectors_of(keys, width=100):
+    """Compute vectors (n, width) from their keys, so that a wrong row is detected."""
     seeds = (int.from_bytes(key, "little") for key in keys)
     return np.stack([np.random.default_rng(seed).normal(size=width) for seed in seeds]).astype("f4")
 
@@ -37,7 +38,7 @@ def fill(store, n, width=100, max_size=LARGE):
     return keys
 
 
-def test_rows_come_back_to_the_bit_at_their_places(tmp_path):
+def test_rows_are_returned_exactly_and_in_order(tmp_path):
     store = Store(tmp_path)
     keys = fill(store, 50)
     absent = keys_of(50, 51)
@@ -59,7 +60,7 @@ def test_one_environment_for_every_name_of_a_folder(tmp_path, monkeypatch):
     assert [store.counts()[2] for store in stores] == [4, 4, 4, 4]
 
 
-def test_the_rows_unused_for_longest_go_first(tmp_path):
+def test_the_least_recently_used_rows_are_evicted_first(tmp_path):
     store, size = Store(tmp_path), 2**20
     first = fill(store, 300, width=250, max_size=size)
     assert store.counts()[3] == 300 * (20 + 4 + 1000)
@@ -93,7 +94,7 @@ def test_the_file_may_outgrow_the_map(tmp_path, monkeypatch):
     np.testing.assert_array_equal(store.read(keys)[0], vectors_of(keys))
 
 
-def test_a_claim_is_for_one(tmp_path):
+def test_a_row_has_one_claim(tmp_path):
     store = Store(tmp_path)
     stored = fill(store, 3)
     keys = [*stored, *keys_of(3, 4, 5, 6)]
@@ -107,7 +108,7 @@ def test_a_claim_is_for_one(tmp_path):
     assert store.owners() == {b"b", b"c"}
 
 
-def test_a_child_and_its_parent_go_on_though_one_outgrows_the_map_of_the_other(tmp_path):
+def test_parent_and_child_process_enlarge_the_map_independently(tmp_path):
     code = """
 import os
 from isoadapt.encoders._cache import _environment
@@ -129,11 +130,11 @@ if pid:
     subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, check=True, timeout=120)
 
 
-@pytest.mark.parametrize("spoil", ["rename", "remove"])
-def test_a_store_taken_away_while_open_is_begun_anew(tmp_path, spoil):
+@pytest.mark.parametrize("removal", ["rename", "remove"])
+def test_a_store_removed_while_open_is_created_again(tmp_path, removal):
     store = Store(tmp_path / "cache")
     keys = fill(store, 10)
-    if spoil == "rename":
+    if removal == "rename":
         (tmp_path / "cache" / "rows.lmdb").rename(tmp_path / "elsewhere")
     else:
         shutil.rmtree(tmp_path / "cache")
@@ -176,24 +177,24 @@ def find_all(content, part):
         place = content.find(part, place + 1)
 
 
-def test_only_a_file_that_others_touched_is_walked_before_it_is_opened(tmp_path, monkeypatch):
-    walked = []
+def test_only_a_file_changed_by_others_is_verified_before_it_is_opened(tmp_path, monkeypatch):
+    verified = []
     monkeypatch.setattr(
-        "isoadapt.encoders._cache._environment.verify", lambda path: walked.append(path)
+        "isoadapt.encoders._cache._environment.verify", lambda path: verified.append(path)
     )
     store = Store(tmp_path)
     fill(store, 20)
-    walked.clear()
+    verified.clear()
     store._environment.close()
     assert store.counts()[2] == 20
-    assert walked == []
+    assert verified == []
     store._environment.close()
     os.utime(tmp_path / "rows.lmdb" / "data.mdb", ns=(1, 1))
     assert store.counts()[2] == 20
-    assert len(walked) == 1
+    assert len(verified) == 1
     store._environment.close()
     assert store.counts()[2] == 20
-    assert len(walked) == 1
+    assert len(verified) == 1
 
 
 @pytest.mark.parametrize("damage", ["row", "page"])
@@ -228,7 +229,7 @@ def test_a_folder_that_cannot_be_used(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["DiskError", "MemoryError", "ReadersFullError", "Error"])
-def test_an_error_that_is_no_damage_leaves_the_store(tmp_path, monkeypatch, kind):
+def test_an_error_other_than_damage_keeps_the_store(tmp_path, monkeypatch, kind):
     store = Store(tmp_path)
     keys = fill(store, 10)
 
@@ -243,8 +244,8 @@ def test_an_error_that_is_no_damage_leaves_the_store(tmp_path, monkeypatch, kind
     assert not (tmp_path / "rows.damaged").exists()
 
 
-def damaged(content, chance):
-    """Give a file content damaged in one of many ways."""
+def damage_at_random(content, chance):
+    """Return the content of a file damaged in one of many ways."""
     content = bytearray(content)
     pages = len(content) // 4096
     kind = chance.choice(["bytes", "header", "zero", "noise", "meta", "cut", "swap", "other"])
@@ -275,8 +276,8 @@ def damaged(content, chance):
     return content
 
 
-def survive(folder, seeds):
-    """Damage a store in many ways; look whether anything wrong comes out, and whether it mends."""
+def check_damage(folder, seeds):
+    """Damage a store in many ways; check that no wrong row is read and that it recovers."""
     warnings.simplefilter("ignore")
     sound = Store(Path(folder, "sound"))
     keys = fill(sound, 400)
@@ -289,7 +290,7 @@ def survive(folder, seeds):
         chance = random.Random(seed)
         place = Path(folder, str(seed), "rows.lmdb")
         place.mkdir(parents=True)
-        (place / "data.mdb").write_bytes(damaged(content, chance))
+        (place / "data.mdb").write_bytes(damage_at_random(content, chance))
         if chance.random() < 0.3:
             (place / "lock.mdb").write_bytes(chance.randbytes(chance.choice([0, 10, 8192])))
         store = Store(place.parent)
@@ -308,8 +309,8 @@ def survive(folder, seeds):
         shutil.rmtree(place.parent)
 
 
-def test_no_damage_gives_a_wrong_row_or_ends_the_process(tmp_path):
-    code = "from tests.encoders.test_store import *; survive(sys.argv[1], range(60))"
+def test_damage_neither_gives_a_wrong_row_nor_ends_the_process(tmp_path):
+    code = "from tests.encoders.test_store import *; check_damage(sys.argv[1], range(60))"
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path],
         cwd=ROOT,

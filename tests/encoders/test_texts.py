@@ -1,3 +1,5 @@
+"""Texts and pairs from all containers, and messages for other input."""
+
 from decimal import Decimal
 
 import numpy as np
@@ -67,8 +69,8 @@ def test_pairs_come_from_any_table(X):
     [
         ([], ValueError, "no text"),
         (np.array([]), ValueError, "no text"),
-        ("one text", TypeError, r"one str .*pass a list"),
-        (b"bytes", TypeError, "one bytes"),
+        ("one text", TypeError, r"single str .*pass a list"),
+        (b"bytes", TypeError, "single bytes"),
         (["a", None], TypeError, r"X\[1\] is None, a missing text"),
         ([None, "a"], TypeError, r"X\[0\] is None, a missing text"),
         (["a", "b", 3], TypeError, r"X\[2\] is a int \(3\), while X\[0\] is a text"),
@@ -84,7 +86,7 @@ def test_pairs_come_from_any_table(X):
         ([("a", "b"), ("a", None)], TypeError, r"X\[1\]\[1\] is None"),
         ([("a", "b"), (5, "c")], TypeError, r"X\[1\]\[0\] is a int"),
         (pd.DataFrame({"a": ["x"], "b": ["y"], "c": ["z"]}), TypeError, r"3 columns \(a, b, c\)"),
-        (["a", pd.NA], TypeError, r"X\[1\] is <NA>, a missing text; drop it or put ''"),
+        (["a", pd.NA], TypeError, r"X\[1\] is <NA>, a missing text; drop it or replace it by ''"),
         ([pd.NA, "a"], TypeError, r"X\[0\] is <NA>, a missing"),
         ([("a", pd.NA)], TypeError, r"X\[0\]\[1\] is <NA>, a missing"),
         (["a", pd.NaT], TypeError, r"X\[1\] is NaT, a missing"),
@@ -127,21 +129,21 @@ def test_pairs_come_from_any_table(X):
         (3, TypeError, "X is a int"),
     ],
 )
-def test_anything_else_is_named(X, error, says):
+def test_other_input_is_named_in_the_error(X, error, says):
     with pytest.raises(error, match=says):
         as_texts(X)
 
 
-def test_the_way_out_of_surrogates_is_one():
+def test_the_suggested_repair_of_surrogates_works():
     text = "a \ud83d\ude00 \ud800 ä"
     with pytest.raises(ValueError, match=r"text\.encode\('utf-16', 'surrogatepass'\)") as caught:
         as_texts([text])
-    mended = eval(str(caught.value).rpartition(" with ")[2], {"text": text})
-    assert mended == "a \U0001f600 \ufffd ä"
-    assert as_texts([mended, "ä"]).first == [mended, "ä"]
+    repaired = eval(str(caught.value).rpartition(" with ")[2], {"text": text})
+    assert repaired == "a \U0001f600 \ufffd ä"
+    assert as_texts([repaired, "ä"]).first == [repaired, "ä"]
 
 
-def test_unique_keeps_what_is_needed_to_go_back():
+def test_unique_and_its_inverse():
     texts, inverse = as_texts(["b", "a", "b"]).unique()
     assert texts.first == ["b", "a"]
     assert inverse.tolist() == [0, 1, 0]

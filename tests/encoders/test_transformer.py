@@ -1,3 +1,5 @@
+"""TransformerEncoder: pooling, batches, lengths, the scikit-learn interface and live models."""
+
 import pickle
 import random
 import subprocess
@@ -295,7 +297,7 @@ def test_head_input_needs_a_head(bare_checkpoint):
         TransformerEncoder(bare_checkpoint, pooling="head_input").transform(TEXTS)
 
 
-# live models
+# Live models
 
 
 def test_live_model_equals_the_saved_one(live, checkpoint):
@@ -362,7 +364,7 @@ def test_live_model_stays_where_and_what_it_is(live):
         TransformerEncoder(live, device="meta").transform(TEXTS)
 
 
-# the process around it
+# Effects on the process
 
 
 def test_global_generators_are_untouched(checkpoint):

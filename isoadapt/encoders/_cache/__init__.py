@@ -1,1 +1,1 @@
-"""The cache of vectors on disk."""
+"""The disk cache of embeddings: the public class, keys, requests and the store."""

@@ -1,4 +1,4 @@
-"""EmbeddingCache: vectors on disk, so that no text is encoded twice."""
+"""EmbeddingCache: embeddings on disk, so that no text is encoded twice."""
 
 import os
 from collections.abc import Callable
@@ -23,61 +23,42 @@ _CONSTRAINTS: dict[str, Any] = {
 
 
 class CacheStats(NamedTuple):
-    """What a cache holds, and what all processes together got from it since it was begun.
+    """Contents of a cache, and its use by all processes since it was created."""
 
-    Attributes
-    ----------
-    hits : int
-        Vectors read.
-    misses : int
-        Texts encoded. A text that occurs more than once in a call counts once.
-    rows : int
-        Vectors stored.
-    size : int
-        Bytes of vectors and keys.
-    """
-
-    hits: int
-    misses: int
-    rows: int
-    size: int
+    hits: int  # vectors read
+    misses: int  # texts encoded; a text that occurs more than once in a call counts once
+    rows: int  # vectors stored
+    size: int  # bytes of vectors and keys
 
 
 class CacheCheck(NamedTuple):
-    """What a check found.
+    """Result of checking a cache."""
 
-    Attributes
-    ----------
-    rows : int
-        Vectors checked.
-    problems : tuple of str
-        What is wrong; empty if the cache is sound.
-    """
-
-    rows: int
-    problems: tuple[str, ...]
+    rows: int  # vectors checked
+    problems: tuple[str, ...]  # descriptions; empty if there are none
 
 
 @dataclass(frozen=True)
 class EmbeddingCache:
-    """Vectors on disk, shared by encoders, threads and processes.
+    """Store embeddings on disk, shared by encoders, threads and processes.
 
-    A vector is found again by the content of the checkpoint (weights, tokenizer, configuration,
-    pooling, code), the parameters of the encoder that matter, the text or pair, and a version of
-    the way in which this package makes vectors. A release that changes the vectors raises the
-    version, and encodes texts again under new keys; the old vectors are evicted in time. So a
-    changed checkpoint is never answered from old vectors, and a copy of it in another folder is
-    answered from the same ones. Nothing is opened before the first use.
+    The key of a vector is a digest of the content of the checkpoint (weights, tokenizer,
+    configuration, pooling, code), the parameters of the encoder that affect vectors, the text or
+    pair, and a version number of the encoding procedure. A changed checkpoint therefore never
+    receives the vectors of the old one, and a copy of a checkpoint in another folder receives the
+    same vectors. A release of this package that changes vectors raises the version number. Texts
+    are then encoded again under new keys, and the old vectors are evicted over time. Nothing is
+    opened before the first use.
 
     Parameters
     ----------
     folder : str or path-like
-        Where to keep it; made if need be. It must be on a disk of this machine, for it is mapped
-        into memory. Other files in the folder are left alone.
+        Folder of the cache, created if it does not exist. It must be on a local disk, because the
+        store is mapped into memory. Other files in the folder are not touched.
     max_size : int, default=10 * 2**30
-        Bytes that vectors and their keys may take, 2**20 or more. When there are more, those
-        unused for longest go, down to nine tenths. The file takes up to about twice as much; it
-        does not shrink, but space in it is used again.
+        Bytes that vectors and their keys may take, at least 2**20. If they take more, the least
+        recently used vectors are deleted until nine tenths of this size are left. The file takes up
+        to about twice as much. It does not shrink, but free space in it is reused.
 
     Raises
     ------
@@ -89,8 +70,8 @@ class EmbeddingCache:
     Warns
     -----
     UserWarning
-        If the store was damaged. It is renamed to ``rows.damaged`` in the folder, in place of what
-        was set aside before, and begun anew.
+        If the store was damaged. It is renamed to ``rows.damaged`` in the same folder, where it
+        replaces an earlier damaged store, and an empty store is created.
 
     See Also
     --------
@@ -98,19 +79,19 @@ class EmbeddingCache:
 
     Notes
     -----
-    The store is LMDB's. Every vector has a checksum. A process that is killed loses what it was
-    encoding, some two seconds' work, and no more; after a crash of the machine the last few
-    batches may be missing. If it was killed while it wrote, or another program touched the file,
-    the next process checks the file's structure first, at some 2 s a GB. While one process encodes
-    a text, others that want it wait for it.
+    The store is an LMDB file with a checksum for every vector. A process that is killed loses only
+    the texts that it was encoding, about two seconds of work. After a crash of the machine, the
+    last few batches may be missing. If a process was killed while it wrote, or if another program
+    changed the file, the next process first checks the structure of the file, which takes about 2 s
+    per GB. While one process encodes a text, other processes that need the same text wait for it.
 
-    Vectors from a GPU and a CPU, or of batches put together differently, differ in the last bits,
-    in ``dtype="int8"`` by more; they count as the same, as do those of other versions of torch and
-    transformers. A live model is identified by its
-    weights, its configuration, the tokenizer with all its attributes, and the names of its classes,
-    not by changes to their code.
+    Vectors computed on a GPU and on a CPU, or in batches of other composition, differ in the last
+    bits, and by more with ``dtype="int8"``. The cache treats them as equal. It also treats vectors
+    of different versions of torch and transformers as equal. A live model is identified by its
+    weights, its configuration, the tokenizer with all its attributes, and the names of its classes.
+    Changes to the code of these classes are not detected.
 
-    A file that another program truncates while it is in use ends the process.
+    If another program truncates the file while it is in use, the process is terminated.
 
     Examples
     --------
@@ -127,33 +108,36 @@ class EmbeddingCache:
     max_size: int = 10 * 2**30
 
     def stats(self) -> CacheStats:
-        """Count hits, misses and rows, as stored, over all processes.
+        """Return the number of hits, misses and rows, over all processes.
 
         Returns
         -------
         CacheStats
-            Named tuple (hits, misses, rows, size).
+            Named tuple (hits, misses, rows, size): vectors read from the cache, texts encoded,
+            vectors stored, and bytes of vectors and keys. A text that occurs more than once in a
+            call counts once.
         """
         return CacheStats(*self._store().counts())
 
     def clear(self) -> None:
-        """Delete all vectors and counts, and what was set aside as damaged.
+        """Delete all vectors and counts, and stores that were set aside as damaged.
 
-        Graphs that ``backend="onnx"`` has exported, in the folder ``onnx``, stay. Processes that
-        use the cache go on with an empty one.
+        Graphs that ``backend="onnx"`` has exported to the folder ``onnx`` are kept. Processes that
+        use the cache continue with an empty one.
         """
         self._store().clear()
 
     def verify(self) -> CacheCheck:
         """Check the structure of the store and the checksum of every vector.
 
-        Nothing is written meanwhile; 100,000 vectors of 384 numbers take about a second. A damaged
-        store is set aside with a warning and begun anew.
+        No process can write during the check, which takes about a second for 100,000 vectors of 384
+        numbers. A damaged store is set aside with a warning, and an empty store is created.
 
         Returns
         -------
         CacheCheck
-            Named tuple (rows, problems).
+            Named tuple (rows, problems): the number of vectors checked, and a tuple of strings that
+            describe problems, empty if there are none.
         """
         rows, problems = self._store().check()
         return CacheCheck(rows, tuple(problems))
@@ -165,12 +149,13 @@ class EmbeddingCache:
         encode: Callable[[Texts], NDArray[np.float32]],
         progress: Callable[[int], Any],
     ) -> NDArray[np.float32]:
-        """Give the vectors of distinct texts, encoding those that are not stored."""
+        """Return the vectors (n, d) of distinct texts, encoding those that are not stored."""
         from isoadapt.encoders._cache._request import Request
 
         return Request(self._store(), self.max_size, texts, identify, encode, progress).vectors()
 
     def _store(self) -> "Store":
+        """Validate the parameters and return the store of the folder."""
         from isoadapt.encoders._cache._store import Store
 
         validate_parameter_constraints(_CONSTRAINTS, vars(self), caller_name="EmbeddingCache")
@@ -178,25 +163,9 @@ class EmbeddingCache:
 
 
 def as_cache(cache: str | os.PathLike[str] | EmbeddingCache) -> EmbeddingCache:
-    """Take a cache as it is, or the one in a folder.
-
-    Parameters
-    ----------
-    cache : str, path-like or EmbeddingCache
-        The cache or its folder.
-
-    Returns
-    -------
-    EmbeddingCache
-        The cache.
-
-    Raises
-    ------
-    ValueError
-        If the folder's name is empty.
-    """
+    """Return a cache unchanged, or the cache in a folder."""
     if isinstance(cache, EmbeddingCache):
         return cache
     if not os.fspath(cache):
-        raise ValueError("cache='' names no folder: pass one, or cache=None")
+        raise ValueError("cache='' is not a folder; pass the path of a folder, or cache=None")
     return EmbeddingCache(cache)

@@ -1,7 +1,7 @@
-"""An LMDB environment that threads and processes share and that mends itself.
+"""An LMDB environment that threads and processes share, and that recovers from damage.
 
-A process that is killed leaves nothing half done, for every operation is one transaction. Data
-reach the disk before the page that names them, so nor does a crash of the whole machine.
+Every operation is one transaction, so a killed process leaves no partial changes. LMDB writes data
+to disk before the page that refers to them, so a crash of the machine leaves none either.
 """
 
 import os
@@ -20,32 +20,25 @@ from lmdb.verify import VerifyError, verify
 Result = TypeVar("Result")
 Operation = Callable[[lmdb.Transaction, Mapping[str, Any]], Result]
 
-_FIRST_MAP = 2**30  # bytes of address space, not of the disk; doubled when full
+_FIRST_MAP = 2**30  # bytes of address space, not of disk space; doubled when full
 _READERS = 1024
 
 
 class Damaged(Exception):
-    """What was read is not what was written."""
+    """The content read differs from the content written."""
 
 
 class Unusable(OSError):
-    """The folder or the disk is at fault."""
+    """The folder or the disk prevents the operation."""
 
 
 class Environment:
     """The environment `rows.lmdb` in a folder, opened on first use.
 
-    If it is damaged, it is renamed to `rows.damaged` with a warning, and an empty one takes its
-    place. LMDB checks much of what it reads, but some damage would end the process. So a file is
-    opened unchecked only if it bears the time of the last transaction, which is noted as the time
-    of the file `sealed` beside it; else :func:`lmdb.verify.verify` walks it first.
-
-    Parameters
-    ----------
-    folder : Path
-        Where it lies, beside the folder `locks`.
-    tables : tuple of str
-        Names of its tables.
+    If it is damaged, it is renamed to `rows.damaged` with a warning and replaced by an empty one.
+    LMDB checks much of what it reads, but some damage would terminate the process. The time of the
+    last transaction is therefore stored as the modification time of the file `sealed`. If the data
+    file has another modification time, :func:`lmdb.verify.verify` checks it before it is opened.
     """
 
     def __init__(self, folder: Path, tables: tuple[str, ...]) -> None:
@@ -58,27 +51,13 @@ class Environment:
         self._file: tuple[int, int] | None = None
 
     def run(self, operation: Operation[Result], *, write: bool = False) -> Result:
-        """Run an operation in a transaction, again if the environment had to be mended.
+        """Run an operation in a transaction, again if the environment had to be recovered.
 
-        Parameters
-        ----------
-        operation : callable
-            Given the transaction and the tables by name. It may be called more than once. It
-            raises :class:`Damaged` if it finds damage. A reader gets memoryviews.
-        write : bool
-            Whether it writes. There is one writer at a time among all processes.
-
-        Returns
-        -------
-        object
-            What the operation returns.
-
-        Raises
-        ------
-        Unusable
-            If the folder or the disk is at fault.
+        The operation gets the transaction and the tables by name; a reader gets memoryviews. It may
+        be called more than once, and raises :class:`Damaged` if it finds damage. Only one process
+        writes at a time. Errors of the folder or the disk are raised as :class:`Unusable`.
         """
-        with self.lock, self._explained():  # so no transaction is open when the map is changed
+        with self.lock, self._reraise_unusable():  # no transaction is open when the map is resized
             while True:
                 environment = self._open()
                 try:
@@ -93,25 +72,19 @@ class Environment:
                     environment.reader_check()
                     environment.set_mapsize(2 * environment.info()["map_size"])
                 except (Damaged, lmdb.Error) as error:
-                    self.mend(error)
+                    self.recover(error)
 
-    def mend(self, error: Exception) -> None:
-        """Set the environment aside if it is damaged; raise `error` if it is not.
-
-        Parameters
-        ----------
-        error : Exception
-            What happened. LMDB's errors have other reasons too.
-        """
+    def recover(self, error: Exception) -> None:
+        """Set the environment aside if it is damaged; otherwise raise `error` again."""
         found = self._file
         self.close()
-        with self._alone():
-            if found == self._file_id():  # else another process was first
+        with self._file_lock():
+            if found == self._file_id():  # otherwise another process has replaced it already
                 self._replace(error)
 
     def remove(self) -> None:
-        """Delete everything, also what was set aside."""
-        with self.lock, self._explained(), self._alone():
+        """Delete everything, including an environment that was set aside."""
+        with self.lock, self._reraise_unusable(), self._file_lock():
             self._set_aside()
             shutil.rmtree(self.folder / "rows.damaged", ignore_errors=True)
 
@@ -123,19 +96,21 @@ class Environment:
             self._environment = self._file = None
 
     def _open(self) -> Any:
+        """Return the open environment; reopen it if its file was replaced."""
         if self._environment is None or self._file != self._file_id():
             self.close()
-            with self._alone():
+            with self._file_lock():
                 while self._environment is None:
                     try:
                         self._load()
                     except lmdb.MapResizedError:
-                        pass  # another process made the file larger just now
+                        pass  # another process has just made the file larger
                     except lmdb.Error as error:
                         self._replace(error)
         return self._environment
 
     def _load(self) -> None:
+        """Open the environment, after checking its file if it is not sealed."""
         self.path.mkdir(exist_ok=True)
         environment = lmdb.open(
             str(self.path),
@@ -147,7 +122,7 @@ class Environment:
         )
         try:
             environment.reader_check()
-            with environment.begin(write=True):  # so nobody writes meanwhile
+            with environment.begin(write=True):  # no other process writes during the check
                 if not self._is_sealed(environment) and (found := problems(self.path)):
                     raise lmdb.CorruptedError(found[0])
             self._tables = {name: environment.open_db(name.encode()) for name in self._names}
@@ -159,40 +134,45 @@ class Environment:
         self._seal()
 
     def _is_sealed(self, environment: Any) -> bool:
+        """Return whether the file is complete and unchanged since the last transaction."""
         data, seal = (self.path / name for name in ("data.mdb", "sealed"))
         pages = environment.info()["last_pgno"] + 1
         long_enough = data.stat().st_size >= pages * environment.stat()["psize"]
         return long_enough and seal.exists() and seal.stat().st_mtime_ns == data.stat().st_mtime_ns
 
     def _seal(self) -> None:
+        """Store the modification time of the data as that of the file `sealed`."""
         with suppress(FileNotFoundError):  # renamed by another process
             changed = (self.path / "data.mdb").stat().st_mtime_ns
             os.utime(self.path / "sealed", ns=(changed, changed))
 
     def _replace(self, error: Exception) -> None:
+        """Set a damaged environment aside with a warning; raise `error` if it is sound."""
         if not isinstance(error, Damaged) and not problems(self.path):
             raise error
         self._set_aside()
         warnings.warn(
             f"the embedding cache in {str(self.folder)!r} was damaged ({error}); it was renamed to "
-            "rows.damaged and begun anew, so texts are encoded again",
+            "rows.damaged and replaced by an empty one, so texts are encoded again",
             stacklevel=2,
         )
 
     def _set_aside(self) -> None:
+        """Rename the environment to `rows.damaged`, replacing an earlier one."""
         self.close()
         aside = self.folder / "rows.damaged"
         shutil.rmtree(aside, ignore_errors=True)
         if self.path.exists():
             self.path.rename(aside)
 
-    def _alone(self) -> FileLock:
-        """Give the lock under which the file is opened, renamed or removed."""
+    def _file_lock(self) -> FileLock:
+        """Return the lock under which the file is opened, renamed or removed."""
         locks = self.folder / "locks"
         locks.mkdir(parents=True, exist_ok=True)
         return FileLock(locks / "store.lock")
 
     def _file_id(self) -> tuple[int, int] | None:
+        """Return device and inode of the data file; None if it does not exist."""
         try:
             stat = (self.path / "data.mdb").stat()
         except FileNotFoundError:
@@ -200,7 +180,8 @@ class Environment:
         return stat.st_dev, stat.st_ino
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _reraise_unusable(self) -> Iterator[None]:
+        """Turn errors of the folder, the disk or LMDB into :class:`Unusable`."""
         try:
             yield
         except (OSError, lmdb.Error) as error:
@@ -216,19 +197,9 @@ _ENVIRONMENTS_LOCK = threading.Lock()
 
 
 def environment_in(folder: str | os.PathLike[str], tables: tuple[str, ...]) -> Environment:
-    """Give the one environment that this process has in a folder; nothing is opened yet.
+    """Return the only environment of this process in a folder, without opening it.
 
-    Parameters
-    ----------
-    folder : str or path-like
-        The folder.
-    tables : tuple of str
-        Names of the tables.
-
-    Returns
-    -------
-    Environment
-        The same for every name of the folder.
+    All names of the same folder give the same environment, because LMDB must not open a file twice.
     """
     path = Path(folder).expanduser().resolve()
     with _ENVIRONMENTS_LOCK:
@@ -236,7 +207,7 @@ def environment_in(folder: str | os.PathLike[str], tables: tuple[str, ...]) -> E
 
 
 def _before_fork() -> None:
-    """Close every environment: a child cannot use its parent's, nor open another beside it."""
+    """Close every environment: a child process must not use or reopen its parent's."""
     _ENVIRONMENTS_LOCK.acquire()
     for environment in _ENVIRONMENTS.values():
         environment.lock.acquire()
@@ -244,6 +215,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
+    """Release the locks that were acquired before the fork."""
     for environment in _ENVIRONMENTS.values():
         environment.lock.release()
     _ENVIRONMENTS_LOCK.release()
@@ -256,18 +228,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def problems(path: Path) -> list[str]:
-    """Say what is wrong with an environment's file, without LMDB's help.
-
-    Parameters
-    ----------
-    path : Path
-        The environment.
-
-    Returns
-    -------
-    list of str
-        Empty if the file is sound.
-    """
+    """Check the file of an environment without LMDB; return the problems found."""
     try:
         return verify(str(path))
     except (VerifyError, FileNotFoundError) as error:

@@ -17,33 +17,33 @@ from isoadapt.encoders._batching import _TOKENIZER_LOCK
 from isoadapt.encoders._models import base_folder, checkpoint_files, fingerprint
 from isoadapt.encoders._texts import Texts
 
-# The version of the way in which this package makes vectors, which every key of a cache contains.
-# Raise it with each change of tokenisation, batching or pooling that changes vectors: caches then
-# encode again instead of answering with vectors that the present code would not give.
+# Version of the encoding procedure, which is part of every key. Raise it with each change of
+# tokenisation, batching or pooling that changes vectors, so that caches do not return vectors that
+# the current code would not compute.
 VECTORS_VERSION = 2
 
 _KEY_BYTES = 20
-# Attributes of a tokenizer that do not affect tokens: its origin, what its use leaves behind, and
-# the vocabulary that its fast part was made from, which is among the files that it saves.
+# Attributes of a tokenizer that do not affect tokens: its origin, the state left by earlier calls,
+# and the vocabulary that its fast part was made from, which is among the files that it saves.
 _INCIDENTAL = re.compile(
     r"name_or_path|init_kwargs|files_loaded|verbose|deprecation_warnings|.*cache.*|_vocab|_merges"
 )
-_COARSEST_CLOCK_NS = 2 * 10**9  # no file system's times are coarser
+_COARSEST_CLOCK_NS = 2 * 10**9  # the coarsest resolution of file times
 _DIGESTS: dict[Hashable, bytes] = {}
 
 
 class Identity(NamedTuple):
-    """A digest of everything that vectors follow from, and the state of the files it was read from.
+    """A digest of everything that determines vectors, and the state of the files that were read.
 
-    Two identities of one encoder are equal only if nothing was changed in between, not even there
-    and back.
+    Two identities of one encoder are equal only if nothing changed in between. A change that was
+    undone also makes them different.
     """
 
     digest: bytes
     state: Hashable = None
 
     def with_settings(self, *settings: object) -> "Identity":
-        """Give the identity under settings whose ``repr`` says all about them."""
+        """Return the identity under further settings, whose ``repr`` describes them fully."""
         digest = hashlib.sha256(self.digest + repr(settings).encode()).digest()
         return Identity(digest, self.state)
 
@@ -51,22 +51,12 @@ class Identity(NamedTuple):
 def checkpoint_identity(folder: Path) -> Identity:
     """Identify a checkpoint by the content of its files; a copy elsewhere has the same digest.
 
-    Files are read once a process, and anew when their size or times change.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the checkpoint lies.
-
-    Returns
-    -------
-    Identity
-        Of all files with weights, configuration, tokenizer, pooling and code.
+    A process reads the files once, and again when their sizes or times change.
     """
     state = fingerprint(folder)
     if state in _DIGESTS:
         return Identity(_DIGESTS[state], state)
-    begun = time.time_ns()
+    started = time.time_ns()
     whole = hashlib.sha256()
     for file in checkpoint_files(folder):
         with file.open("rb") as content:
@@ -76,25 +66,15 @@ def checkpoint_identity(folder: Path) -> Identity:
     if base is not None:
         whole.update(checkpoint_identity(base).digest)
     changed = max((max(times) for *_, times in state[1:]), default=0)
-    if begun - changed > _COARSEST_CLOCK_NS:  # else another change could leave the same times
+    if started - changed > _COARSEST_CLOCK_NS:  # otherwise a later change could have the same time
         _DIGESTS[state] = whole.digest()
     return Identity(whole.digest(), state)
 
 
 def live_identity(model: Any, tokenizer: Any) -> Identity:
-    """Identify a model in memory by its weights as they are now, its configuration and tokenizer.
+    """Identify a live model by its current weights, its configuration and its tokenizer.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The model.
-    tokenizer : PreTrainedTokenizerBase
-        Its tokenizer.
-
-    Returns
-    -------
-    Identity
-        Code is known by the names of the model's classes only.
+    The code of the model is only represented by the names of its classes.
     """
     whole = hashlib.sha256()
     for name, module in model.named_modules():
@@ -111,7 +91,7 @@ def live_identity(model: Any, tokenizer: Any) -> Identity:
 
 
 def _tokenizer_files(tokenizer: Any) -> list[tuple[str, str]]:
-    """Give what it saves, but for the truncation and padding that its last call left behind."""
+    """Hash the files that a tokenizer saves, without truncation and padding of its last call."""
     with tempfile.TemporaryDirectory() as folder, _TOKENIZER_LOCK:
         tokenizer.save_pretrained(folder)
         files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
@@ -122,10 +102,10 @@ def _tokenizer_files(tokenizer: Any) -> list[tuple[str, str]]:
 
 
 def _attributes(value: Any, within: tuple[int, ...]) -> Any:
-    """Describe an object by its attributes: ``save_pretrained`` leaves out those set later on.
+    """Describe an object by its attributes, some of which ``save_pretrained`` does not save.
 
-    What is not plain data, such as the Rust part of a tokenizer, is described by its class.
-    `within` holds the ids of the objects around `value`, against cycles.
+    Objects that are not plain data, such as the Rust part of a tokenizer, are described by their
+    class. `within` holds the ids of the enclosing objects, to detect cycles.
     """
     if isinstance(value, str | bytes | int | float | None):
         return value
@@ -153,20 +133,7 @@ def _attributes(value: Any, within: tuple[int, ...]) -> Any:
 
 
 def row_keys(identity: Identity, texts: Texts) -> list[bytes]:
-    """Give the key of each text's row.
-
-    Parameters
-    ----------
-    identity : Identity
-        Of the encoder.
-    texts : Texts
-        Texts or pairs.
-
-    Returns
-    -------
-    list of bytes
-        20 bytes each; equal only for equal texts under equal digests and equal versions.
-    """
+    """Return a key of 20 bytes for each text, which also depends on the digest and the version."""
     version = VECTORS_VERSION.to_bytes(4, "little")
     start = hashlib.blake2b(version + identity.digest, digest_size=_KEY_BYTES)
 
@@ -182,4 +149,5 @@ def row_keys(identity: Identity, texts: Texts) -> list[bytes]:
 
 
 def _bytes(text: str) -> bytes:
+    """Encode a text; lone surrogates are encoded too."""
     return text.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Vectors through a store: read where they are stored, encoded once where they are not."""
+"""Requests for vectors: stored vectors are read, and the others are encoded once."""
 
 import time
 import warnings
@@ -16,35 +16,20 @@ from isoadapt.encoders._cache._keys import Identity, row_keys
 from isoadapt.encoders._cache._store import Store
 from isoadapt.encoders._texts import Texts
 
-_CHARACTERS = 50_000  # in the first batch; the following ones grow or shrink to
-_SECONDS = 2.0  # each, which is what a kill can lose
+_CHARACTERS = 50_000  # in the first batch; later batches grow or shrink towards
+_SECONDS = 2.0  # of encoding each, which is the work that a killed process loses
 _POLL_SECONDS = 0.05
 
 
 class Changed(Exception):
-    """The model changed while it was used."""
+    """The model changed while its vectors were computed."""
 
 
 class Request:
-    """Vectors of texts, each encoded once however many processes and threads want it.
+    """Vectors of distinct texts, each encoded once although several processes and threads need it.
 
-    Whoever encodes a text claims its row before. The others wait for it, or take it over if the
-    claimant dies.
-
-    Parameters
-    ----------
-    store : Store
-        The store.
-    max_size : int
-        Bytes that it may take.
-    texts : Texts
-        Distinct texts or pairs.
-    identify : callable
-        Gives the :class:`Identity` of the encoder as it is when called.
-    encode : callable
-        From texts to vectors (n, d).
-    progress : callable
-        Told the number of rows that were read.
+    A worker claims the rows of texts before it encodes them. Other workers wait for these rows, and
+    encode them if the claiming worker has died.
     """
 
     def __init__(
@@ -67,12 +52,9 @@ class Request:
         self._vectors = np.empty((len(texts), 0), dtype=np.float32)
 
     def vectors(self) -> NDArray[np.float32]:
-        """Read and encode.
+        """Read or encode the vectors (n, d).
 
-        Returns
-        -------
-        ndarray of shape (n, d)
-            The vectors. If the model changes meanwhile, all are encoded anew and none is stored.
+        If the model changes meanwhile, all texts are encoded again and nothing is stored.
         """
         self._read()
         if self._known.all():
@@ -81,7 +63,7 @@ class Request:
             with _worker(self._store) as name:
                 self._work(name)
         except Unusable as error:
-            warnings.warn(f"encoding goes on without the cache: {error}", stacklevel=2)
+            warnings.warn(f"encoding continues without the cache: {error}", stacklevel=2)
         except Changed:
             return self._encode(self._texts)
         missing = self._missing()
@@ -90,7 +72,7 @@ class Request:
         return self._vectors
 
     def _work(self, name: bytes) -> None:
-        """Encode what nobody else does, in batches of some seconds, until nothing is missing."""
+        """Encode unclaimed texts, in batches of about two seconds, until nothing is missing."""
         characters = _CHARACTERS
         queue = self._missing()
         while len(queue):
@@ -101,7 +83,7 @@ class Request:
                 seconds = self._encode_and_store(queue[claimed])
                 characters = int(characters * np.clip(_SECONDS / seconds, 0.5, 2.0))
             else:
-                _take_over(self._store)
+                _release_dead_claims(self._store)
                 time.sleep(_POLL_SECONDS)
             queue = queue[seen:]
             if not len(queue):
@@ -109,10 +91,10 @@ class Request:
                 queue = self._missing()
 
     def _encode_and_store(self, rows: NDArray[np.int64]) -> float:
-        """Return the seconds that encoding took."""
-        begun = time.perf_counter()
+        """Encode and store some rows; return the seconds that encoding took."""
+        started = time.perf_counter()
         vectors = self._encode(self._texts.take(rows))
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         if self._identify() != self._identity:
             raise Changed
         self._fill(rows, vectors)
@@ -120,6 +102,7 @@ class Request:
         return seconds
 
     def _read(self) -> None:
+        """Read the missing rows that are stored."""
         missing = self._missing()
         vectors, found = self._store.read([self._keys[i] for i in missing])
         if vectors is not None:
@@ -128,19 +111,20 @@ class Request:
             self._progress(int(found.sum()))
 
     def _fill(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
+        """Set the vectors of some rows."""
         if not self._known.any():
             self._vectors = np.empty((len(self._known), vectors.shape[1]), dtype=np.float32)
         self._vectors[rows] = vectors
         self._known[rows] = True
 
     def _missing(self) -> NDArray[np.int64]:
-        """Give the rows not known yet, longest first, so that batches need little padding."""
+        """Return the missing rows, long texts first, so that batches need little padding."""
         return self._longest_first[~self._known[self._longest_first]]
 
 
 @contextmanager
 def _worker(store: Store) -> Iterator[bytes]:
-    """Give a name that no other worker has, and end its claims."""
+    """Yield a name that no other live worker has, and release its claims afterwards."""
     for number in count():
         name = number.to_bytes(4, "big")
         lock = _lock(store, name)
@@ -148,24 +132,26 @@ def _worker(store: Store) -> Iterator[bytes]:
             lock.acquire(blocking=False)
             break
     try:
-        _end_claims(store, name)  # of one who bore the name and was killed
+        _release_claims(store, name)  # those of a killed worker that had the same name
         yield name
-        _end_claims(store, name)
+        _release_claims(store, name)
     finally:
         lock.release()
 
 
-def _take_over(store: Store) -> None:
-    """End the claims of workers that were killed, or failed: nobody holds their locks."""
+def _release_dead_claims(store: Store) -> None:
+    """Release the claims of workers that have died, whose locks are therefore free."""
     for name in store.owners():
         with suppress(Timeout), _lock(store, name).acquire(blocking=False):
             store.unclaim(name)
 
 
-def _end_claims(store: Store, name: bytes) -> None:
+def _release_claims(store: Store, name: bytes) -> None:
+    """Release the claims of a worker, if it has any."""
     if name in store.owners():
         store.unclaim(name)
 
 
 def _lock(store: Store, name: bytes) -> FileLock:
+    """Return the lock that a worker holds as long as it lives."""
     return FileLock(store.folder / "locks" / f"worker-{int.from_bytes(name, 'big')}.lock")

@@ -1,4 +1,4 @@
-"""What is in a cache: vectors by key, the use made of them, who is at work on which, counts."""
+"""The content of a cache: vectors by key, their last use, claims of workers, and counts."""
 
 import os
 import struct
@@ -15,17 +15,14 @@ _TABLES = ("rows", "used", "claims", "counts")
 _COUNTS = struct.Struct("<4Q")
 _USE = np.dtype([("key", "V20"), ("tick", ">u8")])
 _EVICTED_AT_ONCE = 1000
-_KEPT = 0.9  # what an eviction leaves of the size allowed
-_OVER = 0.05  # what may be written beyond it before the eviction
+_KEPT = 0.9  # fraction of the maximum size that remains after an eviction
+_OVER = 0.05  # fraction of the maximum size that may be written before the next eviction
 
 
 class Store:
-    """Vectors in a folder.
+    """Vectors in a folder, shared by threads and processes.
 
-    Parameters
-    ----------
-    folder : str or path-like
-        The folder; only `rows.lmdb`, `rows.damaged` and `locks` in it are touched.
+    Only `rows.lmdb`, `rows.damaged` and `locks` in the folder are used.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -33,24 +30,14 @@ class Store:
         self.folder = self._environment.folder
 
     def read(self, keys: Sequence[bytes]) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
-        """Look rows up.
+        """Look rows up; return vectors (len(keys), d) and which rows were found (len(keys),).
 
-        Parameters
-        ----------
-        keys : sequence of bytes
-            Their keys.
-
-        Returns
-        -------
-        vectors : ndarray of shape (len(keys), d) or None
-            The rows found, at their places; None if there are none.
-        found : ndarray of shape (len(keys),)
-            Which they are.
+        The vectors are None if no row was found. Rows that were not found have arbitrary values.
         """
 
         def look_up(transaction: Any, tables: Mapping[str, Any]) -> Any:
             vectors, found = None, np.zeros(len(keys), dtype=bool)
-            for i in _in_order(keys):
+            for i in _order_by_key(keys):
                 value = transaction.get(keys[i], db=tables["rows"])
                 if value is not None:
                     vector = np.frombuffer(_content(keys[i], value), dtype="<f4")
@@ -62,43 +49,30 @@ class Store:
         return self._environment.run(look_up)
 
     def touch(self, keys: Sequence[bytes]) -> None:
-        """Count rows as hits, and as used now.
-
-        Parameters
-        ----------
-        keys : sequence of bytes
-            Keys of rows that were read.
-        """
+        """Count rows as hits, and mark them as used now."""
 
         def mark(transaction: Any, tables: Mapping[str, Any]) -> None:
-            now = _time(_count(transaction, tables, hits=len(keys), ticks=1).ticks)
-            for i in _in_order(keys):
-                if transaction.get(keys[i], db=tables["used"]) is not None:  # not gone since
+            now = _tick_bytes(_count(transaction, tables, hits=len(keys), ticks=1).ticks)
+            for i in _order_by_key(keys):
+                if transaction.get(keys[i], db=tables["used"]) is not None:  # not deleted since
                     transaction.put(keys[i], now, db=tables["used"])
 
         self._environment.run(mark, write=True)
 
     def put(self, keys: Sequence[bytes], vectors: NDArray[np.float32], max_size: int) -> None:
-        """Store rows, count them as misses, end the claims on them, and make room.
+        """Store rows, count them as misses and release the claims on them.
 
-        Parameters
-        ----------
-        keys : sequence of bytes
-            Their keys.
-        vectors : ndarray of shape (len(keys), d)
-            The rows.
-        max_size : int
-            Bytes of keys and rows above which those unused for longest go.
+        If keys and rows exceed `max_size` bytes, the least recently used rows are deleted.
         """
 
-        order = _in_order(keys)
+        order = _order_by_key(keys)
         step = max(1, int(_OVER * max_size) // max(1, vectors[:1].nbytes))
 
         def write(transaction: Any, tables: Mapping[str, Any]) -> int:
-            now = _time(_counts(transaction, tables).ticks + 1)
+            now = _tick_bytes(_counts(transaction, tables).ticks + 1)
             size = 0
             for i in part:
-                row = _sealed(keys[i], vectors[i].astype("<f4").tobytes())
+                row = _with_checksum(keys[i], vectors[i].astype("<f4").tobytes())
                 if transaction.put(keys[i], row, overwrite=False, db=tables["rows"]):
                     size += len(keys[i]) + len(row)
                 transaction.put(keys[i], now, db=tables["used"])
@@ -111,23 +85,10 @@ class Store:
                 self._evict(int(_KEPT * max_size))
 
     def claim(self, keys: Sequence[bytes], owner: bytes, limit: int) -> tuple[list[int], int]:
-        """Claim rows that are neither stored nor claimed already.
+        """Claim up to `limit` rows that are neither stored nor claimed already.
 
-        Parameters
-        ----------
-        keys : sequence of bytes
-            Keys of rows that are wanted, in order.
-        owner : bytes
-            Who claims.
-        limit : int
-            Rows to claim at most.
-
-        Returns
-        -------
-        claimed : list of int
-            Which they are.
-        seen : int
-            How many keys were looked at until `limit` was reached.
+        The result is the positions of the claimed keys, and the number of keys that were examined
+        until the limit was reached.
         """
 
         def take(transaction: Any, tables: Mapping[str, Any]) -> tuple[list[int], int]:
@@ -144,13 +105,7 @@ class Store:
         return self._environment.run(take, write=True)
 
     def owners(self) -> set[bytes]:
-        """Say who claims anything.
-
-        Returns
-        -------
-        set of bytes
-            The owners.
-        """
+        """Return the owners of all claims."""
         return self._environment.run(
             lambda transaction, tables: {
                 bytes(owner) for _, owner in transaction.cursor(tables["claims"])
@@ -158,13 +113,7 @@ class Store:
         )
 
     def unclaim(self, owner: bytes) -> None:
-        """End all claims of an owner.
-
-        Parameters
-        ----------
-        owner : bytes
-            The owner.
-        """
+        """Release all claims of an owner."""
 
         def delete(transaction: Any, tables: Mapping[str, Any]) -> None:
             cursor = transaction.cursor(tables["claims"])
@@ -174,13 +123,7 @@ class Store:
         self._environment.run(delete, write=True)
 
     def counts(self) -> tuple[int, int, int, int]:
-        """Give hits, misses, rows and size.
-
-        Returns
-        -------
-        tuple of int
-            The size is that of keys and rows, in bytes.
-        """
+        """Return hits, misses, rows, and the size of keys and rows in bytes."""
 
         def look_up(transaction: Any, tables: Mapping[str, Any]) -> tuple[int, int, int, int]:
             counts = _counts(transaction, tables)
@@ -190,20 +133,12 @@ class Store:
         return self._environment.run(look_up)
 
     def check(self) -> tuple[int, list[str]]:
-        """Check the whole file, and set it aside if something is wrong.
-
-        Returns
-        -------
-        rows : int
-            Number of rows.
-        found : list of str
-            What is wrong.
-        """
+        """Check the whole file, and set it aside if it is damaged; return rows and problems."""
 
         def walk(transaction: Any, tables: Mapping[str, Any]) -> tuple[int, list[str]]:
             rows = transaction.stat(tables["rows"])["entries"]
             found = problems(self._environment.path)
-            if not found:  # else a cursor might not come to an end
+            if not found:  # in a damaged file, a cursor might loop forever
                 for key, value in transaction.cursor(tables["rows"]):
                     try:
                         _content(key, value)
@@ -212,9 +147,9 @@ class Store:
             return rows, found
 
         with self._environment.lock:
-            rows, found = self._environment.run(walk, write=True)  # so nobody writes meanwhile
+            rows, found = self._environment.run(walk, write=True)  # a writer excludes others
             if found:
-                self._environment.mend(Damaged(found[0]))
+                self._environment.recover(Damaged(found[0]))
         return rows, found
 
     def clear(self) -> None:
@@ -222,7 +157,7 @@ class Store:
         self._environment.remove()
 
     def _evict(self, size: int) -> None:
-        """Delete rows, those unused for longest first, until the rest fits into `size` bytes."""
+        """Delete the least recently used rows until the rest fits into `size` bytes."""
 
         def list_uses(transaction: Any, tables: Mapping[str, Any]) -> NDArray[np.void]:
             found = bytearray()
@@ -236,7 +171,7 @@ class Store:
             for key, ticks in oldest.tolist():
                 if gone >= surplus:
                     break
-                if transaction.get(key, db=tables["used"]) == _time(ticks):  # not used since
+                if transaction.get(key, db=tables["used"]) == _tick_bytes(ticks):  # not used since
                     transaction.delete(key, db=tables["used"])
                     row = transaction.pop(key, db=tables["rows"])
                     gone += len(key) + len(row or b"")
@@ -252,13 +187,16 @@ class Store:
 
 
 class _Counts(NamedTuple):
+    """Counts over all processes."""
+
     hits: int = 0
     misses: int = 0
-    ticks: int = 0
-    size: int = 0
+    ticks: int = 0  # operations, the clock that measures last use
+    size: int = 0  # bytes of keys and rows
 
 
 def _counts(transaction: Any, tables: Mapping[str, Any]) -> _Counts:
+    """Read the counts."""
     stored = transaction.get(b"counts", db=tables["counts"])
     if stored is None:
         return _Counts()
@@ -266,31 +204,35 @@ def _counts(transaction: Any, tables: Mapping[str, Any]) -> _Counts:
 
 
 def _count(transaction: Any, tables: Mapping[str, Any], **more: int) -> _Counts:
-    """Add to the counts."""
+    """Add to the counts, and return the new ones."""
     old = _counts(transaction, tables)
     new = old._replace(**{name: getattr(old, name) + value for name, value in more.items()})
-    transaction.put(b"counts", _sealed(b"counts", _COUNTS.pack(*new)), db=tables["counts"])
+    transaction.put(b"counts", _with_checksum(b"counts", _COUNTS.pack(*new)), db=tables["counts"])
     return new
 
 
-def _time(ticks: int) -> bytes:
+def _tick_bytes(ticks: int) -> bytes:
+    """Encode a time stamp as bytes that have the same order."""
     return ticks.to_bytes(8, "big")
 
 
-def _in_order(keys: Sequence[bytes]) -> list[int]:
-    """Give places by key, so that neighbours on the disk follow each other."""
+def _order_by_key(keys: Sequence[bytes]) -> list[int]:
+    """Return the positions sorted by key, so that neighbours on disk are accessed in sequence."""
     return sorted(range(len(keys)), key=keys.__getitem__)
 
 
-def _sealed(key: bytes, content: bytes) -> bytes:
+def _with_checksum(key: bytes, content: bytes) -> bytes:
+    """Put a checksum in front of the content of an entry."""
     return _checksum(key, content) + content
 
 
 def _content(key: bytes, value: Any) -> Any:
+    """Return the content of an entry; raise :class:`Damaged` if its checksum is wrong."""
     if value[:4] != _checksum(key, value[4:]):
         raise Damaged(f"the checksum of entry {key.hex()} is wrong")
     return value[4:]
 
 
 def _checksum(key: bytes, content: Any) -> bytes:
+    """Compute the CRC-32 of key and content."""
     return zlib.crc32(content, zlib.crc32(key)).to_bytes(4, "little")
