@@ -7,6 +7,12 @@ from isoadapt.geometry._isoscore import (
     isoscore_star as isoscore_star,
 )
 from isoadapt.geometry._moments import Moments
+from isoadapt.geometry._neighbours import (
+    METRICS as METRICS,
+    cosines as cosines,
+    nearest_neighbours as nearest_neighbours,
+    neighbour_counts as neighbour_counts,
+)
 from isoadapt.geometry._partition import (
     log_partition as log_partition,
     partition_dispersion as partition_dispersion,

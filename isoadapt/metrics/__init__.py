@@ -24,6 +24,14 @@ from isoadapt.metrics._isotropy_report import (
     spectral_figures as spectral_figures,
     two_nn_or_nan as two_nn_or_nan,
 )
+from isoadapt.metrics._neighbours import (
+    HubnessReport,
+    RetrievalReport,
+    hubness,
+    neighbour_overlap,
+    retrieval_report,
+    similarity_correlation,
+)
 from isoadapt.metrics._scores import (
     anisotropy,
     cumulative_explained_variance,
@@ -37,15 +45,21 @@ from isoadapt.metrics._scores import (
 )
 
 __all__ = [
+    "HubnessReport",
     "IsotropyReport",
+    "RetrievalReport",
     "anisotropy",
     "cumulative_explained_variance",
     "effective_rank",
+    "hubness",
     "isoscore",
     "isoscore_star",
     "isotropy_report",
     "mean_cosine_similarity",
+    "neighbour_overlap",
     "partition_dispersion",
     "partition_isotropy",
+    "retrieval_report",
+    "similarity_correlation",
     "two_nn",
 ]

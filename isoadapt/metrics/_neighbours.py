@@ -1,0 +1,316 @@
+"""How well vectors serve similarity and search: correlation, retrieval, hubness and neighbours."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import spearmanr
+from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
+from torch import Tensor
+
+from isoadapt._utils.devices import as_array
+from isoadapt.geometry import METRICS, cosines, nearest_neighbours, neighbour_counts
+from isoadapt.metrics._chunks import refuse_chunks
+from isoadapt.metrics._points import as_tensor
+
+
+class RetrievalReport(NamedTuple):
+    """Means of three retrieval scores over all queries, each in [0, 1], at a rank k.
+
+    Attributes
+    ----------
+    mrr : float
+        Mean reciprocal rank of the first relevant document; 0 for a query without one among its
+        k nearest documents.
+    recall : float
+        Mean share of the relevant documents that are among the k nearest.
+    ndcg : float
+        Mean normalised discounted cumulative gain of the k nearest documents, with gain 1 for a
+        relevant document.
+    """
+
+    mrr: float
+    recall: float
+    ndcg: float
+
+
+class HubnessReport(NamedTuple):
+    """Distribution of the k-occurrence: how often a row is among the k neighbours of the others.
+
+    Attributes
+    ----------
+    skewness : float
+        Skewness of the k-occurrence: 0 if it is symmetric, large if a few rows, the hubs, are
+        neighbours of many. NaN if all rows occur equally often.
+    robin_hood : float
+        Robin Hood index, in [0, 1): the share of all occurrences that would have to be moved for
+        all rows to occur equally often.
+    antihub_share : float
+        Share of the rows that are no other row's neighbour.
+    max_occurrence : int
+        k-occurrence of the largest hub.
+    """
+
+    skewness: float
+    robin_hood: float
+    antihub_share: float
+    max_occurrence: int
+
+
+def similarity_correlation(A: ArrayLike, B: ArrayLike, scores: ArrayLike) -> float:
+    """Spearman correlation of the cosines of pairs of rows with given similarity scores.
+
+    This is the usual evaluation on STS-B and other data sets of semantic textual similarity.
+
+    Parameters
+    ----------
+    A, B : array-like of shape (n_pairs, n_features)
+        Embeddings of the first and of the second text of each pair.
+    scores : array-like of shape (n_pairs,)
+        Similarity of each pair on any scale that rises with similarity.
+
+    Returns
+    -------
+    float
+        In [-1, 1].
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, there are fewer than 3 pairs, a value is not finite, or all scores
+        or all cosines are equal.
+
+    Notes
+    -----
+    Equal values share the mean of their ranks. A zero row has cosine 0 with every row.
+
+    Examples
+    --------
+    >>> from isoadapt.metrics import similarity_correlation
+    >>> A = [[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]
+    >>> B = [[1.0, 0.1], [1.0, 1.0], [0.0, 1.0]]
+    >>> round(similarity_correlation(A, B, [5.0, 3.0, 0.0]), 6)
+    1.0
+    """
+    first, second = _points(A, "A", 3), _points(B, "B", 3)
+    if first.shape != second.shape:
+        raise ValueError(
+            f"A has shape {tuple(first.shape)} and B {tuple(second.shape)}: row i of A and row i "
+            "of B must be the embeddings of pair i"
+        )
+    given = check_array(
+        column_or_1d(scores), dtype=np.float64, ensure_2d=False, input_name="scores"
+    )
+    check_consistent_length(first, given)
+    similarities = cosines(first, second).cpu().numpy()
+    for name, values in (("scores", given), ("cosines", similarities)):
+        if np.ptp(values) == 0:
+            raise ValueError(
+                f"all {name} are {values[0]:.4g}, so their correlation is not defined: use pairs "
+                "of different similarity"
+            )
+    return float(spearmanr(similarities, given).statistic)
+
+
+def retrieval_report(
+    queries: ArrayLike,
+    documents: ArrayLike,
+    relevant: Sequence[Any] | NDArray[Any],
+    k: int = 10,
+    *,
+    metric: str = "cosine",
+) -> RetrievalReport:
+    """Evaluate a search for documents by the nearest neighbours of queries.
+
+    Parameters
+    ----------
+    queries : array-like of shape (n_queries, n_features)
+        Embeddings of the queries.
+    documents : array-like of shape (n_documents, n_features)
+        Embeddings of the documents, at least k.
+    relevant : sequence of int, or of collections of int, of length n_queries
+        Row numbers of the documents that are relevant to each query, at least one.
+    k : int, default=10
+        Rank up to which results count.
+    metric : {"cosine", "euclidean"}, default="cosine"
+        Distance by which documents are ranked. Of equally distant ones the smaller row number
+        comes first.
+
+    Returns
+    -------
+    RetrievalReport
+        Named tuple (mrr, recall, ndcg) of means over the queries.
+
+    Raises
+    ------
+    ValueError
+        If the widths differ, k is out of range, or `relevant` does not name existing documents for
+        each query.
+
+    Examples
+    --------
+    >>> from isoadapt.metrics import retrieval_report
+    >>> documents = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]
+    >>> report = retrieval_report([[1.0, 0.2], [0.2, 1.0]], documents, [0, 0], k=2)
+    >>> report.mrr, report.recall
+    (0.75, 1.0)
+    """
+    asked, found = _points(queries, "queries", 1), _points(documents, "documents", 1)
+    if asked.shape[1] != found.shape[1]:
+        raise ValueError(
+            f"queries have {asked.shape[1]} features and documents {found.shape[1]}: embed both "
+            "by the same encoder and adapter"
+        )
+    _check_k(k, len(found), "documents")
+    _check_metric(metric)
+    sets = _relevant_sets(relevant, len(asked), len(found))
+    numbers = nearest_neighbours(found, k, metric, asked)[1].cpu().numpy()
+    hits = np.array([np.isin(row, list(own)) for row, own in zip(numbers, sets, strict=True)])
+    n_relevant = np.array([len(own) for own in sets])
+    gains = 1 / np.log2(np.arange(2, k + 2))
+    ideal = np.cumsum(gains)[np.minimum(n_relevant, k) - 1]
+    reciprocal = np.where(hits.any(axis=1), 1 / (1 + hits.argmax(axis=1)), 0.0)
+    return RetrievalReport(
+        float(reciprocal.mean()),
+        float((hits.sum(axis=1) / n_relevant).mean()),
+        float((hits @ gains / ideal).mean()),
+    )
+
+
+def hubness(X: ArrayLike, k: int = 10, *, metric: str = "cosine") -> HubnessReport:
+    """Measure hubness: whether a few rows are among the nearest neighbours of very many.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        Embeddings, more than k rows.
+    k : int, default=10
+        Number of neighbours of each row; the row itself does not count.
+    metric : {"cosine", "euclidean"}, default="cosine"
+        Distance between rows. Of equally distant ones the smaller row number comes first.
+
+    Returns
+    -------
+    HubnessReport
+        Named tuple (skewness, robin_hood, antihub_share, max_occurrence).
+
+    Raises
+    ------
+    ValueError
+        If X is too small or not finite, or k or metric is not admissible.
+
+    References
+    ----------
+    Radovanović, Nanopoulos and Ivanović (2010), "Hubs in Space: Popular Nearest Neighbors in
+    High-Dimensional Data".
+
+    Feldbauer, Leodolter, Plant and Flexer (2018), "Fast Approximate Hubness Reduction for Large
+    High-Dimensional Data".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isoadapt.metrics import hubness
+    >>> X = np.random.default_rng(0).normal(size=(500, 100))
+    >>> hubness(X[:, :3]).skewness < hubness(X).skewness  # hubs come with dimensions
+    True
+    """
+    points = _points(X, "X", 2)
+    _check_k(k, len(points) - 1, "other rows")
+    _check_metric(metric)
+    counts = neighbour_counts(nearest_neighbours(points, k, metric)[1], len(points)).double()
+    deviations = counts - k  # the mean is k
+    variance = deviations.square().mean()
+    skewness = deviations.pow(3).mean() / variance.pow(1.5)
+    return HubnessReport(
+        float(skewness),
+        float(deviations.abs().sum() / (2 * k * len(points))),
+        float((counts == 0).double().mean()),
+        int(counts.max()),
+    )
+
+
+def neighbour_overlap(X: ArrayLike, Z: ArrayLike, k: int = 10, *, metric: str = "cosine") -> float:
+    """Mean share of the k nearest neighbours that a row has in common in two spaces.
+
+    Parameters
+    ----------
+    X, Z : array-like of shape (n_samples, n_features)
+        The same rows in two spaces, such as before and after an adapter; their widths may differ.
+    k : int, default=10
+        Number of neighbours of each row; the row itself does not count.
+    metric : {"cosine", "euclidean"}, default="cosine"
+        Distance between rows. Of equally distant ones the smaller row number comes first.
+
+    Returns
+    -------
+    float
+        In [0, 1]: 1 if all neighbours are the same.
+
+    Raises
+    ------
+    ValueError
+        If the numbers of rows differ, or as for :func:`hubness`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isoadapt.metrics import neighbour_overlap
+    >>> X = np.random.default_rng(0).normal(size=(200, 8))
+    >>> neighbour_overlap(X, 3 * X)
+    1.0
+    """
+    before, after = _points(X, "X", 2), _points(Z, "Z", 2)
+    if len(before) != len(after):
+        raise ValueError(
+            f"X has {len(before)} rows and Z {len(after)}: both must hold the same rows"
+        )
+    _check_k(k, len(before) - 1, "other rows")
+    _check_metric(metric)
+    first, second = (
+        nearest_neighbours(points, k, metric)[1].sort(dim=1).values.cpu()
+        for points in (before, after)
+    )
+    places = torch.searchsorted(second, first).clamp(max=k - 1)
+    return float((second.gather(1, places) == first).double().mean())
+
+
+def _points(X: ArrayLike, name: str, min_samples: int) -> Tensor:
+    """Check a matrix; a tensor stays on its device."""
+    refuse_chunks(X, "neighbours need all rows at once")
+    array = check_array(
+        as_array(X), dtype=np.float64, input_name=name, ensure_min_samples=min_samples
+    )
+    return as_tensor(array).to(X.device if isinstance(X, Tensor) else "cpu")
+
+
+def _check_k(k: int, most: int, of: str) -> None:
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
+        raise ValueError(f"k={k!r} must be an integer from 1 to {most}, the number of {of}")
+
+
+def _check_metric(metric: str) -> None:
+    if metric not in METRICS:
+        raise ValueError(f"metric={metric!r} must be one of {', '.join(map(repr, METRICS))}")
+
+
+def _relevant_sets(relevant: Iterable[Any], n_queries: int, n_documents: int) -> list[set[int]]:
+    """Row numbers of the documents that are relevant to each query, checked."""
+    sets = [
+        {int(entry) for entry in ([own] if np.ndim(own) == 0 and not isinstance(own, set) else own)}
+        for own in relevant
+    ]
+    if len(sets) != n_queries:
+        raise ValueError(
+            f"relevant has {len(sets)} entries for {n_queries} queries: give the row numbers of "
+            "the relevant documents for each query"
+        )
+    for query, own in enumerate(sets):
+        if not own or min(own) < 0 or max(own) >= n_documents:
+            raise ValueError(
+                f"relevant[{query}]={sorted(own)} must name at least one document by its row "
+                f"number, from 0 to {n_documents - 1}; leave out queries without one"
+            )
+    return sets

@@ -1,0 +1,84 @@
+"""Nearest neighbours against scikit-learn's brute force and against all distances in float64."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from scipy.spatial.distance import cdist
+from sklearn.metrics import pairwise_distances
+from sklearn.neighbors import NearestNeighbors
+
+from isoadapt.geometry import nearest_neighbours
+
+METRICS = ("cosine", "euclidean")
+
+
+def draw(n, d, seed=0, centre=0.0):
+    return np.random.default_rng(seed).normal(size=(n, d)) + centre
+
+
+def search(X, k, metric="cosine", queries=None):
+    queries = None if queries is None else torch.from_numpy(queries)
+    return [part.numpy() for part in nearest_neighbours(torch.from_numpy(X), k, metric, queries)]
+
+
+def by_definition(X, k, metric):
+    """All distances, sorted by distance and then by number."""
+    distances = pairwise_distances(X, metric=metric)
+    np.fill_diagonal(distances, np.inf)
+    return np.argsort(distances, axis=1, kind="stable")[:, :k]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+class TestNearestNeighbours:
+    @pytest.mark.parametrize(("n", "d"), [(2000, 24), (60, 3), (300, 500)])
+    def test_equals_scikit_learn(self, metric, n, d):
+        X = draw(n, d)
+        distances, numbers = search(X, 10, metric)
+        expected = NearestNeighbors(n_neighbors=10, metric=metric, algorithm="brute").fit(X)
+        their_distances, their_numbers = expected.kneighbors()
+        np.testing.assert_array_equal(numbers, their_numbers)
+        np.testing.assert_allclose(distances, their_distances, rtol=1e-9, atol=1e-12)
+
+    def test_queries(self, metric):
+        X, queries = draw(700, 12), draw(90, 12, seed=1)
+        distances, numbers = search(X, 5, metric, queries)
+        expected = NearestNeighbors(n_neighbors=5, metric=metric, algorithm="brute").fit(X)
+        their_distances, their_numbers = expected.kneighbors(queries)
+        np.testing.assert_array_equal(numbers, their_numbers)
+        np.testing.assert_allclose(distances, their_distances, rtol=1e-9, atol=1e-12)
+
+    def test_in_a_narrow_cone_rounding_to_float32_decides_nothing(self, metric):
+        X = draw(400, 16) * 1e-4 + 1.0
+        np.testing.assert_array_equal(search(X, 7, metric)[1], by_definition(X, 7, metric))
+
+    @pytest.mark.parametrize("exponent", [-150, 150])
+    def test_scale(self, metric, exponent):
+        X = draw(200, 8, centre=1.0)
+        distances, numbers = search(X * 10.0**exponent, 4, metric)
+        expected, their_numbers = search(X, 4, metric)
+        np.testing.assert_array_equal(numbers, their_numbers)
+        unit = 1.0 if metric == "cosine" else 10.0**exponent
+        np.testing.assert_allclose(distances, expected * unit, rtol=1e-9)
+
+    def test_of_equal_distances_the_smaller_number_comes_first(self, metric):
+        X = np.repeat(np.eye(4), 3, axis=0)
+        numbers = search(X, 2, metric)[1]
+        assert numbers[0].tolist() == [1, 2]
+        assert numbers[1].tolist() == [0, 2]
+        assert numbers[11].tolist() == [9, 10]
+
+    @given(n=st.integers(3, 150), d=st.integers(1, 6), seed=st.integers(0, 99))
+    def test_any_size(self, metric, n, d, seed):
+        X = draw(n, d, seed)
+        k = min(n - 1, 4)
+        distances, numbers = search(X, k, metric)
+        exact = np.take_along_axis(cdist(X, X, metric), numbers, axis=1)
+        np.testing.assert_allclose(distances, exact, rtol=1e-7, atol=1e-12)
+        smallest = np.sort(cdist(X, X, metric) + np.diag([np.inf] * n), axis=1)
+        np.testing.assert_allclose(distances, smallest[:, :k], rtol=1e-7, atol=1e-12)
+
+
+def test_a_zero_row_is_at_distance_one_from_every_other():
+    X = np.vstack([np.zeros(3), draw(20, 3)])
+    np.testing.assert_allclose(search(X, 3)[0][0], 1)
