@@ -121,7 +121,7 @@ class PersistentEntropyLoss(nn.Module):
         return losses.reshape(members)
 
     def _edges(self, cloud: Floats, rows: Indices) -> Indices:
-        """Pairs of rows (n_bars, 2) whose distances are the bars of a class; none if it is skipped."""
+        """Pairs of rows (n_bars, 2) whose distances are the bars of a class; none if skipped."""
         if len(rows) < _MIN_POINTS:
             return np.empty((0, 2), dtype=np.intp)
         points = cloud[rows]
