@@ -269,7 +269,7 @@ def _transformed(estimator: Any, X: Any) -> ArrayLike:
 def _check_name(name: str, found: Iterable[str]) -> None:
     if name not in (found := list(found)):
         raise ValueError(
-            f"the search has no score {name!r}, only {', '.join(map(repr, found))}: use the names in "
+            f"the search has no score {name!r}, only {', '.join(map(repr, found))}: use names of "
             "its scoring={name: scorer, ...}"
         )
 
@@ -284,5 +284,5 @@ def _means(cv_results: Mapping[str, Any], name: str) -> NDArray[np.float64]:
 def _best(
     admitted: NDArray[np.bool_], first: NDArray[np.float64], second: NDArray[np.float64]
 ) -> int:
-    """Index of the `admitted` candidate with the best `first` score; ties are broken by `second`."""
+    """Index of the `admitted` candidate with the best `first` score; `second` breaks ties."""
     return int(max(np.flatnonzero(admitted), key=lambda index: (first[index], second[index])))
