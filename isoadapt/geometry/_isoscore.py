@@ -96,10 +96,10 @@ class _IsoScoreStar(torch.autograd.Function):
         # The Gram matrix and the covariance have the same trace and norm: take the smaller.
         small = (centred @ centred.mT if n < d else centred.mT @ centred) / (n - 1)
         unit = torch.ones_like(small[..., 0, 0])
-        if not mixed:  # the score does not depend on scale: divide by the trace against overflow
+        if not mixed:  # scale-free then: divide by the trace, so that squares do not overflow
             unit = _trace(small)
             noise = (8 * torch.finfo(X.dtype).eps) ** 2 * X.square().sum((-2, -1))
-            unit = unit.where(unit * (n - 1) > noise, torch.inf)  # mere rounding: NaN
+            unit = unit.where(unit * (n - 1) > noise, torch.inf)  # rounding errors: NaN
             small = small / unit[..., None, None]
         prior = _prior(prior_cov, root, centred, small)
         lengths = _lengths(small, centred, unit) if bias_corrected else None

@@ -72,9 +72,8 @@ class SpectrumControlLoss(nn.Module):
         self.gamma = _GAMMA[decay] if gamma is None else gamma
         start = float("nan") if c1 is None else c1
         self.register_buffer("c1", torch.tensor(start, dtype=torch.float64))
-        self._c1_unset = (
-            c1 is None
-        )  # on the host, so that reading it does not synchronise the device
+        # A plain attribute: reading it does not synchronise the device.
+        self._c1_unset = c1 is None
 
     def extra_repr(self) -> str:
         """Return the parameters for the module's representation.

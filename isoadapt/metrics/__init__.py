@@ -4,8 +4,8 @@ Every function takes a matrix of shape (n_samples, n_features), as an array or a
 computes in float64. The metrics that depend on the covariance alone (:func:`isoscore`,
 :func:`isoscore_star`, :func:`cumulative_explained_variance`, :func:`anisotropy` and
 :func:`effective_rank`) also read embeddings larger than memory, chunk by chunk. An iterator can be
-read only once: for several metrics of it, collect its :class:`~isoadapt.geometry.Moments` first and
-pass these.
+read only once: to compute several metrics of it, first collect its
+:class:`~isoadapt.geometry.Moments` and pass these instead.
 """
 
 from isoadapt.metrics._chunks import (

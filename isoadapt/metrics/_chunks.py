@@ -18,7 +18,7 @@ _CHUNK = 8192  # rows of a memory map that are read at a time
 _FAN_IN = 8  # instances of Moments that one dask task merges
 
 Chunked = ArrayLike | Iterable[ArrayLike] | Moments
-Check = Callable[[Any, bool], NDArray[Any]]  # of a chunk, and whether it is the first
+Check = Callable[[Any, bool], NDArray[Any]]  # arguments: a chunk, and whether it is the first
 
 
 def is_dask(X: Any) -> bool:

@@ -79,8 +79,7 @@ def clamped_score(score: Tensor) -> float:
 
 def mean_cosine(points: Tensor) -> float:
     """Mean cosine over all pairs of different rows (n, d), n at least 2, clamped to [-1, 1]."""
-    largest = (
-        points.abs().max()
-    )  # rescale, so that the squares of tiny rows do not underflow to zero
+    # Rescale, so that the squares of tiny rows do not underflow to zero.
+    largest = points.abs().max()
     scaled = points / largest if largest > 0 else points
     return float(geometry.mean_cosine(scaled).clamp(-1, 1))
