@@ -1,4 +1,4 @@
-"""Frozen linear heads: the last layer of a fine-tuned model, in scikit-learn's shape."""
+"""Frozen linear heads: the last layer of a fine-tuned model as a scikit-learn estimator."""
 
 from typing import Any, NoReturn, Self
 
@@ -17,22 +17,23 @@ from sklearn.utils.validation import check_array, has_fit_parameter
 from isoadapt._utils.devices import as_array
 from isoadapt.geometry import dead_dimensions
 
-__all__ = ["LinearHead", "MultiLabelHead", "fit_head", "needs_fit"]
+__all__ = ["LinearHead", "MultiLabelHead"]
 
-_FLOOR = 1e-6  # of the mean variance: weights on features of less would be all but unbounded
+_FLOOR = 1e-6  # smaller variances, relative to the mean variance, are raised to it
 
 
 def _is_classifier(head: "LinearHead") -> bool:
+    """Condition for the methods of a classifier; raises AttributeError for a regressor."""
     if head.classes_ is None:
         raise AttributeError("this LinearHead is a regressor (classes=None)")
     return True
 
 
 class LinearHead(BaseEstimator):
-    """A frozen linear classifier or regressor.
+    """Frozen linear classifier or regressor.
 
-    It predicts like a scikit-learn estimator but is never trained: ``fit`` returns it as it is,
-    :func:`sklearn.base.clone` shares it, and its arrays are read-only.
+    It predicts like a scikit-learn estimator but is never trained: ``fit`` leaves it unchanged,
+    :func:`sklearn.base.clone` returns the same object, and its arrays are read-only.
 
     Parameters
     ----------
@@ -41,23 +42,23 @@ class LinearHead(BaseEstimator):
     intercept : array-like of shape (n_outputs,)
         Bias b.
     classes : array-like of shape (n_outputs,), default=None
-        Label of each row, in any order; None makes a regressor.
+        Label of each row of `coef`, in any order. None makes a regressor.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_outputs, n_features)
-        Weights in float64; the rows of a classifier are in the order of ``classes_``.
+        Weights in float64. The rows of a classifier are in the order of ``classes_``.
     intercept_ : ndarray of shape (n_outputs,)
         Bias in float64, in the same order.
     classes_ : ndarray of shape (n_outputs,) or None
-        Labels of the rows, sorted as in every scikit-learn classifier; None for a regressor.
+        Sorted labels of a classifier; None for a regressor.
     n_features_in_ : int
-        Width of the embeddings that the head reads.
+        Number of features of the embeddings.
 
     Raises
     ------
     ValueError
-        If the shapes do not fit together, a value is not finite or a label stands twice.
+        If the shapes do not fit together, a value is not finite, or a label occurs twice.
 
     Examples
     --------
@@ -101,25 +102,26 @@ class LinearHead(BaseEstimator):
 
     @classmethod
     def from_estimator(cls, estimator: Any) -> "LinearHead":
-        """Take over a fitted linear scikit-learn model.
+        """Make a head from a fitted linear scikit-learn model.
 
         Parameters
         ----------
         estimator : estimator
-            Fitted, with ``coef_`` and ``intercept_``; the decision values of a classifier are
-            read as logits. May be wrapped in :class:`sklearn.frozen.FrozenEstimator`. The one
-            row w of a binary model becomes the two rows -w/2 and w/2: same probabilities. A
-            LinearHead is returned as it is.
+            Fitted model with ``coef_`` and ``intercept_``, possibly wrapped in
+            :class:`sklearn.frozen.FrozenEstimator`. The decision values of a classifier are taken
+            as logits. The single row w of a binary classifier becomes the rows -w/2 and w/2, which
+            give the same probabilities.
 
         Returns
         -------
         LinearHead
-            The same model.
+            Head with the same predictions. A LinearHead is returned unchanged.
 
         Raises
         ------
         ValueError
-            If the estimator has no ``coef_``: it is not linear or not fitted.
+            If the estimator has no ``coef_``, because it is not linear or not fitted, or if its
+            outputs are not X @ coef_.T + intercept_.
         """
         estimator = estimator.estimator if isinstance(estimator, FrozenEstimator) else estimator
         if isinstance(estimator, cls):
@@ -135,9 +137,9 @@ class LinearHead(BaseEstimator):
         read = getattr(estimator, "decision_function", estimator.predict)
         rows = np.random.default_rng(0).normal(size=(20, coef.shape[1]))
         expected = coef @ rows.T + np.reshape(getattr(estimator, "intercept_", np.nan), (-1, 1))
-        if not _same(read(rows), expected):
+        if not _same_outputs(read(rows), expected):
             raise ValueError(
-                f"head={estimator!r} does not read X @ coef_.T + intercept_: a head must be a "
+                f"head={estimator!r} does not compute X @ coef_.T + intercept_: a head must be a "
                 "linear classifier or regressor such as LogisticRegression or Ridge"
             )
         intercept = np.broadcast_to(np.asarray(estimator.intercept_, np.float64), len(coef))
@@ -148,7 +150,7 @@ class LinearHead(BaseEstimator):
         return cls(coef, intercept, classes)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return no parameters: a frozen head has none to search.
+        """Return an empty dict, because a frozen head has no parameters to search over.
 
         Parameters
         ----------
@@ -163,32 +165,32 @@ class LinearHead(BaseEstimator):
         return {}
 
     def set_params(self, **params: Any) -> Self:
-        """Refuse: a frozen head has nothing to set.
+        """Raise an error if any parameters are given, because the head is frozen.
 
         Parameters
         ----------
         **params : dict
-            None may be given.
+            Must be empty.
 
         Returns
         -------
         LinearHead
-            Itself.
+            The head itself.
 
         Raises
         ------
         ValueError
-            If there are any.
+            If `params` is not empty.
         """
         if params:
             raise ValueError(
-                f"a LinearHead is frozen, so {sorted(params)} cannot be set: make a new one, "
+                f"a LinearHead is frozen, so {sorted(params)} cannot be set: make a new head with "
                 "LinearHead(coef, intercept, classes)"
             )
         return self
 
     def fit(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
-        """Do nothing: the head is frozen.
+        """Do nothing, because the head is frozen.
 
         Parameters
         ----------
@@ -200,13 +202,13 @@ class LinearHead(BaseEstimator):
         Returns
         -------
         LinearHead
-            Itself.
+            The head itself.
         """
         return self
 
     @available_if(_is_classifier)
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Give the logits of a classifier.
+        """Compute the logits of a classifier.
 
         Parameters
         ----------
@@ -216,14 +218,14 @@ class LinearHead(BaseEstimator):
         Returns
         -------
         ndarray of shape (n_samples, n_classes) or (n_samples,)
-            Logits; for two classes the second minus the first.
+            Logits. For two classes, the logit of the second minus that of the first.
         """
         logits = self.outputs(X)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     @available_if(_is_classifier)
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Logarithm of the softmax of the logits.
+        """Compute log-probabilities, the log-softmax of the logits.
 
         Parameters
         ----------
@@ -239,7 +241,7 @@ class LinearHead(BaseEstimator):
 
     @available_if(_is_classifier)
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Softmax of the logits.
+        """Compute probabilities, the softmax of the logits.
 
         Parameters
         ----------
@@ -254,7 +256,7 @@ class LinearHead(BaseEstimator):
         return np.exp(self.predict_log_proba(X))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Most probable label, or the regression's value.
+        """Predict labels, or the values of a regression.
 
         Parameters
         ----------
@@ -264,7 +266,8 @@ class LinearHead(BaseEstimator):
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Labels or values; one column for each output of a regressor with several.
+            Most probable labels, or values. A regressor with several outputs gives one column for
+            each.
         """
         outputs = self.outputs(X)
         if self.classes_ is not None:
@@ -272,7 +275,7 @@ class LinearHead(BaseEstimator):
         return outputs[:, 0] if outputs.shape[1] == 1 else outputs
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Accuracy of a classifier, R² of a regressor.
+        """Compute the accuracy of a classifier or the R² of a regressor.
 
         Parameters
         ----------
@@ -286,7 +289,7 @@ class LinearHead(BaseEstimator):
         Returns
         -------
         float
-            The score.
+            Accuracy or R².
         """
         metric = r2_score if self.classes_ is None else accuracy_score
         return float(metric(as_array(y), self.predict(X), sample_weight=sample_weight))
@@ -307,33 +310,33 @@ class LinearHead(BaseEstimator):
         Raises
         ------
         ValueError
-            If X is not a finite matrix of the head's width.
+            If X is not a finite matrix with `n_features_in_` columns.
         """
         rows: NDArray[np.float64] = check_array(as_array(X), dtype=np.float64, estimator=self)
         self.check_width(rows.shape[1])
         return rows @ self.coef_.T + self.intercept_
 
     def check_width(self, n_features: int) -> None:
-        """Refuse embeddings of another width than the head's.
+        """Check that embeddings have the number of features that the head expects.
 
         Parameters
         ----------
         n_features : int
-            Width of the embeddings.
+            Number of features of the embeddings.
 
         Raises
         ------
         ValueError
-            If it is not ``n_features_in_``.
+            If it differs from `n_features_in_`.
         """
         if n_features != self.n_features_in_:
             raise ValueError(
-                f"X has {n_features} features, but the head expects {self.n_features_in_}: embed "
-                "with the encoder that the head was trained on"
+                f"X has {n_features} features, but the head expects {self.n_features_in_}: compute "
+                "the embeddings with the encoder that the head was trained on"
             )
 
     def encode(self, y: ArrayLike) -> NDArray[np.int64]:
-        """Give each label the number of its row.
+        """Encode labels as row numbers of ``coef_``.
 
         Parameters
         ----------
@@ -343,12 +346,12 @@ class LinearHead(BaseEstimator):
         Returns
         -------
         ndarray of shape (n_samples,)
-            Row numbers.
+            Index of each label in ``classes_``.
 
         Raises
         ------
         ValueError
-            If a label is unknown to the head.
+            If a label is unknown to the head, or the head is a regressor.
         """
         rows = {label: row for row, label in enumerate(self.known_classes().tolist())}
         labels = np.asarray(as_array(y)).tolist()
@@ -361,7 +364,7 @@ class LinearHead(BaseEstimator):
         return np.fromiter((rows[label] for label in labels), np.int64, len(labels))
 
     def unknown_labels(self, y: ArrayLike) -> list[Any]:
-        """Find the labels that the head cannot predict.
+        """Return the labels that the head cannot predict.
 
         Parameters
         ----------
@@ -371,7 +374,8 @@ class LinearHead(BaseEstimator):
         Returns
         -------
         list
-            Each of them once, sorted as strings. A regressor knows every number and no string.
+            Labels that are not in ``classes_``, without duplicates, sorted as strings. For a
+            regressor, the entries of `y` that are strings.
         """
         labels = set(np.asarray(as_array(y)).ravel().tolist())
         if self.classes_ is None:
@@ -381,22 +385,22 @@ class LinearHead(BaseEstimator):
         return sorted(unknown, key=str)
 
     def targets(self, y: ArrayLike) -> NDArray[Any]:
-        """Give labels or values the shape that a loss over the outputs takes.
+        """Convert labels or values to the targets of a loss on the outputs.
 
         Parameters
         ----------
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Labels of a classifier, values of a regressor.
+            Labels for a classifier, values for a regressor.
 
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Row numbers of a classifier; values of a regressor, in columns.
+            Class indices for a classifier. For a regressor, values with one column per output.
 
         Raises
         ------
         ValueError
-            If a label is unknown to the head, or the values have other columns than its outputs.
+            If a label is unknown to the head, or the number of columns is not that of the outputs.
         """
         if self.classes_ is not None:
             return self.encode(y)
@@ -405,9 +409,8 @@ class LinearHead(BaseEstimator):
         if values.shape[1] != len(self.coef_):
             raise ValueError(
                 f"y has {values.shape[1]} column(s), but the head has {len(self.coef_)} "
-                "output(s): pass as many columns, let a new head be fitted with head='ridge', or, "
-                "if this head is a classifier, make it with its labels: LinearHead(coef, "
-                "intercept, classes=[0, 1])"
+                "output(s): pass as many columns, fit a new head with head='ridge' or, if this "
+                "head is a classifier, pass its labels: LinearHead(coef, intercept, classes=[0, 1])"
             )
         return values
 
@@ -417,7 +420,7 @@ class LinearHead(BaseEstimator):
         Returns
         -------
         ndarray of shape (n_outputs,)
-            The same as ``classes_``.
+            The attribute ``classes_``.
 
         Raises
         ------
@@ -435,7 +438,7 @@ class LinearHead(BaseEstimator):
                 self.classes_, rows = np.unique(self.classes_, return_index=True)
             except TypeError as error:
                 raise ValueError(
-                    f"classes={self.classes_.tolist()} cannot be sorted ({error}): give labels of "
+                    f"classes={self.classes_.tolist()} cannot be sorted ({error}): use labels of "
                     "one kind, all strings or all numbers"
                 ) from error
             self.coef_, self.intercept_ = self.coef_[rows], self.intercept_[rows]
@@ -470,12 +473,12 @@ class LinearHead(BaseEstimator):
 
 
 class MultiLabelHead(LinearHead):
-    """A frozen linear head that answers each of several labels with yes or no.
+    """Frozen linear head for multi-label classification, with one binary output for each label.
 
-    Its outputs are logits, one for each label, and the probability of a label is their sigmoid.
-    Adapters that read only its weights take it, such as
-    :class:`~isoadapt.LogitPreservingWhitening`. It does not predict, score or train, for these
-    take one label for each row.
+    Its outputs are logits, one for each label. The probability of a label is the sigmoid of its
+    logit. The head can be used by adapters that need only its weights, such as
+    :class:`~isoadapt.LogitPreservingWhitening`. It does not predict, score or train, because these
+    methods expect one label for each row.
 
     Parameters
     ----------
@@ -497,12 +500,12 @@ class MultiLabelHead(LinearHead):
         super().__init__(coef, intercept)
 
     def predict(self, X: ArrayLike) -> NoReturn:
-        """Refuse: the head does not give one label for each row.
+        """Raise an error, because the head does not give one label for each row.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Embeddings.
+            Ignored.
 
         Raises
         ------
@@ -512,12 +515,12 @@ class MultiLabelHead(LinearHead):
         self.refuse("predict")
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> NoReturn:
-        """Refuse: the head does not give one label for each row.
+        """Raise an error, because the head does not give one label for each row.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Embeddings.
+            Ignored.
         y : array-like of shape (n_samples, n_labels)
             Ignored.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -531,7 +534,7 @@ class MultiLabelHead(LinearHead):
         self.refuse("score")
 
     def targets(self, y: ArrayLike) -> NoReturn:
-        """Refuse: nothing here trains for several labels in a row.
+        """Raise an error, because training with several labels for each row is not supported.
 
         Parameters
         ----------
@@ -546,7 +549,7 @@ class MultiLabelHead(LinearHead):
         self.refuse("fit")
 
     def known_classes(self) -> NoReturn:
-        """Refuse: the labels of a row are not classes.
+        """Raise an error, because the labels are not mutually exclusive classes.
 
         Raises
         ------
@@ -556,12 +559,12 @@ class MultiLabelHead(LinearHead):
         self.refuse("predict")
 
     def refuse(self, use: str) -> NoReturn:
-        """Say why the head cannot be used, and what can.
+        """Raise an error that says why the head cannot be used, and what can be used instead.
 
         Parameters
         ----------
         use : str
-            A method, such as "fit".
+            Name of the method that was called, such as "fit".
 
         Raises
         ------
@@ -569,12 +572,12 @@ class MultiLabelHead(LinearHead):
             Always.
         """
         raise ValueError(
-            f"{use}: this is a multi-label head, which answers {len(self.coef_)} labels with yes "
-            "or no, while predictions, scores and training here take one label for each row. Its "
-            "probabilities are scipy.special.expit(head.outputs(X)). LogitPreservingWhitening and, "
-            "with head_training='frozen', Whitening, IsoBN, AllButTheTop and ClusterIsotropy use "
-            "only its weights; with head=None (on the command line: --set head=None) an adapter "
-            "needs no head"
+            f"{use}: this is a multi-label head with {len(self.coef_)} labels, while prediction, "
+            "scoring and training need a head with one label for each row. Its probabilities are "
+            "scipy.special.expit(head.outputs(X)). LogitPreservingWhitening and, with "
+            "head_training='frozen', Whitening, IsoBN, AllButTheTop and ClusterIsotropy need only "
+            "its weights; with head=None (on the command line: --set head=None) an adapter needs "
+            "no head"
         )
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
@@ -586,67 +589,36 @@ class MultiLabelHead(LinearHead):
         return tags
 
 
-def _same(outputs: NDArray[Any], expected: NDArray[np.float64]) -> bool:
-    """Whether outputs (n,) or (n, C) are the rows of `expected` (C, n)."""
+def _same_outputs(outputs: NDArray[Any], expected: NDArray[np.float64]) -> bool:
+    """Whether `outputs` (n,) or (n, C) equal the transpose of `expected` (C, n) up to rounding."""
     outputs = np.atleast_2d(np.asarray(outputs).T)
     return outputs.shape == expected.shape and np.allclose(outputs, expected, rtol=1e-4, atol=1e-6)
 
 
 def needs_fit(head: Any) -> bool:
-    """Return whether a head is fitted to embeddings instead of being used as it is.
-
-    Parameters
-    ----------
-    head : LinearHead, estimator, str or None
-        As given to an adapter.
-
-    Returns
-    -------
-    bool
-        True for a name and for an estimator that is not in FrozenEstimator.
-    """
+    """Whether the parameter `head` of an adapter is a name or an estimator still to be fitted."""
     return head is not None and not isinstance(head, LinearHead | FrozenEstimator)
 
 
 def fit_head(
     kind: Any, X: NDArray[Any], y: NDArray[Any], sample_weight: NDArray[Any] | None = None
 ) -> LinearHead:
-    """Fit a linear head to embeddings.
+    """Fit a linear head to embeddings (n_samples, n_features).
 
-    Parameters
-    ----------
-    kind : {"logistic", "ridge"} or estimator
-        Logistic regression (C=1) or ridge regression (alpha=1) on the standardised embeddings,
-        with the scaling folded into the head. Features with less than 1e-3 of the root mean
-        square deviation are divided by that, because their weights would be too large otherwise;
-        features without variance get no weight. A linear scikit-learn estimator is cloned, and the
-        clone is fitted to the embeddings as they are.
-    X : ndarray of shape (n_samples, n_features)
-        Embeddings.
-    y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-        Labels, or values.
-    sample_weight : ndarray of shape (n_samples,), default=None
-        Weight of each row.
-
-    Returns
-    -------
-    LinearHead
-        The head, which reads the embeddings as they are.
-
-    Raises
-    ------
-    ValueError
-        If the estimator is not linear, or takes no `sample_weight` and some are given.
+    "logistic" (C=1) and "ridge" (alpha=1) are fitted to standardised features, with the scaling
+    folded into the head. Standard deviations below 1e-3 of the root mean square one are raised to
+    it, which bounds the weights; features without variance get weight zero. A linear estimator is
+    cloned and fitted to the embeddings as they are.
     """
     if not isinstance(kind, str):
         return _fit_estimator(kind, X, y, sample_weight)
     rows = X.astype(np.float64)
     mean = np.average(rows, axis=0, weights=sample_weight)
     variances = np.average((rows - mean) ** 2, axis=0, weights=sample_weight)
-    dead = dead_dimensions(variances)  # they get no weight
+    dead = dead_dimensions(variances)
     live = ~dead | dead.all()
-    raised = variances.clip(min=_FLOOR * variances.mean())
-    deviations = np.sqrt(np.where(dead, 1.0, raised))[live]
+    clipped = variances.clip(min=_FLOOR * variances.mean())
+    deviations = np.sqrt(np.where(dead, 1.0, clipped))[live]
     model = LogisticRegression(max_iter=1000) if kind == "logistic" else Ridge()
     model.fit((rows - mean)[:, live] / deviations, y, sample_weight=sample_weight)
     probe = LinearHead.from_estimator(model)
@@ -658,7 +630,7 @@ def fit_head(
 def _fit_estimator(
     estimator: Any, X: NDArray[Any], y: NDArray[Any], sample_weight: NDArray[Any] | None
 ) -> LinearHead:
-    """Fit a clone of an estimator to embeddings as they are, in float64."""
+    """Fit a clone of `estimator` to the embeddings as they are, in float64."""
     weights = {} if sample_weight is None else {"sample_weight": sample_weight}
     if weights and not has_fit_parameter(estimator, "sample_weight"):
         raise ValueError(
@@ -668,8 +640,8 @@ def _fit_estimator(
     model = clone(estimator).fit(X.astype(np.float64), y, **weights)
     if not hasattr(model, "coef_"):
         raise ValueError(
-            f"head={estimator!r} has no coef_ after fit, so it is not a linear model: pass one "
-            "such as LogisticRegression or Ridge, without a Pipeline or a search around it; "
-            "'logistic', 'ridge'; or a LinearHead"
+            f"head={estimator!r} has no coef_ after fit, so it is not a linear model: pass "
+            "'logistic', 'ridge', a LinearHead, or a linear model such as LogisticRegression or "
+            "Ridge without a Pipeline or a search around it"
         )
     return LinearHead.from_estimator(model)

@@ -536,7 +536,7 @@ def test_estimators_that_read_otherwise_are_refused():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(90, 4)) + 2, rng.integers(0, 3, 90)
     for model in (SVC(kernel="linear"), PLSRegression(2), PoissonRegressor()):
-        with pytest.raises(ValueError, match="does not read X @ coef_"):
+        with pytest.raises(ValueError, match="does not compute X @ coef_"):
             LinearHead.from_estimator(model.fit(X, y))
     sparse = LogisticRegression().fit(X, y).sparsify()
     np.testing.assert_array_equal(LinearHead.from_estimator(sparse).predict(X), sparse.predict(X))

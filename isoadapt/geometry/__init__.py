@@ -1,4 +1,4 @@
-"""What isotropy is: torch functions on point clouds."""
+"""Measures of isotropy as torch functions of point clouds, and mergeable moments of rows."""
 
 from isoadapt.geometry._cosine import cosine_sum as cosine_sum, mean_cosine as mean_cosine
 from isoadapt.geometry._dimension import two_nn as two_nn
@@ -22,13 +22,13 @@ from isoadapt.geometry._persistence import (
     Floats as Floats,
     Indices as Indices,
     edge_lengths as edge_lengths,
-    on_host as on_host,
+    p_log_p as p_log_p,
     persistence_bars,
     persistent_entropy,
     select_bars,
-    selected as selected,
+    selected_indices as selected_indices,
     spanning_parents as spanning_parents,
-    times_own_log as times_own_log,
+    to_numpy as to_numpy,
 )
 from isoadapt.geometry._spectrum import (
     anisotropy as anisotropy,

@@ -1,21 +1,13 @@
-"""Cosines between the rows of a matrix, without ever forming all pairs."""
+"""Sums and means of the cosines between the rows of a matrix, in O(n d)."""
 
 import torch
 from torch import Tensor
 
 
 def cosine_sum(X: Tensor) -> Tensor:
-    """Sum of the cosines of all ordered pairs of different rows, in O(nd).
+    """Sum of the cosines of all ordered pairs of different rows of X (..., n, d); shape (...).
 
-    Parameters
-    ----------
-    X : Tensor of shape (..., n, d)
-        Rows; a zero row has cosine 0 with every other.
-
-    Returns
-    -------
-    Tensor of shape (...)
-        ``sum_{i != j} cos(x_i, x_j)``.
+    A zero row has cosine 0 with every other row.
     """
     norms = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
     unit = torch.where(norms == 0, 0.0, X / norms.where(norms != 0, 1.0))
@@ -23,17 +15,6 @@ def cosine_sum(X: Tensor) -> Tensor:
 
 
 def mean_cosine(X: Tensor) -> Tensor:
-    """Mean cosine over all pairs of different rows.
-
-    Parameters
-    ----------
-    X : Tensor of shape (..., n, d)
-        Rows, n at least 2.
-
-    Returns
-    -------
-    Tensor of shape (...)
-        In [-1, 1].
-    """
+    """Mean cosine over all pairs of different rows of X (..., n, d), n at least 2; shape (...)."""
     n = X.shape[-2]
     return cosine_sum(X) / (n * (n - 1))

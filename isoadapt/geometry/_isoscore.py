@@ -1,8 +1,8 @@
 """IsoScore and IsoScore* in closed form.
 
 Both are affine in the participation ratio PR = tr(Σ)² / ‖Σ‖_F² of a covariance Σ:
-IsoScore = (PR - 1) / (d - 1), exactly what the eigenvalue procedure of Rudman et al. (2022)
-arrives at, and smooth where eigenvalues meet.
+IsoScore = (PR - 1) / (d - 1). This equals the result of the eigenvalue procedure of Rudman et al.
+(2022) exactly, and it is smooth where eigenvalues coincide.
 """
 
 from typing import Any, NamedTuple
@@ -17,11 +17,11 @@ _WIDE = (torch.float32, torch.float64)
 
 
 class _Sums(NamedTuple):
-    """What the score of (1-ζ)Σ + ζS depends on, S being Σ_S; one entry for each member."""
+    """What the score of (1-ζ)Σ + ζS depends on, where S is `prior_cov`; one entry per member."""
 
     trace: Tensor  # tr Σ
     square: Tensor  # ‖Σ‖²
-    fourth: Tensor  # Σ ‖x - x̄‖⁴ / (n-1), which only the bias-corrected score needs
+    fourth: Tensor  # Σ ‖x - x̄‖⁴ / (n-1); used by the bias-corrected score only
     cross: Tensor  # ⟨Σ, S⟩
     prior_trace: Tensor  # tr S
     prior_square: Tensor  # ‖S‖²
@@ -34,39 +34,22 @@ def isoscore_star(
     bias_corrected: bool = False,
     root: Tensor | None = None,
 ) -> Tensor:
-    """IsoScore* of point clouds, differentiable with respect to the points and to `prior_cov`.
+    """IsoScore* of point clouds X (..., n, d), with gradients for X, `prior_cov` and `root`.
 
-    The score of (1-ζ)Σ_X + ζΣ_S, with Σ_X the sample covariance and Σ_S = `prior_cov` (Rudman and
-    Eickhoff, I-STAR, algorithm 1). For n < d no d×d covariance is formed.
-
-    Parameters
-    ----------
-    X : Tensor of shape (..., n, d)
-        Points, n and d at least 2; half precision is computed in float32.
-    prior_cov : Tensor of shape (d, d) or (..., d, d), default=None
-        Shrinkage covariance Σ_S, symmetric; None is the identity.
-    zeta : float or Tensor of shape (...), default=0.0
-        Its weight ζ in [0, 1], for each member if a tensor.
-    bias_corrected : bool, default=False
-        Estimate tr(Σ_X)² and ‖Σ_X‖² without bias, whatever the distribution of the points; n at
-        least 4. The participation ratio is then clamped to [1, d]. With ζ > 0 the terms that
-        are linear in Σ_X, such as ⟨Σ_X, Σ_S⟩, have no bias to remove.
-    root : Tensor of shape (d, r) or (..., d, r), default=None
-        In place of `prior_cov`, a B with BBᵀ = Σ_S. The product is never formed, which costs least
-        if B is differentiated too.
-
-    Returns
-    -------
-    Tensor of shape (...)
-        Scores; NaN where the covariance is zero.
+    It is the IsoScore of (1-ζ)Σ_X + ζΣ_S (Rudman and Eickhoff, I-STAR, algorithm 1), NaN where that
+    is zero. Σ_S is `prior_cov` (d, d) or (..., d, d), by default the identity, or BBᵀ for a `root`
+    B (d, r) or (..., d, r), which costs less if B is trained. `zeta` in [0, 1] is one number or one
+    per member. `bias_corrected` estimates tr(Σ_X)² and ‖Σ_X‖² without bias, needs n >= 4 and
+    clamps the participation ratio to [1, d]; terms linear in Σ_X have no bias. Half precision is
+    computed in float32. For n < d no d×d covariance is formed.
     """
     if X.dtype not in _WIDE:
         X = X.to(torch.float32)
     n, d = X.shape[-2:]
     if n < (4 if bias_corrected else 2) or d < 2:
         raise ValueError(
-            f"X has n_samples={n}, n_features={d}: IsoScore needs n_samples >= "
-            f"{4 if bias_corrected else 2} and n_features >= 2"
+            f"X has n_samples={n}, n_features={d}: IsoScore with bias_corrected={bias_corrected} "
+            f"needs n_samples >= {4 if bias_corrected else 2} and n_features >= 2"
         )
     zeta = zeta.to(X) if isinstance(zeta, Tensor) else zeta
     mixed = isinstance(zeta, Tensor) or zeta != 0
@@ -78,33 +61,25 @@ def isoscore_star(
 
 
 def isoscore_from_covariance(cov: Tensor) -> Tensor:
-    """IsoScore of covariance matrices, differentiable.
-
-    Parameters
-    ----------
-    cov : Tensor of shape (..., d, d)
-        Covariances, d at least 2.
-
-    Returns
-    -------
-    Tensor of shape (...)
-        Scores; NaN where the covariance is zero.
-    """
+    """IsoScore (...) of covariances (..., d, d), d at least 2; NaN where a covariance is zero."""
     trace = cov.diagonal(dim1=-2, dim2=-1).sum(-1)
     return (trace.square() / cov.square().sum((-2, -1)) - 1) / (cov.shape[-1] - 1)
 
 
 class _Prior(NamedTuple):
-    """The shrinkage covariance S as the backward pass needs it: a matrix, a root or neither."""
+    """Σ_S as the backward pass needs it: a matrix, a root or, for the identity, neither."""
 
     cov: Tensor | None
     root: Tensor | None
-    gram: Tensor | None  # BᵀB of a root B
-    pulled: Tensor | None  # X S for a matrix and n < d; X B or, for n >= d, Σ_X B for a root
+    gram: Tensor | None  # BᵀB for a root B
+    product: Tensor | None  # for n < d: X Σ_S or X B; for n >= d: Σ_X B for a root
 
 
 class _IsoScoreStar(torch.autograd.Function):
-    """One n×n or d×d product forward, one more of the same size backward; a root adds as many."""
+    """IsoScore* with its gradient written by hand.
+
+    Forward and backward cost one n×n or d×d product each, with a root two each.
+    """
 
     @staticmethod
     def forward(
@@ -118,26 +93,26 @@ class _IsoScoreStar(torch.autograd.Function):
         n, d = X.shape[-2:]
         mixed = isinstance(zeta, Tensor) or zeta != 0
         centred = X - X.mean(-2, keepdim=True)
-        # The Gram matrix and the covariance share trace and norm.
+        # The Gram matrix and the covariance have the same trace and norm: take the smaller.
         small = (centred @ centred.mT if n < d else centred.mT @ centred) / (n - 1)
         unit = torch.ones_like(small[..., 0, 0])
-        if not mixed:  # free of scale, so in units of the trace, lest squares overflow
+        if not mixed:  # scale-free then: divide by the trace, so that squares do not overflow
             unit = _trace(small)
             noise = (8 * torch.finfo(X.dtype).eps) ** 2 * X.square().sum((-2, -1))
-            unit = unit.where(unit * (n - 1) > noise, torch.inf)  # rounding has no spectrum
+            unit = unit.where(unit * (n - 1) > noise, torch.inf)  # rounding errors: NaN
             small = small / unit[..., None, None]
         prior = _prior(prior_cov, root, centred, small)
         lengths = _lengths(small, centred, unit) if bias_corrected else None
         sums = _sums(small, centred, prior, lengths, mixed)
         numerator, denominator = _mixture(sums, zeta, n, bias_corrected)
-        ratio, free = numerator / denominator, None
+        ratio, unclamped = numerator / denominator, None
         if bias_corrected:
             trace = (1 - zeta) * sums.trace + zeta * sums.prior_trace
             ratio = participation_ratio(numerator, denominator, trace, d)
-            free = (ratio > 1) & (ratio < d)  # not clamped
+            unclamped = (ratio > 1) & (ratio < d)
         ctx.zeta, ctx.correction = zeta, estimate_weights(n) if bias_corrected else None
         ctx.save_for_backward(
-            *(centred, small, *prior, lengths, free),
+            *(centred, small, *prior, lengths, unclamped),
             *(sums.trace, sums.prior_trace, numerator, denominator),
         )
         ctx.unit = None if mixed else unit
@@ -151,95 +126,100 @@ class _IsoScoreStar(torch.autograd.Function):
 
     @staticmethod
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        centred, small, *parts, lengths, free = ctx.saved_tensors[:-4]
+        centred, small, *parts, lengths, unclamped = ctx.saved_tensors[:-4]
         trace, prior_trace, numerator, denominator = ctx.saved_tensors[-4:]
         prior = _Prior(*parts)
         d = centred.shape[-1]
         zeta, keep = ctx.zeta, 1 - ctx.zeta
         grad = torch.where(denominator > 0, grad, 0.0)
-        if free is not None:
-            grad = torch.where(free, grad, 0.0)
+        if unclamped is not None:
+            grad = torch.where(unclamped, grad, 0.0)
         safe = torch.where(denominator > 0, denominator, 1.0)
-        to_numerator = grad / safe / (d - 1)
-        to_denominator = -to_numerator * numerator / safe
+        grad_numerator = grad / safe / (d - 1)
+        grad_denominator = -grad_numerator * numerator / safe
         (a, b, c), (e, f, g) = ctx.correction or ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
-        to_square = keep**2 * (b * to_numerator + f * to_denominator)
-        to_fourth = keep**2 * (c * to_numerator + g * to_denominator)
-        to_trace = 2 * keep**2 * trace * (a * to_numerator + e * to_denominator)
-        to_trace = to_trace + 2 * zeta * keep * prior_trace * to_numerator
-        to_cross = 2 * zeta * keep * to_denominator
-        to_prior_trace = 2 * zeta * (keep * trace + zeta * prior_trace) * to_numerator
-        to_prior_square = zeta**2 * to_denominator
-        if prior.cov is None and prior.root is None:  # ⟨Σ, I⟩ is the trace
-            to_trace = to_trace + to_cross
+        grad_square = keep**2 * (b * grad_numerator + f * grad_denominator)
+        grad_fourth = keep**2 * (c * grad_numerator + g * grad_denominator)
+        grad_trace = 2 * keep**2 * trace * (a * grad_numerator + e * grad_denominator)
+        grad_trace = grad_trace + 2 * zeta * keep * prior_trace * grad_numerator
+        grad_cross = 2 * zeta * keep * grad_denominator
+        grad_prior_trace = 2 * zeta * (keep * trace + zeta * prior_trace) * grad_numerator
+        grad_prior_square = zeta**2 * grad_denominator
+        if prior.cov is None and prior.root is None:  # S is the identity: ⟨Σ, S⟩ = tr Σ
+            grad_trace = grad_trace + grad_cross
 
         grad_X = grad_prior_cov = grad_root = None
         if ctx.needs_input_grad[0]:
-            grad_X = _points_gradient(centred, small, prior, to_trace, to_square, to_cross)
+            grad_X = _points_gradient(centred, small, prior, grad_trace, grad_square, grad_cross)
             if lengths is not None:
-                grad_X = _add_fourth_gradient(grad_X, centred, lengths, to_fourth)
+                grad_X = _add_fourth_gradient(grad_X, centred, lengths, grad_fourth)
             if ctx.unit is not None:
                 grad_X = grad_X / ctx.unit[..., None, None]
         if prior.cov is not None and ctx.needs_input_grad[1]:
             grad_prior_cov = _prior_cov_gradient(
-                centred, small, prior.cov, to_prior_trace, to_prior_square, to_cross
+                centred, small, prior.cov, grad_prior_trace, grad_prior_square, grad_cross
             )
         if prior.root is not None and ctx.needs_input_grad[2]:
-            grad_root = _root_gradient(centred, prior, to_prior_trace, to_prior_square, to_cross)
+            grad_root = _root_gradient(
+                centred, prior, grad_prior_trace, grad_prior_square, grad_cross
+            )
         return grad_X, grad_prior_cov, grad_root, None, None
 
 
 def _trace(matrix: Tensor) -> Tensor:
+    """Trace (...) of matrices (..., d, d)."""
     return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
 def _prior(prior_cov: Tensor | None, root: Tensor | None, centred: Tensor, small: Tensor) -> _Prior:
-    few = centred.shape[-2] < centred.shape[-1]
+    """Products with Σ_S that both passes use."""
+    fewer_rows = centred.shape[-2] < centred.shape[-1]
     if root is not None:
-        pulled = (centred if few else small) @ root
-        return _Prior(None, root, root.mT @ root, pulled)
-    if prior_cov is None or not few:
+        product = (centred if fewer_rows else small) @ root
+        return _Prior(None, root, root.mT @ root, product)
+    if prior_cov is None or not fewer_rows:
         return _Prior(prior_cov, None, None, None)
     return _Prior(prior_cov, None, None, centred @ prior_cov)
 
 
 def _lengths(small: Tensor, centred: Tensor, unit: Tensor) -> Tensor:
-    """‖x - x̄‖² / (n-1) of each point, in the units of `small`."""
+    """‖x - x̄‖² / (n-1) of each point, (..., n), in the units of `small`."""
     n, d = centred.shape[-2:]
     if n < d:
         return small.diagonal(dim1=-2, dim2=-1)
-    squared = torch.linalg.vector_norm(centred, dim=-1).square()  # makes no matrix of squares
+    squared = torch.linalg.vector_norm(centred, dim=-1).square()  # needs no n×d matrix of squares
     return squared / ((n - 1) * unit[..., None])
 
 
 def _sums(
     small: Tensor, centred: Tensor, prior: _Prior, lengths: Tensor | None, mixed: bool
 ) -> _Sums:
+    """Traces, norms and products from which the score is computed; see `_Sums`."""
     n, d = centred.shape[-2:]
     trace, square = _trace(small), small.square().sum((-2, -1))
-    nothing = torch.zeros_like(trace)
-    fourth = nothing if lengths is None else (n - 1) * lengths.square().sum(-1)
-    if prior.root is not None and prior.gram is not None and prior.pulled is not None:
-        other, scale = (prior.pulled, 1 / (n - 1)) if n < d else (prior.root, 1.0)
-        cross = (prior.pulled * other).sum((-2, -1)) * scale
+    zeros = torch.zeros_like(trace)
+    fourth = zeros if lengths is None else (n - 1) * lengths.square().sum(-1)
+    if prior.root is not None and prior.gram is not None and prior.product is not None:
+        other, factor = (prior.product, 1 / (n - 1)) if n < d else (prior.root, 1.0)
+        cross = (prior.product * other).sum((-2, -1)) * factor
         norm = torch.linalg.vector_norm(prior.gram, dim=(-2, -1))
         return _Sums(trace, square, fourth, cross, _trace(prior.gram), norm.square())
     if prior.cov is not None:
-        if prior.pulled is None:
+        if prior.product is None:
             cross = (small * prior.cov).sum((-2, -1))
         else:
-            cross = (prior.pulled * centred).sum((-2, -1)) / (n - 1)
+            cross = (prior.product * centred).sum((-2, -1)) / (n - 1)
         prior_square = prior.cov.square().sum((-2, -1))
         return _Sums(trace, square, fourth, cross, _trace(prior.cov), prior_square)
     if not mixed:
-        return _Sums(trace, square, fourth, nothing, nothing, nothing)
-    return _Sums(trace, square, fourth, trace, nothing + d, nothing + d)
+        return _Sums(trace, square, fourth, zeros, zeros, zeros)
+    return _Sums(trace, square, fourth, trace, zeros + d, zeros + d)
 
 
 def _mixture(
     sums: _Sums, zeta: float | Tensor, n: int, bias_corrected: bool
 ) -> tuple[Tensor, Tensor]:
-    """tr² and ‖·‖² of (1-ζ)Σ + ζS; only the terms quadratic in Σ are biased."""
+    """tr² and ‖·‖² of (1-ζ)Σ + ζS; bias correction changes only the terms quadratic in Σ."""
     trace_square, square = sums.trace.square(), sums.square
     if bias_corrected:
         trace_square, square = unbiased_squares(sums.trace, sums.square, sums.fourth, n)
@@ -256,35 +236,37 @@ def _points_gradient(
     centred: Tensor,
     small: Tensor,
     prior: _Prior,
-    to_trace: Tensor,
-    to_square: Tensor,
-    to_cross: Tensor,
+    grad_trace: Tensor,
+    grad_square: Tensor,
+    grad_cross: Tensor,
 ) -> Tensor:
-    """Chain rule through tr Σ, ‖Σ‖² and ⟨Σ, S⟩; columns sum to zero as `centred` does."""
+    """Gradient (..., n, d) through tr Σ, ‖Σ‖² and ⟨Σ, S⟩; its columns sum to zero."""
     n, d = centred.shape[-2:]
-    to_trace, to_square, to_cross = (t[..., None, None] for t in (to_trace, to_square, to_cross))
-    core = 4 * to_square / (n - 1) * small
-    core.diagonal(dim1=-2, dim2=-1).add_((2 * to_trace / (n - 1))[..., 0])
-    pull = 2 * to_cross / (n - 1)
+    grad_trace, grad_square, grad_cross = (
+        t[..., None, None] for t in (grad_trace, grad_square, grad_cross)
+    )
+    core = 4 * grad_square / (n - 1) * small
+    core.diagonal(dim1=-2, dim2=-1).add_((2 * grad_trace / (n - 1))[..., 0])
+    scale = 2 * grad_cross / (n - 1)
     if n < d:
         gradient = core @ centred
-        if prior.pulled is None:
+        if prior.product is None:
             return gradient
         if prior.root is None:
-            return gradient + pull * prior.pulled
-        return gradient + (pull * prior.pulled) @ prior.root.mT
+            return gradient + scale * prior.product
+        return gradient + (scale * prior.product) @ prior.root.mT
     if prior.root is not None:
-        core = core + pull * (prior.root @ prior.root.mT)
+        core = core + scale * (prior.root @ prior.root.mT)
     elif prior.cov is not None:
-        core = core + pull * prior.cov
+        core = core + scale * prior.cov
     return centred @ core
 
 
 def _add_fourth_gradient(
-    gradient: Tensor, centred: Tensor, lengths: Tensor, to_fourth: Tensor
+    gradient: Tensor, centred: Tensor, lengths: Tensor, grad_fourth: Tensor
 ) -> Tensor:
-    """Chain rule through Σ ‖x - x̄‖⁴ / (n-1), in place; its columns are made to sum to zero."""
-    gradient.addcmul_(4 * (to_fourth[..., None] * lengths)[..., None], centred)
+    """Add the gradient through Σ ‖x - x̄‖⁴ / (n-1) in place and centre the columns."""
+    gradient.addcmul_(4 * (grad_fourth[..., None] * lengths)[..., None], centred)
     return gradient.sub_(gradient.mean(-2, keepdim=True))
 
 
@@ -292,34 +274,38 @@ def _prior_cov_gradient(
     centred: Tensor,
     small: Tensor,
     prior_cov: Tensor,
-    to_trace: Tensor,
-    to_square: Tensor,
-    to_cross: Tensor,
+    grad_trace: Tensor,
+    grad_square: Tensor,
+    grad_cross: Tensor,
 ) -> Tensor:
-    """Chain rule through tr S, ‖S‖² and ⟨Σ, S⟩ to S."""
+    """Gradient for S through tr S, ‖S‖² and ⟨Σ, S⟩, in the shape of `prior_cov`."""
     n, d = centred.shape[-2:]
     covariance = small if n >= d else centred.mT @ centred / (n - 1)
-    gradient = (2 * to_square)[..., None, None] * prior_cov + to_cross[..., None, None] * covariance
-    gradient.diagonal(dim1=-2, dim2=-1).add_(to_trace[..., None])
+    gradient = (2 * grad_square)[..., None, None] * prior_cov + grad_cross[
+        ..., None, None
+    ] * covariance
+    gradient.diagonal(dim1=-2, dim2=-1).add_(grad_trace[..., None])
     return gradient.sum_to_size(prior_cov.shape)
 
 
 def _root_gradient(
-    centred: Tensor, prior: _Prior, to_trace: Tensor, to_square: Tensor, to_cross: Tensor
+    centred: Tensor, prior: _Prior, grad_trace: Tensor, grad_square: Tensor, grad_cross: Tensor
 ) -> Tensor | None:
-    """Chain rule through tr S, ‖S‖² and ⟨Σ, S⟩ to B with BBᵀ = S."""
-    if prior.root is None or prior.gram is None or prior.pulled is None:
+    """Gradient for B, where BBᵀ = S, through tr S, ‖S‖² and ⟨Σ, S⟩."""
+    if prior.root is None or prior.gram is None or prior.product is None:
         return None
     n, d = centred.shape[-2:]
-    to_trace, to_square, to_cross = (t[..., None, None] for t in (to_trace, to_square, to_cross))
-    gradient = (prior.root @ prior.gram).mul_(4 * to_square)
-    gradient.addcmul_(prior.root, 2 * to_trace)
+    grad_trace, grad_square, grad_cross = (
+        t[..., None, None] for t in (grad_trace, grad_square, grad_cross)
+    )
+    gradient = (prior.root @ prior.gram).mul_(4 * grad_square)
+    gradient.addcmul_(prior.root, 2 * grad_trace)
     if n < d:
-        pulled = 2 / (n - 1) * to_cross * prior.pulled
+        product = 2 / (n - 1) * grad_cross * prior.product
         if gradient.ndim == 3:
-            gradient.baddbmm_(centred.mT, pulled)  # no further matrix of this size
+            gradient.baddbmm_(centred.mT, product)  # in place: allocates no d×r matrix
         else:
-            gradient += centred.mT @ pulled
+            gradient += centred.mT @ product
     else:
-        gradient.addcmul_(prior.pulled, 2 * to_cross)
+        gradient.addcmul_(prior.product, 2 * grad_cross)
     return gradient

@@ -1,4 +1,4 @@
-"""Weighted count, mean, scatter and two higher moments of a stream of rows."""
+"""Weighted count, mean, scatter and two higher moments of rows, mergeable over chunks."""
 
 from typing import Any, NamedTuple, Self
 
@@ -7,33 +7,35 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-_BLOCK = 2048  # rows that stay in the processor's cache
-_CHUNK = 8192  # rows at a time on other devices
-_TINY = float(np.finfo(np.float64).tiny)  # added to what may be zero before division by it
+_BLOCK = 2048  # rows at a time, which fit in the processor's cache
+_CHUNK = 8192  # rows at a time on devices other than the CPU
+_TINY = float(np.finfo(np.float64).tiny)  # added to divisors that may be zero
 
 
 class Moments:
-    """Count, mean, scatter and two higher moments of rows, updated chunk by chunk and mergeable.
+    """Count, mean, scatter and two higher moments of rows, updated by chunks and mergeable.
 
-    Everything is kept in float64 on the device of the first rows, whatever their dtype, by the
-    pairwise update of Chan, Golub and LeVeque (1983), which does not lose digits to a large mean.
-    Merging is exact: the result is that of all rows at once.
+    All moments are kept in float64, whatever the dtype of the rows, on the device of the first
+    rows. They are updated by the pairwise method of Chan, Golub and LeVeque (1983), which stays
+    accurate when the mean is large compared with the spread. Merging two instances gives the
+    moments of all their rows together.
 
     Attributes
     ----------
     count : float
-        Sum of the weights.
+        Sum of the weights, that is, the number of rows if none were given.
     mean : Tensor of shape (n_features,)
         Weighted mean.
     scatter : Tensor of shape (n_features, n_features)
         Weighted sum of the outer products of the centred rows.
     third : Tensor of shape (n_features,) or None
-        Weighted sum of ‖c‖² c over the centred rows c, divided by trace(scatter)^(3/2) so that it
-        does not depend on the scale. It is needed to merge `fourth`. None if it is not known: see
-        :meth:`mapped` and :meth:`from_arrays`; merging with what is not known gives None too.
+        Weighted sum of ‖c‖² c over the centred rows c, divided by trace(scatter)^(3/2), so that it
+        does not depend on the scale. It is needed to merge `fourth`. It is None if it is unknown:
+        after :meth:`mapped`, after :meth:`from_arrays` without it, and after a merge with an
+        instance in which it is None.
     fourth : Tensor of shape () or None
-        Weighted sum of ‖c‖⁴, divided by trace(scatter)²: from 1 / count to 1. The bias-corrected
-        IsoScore needs it. None if it is not known, as `third`.
+        Weighted sum of ‖c‖⁴, divided by trace(scatter)²; it lies between 1 / count and 1. The
+        bias-corrected IsoScore needs it. It is None in the same cases as `third`.
 
     Examples
     --------
@@ -53,28 +55,29 @@ class Moments:
         self.fourth: Tensor | None = torch.zeros((), dtype=torch.float64)
 
     def update(self, X: Tensor | ArrayLike, weights: Tensor | NDArray[Any] | None = None) -> Self:
-        """Take in more rows.
+        """Add rows.
 
         Parameters
         ----------
         X : Tensor or array-like of shape (n_samples, n_features)
-            Rows.
+            Rows to add.
         weights : Tensor or ndarray of shape (n_samples,), default=None
-            Frequency weights, zero or more: weight 2 counts a row twice. Other than whole numbers
-            are allowed; `count` is their sum. Estimates that correct for the number of rows
-            (``covariance()``, the bias-corrected IsoScore) then interpolate between whole
-            numbers: they are free of bias for counts only, not for weights that express how
-            reliable or how probable a row is.
+            Frequency weights, zero or more: a row of weight 2 counts as two equal rows. Fractions
+            are allowed, and `count` is the sum of all weights. Estimates that correct for the
+            number of rows (``covariance()``, the bias-corrected IsoScore) then use that sum. They
+            are unbiased for frequencies only, not for weights that express the reliability or the
+            probability of a row. None gives each row the weight 1.
 
         Returns
         -------
         Moments
-            Itself.
+            The instance itself.
 
         Raises
         ------
         ValueError
-            If the shapes do not fit or a weight is negative or not finite.
+            If X is not a matrix with the number of features seen before, or `weights` does not hold
+            one finite weight of zero or more for each row.
         """
         if not isinstance(X, Tensor):
             X = np.asarray(X)
@@ -85,11 +88,14 @@ class Moments:
             weights = torch.as_tensor(weights, dtype=torch.float64)
             if weights.shape != X.shape[:1]:
                 raise ValueError(
-                    f"weights has shape {tuple(weights.shape)}; one weight for each of the "
-                    f"{len(X)} rows is needed"
+                    f"weights has shape {tuple(weights.shape)}; ({len(X)},) is needed, one weight "
+                    f"for each of the {len(X)} rows of X"
                 )
             if not bool(torch.isfinite(weights).all() & (weights >= 0).all()):
-                raise ValueError("weights must be finite and not negative")
+                raise ValueError(
+                    "weights contains negative, infinite or NaN entries; all weights must be "
+                    "finite and not negative"
+                )
         if isinstance(X, Tensor) and X.device.type != "cpu":
             for start in range(0, len(X), _CHUNK):
                 part = None if weights is None else weights[start : start + _CHUNK]
@@ -99,17 +105,17 @@ class Moments:
         return self
 
     def merge(self, other: "Moments") -> Self:
-        """Take in the rows that another instance has seen.
+        """Add the rows that another instance has seen.
 
         Parameters
         ----------
         other : Moments
-            Of the same number of features; left as it is.
+            Moments of rows with the same number of features. It is not changed.
 
         Returns
         -------
         Moments
-            Itself.
+            The instance itself.
 
         Raises
         ------
@@ -119,7 +125,7 @@ class Moments:
         if self.count and other.count and len(self.mean) != len(other.mean):
             raise ValueError(
                 f"other has {len(other.mean)} features, this has {len(self.mean)}: only moments "
-                "of the same features merge"
+                "of the same features can be merged"
             )
         self._add(other)
         return self
@@ -130,17 +136,17 @@ class Moments:
         Parameters
         ----------
         ddof : float, default=1.0
-            Subtracted from the count in the denominator.
+            Number subtracted from `count` in the denominator.
 
         Returns
         -------
         Tensor of shape (n_features, n_features)
-            ``scatter / (count - ddof)``, float64.
+            ``scatter / (count - ddof)``, in float64.
 
         Raises
         ------
         ValueError
-            If no more than `ddof` rows have been seen.
+            If `count` is not larger than `ddof`.
         """
         if self.count <= ddof:
             raise ValueError(
@@ -149,33 +155,33 @@ class Moments:
         return self.scatter / (self.count - ddof)
 
     def mapped(self, matrix: Tensor | NDArray[Any], offset: Tensor | NDArray[Any]) -> "Moments":
-        """Return the moments of the rows after the map x -> Ax + c.
+        """Return the moments of the rows after the affine map x -> Ax + c.
 
         Parameters
         ----------
         matrix : Tensor or ndarray of shape (n_features_out, n_features)
-            A.
+            Matrix A.
         offset : Tensor or ndarray of shape (n_features_out,)
-            The c.
+            Offset c.
 
         Returns
         -------
         Moments
-            New ones; these are left as they are. Their `third` and `fourth` are None, because
-            those of the mapped rows do not follow from these: for the bias-corrected IsoScore of
-            mapped rows, gather the moments of the mapped rows themselves.
+            A new instance. Its `third` and `fourth` are None, because they cannot be computed from
+            the moments of the rows before the map. For the bias-corrected IsoScore of mapped rows,
+            map the rows and pass them to :meth:`update`.
         """
         matrix = torch.as_tensor(matrix).to(self.mean)
         mean = matrix @ self.mean + torch.as_tensor(offset).to(self.mean)
         return self._of(self.count, mean, matrix @ self.scatter @ matrix.T)
 
     def second_moment(self) -> Tensor:
-        """Return the mean outer product of the rows seen so far, mean included.
+        """Return the mean outer product of the rows seen so far, without centring.
 
         Returns
         -------
         Tensor of shape (n_features, n_features)
-            ``scatter / count + mean meanᵀ``, float64.
+            ``scatter / count + mean meanᵀ``, in float64.
 
         Raises
         ------
@@ -190,8 +196,8 @@ class Moments:
         Returns
         -------
         dict of str to ndarray
-            ``count`` (0-dimensional), ``mean``, ``scatter`` and, where they are known, ``third``
-            and ``fourth`` (0-dimensional), copies.
+            Copies of ``count`` (0-dimensional), ``mean``, ``scatter`` and, unless they are None,
+            ``third`` and ``fourth`` (0-dimensional).
         """
         tensors = {
             "mean": self.mean,
@@ -205,19 +211,19 @@ class Moments:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[np.float64]]) -> "Moments":
-        """Make an instance from what :meth:`to_arrays` returned.
+        """Make an instance from the arrays that :meth:`to_arrays` returned.
 
         Parameters
         ----------
         arrays : dict of str to ndarray
             ``count``, ``mean``, ``scatter`` and, both or neither, ``third`` and ``fourth``.
-            Arrays saved by earlier versions lack these two: they are None then, and the
-            bias-corrected IsoScore of the rows cannot be computed.
+            Arrays saved by earlier versions lack the last two; the attributes are None then, and
+            the bias-corrected IsoScore cannot be computed.
 
         Returns
         -------
         Moments
-            With that state, on the CPU.
+            A new instance with this state, on the CPU.
 
         Raises
         ------
@@ -234,14 +240,15 @@ class Moments:
         if self.mean.ndim != 1 or self.scatter.shape != (d, d):
             raise ValueError(
                 f"mean has shape {tuple(self.mean.shape)} and scatter "
-                f"{tuple(self.scatter.shape)}: (d,) and (d, d) are needed"
+                f"{tuple(self.scatter.shape)}: (n_features,) and (n_features, n_features) are "
+                "needed"
             )
         higher = [value if value is None else value.shape for value in (self.third, self.fourth)]
         if higher not in ([None, None], [(d,), ()]):
             shown = ["missing" if shape is None else tuple(shape) for shape in higher]
             raise ValueError(
-                f"third has shape {shown[0]} and fourth {shown[1]}: ({d},) and () are needed, or "
-                "neither of them"
+                f"third has shape {shown[0]} and fourth {shown[1]}: the shapes ({d},) and () are "
+                "needed, or both must be missing"
             )
         return self
 
@@ -278,7 +285,7 @@ class Moments:
                     other.count, scatter.trace(), other.third.to(device), other.fourth.to(device)
                 ),
             )
-            self.third, self.fourth = _joint(*parts, step, self.scatter, scatter)
+            self.third, self.fourth = _merged_higher(*parts, step, self.scatter, scatter)
         self.scatter += scatter
         self.scatter.addr_(step, step, alpha=between)
         self.mean += step * share
@@ -295,7 +302,7 @@ class Moments:
 
 
 class _Part(NamedTuple):
-    """What the higher moments of some rows depend on; arrays or tensors."""
+    """Count, trace of the scatter and scale-free higher moments of some rows; arrays or tensors."""
 
     n: float
     trace: Any
@@ -303,35 +310,41 @@ class _Part(NamedTuple):
     fourth: Any
 
 
-def _joint(
+def _merged_higher(
     first: _Part, second: _Part, step: Any, first_scatter: Any, second_scatter: Any
 ) -> tuple[Any, Any]:
-    """Third and fourth moment of two sets of rows together; `step` leads between their means."""
+    """Third and fourth moment of two sets of rows together.
+
+    `step` is the difference of their means, second minus first; moments are scale-free, as in
+    Moments.
+    """
     n = first.n + second.n
     trace = first.trace + second.trace + first.n * second.n / n * (step @ step) + _TINY
     step = step / trace**0.5
-    third, fourth = _shifted(first, -second.n / n * step, first_scatter, trace)
-    more = _shifted(second, first.n / n * step, second_scatter, trace)
-    return third + more[0], fourth + more[1]
+    third, fourth = _shifted_higher(first, -second.n / n * step, first_scatter, trace)
+    second_part = _shifted_higher(second, first.n / n * step, second_scatter, trace)
+    return third + second_part[0], fourth + second_part[1]
 
 
-def _shifted(part: _Part, shift: Any, scatter: Any, trace: Any) -> tuple[Any, Any]:
+def _shifted_higher(part: _Part, shift: Any, scatter: Any, trace: Any) -> tuple[Any, Any]:
     """Third and fourth moment of centred rows c plus a shift s, both in units of √trace.
 
-    With n rows of scatter S they are Σ ‖c‖²c + tr(S) s + 2 S s + n‖s‖²s and
+    For n rows of scatter S they are Σ ‖c‖²c + tr(S) s + 2 S s + n‖s‖²s and
     Σ ‖c‖⁴ + 4 sᵀΣ ‖c‖²c + 4 sᵀS s + 2 tr(S)‖s‖² + n‖s‖⁴.
     """
-    own, length = part.trace / trace, shift @ shift
-    third, pull = own**1.5 * part.third, scatter @ shift / trace
+    ratio, shift_square = part.trace / trace, shift @ shift
+    third, scatter_shift = ratio**1.5 * part.third, scatter @ shift / trace
     return (
-        third + (own + part.n * length) * shift + 2 * pull,
-        own**2 * part.fourth + 4 * (shift @ (third + pull)) + (2 * own + part.n * length) * length,
+        third + (ratio + part.n * shift_square) * shift + 2 * scatter_shift,
+        ratio**2 * part.fourth
+        + 4 * (shift @ (third + scatter_shift))
+        + (2 * ratio + part.n * shift_square) * shift_square,
     )
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def _array_moments(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
-    """Moments of rows in memory, by symmetric products: half the work of whole ones."""
+    """Moments of rows in memory, by symmetric products, which cost half of general ones."""
     d = X.shape[1]
     seen, mean, scatter = _Part(0.0, 0.0, np.zeros(d), 0.0), np.zeros(d), np.zeros((d, d))
     product, buffer = np.empty((d, d)), np.empty((min(len(X), _BLOCK), d))
@@ -342,11 +355,11 @@ def _array_moments(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
         center, new = _center(rows, counts, block)
         if not new.n:
             continue
-        np.matmul(block.T, block, out=product)  # NumPy makes a symmetric product of it
+        np.matmul(block.T, block, out=product)  # NumPy recognises the symmetric product
         step, n = center - mean, seen.n + new.n
         third, fourth = new.third, new.fourth
         if seen.n:
-            third, fourth = _joint(seen, new, step, scatter, product)
+            third, fourth = _merged_higher(seen, new, step, scatter, product)
             shift = torch.from_numpy(step)
             torch.from_numpy(scatter).addr_(shift, shift, alpha=seen.n * new.n / n)
         scatter += product
@@ -363,9 +376,9 @@ def _as_array(X: Tensor | NDArray[Any]) -> NDArray[Any]:
 def _center(
     rows: NDArray[Any], weights: NDArray[np.float64] | None, out: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], _Part]:
-    """Write the centred and weighted rows to `out`; give their mean and higher moments.
+    """Write the centred rows, times the roots of their weights, to `out`; return mean and moments.
 
-    A row is taken off first, so that the scatter of a constant column is exactly zero.
+    One row is subtracted first, so that the scatter of a constant column is exactly zero.
     """
     pivot = rows[0 if weights is None else weights.argmax()].astype(np.float64)
     count = float(len(rows)) if weights is None else float(weights.sum())
@@ -375,7 +388,7 @@ def _center(
     offset = total / max(count, _TINY)
     out -= offset
     if weights is not None:
-        out[weights == 0] = 0  # they may lie so far off that their norms overflow below
+        out[weights == 0] = 0  # rows without weight may be so large that their norms overflow
     norms = np.einsum("ij,ij->i", out, out)
     trace = norms.sum() if weights is None else weights @ norms
     norms /= trace + _TINY
@@ -387,7 +400,7 @@ def _center(
 
 
 def _device_moments(X: Tensor, weights: Tensor | None) -> Moments:
-    """Moments of a chunk on a device other than the CPU."""
+    """Moments of a chunk of rows on a device other than the CPU."""
     rows = X.detach().to(torch.float64)
     counts = rows.new_ones(len(rows)) if weights is None else weights.to(rows.device)
     pivot, count = rows[counts.argmax()], float(counts.sum())

@@ -1,4 +1,4 @@
-"""The partition function Z(v) = Σ_i exp(vᵀx_i) along the principal axes of a point cloud."""
+"""Partition function Z(v) = Σ_i exp(vᵀx_i) along the principal axes of a point cloud."""
 
 import math
 
@@ -6,25 +6,16 @@ import torch
 from torch import Tensor
 
 _CHUNK = 8192
-_TIE = 1e-6  # entries of a unit vector that differ by less are equally large
+_TIE = 1e-6  # entries of a unit vector whose sizes differ by less count as equally large
 
 
 def log_partition(X: Tensor) -> Tensor:
-    """Logarithm of Z(v) for every unit eigenvector v of XᵀX, uncentred.
+    """Logarithm (d,) of Z(v) for each unit eigenvector v of XᵀX, for uncentred points X (n, d).
 
-    Each eigenvector's sign is the one that makes its entry of largest absolute value positive,
-    the first of them if several are equally large. Z depends on that sign, on the scale of X
-    and, where eigenvalues coincide, on the basis of their eigenspace.
-
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        Points, read in chunks of rows.
-
-    Returns
-    -------
-    Tensor of shape (d,)
-        By log-sum-exp, so nothing overflows; log n along axes orthogonal to all points.
+    The sign of v makes its entry of largest absolute value positive, the first one if several are
+    equally large. Z depends on that sign, on the scale of X and, where eigenvalues coincide, on the
+    choice of eigenvectors. Log-sum-exp prevents overflow. Along axes orthogonal to all points the
+    value is log n.
     """
     n, d = X.shape
     axes = _fix_signs(_principal_axes(X))
@@ -35,41 +26,19 @@ def log_partition(X: Tensor) -> Tensor:
 
 
 def partition_isotropy(log_z: Tensor) -> Tensor:
-    """Smallest over largest value of the partition function, I1.
-
-    Parameters
-    ----------
-    log_z : Tensor of shape (d,)
-        As :func:`log_partition` gives it.
-
-    Returns
-    -------
-    Tensor of shape ()
-        In [0, 1], 1 for an isotropic cloud.
-    """
+    """I1: smallest over largest Z, in [0, 1], from `log_z` (d,); 1 for an isotropic cloud."""
     return (log_z.min() - log_z.max()).exp()
 
 
 def partition_dispersion(log_z: Tensor) -> Tensor:
-    """Standard deviation over mean of the partition function, I2.
-
-    Parameters
-    ----------
-    log_z : Tensor of shape (d,)
-        As :func:`log_partition` gives it.
-
-    Returns
-    -------
-    Tensor of shape ()
-        At least 0, 0 for an isotropic cloud. The standard deviation divides by d.
-    """
+    """I2: standard deviation (divisor d) over mean of Z, from `log_z` (d,); 0 if isotropic."""
     shares = (log_z - log_z.max()).exp()
     return shares.std(correction=0) / shares.mean()
 
 
 def _principal_axes(X: Tensor) -> Tensor:
-    """Unit eigenvectors of XᵀX, as columns; for n < d only the n that may carry points."""
-    scale = X.abs().max()  # taken out, lest squares overflow
+    """Unit eigenvectors of XᵀX as columns; for n < d without those orthogonal to all points."""
+    scale = X.abs().max()  # divided out, so that squares do not overflow
     scale = torch.where(scale > 0, scale, 1.0)
     if len(X) < X.shape[1]:
         return torch.linalg.svd(X / scale, full_matrices=False).Vh.T
@@ -81,6 +50,7 @@ def _principal_axes(X: Tensor) -> Tensor:
 
 
 def _fix_signs(axes: Tensor) -> Tensor:
+    """Make the first entry of largest absolute value of each column positive."""
     sizes = axes.abs()
     first = (sizes >= sizes.amax(0) * (1 - _TIE)).int().argmax(0, keepdim=True)
     return axes * axes.gather(0, first).sign()

@@ -1,7 +1,7 @@
-"""Persistence of dimension 0: bars, the selection of those that count, and persistent entropy.
+"""Persistence bars of dimension 0, the selection of significant bars, and persistent entropy.
 
-The finite bars of dimension 0 of the Vietoris-Rips filtration are as long as the edges of the
-Euclidean minimum spanning tree. The tree is found without gradient; the lengths are then taken
+The finite bars of dimension 0 of the Vietoris-Rips filtration have the lengths of the edges of the
+Euclidean minimum spanning tree. The tree is found without gradient; the lengths are then computed
 from the points, so that gradients flow.
 """
 
@@ -19,10 +19,11 @@ Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.intp]
 
 _WIDE = ("float32", "float64")
-_MATRIX_BYTES = 2**30  # above it, distances are computed row by row
-_CLOSE = {"float32": 1e-2, "float64": 1e-4}  # d²/(|x|² + |y|²) that cancellation has spoilt
-_EQUAL = 8  # bars this many units in the last place apart are equal
-_LEAST = 1e-300
+_MATRIX_BYTES = 2**30  # larger distance matrices are not formed: distances are computed row by row
+# d² / (‖x‖² + ‖y‖²) below which cancellation makes d² inaccurate
+_CLOSE = {"float32": 1e-2, "float64": 1e-4}
+_EQUAL = 8  # bars that differ by at most this many machine epsilons are equal
+_LEAST = 1e-300  # smaller relative lengths are raised to it, so that logarithms are finite
 
 
 @overload
@@ -30,26 +31,27 @@ def persistence_bars(X: Tensor) -> Tensor: ...
 @overload
 def persistence_bars(X: ArrayLike) -> Floats: ...
 def persistence_bars(X: ArrayLike | Tensor) -> Floats | Tensor:
-    """Find the finite bars of dimension 0 of the Vietoris-Rips filtration.
+    """Compute the finite bars of dimension 0 of the Vietoris-Rips filtration.
 
-    They are as long as the edges of the Euclidean minimum spanning tree. Those of a tensor are
-    differentiable with respect to the points, with zero gradient for bars of length zero.
+    They have the lengths of the edges of the Euclidean minimum spanning tree. If X is a tensor, the
+    bars are differentiable with respect to the points; bars of length zero have zero gradient.
 
     Parameters
     ----------
     X : array-like or Tensor of shape (n, d)
-        Points, n and d at least 1; half precision is computed in float32, integers in float64.
+        Points, with n and d at least 1. Half precision is computed in float32, integers in
+        float64.
 
     Returns
     -------
     ndarray or Tensor of shape (n - 1,)
-        Lengths, longest first, those of length zero among them; a tensor on the device of X if X
-        is one.
+        Lengths of the bars in descending order, including those of length zero. If X is a tensor,
+        a tensor on its device.
 
     Raises
     ------
     ValueError
-        If X is not a matrix, has no entries, or holds rows whose distances are not finite.
+        If X is not a matrix, has no entries, or has rows whose distances are not finite.
 
     References
     ----------
@@ -65,10 +67,10 @@ def persistence_bars(X: ArrayLike | Tensor) -> Floats | Tensor:
     points = _as_floats(X)
     if points.ndim != 2 or not all(points.shape):
         raise ValueError(
-            f"X has shape {tuple(points.shape)}: a matrix of shape (n, d), with one point or more "
-            "in one dimension or more, is needed"
+            f"X has shape {tuple(points.shape)}: a matrix of shape (n, d) with n >= 1 and d >= 1 "
+            "is needed"
         )
-    cloud = on_host(points)
+    cloud = to_numpy(points)
     parents = spanning_parents(cloud)
     if isinstance(points, Tensor):
         ends = points.index_select(0, torch.from_numpy(parents).to(points.device))
@@ -76,8 +78,11 @@ def persistence_bars(X: ArrayLike | Tensor) -> Floats | Tensor:
         bars: Floats | Tensor = lengths.sort(descending=True).values
     else:
         bars = np.sort(edge_lengths(cloud, parents))[::-1].copy()
-    if not math.isfinite(on_host(bars).sum()):
-        raise ValueError("X is not finite: drop the rows that hold NaN, infinity or huge values")
+    if not math.isfinite(to_numpy(bars).sum()):
+        raise ValueError(
+            "X is not finite: it contains NaN, infinity or values whose squares overflow; drop "
+            "these rows, or scale X down"
+        )
     return bars
 
 
@@ -86,27 +91,28 @@ def select_bars(bars: Tensor) -> Tensor: ...
 @overload
 def select_bars(bars: ArrayLike) -> Floats: ...
 def select_bars(bars: ArrayLike | Tensor) -> Floats | Tensor:
-    """Separate the bars that are features from those that are noise.
+    """Select the bars that are topological features and drop those that are noise.
 
-    The longest bar is a feature and the shortest is noise; how many of those between are features
-    follows from what persistent entropy gains as the longest of them are replaced by bars that
-    make it largest. Fewer than four bars, and bars that are equal up to rounding, are kept all.
+    The longest bar is always a feature and the shortest always noise. The number of features among
+    the others follows from how persistent entropy changes as the longest bars are replaced, one
+    after another, by bars of the length that makes it largest. All bars are kept if there are fewer
+    than four or if they are equal up to rounding.
 
     Parameters
     ----------
     bars : array-like or Tensor of shape (n,)
-        Lengths in any order; zeros are dropped first.
+        Lengths in any order. Bars of length zero are dropped first.
 
     Returns
     -------
     ndarray or Tensor of shape (n_selected,)
-        The bars kept, longest first. Gradients flow through those of a tensor; which are kept is
-        decided without.
+        The bars kept, in descending order. For a tensor, gradients flow through the lengths, but
+        not through the choice of the bars.
 
     Raises
     ------
     ValueError
-        If bars is not one-dimensional, or an entry is negative or not finite.
+        If `bars` is not one-dimensional, or an entry is negative or not finite.
 
     References
     ----------
@@ -120,7 +126,7 @@ def select_bars(bars: ArrayLike | Tensor) -> Floats | Tensor:
     array([9., 8.])
     """
     lengths, values = _checked_bars(bars)
-    order = selected(values)
+    order = selected_indices(values)
     if isinstance(lengths, Tensor):
         return lengths[torch.from_numpy(order).to(lengths.device)]
     return lengths[order]
@@ -131,22 +137,23 @@ def persistent_entropy(bars: Tensor) -> Tensor: ...
 @overload
 def persistent_entropy(bars: ArrayLike) -> float: ...
 def persistent_entropy(bars: ArrayLike | Tensor) -> float | Tensor:
-    """Persistent entropy: the entropy of the shares that bars have in their total length.
+    """Compute persistent entropy, the entropy of the relative lengths of the bars.
 
     Parameters
     ----------
     bars : array-like or Tensor of shape (n,)
-        Lengths; zeros are dropped first.
+        Lengths in any order. Bars of length zero are dropped first.
 
     Returns
     -------
     float or Tensor of shape ()
-        Persistent entropy in nats, at most ln n; zero, with zero gradient, if no bar is left.
+        ``-sum_i p_i ln(p_i)`` with ``p_i = bars_i / sum(bars)``, in nats, at most ln n. Zero, with
+        zero gradient, if no bar is left.
 
     Raises
     ------
     ValueError
-        If bars is not one-dimensional, or an entry is negative or not finite.
+        If `bars` is not one-dimensional, or an entry is negative or not finite.
 
     References
     ----------
@@ -162,57 +169,26 @@ def persistent_entropy(bars: ArrayLike | Tensor) -> float | Tensor:
     lengths, values = _checked_bars(bars)
     if isinstance(lengths, Tensor):
         lengths = lengths[lengths > 0]
-        return -times_own_log(lengths / lengths.sum()).sum()
+        return -p_log_p(lengths / lengths.sum()).sum()
     total = values.sum()
     return float(entr(values / total).sum()) if total else 0.0
 
 
-def times_own_log(shares: Tensor) -> Tensor:
-    """Compute p ln p; where p is zero, zero with a finite gradient.
-
-    Parameters
-    ----------
-    shares : Tensor
-        Each p, zero or more.
-
-    Returns
-    -------
-    Tensor
-        Each p ln p.
-    """
+def p_log_p(shares: Tensor) -> Tensor:
+    """p ln p of non-negative `shares`; zero, with a finite gradient, where p is zero."""
     return shares * shares.clamp(min=torch.finfo(shares.dtype).tiny).log()
 
 
-def on_host(values: Tensor | Floats) -> Floats:
-    """Give the values of a tensor or array as an array.
-
-    Parameters
-    ----------
-    values : Tensor or ndarray
-        In float32 or float64.
-
-    Returns
-    -------
-    ndarray
-        May share memory with `values`: not to be written to.
-    """
+def to_numpy(values: Tensor | Floats) -> Floats:
+    """Values of a float32 or float64 tensor or array as an array, which may share their memory."""
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
 
 
 def spanning_parents(points: Floats) -> Indices:
-    """Find the Euclidean minimum spanning tree, rooted at point 0.
+    """Euclidean minimum spanning tree of points (n, d), n at least 1, rooted at point 0.
 
-    Points that are not finite give some tree.
-
-    Parameters
-    ----------
-    points : ndarray of shape (n, d)
-        In float32 or float64, n at least 1.
-
-    Returns
-    -------
-    ndarray of shape (n - 1,)
-        The other end of the edge from each point but the first to the tree's root.
+    Returns, for each point but the first, the other end of its edge towards the root: (n - 1,). If
+    points are not finite, the tree is arbitrary.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         if 8 * len(points) ** 2 > _MATRIX_BYTES:
@@ -221,52 +197,28 @@ def spanning_parents(points: Floats) -> Indices:
 
 
 def edge_lengths(points: Floats, parents: Indices) -> Floats:
-    """Compute the lengths of the edges of a tree.
-
-    Parameters
-    ----------
-    points : ndarray of shape (n, d)
-        Points.
-    parents : ndarray of shape (n - 1,)
-        As `spanning_parents` gives them.
-
-    Returns
-    -------
-    ndarray of shape (n - 1,)
-        Lengths, in the order of `parents`.
-    """
-    steps = points[1:] - points[parents]
-    return np.sqrt(np.einsum("ij,ij->i", steps, steps))
+    """Lengths (n - 1,) of the edges of the tree that `spanning_parents` found."""
+    differences = points[1:] - points[parents]
+    return np.sqrt(np.einsum("ij,ij->i", differences, differences))
 
 
-def selected(lengths: Floats) -> Indices:
-    """Find the bars that are features.
-
-    Parameters
-    ----------
-    lengths : ndarray of shape (n,)
-        Lengths, zero or more and finite.
-
-    Returns
-    -------
-    ndarray of shape (n_selected,)
-        Their places, longest first.
-    """
+def selected_indices(lengths: Floats) -> Indices:
+    """Indices of the bars that are features, longest first; `lengths` (n,) are finite and >= 0."""
     order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
     if len(order) < 4:
         return order
     ratios = lengths[order].astype(np.float64) / lengths[order[0]]
     if 1 - ratios[-1] <= _EQUAL * np.finfo(lengths.dtype).eps:
         return order
-    return order[: _n_features(np.maximum(ratios, _LEAST))]
+    return order[: _n_selected(np.maximum(ratios, _LEAST))]
 
 
-def _n_features(lengths: NDArray[np.float64]) -> int:
-    """Count the features among four bars or more, longest first, the longest of length 1.
+def _n_selected(lengths: NDArray[np.float64]) -> int:
+    """Number of features among four or more bars, in descending order, the longest of length 1.
 
-    In question are the `size` longest of the bars between the longest and the shortest. Replacing
-    the i longest of these by neutral bars makes the total fall up to some i: only those i stay in
-    question, until they are no more than there can be features.
+    The candidates are the `size` longest bars between the longest and the shortest. Replacing the i
+    longest of them by neutral bars makes the total fall up to some i. The candidates are reduced to
+    those i until they are at most as many as there can be features.
     """
     shortest = float(lengths[-1])
     share = _feature_share(shortest)
@@ -276,7 +228,8 @@ def _n_features(lengths: NDArray[np.float64]) -> int:
     counts = np.arange(len(middle))
     size = len(middle)
     while True:
-        sums = (taken[size] + (1 + shortest)) - taken[:size]  # of all but the i longest
+        # Entry i sums over all bars but the i longest candidates.
+        sums = (taken[size] + (1 + shortest)) - taken[:size]
         logs = (taken_logs[size] + shortest * math.log(shortest)) - taken_logs[:size]
         totals = sums + counts[:size] * np.exp(logs / sums)
         rises = totals[1:] > totals[:-1]
@@ -290,7 +243,7 @@ def _n_features(lengths: NDArray[np.float64]) -> int:
 def _feature_share(alpha: float) -> float:
     """Largest share of features if the shortest bar is `alpha` times the longest.
 
-    α(α - 1 - ln α)/(1 - α)², which tends to 1/2 as α tends to 1.
+    It is α(α - 1 - ln α) / (1 - α)², which tends to 1/2 as α tends to 1.
     """
     gap = 1 - alpha
     if gap < 1e-4:
@@ -299,7 +252,7 @@ def _feature_share(alpha: float) -> float:
 
 
 def _distance_matrix(points: Floats) -> Floats:
-    """Squared distances of all pairs; infinity on the diagonal."""
+    """Squared distances (n, n) of all pairs of points; infinity on the diagonal."""
     centred = points - points.mean(0)
     distances = centred @ centred.T
     squares = distances.diagonal().copy()
@@ -308,16 +261,16 @@ def _distance_matrix(points: Floats) -> Floats:
     distances += squares[:, None]
     np.fill_diagonal(distances, np.inf)
     limit = _CLOSE[points.dtype.name]
-    suspects = np.flatnonzero(distances.min(1) < limit * (squares + squares.max()))
-    if len(suspects) and points.dtype == np.float32:
+    inaccurate = np.flatnonzero(distances.min(1) < limit * (squares + squares.max()))
+    if len(inaccurate) and points.dtype == np.float32:
         return _distance_matrix(points.astype(np.float64))
-    for i in suspects:
-        _repair(distances[i], int(i), points, squares)
+    for i in inaccurate:
+        _recompute_close(distances[i], int(i), points, squares)
     return distances
 
 
 def _distance_rows(points: Floats) -> Callable[[int], Floats]:
-    """Squared distances of all points from one, as a function of this one."""
+    """Function that returns the squared distances (n,) of all points from the i-th."""
     centred = points - points.mean(0)
     squares = np.einsum("ij,ij->i", centred, centred)
 
@@ -326,33 +279,34 @@ def _distance_rows(points: Floats) -> Callable[[int], Floats]:
         distances *= -2
         distances += squares
         distances += squares[i]
-        _repair(distances, i, points, squares)
+        _recompute_close(distances, i, points, squares)
         return distances
 
     return row
 
 
-def _repair(distances: Floats, i: int, points: Floats, squares: Floats) -> None:
-    """Recompute from the points the distances from point i that cancellation has spoilt."""
+def _recompute_close(distances: Floats, i: int, points: Floats, squares: Floats) -> None:
+    """Recompute in place the distances from point i that cancellation makes inaccurate."""
     close = np.flatnonzero(distances < _CLOSE["float64"] * (squares + squares[i]))
     if len(close):
-        steps = points[close] - points[i]
-        distances[close] = np.einsum("ij,ij->i", steps, steps)
+        differences = points[close] - points[i]
+        distances[close] = np.einsum("ij,ij->i", differences, differences)
 
 
 def _prim(row: Callable[[int], Floats], n: int) -> Indices:
-    """Grow the tree from point 0; `row` gives the distances of all points from one."""
+    """Parents (n - 1,) of the tree grown from point 0; `row(i)` are the distances from point i."""
     distances = row(0).copy()
     nearest, inside = distances.copy(), np.zeros_like(distances)
-    nearest[0] = inside[0] = np.inf  # added to a distance, keeps it out of reach
-    closer, parents = np.empty(n, dtype=bool), np.zeros(n, dtype=np.intp)
+    # Points in the tree are at infinity, so that they are not chosen again.
+    nearest[0] = inside[0] = np.inf
+    is_closer, parents = np.empty(n, dtype=bool), np.zeros(n, dtype=np.intp)
     for _ in range(n - 1):
         newest = int(nearest.argmin())
         nearest[newest] = inside[newest] = np.inf
         np.add(row(newest), inside, out=distances)
-        np.less(distances, nearest, out=closer)
+        np.less(distances, nearest, out=is_closer)
         np.minimum(nearest, distances, out=nearest)
-        parents[closer] = newest
+        parents[is_closer] = newest
     return parents[1:]
 
 
@@ -361,7 +315,7 @@ def _as_floats(values: Tensor) -> Tensor: ...
 @overload
 def _as_floats(values: ArrayLike) -> Floats: ...
 def _as_floats(values: ArrayLike | Tensor) -> Floats | Tensor:
-    """Float32 from half precision, float64 from integers."""
+    """Convert half precision to float32 and integers to float64."""
     if isinstance(values, Tensor):
         if values.dtype in (torch.float32, torch.float64):
             return values
@@ -373,10 +327,16 @@ def _as_floats(values: ArrayLike | Tensor) -> Floats | Tensor:
 
 
 def _checked_bars(bars: ArrayLike | Tensor) -> tuple[Floats | Tensor, Floats]:
+    """Bars as floats, and their values as an array, after checking shape and range."""
     lengths = _as_floats(bars)
     if lengths.ndim != 1:
-        raise ValueError(f"bars has shape {tuple(lengths.shape)}: (n,) is needed")
-    values = on_host(lengths)
+        raise ValueError(
+            f"bars has shape {tuple(lengths.shape)}: one-dimensional bars, shape (n,), are needed"
+        )
+    values = to_numpy(lengths)
     if len(values) and not 0 <= values.min() <= values.max() < np.inf:
-        raise ValueError("bars holds NaN, infinity or negative values: lengths are needed")
+        raise ValueError(
+            "bars contains NaN, infinity or negative values: lengths must be finite and not "
+            "negative"
+        )
     return lengths, values

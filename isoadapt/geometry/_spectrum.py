@@ -1,23 +1,14 @@
-"""Measures of a spectrum: variances along the principal directions, descending."""
+"""Spectra of point clouds, and measures of the variances along principal directions."""
 
 import torch
 from torch import Tensor
 
 
 def spectrum(X: Tensor, center: bool = True) -> Tensor:
-    """Squared singular values of a point cloud, largest first.
+    """Squared singular values (min(n, d),) of points X (n, d), largest first.
 
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        Points.
-    center : bool, default=True
-        Subtract the mean first.
-
-    Returns
-    -------
-    Tensor of shape (min(n, d),)
-        Squared singular values, from the smaller of the Gram matrix and the scatter.
+    They are the eigenvalues of the smaller of the Gram matrix and the scatter. The mean is
+    subtracted first if `center` is set.
     """
     if center:
         X = X - X.mean(0)
@@ -26,53 +17,16 @@ def spectrum(X: Tensor, center: bool = True) -> Tensor:
 
 
 def cumulative_explained_variance(variances: Tensor, k: int) -> Tensor:
-    """Share of the k largest variances, EV_k.
-
-    Parameters
-    ----------
-    variances : Tensor of shape (r,)
-        Descending.
-    k : int
-        How many.
-
-    Returns
-    -------
-    Tensor of shape ()
-        In [0, 1].
-    """
+    """EV_k: share of the k largest of `variances` (r,), which are in descending order."""
     return variances[:k].sum() / variances.sum()
 
 
 def anisotropy(variances: Tensor, k: int) -> Tensor:
-    """Share of the k-th largest variance, anisotropy_k.
-
-    Parameters
-    ----------
-    variances : Tensor of shape (r,)
-        Descending.
-    k : int
-        Which, from 1.
-
-    Returns
-    -------
-    Tensor of shape ()
-        In [0, 1]; 0 beyond the last.
-    """
+    """Share of the k-th of `variances` (r,), descending and counted from 1; 0 for k > r."""
     return variances[k - 1 : k].sum() / variances.sum()
 
 
 def effective_rank(variances: Tensor) -> Tensor:
-    """Exponential of the entropy of the normalised variances (Roy and Vetterli, 2007).
-
-    Parameters
-    ----------
-    variances : Tensor of shape (r,)
-        Not negative.
-
-    Returns
-    -------
-    Tensor of shape ()
-        In [1, r].
-    """
+    """Exponential of the entropy of normalised `variances` (r,) (Roy and Vetterli, 2007)."""
     shares = variances / variances.sum()
     return torch.special.entr(shares).sum().exp().clamp(1, len(shares))

@@ -1,37 +1,24 @@
-"""IsoScore of few rows without the bias of the sample covariance, whatever their distribution.
+"""Unbiased estimates for the IsoScore of few rows, whatever the distribution of the rows.
 
-The squares of a sample covariance S overestimate those of the covariance Σ of the distribution.
-Himeno and Yamada (2014), "Estimations for some functions of covariance matrix in high dimension
-under non-normality and its applications", give estimates of tr(Σ)² and ‖Σ‖_F² without bias, which
-take the fourth moment of the rows besides tr S and ‖S‖_F².
+The squares tr(S)² and ‖S‖_F² of a sample covariance S overestimate those of the covariance Σ of the
+distribution. Himeno and Yamada (2014), "Estimations for some functions of covariance matrix in high
+dimension under non-normality and its applications", give unbiased estimates of tr(Σ)² and ‖Σ‖_F²
+from tr(S), ‖S‖_F² and the fourth moment of the rows.
 """
 
 import torch
 from torch import Tensor
 
-_NOISE = 64  # an estimate of no more than so many roundings of tr² may be zero
+_NOISE = 64  # estimates of at most this many roundings of tr² count as zero
 
 Weights = tuple[float, float, float]
 
 
 def corrected_score(square: Tensor, fourth: Tensor, n_samples: float, d: int) -> Tensor:
-    """Bias-corrected IsoScore from two figures of the centred rows that do not depend on scale.
+    """Bias-corrected IsoScore, in [0, 1], from two scale-free numbers of the centred rows.
 
-    Parameters
-    ----------
-    square : Tensor
-        ‖S‖² / tr(S)² of the sample covariance S.
-    fourth : Tensor
-        Σ ‖x - x̄‖⁴ / (Σ ‖x - x̄‖²)², as :func:`norm_concentration` gives it.
-    n_samples : float
-        Number of rows, at least 4.
-    d : int
-        Number of features.
-
-    Returns
-    -------
-    Tensor
-        Scores in [0, 1].
+    `square` is ‖S‖² / tr(S)² for the sample covariance S, `fourth` as `norm_concentration` returns
+    it, `n_samples` at least 4.
     """
     trace = torch.ones_like(square)
     terms = unbiased_squares(trace, square, fourth * (n_samples - 1), n_samples)
@@ -39,17 +26,9 @@ def corrected_score(square: Tensor, fourth: Tensor, n_samples: float, d: int) ->
 
 
 def norm_concentration(X: Tensor) -> Tensor:
-    """Σ ‖x - x̄‖⁴ / (Σ ‖x - x̄‖²)²: how much of the variance a few points hold.
+    """Σ ‖x - x̄‖⁴ / (Σ ‖x - x̄‖²)² of points X (n, d): how much of the variance few points hold.
 
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        Points.
-
-    Returns
-    -------
-    Tensor of shape ()
-        From 1/n, where all points are equally far from their mean, to 1.
+    It ranges from 1/n, if all points are equally far from their mean, to 1.
     """
     squared = (X - X.mean(0)).square().sum(1)
     return (squared / squared.sum()).square().sum()
@@ -58,28 +37,12 @@ def norm_concentration(X: Tensor) -> Tensor:
 def unbiased_squares(
     trace: Tensor, square: Tensor, fourth: Tensor, n_samples: float
 ) -> tuple[Tensor, Tensor]:
-    """Estimate tr(Σ)² and ‖Σ‖² without bias, whatever the distribution of the rows.
+    """Unbiased estimates of tr(Σ)² and ‖Σ‖² from `n_samples` rows, at least 4.
 
-    They are U-statistics: the means of ‖a - b‖²‖c - e‖²/4 and of ((a - b)ᵀ(c - e))²/4 over all
-    quadruples a, b, c, e of different rows.
-
-    Parameters
-    ----------
-    trace : Tensor
-        Trace of the sample covariance.
-    square : Tensor
-        Its squared Frobenius norm.
-    fourth : Tensor
-        Σ ‖x - x̄‖⁴ / (n_samples - 1).
-    n_samples : float
-        Number of rows, at least 4.
-
-    Returns
-    -------
-    numerator : Tensor
-        Estimate of tr(Σ)², not negative but for rounding.
-    denominator : Tensor
-        Estimate of ‖Σ‖², between zero and the numerator but for rounding.
+    `trace` and `square` are tr(S) and ‖S‖² of the sample covariance S, `fourth` is Σ ‖x - x̄‖⁴ /
+    (n-1). The estimates are U-statistics: the means of ‖a - b‖²‖c - e‖²/4 and of ((a - b)ᵀ(c -
+    e))²/4 over all quadruples a, b, c, e of different rows. Up to rounding, the second lies between
+    zero and the first.
     """
     (a, b, c), (e, f, g) = estimate_weights(n_samples)
     return (
@@ -89,18 +52,7 @@ def unbiased_squares(
 
 
 def estimate_weights(n_samples: float) -> tuple[Weights, Weights]:
-    """Give the weights of trace², square and fourth in the estimates of :func:`unbiased_squares`.
-
-    Parameters
-    ----------
-    n_samples : float
-        Number of rows, at least 4.
-
-    Returns
-    -------
-    numerator, denominator : tuple of float
-        The weights in the estimates of tr(Σ)² and of ‖Σ‖².
-    """
+    """Weights of trace², square and fourth in the two estimates of `unbiased_squares`."""
     n = n_samples
     k = (n - 1) / (n * (n - 2) * (n - 3))
     return (
@@ -110,23 +62,10 @@ def estimate_weights(n_samples: float) -> tuple[Weights, Weights]:
 
 
 def participation_ratio(numerator: Tensor, denominator: Tensor, trace: Tensor, d: int) -> Tensor:
-    """Ratio of estimates of tr(Σ)² and ‖Σ‖², clamped to the range of tr(Σ)² / ‖Σ‖².
+    """Ratio of the estimates of tr(Σ)² and ‖Σ‖², clamped to [1, d]; NaN where `trace` is zero.
 
-    Both estimates vanish if all points but one are equal: the ratio is 1 then, that of the rank.
-
-    Parameters
-    ----------
-    numerator, denominator : Tensor
-        The estimates.
-    trace : Tensor
-        Plain estimate of tr(Σ), which says how large rounding errors are.
-    d : int
-        Number of features.
-
-    Returns
-    -------
-    Tensor
-        In [1, d]; NaN where the trace is zero.
+    `trace` tells how large rounding errors are. Both estimates vanish if all points but one are
+    equal; the ratio is 1 then, the rank of the covariance.
     """
     ratio = torch.where(denominator * d < numerator, d, numerator / denominator).clamp(1, d)
     noise = _NOISE * torch.finfo(trace.dtype).eps * trace.square()

@@ -1,4 +1,4 @@
-"""Penalties over point clouds as torch modules, and the loss that joins them to a task's."""
+"""Isotropy penalties as torch modules, and the joint loss that adds one to a task loss."""
 
 from isoadapt.losses._cosreg import CosRegLoss
 from isoadapt.losses._isoscore import IsoScoreLoss

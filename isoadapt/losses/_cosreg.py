@@ -1,4 +1,4 @@
-"""Cosine regularisation."""
+"""Cosine regularisation penalty."""
 
 import torch
 from torch import Tensor, nn
@@ -7,15 +7,19 @@ from isoadapt.geometry import cosine_sum
 
 
 class CosRegLoss(nn.Module):
-    """Penalty on cosines: their sum over all ordered pairs of different rows, over n².
+    """Cosine regularisation: the sum of the cosines of all pairs of different rows, divided by n².
 
-    It moves the mean of the points towards the origin and says nothing of their covariance:
-    isotropy in the sense of IsoScore does not follow.
+    It moves the mean of the points towards the origin and does not act on their covariance, so it
+    does not by itself raise IsoScore.
+
+    Notes
+    -----
+    The penalty is ``(1 / n²) sum_{i != j} cos(z_i, z_j)``.
 
     References
     ----------
     Gao et al. (2019), "Representation Degeneration Problem in Training Natural Language
-    Generation Models"; compared with in Rudman and Eickhoff, "Stable Anisotropic
+    Generation Models". It is a baseline in Rudman and Eickhoff, "Stable Anisotropic
     Regularization".
 
     Examples
@@ -27,12 +31,13 @@ class CosRegLoss(nn.Module):
     """
 
     def forward(self, Z: Tensor) -> Tensor:
-        """Compute the penalty in O(n d).
+        """Compute the penalty, in O(n d) without forming all pairs.
 
         Parameters
         ----------
         Z : Tensor of shape (..., n, d)
-            Points; a zero row has cosine 0 with every other.
+            Points. A zero row has cosine 0 with every other row. Half precision is computed in
+            float32.
 
         Returns
         -------

@@ -1,32 +1,34 @@
-"""Isotropy penalty built on IsoScore*."""
+"""Isotropy penalty based on IsoScore*."""
 
 import torch
 from torch import Tensor, nn
 
 from isoadapt.geometry import isoscore_star
 
-_FLOOR = 1e-6  # below it -log would run away
+_FLOOR = 1e-6  # smaller scores are raised to it, so that -log stays finite
 
 
 class IsoScoreLoss(nn.Module):
-    """Penalty that falls as IsoScore* rises.
+    """Penalty that decreases as IsoScore* increases.
 
     Parameters
     ----------
     zeta : float or Tensor of shape (...), default=0.0
-        Weight ζ of the shrinkage covariance Σ_S, in [0, 1]; a tensor has one for each member.
+        Weight ζ of the shrinkage covariance Σ_S, in [0, 1]. A tensor holds one weight for each
+        member.
     form : {"log", "linear"}, default="log"
-        "log" is -log IsoScore*, the Isotropy Layer's; "linear" is 1 - IsoScore*, I-STAR's.
+        "log" is -log IsoScore*, the penalty of the Isotropy Layer. "linear" is 1 - IsoScore*, the
+        penalty of I-STAR.
     bias_corrected : bool, default=False
-        Estimate tr(Σ)² and ‖Σ‖² of the batch's covariance Σ without bias, whatever the
+        Estimate tr(Σ)² and ‖Σ‖² of the covariance Σ of the batch without bias, whatever the
         distribution of the rows. Batches then need 4 rows instead of 2. With `zeta` above 0 only
-        the terms quadratic in Σ change: the others have no bias.
+        the terms quadratic in Σ change, because the others are unbiased.
 
     Attributes
     ----------
     n_degenerate : Tensor of shape ()
-        How many point clouds so far had too few rows or no spread: those cost 0, with zero
-        gradient.
+        Number of point clouds so far with too few rows or without variance. Their penalty is 0,
+        with zero gradient.
 
     Raises
     ------
@@ -61,11 +63,12 @@ class IsoScoreLoss(nn.Module):
         self.register_buffer("n_degenerate", torch.zeros((), dtype=torch.long))
 
     def extra_repr(self) -> str:
-        """Name the parameters.
+        """Return the parameters for the module's representation.
 
         Returns
         -------
         str
+            Names and values.
         """
         return f"zeta={self.zeta!r}, form={self.form!r}, bias_corrected={self.bias_corrected!r}"
 
@@ -81,7 +84,7 @@ class IsoScoreLoss(nn.Module):
         prior_cov : Tensor of shape (d, d) or (..., d, d), default=None
             Shrinkage covariance Σ_S; None is the identity.
         root : Tensor of shape (d, r) or (..., d, r), default=None
-            In place of `prior_cov`, a B with BBᵀ = Σ_S: costs less if B is trained.
+            A matrix B with BBᵀ = Σ_S, given instead of `prior_cov`. It costs less if B is trained.
 
         Returns
         -------
@@ -90,9 +93,9 @@ class IsoScoreLoss(nn.Module):
         """
         n, d = Z.shape[-2:]
         if n < (4 if self.bias_corrected else 2) or d < 2:
-            nothing = Z.sum((-2, -1)) * 0
-            self.n_degenerate += nothing.numel()
-            return nothing.to(torch.promote_types(Z.dtype, torch.float32))
+            zero_loss = Z.sum((-2, -1)) * 0
+            self.n_degenerate += zero_loss.numel()
+            return zero_loss.to(torch.promote_types(Z.dtype, torch.float32))
         score = isoscore_star(Z, prior_cov, self.zeta, self.bias_corrected, root)
         degenerate = score.detach().isnan() & Z.detach().sum((-2, -1)).isfinite()
         self.n_degenerate.add_(degenerate.sum())

@@ -1,41 +1,44 @@
-"""The joint loss: a task loss and a penalty, balanced by their moving means."""
+"""Joint loss: a task loss plus a weighted penalty, optionally balanced by their moving means."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-_FLOOR = 1e-3  # a mean below it would blow its loss up
+_FLOOR = 1e-3  # smaller means are raised to it, because losses are divided by their means
 
 
 class JointLoss(nn.Module):
-    """Task loss plus weighted penalty, each scaled to the average size of the two if balanced.
-
-    Unbalanced, it is ``task_loss + weight * penalty``. Balanced, each of the two is first
-    multiplied by L̄/L̄_i, with L̄_i its moving mean and L̄ the average of both means. At step
-    k = 0, 1, … the means move by ``s / (1 + k)`` towards the present losses, before use and in
-    training mode only; they start at the first losses and carry no gradient.
+    """Task loss plus weighted penalty, optionally scaled to the same average size.
 
     Parameters
     ----------
     weight : float or Tensor of shape (n_members,)
-        Weight of the penalty; below zero it is rewarded.
+        Weight of the penalty. A negative weight rewards it.
     balance : {"ema", "cumulative"} or None, default=None
-        "ema" moves with s = `smoothing`, "cumulative" with s = 1 (the plain mean of all steps).
+        How the moving means change that balance the two losses: "ema" with s = `smoothing`,
+        "cumulative" with s = 1, which gives the plain mean over all steps. None does not balance.
     smoothing : float, default=0.15
-        The s, in (0, 1].
+        Smoothing s of "ema", in (0, 1].
 
     Attributes
     ----------
     means : Tensor of shape (..., 2)
-        Moving means of the sizes of the task loss and the penalty.
+        Moving means of the absolute task loss and of the absolute penalty.
     n_steps : Tensor of shape ()
-        Training steps seen.
+        Number of training steps seen.
 
     Raises
     ------
     ValueError
         If a parameter is out of its range.
+
+    Notes
+    ----- Without balancing, the joint loss is ``task_loss + weight * penalty``. With balancing,
+    each of the two losses L_i is first multiplied by L̄ / L̄_i, where L̄_i is its moving mean and
+    L̄ the average of both means. The means start at the first losses. At step k = 0, 1, … they move
+    towards the current losses by the fraction ``s / (1 + k)``, before they are used and in training
+    mode only. They carry no gradient.
 
     References
     ----------
@@ -69,10 +72,10 @@ class JointLoss(nn.Module):
         self.register_buffer("weight", torch.as_tensor(weight, dtype=torch.float64))
         self.register_buffer("means", torch.zeros(2))
         self.register_buffer("n_steps", torch.zeros((), dtype=torch.long))
-        self._step = 0  # as n_steps, on the host, so that no step waits for a device
+        self._step = 0  # n_steps on the host, so that reading it does not synchronise the device
 
     def forward(self, task_loss: Tensor, penalty: Tensor) -> Tensor:
-        """Join the two losses.
+        """Combine the two losses.
 
         Parameters
         ----------
@@ -89,21 +92,22 @@ class JointLoss(nn.Module):
         Raises
         ------
         TypeError
-            If one of the losses is not a tensor of floating point numbers.
+            If one of the losses is not a floating-point tensor.
         ValueError
-            If the losses differ in shape, as where a penalty is a vector.
+            If the losses differ in shape, for example if the penalty was not reduced to a scalar.
         """
         _check_losses(task_loss, penalty)
         weight = self.weight.to(penalty.dtype)
         if self.balance is None:
             return task_loss + weight * penalty
         if self.training:
-            self._track(torch.stack([task_loss.detach(), penalty.detach()], -1).abs())
+            self._update_means(torch.stack([task_loss.detach(), penalty.detach()], -1).abs())
         means = self.means.clamp(min=_FLOOR)
-        to_task, to_penalty = (means.mean(-1, keepdim=True) / means).unbind(-1)
-        return task_loss * to_task + penalty * (weight * to_penalty)
+        task_factor, penalty_factor = (means.mean(-1, keepdim=True) / means).unbind(-1)
+        return task_loss * task_factor + penalty * (weight * penalty_factor)
 
-    def _track(self, sizes: Tensor) -> None:
+    def _update_means(self, sizes: Tensor) -> None:
+        """Move the means towards `sizes` (..., 2), the absolute losses of a step."""
         if self._step:
             self.means.lerp_(sizes, self.smoothing / (1 + self._step))
         else:
@@ -121,15 +125,17 @@ class JointLoss(nn.Module):
 
 
 def _check_losses(task_loss: Any, penalty: Any) -> None:
+    """Raise if a loss is not a floating-point tensor or the shapes differ."""
     for name, loss in (("task_loss", task_loss), ("penalty", penalty)):
         if not isinstance(loss, Tensor) or not loss.is_floating_point():
             kind = f"tensor of {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__
             raise TypeError(
-                f"{name} is a {kind}; a tensor of floating point numbers is needed, computed from "
-                "the model's outputs with torch operations, so that it has a gradient"
+                f"{name} is a {kind}; a floating-point tensor is needed, computed from the outputs "
+                "of the model with torch operations, so that it has a gradient"
             )
     if penalty.shape != task_loss.shape:
         raise ValueError(
             f"penalty has shape {tuple(penalty.shape)} and task_loss {tuple(task_loss.shape)}; "
-            "both must have one number, or one for each member: reduce the penalty, as by .mean()"
+            "both must hold one number, or one for each member: reduce the penalty, for example "
+            "with .mean()"
         )

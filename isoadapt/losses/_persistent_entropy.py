@@ -1,4 +1,4 @@
-"""Isotropy penalty built on persistent entropy."""
+"""Isotropy penalty based on persistent entropy."""
 
 import math
 from typing import Any
@@ -12,36 +12,37 @@ from isoadapt.geometry import (
     Floats,
     Indices,
     edge_lengths,
-    on_host,
-    selected,
+    p_log_p,
+    selected_indices,
     spanning_parents,
-    times_own_log,
+    to_numpy,
 )
 
-_MIN_POINTS = 5  # of a class
+_MIN_POINTS = 5  # smaller classes are skipped
 
 
 class PersistentEntropyLoss(nn.Module):
-    """Penalty that falls as the persistent entropy of each class rises.
+    """Penalty that decreases as the persistent entropy of each class increases.
 
-    Minus the sum, over the classes, of the persistent entropy of the class' points. It is lowest
-    where the bars of dimension 0 of each class have equal lengths.
+    It is minus the sum, over the classes, of the persistent entropy of the points of the class. It
+    is smallest if, within each class, the bars of dimension 0 have equal lengths.
 
     Parameters
     ----------
     bars : {"selected", "all"}, default="selected"
-        Whether persistent entropy is that of the bars that count as features, or of all bars.
+        Bars whose persistent entropy is taken: those that
+        :func:`~isoadapt.geometry.select_bars` keeps, or all.
 
     Attributes
     ----------
     n_degenerate : Tensor of shape ()
-        How many classes so far had fewer than 5 points or no two that differ: those cost 0, with
-        zero gradient.
+        Number of classes so far with fewer than 5 points or with equal points only. Their penalty
+        is 0, with zero gradient.
 
     Raises
     ------
     ValueError
-        If `bars` is neither.
+        If `bars` is neither "selected" nor "all".
 
     References
     ----------
@@ -68,11 +69,12 @@ class PersistentEntropyLoss(nn.Module):
         self.register_buffer("n_degenerate", torch.zeros((), dtype=torch.long))
 
     def extra_repr(self) -> str:
-        """Name the parameter.
+        """Return the parameter for the module's representation.
 
         Returns
         -------
         str
+            Name and value.
         """
         return f"bars={self.bars!r}"
 
@@ -82,10 +84,10 @@ class PersistentEntropyLoss(nn.Module):
         Parameters
         ----------
         Z : Tensor of shape (..., n, d)
-            Points; half precision is computed in float32.
+            Points. Half precision is computed in float32.
         labels : Tensor or ndarray of shape (n,), default=None
-            Classes as integers, the same for all members; None is one class. Targets of a
-            regression are no classes: pass None for them.
+            Class of each point as an integer, the same for all members. With None, and for
+            regression targets, which are not classes, all points form one class.
 
         Returns
         -------
@@ -95,13 +97,13 @@ class PersistentEntropyLoss(nn.Module):
         Raises
         ------
         ValueError
-            If labels are not n integers.
+            If `labels` does not hold n integers.
         """
         *members, n, d = Z.shape
         if Z.dtype not in (torch.float32, torch.float64):
             Z = Z.to(torch.float32)
         classes = _classes(labels, n)
-        clouds = on_host(Z).reshape(math.prod(members), n, d)
+        clouds = to_numpy(Z).reshape(math.prod(members), n, d)
         edges = [self._edges(cloud, rows) for cloud in clouds for rows in classes]
         sizes = [len(found) for found in edges]
         self.n_degenerate += sizes.count(0)
@@ -111,42 +113,42 @@ class PersistentEntropyLoss(nn.Module):
         member = group // len(classes)
         ends = np.concatenate(edges) + n * member[:, None]
         with torch.autocast(Z.device.type, enabled=False):
-            points, (first, second) = Z.reshape(-1, d), _index(ends, Z).unbind(1)
-            steps = points.index_select(0, first) - points.index_select(0, second)
-            lengths = torch.linalg.vector_norm(steps, dim=1)
-            terms = times_own_log(_shares(lengths, _index(group, Z), len(edges)))
-            losses = terms.new_zeros(len(clouds)).index_add(0, _index(member, Z), terms)
+            points, (first, second) = Z.reshape(-1, d), _index_tensor(ends, Z).unbind(1)
+            differences = points.index_select(0, first) - points.index_select(0, second)
+            lengths = torch.linalg.vector_norm(differences, dim=1)
+            terms = p_log_p(_shares(lengths, _index_tensor(group, Z), len(edges)))
+            losses = terms.new_zeros(len(clouds)).index_add(0, _index_tensor(member, Z), terms)
         return losses.reshape(members)
 
     def _edges(self, cloud: Floats, rows: Indices) -> Indices:
-        """Pairs of rows between which the bars of a class lie; none if it costs nothing."""
+        """Pairs of rows (n_bars, 2) whose distances are the bars of a class; none if skipped."""
         if len(rows) < _MIN_POINTS:
             return np.empty((0, 2), dtype=np.intp)
         points = cloud[rows]
         parents = spanning_parents(points)
         lengths = edge_lengths(points, parents)
         if self.bars == "all" or not np.isfinite(lengths).all():
-            places = np.flatnonzero(lengths)
+            indices = np.flatnonzero(lengths)
         else:
-            places = selected(lengths)
-        return np.stack([rows[places + 1], rows[parents[places]]], 1)
+            indices = selected_indices(lengths)
+        return np.stack([rows[indices + 1], rows[parents[indices]]], 1)
 
 
 def _classes(labels: Tensor | NDArray[Any] | None, n: int) -> list[Indices]:
-    """Rows of each class."""
+    """Row numbers of each class; without labels, all rows form one class."""
     if labels is None:
         return [np.arange(n)]
     values = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if values.shape != (n,) or values.dtype.kind not in "biu":
         raise ValueError(
-            f"labels has dtype {values.dtype} and shape {values.shape}: one integer for each of "
-            f"the {n} rows, its class, is needed; for the targets of a regression pass None"
+            f"labels has dtype {values.dtype} and shape {values.shape}: one integer, the class, "
+            f"for each of the {n} rows is needed; for regression targets pass None"
         )
     return [np.flatnonzero(values == label) for label in np.unique(values)]
 
 
-def _index(places: Indices, like: Tensor) -> Tensor:
-    return torch.from_numpy(places).to(like.device)
+def _index_tensor(indices: Indices, like: Tensor) -> Tensor:
+    return torch.from_numpy(indices).to(like.device)
 
 
 def _shares(lengths: Tensor, group: Tensor, n_groups: int) -> Tensor:

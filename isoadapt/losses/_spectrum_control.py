@@ -1,42 +1,44 @@
-"""Spectrum control."""
+"""Spectrum control penalty."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-_GAMMA = {"polynomial": -0.5, "exponential": 1.0}
+_GAMMA = {"polynomial": -0.5, "exponential": 1.0}  # default exponent of each decay
 
 
 class SpectrumControlLoss(nn.Module):
-    """Squared distance of singular values from a decay that is prescribed.
-
-    The penalty is ``sum_k (σ_k - c_1 f(k))²`` over the descending singular values, with
-    ``f(k) = k^γ`` ("polynomial") or ``f(k) = exp(-c_2 k^γ)`` ("exponential"), k from 1.
+    """Squared distance of the singular values from a prescribed decay.
 
     Parameters
     ----------
     decay : {"polynomial", "exponential"}, default="polynomial"
-        Shape of the target.
+        Shape of the target; see the notes.
     c1 : float, default=None
-        Scale of the target; None takes the largest singular value of the first call.
+        Scale of the target, above zero. None takes the largest singular value of the first call.
     c2 : float, default=0.01
-        Speed of the exponential decay, above zero.
+        Rate of the exponential decay, above zero.
     gamma : float, default=None
-        Exponent γ; None is -0.5 for "polynomial" and 1 for "exponential".
+        Exponent γ. None is -0.5 for "polynomial" and 1 for "exponential".
     per_row : bool, default=True
-        Divide the singular values by √n, which makes them those of the second moment of n
-        points. False for a weight matrix.
+        Divide the singular values by √n, which turns them into the square roots of the eigenvalues
+        of the second moment of n points. Use False for a weight matrix.
 
     Attributes
     ----------
     c1 : Tensor of shape (...)
-        Scale in use; NaN before the first call where none was given.
+        Scale in use; NaN before the first call if none was given.
 
     Raises
     ------
     ValueError
         If a parameter is out of its range.
+
+    Notes
+    -----
+    The penalty is ``sum_k (σ_k - c_1 f(k))²`` over the singular values σ_1 ≥ σ_2 ≥ …, with
+    ``f(k) = k^γ`` for "polynomial" and ``f(k) = exp(-c_2 k^γ)`` for "exponential".
 
     References
     ----------
@@ -70,16 +72,18 @@ class SpectrumControlLoss(nn.Module):
         self.gamma = _GAMMA[decay] if gamma is None else gamma
         start = float("nan") if c1 is None else c1
         self.register_buffer("c1", torch.tensor(start, dtype=torch.float64))
-        self._waits = c1 is None  # for the first call, on the host
+        # A plain attribute: reading it does not synchronise the device.
+        self._c1_unset = c1 is None
 
     def extra_repr(self) -> str:
-        """Name the parameters.
+        """Return the parameters for the module's representation.
 
         Returns
         -------
         str
+            Names and values.
         """
-        scale = "None" if self._waits else f"{self.c1.tolist()}"
+        scale = "None" if self._c1_unset else f"{self.c1.tolist()}"
         return f"decay={self.decay!r}, c1={scale}, gamma={self.gamma}, per_row={self.per_row}"
 
     def forward(self, Z: Tensor) -> Tensor:
@@ -88,7 +92,7 @@ class SpectrumControlLoss(nn.Module):
         Parameters
         ----------
         Z : Tensor of shape (..., n, d)
-            Points, or a weight matrix.
+            Points, or a weight matrix. Half precision is computed in float32.
 
         Returns
         -------
@@ -101,24 +105,24 @@ class SpectrumControlLoss(nn.Module):
             values = torch.linalg.svdvals(wide.where(finite[..., None, None], 0.0))
             if self.per_row:
                 values = values / max(Z.shape[-2], 1) ** 0.5
-            if self._waits:
+            if self._c1_unset:
                 first = values[..., 0].detach().double().where(finite, torch.nan)
-                self.c1, self._waits = first, False
+                self.c1, self._c1_unset = first, False
             distance = (values - self.target(values.shape[-1]).to(values)).square().sum(-1)
             return distance.where(finite, torch.nan)
 
     def target(self, n_values: int) -> Tensor:
-        """Give the singular values that cost nothing.
+        """Return the target, the singular values at which the penalty is zero.
 
         Parameters
         ----------
         n_values : int
-            How many.
+            Number of singular values.
 
         Returns
         -------
         Tensor of shape (..., n_values)
-            In float64 and in the units of ``c1``; descending for the default γ.
+            ``c_1 f(k)`` for k from 1 to `n_values`, in float64; descending for the default γ.
         """
         k = torch.arange(1, n_values + 1, dtype=self.c1.dtype, device=self.c1.device)
         shape = k**self.gamma
@@ -132,4 +136,4 @@ class SpectrumControlLoss(nn.Module):
         if f"{prefix}c1" in state_dict:
             self.c1 = torch.empty_like(state_dict[f"{prefix}c1"])
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        self._waits = bool(self.c1.isnan().any())
+        self._c1_unset = bool(self.c1.isnan().any())

@@ -1,10 +1,11 @@
-"""Isotropy for people: arrays in, floats out.
+"""Isotropy metrics of embeddings: matrices in, floats out.
 
 Every function takes a matrix of shape (n_samples, n_features), as an array or a tensor, and
-computes in float64. Those that depend on the covariance alone (:func:`isoscore`,
+computes in float64. The metrics that depend on the covariance alone (:func:`isoscore`,
 :func:`isoscore_star`, :func:`cumulative_explained_variance`, :func:`anisotropy` and
-:func:`effective_rank`) also read chunk by chunk what is larger than memory. An iterator can be
-read only once: for several figures of one, gather :class:`~isoadapt.geometry.Moments` first.
+:func:`effective_rank`) also read embeddings larger than memory, chunk by chunk. An iterator can be
+read only once: to compute several metrics of it, first collect its
+:class:`~isoadapt.geometry.Moments` and pass these instead.
 """
 
 from isoadapt.metrics._chunks import (

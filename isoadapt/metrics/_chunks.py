@@ -1,4 +1,4 @@
-"""Embeddings that come in chunks: iterables of matrices, memory maps, dask arrays, moments."""
+"""Embeddings in chunks: iterables of matrices, memory maps, dask arrays and moments."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -14,60 +14,28 @@ from isoadapt._utils.devices import as_array
 from isoadapt._utils.optional import import_optional
 from isoadapt.geometry import Moments
 
-_CHUNK = 8192
-_FAN_IN = 8  # moments that one task merges
+_CHUNK = 8192  # rows of a memory map that are read at a time
+_FAN_IN = 8  # instances of Moments that one dask task merges
 
 Chunked = ArrayLike | Iterable[ArrayLike] | Moments
-Check = Callable[[Any, bool], NDArray[Any]]
+Check = Callable[[Any, bool], NDArray[Any]]  # arguments: a chunk, and whether it is the first
 
 
 def is_dask(X: Any) -> bool:
-    """Say whether X is a dask array, without importing dask.
-
-    Parameters
-    ----------
-    X : object
-        Anything.
-
-    Returns
-    -------
-    bool
-        False for dask's other collections.
-    """
+    """Whether X is a dask array; does not import dask."""
     array = sys.modules.get("dask.array")
     return array is not None and isinstance(X, array.Array)
 
 
 def is_memmap(X: Any) -> bool:
-    """Say whether X is a matrix mapped from a file.
-
-    Parameters
-    ----------
-    X : object
-        Anything.
-
-    Returns
-    -------
-    bool
-        True for what ``numpy.load(path, mmap_mode="r")`` gives.
-    """
+    """Whether X is a memory-mapped matrix, such as ``numpy.load(path, mmap_mode="r")`` returns."""
     return isinstance(X, np.memmap) and X.ndim == 2
 
 
 def in_chunks(X: Any) -> bool:
-    """Say whether X is no matrix, but gives its rows chunk by chunk, or only their moments.
+    """Whether X gives its rows in chunks, or only their moments, instead of as one matrix.
 
-    A list of matrices is a list of chunks; a list of rows is a matrix.
-
-    Parameters
-    ----------
-    X : object
-        Anything.
-
-    Returns
-    -------
-    bool
-        False for whatever may pass as one matrix, memory maps included.
+    A list of matrices counts as chunks, a list of rows and a memory map as one matrix.
     """
     if isinstance(X, Moments | Iterator) or is_dask(X):
         return True
@@ -78,62 +46,28 @@ def in_chunks(X: Any) -> bool:
 
 
 def refuse_chunks(X: Any, why: str) -> None:
-    """Refuse what comes in chunks where all rows are needed at once.
-
-    Parameters
-    ----------
-    X : object
-        Anything.
-    why : str
-        What needs them, a sentence.
-
-    Raises
-    ------
-    TypeError
-        If X is no matrix.
-    """
+    """Raise TypeError if X comes in chunks; the clause `why` says what needs all rows at once."""
     if not in_chunks(X):
         return
-    way_out = "np.concatenate(list(chunks))"
+    alternative = "np.concatenate(list(chunks))"
     if isinstance(X, Moments):
-        way_out = "the embeddings that they are the moments of"
+        alternative = "the embeddings whose moments these are"
     elif is_dask(X):
-        way_out = "X.compute()"
-    raise TypeError(f"X is {describe(X)}, but {why}: pass one matrix, such as {way_out}")
+        alternative = "X.compute()"
+    raise TypeError(f"X is {describe(X)}, but {why}: pass one matrix, such as {alternative}")
 
 
 def describe(X: Any) -> str:
-    """Name the kind of what comes in chunks.
-
-    Parameters
-    ----------
-    X : object
-        For which :func:`in_chunks` holds, or a memory map.
-
-    Returns
-    -------
-    str
-        With its article.
-    """
+    """Name of the type of X, with its article, for error messages about chunks."""
     if is_dask(X):
         return "a dask array"
     return f"a {type(X).__name__} of matrices" if isinstance(X, list | tuple) else repr(X)
 
 
 def check_chunk(chunk: Any, first: bool = False) -> NDArray[Any]:
-    """Check a chunk, which may be empty.
+    """Check a chunk (n_samples, n_features) and return it in float64 or float32; it may be empty.
 
-    Parameters
-    ----------
-    chunk : array-like of shape (n_samples, n_features)
-        Rows.
-    first : bool, default=False
-        Whether it is the first one, which tells the number of features.
-
-    Returns
-    -------
-    ndarray of shape (n_samples, n_features)
-        The same rows, float64 or float32.
+    The `first` chunk must have at least 2 features.
     """
     return check_array(
         as_array(chunk),
@@ -145,29 +79,11 @@ def check_chunk(chunk: Any, first: bool = False) -> NDArray[Any]:
 
 
 def gather(X: Any, check: Check = check_chunk, min_samples: int = 2) -> Moments:
-    """Read all chunks once and keep only their moments.
+    """Read all chunks once and return their moments, as a new instance on the CPU.
 
-    Parameters
-    ----------
-    X : iterable of array-like, memory map, dask array or Moments
-        Embeddings. The blocks of a dask array are reduced to moments where they are, and the
-        moments are merged there.
-    check : callable, default=check_chunk
-        Checks a chunk and returns it as an array; takes the chunk and whether it is the first.
-        Blocks of dask arrays are always checked by :func:`check_chunk`.
-    min_samples : int, default=2
-        Rows that are needed.
-
-    Returns
-    -------
-    Moments
-        New ones, on the CPU.
-
-    Raises
-    ------
-    ValueError
-        If a chunk is no matrix, is not finite or has another number of features, which names
-        the chunk, or if there are too few rows.
+    `check` validates each chunk and returns it as an array. The blocks of a dask array are checked
+    by `check_chunk`, reduced to moments on the workers and merged there. An error in a chunk names
+    the chunk; fewer rows than `min_samples` and values that overflow raise ValueError.
     """
     if isinstance(X, Moments):
         moments = Moments.from_arrays(X.to_arrays())
@@ -176,13 +92,13 @@ def gather(X: Any, check: Check = check_chunk, min_samples: int = 2) -> Moments:
     else:
         moments = Moments()
         for number, (name, chunk) in enumerate(_named_chunks(X)):
-            with _naming(name):
-                _refuse_several(chunk)
+            with _prefix_errors(name):
+                _refuse_tuple_of_matrices(chunk)
                 moments.update(check(chunk, number == 0))
     if not moments.count:
         raise ValueError(
-            "X gave no rows: an iterator is used up once it has been read, so make a fresh one, "
-            "or pass a list of chunks"
+            "X gave no rows: an iterator is used up once it has been read; make a fresh one, or "
+            "pass a list of chunks"
         )
     if moments.count < min_samples:
         raise ValueError(
@@ -190,34 +106,24 @@ def gather(X: Any, check: Check = check_chunk, min_samples: int = 2) -> Moments:
             f"{min_samples} is required"
         )
     if not bool(torch.isfinite(moments.scatter).all()):
-        raise ValueError("X contains NaN, infinity or values whose squares are too large")
+        raise ValueError(
+            "X contains NaN, infinity or values whose squares overflow; drop these rows, or "
+            "scale X down"
+        )
     return moments
 
 
 def map_blocks(
     X: Any, function: Callable[..., NDArray[Any]], map_: Any, n_features_out: int
 ) -> Any:
-    """Map the blocks of a dask array lazily, float32 to float32 and all else to float64.
+    """Apply `function(block, map_=map_)` lazily to the blocks of a dask array X.
 
-    Parameters
-    ----------
-    X : dask.array.Array of shape (n_samples, n_features)
-        Rows.
-    function : callable
-        Of a block and, by the name of ``map_``, the map.
-    map_ : object
-        Sent to each worker once, not with each block.
-    n_features_out : int
-        Width of what it gives.
-
-    Returns
-    -------
-    dask.array.Array of shape (n_samples, n_features_out)
-        In the same blocks of rows.
+    The result has the same blocks of rows and `n_features_out` columns, in float32 if X is and else
+    in float64. `map_` is sent to each worker once, not with each block.
     """
     dask = import_optional("dask", feature="A dask array", extra="dask")
     dtype = np.float32 if X.dtype == np.float32 else np.float64
-    rows = _whole_rows(X)
+    rows = _with_unsplit_rows(X)
     return rows.map_blocks(
         function,
         map_=dask.delayed(map_, traverse=False),
@@ -228,6 +134,7 @@ def map_blocks(
 
 
 def _named_chunks(X: Any) -> Iterator[tuple[str, Any]]:
+    """Chunks of an iterable or memory map, each with a name for error messages."""
     if is_memmap(X):
         for start in range(0, len(X), _CHUNK):
             chunk = X[start : start + _CHUNK]
@@ -237,26 +144,26 @@ def _named_chunks(X: Any) -> Iterator[tuple[str, Any]]:
             yield f"chunk {number}", chunk
 
 
-def _refuse_several(chunk: Any) -> None:
-    """Refuse what loaders of rows with labels give."""
+def _refuse_tuple_of_matrices(chunk: Any) -> None:
+    """Raise if a chunk holds several arrays, as loaders of rows with labels return."""
     if isinstance(chunk, list | tuple) and chunk and len(getattr(chunk[0], "shape", ())) == 2:
         raise ValueError(
-            f"a {type(chunk).__name__} of {len(chunk)} arrays is no matrix; give matrices only, "
-            "such as (X for X, y in loader)"
+            f"a {type(chunk).__name__} of {len(chunk)} arrays is not a matrix; pass an iterable of "
+            "matrices, such as (X for X, y in loader)"
         )
 
 
 @contextmanager
-def _naming(part: str) -> Iterator[None]:
-    """Put the name of a part before what is wrong with it."""
+def _prefix_errors(part: str) -> Iterator[None]:
+    """Put the name of a part in front of the message of a ValueError."""
     try:
         yield
     except ValueError as error:
         raise ValueError(f"{part}: {error}") from error
 
 
-def _whole_rows(X: Any) -> Any:
-    """Bring each row of a dask array into one block."""
+def _with_unsplit_rows(X: Any) -> Any:
+    """Rechunk a dask array so that each row lies in one block."""
     if X.ndim != 2:
         raise ValueError(f"Expected 2D array, got {X.ndim}D array instead: X is {X!r}")
     if np.isnan(X.shape[1]):
@@ -267,10 +174,10 @@ def _whole_rows(X: Any) -> Any:
 
 
 def _gather_blocks(X: Any) -> Moments:
-    """Moments of a dask array; only they travel."""
+    """Moments of a dask array; only moments are sent between workers."""
     dask = import_optional("dask", feature="A dask array", extra="dask")
-    measure, merge = dask.delayed(_block_moments), dask.delayed(_merged)
-    blocks = _whole_rows(X).to_delayed().ravel()
+    measure, merge = dask.delayed(_block_moments), dask.delayed(_merge_all)
+    blocks = _with_unsplit_rows(X).to_delayed().ravel()
     parts = [measure(block, number) for number, block in enumerate(blocks)]
     while len(parts) > 1:
         parts = [merge(parts[i : i + _FAN_IN]) for i in range(0, len(parts), _FAN_IN)]
@@ -278,12 +185,12 @@ def _gather_blocks(X: Any) -> Moments:
 
 
 def _block_moments(block: Any, number: int) -> Moments:
-    with _naming(f"block {number}"):
+    with _prefix_errors(f"block {number}"):
         return Moments().update(check_chunk(block, first=True))
 
 
-def _merged(parts: list[Moments]) -> Moments:
-    whole = Moments()
+def _merge_all(parts: list[Moments]) -> Moments:
+    merged = Moments()
     for part in parts:
-        whole.merge(part)
-    return whole
+        merged.merge(part)
+    return merged

@@ -1,4 +1,4 @@
-"""The isotropy report: every figure of one set of embeddings, and of its groups."""
+"""Isotropy report: all metrics of one set of embeddings, and of groups of its rows."""
 
 import math
 import warnings
@@ -14,47 +14,49 @@ from torch import Tensor
 from isoadapt import geometry
 from isoadapt.metrics._points import as_points, clamped_score, mean_cosine, varies
 
-_TWO_NN_ROWS = 5_000  # TwoNN is quadratic in the rows
-_SHOWN = 8
+_TWO_NN_ROWS = 5_000  # rows used for TwoNN, whose cost is quadratic in them
+_SHOWN = 8  # dimensions or groups that are listed by name
 
 
 @dataclass(frozen=True)
 class IsotropyReport:
-    """Geometry of one set of embeddings.
+    """Isotropy metrics of one set of embeddings.
 
-    Two reports are equal if all figures but the profiles are.
+    Two reports are equal if all attributes except the profiles are equal.
 
     Attributes
     ----------
     n_samples, n_features : int
         Shape of the matrix.
     isoscore, isoscore_corrected : float
-        Plain and bias-corrected IsoScore; the latter is NaN under 4 rows.
+        Plain and bias-corrected IsoScore. The latter is NaN for fewer than 4 rows.
     ev1, ev2, ev3 : float
-        Share of variance along the first one, two and three principal directions.
+        Share of the variance along the first one, two and three principal directions.
     anisotropy1, anisotropy1_centered : float
-        Share of the first squared singular value, raw and centred.
+        Share of the first squared singular value, without and with centring.
     effective_rank : float
-        Exponential of the entropy of the spectrum.
+        Exponential of the entropy of the normalised spectrum.
     two_nn : float
-        TwoNN intrinsic dimension, of 5,000 rows drawn with a fixed seed where there are more;
-        NaN where it is not defined, as under 4 different rows.
+        TwoNN intrinsic dimension. If there are more than 5,000 rows, it is estimated on 5,000 of
+        them, drawn with a fixed seed. NaN if it is not defined, for example for fewer than 4
+        different rows.
     partition_isotropy, partition_dispersion : float
         I1 and I2 of the partition function.
     mean_cosine : float
         Mean cosine of all pairs of different rows.
     mean_profile, variance_profile : ndarray of shape (n_features,)
-        Mean and variance (n_samples - 1 in its denominator) of each dimension.
+        Mean and variance of each dimension. The variance divides by n_samples - 1.
     outlier_dimensions : tuple of int
-        Dimensions that dominate: those whose variance is more than 3 standard deviations above
-        the average over the dimensions, and over twice the average; or whose absolute mean is
-        more than 3 standard deviations above the average over the dimensions, and over the
-        square root of the average variance. Under 11 dimensions there can be none.
+        Dimensions that dominate the others. Their variance exceeds the average variance by more
+        than 3 standard deviations over the dimensions and is more than twice that average; or
+        their absolute mean exceeds the average absolute mean by more than 3 standard deviations
+        and is larger than the square root of the average variance. There can be none with fewer
+        than 11 dimensions.
     dead_dimensions : tuple of int
-        Dimensions that are constant or nearly so: those whose variance is at most 1e-12 of the
-        total variance, that is, whose standard deviation is at most 1e-6 of its root.
+        Dimensions that are constant up to rounding. Their variance is at most 1e-12 of the total
+        variance, so their standard deviation is at most 1e-6 of its square root.
     groups : dict of str to IsotropyReport
-        The same for the rows of each group, where groups were given.
+        Report of the rows of each group; empty if no groups were given.
     """
 
     n_samples: int
@@ -78,12 +80,12 @@ class IsotropyReport:
     groups: Mapping[str, "IsotropyReport"] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain numbers and lists, groups nested.
+        """Return the report as a dict of plain numbers and lists.
 
         Returns
         -------
         dict
-            One entry for each attribute.
+            One entry for each attribute; groups are nested dicts.
         """
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         for name in ("mean_profile", "variance_profile"):
@@ -122,40 +124,39 @@ class IsotropyReport:
     __repr__ = __str__
 
     def _outliers_by_size(self) -> list[int]:
-        """Outlier dimensions, that of the largest second moment first."""
+        """Outlier dimensions in descending order of their second moment."""
         size = self.mean_profile**2 + self.variance_profile
         return sorted(self.outlier_dimensions, key=lambda dimension: -size[dimension])
 
 
 def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyReport:
-    """Measure the isotropy of embeddings in every way at once.
+    """Compute all isotropy metrics of embeddings.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
         Embeddings.
     groups : array-like of shape (n_samples,), default=None
-        Group of each row, such as its class; each group of two different rows or more is
-        reported too.
+        Group of each row, such as its class. Each group with at least two different rows gets a
+        report of its own.
 
     Returns
     -------
     IsotropyReport
-        All figures; print it, or take ``to_dict()``. The TwoNN dimension, quadratic in the
-        rows, is estimated on 5,000 rows drawn with a fixed seed where there are more;
-        :func:`two_nn` takes them all.
+        All metrics. Print it, or convert it with ``to_dict()``. The TwoNN dimension is estimated
+        on at most 5,000 rows, because its cost is quadratic in them; :func:`two_nn` uses all rows.
 
     Raises
     ------
     ValueError
-        If X is too small, constant or not finite, or `groups` has another length or lacks the
+        If X is too small, constant or not finite, or if `groups` has the wrong length or lacks the
         group of a row (NaN or None).
 
     Warns
     -----
     UserWarning
-        If n_samples < 3 n_features, for X or else for some groups: the plain IsoScore can be
-        far too low then.
+        If n_samples < 3 n_features for X or, otherwise, for some groups: the plain IsoScore can
+        then be far too low.
 
     Examples
     --------
@@ -175,19 +176,19 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
     """
     points = as_points(X)
     n, d = points.shape
-    parts = {} if groups is None else _parts(points, groups)
-    small = [f"{name} ({len(part)})" for name, part in parts.items() if len(part) < 3 * d]
+    parts = {} if groups is None else _rows_by_group(points, groups)
+    small_groups = [f"{name} ({len(part)})" for name, part in parts.items() if len(part) < 3 * d]
     remedy = (
-        "the plain IsoScore and the effective rank can be far too low; read the bias-corrected "
-        "score, or use more rows"
+        "the plain IsoScore and the effective rank can be far too low; use the bias-corrected "
+        "score, or more rows"
     )
     if n < 3 * d:
         warnings.warn(f"n_samples={n} is less than 3 × n_features={3 * d}: {remedy}", stacklevel=2)
-    elif small:
-        named = ", ".join(small[:_SHOWN]) + (", …" if len(small) > _SHOWN else "")
+    elif small_groups:
+        named = ", ".join(small_groups[:_SHOWN]) + (", …" if len(small_groups) > _SHOWN else "")
         warnings.warn(
-            f"{len(small)} of {len(parts)} groups have fewer rows than 3 × n_features={3 * d}, "
-            f"{named}: there {remedy}",
+            f"{len(small_groups)} of {len(parts)} groups have fewer rows than "
+            f"3 × n_features={3 * d}, {named}: for these {remedy}",
             stacklevel=2,
         )
     return _report(points, {name: _report(part, {}) for name, part in parts.items()})
@@ -196,28 +197,11 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
 def spectral_figures(
     raw: Tensor, centred: Tensor, fourth: Tensor, n_samples: int, d: int
 ) -> dict[str, Any]:
-    """Compute the figures that depend on the spectra and one higher moment alone.
+    """Metrics of `IsotropyReport` that depend only on the spectra and on the fourth moment.
 
-    Parameters
-    ----------
-    raw, centred : Tensor of shape (r,)
-        Squared singular values of the points, and of the points less their mean, descending.
-    fourth : Tensor of shape ()
-        Σ ‖x - x̄‖⁴ / (Σ ‖x - x̄‖²)² over the points, as ``Moments.fourth``.
-    n_samples : int
-        Number of points, at least 2.
-    d : int
-        Number of features.
-
-    Returns
-    -------
-    dict of str to float
-        Named as in :class:`IsotropyReport`; the corrected IsoScore is NaN under 4 points.
-
-    Raises
-    ------
-    ValueError
-        If there is no variance.
+    `raw` and `centred` (r,) are the squared singular values, descending, without and with centring;
+    `fourth` is Σ ‖x - x̄‖⁴ / (Σ ‖x - x̄‖²)², as `Moments.fourth`; `n_samples` is at least 2. The
+    corrected IsoScore is NaN for fewer than 4 rows. ValueError if there is no variance.
     """
     square = (centred / centred.sum()).square().sum()
     corrected = math.nan
@@ -236,20 +220,7 @@ def spectral_figures(
 
 
 def two_nn_or_nan(points: Tensor, tolerance: float = 0.0) -> float:
-    """TwoNN dimension, NaN where it is not defined.
-
-    Parameters
-    ----------
-    points : Tensor of shape (n, d)
-        Points, float64.
-    tolerance : float, default=0.0
-        Of points closer than this share of their spread only one is kept.
-
-    Returns
-    -------
-    float
-        Above 0, or NaN.
-    """
+    """TwoNN dimension of points (n, d) as of `geometry.two_nn`, NaN where it is not defined."""
     try:
         return float(geometry.two_nn(points, tolerance=tolerance))
     except ValueError:
@@ -257,6 +228,7 @@ def two_nn_or_nan(points: Tensor, tolerance: float = 0.0) -> float:
 
 
 def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyReport:
+    """Report of points (n, d), with the given reports of their groups."""
     n, d = points.shape
     raw, centred = geometry.spectrum(points, center=False), geometry.spectrum(points)
     log_z = geometry.log_partition(points)
@@ -279,19 +251,20 @@ def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyRep
 
 
 def _dimensions_line(title: str, dimensions: Sequence[int]) -> str:
-    """Count dimensions and name the first of them."""
+    """Line of the printed report with the number of dimensions and the first of them."""
     more = ", …" if len(dimensions) > _SHOWN else ""
     named = f"   {', '.join(map(str, dimensions[:_SHOWN]))}{more}" if dimensions else ""
     return f"  {title:<18}  {len(dimensions):8d}{named}"
 
 
 def _dead_note(group: IsotropyReport) -> str:
+    """Number of dead dimensions, for the line of a group."""
     n_dead = len(group.dead_dimensions)
     return f", {n_dead} dead dimension{'s' * (n_dead > 1)}" if n_dead else ""
 
 
-def _parts(points: Tensor, groups: ArrayLike) -> dict[str, Tensor]:
-    """Rows of each group that has two different ones."""
+def _rows_by_group(points: Tensor, groups: ArrayLike) -> dict[str, Tensor]:
+    """Rows of each group that has at least two different rows."""
     labels = np.asarray(groups)
     if labels.ndim != 1:
         raise ValueError(f"groups has shape {labels.shape}: one group for each row is needed")
@@ -312,13 +285,13 @@ def _parts(points: Tensor, groups: ArrayLike) -> dict[str, Tensor]:
 
 
 def _missing(label: Any) -> bool:
-    """Say whether a label is None, NaN, NaT or pandas' NA, which are not equal to themselves."""
+    """Whether a label is None, or a NaN, NaT or pandas.NA, none of which is equal to itself."""
     same = label == label
     return label is None or not (isinstance(same, bool | np.bool_) and same)
 
 
 def _sample(points: Tensor) -> Tensor:
-    """Draw rows at random, always the same ones, where there are too many."""
+    """At most `_TWO_NN_ROWS` rows, drawn with a fixed seed."""
     if len(points) <= _TWO_NN_ROWS:
         return points
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))
@@ -326,7 +299,7 @@ def _sample(points: Tensor) -> Tensor:
 
 
 def _outliers(mean: Tensor, variance: Tensor) -> tuple[int, ...]:
-    """Dimensions that stand out, beyond what rounding or sampling makes stand out."""
+    """Indices of the outlier dimensions, as defined in `IsotropyReport`."""
     average = variance.mean()
     outlying = _stands_out(variance) & (variance > 2 * average)
     outlying |= _stands_out(mean.abs()) & (mean.abs() > average.sqrt())
@@ -338,4 +311,5 @@ def _indices(mask: Tensor) -> tuple[int, ...]:
 
 
 def _stands_out(profile: Tensor) -> Tensor:
+    """Mask of the entries more than 3 standard deviations above the mean."""
     return profile > profile.mean() + 3 * profile.std(correction=0)

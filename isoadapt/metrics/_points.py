@@ -1,4 +1,4 @@
-"""Matrices as they come in, checked, and figures kept inside their range."""
+"""Input checks of the metrics, and results clamped to their range."""
 
 from typing import cast
 
@@ -14,29 +14,10 @@ from isoadapt.geometry import Moments
 from isoadapt.metrics._chunks import Chunked, gather, in_chunks, is_memmap, refuse_chunks
 
 
-def as_points(X: ArrayLike, min_samples: int = 2, spread: bool = True) -> Tensor:
-    """Check a matrix and return it as float64.
+def as_points(X: ArrayLike, min_samples: int = 2, must_vary: bool = True) -> Tensor:
+    """Check a matrix and return it as a float64 tensor (n_samples, n_features) on the CPU.
 
-    Parameters
-    ----------
-    X : array-like of shape (n_samples, n_features)
-        Array or tensor of numbers.
-    min_samples : int, default=2
-        Rows that are needed.
-    spread : bool, default=True
-        Whether the rows must differ.
-
-    Returns
-    -------
-    Tensor of shape (n_samples, n_features), float64
-        The same numbers, on the CPU.
-
-    Raises
-    ------
-    TypeError
-        If X comes in chunks.
-    ValueError
-        If X is too small or not finite, or constant where it must not be.
+    Chunks raise TypeError. Equal rows raise ValueError unless `must_vary` is False.
     """
     refuse_chunks(X, "this figure needs all rows at once")
     array = check_array(
@@ -47,42 +28,29 @@ def as_points(X: ArrayLike, min_samples: int = 2, spread: bool = True) -> Tensor
         ensure_min_features=2,
     )
     points = as_tensor(array)
-    if spread and not varies(points):
-        raise ValueError(_constant(len(points)))
+    if must_vary and not varies(points):
+        raise ValueError(_constant_message(len(points)))
     return points
 
 
-def as_spread(X: Chunked, min_samples: int = 2) -> Tensor | Moments:
-    """Check a matrix, or read chunks, of which a figure needs no more than the moments.
+def as_points_or_moments(X: Chunked, min_samples: int = 2) -> Tensor | Moments:
+    """Check embeddings, for metrics that need no more than their moments.
 
-    Parameters
-    ----------
-    X : array-like of shape (n_samples, n_features), iterable of such, dask array or Moments
-        Embeddings.
-    min_samples : int, default=2
-        Rows that are needed.
-
-    Returns
-    -------
-    Tensor of shape (n_samples, n_features), float64, or Moments
-        The same numbers where they came as one matrix in memory; else their moments.
-
-    Raises
-    ------
-    ValueError
-        If X is too small, not finite or constant.
+    One matrix in memory is returned as a float64 tensor, everything that comes in chunks as
+    moments.
     """
     if not (in_chunks(X) or is_memmap(X)):
         return as_points(cast(ArrayLike, X), min_samples)
     moments = gather(X, min_samples=min_samples)
     variance, count = float(moments.scatter.trace()), moments.count
-    whole = variance + count * float(moments.mean.square().sum())
-    if variance <= (8 * np.finfo(np.float64).eps) ** 2 * whole:
-        raise ValueError(_constant(count))
+    second_moment = variance + count * float(moments.mean.square().sum())
+    if variance <= (8 * np.finfo(np.float64).eps) ** 2 * second_moment:
+        raise ValueError(_constant_message(count))
     return moments
 
 
-def _constant(count: float) -> str:
+def _constant_message(count: float) -> str:
+    """Error message for `count` equal rows."""
     return (
         f"X is constant: all {count:.0f} rows are equal, so isotropy is not defined; check that "
         "the texts differ"
@@ -90,76 +58,28 @@ def _constant(count: float) -> str:
 
 
 def as_tensor(array: NDArray[np.float64]) -> Tensor:
-    """Wrap an array of any layout; one that is read-only is copied.
-
-    Parameters
-    ----------
-    array : ndarray
-        Numbers.
-
-    Returns
-    -------
-    Tensor
-        Over the same memory where that may be written to.
-    """
+    """Wrap an array of any layout as a tensor; a read-only array is copied."""
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def varies(points: Tensor) -> bool:
-    """Say whether two rows differ.
-
-    Parameters
-    ----------
-    points : Tensor of shape (n, d)
-        Rows.
-
-    Returns
-    -------
-    bool
-        False for one row.
-    """
+    """Whether at least two rows of `points` (n, d) differ."""
     return len(points) > 1 and bool((points != points[0]).any())
 
 
 def clamped_score(score: Tensor) -> float:
-    """Clamp away what rounding puts outside [0, 1].
-
-    Parameters
-    ----------
-    score : Tensor of shape ()
-        An IsoScore.
-
-    Returns
-    -------
-    float
-        In [0, 1].
-
-    Raises
-    ------
-    ValueError
-        If the score is NaN.
-    """
+    """IsoScore clamped to [0, 1], which rounding can exceed; NaN raises ValueError."""
     if score.isnan():
         raise ValueError(
-            "X is constant but for rounding, so isotropy is not defined; check that the texts "
-            "differ, or subtract the mean in a wider type first"
+            "X is constant up to rounding, so isotropy is not defined; check that the texts "
+            "differ, or subtract the mean in a wider dtype first"
         )
     return float(score.clamp(0, 1))
 
 
 def mean_cosine(points: Tensor) -> float:
-    """Mean cosine of all pairs of different rows, whatever their scale.
-
-    Parameters
-    ----------
-    points : Tensor of shape (n, d)
-        Rows, n at least 2.
-
-    Returns
-    -------
-    float
-        In [-1, 1].
-    """
-    largest = points.abs().max()  # a common scale, lest tiny rows count as zero
+    """Mean cosine over all pairs of different rows (n, d), n at least 2, clamped to [-1, 1]."""
+    # Rescale, so that the squares of tiny rows do not underflow to zero.
+    largest = points.abs().max()
     scaled = points / largest if largest > 0 else points
     return float(geometry.mean_cosine(scaled).clamp(-1, 1))

@@ -1,4 +1,4 @@
-"""Scores of isotropy of arrays, and of rows that come in chunks."""
+"""Isotropy scores of arrays and of embeddings in chunks."""
 
 import numpy as np
 import torch
@@ -10,47 +10,53 @@ from isoadapt import geometry
 from isoadapt._utils.devices import as_array
 from isoadapt.geometry import Moments
 from isoadapt.metrics._chunks import Chunked
-from isoadapt.metrics._points import as_points, as_spread, as_tensor, clamped_score, mean_cosine
+from isoadapt.metrics._points import (
+    as_points,
+    as_points_or_moments,
+    as_tensor,
+    clamped_score,
+    mean_cosine,
+)
 
 
 def isoscore(X: Chunked, bias_corrected: bool = False) -> float:
-    """IsoScore: 0 if one direction holds all variance, 1 if all hold the same.
+    """IsoScore of embeddings: 1 if all directions have equal variance, 0 if one has all of it.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features), or chunks of it
-        Embeddings, at least 2 × 2: as one matrix; as an iterable of matrices, a memory map or
-        a dask array, read chunk by chunk; or only their :class:`~isoadapt.geometry.Moments`.
+        Embeddings, with at least two rows and two columns. They are given as one matrix; as an
+        iterable of matrices, a memory map or a dask array, which are read chunk by chunk; or by
+        their :class:`~isoadapt.geometry.Moments`.
     bias_corrected : bool, default=False
-        Remove most of the bias of few rows: the plain score cannot exceed
-        (n_samples - 2) / (n_features - 1) and is too low even at n_samples = 3 n_features.
-        Needs 4 rows. See the notes.
+        Remove most of the bias for few rows; needs 4 rows. The plain score cannot exceed
+        (n_samples - 2) / (n_features - 1), and even with n_samples = 3 n_features it is too low.
+        See the notes.
 
     Returns
     -------
     float
-        In [0, 1].
+        Score in [0, 1].
 
     Raises
     ------
     ValueError
-        If X is too small, constant or not finite; with `bias_corrected`, if X are moments whose
-        ``fourth`` is not known.
+        If X is too small, constant or not finite. With `bias_corrected`, also if X is a Moments
+        object whose ``fourth`` is None.
 
     Notes
-    -----
-    The score is (PR - 1) / (n_features - 1) with the participation ratio PR = tr(Σ)² / ‖Σ‖_F² of
-    the covariance. The bias-corrected score estimates numerator and denominator without bias,
-    whatever the distribution of the rows, and clamps their ratio to [1, n_features]. A clamped
-    ratio of unbiased estimates keeps a bias, which raises low scores, lowers scores near 1 and
-    falls roughly as 1 / n_samples: for Gaussian rows of 12 dimensions with a true score of .468,
-    the mean score is .66 at 5 rows, .59 at 8, .53 at 16 and .49 at 40. ``benchmarks/RESULTS.md``
-    tabulates it for other sizes and rows.
+    ----- The score is (PR - 1) / (n_features - 1), where PR = tr(Σ)² / ‖Σ‖_F² is the participation
+    ratio of the covariance Σ. The bias-corrected score replaces numerator and denominator of PR by
+    unbiased estimates, whatever the distribution of the rows, and clamps their ratio to [1,
+    n_features]. A clamped ratio of unbiased estimates is still biased: low scores come out too
+    high, scores near 1 too low, by an amount that falls roughly as 1 / n_samples. For Gaussian rows
+    of 12 dimensions with a true score of .468, the mean score is .66 at 5 rows, .59 at 8, .53 at 16
+    and .49 at 40. ``benchmarks/RESULTS.md`` has a table for other sizes and distributions.
 
-    Weighted rows come as :class:`~isoadapt.geometry.Moments`. Whole weights give the score of the
-    rows repeated so often. Other weights interpolate between whole numbers: the sum of the weights
-    then counts as the number of rows, which removes the bias for frequencies only, not for
-    weights that express how reliable or how probable a row is.
+    To weight rows, pass :class:`~isoadapt.geometry.Moments`. Integer weights give the score of the
+    rows repeated that often. In general the sum of the weights counts as the number of rows. The
+    bias is therefore removed for frequencies only, not for weights that express the reliability or
+    the probability of a row.
 
     References
     ----------
@@ -70,34 +76,36 @@ def isoscore(X: Chunked, bias_corrected: bool = False) -> float:
     >>> isoscore(chunk for chunk in np.split(X, 2))
     1.0
     """
-    points = as_spread(X, min_samples=4 if bias_corrected else 2)
+    points = as_points_or_moments(X, min_samples=4 if bias_corrected else 2)
     if isinstance(points, Moments):
         return _corrected_score(points) if bias_corrected else _score(points.covariance())
     return clamped_score(geometry.isoscore_star(points, bias_corrected=bias_corrected))
 
 
 def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 0.2) -> float:
-    """IsoScore*: the IsoScore of (1 - zeta) Σ_X + zeta Σ_S, with Σ_S = `prior_cov`.
+    """IsoScore* of embeddings: the IsoScore of (1 - zeta) Σ_X + zeta Σ_S, with Σ_S = `prior_cov`.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features), or chunks of it
-        Embeddings, at least 2 × 2, as one matrix or as :func:`isoscore` takes them.
+        Embeddings, with at least two rows and two columns, as one matrix or in one of the other
+        forms that :func:`isoscore` accepts.
     prior_cov : array-like of shape (n_features, n_features), default=None
-        Shrinkage covariance Σ_S, the covariance of a larger sample; None is the identity.
+        Shrinkage covariance Σ_S, for example the covariance of a larger sample. None is the
+        identity.
     zeta : float, default=0.2
         Weight of Σ_S, in [0, 1].
 
     Returns
     -------
     float
-        In [0, 1].
+        Score in [0, 1].
 
     Raises
     ------
     ValueError
-        If X is too small, constant or not finite, `prior_cov` has another shape or is not
-        symmetric, or `zeta` is outside [0, 1].
+        If X is too small, constant or not finite, if `prior_cov` has the wrong shape or is not
+        symmetric, or if `zeta` is outside [0, 1].
 
     References
     ----------
@@ -113,8 +121,8 @@ def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 
     """
     if not 0 <= zeta <= 1:
         raise ValueError(f"zeta={zeta!r} must lie in [0, 1]")
-    points = as_spread(X)
-    d = _width(points)
+    points = as_points_or_moments(X)
+    d = _n_features(points)
     prior = None
     if prior_cov is not None:
         checked = check_array(as_array(prior_cov), dtype=np.float64, input_name="prior_cov")
@@ -132,24 +140,24 @@ def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 
 
 
 def cumulative_explained_variance(X: Chunked, k: int = 3) -> float:
-    """Share of variance along the first k principal directions, EV_k.
+    """EV_k, the share of the variance along the first k principal directions.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features), or chunks of it
-        Embeddings, as one matrix or as :func:`isoscore` takes them.
+        Embeddings, as one matrix or in one of the other forms that :func:`isoscore` accepts.
     k : int, default=3
-        How many directions, from 1 to n_features.
+        Number of directions, from 1 to n_features.
 
     Returns
     -------
     float
-        In [0, 1].
+        Share in [0, 1].
 
     Raises
     ------
     ValueError
-        If X is constant or not finite, or k is out of its range.
+        If X is constant or not finite, or `k` is out of its range.
 
     Examples
     --------
@@ -159,32 +167,32 @@ def cumulative_explained_variance(X: Chunked, k: int = 3) -> float:
     >>> round(cumulative_explained_variance(X, k=1), 3)
     0.9
     """
-    points = as_spread(X)
-    _check_k(k, _width(points))
+    points = as_points_or_moments(X)
+    _check_k(k, _n_features(points))
     return float(geometry.cumulative_explained_variance(_variances(points), k))
 
 
 def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
-    """Share of the k-th squared singular value alone, anisotropy_k.
+    """Share of the k-th squared singular value in the sum of all, anisotropy_k.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features), or chunks of it
-        Embeddings, as one matrix or as :func:`isoscore` takes them.
+        Embeddings, as one matrix or in one of the other forms that :func:`isoscore` accepts.
     k : int, default=3
-        Which singular value, from 1 to n_features.
+        Index of the singular value, from 1 (the largest) to n_features.
     center : bool, default=False
-        Subtract the mean first. Uncentred, the first value holds the mean too.
+        Subtract the mean first. Without centring, the first singular value includes the mean.
 
     Returns
     -------
     float
-        In [0, 1].
+        Share in [0, 1].
 
     Raises
     ------
     ValueError
-        If X is constant or not finite, or k is out of its range.
+        If X is constant or not finite, or `k` is out of its range.
 
     Examples
     --------
@@ -194,23 +202,23 @@ def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
     >>> round(anisotropy(X, k=2), 3)
     0.1
     """
-    points = as_spread(X)
-    _check_k(k, _width(points))
+    points = as_points_or_moments(X)
+    _check_k(k, _n_features(points))
     return float(geometry.anisotropy(_variances(points, center), k))
 
 
 def effective_rank(X: Chunked) -> float:
-    """Exponential of the entropy of the covariance's normalised eigenvalues.
+    """Effective rank: the exponential of the entropy of the normalised covariance eigenvalues.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features), or chunks of it
-        Embeddings, as one matrix or as :func:`isoscore` takes them.
+        Embeddings, as one matrix or in one of the other forms that :func:`isoscore` accepts.
 
     Returns
     -------
     float
-        In [1, n_features].
+        Effective rank, in [1, n_features].
 
     Raises
     ------
@@ -228,21 +236,21 @@ def effective_rank(X: Chunked) -> float:
     >>> round(effective_rank(np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])), 6)
     2.0
     """
-    return float(geometry.effective_rank(_variances(as_spread(X))))
+    return float(geometry.effective_rank(_variances(as_points_or_moments(X))))
 
 
 def mean_cosine_similarity(X: ArrayLike) -> float:
-    """Mean cosine of all pairs of different rows, exact in O(n d).
+    """Mean cosine of all pairs of different rows, computed exactly in O(n d).
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        Embeddings, two rows at least; a zero row has cosine 0 with every other.
+        Embeddings, with at least two rows. A zero row has cosine 0 with every other row.
 
     Returns
     -------
     float
-        In [-1, 1].
+        Mean cosine, in [-1, 1].
 
     Raises
     ------
@@ -255,15 +263,11 @@ def mean_cosine_similarity(X: ArrayLike) -> float:
     >>> mean_cosine_similarity([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
     0.333...
     """
-    return mean_cosine(as_points(X, spread=False))
+    return mean_cosine(as_points(X, must_vary=False))
 
 
 def partition_isotropy(X: ArrayLike) -> float:
-    """Smallest over largest value of the partition function along the principal axes, I1.
-
-    The partition function is Z(v) = Σ_i exp(vᵀx_i), v over the unit eigenvectors of XᵀX,
-    uncentred. The entry of largest absolute value of each eigenvector is positive. The figure
-    depends on the scale of X and on its coordinates: compare only what is scaled alike.
+    """I1: smallest over largest value of the partition function along the principal axes.
 
     Parameters
     ----------
@@ -273,12 +277,18 @@ def partition_isotropy(X: ArrayLike) -> float:
     Returns
     -------
     float
-        In [0, 1], 1 for isotropic embeddings; nothing overflows.
+        Ratio in [0, 1], 1 for isotropic embeddings. It is computed without overflow.
 
     Raises
     ------
     ValueError
         If X is too small or not finite.
+
+    Notes
+    ----- The partition function is Z(v) = Σ_i exp(vᵀx_i), evaluated at the unit eigenvectors v of
+    XᵀX, without centring. Z depends on the sign of v, which is chosen such that the entry of v of
+    largest absolute value is positive. The result therefore depends on the coordinates as well as
+    on the scale of X: compare only embeddings of the same scale.
 
     References
     ----------
@@ -295,17 +305,18 @@ def partition_isotropy(X: ArrayLike) -> float:
 
 
 def partition_dispersion(X: ArrayLike) -> float:
-    """Standard deviation over mean of the partition function along the principal axes, I2.
+    """I2: standard deviation over mean of the partition function along the principal axes.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        Embeddings; scale and coordinates matter as for :func:`partition_isotropy`.
+        Embeddings. The result depends on their scale and coordinates, as described in the notes of
+        :func:`partition_isotropy`.
 
     Returns
     -------
     float
-        At least 0, 0 for isotropic embeddings. The standard deviation divides by n_features.
+        Zero or more, 0 for isotropic embeddings. The standard deviation divides by n_features.
 
     Raises
     ------
@@ -326,28 +337,30 @@ def partition_dispersion(X: ArrayLike) -> float:
 
 
 def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
-    """TwoNN intrinsic dimension, from the two nearest neighbours of each row.
-
-    Exact in O(n_samples² n_features) without ever holding all pairs; exact duplicates are
-    dropped first.
+    """TwoNN estimate of the intrinsic dimension, from the two nearest neighbours of each row.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        Embeddings, 4 different rows at least.
+        Embeddings, with at least 4 different rows. Exact duplicates are dropped first.
     discard : float, default=0.1
-        Share of the largest ratios of second to first distance to leave out, between 0 and 1.
+        Share of the largest ratios of the second to the first distance that is left out, between
+        0 and 1.
 
     Returns
     -------
     float
-        Above 0; the same under rotation, translation and scaling.
+        Intrinsic dimension, above 0. It does not change under rotation, translation and scaling.
 
     Raises
     ------
     ValueError
-        If X has fewer than 4 different rows, is not finite or a lattice, or `discard` is out of
-        its range.
+        If X has fewer than 4 different rows or is not finite, if the two nearest neighbours of
+        every row are equally far away, as on a lattice, or if `discard` is out of its range.
+
+    Notes
+    ----- The neighbours are exact. The cost is O(n_samples² n_features), and the distances are
+    computed in blocks, so that they need not fit in memory at once.
 
     References
     ----------
@@ -362,14 +375,14 @@ def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
     >>> round(two_nn(plane @ [[1.0, 2.0, 0.0, 1.0], [0.0, 1.0, 3.0, 1.0]]), 2)
     1.96
     """
-    points = as_points(X, spread=False)
+    points = as_points(X, must_vary=False)
     if not 0 < discard < 1:
         raise ValueError(f"discard={discard!r} must lie between 0 and 1, both excluded")
     return float(geometry.two_nn(points, discard))
 
 
 def _log_partition(X: ArrayLike) -> Tensor:
-    return geometry.log_partition(as_points(X, spread=False))
+    return geometry.log_partition(as_points(X, must_vary=False))
 
 
 def _check_k(k: int, n_features: int) -> None:
@@ -377,22 +390,21 @@ def _check_k(k: int, n_features: int) -> None:
         raise ValueError(f"k={k!r} must be a whole number from 1 to n_features={n_features}")
 
 
-def _width(points: Tensor | Moments) -> int:
+def _n_features(points: Tensor | Moments) -> int:
     return len(points) if isinstance(points, Moments) else points.shape[1]
 
 
 def _score(cov: Tensor) -> float:
-    """IsoScore of a covariance, in units of its trace, so that squares do not overflow."""
+    """IsoScore of a covariance, divided by its trace first, so that squares do not overflow."""
     return clamped_score(geometry.isoscore_from_covariance(cov / cov.trace()))
 
 
 def _corrected_score(moments: Moments) -> float:
     if moments.fourth is None:
         raise ValueError(
-            "bias_corrected=True needs the fourth moment of the rows, but X are moments that lack "
-            "it: they were saved by an earlier version, or come from Moments.mapped; gather the "
-            "moments of the rows themselves with Moments().update(rows), or use "
-            "bias_corrected=False"
+            "bias_corrected=True needs the fourth moment of the rows, but X is a Moments object "
+            "without it, saved by an earlier version or made by Moments.mapped; pass "
+            "Moments().update(rows) for the rows themselves, or use bias_corrected=False"
         )
     square = (moments.scatter / moments.scatter.trace()).square().sum()
     n, d = moments.count, len(moments)
@@ -400,7 +412,7 @@ def _corrected_score(moments: Moments) -> float:
 
 
 def _variances(points: Tensor | Moments, center: bool = True) -> Tensor:
-    """Variances along the principal directions, up to one factor, descending."""
+    """Variances along the principal directions, descending, up to a common factor."""
     if isinstance(points, Moments):
         matrix = points.scatter if center else points.second_moment()
         return torch.linalg.eigvalsh(matrix).flip(0).clamp(min=0)

@@ -1,4 +1,4 @@
-"""Isotropy as a score of a search, and the choice of a candidate by task and isotropy."""
+"""Scorers of isotropy for searches, and the choice of a candidate by task and isotropy scores."""
 
 import inspect
 import math
@@ -34,11 +34,11 @@ def make_isotropy_scorer(
     greater_is_better: bool | None = None,
     **kwargs: Any,
 ) -> Callable[..., float]:
-    """Make a scorer of the isotropy of what an estimator transforms its input to.
+    """Make a scorer of the isotropy of the transformed rows.
 
-    Scored is the output of the estimator's ``transform``: adapted embeddings, from matrices or
-    from texts. A pipeline that ends in an estimator without ``transform``, such as a classifier,
-    is scored by what enters that last step. Labels are not used.
+    The scorer applies the metric to the output of the estimator's ``transform``. For a pipeline
+    that ends in an estimator without ``transform``, such as a classifier, it applies the metric to
+    the input of that last step. Labels are not used.
 
     Parameters
     ----------
@@ -48,10 +48,11 @@ def make_isotropy_scorer(
         "cumulative_explained_variance", "anisotropy" or "mean_cosine_similarity"; or a callable
         that takes the transformed matrix and returns a number.
     greater_is_better : bool, default=None
-        False turns the sign, so that more is always better for a search. None: what fits the
-        metric, which is False for the last four names; True for a callable that is none of these.
+        Whether greater values of the metric are better. If False, the scorer returns the metric
+        with its sign changed, so that a search can maximise it. None is False for the last four
+        of the names above, and True for the other names and for other callables.
     **kwargs : dict
-        Passed to the metric, such as ``bias_corrected=True`` or ``k=1``.
+        Passed to the metric, for example ``bias_corrected=True`` or ``k=1``.
 
     Returns
     -------
@@ -65,14 +66,14 @@ def make_isotropy_scorer(
         If `metric` is neither a name nor callable, or does not take `kwargs`. When scoring, if
         the estimator has no ``transform``.
     ValueError
-        If no metric has this name. When scoring, if the metric refuses the transformed rows, as
-        when they are too few or constant: a search then enters its ``error_score``.
+        If no metric has this name. When scoring, if the metric raises it, for example because
+        the transformed rows are too few or constant; a search then uses its ``error_score``.
 
     Notes
     -----
     The plain IsoScore rises with the number of rows and cannot exceed
-    (n_samples - 2) / (n_features - 1). Where a fold has fewer rows than 3 times the features,
-    take ``bias_corrected=True``, so that scores mean the same whatever the size of the folds.
+    (n_samples - 2) / (n_features - 1). If a fold has fewer than 3 n_features rows, use
+    ``bias_corrected=True``, so that scores of folds of different sizes are comparable.
 
     Examples
     --------
@@ -88,11 +89,11 @@ def make_isotropy_scorer(
     0.02
     0.99
     """
-    function = _find(metric)
+    function = _find_metric(metric)
     if _is_known(function):
         _check_kwargs(function, kwargs)
     if greater_is_better is None:
-        greater_is_better = _usual_sign(function)
+        greater_is_better = _default_greater_is_better(function)
     return _IsotropyScorer(function, kwargs, greater_is_better)
 
 
@@ -100,13 +101,13 @@ def _is_known(metric: Callable[..., float]) -> bool:
     return isinstance(metric, Hashable) and metric in _GREATER_IS_BETTER
 
 
-def _usual_sign(metric: Callable[..., float]) -> bool:
+def _default_greater_is_better(metric: Callable[..., float]) -> bool:
     return _GREATER_IS_BETTER[metric] if _is_known(metric) else True
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _IsotropyScorer:
-    """What `make_isotropy_scorer` returns."""
+    """Scorer that `make_isotropy_scorer` returns."""
 
     metric: Callable[..., float]
     kwargs: dict[str, Any]
@@ -117,14 +118,14 @@ class _IsotropyScorer:
         return score if self.greater_is_better else -score
 
     def _accept_sample_weight(self) -> bool:
-        """Tell scikit-learn, which asks every scorer of a dict."""
+        """Whether sample weights are used; scikit-learn asks every scorer of a dict."""
         return False
 
     def __repr__(self) -> str:
         known = _is_known(self.metric)
         name = getattr(self.metric, "__name__", repr(self.metric))
         shown = [repr(name) if known else name]
-        if self.greater_is_better != _usual_sign(self.metric):
+        if self.greater_is_better != _default_greater_is_better(self.metric):
             shown.append(f"greater_is_better={self.greater_is_better}")
         shown += [f"{key}={value!r}" for key, value in self.kwargs.items()]
         return f"make_isotropy_scorer({', '.join(shown)})"
@@ -132,39 +133,39 @@ class _IsotropyScorer:
 
 @dataclass(frozen=True)
 class BestAboveFloor:
-    """Choose the best candidate of a search among those that are isotropic enough.
+    """Choose the candidate with the best task score among those that are isotropic enough.
 
-    It is a callable for the parameter ``refit`` of a search with several metrics. Of the
-    candidates whose mean isotropy over the folds reaches the floor, the one with the best mean
-    task score is chosen; of equal ones the more isotropic, then the first. Candidates with a
-    score of NaN are never chosen.
+    It is a callable for the parameter ``refit`` of a search with several metrics. Among the
+    candidates whose mean isotropy over the folds reaches the floor, it chooses the one with the
+    best mean task score. Ties are broken by isotropy, then by the order of the candidates.
+    Candidates with a score of NaN are never chosen.
 
     Parameters
     ----------
     task : str
-        Name of the task's score among the scores of the search.
+        Name of the task score among the scores of the search.
     isotropy : str
-        Name of the isotropy score, see :func:`make_isotropy_scorer`.
+        Name of the isotropy score; see :func:`make_isotropy_scorer`.
     floor : float
-        Least mean isotropy, on the scale of that score: below 0 for a metric of which less is
-        better, whose sign the scorer turns.
+        Smallest admissible mean isotropy, on the scale of that score. It is negative for a metric
+        of which smaller values are better, because the scorer changes its sign.
 
     Raises
     ------
     ValueError
-        If the floor is not a finite number. At the end of a search, if it has no score of one of
-        these names, or no candidate has both scores.
+        If `floor` is not a finite number. At the end of a search, if the search has no score of
+        one of these names, or if no candidate has both scores.
 
     Warns
     -----
     UserWarning
-        If no candidate reaches the floor: the most isotropic one is chosen then, lest the search
-        be lost.
+        If no candidate reaches the floor. The most isotropic one is then chosen, so that the
+        results of the search are not lost.
 
     Notes
     -----
     As with any callable ``refit``, scikit-learn sets ``best_index_``, ``best_params_`` and
-    ``best_estimator_``, but no ``best_score_``; the scores stand in ``cv_results_``.
+    ``best_estimator_``, but not ``best_score_``; the scores are in ``cv_results_``.
 
     Examples
     --------
@@ -192,18 +193,7 @@ class BestAboveFloor:
             raise ValueError(f"floor={self.floor!r} must be a finite number, such as 0.5")
 
     def __call__(self, cv_results: Mapping[str, Any]) -> int:
-        """Choose the candidate.
-
-        Parameters
-        ----------
-        cv_results : mapping
-            The ``cv_results_`` of a search.
-
-        Returns
-        -------
-        int
-            Its index.
-        """
+        """Return the index of the chosen candidate in the ``cv_results_`` of a search."""
         task, isotropy = _means(cv_results, self.task), _means(cv_results, self.isotropy)
         scored = ~np.isnan(task) & ~np.isnan(isotropy)
         if not scored.any():
@@ -211,19 +201,19 @@ class BestAboveFloor:
                 f"no candidate has both scores {self.task!r} and {self.isotropy!r}: all are NaN; "
                 "set error_score='raise' to see why"
             )
-        reaching = scored & (isotropy >= self.floor)
-        if reaching.any():
-            return _best(reaching, task, isotropy)
+        above_floor = scored & (isotropy >= self.floor)
+        if above_floor.any():
+            return _best(above_floor, task, isotropy)
         best = _best(scored, isotropy, task)
         warnings.warn(
-            f"no candidate reaches floor={self.floor} of {self.isotropy!r}: chosen is the most "
-            f"isotropic one, with {isotropy[best]:.4g}; widen the grid, or lower the floor",
+            f"no candidate reaches floor={self.floor} of {self.isotropy!r}, so the most isotropic "
+            f"one is chosen, with {isotropy[best]:.4g}; widen the grid, or lower the floor",
             stacklevel=2,
         )
         return best
 
     def check_names(self, scores: Iterable[str]) -> None:
-        """Refuse scores that lack one of the two names.
+        """Check that a search has both scores.
 
         Parameters
         ----------
@@ -233,18 +223,18 @@ class BestAboveFloor:
         Raises
         ------
         ValueError
-            If one is missing.
+            If one of the two names is missing.
         """
         for name in (self.task, self.isotropy):
             _check_name(name, scores)
 
 
-def _find(metric: str | Callable[..., float]) -> Callable[..., float]:
+def _find_metric(metric: str | Callable[..., float]) -> Callable[..., float]:
     if callable(metric):
         return metric
     if not isinstance(metric, str):
         raise TypeError(
-            f"metric={metric!r} ({type(metric).__name__}) is no metric: pass one of "
+            f"metric={metric!r} ({type(metric).__name__}) is not a metric: pass one of "
             f"{', '.join(map(repr, _BY_NAME))}, or a callable that takes a matrix"
         )
     if metric not in _BY_NAME:
@@ -264,26 +254,28 @@ def _check_kwargs(metric: Callable[..., float], kwargs: Mapping[str, Any]) -> No
 
 
 def _transformed(estimator: Any, X: Any) -> ArrayLike:
+    """Output of the estimator's transform or, without one, input of the pipeline's last step."""
     if hasattr(estimator, "transform"):
         return estimator.transform(X)
     if isinstance(estimator, Pipeline) and len(estimator) > 1:
         return estimator[:-1].transform(X)
     raise TypeError(
         f"{type(estimator).__name__} has no transform, so there are no embeddings whose isotropy "
-        "could be scored: search an adapter, an AdaptedEncoder, or a Pipeline whose steps before "
-        "the last transform"
+        "could be scored: search over an adapter, an AdaptedEncoder, or a Pipeline in which all "
+        "steps before the last have one"
     )
 
 
 def _check_name(name: str, found: Iterable[str]) -> None:
     if name not in (found := list(found)):
         raise ValueError(
-            f"the search has no score {name!r}, only {', '.join(map(repr, found))}: name scores as "
-            "in its scoring={name: scorer, ...}"
+            f"the search has no score {name!r}, only {', '.join(map(repr, found))}: use names of "
+            "its scoring={name: scorer, ...}"
         )
 
 
 def _means(cv_results: Mapping[str, Any], name: str) -> NDArray[np.float64]:
+    """Mean test scores (n_candidates,) of a name."""
     prefix = "mean_test_"
     _check_name(name, [key.removeprefix(prefix) for key in cv_results if key.startswith(prefix)])
     return np.asarray(cv_results[prefix + name], dtype=np.float64)
@@ -292,4 +284,5 @@ def _means(cv_results: Mapping[str, Any], name: str) -> NDArray[np.float64]:
 def _best(
     admitted: NDArray[np.bool_], first: NDArray[np.float64], second: NDArray[np.float64]
 ) -> int:
+    """Index of the `admitted` candidate with the best `first` score; `second` breaks ties."""
     return int(max(np.flatnonzero(admitted), key=lambda index: (first[index], second[index])))

@@ -1,4 +1,4 @@
-"""A grid search over adapters that encodes once and trains its candidates together."""
+"""Grid search over adapters that encodes texts once and trains its candidates together."""
 
 import sys
 import time
@@ -26,68 +26,72 @@ from isoadapt.encoders import TransformerEncoder
 from isoadapt.model_selection._scorers import BestAboveFloor
 from isoadapt.model_selection._together import Evaluation, Fit, Result
 
-_ONE_BY_ONE = "{} of {} fits could not be trained together and were done one at a time: {}"
+_NOT_BATCHED = "{} of {} fits could not be trained together and were done one at a time: {}"
 
 
 class AdapterSearchCV(GridSearchCV):
-    """Grid search over adapters: texts are encoded once, candidates are trained together.
+    """Grid search over adapters that encodes texts once and trains candidates together.
 
-    In all else it is :class:`sklearn.model_selection.GridSearchCV`. Candidates whose adapters
-    differ only in numbers, such as ``lam``, ``zeta``, ``alpha``, ``lr`` or ``random_state``, are
-    trained at once as members of one network, on all folds that the memory allows. Each comes
-    out as if fitted alone, but for rounding; early stopping takes finished ones out.
+    It behaves like :class:`sklearn.model_selection.GridSearchCV` but is faster. Candidates whose
+    adapters differ only in numbers, such as ``lam``, ``zeta``, ``alpha``, ``lr`` or
+    ``random_state``, are trained as members of one network, on as many folds at once as fit in
+    memory. Up to rounding, each gives the same result as if it were fitted alone. Early stopping
+    removes finished members.
 
     Parameters
     ----------
     estimator : estimator
         A penalised adapter, such as :class:`~isoadapt.IStarAdapter`, or a pipeline that ends in
-        one. A leading :class:`~isoadapt.TransformerEncoder` transforms all texts once, outside the
-        folds, because the vector of a text depends on that text alone. All other steps are fitted
-        within each fold, including those that scikit-learn knows as stateless: a
-        ``FunctionTransformer`` may mix rows. An encoder behind such a step encodes with every
-        fit; give it a cache. Other adapters work too, one fit at a time.
+        one. A leading :class:`~isoadapt.TransformerEncoder` encodes all texts once, outside the
+        folds, because the embedding of a text depends on that text alone. All other steps are
+        fitted within each fold, including those that scikit-learn treats as stateless, because a
+        ``FunctionTransformer`` may mix rows. An encoder behind such a step encodes again in every
+        fit; give it a cache. Other adapters are admissible and are fitted one at a time.
     param_grid : dict or list of dict
         Parameters to try, as for GridSearchCV.
     scoring : str, callable, list, tuple or dict, default=None
-        As for GridSearchCV; see :func:`make_isotropy_scorer`. A callable gets the steps after
-        the encoder and the embeddings. None is the estimator's own score.
+        As for GridSearchCV; see :func:`make_isotropy_scorer`. A callable receives the estimator
+        without the leading encoder, and embeddings instead of texts. None is the estimator's own
+        ``score``.
     n_jobs : int, default=None
-        Processes for what is fitted one at a time. What is trained together uses torch's
-        threads.
+        Number of processes for fits that are done one at a time. Joint training uses torch's
+        threads instead.
     refit : bool, str or callable, default=True
         As for GridSearchCV; see :class:`BestAboveFloor`.
     cv : int, cross-validation generator or iterable, default=5
-        The folds, stratified for classifiers.
+        Folds, stratified for classifiers.
     verbose : int, default=0
-        Above 0, show a progress bar on a terminal; above 1, scikit-learn's lines for what is
-        fitted one at a time, too.
+        Above 0, show a progress bar on a terminal. Above 1, also print scikit-learn's messages
+        about fits that are done one at a time.
     pre_dispatch : int or str, default="2*n_jobs"
-        How many fits are handed to the processes ahead.
+        Number of fits that are dispatched to the processes in advance.
     error_score : "raise" or float, default=nan
         Score of a fit that fails.
     return_train_score : bool, default=False
-        Whether the rows fitted to are scored too.
+        Whether to compute scores on the training rows too.
     max_memory : int, default=None
-        Bytes, estimated, that training may take at a time, besides the embeddings and copies of
-        the folds that are trained on. None: 2 GiB, or half of what is free on a GPU. On a CPU
-        fewer members than fit are trained together where that is faster.
+        Estimated number of bytes that joint training may use at a time, without the embeddings
+        and the copies of the training folds. None is 2 GiB, or half of the free memory of a GPU.
+        On a CPU fewer members than fit in memory are trained together if that is faster.
 
     Attributes
     ----------
     cv_results_ : dict of ndarrays
-        As of GridSearchCV; ``mean_fit_time`` is each fit's share of what was trained together.
+        As for GridSearchCV. The ``mean_fit_time`` of candidates that were trained together is
+        their share of the common time.
     best_estimator_ : estimator
-        Fitted to all rows, the encoder in front; as of GridSearchCV, like ``best_params_``,
-        ``best_score_``, ``best_index_``, ``scorer_``, ``n_splits_``, ``refit_time_`` and
-        ``multimetric_``.
+        Best candidate, fitted to all rows and including the leading encoder. This attribute and
+        ``best_params_``, ``best_score_``, ``best_index_``, ``scorer_``, ``n_splits_``,
+        ``refit_time_`` and ``multimetric_`` are those of GridSearchCV.
     unbatched_ : dict of str to int
-        Why fits were done one at a time, and how many.
+        Number of fits that were done one at a time, by reason.
 
     Warns
     -----
     UserWarning
-        If fits were done one at a time, or the search was interrupted: Ctrl-C ends it with the
-        candidates whose block is done, the others have NaN scores. A small grid is one block.
+        If fits were done one at a time, or if the search was interrupted. After Ctrl-C the search
+        ends with the candidates that are complete, and the others have NaN scores. Candidates
+        are completed in blocks; a small grid is a single block.
 
     Examples
     --------
@@ -137,28 +141,30 @@ class AdapterSearchCV(GridSearchCV):
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: ArrayLike | None = None, **params: Any) -> Self:
-        """Search, then fit the best candidate to all rows.
+        """Run the search and fit the best candidate to all rows.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), or sequence of str or of pairs
-            What the estimator takes: texts or pairs for an encoder, embeddings for an adapter.
+            Input of the estimator: texts or pairs of texts for an encoder, embeddings for an
+            adapter.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
             Labels or values.
         **params : dict
-            For the splitter (``groups``), the scorer and the estimator, as for GridSearchCV.
+            Parameters for the splitter (``groups``), the scorer and the estimator, as for
+            GridSearchCV.
 
         Returns
         -------
         AdapterSearchCV
-            Itself.
+            The fitted search.
 
         Raises
         ------
         ValueError
             If no fit succeeds.
         KeyboardInterrupt
-            If it comes before the first candidate is done.
+            If the search is interrupted before the first candidate is complete.
         """
         scorers, refit_metric = self._get_scorers()
         X, y = indexable(X, y)
@@ -177,14 +183,14 @@ class AdapterSearchCV(GridSearchCV):
         if not (folds and candidates):
             raise ValueError(
                 f"there is nothing to fit: cv gives {len(folds)} folds, param_grid has "
-                f"{len(candidates)} candidates; one of each is needed"
+                f"{len(candidates)} candidates; at least one of each is needed"
             )
-        for parameters in candidates:  # a wrong name is told before any work
+        for parameters in candidates:  # wrong names raise before any work is done
             clone(self.estimator).set_params(**clone(parameters, safe=False))
         if isinstance(self.refit, BestAboveFloor) and hasattr(scorers, "_scorers"):
             self.refit.check_names(list(scorers._scorers))
-        front = _Front(self.estimator)
-        out = self._search(front, candidates, X, y, folds, scorers, options)
+        leading = _LeadingEncoder(self.estimator)
+        out = self._search(leading, candidates, X, y, folds, scorers, options)
         _warn_or_raise_about_fit_failures(out, self.error_score)
         if callable(self.scoring):
             _insert_error_scores(out, self.error_score)
@@ -197,14 +203,14 @@ class AdapterSearchCV(GridSearchCV):
         self.cv_results_ = self._format_results(candidates, len(folds), out)
         self.scorer_ = getattr(scorers, "_scorers", scorers)
         if self.refit or not self.multimetric_:
-            self._choose(refit_metric)
+            self._set_best(refit_metric)
         if self.refit:
-            self._refit(front, X, y, routed.estimator.fit)
+            self._refit(leading, X, y, routed.estimator.fit)
         return self
 
     def _search(
         self,
-        front: "_Front",
+        leading: "_LeadingEncoder",
         candidates: list[dict[str, Any]],
         X: Any,
         y: Any,
@@ -212,17 +218,17 @@ class AdapterSearchCV(GridSearchCV):
         scorers: Any,
         options: dict[str, Any],
     ) -> list[Result]:
-        """Give the results of all fits, in scikit-learn's order."""
+        """Results of all fits, in the order of scikit-learn: by candidate, then by fold."""
         n_fits = len(candidates) * len(folds)
         results: dict[Fit, Result] = {}
         reasons: dict[str, int] = {}
-        hidden = not (self.verbose and sys.stderr.isatty())
+        no_bar = not (self.verbose and sys.stderr.isatty())
         try:
-            with tqdm(total=n_fits, unit=" fits", desc="Searching", disable=hidden) as bar:
-                for numbers in front.groups(candidates):
-                    rows = front.transform(candidates[numbers[0]], X, y)
+            with tqdm(total=n_fits, unit=" fits", desc="Searching", disable=no_bar) as bar:
+                for numbers in leading.groups(candidates):
+                    rows = leading.transform(candidates[numbers[0]], X, y)
                     evaluation = Evaluation(
-                        front.rest,
+                        leading.rest,
                         rows,
                         y,
                         folds,
@@ -234,7 +240,7 @@ class AdapterSearchCV(GridSearchCV):
                         bar.update,
                         results=results,
                     )
-                    own = {n: front.divide(candidates[n])[1] for n in numbers}
+                    own = {n: leading.split_params(candidates[n])[1] for n in numbers}
                     evaluation.run(own)
                     for reason, count in evaluation.unbatched.items():
                         reasons[reason] = reasons.get(reason, 0) + count
@@ -242,47 +248,46 @@ class AdapterSearchCV(GridSearchCV):
             _stop_early(results, len(candidates), folds)
         self.unbatched_ = reasons
         for reason, count in reasons.items():
-            warnings.warn(_ONE_BY_ONE.format(count, n_fits, reason), UserWarning, stacklevel=4)
+            warnings.warn(_NOT_BATCHED.format(count, n_fits, reason), UserWarning, stacklevel=4)
         return [
             results[Fit(candidate, fold)]
             for candidate in range(len(candidates))
             for fold in range(len(folds))
         ]
 
-    def _choose(self, metric: str) -> None:
+    def _set_best(self, metric: str) -> None:
         results = self.cv_results_
         self.best_index_ = self._select_best_index(self.refit, metric, results)
         self.best_params_ = results["params"][self.best_index_]
         if not callable(self.refit):
             self.best_score_ = results[f"mean_test_{metric}"][self.best_index_]
 
-    def _refit(self, front: "_Front", X: Any, y: Any, fit_params: Mapping[str, Any]) -> None:
+    def _refit(
+        self, leading: "_LeadingEncoder", X: Any, y: Any, fit_params: Mapping[str, Any]
+    ) -> None:
         before = time.perf_counter()
-        self.best_estimator_ = front.fit(self.best_params_, X, y, fit_params)
+        self.best_estimator_ = leading.fit(self.best_params_, X, y, fit_params)
         self.refit_time_ = time.perf_counter() - before
         if hasattr(self.best_estimator_, "feature_names_in_"):
             self.feature_names_in_ = self.best_estimator_.feature_names_in_
 
 
-class _Front:
-    """The leading encoder of a pipeline, which transforms all rows once.
+class _LeadingEncoder:
+    """Leading encoders of a pipeline, which transform all rows once, outside the folds.
 
-    Parameters
-    ----------
-    estimator : estimator
-        A pipeline, or anything else, which has none.
+    There are none if `estimator` is not a pipeline or starts with another step.
     """
 
     def __init__(self, estimator: Any) -> None:
         self.estimator, self.n_steps = estimator, 0
         if isinstance(estimator, Pipeline):
-            leading = [_maps_each_row_alone(step) for _, step in estimator.steps[:-1]]
-            self.n_steps = [*leading, False].index(False)
+            is_leading = [_transforms_row_by_row(step) for _, step in estimator.steps[:-1]]
+            self.n_steps = [*is_leading, False].index(False)
         self.names = [name for name, _ in estimator.steps[: self.n_steps]] if self.n_steps else []
         self.rest = estimator[self.n_steps :] if self.n_steps else estimator
-        self.last: tuple[Any, Any, Any] | None = None
+        self.cached: tuple[Any, Any, Any] | None = None
 
-    def divide(self, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def split_params(self, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Split parameters into those of the leading steps and the others."""
         own = {name for name in parameters if name.partition("__")[0] in self.names}
         return (
@@ -291,35 +296,35 @@ class _Front:
         )
 
     def groups(self, candidates: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-        """Give the numbers of the candidates with equal leading steps."""
+        """Indices of the candidates, grouped by equal parameters of the leading steps."""
         found: dict[Any, list[int]] = {}
         for number, parameters in enumerate(candidates):
             found.setdefault(self._key(parameters), []).append(number)
         return list(found.values())
 
     def transform(self, parameters: Mapping[str, Any], X: Any, y: Any) -> Any:
-        """Give all rows as the leading steps transform them; the last result is kept."""
+        """Transform all rows by the leading steps; the last result is cached."""
         if not self.n_steps:
             return X
         key = self._key(parameters)
-        if self.last is None or self.last[0] != key:
-            self.last = None  # one copy at a time
-            lead = clone(self.estimator[: self.n_steps])
-            lead.set_params(**clone(self.divide(parameters)[0], safe=False))
-            for name, step in lead.steps:
-                if not _maps_each_row_alone(step):
+        if self.cached is None or self.cached[0] != key:
+            self.cached = None  # free it first: only one copy is held
+            encoder = clone(self.estimator[: self.n_steps])
+            encoder.set_params(**clone(self.split_params(parameters)[0], safe=False))
+            for name, step in encoder.steps:
+                if not _transforms_row_by_row(step):
                     raise ValueError(
                         f"param_grid sets {name}={step!r} in place of an encoder, which transforms "
-                        "all rows outside the folds; other steps belong inside them: search over "
-                        "it with GridSearchCV, or put it behind the encoder as a step of its own"
+                        "all rows outside the folds, while other steps must be fitted inside them: "
+                        "use GridSearchCV, or add the step behind the encoder"
                     )
-            self.last = key, lead, lead.fit(X, y).transform(X)
-        return self.last[2]
+            self.cached = key, encoder, encoder.fit(X, y).transform(X)
+        return self.cached[2]
 
     def fit(
         self, parameters: Mapping[str, Any], X: Any, y: Any, fit_params: Mapping[str, Any]
     ) -> Any:
-        """Fit the estimator to all rows, which are not transformed anew where they are at hand."""
+        """Fit the estimator to all rows, reusing their cached embeddings."""
         rows = self.transform(parameters, X, y)
         estimator = clone(self.estimator).set_params(**clone(dict(parameters), safe=False))
         rest = estimator[self.n_steps :] if self.n_steps else estimator
@@ -327,20 +332,21 @@ class _Front:
             rest.fit(rows, **fit_params)
         else:
             rest.fit(rows, y, **fit_params)
-        if self.last is None:
+        if self.cached is None:
             return rest
-        estimator.steps = [*self.last[1].steps, *rest.steps]
+        estimator.steps = [*self.cached[1].steps, *rest.steps]
         return estimator
 
     def _key(self, parameters: Mapping[str, Any]) -> Any:
-        own = self.divide(parameters)[0]
+        own = self.split_params(parameters)[0]
         return tuple((name, comparable(own[name])) for name in sorted(own))
 
 
-def _maps_each_row_alone(step: Any) -> bool:
-    """Whether a step has nothing to learn and gives a row the same vector in any company.
+def _transforms_row_by_row(step: Any) -> bool:
+    """Whether a step needs no fit and the transform of a row does not depend on the other rows.
 
-    The tag ``requires_fit`` tells the former only, so that TransformerEncoder alone is known to.
+    The tag `requires_fit` answers only the first question, so only TransformerEncoder and steps
+    that pass rows through are accepted.
     """
     if step is None or step == "passthrough":
         return True
@@ -348,22 +354,22 @@ def _maps_each_row_alone(step: Any) -> bool:
 
 
 def _stop_early(results: dict[Fit, Result], n_candidates: int, folds: Sequence[Any]) -> None:
-    """Keep the candidates that are done on every fold; the others get no scores."""
+    """Fill in NaN scores for the candidates that are not complete on every fold, and warn."""
     grid = [[Fit(number, fold) for fold in range(len(folds))] for number in range(n_candidates)]
-    whole = [fits for fits in grid if all(fit in results for fit in fits)]
-    if not whole:
+    complete = [fits for fits in grid if all(fit in results for fit in fits)]
+    if not complete:
         raise KeyboardInterrupt
-    done = [results[fit] for fits in whole for fit in fits]
+    done = [results[fit] for fits in complete for fit in fits]
     example = next((result for result in done if result["fit_error"] is None), done[0])
-    nothing = {
+    no_scores = {
         name: dict.fromkeys(value, np.nan) if isinstance(value, dict) else np.nan
         for name, value in example.items()
     }
-    for fit in (fit for fits in grid if fits not in whole for fit in fits):
+    for fit in (fit for fits in grid if fits not in complete for fit in fits):
         n_test = _num_samples(folds[fit.fold][1])
-        results[fit] = nothing | {"fit_error": None, "n_test_samples": n_test}
+        results[fit] = no_scores | {"fit_error": None, "n_test_samples": n_test}
     warnings.warn(
-        f"the search was interrupted: {len(whole)} of {n_candidates} candidates are done, the "
+        f"the search was interrupted: {len(complete)} of {n_candidates} candidates are done, the "
         "others have NaN scores; the best of those done is chosen",
         UserWarning,
         stacklevel=5,

@@ -1,4 +1,4 @@
-"""Cross-validation of many candidates, those that differ in numbers only trained together."""
+"""Cross-validation of many candidates; those that differ only in numbers are trained together."""
 
 import time
 from collections import Counter
@@ -28,12 +28,12 @@ from isoadapt.adapters import (
 )
 
 Result = dict[str, Any]
-"""What scikit-learn's searches note of a fit: scores, times, the error."""
+"""Result of a fit as scikit-learn's searches store it: scores, times, the error."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A candidate on a fold."""
+    """A candidate on a fold, both given by their indices."""
 
     candidate: int
     fold: int
@@ -41,91 +41,62 @@ class Fit:
 
 @dataclass
 class Evaluation:
-    """How candidates are fitted to folds and scored; filled with results by :meth:`run`.
+    """Fits candidates to folds and scores them; `run` fills `results` and `unbatched`."""
 
-    Attributes
-    ----------
-    estimator : estimator
-        An adapter, or a pipeline that ends in one.
-    X, y : array-like
-        All rows.
-    folds : sequence of (ndarray, ndarray)
-        Row numbers to fit to and to score on.
-    scorers : callable
-        One or several metrics.
-    options : dict
-        Further arguments of scikit-learn's ``_fit_and_score``.
-    n_jobs, pre_dispatch : int or None, int or str
-        Processes for what is fitted one at a time, and how many fits are handed out ahead.
-    max_memory : int or None
-        Bytes that training may take; None: 2 GiB, or half of what is free on a GPU.
-    done : callable
-        Told how many fits have ended.
-    results : dict
-        By fit.
-    unbatched : Counter
-        Why fits were done one at a time, and how many.
-    """
-
-    estimator: BaseEstimator
+    estimator: BaseEstimator  # an adapter, or a pipeline that ends in one
     X: Any
     y: Any
-    folds: Sequence[tuple[Any, Any]]
-    scorers: Callable[..., Any]
-    options: Mapping[str, Any]
-    n_jobs: int | None
+    folds: Sequence[tuple[Any, Any]]  # indices of the training and of the test rows
+    scorers: Callable[..., Any]  # returns one score or a dict of scores
+    options: Mapping[str, Any]  # further arguments of scikit-learn's _fit_and_score
+    n_jobs: int | None  # for fits that are done one at a time, as pre_dispatch
     pre_dispatch: int | str
-    max_memory: int | None
-    done: Callable[[int], Any]
+    max_memory: int | None  # bytes for training; None: 2 GiB, or half of the free GPU memory
+    report_done: Callable[[int], Any]  # called with the number of fits that have ended
     results: dict[Fit, Result] = field(default_factory=dict)
-    unbatched: Counter[str] = field(default_factory=Counter)
+    unbatched: Counter[str] = field(default_factory=Counter)  # fits done one at a time, by reason
 
     def run(self, candidates: Mapping[int, Mapping[str, Any]]) -> None:
-        """Fit and score every candidate on every fold.
-
-        Parameters
-        ----------
-        candidates : mapping of int to mapping
-            Parameters to set, by number.
-        """
-        alone: list[Fit] = []
+        """Fit and score candidates, given as parameters by index, on every fold."""
+        separate: list[Fit] = []
         groups: dict[Hashable, list[int]] = {}
         for number, parameters in candidates.items():
-            estimator = self._make(parameters)
-            reason = self._why_alone(estimator)
+            estimator = self._make_estimator(parameters)
+            reason = self._reason_not_batched(estimator)
             if reason is None:
-                groups.setdefault(_kind(estimator), []).append(number)
+                groups.setdefault(_group_key(estimator), []).append(number)
             else:
                 self.unbatched[reason] += len(self.folds)
-                alone += [Fit(number, fold) for fold in range(len(self.folds))]
+                separate += [Fit(number, fold) for fold in range(len(self.folds))]
         for members in groups.values():
             self._run_group({number: candidates[number] for number in members})
-        self._run_alone(alone, candidates)
+        self._run_separately(separate, candidates)
 
-    def _make(self, parameters: Mapping[str, Any]) -> Any:
+    def _make_estimator(self, parameters: Mapping[str, Any]) -> Any:
         return clone(self.estimator).set_params(**clone(dict(parameters), safe=False))
 
-    def _why_alone(self, estimator: Any) -> str | None:
+    def _reason_not_batched(self, estimator: Any) -> str | None:
+        """Why an estimator must be fitted alone; None if it can be trained together with others."""
         adapter = _adapter(estimator)
         if isinstance(adapter, AdaptedEncoder):
             return (
-                "an AdaptedEncoder encodes with every fit; search over make_pipeline(encoder, "
-                "adapter), or give the encoder a cache"
+                "an AdaptedEncoder encodes the texts in every fit; search over "
+                "make_pipeline(encoder, adapter), or give the encoder a cache"
             )
         if not isinstance(adapter, PenalisedAdapter):
-            return f"{type(adapter).__name__} is not trained by mini-batches of several members"
+            return f"{type(adapter).__name__} cannot be trained together with other candidates"
         if adapter._batch_key() is None:
-            return "solver='exact' takes no mini-batches"
+            return "solver='exact' does not train in mini-batches"
         try:
             others = [name for name, own in self._step_params(estimator)[:-1] if own]
-        except (KeyError, ValueError):  # a fit alone says what is wrong
-            return f"fit does not take its parameters, {sorted(self.options['fit_params'])}"
+        except (KeyError, ValueError):  # a separate fit raises an error that says what is wrong
+            return f"fit does not take the parameters {sorted(self.options['fit_params'])}"
         if others:
-            return f"fit has parameters for other steps than the adapter, {others}"
+            return f"fit has parameters for other steps than the adapter: {others}"
         return None
 
     def _step_params(self, estimator: Any) -> list[tuple[str, dict[str, Any]]]:
-        """Give the parameters of fit for each step, the adapter's last."""
+        """Parameters of fit for each step; those of the adapter are last."""
         params = self.options["fit_params"]
         if not isinstance(estimator, Pipeline):
             return [("adapter", dict(params))]
@@ -137,55 +108,44 @@ class Evaluation:
         return found
 
     def fit_params(self, fold: int) -> dict[str, Any]:
-        """Give what the adapter's fit takes besides X and y, for the rows of a fold.
-
-        Parameters
-        ----------
-        fold : int
-            Which.
-
-        Returns
-        -------
-        dict
-            Such as ``sample_weight`` and ``groups``.
-        """
+        """What the adapter's fit takes besides X and y, for the training rows of a fold."""
         own = self._step_params(self.estimator)[-1][1]
         return _check_method_params(self.X, own, indices=self.folds[fold][0])
 
     def _run_group(self, candidates: Mapping[int, Mapping[str, Any]]) -> None:
-        """Train candidates of one kind: block by block, so that an interrupt leaves whole ones."""
+        """Train one group in blocks of candidates, so that an interrupt leaves whole candidates."""
         group = _Group(self, candidates)
         try:
             n_members = group.n_members()
         except Exception as failure:
             fits = [Fit(number, fold) for number in candidates for fold in range(len(self.folds))]
-            self._give_up(fits, failure, candidates)
+            self._retry_separately(fits, failure, candidates)
             return
         n_folds = min(group.n_folds(), n_members)
-        for numbers in _parts(list(candidates), n_members // n_folds):
-            for folds in group.spans(n_folds):
+        for numbers in _split_evenly(list(candidates), n_members // n_folds):
+            for folds in group.fold_blocks(n_folds):
                 fits = [Fit(number, fold) for fold in folds for number in numbers]
                 self._run_chunk(group, fits)
 
     def _run_chunk(self, group: "_Group", fits: Sequence[Fit]) -> None:
-        """Train together; where that fails, in halves, and at last one at a time.
+        """Train together; if that fails, train each half together, down to single fits.
 
         Members whose penalties cannot be joined are trained one at a time immediately.
         """
         before = time.perf_counter()
-        left = len(fits)
+        n_pending = len(fits)
 
-        def tick(finished: int) -> None:
-            nonlocal left
-            left -= finished
-            self.done(finished)
+        def on_finished(finished: int) -> None:
+            nonlocal n_pending
+            n_pending -= finished
+            self.report_done(finished)
 
         try:
-            estimators, errors = group.train(fits, tick)
+            estimators, errors = group.train(fits, on_finished)
         except Exception as failure:
-            self.done(left - len(fits))
+            self.report_done(n_pending - len(fits))
             if len(fits) == 1:
-                self._give_up(fits, failure, group.candidates)
+                self._retry_separately(fits, failure, group.candidates)
                 return
             middle = len(fits) // 2
             parts = [fits[:middle], fits[middle:]]
@@ -200,27 +160,28 @@ class Evaluation:
             if error is None:
                 self.results[fit] = self._score(estimator, fit, seconds)
             else:
-                self.done(-1)
-                self._give_up([fit], error, group.candidates)
+                self.report_done(-1)
+                self._retry_separately([fit], error, group.candidates)
 
-    def _give_up(
+    def _retry_separately(
         self,
         fits: Sequence[Fit],
         failure: Exception,
         candidates: Mapping[int, Mapping[str, Any]],
     ) -> None:
-        """Fit alone what failed: if it fails again, that is dealt with as scikit-learn does."""
+        """Fit again, one at a time, what failed; scikit-learn's rules apply if it fails again."""
         self.unbatched[f"training failed with {type(failure).__name__}"] += len(fits)
-        self._run_alone(fits, candidates)
+        self._run_separately(fits, candidates)
 
     def _score(self, estimator: Any, fit: Fit, seconds: float) -> Result:
+        """Scores of a fitted estimator, which took `seconds` to fit, on a fold."""
         before = time.perf_counter()
         train, test = self.folds[fit.fold]
         result: Result = {"fit_error": None, "fit_time": seconds}
-        sides = {"test_scores": test}
+        row_sets = {"test_scores": test}
         if self.options["return_train_score"]:
-            sides["train_scores"] = train
-        for name, rows in sides.items():
+            row_sets["train_scores"] = train
+        for name, rows in row_sets.items():
             X, y = _safe_split(estimator, self.X, self.y, rows, train)
             params = _check_method_params(self.X, self.options["score_params"], indices=rows)
             error_score = self.options["error_score"]
@@ -228,8 +189,10 @@ class Evaluation:
         seconds = time.perf_counter() - before
         return result | {"n_test_samples": _num_samples(test), "score_time": seconds}
 
-    def _run_alone(self, fits: Sequence[Fit], candidates: Mapping[int, Mapping[str, Any]]) -> None:
-        """Fit one at a time, in several processes if asked for."""
+    def _run_separately(
+        self, fits: Sequence[Fit], candidates: Mapping[int, Mapping[str, Any]]
+    ) -> None:
+        """Fit one at a time, in `n_jobs` processes."""
         parallel = Parallel(self.n_jobs, pre_dispatch=self.pre_dispatch, return_as="generator")
         jobs = parallel(
             delayed(_fit_and_score)(
@@ -248,28 +211,30 @@ class Evaluation:
         )
         for fit, result in zip(fits, jobs, strict=True):
             self.results[fit] = result
-            self.done(1)
+            self.report_done(1)
 
 
 class _Group:
-    """Candidates of one kind, and what their folds have in common."""
+    """Candidates that can be trained together, and what they share on each fold."""
 
     def __init__(self, evaluation: Evaluation, candidates: Mapping[int, Mapping[str, Any]]) -> None:
         self.evaluation, self.candidates = evaluation, candidates
-        self.first = evaluation._make(next(iter(candidates.values())))
+        self.first = evaluation._make_estimator(next(iter(candidates.values())))
         self.problems: dict[Hashable, tuple[Problem, dict[str, Any]]] = {}
-        self.n_splits = len({_split_key(evaluation._make(each)) for each in candidates.values()})
-        self.prefixes: dict[int, tuple[Any, Any]] = {}
+        self.n_splits = len(
+            {_split_key(evaluation._make_estimator(each)) for each in candidates.values()}
+        )
+        self.fitted_prefixes: dict[int, tuple[Any, Any]] = {}
 
     def n_members(self) -> int:
-        """How many fits are trained together."""
+        """Number of fits that are trained together."""
         shape = _array(self._rows(0)[0]).shape
         return _adapter(self.first)._n_members(
             shape, self.evaluation.max_memory, own_rows=self.n_splits > 1
         )
 
     def n_folds(self) -> int:
-        """How many folds are trained side by side: as many as the memory has room for."""
+        """Number of folds that are trained at once: as many as fit in memory."""
         if not _adapter(self.first)._batches_folds:
             return 1
         X = _array(self._rows(0)[0])
@@ -277,8 +242,8 @@ class _Group:
         copies = 2 * X.shape[0] * X.shape[1] * max(X.itemsize, 4) * self.n_splits
         return int(np.clip(limit // copies, 1, len(self.evaluation.folds)))
 
-    def spans(self, n_folds: int) -> Iterator[list[int]]:
-        """Give the folds whose fits are trained together: of like size, at most `n_folds`."""
+    def fold_blocks(self, n_folds: int) -> Iterator[list[int]]:
+        """Blocks of at most `n_folds` folds of equal size, which are trained together."""
         sizes: dict[int, list[int]] = {}
         for fold, (train, _) in enumerate(self.evaluation.folds):
             sizes.setdefault(_num_samples(train), []).append(fold)
@@ -286,10 +251,12 @@ class _Group:
             yield from (folds[start : start + n_folds] for start in range(0, len(folds), n_folds))
 
     def train(
-        self, fits: Sequence[Fit], tick: Callable[[int], Any]
+        self, fits: Sequence[Fit], on_finished: Callable[[int], Any]
     ) -> tuple[list[Any], list[ValueError | None]]:
-        """Give the fitted estimators, or why they could not be fitted."""
-        estimators = [self.evaluation._make(self.candidates[fit.candidate]) for fit in fits]
+        """Fitted estimators and, for each, None or the error of its training."""
+        estimators = [
+            self.evaluation._make_estimator(self.candidates[fit.candidate]) for fit in fits
+        ]
         keys = [
             (fit.fold, _split_key(estimator))
             for fit, estimator in zip(fits, estimators, strict=True)
@@ -302,26 +269,26 @@ class _Group:
             if key not in problems:
                 problems[key] = self._problem(key, fit.fold, adapter)
             vars(adapter).update(self.problems[key][1])
-            if fit.fold in self.prefixes:
-                estimator.steps[:-1] = self.prefixes[fit.fold][0].steps
+            if fit.fold in self.fitted_prefixes:
+                estimator.steps[:-1] = self.fitted_prefixes[fit.fold][0].steps
         errors: list[ValueError | None] = [None] * len(fits)
-        for part in _of_one_size([problems[key] for key in keys]):
-            shared = [problems[keys[place]] for place in part]
+        for part in _parts_of_equal_size([problems[key] for key in keys]):
+            shared = [problems[keys[index]] for index in part]
             with one_blas_thread_if_small(shared[0].X):
-                adapters = [_adapter(estimators[place]) for place in part]
+                adapters = [_adapter(estimators[index]) for index in part]
                 members = [
                     adapter._make_member(problem)
                     for adapter, problem in zip(adapters, shared, strict=True)
                 ]
-                outcomes = fit_members(members, tick)
-            for place, adapter, outcome in zip(part, adapters, outcomes, strict=True):
-                errors[place] = outcome.error
+                outcomes = fit_members(members, on_finished)
+            for index, adapter, outcome in zip(part, adapters, outcomes, strict=True):
+                errors[index] = outcome.error
                 if outcome.error is None:
                     adapter._take(outcome)
         return estimators, errors
 
     def _problem(self, key: Hashable, fold: int, adapter: PenalisedAdapter) -> Problem:
-        """Set out what candidates of one random state are fitted to; between blocks, less X."""
+        """Training problem for one fold and random state; between blocks it is kept without X."""
         X, y = self._rows(fold)
         if key in self.problems:
             problem, rows = self.problems[key][0], _array(X)
@@ -338,38 +305,40 @@ class _Group:
         return problem
 
     def _rows(self, fold: int) -> tuple[Any, Any]:
-        """Give what the adapter is fitted to, the steps before it being fitted once a fold."""
+        """Input of the adapter on a fold; the steps before it are fitted once per fold."""
         evaluation = self.evaluation
         train = evaluation.folds[fold][0]
         X, y = _safe_split(self.first, evaluation.X, evaluation.y, train)
         if not isinstance(self.first, Pipeline) or len(self.first) == 1:
             return X, y
-        if fold not in self.prefixes:
+        if fold not in self.fitted_prefixes:
             prefix = clone(self.first[:-1])
-            self.prefixes[fold] = prefix, prefix.fit_transform(X, y)
-        return self.prefixes[fold][1], y
+            self.fitted_prefixes[fold] = prefix, prefix.fit_transform(X, y)
+        return self.fitted_prefixes[fold][1], y
 
 
 def _adapter(estimator: Any) -> Any:
+    """Adapter of an estimator: the last step of a pipeline, or the estimator itself."""
     return estimator[-1] if isinstance(estimator, Pipeline) else estimator
 
 
-def _kind(estimator: Any) -> Hashable:
+def _group_key(estimator: Any) -> Hashable:
+    """Key that is equal for estimators that can be trained together."""
     prefix = comparable(estimator[:-1]) if isinstance(estimator, Pipeline) else None
     return prefix, _adapter(estimator)._batch_key()
 
 
 def _split_key(estimator: Any) -> Hashable:
-    """What decides, on one fold, which rows choose the epoch; None draws them once a fold."""
+    """Key of the random state, which determines the validation rows that each fold gets."""
     return comparable(_adapter(estimator).random_state)
 
 
-def _of_one_size(problems: Sequence[Problem]) -> list[list[int]]:
-    """Give the places of problems with as many rows to train on and to validate on."""
+def _parts_of_equal_size(problems: Sequence[Problem]) -> list[list[int]]:
+    """Indices of problems, grouped by their numbers of training and validation rows."""
     sizes: dict[Hashable, list[int]] = {}
-    for place, problem in enumerate(problems):
-        judged = 0 if problem.validating is None else len(problem.validating)
-        sizes.setdefault((len(problem.fitting), judged), []).append(place)
+    for index, problem in enumerate(problems):
+        n_validation = 0 if problem.validating is None else len(problem.validating)
+        sizes.setdefault((len(problem.fitting), n_validation), []).append(index)
     return list(sizes.values())
 
 
@@ -377,7 +346,7 @@ def _array(X: Any) -> NDArray[Any]:
     return check_array(as_array(X), dtype=[np.float64, np.float32], order="C")
 
 
-def _parts(numbers: list[int], most: int) -> Iterator[list[int]]:
-    """Cut into parts of nearly equal size, of `most` at most."""
-    n_parts = -(-len(numbers) // most)
+def _split_evenly(numbers: list[int], max_size: int) -> Iterator[list[int]]:
+    """Split into parts of nearly equal size, at most `max_size` each."""
+    n_parts = -(-len(numbers) // max_size)
     yield from (part.tolist() for part in np.array_split(numbers, n_parts))

@@ -1,4 +1,4 @@
-"""Pictures of what was measured; they need the extra ``plot``."""
+"""Plots of measured isotropy. They need matplotlib, the extra ``plot``."""
 
 from isoadapt.report._anisotropy_profile import AnisotropyProfile
 

@@ -1,4 +1,4 @@
-"""Isotropy of the embeddings over a fine-tuning run."""
+"""Plot of the isotropy of embeddings over a fine-tuning run."""
 
 import json
 import os
@@ -16,32 +16,33 @@ _ISOTROPY = {
     "anisotropy1": "anisotropy₁",
     "anisotropy1_centered": "anisotropy₁, centred (EV1)",
 }
-_LOSSES = ("task_loss", "penalty")  # several penalties are penalty_1, penalty_2, …
+_LOSSES = ("task_loss", "penalty")  # prefixes: several penalties are named penalty_1, penalty_2, …
 
 
 class AnisotropyProfile:
-    """Draw isotropy and losses over the steps of a fine-tuning run.
+    """Plot of isotropy and losses over the steps of a fine-tuning run.
 
-    Make it by :meth:`from_trainer`, :meth:`from_log_history` or :meth:`from_checkpoint`, which
-    also draw.
+    Create it with :meth:`from_trainer`, :meth:`from_log_history` or :meth:`from_checkpoint`, which
+    also draw it.
 
     Parameters
     ----------
     steps : array-like of shape (n_logs,)
-        Training steps that were logged.
+        Training steps at which values were logged.
     figures : mapping of str to array-like of shape (n_logs,)
-        What was logged at each: of the names ``isoscore_star``, ``anisotropy1``,
-        ``anisotropy1_centered``, ``ev1``, ``task_loss``, ``penalty`` those that there are. NaN
-        where a step lacks one.
+        Logged values by name; NaN where a step has none. The names are ``isoscore_star``,
+        ``anisotropy1``, ``anisotropy1_centered``, ``ev1``, ``task_loss`` and ``penalty`` (with
+        several penalties ``penalty_1``, ``penalty_2``, …). All of them are optional.
 
     Attributes
     ----------
     figure_ : matplotlib Figure
-        The picture.
+        The figure.
     axes_ : ndarray of matplotlib Axes
-        Panel of isotropy, panel of the losses.
+        Panel of the isotropy, and panel of the losses if there is one.
     lines_ : dict of str to matplotlib Line2D
-        The curve of each figure. EV1 is the anisotropy₁ of centred points: one curve serves both.
+        The curve of each name. EV1 is the anisotropy₁ of centred points, so ``ev1`` and
+        ``anisotropy1_centered`` share one curve.
 
     Examples
     --------
@@ -57,14 +58,14 @@ class AnisotropyProfile:
 
     @classmethod
     def from_trainer(cls, trainer: Any, *, ax: Any = None) -> Self:
-        """Draw what a trainer has logged so far.
+        """Plot what a trainer has logged so far.
 
         Parameters
         ----------
         trainer : IsotropyTrainer
-            The trainer.
+            Trainer that has been trained.
         ax : matplotlib Axes or two of them, default=None
-            As for :meth:`plot`.
+            Axes to draw on, as for :meth:`plot`.
 
         Returns
         -------
@@ -74,20 +75,20 @@ class AnisotropyProfile:
         Raises
         ------
         ValueError
-            If nothing to draw was logged.
+            If the log holds nothing to plot.
         """
         return cls.from_log_history(trainer.state.log_history, ax=ax)
 
     @classmethod
     def from_checkpoint(cls, folder: str | os.PathLike[str], *, ax: Any = None) -> Self:
-        """Draw what a trainer had logged when it wrote a checkpoint.
+        """Plot what a trainer had logged when it wrote a checkpoint.
 
         Parameters
         ----------
         folder : str or path-like
             One of the trainer's ``checkpoint-…`` folders.
         ax : matplotlib Axes or two of them, default=None
-            As for :meth:`plot`.
+            Axes to draw on, as for :meth:`plot`.
 
         Returns
         -------
@@ -97,9 +98,9 @@ class AnisotropyProfile:
         Raises
         ------
         FileNotFoundError
-            If it is no such folder.
+            If the folder holds no ``trainer_state.json``.
         ValueError
-            If nothing to draw was logged.
+            If the log holds nothing to plot.
         """
         path = Path(folder).expanduser() / "trainer_state.json"
         if not path.is_file():
@@ -111,15 +112,15 @@ class AnisotropyProfile:
 
     @classmethod
     def from_log_history(cls, log_history: Sequence[Mapping[str, Any]], *, ax: Any = None) -> Self:
-        """Draw a log.
+        """Plot a log.
 
         Parameters
         ----------
         log_history : sequence of mapping
-            ``trainer.state.log_history`` of an :class:`~isoadapt.finetune.IsotropyTrainer`;
-            entries without such figures, as those of evaluations, are passed over.
+            ``trainer.state.log_history`` of an :class:`~isoadapt.finetune.IsotropyTrainer`. Entries
+            without isotropy or losses, such as those of evaluations, are ignored.
         ax : matplotlib Axes or two of them, default=None
-            As for :meth:`plot`.
+            Axes to draw on, as for :meth:`plot`.
 
         Returns
         -------
@@ -129,27 +130,27 @@ class AnisotropyProfile:
         Raises
         ------
         ValueError
-            If nothing to draw was logged.
+            If the log holds nothing to plot.
         """
         names = dict.fromkeys(name for entry in log_history for name in entry if _is_drawn(name))
         if not names:
             raise ValueError(
                 f"log_history has {len(log_history)} entries, none with isotropy figures such as "
                 "isoscore_star; train with IsotropyTrainer (penalty=None for plain training), "
-                "with logging_steps at most the number of steps"
+                "with logging_steps at most the number of training steps"
             )
         entries = [entry for entry in log_history if not names.keys().isdisjoint(entry)]
         figures = {name: [entry.get(name, np.nan) for entry in entries] for name in names}
         return cls([entry["step"] for entry in entries], figures).plot(ax=ax)
 
     def plot(self, *, ax: Any = None) -> Self:
-        """Draw.
+        """Draw the plot.
 
         Parameters
         ----------
         ax : matplotlib Axes or two of them, default=None
-            Where to draw isotropy, and the losses; a single one gets isotropy only. None makes a
-            new figure of pyplot.
+            Axes to draw on, the first for the isotropy, the second for the losses. On a single one
+            only the isotropy is drawn. None makes a new figure with pyplot.
 
         Returns
         -------
@@ -161,7 +162,7 @@ class AnisotropyProfile:
         ImportError
             If matplotlib is not installed.
         ValueError
-            If `ax` holds more than two.
+            If `ax` holds more than two Axes.
         """
         pyplot = import_optional("matplotlib.pyplot", feature="AnisotropyProfile", extra="plot")
         if ax is None:
@@ -188,7 +189,7 @@ class AnisotropyProfile:
         return [name for name in self.figures if name.startswith(_LOSSES)]
 
     def _draw(self, axes: Any, labels: dict[str, str]) -> None:
-        """Draw those figures that there are."""
+        """Draw the curves of those names in `labels` that were logged."""
         for name, label in labels.items():
             if name in self.figures:
                 [line] = axes.plot(self.steps, self.figures[name], label=label)

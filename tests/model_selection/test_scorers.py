@@ -139,7 +139,7 @@ def test_an_estimator_that_transforms_nothing_is_refused(estimator, data):
 def test_what_is_refused_names_what_is_admissible():
     with pytest.raises(ValueError, match=r"metric='isocore' is unknown.*'isoscore', .*callable"):
         make_isotropy_scorer("isocore")
-    with pytest.raises(TypeError, match=r"metric=3 \(int\) is no metric: .*'isoscore'"):
+    with pytest.raises(TypeError, match=r"metric=3 \(int\) is not a metric: .*'isoscore'"):
         make_isotropy_scorer(3)
     with pytest.raises(TypeError, match="isoscore does not take k: it takes bias_corrected"):
         make_isotropy_scorer("isoscore", k=1)

@@ -179,6 +179,6 @@ class TestAdapterSearch:
 
     def test_exact_solver_one_at_a_time(self):
         adapter = IsotropyLayer(solver="exact")
-        with pytest.warns(UserWarning, match="takes no mini-batches"):
+        with pytest.warns(UserWarning, match="does not train in mini-batches"):
             ours, theirs = search_both(adapter, {"ridge": [0.01, 1.0]}, sample_weight=COUNTS)
         assert_same(ours, theirs)
