@@ -73,7 +73,7 @@ def penalty_share(
         bench = FinetuningBench(device, batch_size, n_rows, folder)
         for case in CASES:
             trainer = bench.trainer(case.penalty, case.where)
-            trainer._renew_prior_covs()
+            trainer._update_prior_covs()
             trainer.training_step(bench.model, bench.batch)
             if isinstance(case.penalty, SingularValuesLoss):
                 check_agreement(
@@ -158,7 +158,7 @@ class FinetuningBench:
 
         make = partial(IsotropyTrainer, penalty=IsoScoreLoss(ZETA), where="all")
         trainer = self._ready(make)
-        trainer._renew_prior_covs()
+        trainer._update_prior_covs()
         logged = trainer.state.log_history[-1]
         return Measurement(
             "Σ_S of all layers' tokens, once an epoch",
