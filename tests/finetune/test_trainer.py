@@ -844,5 +844,5 @@ def test_a_model_without_an_output_layer(tmp_path):
 
 
 def test_a_model_that_is_not_of_transformers(tmp_path):
-    with pytest.raises(TypeError, match="model is a Linear; a PreTrainedModel"):
+    with pytest.raises(TypeError, match="model is a Linear; pass a PreTrainedModel"):
         make_trainer(torch.nn.Linear(2, 2), make_rows(4), tmp_path, CosRegLoss())
