@@ -302,9 +302,7 @@ class TestLabels:
         X = embedded[2]
         adapter = Whitening(head="logistic").fit(X, np.array(classes)[LABELS % len(classes)])
         adapter = adapter if len(classes) != 4 else self.with_four(X)
-        with pytest.raises(
-            ValueError, match=r"head has the classes .*the checkpoint \[0, 1, 2\]"
-        ):
+        with pytest.raises(ValueError, match=r"head has the classes .*the checkpoint \[0, 1, 2\]"):
             merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
