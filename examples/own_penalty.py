@@ -19,7 +19,7 @@ class LogDeterminant(torch.nn.Module):
     member_axis = True  # Z may hold several fits, which a search trains together
 
     def forward(self, Z: Tensor, prior_cov: Tensor) -> Tensor:
-        """Compute the penalty of rows (n_members, n_rows, d) with the covariance (n_members, d, d)."""
+        """Compute the penalty from Z (n_members, n_rows, d) and prior_cov (n_members, d, d)."""
         centred = Z - Z.mean(-2, keepdim=True)
         cov = 0.5 * (centred.mT @ centred / (Z.shape[-2] - 1) + prior_cov)
         variance = cov.diagonal(dim1=-2, dim2=-1).mean(-1)
