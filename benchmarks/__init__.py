@@ -1,6 +1,7 @@
-"""Speed and quality figures of isoadapt, measured on the machine at hand.
+"""Benchmarks of the speed and quality of isoadapt on the machine they run on.
 
-`python -m benchmarks` measures speed, `python -m benchmarks.speed.gpu` what needs a GPU. `python -m
-benchmarks.quality.embeddings_table` and `benchmarks.quality.few_rows` measure what the adapters do
-to real embeddings, `python -m benchmarks.reproduction` runs the papers' experiments.
+`python -m benchmarks` measures speed on a CPU, and `python -m benchmarks.speed.gpu` on a GPU.
+`python -m benchmarks.quality.embeddings_table` and `python -m benchmarks.quality.few_rows` measure
+the effect of the adapters on real embeddings. `python -m benchmarks.reproduction` repeats the
+experiments of the papers.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run every benchmark, print one table, keep the raw figures."""
+"""`python -m benchmarks`: run every speed benchmark, print a table and save the raw figures."""
 
 import argparse
 import importlib
@@ -13,11 +13,11 @@ from benchmarks._versions import versions
 from benchmarks.speed._harness import Result, Skipped, as_result, write_results
 from benchmarks.speed._report import speed_markdown, speed_text
 
-NOT_AMONG_THEM = ("gpu",)  # has a command of its own
+NOT_AMONG_THEM = ("gpu",)  # run by a separate command
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmarks asked for; 1 if one of them failed."""
+    """Run the selected benchmarks; return 1 if one of them failed."""
     options = _parser().parse_args(arguments)
     failed: list[str] = []
     results: list[Result] = []
@@ -49,12 +49,12 @@ def names() -> list[str]:
 
 
 def module_of(name: str) -> str:
-    """Name the module of a benchmark; a keyword of Python has an underscore at its end."""
+    """Return the module name of a benchmark; an underscore is added to keywords of Python."""
     return f"benchmarks.speed.{name}_" if iskeyword(name) else f"benchmarks.speed.{name}"
 
 
 def run_one(name: str, quick: bool) -> list[Result]:
-    """Run one benchmark; skipped if a package it needs is not installed."""
+    """Run one benchmark; the result is a Skipped if a required package is not installed."""
     try:
         module = importlib.import_module(module_of(name))
         return [as_result(found) for found in module.run(quick)]

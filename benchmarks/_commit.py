@@ -1,4 +1,4 @@
-"""The commit of the code that runs."""
+"""The commit of the code that is running."""
 
 import subprocess
 from functools import cache
@@ -6,14 +6,14 @@ from pathlib import Path
 
 from benchmarks._places import ROOT
 
-COMMIT_FILE = "COMMIT"  # at the root of an exported copy, which has no repository
+COMMIT_FILE = "COMMIT"  # file at the root of an exported copy, which has no repository
 
 
 @cache
 def commit(root: Path = ROOT) -> str:
-    """Return the commit of a checkout or of an exported copy, as it was at the first call.
+    """Return the commit of a checkout or of an exported copy; the first result is cached.
 
-    A checkout with changes has "-dirty" at the end; without a repository it is "unknown".
+    The suffix "-dirty" marks a checkout with changes. Without a repository it is "unknown".
     """
     file = root / COMMIT_FILE
     if file.exists():

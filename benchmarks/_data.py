@@ -1,4 +1,4 @@
-"""What the benchmarks run on: stored embeddings where there are any, synthetic ones otherwise."""
+"""The data of the benchmarks: stored embeddings if available, synthetic ones otherwise."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 class Embeddings(NamedTuple):
-    """Embeddings of two classes and the head that reads them."""
+    """Embeddings of two classes and the linear head for them."""
 
     name: str
     X_train: Floats
@@ -26,7 +26,7 @@ class Embeddings(NamedTuple):
 
 
 class UnseenRows(NamedTuple):
-    """Embeddings of rows that the encoder was not fitted to, and the numbers of rows to fit on."""
+    """Embeddings of rows that the encoder was not trained on, and numbers of rows to fit to."""
 
     name: str
     X: Floats
@@ -35,18 +35,18 @@ class UnseenRows(NamedTuple):
 
 
 def shared_folder() -> Path:
-    """Folder of shared data: ISOADAPT_SHARED, else `shared` beside the repository."""
+    """Return the folder of shared data: ISOADAPT_SHARED, or `shared` next to the repository."""
     beside = Path(__file__).resolve().parents[2] / "shared"
     return Path(os.environ.get("ISOADAPT_SHARED", beside))
 
 
 def stored_tasks() -> list[str]:
-    """Names of the stored embeddings."""
+    """Return the names of the stored embeddings."""
     return sorted(path.stem for path in (shared_folder() / "embeddings").glob("*.npz"))
 
 
 def load_embeddings(task: str) -> Embeddings:
-    """Read stored embeddings; judged on the test split, or on dev where there is none."""
+    """Read stored embeddings; without a test split, the test rows are those of the dev split."""
     with np.load(shared_folder() / "embeddings" / f"{task}.npz") as stored:
         split = "test" if "E_test" in stored else "dev"
         return Embeddings(
@@ -60,7 +60,7 @@ def load_embeddings(task: str) -> Embeddings:
 
 
 def load_unseen(task: str, sizes: tuple[int, ...] = ()) -> UnseenRows:
-    """Read all stored rows but the training split and those that also stand in it."""
+    """Read all stored rows except the training split and copies of its rows."""
     with np.load(shared_folder() / "embeddings" / f"{task}.npz") as stored:
         splits = [split for split in ("dev", "test") if f"E_{split}" in stored]
         X = np.concatenate([stored[f"E_{split}"] for split in splits])
@@ -71,10 +71,10 @@ def load_unseen(task: str, sizes: tuple[int, ...] = ()) -> UnseenRows:
 
 
 def narrow_cone(n: int, d: int, seed: int) -> Embeddings:
-    """Synthetic embeddings as a fine-tuned encoder gives them, n rows to train on and n // 8 more.
+    """Generate embeddings like those of a fine-tuned encoder: n training and n // 8 test rows.
 
-    A mean far from the origin, one direction that carries nearly all variance and separates the
-    classes up to some noise, and a decaying rest.
+    The mean is far from the origin. One direction has nearly all the variance and separates the
+    classes up to noise. The variance of the other directions decays.
     """
     rng = np.random.default_rng(seed)
     labels = rng.integers(2, size=n + n // 8)
@@ -87,7 +87,7 @@ def narrow_cone(n: int, d: int, seed: int) -> Embeddings:
 
 
 def bumpy_cloud(n: int, d: int, seed: int) -> Tensor:
-    """Gaussian points with variances 10, 6, 4, 4 and 1 for the rest, float32."""
+    """Draw n Gaussian points (float32) with variances 10, 6, 4, 4 and then 1."""
     generator = torch.Generator().manual_seed(seed)
     variances = torch.ones(d)
     variances[:4] = torch.tensor([10.0, 6.0, 4.0, 4.0])

@@ -1,4 +1,4 @@
-"""Tables in Markdown, and sections of a Markdown file."""
+"""Markdown tables, and replacement of sections in Markdown files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +9,9 @@ from isoadapt._utils.files import atomic_path
 def markdown_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], words: bool = False
 ) -> str:
-    """Return a Markdown table: the first column to the left, the others to the right.
+    """Return a Markdown table with the first column aligned left and the others right.
 
-    With `words`, all to the left.
+    With `words`, all columns are aligned left.
     """
     rule = ["---", *["---" if words else "---:"] * (len(header) - 1)]
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
@@ -20,15 +20,10 @@ def markdown_table(
 
 
 def replace_section(path: Path, name: str, text: str) -> None:
-    """Replace what stands between `<!-- name:begin -->` and `<!-- name:end -->` in a file.
+    """Replace the text between `<!-- name:begin -->` and `<!-- name:end -->` in a file, atomically.
 
-    A missing section is put at the end, a missing file is made. The rest of the file stays byte
-    for byte, and the file is whole at every moment.
-
-    Raises
-    ------
-    ValueError
-        If the markers do not stand there once each, in this order.
+    A missing section is appended, and a missing file is created. The rest of the file does not
+    change. ValueError is raised unless each marker occurs once, in this order.
     """
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     if begin in text or end in text:

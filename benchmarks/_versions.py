@@ -1,4 +1,4 @@
-"""Versions and sizes that figures depend on."""
+"""The versions of packages and the hardware that figures depend on."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ PACKAGES = ("numpy", "torch", "scikit-learn", "skorch", "zuko", "transformers", 
 
 
 def versions() -> dict[str, Any]:
-    """Versions and sizes that the figures depend on, nothing that tells one machine's name."""
+    """Return versions, the number of CPUs and threads, and the GPU; not the name of the machine."""
     return {
         "python": platform.python_version(),
         **{package: _version(package) for package in PACKAGES},
@@ -23,7 +23,7 @@ def versions() -> dict[str, Any]:
 
 
 def written(found: Mapping[str, Any]) -> str:
-    """Write out versions and sizes, those that are known."""
+    """Format the entries that are not None as text."""
     return ", ".join(f"{name} {value}" for name, value in found.items() if value is not None)
 
 
@@ -35,7 +35,7 @@ def _version(package: str) -> str | None:
 
 
 def _cpu_count() -> int:
-    """CPUs that this process may use."""
+    """Return the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,8 +1,8 @@
 """Search an adapter's parameters over texts: python examples/grid_search.py [CHECKPOINT].
 
-The texts are encoded once and kept in a cache, the candidates are trained together. The folds
-are made of texts that the encoder was not fine-tuned on: inside its own training texts no
-resampling can tell whether an adapter helps.
+The texts are encoded once and cached, and all candidates are trained together. The folds consist
+of texts that the encoder was not fine-tuned on, since cross-validation on its training texts
+cannot show whether an adapter helps.
 """
 
 import sys
@@ -17,10 +17,10 @@ from isoadapt.model_selection import AdapterSearchCV, BestAboveFloor, make_isotr
 checkpoint = sys.argv[1] if len(sys.argv) > 1 else "isoadapt-demo/checkpoint"
 corpus = make_acceptability(random_state=0)
 texts, labels = corpus.dev_texts, corpus.dev_labels
-twins = [row // 2 for row in range(len(texts))]  # a sentence and its twin share a fold
+twins = [row // 2 for row in range(len(texts))]  # both sentences of a minimal pair share a fold
 
 encoder, head = load_checkpoint(checkpoint)
-encoder.set_params(cache="isoadapt-demo/cache")  # the next run encodes nothing
+encoder.set_params(cache="isoadapt-demo/cache")  # the next run reads all embeddings from the cache
 pipeline = make_pipeline(encoder, IStarAdapter(head, max_epochs=10, random_state=0))
 search = AdapterSearchCV(
     pipeline,

@@ -14,12 +14,12 @@ from isoadapt.metrics import isoscore
 
 
 class LogDeterminant(torch.nn.Module):
-    """How far the covariance is from a multiple of the identity; 0 if it is one."""
+    """Distance of the covariance from a multiple of the identity; 0 if it is one."""
 
-    member_axis = True  # Z may hold several fits, so that a search trains them together
+    member_axis = True  # Z may hold several fits, which a search trains together
 
     def forward(self, Z: Tensor, prior_cov: Tensor) -> Tensor:
-        """Take rows (n_members, n_rows, d) and the covariance of all rows (n_members, d, d)."""
+        """Compute the penalty from Z (n_members, n_rows, d) and prior_cov (n_members, d, d)."""
         centred = Z - Z.mean(-2, keepdim=True)
         cov = 0.5 * (centred.mT @ centred / (Z.shape[-2] - 1) + prior_cov)
         variance = cov.diagonal(dim1=-2, dim2=-1).mean(-1)

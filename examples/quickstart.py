@@ -1,4 +1,4 @@
-"""How bad is it, repair it, did it help: python examples/quickstart.py [CHECKPOINT].
+"""Measure the isotropy, fit an adapter, compare: python examples/quickstart.py [CHECKPOINT].
 
 The default checkpoint is the one that `make demo` fine-tunes.
 """

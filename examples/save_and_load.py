@@ -16,7 +16,7 @@ from isoadapt.metrics import isoscore
 checkpoint = sys.argv[1] if len(sys.argv) > 1 else "isoadapt-demo/checkpoint"
 corpus = make_acceptability(random_state=0)
 
-# The adapter takes the checkpoint's own head; to preserve its logits it needs no labels.
+# The adapter uses the head of the checkpoint and preserves its logits, so it needs no labels.
 model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(corpus.train_texts)
 print(f"IsoScore {isoscore(model.transform(corpus.dev_texts), bias_corrected=True):.4f}")
 

@@ -160,7 +160,7 @@ def test_it_is_saved_and_merged_with_its_labels(folder, split, tmp_path):
     assert isinstance(loaded.head, MultiLabelHead)
     assert isinstance(loaded.head_, MultiLabelHead)
     card = (tmp_path / "a" / "README.md").read_text()
-    assert "gives the logits of 3 labels, any number of which" in card
+    assert "is a multi-label classifier with 3 labels" in card
     out = merge_into_checkpoint(make_pipeline(encoder, loaded), folder, tmp_path / "out")
     np.testing.assert_allclose(own_logits(out, TEXTS), own_logits(folder, TEXTS), atol=1e-4)
     own, merged = (json.loads((path / "config.json").read_text()) for path in (folder, out))

@@ -1,1 +1,1 @@
-"""What the adapters and scores do to embeddings, as sections of RESULTS.md."""
+"""Effects of the adapters on embeddings, reported as sections of RESULTS.md."""

@@ -1,4 +1,4 @@
-"""Rows of the table of adapters: every adapter, and the controls they are measured against."""
+"""The rows of the table of adapters: all adapters and their controls."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
@@ -28,7 +28,7 @@ PRESERVING = "LogitPreservingWhitening"
 
 
 class Unchanged(BaseEstimator):
-    """The embeddings as they are, under the stored head or one fitted anew."""
+    """The unchanged embeddings with the stored head, or with a head that is fitted again."""
 
     def __init__(self, head: LinearHead, refit: bool = False) -> None:
         self.head = head
@@ -49,18 +49,18 @@ class Unchanged(BaseEstimator):
 
 
 class Row(NamedTuple):
-    """A name and how to make the estimator that it stands for, given the stored head."""
+    """The name of a row, and a function from the stored head to its estimator."""
 
     name: str
     make: Callable[[Any], Any]
 
     def make_seeded(self, head: LinearHead, seed: int | None) -> Any:
-        """Make the estimator; None leaves its random state alone."""
+        """Create the estimator; with a seed of None its random state is not set."""
         estimator = self.make(head)
         return estimator if seed is None else estimator.set_params(random_state=seed)
 
     def takes_seed(self) -> bool:
-        """Whether fits differ from seed to seed: closed forms and the exact solver do not."""
+        """Return whether fits depend on the seed; closed forms and the exact solver do not."""
         params = self.make(None).get_params(deep=False)
         return "random_state" in params and params.get("solver") != "exact"
 
@@ -75,7 +75,7 @@ ROWS = (
 
 
 def choose_rows(wanted: Sequence[str] | None, rows: Sequence[Row], always: str) -> list[Row]:
-    """Return the rows whose names hold one of the texts, and always the one of that name."""
+    """Return the rows whose name contains one of the texts, and always the row named `always`."""
     if wanted is None:
         return list(rows)
     lowered = [text.lower() for text in wanted]

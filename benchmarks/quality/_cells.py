@@ -1,4 +1,4 @@
-"""Cells of the tables of quality: one fit each, judged once and kept in a file."""
+"""Cells of the quality tables: each is one fit, evaluated once and saved in a file."""
 
 import hashlib
 import sys
@@ -20,14 +20,14 @@ SOURCES = ("adapters", "losses", "geometry", "metrics", "heads.py")
 
 
 class MeasuredCell(NamedTuple):
-    """Figures, a dataclass, and the versions and sizes under which they were measured."""
+    """Figures, as a dataclass, and the versions and hardware they were measured with."""
 
     figures: Any
     setting: str
 
 
 class Key(NamedTuple):
-    """What a cell depends on; another code, data set or parameter makes it another cell."""
+    """Everything a cell depends on; other code, data or parameters give another cell."""
 
     task: str
     row: str
@@ -42,7 +42,7 @@ Cells = CellStore[Key, MeasuredCell]
 
 
 def cell_store(path: Path, figures: type, fresh: bool = False) -> Cells:
-    """Open a file of cells whose figures are of one dataclass."""
+    """Open a file of cells whose figures are instances of the dataclass `figures`."""
 
     def parse(line: Mapping[str, Any]) -> tuple[Key, MeasuredCell]:
         key = Key(*(line[name] for name in Key._fields))
@@ -52,12 +52,12 @@ def cell_store(path: Path, figures: type, fresh: bool = False) -> Cells:
 
 
 def cell_line(key: Key, cell: MeasuredCell) -> dict[str, Any]:
-    """Return the line that keeps a cell."""
+    """Return the entry of a cell in the file."""
     return {**key._asdict(), "setting": cell.setting, "figures": asdict(cell.figures)}
 
 
 class Progress:
-    """One line on stderr for each cell; `counted` names what a row is fitted several times for."""
+    """Prints one line per cell to stderr; `counted` says what is repeated, such as "seed"."""
 
     def __init__(self, total: int, counted: str = "seed") -> None:
         self.total, self.done, self.counted = total, 0, counted
@@ -72,7 +72,7 @@ class Progress:
 def obtain_cell(
     key: Key, measure: Callable[[], MeasuredCell], cells: Cells, progress: Progress
 ) -> MeasuredCell | str:
-    """Return the cell, measured and kept if the file has none, or in words why there is none."""
+    """Return a cell from the file or measure and save it; return a message if that fails."""
     place = key.task, key.row, key.seed
     cell = cells.get(key)
     if cell is not None:
@@ -81,7 +81,7 @@ def obtain_cell(
     begun = time.perf_counter()
     try:
         cell = measure()
-    except Exception as error:  # the other cells are worth having
+    except Exception as error:  # continue with the other cells
         failure = " ".join(f"{type(error).__name__}: {error}".split())
         progress.tell(*place, f"failed, {failure}")
         return failure if key.seed is None else f"{progress.counted} {key.seed}: {failure}"
@@ -95,7 +95,7 @@ def cell_key(
 ) -> Key:
     """Return what the cell of an estimator depends on.
 
-    `data` is the digest of its rows; `measuring` are the files of code that judges the fit.
+    `data` is the digest of its rows; `measuring` are the source files that evaluate the fit.
     """
     params = estimator.get_params(deep=False)
     given = ", ".join(f"{name}={params[name]!r}" for name in sorted(params) if name != "head")
@@ -112,7 +112,7 @@ def cell_key(
 
 @cache
 def sources_fingerprint(*measuring: Path) -> str:
-    """Digest of the code that the figures come from, as it was at the first call."""
+    """Return a digest of the source files that affect the figures; the first result is cached."""
     package = Path(isoadapt.__file__).parent
     places = [package / name for name in SOURCES]
     files = [*measuring, *(file for place in places for file in _modules(place))]
@@ -130,12 +130,12 @@ def _modules(place: Path) -> list[Path]:
 
 
 def data_fingerprint(data: Embeddings) -> str:
-    """Digest of all rows, labels and the head."""
+    """Return a digest of all rows, labels and the head."""
     return arrays_fingerprint(*data[1:5], data.head.coef_, data.head.intercept_)
 
 
 def arrays_fingerprint(*arrays: NDArray[Any]) -> str:
-    """Digest of arrays: their types, shapes and entries."""
+    """Return a digest of the dtypes, shapes and entries of arrays."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).data)

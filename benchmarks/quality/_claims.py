@@ -1,4 +1,4 @@
-"""What is claimed of the adapters, and whether the figures bear it out."""
+"""Claims about the adapters, and whether the figures confirm them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,22 +32,22 @@ DECIMALS = {"two_nn": 1, "seconds": 2}
 
 @dataclass(frozen=True)
 class RowFigures:
-    """A row of the table: the figures of each seed (None: no seed), and what went wrong."""
+    """A row of the table: its figures by seed (None for no seed), and messages of failed fits."""
 
     name: str
     figures: dict[int | None, Any]
     failures: list[str] = field(default_factory=list)
 
     def by_seed(self, column: str) -> BySeed:
-        """One column by seed."""
+        """Return one column by seed."""
         return {seed: getattr(figures, column) for seed, figures in self.figures.items()}
 
     def values(self, column: str) -> NDArray[np.float64]:
-        """One column, an entry for each fit."""
+        """Return one column as an array with one entry per fit."""
         return np.array([*self.by_seed(column).values()], float)
 
     def mean(self, column: str) -> float:
-        """Mean over the fits."""
+        """Return the mean of a column over the fits."""
         return float(self.values(column).mean())
 
 
@@ -63,20 +63,20 @@ def format_figure(value: float, column: str) -> str:
 
 
 def yes(holds: bool | np.bool) -> str:
-    """Write out whether a claim holds."""
+    """Format whether a claim holds."""
     return "yes" if holds else "**no**"
 
 
 def measured(table: Table, *names: str) -> bool:
-    """Whether all these rows have figures."""
+    """Return whether all these rows have figures."""
     return all(name in table and table[name].figures for name in names)
 
 
-# --- under each table ------------------------------------------------------------------------
+# --- checks under each table -----------------------------------------------------------------
 
 
 class Check(NamedTuple):
-    """A claim on a row by itself: its words, whether it holds, and the figure it rests on."""
+    """A claim about a single row: its text, whether it holds, and the figure that shows it."""
 
     text: str
     holds: Callable[[RowFigures], bool]
@@ -85,7 +85,7 @@ class Check(NamedTuple):
 
 
 def checks(floor: float) -> tuple[Check, ...]:
-    """Return the checks, given the lowest accuracy within one standard error of the base's."""
+    """Return the checks; `floor` is the accuracy of the base minus one standard error."""
     return (
         Check(
             "corrected IsoScore at least 0.15 in every fit",
@@ -120,7 +120,7 @@ def checks(floor: float) -> tuple[Check, ...]:
 
 
 def check_lines(table: Table, error: float) -> list[str]:
-    """Return one line for each check: the rows it is claimed of, then which others pass."""
+    """Return one line per check: the rows it is claimed for, then the other rows that pass."""
     floor = table[BASE].mean("accuracy") - error
     return [
         f"{check.text}: {_claimed(check, table)}{_others(check, table)}" for check in checks(floor)
@@ -152,23 +152,23 @@ def _others(check: Check, table: Table) -> str:
     return f". Of the others: {'; '.join(passed)}"
 
 
-# --- directions, over all tasks --------------------------------------------------------------
+# --- directions of change, over all tasks ----------------------------------------------------
 
 Verdict = Callable[[Table], str]
 
 
 def rises(row: str, against: str, column: str) -> Verdict:
-    """Whether a column's mean is higher than in another row."""
+    """Claim that the mean of a column is higher than in another row."""
     return lambda table: _compare(table, row, against, column, 1)
 
 
 def falls(row: str, against: str, column: str) -> Verdict:
-    """Whether a column's mean is lower than in another row."""
+    """Claim that the mean of a column is lower than in another row."""
     return lambda table: _compare(table, row, against, column, -1)
 
 
 def stays_below(row: str, column: str, limit: float) -> Verdict:
-    """Whether a column stays below a limit in every fit."""
+    """Claim that a column is below a limit in every fit."""
 
     def verdict(table: Table) -> str:
         if not measured(table, row):
@@ -192,7 +192,7 @@ def _compare(table: Table, row: str, against: str, column: str, sign: int) -> st
 
 
 def _beside(found: BySeed, other: BySeed) -> BySeed:
-    """Let a figure without a seed stand beside every seed of the other."""
+    """Repeat a figure without a seed for every seed of the other row."""
     return dict.fromkeys(other, found[None]) if None in found else found
 
 
@@ -220,5 +220,5 @@ CLAIMS: tuple[tuple[str, Verdict], ...] = (
 
 
 def claim_rows(tables: Sequence[Table]) -> list[list[str]]:
-    """Return a row of cells for each claim: its words, then its verdict in each table."""
+    """Return one row of cells per claim: its text, then its verdict in each table."""
     return [[text, *(verdict(table) for table in tables)] for text, verdict in CLAIMS]

@@ -1,4 +1,4 @@
-"""What the commands that measure adapters have in common."""
+"""Common parts of the commands that measure adapters."""
 
 import argparse
 import sys
@@ -13,10 +13,10 @@ from benchmarks.quality._adapter_rows import Row, choose_rows
 
 
 class TableCommand(NamedTuple):
-    """The command of a table: its module, its tasks and rows, and how its fits are repeated.
+    """The command line of a table: its module, tasks, rows and number of repeated fits.
 
-    `repeats` is the name of the option that says how often, `meaning` its help; the row named
-    `always` is measured whichever rows are asked for.
+    `repeats` is the name of the option for that number and `meaning` its help text. The row named
+    `always` is measured whichever rows are selected.
     """
 
     name: str
@@ -27,7 +27,7 @@ class TableCommand(NamedTuple):
     always: str
 
     def parse(self, arguments: Sequence[str] | None) -> argparse.Namespace:
-        """Read the command line; `rows` become rows, `tasks` those asked for or else all."""
+        """Parse the command line; `rows` become Row objects, and `tasks` default to all tasks."""
         parser = self._parser()
         options = parser.parse_args(arguments)
         repeats = getattr(options, self.repeats)
@@ -62,19 +62,19 @@ class TableCommand(NamedTuple):
 
 
 def add_write_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the file `publish` writes to."""
+    """Add the option for the file that `publish` writes to."""
     parser.add_argument("--write", type=Path, help="Markdown file whose section to replace")
 
 
 def publish(text: str, file: Path | None, section: str) -> None:
-    """Print a section, and put it into a file if one is named."""
+    """Print a section, and write it to a file if one is given."""
     print(text)
     if file is not None:
         replace_section(file, section, text)
 
 
 def run_resumable(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Run alone on the file of cells; 2 if another run is at it, 130 if interrupted."""
+    """Run with the file of cells locked; return 2 if it is locked already, 130 if interrupted."""
     try:
         with locked(options.cells):
             return run(options)

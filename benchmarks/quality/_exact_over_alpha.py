@@ -1,4 +1,4 @@
-"""Whether the exact solver stays finite and useful where training data are separable."""
+"""Test whether the exact solver stays finite and useful on separable training data."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -17,7 +17,7 @@ SUBSET_SEEDS = (0, 1, 2)
 
 
 class ExactFigures(NamedTuple):
-    """What one exact fit gave."""
+    """Figures of one fit with the exact solver."""
 
     finite: bool
     norm: float
@@ -26,7 +26,7 @@ class ExactFigures(NamedTuple):
 
 
 def exact_section(data: Embeddings) -> str:
-    """Table over alpha, on all training rows and on the range of separable subsets."""
+    """Return the table over alpha, for all training rows and for separable subsets of them."""
     header = (f"exact, {data.name}", "rows", "finite", "‖WA‖", "Matthews", "corrected IsoScore")
     rows = [
         [f"alpha={alpha}", str(len(sets[0].X_train)), *_cells([_fit(part, alpha) for part in sets])]

@@ -1,4 +1,4 @@
-"""Cells of the table of few rows: which rows fit and which judge, and one fit each."""
+"""Cells of the few-rows table: the split into training and test rows, and one fit each."""
 
 import time
 import warnings
@@ -22,7 +22,7 @@ HARM = "this fit harms the task"
 
 @dataclass(frozen=True)
 class FitFigures:
-    """What is judged of one fit, on the rows that judge, and which warnings it ended with."""
+    """Figures of one fit on its test rows, and the warnings that it ended with."""
 
     accuracy: float
     corrected: float
@@ -34,26 +34,26 @@ class FitFigures:
 
     @property
     def warned(self) -> bool:
-        """Whether the fit ended with a warning of either kind."""
+        """Return whether the fit ended with a warning of either kind."""
         return self.harmful or self.unconverged
 
 
 class Split(NamedTuple):
-    """The rows to fit on and those that judge; `draw` is the number of the draw or fold."""
+    """Indices of the training and the test rows; `draw` is the number of the draw or fold."""
 
     draw: int
     fitting: NDArray[np.int64]
     judging: NDArray[np.int64]
 
     def fingerprint(self, data: UnseenRows) -> str:
-        """Digest of these rows and their labels."""
+        """Return a digest of these rows and their labels."""
         return arrays_fingerprint(data.X, data.y, self.fitting, self.judging)
 
 
 def splits(data: UnseenRows, n: int | None, draws: int) -> list[Split]:
-    """Draw n rows to fit on, stratified, so many times; None: the first folds of five.
+    """Return `draws` stratified splits with n training rows; for n=None, the first of five folds.
 
-    There is no draw where fewer than 100 rows would judge.
+    There is no split if fewer than 100 test rows would remain.
     """
     rows = np.arange(len(data.y))
     if n is None:
@@ -68,7 +68,7 @@ def splits(data: UnseenRows, n: int | None, draws: int) -> list[Split]:
 
 
 def measure_fit(estimator: Any, data: UnseenRows, split: Split) -> MeasuredCell:
-    """Fit on some rows, judge on the others."""
+    """Fit to the training rows and evaluate on the test rows of a split."""
     X, y = data.X[split.judging], data.y[split.judging]
     begun = time.perf_counter()
     harmful, unconverged = _fit(estimator, data.X[split.fitting], data.y[split.fitting])
@@ -86,7 +86,7 @@ def measure_fit(estimator: Any, data: UnseenRows, split: Split) -> MeasuredCell:
 
 
 def _fit(estimator: Any, X: NDArray[Any], y: NDArray[Any]) -> tuple[bool, bool]:
-    """Fit, and say whether a warning of harm and one of convergence came; others are shown."""
+    """Fit; return whether it warned of a lower score and of no convergence; show other warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         estimator.fit(X, y)

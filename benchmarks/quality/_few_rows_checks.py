@@ -1,4 +1,4 @@
-"""What is wanted of adapters that were fitted to few rows, and whether the figures show it."""
+"""Requirements on adapters that are fitted to few rows, checked against the figures."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,10 +14,10 @@ LEAST_ISOSCORE = 0.3
 
 
 class SizeResult(NamedTuple):
-    """The rows of the table for one task and one number of rows to fit on.
+    """The rows of the table for one task and one number of training rows.
 
-    `n` is None for five-fold cross-validation, `width` the number of dimensions; `settings` are
-    the versions and sizes that the fits were measured under.
+    `n` is None for five-fold cross-validation, and `width` is the number of dimensions. `settings`
+    are the versions and hardware that the fits were measured with.
     """
 
     name: str
@@ -27,12 +27,12 @@ class SizeResult(NamedTuple):
     settings: list[str]
 
     def title(self) -> str:
-        """Name the task and the number of rows."""
+        """Return a title with the task and the number of rows."""
         return f"{self.name}, n={'all' if self.n is None else self.n}"
 
 
 class ProbeComparison(NamedTuple):
-    """Fits of one adapter beside the probes of the same draws."""
+    """Fits of one adapter, and the probes fitted to the same draws."""
 
     result: SizeResult
     row: RowFigures
@@ -40,11 +40,11 @@ class ProbeComparison(NamedTuple):
     error: float
 
     def loses(self) -> bool:
-        """Whether the mean accuracy is below the probe's by more than one standard error."""
+        """Return whether the mean accuracy is more than one standard error below the probe's."""
         return float(np.mean(list(self.differences.values()))) < -self.error
 
     def harmless(self) -> list[bool]:
-        """For each fit that loses no more than one standard error, whether it warned."""
+        """Return, for each fit that loses at most one standard error, whether it warned."""
         return [
             self.row.figures[draw].warned
             for draw, difference in self.differences.items()
@@ -53,9 +53,9 @@ class ProbeComparison(NamedTuple):
 
 
 def probe_standard_error(result: SizeResult) -> float:
-    """Binomial standard error of the probe's mean accuracy.
+    """Return the binomial standard error of the mean accuracy of the probe.
 
-    It counts the rows that judge one draw, or all folds together.
+    The number of rows is that of the test rows of one draw, or of all folds together.
     """
     probe = result.table[PROBE]
     accuracy, n_judged = probe.mean("accuracy"), probe.values("n_judged")
@@ -64,12 +64,12 @@ def probe_standard_error(result: SizeResult) -> float:
 
 
 def differences(table: Table, name: str) -> BySeed:
-    """Accuracy of a row minus that of the probe, for each draw that both were measured on."""
+    """Return the accuracy of a row minus that of the probe, for each draw that both have."""
     return pair_by_seed(table[PROBE].by_seed("accuracy"), table[name].by_seed("accuracy")).steps()
 
 
 def comparisons(results: Sequence[SizeResult]) -> list[ProbeComparison]:
-    """Return every adapter of every result that was measured beside the probe."""
+    """Return a comparison for each adapter and result that has a probe on the same draws."""
     found = []
     for result in results:
         if not measured(result.table, PROBE):
@@ -83,7 +83,7 @@ def comparisons(results: Sequence[SizeResult]) -> list[ProbeComparison]:
 
 
 def few_rows_checks(results: Sequence[SizeResult]) -> list[str]:
-    """Return the three checks: on losses, false alarms and isotropy."""
+    """Return the three checks: losses of accuracy, false warnings and isotropy."""
     compared = comparisons(results)
     return [_losses(compared), _false_alarms(compared), _isotropy(results)]
 

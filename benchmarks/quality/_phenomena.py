@@ -1,7 +1,7 @@
-"""Tasks of many classes: what a generated sentence is about, read by a fine-tuned MiniLM.
+"""Tasks with many classes: the phenomenon that a generated sentence tests.
 
-The encoder is fine-tuned on the phenomena of twelve kinds of sentences. The rows are sentences of
-the same kinds with longer structures, without any content word of the training sentences.
+MiniLM is fine-tuned to classify sentences of twelve phenomena. The rows are longer sentences of
+the same phenomena, which share no content word with the training sentences.
 """
 
 import hashlib
@@ -30,15 +30,15 @@ RECIPE: dict[str, Any] = {"epochs": 2, "lr": 1e-4, "random_state": 0, "device": 
 N_PHENOMENA = 12
 N_TRAINING = 250  # sentences of each phenomenon
 N_UNSEEN = 340
-N_ROWS = 2000  # of a task, at most
+N_ROWS = 2000  # maximum number of rows of a task
 SIZES = (800,)
-ALL_FAMILIAR, ALL_UNSEEN = 25, 26  # phenomena of the corpus's splits
+ALL_FAMILIAR, ALL_UNSEEN = 25, 26  # number of phenomena in the splits of the corpus
 CROSSED = "phenomenon-acceptability-12"
 TASKS = ("phenomenon-12", "phenomenon-8", "phenomenon-5", "phenomenon-3", CROSSED)
 
 
 class Phenomena(NamedTuple):
-    """Embeddings of the unseen sentences, what each is about, and whether it is acceptable."""
+    """Embeddings of the unseen sentences, with the phenomenon and acceptability of each."""
 
     X: Floats
     phenomena: NDArray[np.str_]
@@ -47,7 +47,7 @@ class Phenomena(NamedTuple):
 
 @cache
 def training_texts() -> tuple[list[str], list[str]]:
-    """Sentences and their phenomena, twins together."""
+    """Return the sentences and their phenomena, with minimal pairs in adjacent rows."""
     corpus = make_acceptability(N_TRAINING * ALL_FAMILIAR, 2, random_state=0)
     names = sorted(set(corpus.train_phenomena))[:N_PHENOMENA]
     kept = [
@@ -60,7 +60,7 @@ def training_texts() -> tuple[list[str], list[str]]:
 
 @cache
 def unseen_texts() -> tuple[list[str], NDArray[np.str_], NDArray[np.int64]]:
-    """Sentences, phenomena and labels of the development split, one of each pair of twins."""
+    """Return sentences, phenomena and labels of the dev split, one of each minimal pair."""
     corpus = make_acceptability(2, 2 * N_UNSEEN * ALL_UNSEEN, random_state=1)
     n_pairs = N_UNSEEN * ALL_UNSEEN
     rows = 2 * np.arange(n_pairs) + np.random.default_rng(1).integers(2, size=n_pairs)
@@ -70,7 +70,7 @@ def unseen_texts() -> tuple[list[str], NDArray[np.str_], NDArray[np.int64]]:
 
 
 def load_phenomena() -> Phenomena:
-    """Read the embeddings from the cache, or make them: about a minute on one thread."""
+    """Read the embeddings from the cache, or compute them, which takes a minute on one thread."""
     texts, phenomena, acceptable = unseen_texts()
     content = json.dumps([RECIPE, *training_texts(), texts])
     digest = hashlib.sha256(content.encode()).hexdigest()
@@ -86,7 +86,7 @@ def load_phenomena() -> Phenomena:
 
 
 def finetune_and_embed(texts: Sequence[str]) -> Floats:
-    """Fine-tune MiniLM on the training sentences, embed others."""
+    """Fine-tune MiniLM on the training sentences and embed other texts."""
     print("fine-tuning MiniLM on phenomena, about a minute", file=sys.stderr, flush=True)
     with _one_thread(), TemporaryDirectory() as folder:
         model = finetune_text_classifier(
@@ -98,7 +98,7 @@ def finetune_and_embed(texts: Sequence[str]) -> Floats:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute in one thread, so that the embeddings do not depend on how many there are."""
+    """Compute in one thread, so that the embeddings do not depend on the number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -108,7 +108,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def phenomenon_task(task: str) -> UnseenRows:
-    """Return the rows of some of the classes."""
+    """Return the rows of the classes of a task."""
     data = load_phenomena()
     n_classes = int(task.rpartition("-")[2])
     crossed = task == CROSSED

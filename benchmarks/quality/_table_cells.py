@@ -1,4 +1,4 @@
-"""Cells of the table of adapters: one fit each, judged on the test rows."""
+"""Cells of the table of adapters: each is one fit, evaluated on the test rows."""
 
 import time
 import warnings
@@ -15,7 +15,7 @@ from isoadapt.metrics import isotropy_report
 
 @dataclass(frozen=True)
 class Figures:
-    """What is judged of one fit, on the test rows; `changed` counts predictions that differ."""
+    """Figures of one fit on the test rows; `changed` is the number of changed predictions."""
 
     accuracy: float
     matthews: float
@@ -31,12 +31,12 @@ class Figures:
 
 
 def measure_cell(estimator: Any, data: Embeddings) -> MeasuredCell:
-    """Fit on the training rows, judge on the test rows."""
+    """Fit to the training rows and evaluate on the test rows."""
     begun = time.perf_counter()
     estimator.fit(data.X_train, data.y_train)
     seconds = time.perf_counter() - begun
     predicted = estimator.predict(data.X_test)
-    with warnings.catch_warnings():  # few rows bias the plain score: the table shows both
+    with warnings.catch_warnings():  # the table shows both scores, so no warning on the bias
         warnings.filterwarnings("ignore", message="n_samples=", category=UserWarning)
         report = isotropy_report(estimator.transform(data.X_test))
     figures = Figures(

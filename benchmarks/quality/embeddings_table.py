@@ -1,8 +1,9 @@
-"""What all adapters do to stored embeddings: `python -m benchmarks.quality.embeddings_table`.
+"""Effect of all adapters on stored embeddings: `python -m benchmarks.quality.embeddings_table`.
 
-Fitted on the training rows, judged on test rows (dev where there is no test split). No model is
-loaded. Each finished fit is kept in a file, so that an interrupted run goes on where it stopped.
-Prints Markdown; `--write FILE` puts it into a section of that file.
+Adapters are fitted to the training rows and evaluated on the test rows, or on the dev rows if there
+is no test split. No model is loaded. Each finished fit is saved in a file, so that an interrupted
+run can be resumed. The result is printed as Markdown; `--write FILE` writes it to a section of that
+file.
 """
 
 import argparse
@@ -58,7 +59,7 @@ WITH_SPREAD = ("accuracy", "matthews")
 
 
 class TaskResult(NamedTuple):
-    """The rows of one task, and the settings that its cells were measured under."""
+    """The rows of one task, and the versions and hardware of its cells."""
 
     data: Embeddings
     table: Table
@@ -68,7 +69,7 @@ class TaskResult(NamedTuple):
 def judge_task(
     task: str, rows: Sequence[Row], n_seeds: int, cells: Cells, progress: Progress
 ) -> TaskResult:
-    """Take every cell of a task from the file, or fit and judge it."""
+    """Read every cell of a task from the file, or fit and evaluate it."""
     data = load_embeddings(task)
     table, settings = {}, []
     for row in rows:
@@ -96,7 +97,7 @@ def _judge_cell(
     cells: Cells,
     progress: Progress,
 ) -> MeasuredCell | str:
-    """Return the cell, or in words why there is none."""
+    """Return the cell, or a message if it failed."""
     estimator = row.make_seeded(data.head, seed)
     measuring = Path(_table_cells.__file__)
     key = cell_key(task, row.name, seed, estimator, data_fingerprint(data), measuring)
@@ -104,10 +105,9 @@ def _judge_cell(
 
 
 def bootstrap_error(accuracy: float, n: int, draws: int = 2000) -> float:
-    """Bootstrap standard error of an accuracy.
+    """Return the bootstrap standard error of an accuracy on n rows.
 
-    Rows drawn with replacement from n rows, of which a share is right, are right as often as a
-    binomial variable says.
+    The number of correct rows in a bootstrap sample is binomial and is drawn directly.
     """
     return float(np.random.default_rng(0).binomial(n, accuracy, draws).std(ddof=1) / n)
 
@@ -143,7 +143,7 @@ def _cell(judged: RowFigures, column: str) -> str:
 
 
 def directions(results: Mapping[str, TaskResult]) -> str:
-    """Return the section that says which of the papers' claims hold here."""
+    """Return the section on the claims of the papers that hold on these tasks."""
     tables = [result.table for result in results.values()]
     return (
         "### Directions\n\n"
@@ -189,14 +189,14 @@ def _introduction(results: Mapping[str, TaskResult], n_seeds: int) -> str:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; the tasks are those that are stored."""
+    """Parse the command line; the tasks are the stored ones."""
     meaning = "fits of each row that has a seed"
     tasks = stored_tasks()
     return TableCommand("embeddings_table", "seeds", meaning, tasks, ROWS, BASE).parse(arguments)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure what is missing, print the report and write it."""
+    """Measure missing cells, then print and write the report."""
     cells = cell_store(options.cells, Figures, options.fresh)
     per_task = sum(len(_seeds(row, options.seeds)) for row in options.rows)
     progress = Progress(per_task * len(options.tasks))
@@ -212,7 +212,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables asked for."""
+    """Print the selected tables."""
     options = parse(arguments)
     if not options.tasks:
         print("no stored embeddings: set ISOADAPT_SHARED to the folder that holds embeddings/")

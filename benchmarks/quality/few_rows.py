@@ -1,8 +1,8 @@
-"""What adapters do when few rows are there to fit on: `python -m benchmarks.quality.few_rows`.
+"""Effect of adapters that are fitted to few rows: `python -m benchmarks.quality.few_rows`.
 
-All rows are such as the encoder never saw: some are drawn to fit on, the others judge. Each
-finished fit is kept in a file, so that an interrupted run goes on where it stopped. Prints
-Markdown; `--write FILE` puts it into a section of that file.
+All rows are ones that the encoder was not trained on. Some are drawn as training rows, the others
+are test rows. Each finished fit is saved in a file, so that an interrupted run can be resumed. The
+result is printed as Markdown; `--write FILE` writes it to a section of that file.
 """
 
 import argparse
@@ -85,7 +85,7 @@ PHENOMENA = (
 
 
 def known_tasks() -> list[str]:
-    """Names of the tasks: the stored ones, then those of many classes."""
+    """Return the names of the tasks: the stored ones, then those with many classes."""
     return [*stored_tasks(), *_phenomena.TASKS]
 
 
@@ -104,7 +104,7 @@ def judge_size(
     cells: Cells,
     progress: Progress,
 ) -> SizeResult:
-    """Take every cell of a task and a number of rows from the file, or fit and judge it."""
+    """Read every cell of a task and number of rows from the file, or fit and evaluate it."""
     result = SizeResult(data.name, n, data.X.shape[1], {}, [])
     for row in rows:
         judged = result.table[row.name] = RowFigures(row.name, {})
@@ -126,7 +126,7 @@ def _judge_cell(
     cells: Cells,
     progress: Progress,
 ) -> MeasuredCell | str:
-    """Return the cell, or in words why there is none."""
+    """Return the cell, or a message if it failed."""
     estimator = row.make_seeded("logistic", split.draw if row.takes_seed() else None)
     measuring = Path(_few_rows_cells.__file__)
     key = cell_key(task, row.name, split.draw, estimator, split.fingerprint(data), measuring)
@@ -136,7 +136,7 @@ def _judge_cell(
 def judge_all(
     tasks: Sequence[UnseenRows], rows: Sequence[Row], draws: int, cells: Cells
 ) -> list[SizeResult]:
-    """Judge all rows on all tasks with all numbers of rows."""
+    """Measure all rows of the table, for all tasks and numbers of training rows."""
     plan = [
         (data, n, found)
         for data in tasks
@@ -199,19 +199,19 @@ def _to_the_probe(result: SizeResult, judged: RowFigures) -> str:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     meaning = "fits of each row; folds at most"
     return TableCommand("few_rows", "draws", meaning, known_tasks(), ROWS, PROBE).parse(arguments)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure what is missing, print the report and write it."""
+    """Measure missing cells, then print and write the report."""
     cells = cell_store(options.cells, FitFigures, options.fresh)
     tasks, failures = [], []
     for task in options.tasks:
         try:
             tasks.append(load_unseen_rows(task))
-        except ImportError as error:  # the other tasks are worth having
+        except ImportError as error:  # continue with the other tasks
             failures.append(f"{task}: ImportError: {error}")
     results = judge_all(tasks, options.rows, options.draws, cells)
     failures += [
@@ -226,7 +226,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables asked for."""
+    """Print the selected tables."""
     return run_resumable(run, parse(arguments))
 
 

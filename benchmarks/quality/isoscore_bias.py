@@ -1,7 +1,8 @@
-"""What bias the corrected IsoScore keeps: `python -m benchmarks.quality.isoscore_bias`.
+"""Remaining bias of the corrected IsoScore: `python -m benchmarks.quality.isoscore_bias`.
 
-Its numerator and denominator are estimated without bias, their clamped ratio is not. Prints
-Markdown; `--write FILE` puts it into a section of that file. Takes about a minute.
+The estimates of its numerator and denominator are unbiased, but their clamped ratio is not. The
+result is printed as Markdown; `--write FILE` writes it to a section of that file. This takes about
+a minute.
 """
 
 import argparse
@@ -20,20 +21,20 @@ from isoadapt.geometry._isoscore import isoscore_from_covariance, isoscore_star
 
 ROWS = (5, 8, 16, 40, 100, 400)
 WIDTHS = (12, 96, 384, 768)
-DECAYS = (1.0, 0.5, 0.25)  # variance k is k to the power of minus this
-NUMBERS = 12_000_000  # drawn for each score, at most
-DRAWS = 4_000  # at most
+DECAYS = (1.0, 0.5, 0.25)  # variance k is k**-decay
+NUMBERS = 12_000_000  # maximum of random numbers drawn for each score
+DRAWS = 4_000  # maximum number of draws
 
 Draw = Callable[[np.random.Generator, tuple[int, int, int]], NDArray[np.float32]]
 
 
 def gaussian(rng: np.random.Generator, shape: tuple[int, int, int]) -> NDArray[np.float32]:
-    """Rows of independent normal coordinates."""
+    """Draw rows of independent normal coordinates."""
     return rng.standard_normal(shape, dtype=np.float32)
 
 
 def heavy_tailed(rng: np.random.Generator, shape: tuple[int, int, int]) -> NDArray[np.float32]:
-    """Rows of a t distribution with 5 degrees of freedom: normal rows of random length."""
+    """Draw rows of a multivariate t distribution with 5 degrees of freedom."""
     lengths = np.sqrt(3 / rng.chisquare(5, size=(*shape[:2], 1)))
     return gaussian(rng, shape) * lengths.astype(np.float32)
 
@@ -42,12 +43,12 @@ KINDS: dict[str, Draw] = {"Gaussian": gaussian, "t₅": heavy_tailed}
 
 
 def power_law_variances(d: int, decay: float) -> Tensor:
-    """Variances of the dimensions."""
+    """Return the variances of the d dimensions."""
     return torch.arange(1, d + 1, dtype=torch.float64) ** -decay
 
 
 def mean_scores(draw: Draw, n: int, variances: Tensor) -> tuple[float, float]:
-    """Means of the plain and of the corrected score of n rows."""
+    """Return the means of the plain and of the corrected score of n rows over many draws."""
     rng, d = np.random.default_rng(n), len(variances)
     found = []
     left = min(DRAWS, NUMBERS // (n * d))
@@ -83,7 +84,7 @@ def bias_text(rows: Sequence[int], widths: Sequence[int], decays: Sequence[float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table asked for."""
+    """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality.isoscore_bias")
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS, metavar="N")
     parser.add_argument("--widths", nargs="+", type=int, default=WIDTHS, metavar="D")

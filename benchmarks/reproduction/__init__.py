@@ -1,1 +1,1 @@
-"""The papers' tables, reproduced in small: cells to run, claims to judge, a report to read."""
+"""Reproduction of the papers' tables at a small scale: cells, claims and a report."""

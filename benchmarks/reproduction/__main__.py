@@ -1,7 +1,7 @@
 """Run the papers' experiments: `python -m benchmarks.reproduction --suite quick|whole`.
 
-Each finished cell is kept in a file, so that it may be stopped at any time: the same command goes
-on. `make reproduction` runs the whole suite from a frozen copy of a commit.
+Each finished cell is saved in a file, so that the run can be stopped at any time and resumed with
+the same command. `make reproduction` runs the whole suite from a frozen copy of a commit.
 """
 
 import argparse
@@ -50,7 +50,7 @@ HOW_MUCH = (
 def run_cells(
     slots: Sequence[Slot], suite: Suite, path: Path, budget: Budget, stop: Stop, target: Path
 ) -> int:
-    """Run what is missing, in order, until a cell does not fit into the budget; 1 if one failed."""
+    """Run missing cells in order until one exceeds the budget; return 1 if a cell failed."""
     store = record_store(path)
     tried: set[str] = set()
     code = 0
@@ -77,14 +77,14 @@ def _tell(cell: Cell, record: Record, records: Sequence[Record], slots: Sequence
 
 
 def write_reproduction(suite: Suite, folder: Path, target: Path) -> None:
-    """Write the report, whole or not at all."""
+    """Write the report, atomically."""
     text = reproduction_text(PAPERS, suite, folder)
     with atomic_path(target) as temporary:
         temporary.write_text(text, "utf-8")
 
 
 def _try_write_reproduction(suite: Suite, folder: Path, target: Path) -> None:
-    """Write the report, or say why not: the cells to come are worth more."""
+    """Write the report; if that fails, print the reason and continue with the next cells."""
     try:
         write_reproduction(suite, folder, target)
     except Exception:
@@ -92,7 +92,7 @@ def _try_write_reproduction(suite: Suite, folder: Path, target: Path) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run what is missing; 1 if a cell failed, 2 if another run is at it, 128 + n at signal n."""
+    """Run missing cells; return 1 if one failed, 2 if locked, and 128 + n for signal n."""
     suite = SUITES[options.suite]._replace(
         model=options.model, from_hub=options.data == "hub", cache=options.cache
     )
@@ -123,7 +123,7 @@ def _default_target(options: argparse.Namespace, suite: Suite) -> Path:
 
 
 def check_frozen(root: Path = _places.ROOT) -> None:
-    """Refuse to run if the library comes from elsewhere than this copy of the benchmarks."""
+    """Raise unless the library is imported from the same copy as the benchmarks."""
     library = Path(isoadapt.__file__).resolve()
     if not library.is_relative_to(root.resolve()):
         raise SystemExit(
@@ -139,7 +139,7 @@ def write_plan(target: Path = PLAN) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reproduction", description=__doc__)
     parser.add_argument("--suite", choices=list(SUITES), default=QUICK.name, help=HOW_MUCH)
     parser.add_argument(
@@ -188,7 +188,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the suite asked for and write the report."""
+    """Run the selected suite and write the report."""
     options = parse(arguments)
     if options.plan:
         write_plan()

@@ -1,4 +1,4 @@
-"""Whether a task's bases have learned it: judged by their mean over the seeds, never by one."""
+"""Test whether the bases of a task have learned it, by their mean over the seeds."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from benchmarks.reproduction._verdicts import SEEDS_NEEDED
 
 
 class Published(NamedTuple):
-    """Dev figure of the same encoder, fine-tuned once on the whole task, and its standard error."""
+    """Dev figure, with standard error, of this encoder fine-tuned once on the whole task."""
 
     score: str
     value: float
@@ -19,7 +19,7 @@ class Published(NamedTuple):
 
 
 def of_accuracy(value: float, n: int) -> Published:
-    """Return an accuracy on n rows with its binomial standard error."""
+    """Return a published accuracy on n rows, with its binomial standard error."""
     return Published("accuracy", value, math.sqrt(value * (1 - value) / n))
 
 
@@ -34,14 +34,14 @@ PUBLISHED = {
 
 
 class Learned(NamedTuple):
-    """Whether the bases reach the published figure; None with too few seeds to tell."""
+    """Whether the bases reach the published figure; None if there are too few seeds."""
 
     passed: bool | None
     text: str
 
 
 def learned(records: Sequence[Record], task: str) -> Learned:
-    """Compare the mean base with the published figure less its standard error."""
+    """Compare the mean of the bases with the published figure minus its standard error."""
     published = PUBLISHED[task]
     values = defined([*by_seed(records, of(BASE.name, task), published.score).values()])
     if len(values) < SEEDS_NEEDED:

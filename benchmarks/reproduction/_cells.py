@@ -1,4 +1,4 @@
-"""What a reproduction is made of: cells to run and claims to judge by their figures."""
+"""The parts of a reproduction: cells to run, and suites that say how much is run."""
 
 import hashlib
 import json
@@ -18,25 +18,14 @@ CHOICE, BASE_RUN, POST_HOC, PENALTY, POINTS = "recipe", "base", "post-hoc", "pen
 
 @dataclass(frozen=True)
 class Cell:
-    """One thing to run.
+    """One experiment to run.
 
-    Attributes
-    ----------
-    kind : {"recipe", "base", "post-hoc", "penalty", "points"}
-        What is run: a training to choose the recipe by, one without a penalty, an adapter on its
-        embeddings, a training with a penalty, or synthetic points.
-    name : str
-        Row or condition, such as "I-STAR lam=-1".
-    task : str
-        Data set, such as "cola"; "gaussian" for synthetic points.
-    seed : int
-        Seed of everything random in it.
-    settings : mapping
-        All else that changes the result; plain JSON values.
-    run : callable
-        Returns the figures by name: numbers, lists of numbers or packed predictions.
-    needs : str or None, default=None
-        Key of the cell that has to have run before.
+    `kind` is "recipe" (a training to choose the recipe), "base" (a training without a penalty),
+    "post-hoc" (an adapter on the embeddings of a base), "penalty" (a training with a penalty) or
+    "points" (synthetic points, with the task "gaussian"). `name` is the row or condition, such as
+    "I-STAR lam=-1". `settings` holds, as JSON values, all else that affects the result. `run`
+    returns the figures by name: numbers, lists of numbers or packed predictions. `needs` is the key
+    of the cell that must run first, or None.
     """
 
     kind: str
@@ -49,11 +38,11 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Permanent name of the cell: readable, then a digest of the settings."""
+        """Permanent identifier of the cell: a readable part and a digest of the settings."""
         return f"{self.kind}/{self.name}/{self.task}/{self.seed}/{digest(self.settings)}"
 
     def fields(self) -> dict[str, Any]:
-        """Return the record of a cell that has not run."""
+        """Return the record of the cell before it has run."""
         return {
             "key": self.key,
             "kind": self.kind,
@@ -64,10 +53,10 @@ class Cell:
 
 
 class Suite(NamedTuple):
-    """How much is run: at most `max_rows` training rows of each task, None for all.
+    """How much is run: at most `max_rows` training rows of each task, or all for None.
 
-    Without a `recipe` each task's is chosen on its training rows. With `model` another encoder
-    takes the place of MiniLM, and with `from_hub` the tasks come from GLUE on the Hub.
+    Without a `recipe`, the recipe of each task is chosen on its training rows. `model` replaces
+    MiniLM by another encoder, and `from_hub` loads the tasks from GLUE on the Hub.
     """
 
     name: str
@@ -75,11 +64,11 @@ class Suite(NamedTuple):
     recipe: Recipe | None = None
     model: str | None = None
     from_hub: bool = False
-    cache: Path | None = None  # None: beside the results of the benchmarks
+    cache: Path | None = None  # None: next to the results of the benchmarks
 
     @property
     def is_published(self) -> bool:
-        """Whether its bases are those whose dev figures are known."""
+        """Whether published dev figures exist for the bases of this suite."""
         return self.model is None and not self.from_hub
 
 
@@ -89,13 +78,13 @@ SUITES = {suite.name: suite for suite in (QUICK, WHOLE)}
 
 
 def digest(settings: Mapping[str, JSON]) -> str:
-    """Digest of settings: the same whatever the order of the names."""
+    """Return a digest of settings that does not depend on the order of the names."""
     text = json.dumps(settings, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def plain(figures: Any) -> Any:
-    """Put None where a figure, or an entry of a list, is not finite: JSON has no NaN."""
+    """Replace figures and list entries that are not finite by None, since JSON has no NaN."""
     if isinstance(figures, Mapping):
         return {name: plain(value) for name, value in figures.items()}
     if isinstance(figures, list | tuple):

@@ -1,4 +1,4 @@
-"""Learning rate and epochs of a task, chosen once on a split of its training rows."""
+"""Choice of the learning rate and epochs of a task, once, on a split of its training rows."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -22,12 +22,12 @@ from isoadapt.finetune._recipes import Recipe
 
 RATES = (3e-5, 5e-5, 1e-4)
 EPOCHS = (3, 5)
-BATCHES = {"rte": 16}  # elsewhere 32
+BATCHES = {"rte": 16}  # 32 for other tasks
 HELD_OUT = 0.2
 
 
 def candidates(task: str) -> list[Recipe]:
-    """Return what may be chosen, the cheaper first."""
+    """Return the candidate recipes, cheapest first."""
     return [
         Recipe(epochs=epochs, lr=lr, batch_size=BATCHES.get(task, 32))
         for epochs, lr in product(EPOCHS, RATES)
@@ -35,19 +35,19 @@ def candidates(task: str) -> list[Recipe]:
 
 
 def candidate_name(recipe: Recipe) -> str:
-    """Name a candidate."""
+    """Return the name of a candidate."""
     return f"lr={recipe.lr:g}, {recipe.epochs} epochs"
 
 
 def candidate_cell(task: str, recipe: Recipe, suite: Suite) -> Cell:
-    """Return the cell that tries a candidate."""
+    """Return the cell that evaluates a candidate."""
     settings = {**run_settings(suite, recipe), "held_out": HELD_OUT, "figures": FIGURES}
     run = partial(held_out_figures, task, recipe, suite)
     return Cell(CHOICE, candidate_name(recipe), task, 0, settings, run)
 
 
 def chosen(records: Sequence[Record], task: str, suite: Suite) -> Recipe | None:
-    """Return the recipe with the best metric, of equal ones the first; None until all have run."""
+    """Return the recipe with the best metric, the first of equals; None until all have run."""
     if suite.recipe is not None:
         return suite.recipe
     finished = {record["key"]: record["figures"] for record in records if "figures" in record}
@@ -59,7 +59,7 @@ def chosen(records: Sequence[Record], task: str, suite: Suite) -> Recipe | None:
 
 
 def held_out_figures(task: str, recipe: Recipe, suite: Suite) -> dict[str, Any]:
-    """Train on four fifths of the training rows and judge the rest."""
+    """Train on four fifths of the training rows and evaluate on the rest."""
     from benchmarks.reproduction._fitting import Place, fine_tune
 
     data = load_task(task, suite)

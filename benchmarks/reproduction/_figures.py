@@ -1,4 +1,4 @@
-"""Figures of records: picked by condition and seed, paired, and written out."""
+"""Selection of figures from records by condition and seed, pairing and formatting."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ Fields = Mapping[str, Any]
 
 
 def of(name: str, task: str) -> Fields:
-    """Return the fields that pick a condition on a task."""
+    """Return the fields that select a condition on a task."""
     return {"name": name, "task": task}
 
 
@@ -28,7 +28,7 @@ def matching_records(records: Sequence[Record], fields: Fields) -> list[Record]:
 def arrays_by_seed(
     records: Sequence[Record], fields: Fields, figure: str
 ) -> dict[int, NDArray[np.float64]]:
-    """Return a list of figures of each seed that has run: NaN where it failed or is undefined."""
+    """Return a list-valued figure of each seed that has run; NaN if it failed or is undefined."""
     found = {}
     for record in matching_records(records, fields):
         if "figures" in record or "error" in record:
@@ -38,13 +38,13 @@ def arrays_by_seed(
 
 
 def by_seed(records: Sequence[Record], fields: Fields, figure: str) -> dict[int, float]:
-    """Return a figure of each seed that has run: NaN where it failed or is undefined."""
+    """Return a figure of each seed that has run; NaN if it failed or is undefined."""
     found = arrays_by_seed(records, fields, figure)
     return {seed: values.item() for seed, values in found.items()}
 
 
 def n_planned(records: Sequence[Record], *conditions: Fields) -> int:
-    """Number of seeds that all these conditions are to have."""
+    """Return the number of seeds that are planned for all these conditions."""
     seeds = [
         {record["seed"] for record in matching_records(records, fields)} for fields in conditions
     ]
@@ -52,28 +52,28 @@ def n_planned(records: Sequence[Record], *conditions: Fields) -> int:
 
 
 def paired(records: Sequence[Record], before: Fields, after: Fields, figure: str) -> Pairs[int]:
-    """Take a figure under two conditions, of the seeds that have run both."""
+    """Return a figure under two conditions, for the seeds that have run both."""
     return pair_by_seed(by_seed(records, before, figure), by_seed(records, after, figure))
 
 
 def format_means(pairs: Pairs[int]) -> str:
-    """Write both means with their spread."""
+    """Format both means with their standard deviations."""
     return f"{mean_sd([*pairs.before.values()])} → {mean_sd([*pairs.after.values()])}"
 
 
 def defined(values: Sequence[float]) -> list[float]:
-    """Leave out what is NaN."""
+    """Return the values that are not NaN."""
     return [value for value in values if not math.isnan(value)]
 
 
 def mean_of(values: Sequence[float]) -> float:
-    """Mean of what is defined; NaN of nothing."""
+    """Return the mean of the values that are not NaN; NaN if there are none."""
     found = defined(values)
     return float(np.mean(found)) if found else math.nan
 
 
 def mean_sd(values: Sequence[float]) -> str:
-    """Write mean ± standard deviation; of one value the value alone."""
+    """Format mean ± standard deviation, or a single value alone."""
     found = defined(values)
     undefined = f" ({len(values) - len(found)} undefined)" if len(found) < len(values) else ""
     if not found:
@@ -85,7 +85,7 @@ def mean_sd(values: Sequence[float]) -> str:
 
 
 def _with_spread(mean: float, sd: float) -> str:
-    """Two digits of the spread, and of the mean those that it leaves, four at most."""
+    """Format mean ± sd, with two digits of the sd and at most four digits of the mean."""
     if sd <= 1e-9 * abs(mean):
         return f"{digits(mean)} ± 0"
     if max(abs(mean), sd) < 1e-4:
@@ -96,10 +96,10 @@ def _with_spread(mean: float, sd: float) -> str:
 
 
 def _places(value: float, n_digits: int) -> int:
-    """Decimal places that show so many digits of a number."""
+    """Return the decimal places that show `n_digits` digits of a number."""
     return max(0, n_digits - 1 - math.floor(math.log10(abs(value))))
 
 
 def digits(value: float) -> str:
-    """Write four digits of a number."""
+    """Format a number with four digits."""
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"

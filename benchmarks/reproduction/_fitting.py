@@ -1,4 +1,4 @@
-"""One fine-tuning run under `IsotropyTrainer`, its log and its clock."""
+"""One fine-tuning run with `IsotropyTrainer`, with its log and times."""
 
 import math
 import tempfile
@@ -26,9 +26,9 @@ from isoadapt.finetune._training import training_arguments
 
 
 class Fitted(NamedTuple):
-    """A fine-tuned model and how it came about.
+    """A fine-tuned model, its log and its times.
 
-    The seconds are those of an epoch: of its steps by `seconds_used`, and of Σ_S by the wall.
+    The seconds are per epoch: of its steps as in `seconds_used`, and of Σ_S as wall-clock time.
     """
 
     network: Any
@@ -39,7 +39,7 @@ class Fitted(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A penalty, its weight and where it looks; with no penalty, where the log looks."""
+    """A penalty, its weight and its place; without a penalty, only the place that is logged."""
 
     penalty: nn.Module | None = None
     lam: float = 1.0
@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 class LoggedTrainer(IsotropyTrainer):
-    """Logs the second and third anisotropy too."""
+    """IsotropyTrainer that also logs the second and third anisotropy."""
 
     def figures(self, points: Tensor) -> dict[str, float]:
         found = super().figures(points)
@@ -56,7 +56,7 @@ class LoggedTrainer(IsotropyTrainer):
 
 
 class Clock(TrainerCallback):
-    """Adds up the time of the training steps alone."""
+    """Sums the time of the training steps, without other parts of training."""
 
     def __init__(self) -> None:
         self.seconds = self._begun = 0.0
@@ -69,7 +69,7 @@ class Clock(TrainerCallback):
 
 
 def seconds_used() -> float:
-    """Processor time, which other programs do not lengthen; with a GPU the time on the wall."""
+    """Return the processor time, which other programs do not affect; with a GPU, the wall time."""
     if not torch.cuda.is_available():
         return time.process_time()
     torch.cuda.synchronize()
@@ -87,7 +87,7 @@ def fine_tune(
     logging_steps: int,
     isobn: bool = False,
 ) -> Fitted:
-    """Fine-tune; the same seed gives the same order of rows and the same head to every penalty."""
+    """Fine-tune; for one seed, all penalties have the same order of rows and the same new head."""
     network, tokenizer = _load(model, labels, seed)
     if isobn:
         network = add_isobn(network)
@@ -125,7 +125,7 @@ def fine_tune(
 
 
 def _load(model: str | Path, labels: NDArray[Any], seed: int) -> tuple[Any, Any]:
-    """Load an encoder with a new head, which depends on the seed alone."""
+    """Load an encoder with a new head, which depends only on the seed."""
     n_labels = int(labels.max()) + 1
     with quiet(), torch.random.fork_rng():
         torch.manual_seed(seed)

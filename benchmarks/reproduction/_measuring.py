@@ -1,4 +1,4 @@
-"""What is measured of a fine-tuned model: its task, its head's input, its tokens layer by layer."""
+"""Figures of a fine-tuned model: of its task, of the head's input, and of the tokens by layer."""
 
 import math
 import warnings
@@ -22,8 +22,8 @@ from isoadapt.geometry._spectrum import anisotropy, spectrum
 from isoadapt.metrics import isoscore_star, isotropy_report, two_nn
 
 BATCH_SIZE = 64
-ZETA = 0.2  # of every reported IsoScore*, as in paper 002
-PRIOR_VECTORS = 250_000  # behind Σ_S: tokens of all layers, as in paper 002
+ZETA = 0.2  # ζ of every reported IsoScore*, as in paper 002
+PRIOR_VECTORS = 250_000  # number of tokens of all layers for Σ_S, as in paper 002
 OF_POINTS = (
     "isoscore",
     "isoscore_corrected",
@@ -40,20 +40,11 @@ Array = NDArray[Any]
 
 
 class Reading(NamedTuple):
-    """One pass over texts in evaluation mode; layers are counted from the first, without 0.
+    """Results of one pass over n texts in evaluation mode, without the input of the first layer.
 
-    Attributes
-    ----------
-    embeddings : Tensor of shape (n, d)
-        What enters the head.
-    outputs : Tensor of shape (n, n_classes)
-        Logits.
-    layers : list of Moments
-        Of the tokens of each layer.
-    first_tokens : Tensor of shape (n_layers, n, d)
-        State of each text's first token.
-    directions : Tensor of shape (n_layers, d)
-        Sum of the tokens' unit vectors.
+    `embeddings` (n, d) is the input of the head and `outputs` (n, n_classes) the logits. `layers`
+    has the Moments of the tokens of each layer, `first_tokens` (n_layers, n, d) the state of the
+    first token of each text, and `directions` (n_layers, d) the sum of the tokens' unit vectors.
     """
 
     embeddings: Tensor
@@ -63,12 +54,12 @@ class Reading(NamedTuple):
     directions: Tensor
 
     def mean_cosines(self) -> list[float]:
-        """Mean cosine of all pairs of different tokens, layer by layer."""
+        """Return the mean cosine of all pairs of different tokens, for each layer."""
         n = self.layers[0].count
         return ((self.directions.square().sum(1) - n) / (n * (n - 1))).tolist()
 
     def all_layers(self) -> Moments:
-        """Moments of the tokens of all layers as one cloud."""
+        """Return the moments of the tokens of all layers together."""
         union = Moments()
         for layer in self.layers:
             union.merge(layer)
@@ -77,7 +68,7 @@ class Reading(NamedTuple):
 
 @torch.inference_mode()
 def read(network: Any, tokenizer: Any, texts: Any, max_length: int) -> Reading:
-    """Pass texts through a classifier, batches of similar length, rows in the given order."""
+    """Run a classifier on batches of texts of similar length; rows keep the given order."""
     columns = tokenized(tokenizer, texts, max_length)
     layers = [Moments() for _ in range(network.config.num_hidden_layers)]
     parts: list[tuple[Tensor, ...]] = []
@@ -100,7 +91,7 @@ def read(network: Any, tokenizer: Any, texts: Any, max_length: int) -> Reading:
 
 @torch.inference_mode()
 def embed(network: Any, tokenizer: Any, texts: Any, max_length: int) -> tuple[Tensor, Tensor]:
-    """Return what enters the head and the logits, without a look at the tokens."""
+    """Return the input of the head and the logits, without figures of the tokens."""
     columns = tokenized(tokenizer, texts, max_length)
     order = _by_length(columns)
     parts: list[tuple[Tensor, ...]] = []
@@ -113,7 +104,7 @@ def embed(network: Any, tokenizer: Any, texts: Any, max_length: int) -> tuple[Te
 
 
 def prior_rows(tokenizer: Any, texts: Any, max_length: int, n_layers: int, seed: int) -> list[int]:
-    """Draw rows whose tokens of all layers come to 250,000 vectors, or all rows."""
+    """Draw rows with 250,000 tokens over all layers, or return all rows if there are fewer."""
     lengths = np.array([len(ids) for ids in tokenized(tokenizer, texts, max_length)["input_ids"]])
     order = np.random.default_rng(seed).permutation(len(lengths))
     vectors = n_layers * np.cumsum(lengths[order])
@@ -121,7 +112,7 @@ def prior_rows(tokenizer: Any, texts: Any, max_length: int, n_layers: int, seed:
 
 
 def tokenized(tokenizer: Any, texts: Any, max_length: int) -> Any:
-    """Return the token lists of texts by column."""
+    """Tokenize texts into lists by column."""
     inputs = as_texts(texts)
     return tokenizer(inputs.first, inputs.second, truncation=True, max_length=max_length)
 
@@ -133,7 +124,7 @@ def _by_length(columns: Any) -> NDArray[np.intp]:
 def _batches(
     network: Any, tokenizer: Any, columns: Any, order: NDArray[np.intp]
 ) -> Iterator[dict[str, Tensor]]:
-    """Padded batches in the given order, for a network in evaluation mode."""
+    """Yield padded batches in the given order, with the network in evaluation mode."""
     network.eval()
     for start in range(0, len(order), BATCH_SIZE):
         rows = {
@@ -144,13 +135,13 @@ def _batches(
 
 
 def _in_order(parts: Sequence[tuple[Tensor, ...]], order: NDArray[np.intp]) -> list[Tensor]:
-    """Join the batches and put the rows back into the order of the texts."""
+    """Concatenate the batches and restore the order of the texts."""
     back = torch.from_numpy(np.argsort(order))
     return [torch.cat(part)[back] for part in zip(*parts, strict=True)]
 
 
 def task_figures(task: str, labels: Array, outputs: Array) -> dict[str, Any]:
-    """Judge logits; `metric` is the task's own, `dev` the packed predictions."""
+    """Evaluate logits; `metric` is that of the task, `dev` the packed predictions."""
     predicted = outputs.argmax(1)
     log_p = log_softmax(outputs.astype(np.float64), axis=1)
     found = {
@@ -174,8 +165,8 @@ def anisotropies(points: Tensor) -> dict[str, float]:
 
 
 def embedding_figures(points: Tensor) -> dict[str, float]:
-    """Return the geometry of what enters the head; nothing of points without any spread."""
-    with warnings.catch_warnings():  # few rows bias the plain score: the corrected one is there too
+    """Return the geometry of the head's input; empty if all points are equal."""
+    with warnings.catch_warnings():  # no warning on the bias: the corrected score is reported too
         warnings.filterwarnings("ignore", message="n_samples=", category=UserWarning)
         try:
             report = isotropy_report(points.numpy())
@@ -185,7 +176,7 @@ def embedding_figures(points: Tensor) -> dict[str, float]:
 
 
 def token_figures(dev: Reading, prior: Reading | None) -> dict[str, Any]:
-    """Return the geometry of the dev tokens; IsoScore* where Σ_S of training tokens is given."""
+    """Return the geometry of the dev tokens; IsoScore* only if Σ_S of training tokens is given."""
     last = dev.layers[-1]
     mean = last.mean
     firsts = anisotropies(dev.first_tokens[-1])
@@ -216,10 +207,10 @@ def _isoscore_star_figures(dev: Reading, prior: Reading) -> dict[str, Any]:
 
 
 def log_figures(history: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Return the paper's way of reporting: means over the last 30 % of the training steps.
+    """Return figures as the paper reports them: means over the last 30 % of the training steps.
 
-    `batch_…` are those of the batches' points at the penalty's place, `…_start` and `…_end` means
-    over the first and the last tenth.
+    `batch_…` are figures of the points of a batch at the place of the penalty. `…_start` and
+    `…_end` are means over the first and the last tenth of the steps.
     """
     logs = [entry for entry in history if "task_loss" in entry]
     tenth = max(1, len(logs) // 10)
@@ -236,14 +227,14 @@ def log_figures(history: Sequence[dict[str, Any]]) -> dict[str, float]:
 def _shrunk(points: Moments, prior: Moments) -> float | None:
     try:
         return isoscore_star(points, prior_cov=prior.covariance().numpy(), zeta=ZETA)
-    except ValueError:  # of collapsed points it is not defined
+    except ValueError:  # undefined for collapsed points
         return None
 
 
 def _two_nn(points: Tensor) -> float | None:
     try:
         return two_nn(points.numpy())
-    except ValueError:  # of collapsed points neither
+    except ValueError:  # also undefined for collapsed points
         return None
 
 

@@ -1,4 +1,4 @@
-"""Penalties on the output embeddings of a tiny random T5: that the path works, nothing more."""
+"""Penalties on the output embeddings of a tiny random T5, only to test that they have an effect."""
 
 import tempfile
 from dataclasses import replace
@@ -30,7 +30,7 @@ SIZES = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
 
 
 def settings(condition: Condition) -> dict[str, JSON]:
-    """Return all that changes the figures."""
+    """Return all settings that affect the figures."""
     return {
         **penalty_settings(condition),
         "model": SIZES,
@@ -44,7 +44,7 @@ def settings(condition: Condition) -> dict[str, JSON]:
 
 
 def cell(condition: Condition, seed: int) -> Cell:
-    """Return the cell of a penalty and a seed."""
+    """Return the cell for a penalty and a seed."""
     run = partial(output_embeddings, condition, seed)
     return Cell(POINTS, condition.name, TASK, seed, settings(condition), run)
 
@@ -52,7 +52,7 @@ def cell(condition: Condition, seed: int) -> Cell:
 def output_embeddings(condition: Condition, seed: int = 0) -> dict[str, float]:
     """Return the penalty of the output embeddings before and after a few steps of training.
 
-    `after_without` is its value when the same steps are taken without the penalty.
+    `after_without` is its value after the same steps without the penalty.
     """
     before, after = _train(condition, seed)
     without = _train(replace(condition, lam=0.0), seed)
@@ -72,7 +72,7 @@ def _train(condition: Condition, seed: int) -> tuple[float, float]:
         model = T5ForConditionalGeneration(
             T5Config(vocab_size=VOCABULARY, decoder_start_token_id=0, **SIZES)
         )
-        model.get_output_embeddings().weight.data += 1.0  # one direction in common, as in practice
+        model.get_output_embeddings().weight.data += 1.0  # a common direction
         tokens = torch.randint(2, VOCABULARY, (ROWS, LENGTH))
         with tempfile.TemporaryDirectory() as folder:
             trainer = IsotropyTrainer(

@@ -1,4 +1,4 @@
-"""What the suites run, in this order; PLAN.md says the same in words."""
+"""The cells of the suites in the order they run; PLAN.md describes them in words."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -55,10 +55,10 @@ THIRD: tuple[tuple[Condition, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True)
 class Slot:
-    """A place in the plan: its cell is known as soon as the task's recipe is.
+    """An entry of the plan, whose cell is known once the recipe of the task has been chosen.
 
-    Block 0 needs no encoder that has learned; `make` takes the recipe, which is None there and
-    for the runs that it is chosen by.
+    `make` creates the cell from the recipe. The recipe is None in block 0, which needs no trained
+    encoder, and for the runs that the recipe is chosen by.
     """
 
     block: int
@@ -70,11 +70,11 @@ class Slot:
 
     @property
     def needs_recipe(self) -> bool:
-        """Whether its cell waits for the choice of the recipe."""
+        """Whether the cell depends on the choice of the recipe."""
         return self.kind in (BASE_RUN, POST_HOC, PENALTY)
 
     def fields(self) -> dict[str, Any]:
-        """Return the record of a slot whose cell is not known yet."""
+        """Return the record of a slot whose cell is not yet known."""
         return {
             "key": None,
             "kind": self.kind,
@@ -85,7 +85,7 @@ class Slot:
 
 
 def plan(suite: Suite) -> list[Slot]:
-    """Return all slots of a suite in the order to run them."""
+    """Return all slots of a suite in the order they run."""
     if suite.recipe is not None:
         return [*_points(1), *_of_seed(1, "cola", 0, suite)]
     return [
@@ -97,7 +97,7 @@ def plan(suite: Suite) -> list[Slot]:
 
 
 def _points(n_seeds: int) -> Iterator[Slot]:
-    """What needs no task: Gaussian points, and penalties on the output embeddings of a tiny T5."""
+    """Return the slots without a task: Gaussian points, and output embeddings of a tiny T5."""
     for seed in range(n_seeds):
         for cell in (
             istar_scores.cell(seed),
@@ -111,7 +111,7 @@ def _known(cell: Cell, recipe: Recipe | None) -> Cell:
 
 
 def _block(block: int, tasks: Sequence[str], n_seeds: int, suite: Suite) -> Iterator[Slot]:
-    """Seed by seed and task by task: base, its adapters, the five penalties."""
+    """Yield, for each seed and task, the base, its adapters and the five penalties."""
     for seed in range(n_seeds):
         for task in tasks:
             if seed == 0:
@@ -157,7 +157,7 @@ def _third(suite: Suite) -> Iterator[Slot]:
 def next_cell(
     slots: Sequence[Slot], records: Sequence[Record], suite: Suite, tried: set[str]
 ) -> Cell | None:
-    """Return the first cell that can run, has no figures yet and was not tried in this run."""
+    """Return the first cell that can run, has no figures and was not tried in this run."""
     finished = {record["key"] for record in records if "figures" in record}
     return next(
         (
@@ -191,7 +191,7 @@ def _is_known(slot: Slot, recipes: dict[str, Recipe | None]) -> bool:
 
 
 def planned_records(slots: Sequence[Slot], records: Sequence[Record], suite: Suite) -> list[Record]:
-    """Return a record for each slot, whether it has run or not; records of other cells are left."""
+    """Return a record for each slot, whether it has run or not, without records of other cells."""
     kept = {record["key"]: record for record in records}
     return [
         kept.get(cell.key, cell.fields()) if cell else slot.fields()

@@ -1,4 +1,4 @@
-"""PLAN.md: the plan in words and counts, made from the same code as the cells."""
+"""The text of PLAN.md, generated from the same code as the cells."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ RULES = """\
 
 
 def plan_text(suite: Suite, papers: Mapping[str, Sequence[object]]) -> str:
-    """Return PLAN.md."""
+    """Return the text of PLAN.md."""
     slots = plan(suite)
     parts = [INTRODUCTION, _base_table(slots), ORDER, _block_table(slots), _conditions(slots)]
     parts += [RULES, "## Claims", *_claims(papers)]

@@ -1,4 +1,4 @@
-"""Adapters on the embeddings of a base, with the controls that they are measured against."""
+"""Adapters, and their controls, on the embeddings of a base."""
 
 from dataclasses import asdict
 from functools import partial
@@ -22,11 +22,11 @@ from benchmarks.reproduction._training import (
 from isoadapt.geometry import Moments
 from isoadapt.metrics import cumulative_explained_variance
 
-TOP = 20  # principal components of the explained variance
+TOP = 20  # number of principal components of the explained variance
 
 
 def row_named(name: str) -> Row:
-    """Return the row of the table of adapters that has this name."""
+    """Return the row of the table of adapters with this name."""
     return {row.name: row for row in ROWS}[name]
 
 
@@ -38,7 +38,7 @@ def post_hoc_cell(row: Row, job: Job) -> Cell:
 
 
 def post_hoc_figures(row: Row, job: Job) -> dict[str, Any]:
-    """Fit on the base's training embeddings, judge on its dev embeddings."""
+    """Fit to the training embeddings of the base and evaluate on its dev embeddings."""
     data = base_embeddings(job)
     estimator = row.make_seeded(data.head, job.seed if row.takes_seed() else None)
     found = asdict(measure_cell(estimator, data).figures)

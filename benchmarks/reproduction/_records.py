@@ -1,4 +1,4 @@
-"""Records of cells that have run, and the file that keeps them."""
+"""Records of cells that have run, and the file they are saved in."""
 
 import json
 import time
@@ -13,13 +13,13 @@ from benchmarks.reproduction._cells import Cell, Record, plain
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
-    """Run a cell; the record holds its `figures`, or the `error` that ended it."""
+    """Run a cell; its record has `figures`, or an `error` if it failed."""
     begun, used = time.perf_counter(), time.process_time()
     try:
         figures = plain(cell.run())
         json.dumps(figures, allow_nan=False)
         outcome: dict[str, Any] = {"figures": figures}
-    except Exception as error:  # the other cells are worth having
+    except Exception as error:  # continue with the other cells
         traceback.print_exc()
         outcome = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
     return {
@@ -39,5 +39,5 @@ def record_store(path: Path) -> CellStore[str, Record]:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the newest record of each key, in the order of the file; none without a file."""
+    """Return the latest record of each key, in the order of the file; empty without a file."""
     return record_store(path).entries()

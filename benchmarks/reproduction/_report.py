@@ -1,4 +1,4 @@
-"""The report: each paper's claims and their verdicts, then its tables."""
+"""The report: for each paper, the verdicts on its claims, then its tables."""
 
 import traceback
 from collections import Counter
@@ -75,20 +75,20 @@ HEADER = (
 
 
 class Paper(Protocol):
-    """What the module of a paper gives."""
+    """Interface of the module of a paper."""
 
     def claims(self) -> list[Claim]:
-        """Return the lines of the table of verdicts."""
+        """Return the claims, which are the lines of the table of verdicts."""
 
     def tables(self, records: Sequence[Record]) -> str:
-        """Return the paper's own tables as Markdown, empty without records."""
+        """Return the tables of the paper as Markdown; empty without records."""
 
 
 Papers = Mapping[str, Sequence[Paper]]
 
 
 class Line(NamedTuple):
-    """A claim and what the figures say of it; `adjusted` is p after Holm."""
+    """A claim and its judgement; `adjusted` is p after Holm's adjustment."""
 
     claim: Claim
     judged: Judged
@@ -96,12 +96,12 @@ class Line(NamedTuple):
 
 
 def suite_file(folder: Path, suite: Suite) -> Path:
-    """Where the finished cells of a suite are."""
+    """Return the file with the finished cells of a suite."""
     return folder / f"{suite.name}.jsonl"
 
 
 def reproduction_text(papers: Papers, suite: Suite, folder: Path) -> str:
-    """Return the whole report from whatever cells of the suite are finished."""
+    """Return the whole report on the cells of the suite that are finished."""
     known = read_records(suite_file(folder, suite))
     records = planned_records(plan(suite), known, suite)
     rows = "whole training sets"
@@ -123,7 +123,7 @@ def reproduction_text(papers: Papers, suite: Suite, folder: Path) -> str:
 
 
 def judge_claims(claims: Sequence[Claim], records: Sequence[Record], suite: Suite) -> list[Line]:
-    """Judge the claims of a paper, with p adjusted for all of them that have one."""
+    """Judge the claims of a paper, and adjust their p-values together."""
     judged = [_judge(claim, records, suite) for claim in claims]
     known = [number for number, item in enumerate(judged) if item.p is not None]
     adjusted = dict(zip(known, holm([judged[number].p or 0.0 for number in known]), strict=True))
@@ -134,10 +134,10 @@ def judge_claims(claims: Sequence[Claim], records: Sequence[Record], suite: Suit
 
 
 def _judge(claim: Claim, records: Sequence[Record], suite: Suite) -> Judged:
-    """Judge a claim if its base has learned; what goes wrong becomes its reason."""
+    """Judge a claim if its base has learned; the message of an error becomes the reason."""
     try:
         judged = claim.judge(records)
-    except Exception as error:  # the other claims are worth having
+    except Exception as error:  # continue with the other claims
         traceback.print_exc()
         return Judged(
             "–", NOT_SHOWN, reason=f"could not be judged: {type(error).__name__}: {error}"
@@ -250,7 +250,7 @@ def _settings(records: Sequence[Record]) -> list[str]:
 
 
 def _earlier(papers: Papers, folder: Path) -> list[str]:
-    """Tables of the records of the suite whose bases had hardly learned."""
+    """Return the tables of the earlier suite, whose bases had hardly learned."""
     records = read_records(folder / EARLIER_FILE)
     if not records:
         return []

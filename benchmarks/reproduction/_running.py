@@ -1,4 +1,4 @@
-"""How a long run ends before all cells have run: by its budget or by a signal."""
+"""Early end of a long run, by its time budget or by a signal."""
 
 import signal
 import time
@@ -13,7 +13,7 @@ from benchmarks.reproduction._figures import matching_records
 
 
 class Stopped(BaseException):
-    """A signal has asked the run to end; only `except BaseException` can catch it."""
+    """Raised when a signal ends the run; only `except BaseException` catches it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -21,9 +21,9 @@ class Stopped(BaseException):
 
 
 class Stop:
-    """Raises `Stopped` at SIGINT and SIGTERM, but not within `shielded`.
+    """Raises `Stopped` at SIGINT and SIGTERM, but not inside `shielded`.
 
-    `check` raises it again where other code has caught it.
+    `check` raises it again in case other code has caught it.
     """
 
     def __init__(self) -> None:
@@ -42,13 +42,13 @@ class Stop:
             signal.signal(number, handler)
 
     def check(self) -> None:
-        """Raise if a signal has come."""
+        """Raise if a signal was received."""
         if self._number is not None:
             raise Stopped(self._number)
 
     @contextmanager
     def shielded(self) -> Iterator[None]:
-        """Finish what stands inside before the end."""
+        """Delay the end of the run until the block has finished."""
         self._is_shielded = True
         try:
             yield
@@ -63,13 +63,13 @@ class Stop:
 
 
 class Budget:
-    """Time left, and whether a cell fits into it by what such cells have cost so far."""
+    """The time left; decides whether a cell fits, from the times of similar finished cells."""
 
     def __init__(self, minutes: float | None) -> None:
         self._ends = None if minutes is None else time.monotonic() + 60 * minutes
 
     def allows(self, cell: Cell, finished: Sequence[Record]) -> bool:
-        """Whether to begin a cell."""
+        """Return whether there is time for a cell."""
         if self._ends is None:
             return True
         left = self._ends - time.monotonic()
@@ -77,7 +77,7 @@ class Budget:
 
 
 def expected_seconds(cell: Cell, finished: Sequence[Record]) -> float:
-    """Median processor time of the same condition on the task, else of cells of that kind."""
+    """Return the median processor time of this condition on the task, else of this kind."""
     kind, task = {"kind": cell.kind}, {"task": cell.task}
     for fields in ({**kind, **task, "name": cell.name}, {**kind, **task}, kind):
         if kin := matching_records(finished, fields):

@@ -1,4 +1,4 @@
-"""Intervals, p-values and power of paired differences, and the bootstrap over dev rows."""
+"""Confidence intervals, p-values and power for paired differences; bootstrap over dev rows."""
 
 import base64
 import math
@@ -17,7 +17,7 @@ Predictions = tuple[NDArray[np.bool_], NDArray[np.bool_]]  # labels and predicte
 
 
 class Interval(NamedTuple):
-    """Mean of differences and its t-interval."""
+    """The mean of differences and its t-interval."""
 
     mean: float
     low: float
@@ -25,16 +25,16 @@ class Interval(NamedTuple):
 
 
 def t_interval(steps: Sequence[float], level: float = LEVEL) -> Interval:
-    """Return the mean and its interval of confidence 1 - level, of two differences or more."""
+    """Return the mean of two or more differences and its interval with confidence 1 - level."""
     mean, error = _mean_and_error(steps)
     half = t.ppf(1 - level / 2, len(steps) - 1) * error
     return Interval(mean, mean - half, mean + half)
 
 
 def p_above(steps: Sequence[float], bound: float = 0.0) -> float:
-    """Twice the one-sided p-value that the mean is above a bound.
+    """Return twice the one-sided p-value for the mean being above a bound.
 
-    It is at most `level` exactly where the t-interval lies wholly above the bound.
+    It is at most `level` if and only if the t-interval lies above the bound.
     """
     mean, error = _mean_and_error(steps)
     if error == 0:
@@ -43,13 +43,13 @@ def p_above(steps: Sequence[float], bound: float = 0.0) -> float:
 
 
 def power(effect: float, n: int, level: float = LEVEL) -> float:
-    """Probability that the interval of n differences lies above 0; effect in their sd."""
+    """Return the probability that the interval of n differences is above 0; effect in sd."""
     needed = t.ppf(1 - level / 2, n - 1)
     return float(nct.sf(needed, n - 1, effect * math.sqrt(n)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values for their number, after Holm (1979)."""
+    """Adjust p-values for multiple tests with the method of Holm (1979)."""
     order = np.argsort(p_values, kind="stable")
     n = len(order)
     scaled = np.array([p_values[i] * (n - rank) for rank, i in enumerate(order)])
@@ -59,7 +59,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _mean_and_error(steps: Sequence[float]) -> tuple[float, float]:
-    """Mean and its standard error; equal differences have none, whatever rounding says."""
+    """Return the mean and its standard error, exactly 0 for differences equal up to rounding."""
     if len(steps) < 2:
         raise ValueError(f"{len(steps)} differences have no spread; 2 are needed")
     error = 0.0 if np.ptp(steps) == 0 else float(np.std(steps, ddof=1)) / math.sqrt(len(steps))
@@ -67,7 +67,7 @@ def _mean_and_error(steps: Sequence[float]) -> tuple[float, float]:
 
 
 def pack(labels: NDArray[Any], predicted: NDArray[Any]) -> dict[str, Any]:
-    """Return labels and predictions of two classes as JSON, a bit each."""
+    """Encode binary labels and predictions as JSON, with one bit each."""
     return {
         "rows": len(labels),
         "labels": _packed(labels),
@@ -76,7 +76,7 @@ def pack(labels: NDArray[Any], predicted: NDArray[Any]) -> dict[str, Any]:
 
 
 def unpack(packed: Mapping[str, Any]) -> Predictions:
-    """Return the labels and the predictions."""
+    """Decode labels and predictions."""
     labels, predicted = (
         np.unpackbits(
             np.frombuffer(base64.b64decode(packed[name]), np.uint8), count=packed["rows"]
@@ -93,13 +93,13 @@ def _packed(classes: NDArray[Any]) -> str:
 
 
 def accuracy(counts: Floats) -> Floats:
-    """Accuracy from counts of true positives, false positives, false and true negatives."""
+    """Compute the accuracy from counts of true and false positives, false and true negatives."""
     tp, _, _, tn = counts
     return (tp + tn) / counts.sum(0)
 
 
 def matthews(counts: Floats) -> Floats:
-    """Matthews' correlation from the same counts; 0 where a class is absent."""
+    """Compute Matthews' correlation from the same counts; 0 if a class is absent."""
     tp, fp, fn, tn = counts
     root = np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
     return np.divide(tp * tn - fp * fn, root, out=np.zeros_like(root), where=root > 0)
@@ -115,9 +115,9 @@ def bootstrap(
     level: float = LEVEL,
     n_draws: int = N_DRAWS,
 ) -> tuple[float, float]:
-    """Return the percentile interval of the mean difference over seeds, drawing dev rows.
+    """Return the percentile interval of the mean difference over seeds, by a bootstrap of dev rows.
 
-    Each draw takes the same rows for all seeds and both conditions.
+    Each draw has the same rows for all seeds and both conditions.
     """
     draws = _draws(len(before[0][0]), n_draws)
     scores = [
@@ -129,19 +129,19 @@ def bootstrap(
 
 
 def standard_error(predictions: Predictions, score: str, n_draws: int = N_DRAWS) -> float:
-    """Standard error of a score over draws of the dev rows."""
+    """Return the bootstrap standard error of a score over draws of the dev rows."""
     draws = _draws(len(predictions[0]), n_draws)
     return float(np.std(SCORES[score](_counts(draws, *predictions)), ddof=1))
 
 
 def _draws(n: int, n_draws: int) -> Floats:
-    """How often each of n rows is drawn: always the same draws for the same n."""
+    """Return how often each of n rows is drawn, in draws that depend only on n and n_draws."""
     generator = np.random.default_rng(0)
     return generator.multinomial(n, np.full(n, 1 / n), size=n_draws).astype(np.float64)
 
 
 def _counts(draws: Floats, labels: NDArray[np.bool_], predicted: NDArray[np.bool_]) -> Floats:
-    """Counts of true and false positives, false and true negatives of each draw, (4, n_draws)."""
+    """Count true and false positives, false and true negatives per draw, shape (4, n_draws)."""
     kinds = np.stack(
         [labels & predicted, ~labels & predicted, labels & ~predicted, ~labels & ~predicted]
     )

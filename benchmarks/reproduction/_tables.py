@@ -1,4 +1,4 @@
-"""Tables of conditions: a row for each, mean ± standard deviation over the seeds."""
+"""Tables with one row per condition, as mean ± standard deviation over the seeds."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,28 +15,28 @@ TASKS = {
     "sst2_sentence": "SST-2",
     "sst2": "SST-2 (phrases)",
 }
-SCORES = {"cola": "matthews"}  # elsewhere accuracy
+SCORES = {"cola": "matthews"}  # accuracy for other tasks
 WORDS = {"matthews": "Matthews", "accuracy": "accuracy"}
 
 
 def task_score(task: str) -> str:
-    """Name the figure that a task is judged by."""
+    """Return the name of the figure that a task is evaluated with."""
     return SCORES.get(task, "accuracy")
 
 
 def metric_name(task: str) -> str:
-    """Name the task's own metric for a table."""
+    """Return the title of the metric of a task."""
     return WORDS[task_score(task)]
 
 
 def score_of(figure: str, task: str) -> str | None:
-    """Name the score that a figure is, None of a figure that is none."""
+    """Return the name of the score that a figure is, or None if it is not a score."""
     score = task_score(task) if figure == "metric" else figure
     return score if score in WORDS else None
 
 
 def tasks_of(records: Sequence[Record], names: Sequence[str]) -> list[str]:
-    """Name the tasks that have records of these conditions with figures."""
+    """Return the tasks with figures for these conditions."""
     found = {
         record["task"] for record in records if record["name"] in names and "figures" in record
     }
@@ -46,7 +46,7 @@ def tasks_of(records: Sequence[Record], names: Sequence[str]) -> list[str]:
 def condition_table(
     records: Sequence[Record], task: str, names: Sequence[str], columns: Mapping[str, str]
 ) -> str:
-    """Return a Markdown table of the conditions that have records; `columns` are titles."""
+    """Return a Markdown table of the conditions with records; `columns` maps to titles."""
     rows = []
     for name in names:
         n_seeds = sum("figures" in record for record in matching_records(records, of(name, task)))
@@ -57,7 +57,7 @@ def condition_table(
 
 
 def layer_table(records: Sequence[Record], task: str, names: Sequence[str], figure: str) -> str:
-    """Return a Markdown table of a figure layer by layer, means over the seeds."""
+    """Return a Markdown table of a figure by layer, as means over the seeds."""
     rows = []
     for name in names:
         found = [

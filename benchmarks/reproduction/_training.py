@@ -1,7 +1,7 @@
-"""Fine-tunings of the reproduction, and the embeddings that are kept of runs without a penalty.
+"""Fine-tuning runs of the reproduction, and the saved embeddings of runs without a penalty.
 
-The embeddings lie in the suite's cache folder, a file for each run. A run whose file is gone is
-run again by the first adapter that needs it.
+The embeddings are saved in the cache folder of the suite, in one file per run. If the file is
+missing, the first adapter that needs it repeats the run.
 """
 
 import inspect
@@ -37,16 +37,16 @@ from isoadapt.finetune._penalty import PENALTIES
 from isoadapt.finetune._recipes import Recipe
 
 CACHE = RESULTS / "reproduction-cache"
-FIGURES = 4  # raised when what is measured changes: earlier records count no more
+FIGURES = 4  # increased when the figures change, which invalidates earlier records
 MAX_LENGTH = 128
-SPARSE = 10  # steps from log to log where no claim rests on the log
+SPARSE = 10  # logging steps of runs for which no claim uses the log
 ON_HUB = {"sst2_sentence": "sst2"}
-RECORDED = {"form": "reduction"}  # parameters under the names in the records, which keys depend on
+RECORDED = {"form": "reduction"}  # names of parameters in the records, since keys depend on them
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A row of a table: a penalty by name, its parameters, weight and place; or IsoBN."""
+    """A row of a table: a penalty with its parameters, weight and place, or IsoBN."""
 
     name: str
     penalty: str | None = None
@@ -57,7 +57,7 @@ class Condition:
 
     @property
     def needs_prior(self) -> bool:
-        """Whether a claim rests on the IsoScore* of its tokens."""
+        """Whether a claim uses the IsoScore* of its tokens."""
         return self == BASE or self.where != "head_input"
 
 
@@ -66,7 +66,7 @@ BASE = Condition("base")
 
 @dataclass(frozen=True)
 class Job:
-    """One fine-tuning."""
+    """One fine-tuning run."""
 
     task: str
     seed: int
@@ -75,7 +75,7 @@ class Job:
     condition: Condition = BASE
 
     def settings(self) -> dict[str, JSON]:
-        """All that changes the result, but for task and seed."""
+        """All settings that affect the result, except task and seed."""
         return {
             **run_settings(self.suite, self.recipe),
             **penalty_settings(self.condition),
@@ -84,7 +84,7 @@ class Job:
 
     @property
     def file(self) -> Path:
-        """Where the embeddings of a run without a penalty are kept."""
+        """The file with the embeddings of a run without a penalty."""
         name = f"{self.task}-{self.seed}-{digest(self.settings())}.npz"
         return (self.suite.cache or CACHE) / name
 
@@ -99,7 +99,7 @@ class Job:
 
 
 class Task(NamedTuple):
-    """Rows to train on, and the whole dev set."""
+    """The training rows and the whole dev set of a task."""
 
     train_texts: Sequence[Any]
     train_labels: NDArray[Any]
@@ -108,7 +108,7 @@ class Task(NamedTuple):
 
 
 def run_settings(suite: Suite, recipe: Recipe) -> dict[str, JSON]:
-    """Return what every fine-tuning of a suite depends on."""
+    """Return the settings that every fine-tuning run of a suite depends on."""
     elsewhere: dict[str, JSON] = {"model": suite.model} if suite.model else {}
     if suite.from_hub:
         elsewhere["data"] = "hub"
@@ -121,7 +121,7 @@ def run_settings(suite: Suite, recipe: Recipe) -> dict[str, JSON]:
 
 
 def penalty_settings(condition: Condition) -> dict[str, JSON]:
-    """Return all that a penalty depends on, its loss' own defaults too."""
+    """Return all settings of a penalty, including defaults of its loss."""
     if condition.penalty is None:
         return {"penalty": None, **({"isobn": True} if condition.isobn else {})}
     method = PENALTIES[condition.penalty]
@@ -136,13 +136,13 @@ def penalty_settings(condition: Condition) -> dict[str, JSON]:
 
 
 def adapter_settings(estimator: BaseEstimator) -> dict[str, JSON]:
-    """Return all that an adapter depends on, its defaults too."""
+    """Return all parameters of an adapter, including defaults."""
     parameters = estimator.get_params(deep=False)
     return {"adapter": type(estimator).__name__, "parameters": parameters}
 
 
 def load_task(name: str, suite: Suite) -> Task:
-    """Read a task; of its training rows at most `max_rows`, drawn once, by class."""
+    """Read a task with at most `max_rows` training rows, drawn once and stratified by class."""
     if suite.from_hub:
         path = f"glue/{ON_HUB.get(name, name)}"
         texts, labels = load_hub(path)
@@ -163,7 +163,7 @@ def load_task(name: str, suite: Suite) -> Task:
 
 
 def base_embeddings(job: Job) -> Embeddings:
-    """Return what enters the head after a run without a penalty: training rows and the dev set."""
+    """Return the head's input for training rows and dev set, after a run without a penalty."""
     if not job.file.exists():
         job.run()
     with np.load(job.file) as stored:
@@ -179,13 +179,13 @@ def base_embeddings(job: Job) -> Embeddings:
 
 
 def base_commit(job: Job) -> str:
-    """Return the commit of the code that made the kept embeddings."""
+    """Return the commit of the code that computed the saved embeddings."""
     with np.load(job.file) as stored:
         return str(stored["commit"])
 
 
 def make_penalty(condition: Condition) -> Any:
-    """Make the loss that a condition names; None without one."""
+    """Create the loss of a condition, or return None if it has none."""
     if condition.penalty is None:
         return None
     return PENALTIES[condition.penalty].loss(**condition.options)
@@ -223,7 +223,7 @@ def _run(job: Job) -> dict[str, Any]:
 
 
 def _read_prior(fitted: Any, task: Task, seed: int) -> Reading:
-    """Read the training rows that Σ_S of the reported IsoScore* is made of."""
+    """Run the model on the training rows from which Σ_S of the reported IsoScore* is computed."""
     n_layers = fitted.network.config.num_hidden_layers
     rows = prior_rows(fitted.tokenizer, task.train_texts, MAX_LENGTH, n_layers, seed)
     texts = [task.train_texts[i] for i in rows]

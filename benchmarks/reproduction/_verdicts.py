@@ -1,4 +1,4 @@
-"""Whether a claim holds: differences paired by seed, their interval, and the verdict it allows."""
+"""Verdicts on claims, from the intervals of differences that are paired by seed."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -34,10 +34,10 @@ WAITING, NOT_JUDGED, NOT_TESTABLE = "waiting", "not judged", "not testable here"
 
 
 class Judged(NamedTuple):
-    """What the figures say of a claim.
+    """The judgement of a claim from the figures.
 
-    `p` is twice the one-sided p-value against the claim, so that it is at most 0.05 where the
-    interval lies on the claimed side.
+    `p` is twice the one-sided p-value, so that it is at most 0.05 if and only if the interval lies
+    on the claimed side.
     """
 
     ours: str
@@ -50,13 +50,13 @@ class Judged(NamedTuple):
     reason: str = ""
 
 
-# Takes a record for each planned cell: one that failed has an `error` in place of `figures`, one
-# that has not run has neither.
+# The argument is one record per planned cell. A cell that failed has an `error` instead of
+# `figures`, and a cell that has not run has neither.
 ClaimJudge = Callable[[Sequence[Record]], Judged]
 
 
 class Claim(NamedTuple):
-    """A line of a paper's table of verdicts; `task` is the one whose base must have learned."""
+    """A line in the table of verdicts of a paper; the base of `task` must have learned."""
 
     where: str
     claim: str
@@ -66,12 +66,12 @@ class Claim(NamedTuple):
 
 
 def not_testable(reason: str) -> ClaimJudge:
-    """Return the judge of a claim that needs what is not available here."""
+    """Return the judge of a claim that cannot be tested here."""
     return lambda records: Judged("–", NOT_TESTABLE, reason=reason)
 
 
 def verdict(judged: Judged, adjusted: float | None = None) -> str:
-    """Return the word for the table, given p after Holm's adjustment."""
+    """Return the verdict for the table, given p after Holm's adjustment."""
     if judged.outcome == HOLDS and adjusted is not None and adjusted > LEVEL:
         return "holds, but not after Holm"
     return f"**{judged.outcome}**" if judged.outcome in (HOLDS, FAILS) else judged.outcome
@@ -89,8 +89,8 @@ def judge_steps(
 ) -> Judged:
     """Judge that the mean of differences, by seed, is above 0 (`sign` 1) or below (-1).
 
-    `size` is the paper's difference, for the power. If the condition is the best of several, their
-    number narrows the level and multiplies p (Bonferroni).
+    `size` is the difference in the paper, for the power. If the condition is the best of several,
+    the level is divided by their number and p is multiplied by it (Bonferroni).
     """
     known = defined([*steps.values()])
     n, undefined = len(known), len(steps) - len(known)
@@ -120,13 +120,13 @@ def judge_steps(
 
 
 def waiting(ours: str, n: int, undefined: int = 0) -> Judged:
-    """Return the judgement of too few seeds."""
+    """Return the judgement for too few seeds."""
     failed = f", {undefined} more undefined" if undefined else ""
     return Judged(ours, WAITING, n, reason=f"{n} of {SEEDS_NEEDED} seeds needed{failed}")
 
 
 def format_interval(interval: Interval) -> str:
-    """Write a mean with its interval."""
+    """Format a mean with its interval."""
     return f"{interval.mean:+.3g} [{interval.low:+.3g}, {interval.high:+.3g}]"
 
 
@@ -152,7 +152,7 @@ def moves(
 ) -> ClaimJudge:
     """Judge that a figure rises (`sign` 1) or falls (-1), at least by the factor `by`.
 
-    With a factor the differences are those from the multiple of the figure before.
+    With a factor, the differences are those to the figure before multiplied by the factor.
     """
     factor = by if sign > 0 else 1 / by
 
@@ -178,7 +178,7 @@ def moves(
 def _over_dev_rows(
     records: Sequence[Record], before: Fields, after: Fields, figure: str, pairs: Pairs[int]
 ) -> str:
-    """Write the bootstrap interval of a metric's mean difference; empty of any other figure."""
+    """Format the bootstrap interval of the mean difference of a metric; empty for other figures."""
     score = score_of(figure, before["task"])
     if score is None or not pairs.before:
         return ""
@@ -199,7 +199,7 @@ def _over_dev_rows(
 def stays(
     before: Fields, after: Fields, figure: str, most: float, as_factor: bool = False
 ) -> ClaimJudge:
-    """Judge that a figure changes by no more than `most`, a difference or a factor."""
+    """Judge that a figure changes by at most `most`, as a difference or a factor."""
     margin = math.log(most) if as_factor else most
 
     def judge(records: Sequence[Record]) -> Judged:
@@ -239,10 +239,11 @@ def _log_ratio(before: float, after: float) -> float:
 def none_better(
     comparisons: Mapping[str, tuple[Fields, Fields]], figure: str, margin: float
 ) -> ClaimJudge:
-    """Judge that no condition is better than what it is compared with by more than a margin.
+    """Judge that no condition exceeds the one it is compared with by more than a margin.
 
-    It holds where every interval ends below the margin, and fails where one lies above it at the
-    level divided by the number of comparisons. One with an undefined seed counts as not run.
+    The claim holds if every interval ends below the margin. It fails if one interval lies above the
+    margin at the level divided by the number of comparisons. A comparison with an undefined seed
+    counts as not run.
     """
 
     def judge(records: Sequence[Record]) -> Judged:

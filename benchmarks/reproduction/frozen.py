@@ -1,7 +1,7 @@
-"""Run the whole reproduction from a copy of a commit: what `make reproduction` calls.
+"""Run the whole reproduction from a copy of a commit; `make reproduction` calls this module.
 
-The copy lies in build/reproduction/COMMIT of the checkout; records, report and kept embeddings go
-to the checkout, so that work on the code does not disturb a run of days.
+The copy is in build/reproduction/COMMIT of the checkout, so that changes to the code do not disturb
+a run of several days. Records, report and embeddings are written to the checkout.
 """
 
 import argparse
@@ -24,14 +24,10 @@ NICE = 19
 
 
 def copy_of(commit: str | None, root: Path = ROOT) -> Path:
-    """Return the folder of a commit's copy, which is made if it is not there.
+    """Return the folder with the copy of a commit, which is created if it does not exist.
 
-    Without a commit it is the newest copy, or else that of HEAD.
-
-    Raises
-    ------
-    SystemExit
-        If there is no such commit.
+    Without a commit, this is the newest copy, or a copy of HEAD if there is none. SystemExit is
+    raised if the commit does not exist.
     """
     copies = root / COPIES
     if commit is None and (made := sorted(copies.glob("*/" + COMMIT_FILE), key=_age)):
@@ -48,7 +44,7 @@ def _age(file: Path) -> float:
 
 
 def _export(root: Path, commit: str, copy: Path) -> None:
-    """Write the files of a commit, all or none."""
+    """Write the files of a commit, atomically."""
     copy.parent.mkdir(parents=True, exist_ok=True)
     archive = _git(root, "archive", "--format=tar", commit)
     temporary = Path(tempfile.mkdtemp(prefix=".copy-", dir=copy.parent))
@@ -72,7 +68,7 @@ def _git(root: Path, *arguments: str) -> bytes:
 
 
 def command(copy: Path, options: Sequence[str], root: Path = ROOT) -> list[str]:
-    """Return the command that runs the whole suite by the code of a copy."""
+    """Return the command that runs the whole suite with the code of a copy."""
     benchmarks = root / "benchmarks"
     return [
         sys.executable,
@@ -88,13 +84,13 @@ def command(copy: Path, options: Sequence[str], root: Path = ROOT) -> list[str]:
 
 
 def _module(copy: Path) -> str:
-    """Name the module to run, which copies of earlier commits have at another place."""
+    """Return the name of the module to run, which was different in earlier commits."""
     has_moved = (copy / "benchmarks" / "reproduction" / "__main__.py").exists()
     return "benchmarks.reproduction" if has_moved else "benchmarks.reproduce"
 
 
 def environment(copy: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the run: one thread, the copy's code, the checkout's data."""
+    """Return the environment of the run: one thread, code of the copy, data of the checkout."""
     return {
         **given,
         "PYTHONPATH": str(copy),
@@ -105,7 +101,7 @@ def environment(copy: Path, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Become the run: this process is replaced, so that signals reach it."""
+    """Replace this process by the run, so that the run receives signals."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.reproduction.frozen", description=__doc__
     )

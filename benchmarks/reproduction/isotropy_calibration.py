@@ -1,4 +1,4 @@
-"""Paper 004, tables 1 and 4: CosReg, spectrum control and a flow while fine-tuning."""
+"""Paper 004, tables 1 and 4: CosReg, spectrum control and a flow during fine-tuning."""
 
 from collections.abc import Sequence
 
@@ -25,12 +25,12 @@ COSREG_HEAD = Condition("CosReg", "cosreg")
 POLYNOMIAL = Condition("spectrum control, polynomial", "spectrum", {"decay": "polynomial"})
 EXPONENTIAL = Condition("spectrum control, exponential", "spectrum", {"decay": "exponential"})
 FLOW = row_named("FlowAdapter, head refit")
-EARLIER_FLOW = "flow"  # its name in the earlier records
+EARLIER_FLOW = "flow"  # its name in earlier records
 FIRST = (COSREG.name, POLYNOMIAL.name, FLOW.name)
 LATER = (COSREG_HEAD.name, EXPONENTIAL.name)  # on CoLA only
 NAMES = (*FIRST, *LATER, EARLIER_FLOW)
 TESTED = ("cola", "mrpc", "rte", "sst2_sentence")
-SLIGHT = 0.01  # the paper's spread of I1
+SLIGHT = 0.01  # spread of I1 in the paper
 NO_CLOCK = (
     "runs at different times on shared cores cannot tell; benchmarks/speed/finetuning.py compares "
     "steps one after the other"
@@ -38,7 +38,7 @@ NO_CLOCK = (
 
 
 def claims() -> list[Claim]:
-    """Return the claims of tables 1 and 4, of the text on time, and what is not testable."""
+    """Return the claims of tables 1 and 4, the claims on time, and those that are not testable."""
     return [
         *map(_none_better, TESTED),
         *_ruin_claims(),
@@ -142,7 +142,7 @@ def _untested() -> list[Claim]:
 
 
 def _path_works(records: Sequence[Record]) -> Judged:
-    """Judge by the smallest relative drop of the three penalties, seed by seed."""
+    """Judge by the smallest relative decrease among the three penalties, for each seed."""
     fields = [of(condition.name, TINY) for condition in PENALTIES]
     without, after = (
         [by_seed(records, item, figure) for item in fields] for figure in ("after_without", "after")

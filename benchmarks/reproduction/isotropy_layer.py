@@ -1,4 +1,4 @@
-"""Paper 003, tables 2 and 3 and figure 2: the Isotropy Layer and IsoBN on a fine-tuned encoder."""
+"""Paper 003, tables 2 and 3 and figure 2: Isotropy Layer and IsoBN on a fine-tuned encoder."""
 
 import math
 from collections.abc import Sequence
@@ -39,16 +39,16 @@ ISOBN_TRAINED = Condition("IsoBN in training", isobn=True)
 REFIT = "head refit only"
 RAW = "IsotropyLayer, minibatch, raw coordinates"
 TRAINED_HEADS = ("joint", "alternating")
-ON_PAR = 0.02  # of a metric: what differs by less is on par
+ON_PAR = 0.02  # difference of a metric up to which results are on par
 
 
 def with_head(training: str) -> str:
-    """Name the layer that is trained together with the head."""
+    """Return the name of the layer that is trained together with the head."""
     return f"{MINIBATCH}, {training} head"
 
 
 def control_with_head(training: str) -> str:
-    """Name its control."""
+    """Return the name of the control of this layer."""
     return f"{NO_PENALTY}, {training} head"
 
 
@@ -66,7 +66,7 @@ SHOWN = (*NAMES, ISOBN_TRAINED.name)
 
 
 class Theirs(NamedTuple):
-    """The paper's figures of BERT-base on a task's dev set."""
+    """Figures of the paper for BERT-base on the dev set of a task."""
 
     isoscore: str
     ev1: str
@@ -109,8 +109,8 @@ THEIRS = {
 
 
 def rows() -> list[Row]:
-    """Return the rows of the tables: base, controls, the layer, IsoBN on finished embeddings."""
-    plain = {"coordinates": "raw", "ridge": 0.0, "lr_schedule": "constant"}  # the paper's own
+    """Return the rows of the tables: base, controls, the layer, and IsoBN applied afterwards."""
+    plain = {"coordinates": "raw", "ridge": 0.0, "lr_schedule": "constant"}  # as in the paper
     own = {RAW: Row(RAW, partial(IsotropyLayer, **plain))}
     for training in TRAINED_HEADS:
         for name, alpha in ((control_with_head(training), 1.0), (with_head(training), 0.5)):
@@ -119,7 +119,7 @@ def rows() -> list[Row]:
 
 
 def claims() -> list[Claim]:
-    """Return the claims of both tables and the figure, task by task."""
+    """Return the claims of both tables and the figure, for each task."""
     found = [
         Claim(*line, task) for task in THEIRS for line in (*_of_geometry(task), *_of_metric(task))
     ]
@@ -214,7 +214,7 @@ def _of_metric(task: str) -> list[ClaimParts]:
 
 
 def _lower_curve(before: Fields, after: Fields) -> ClaimJudge:
-    """Judge by the smallest difference over k, seed by seed."""
+    """Judge by the smallest difference over k, for each seed."""
 
     def judge(records: Sequence[Record]) -> Judged:
         first, second = _curves(records, before), _curves(records, after)
@@ -233,7 +233,7 @@ def _curves(records: Sequence[Record], fields: Fields) -> dict[int, np.ndarray]:
 
 
 def tables(records: Sequence[Record]) -> str:
-    """Return tables 2 and 3 in one and figure 2's curves, for each task that has records."""
+    """Return tables 2 and 3 as one, and the curves of figure 2, for each task with records."""
     return "\n\n".join(
         part
         for task in tasks_of(records, SHOWN)
@@ -281,7 +281,7 @@ def _table(records: Sequence[Record], task: str) -> str:
 
 
 def _corrected(records: Sequence[Record], fields: Fields) -> list[float]:
-    """Corrected IsoScore, which adapters and fine-tunings record under different names."""
+    """Return the corrected IsoScore, whose name differs for adapters and fine-tuning runs."""
     found = [by_seed(records, fields, name) for name in ("isoscore_corrected", "corrected")]
     return [
         found[1][seed] if math.isnan(value) else value  # the other name
@@ -298,7 +298,7 @@ def _median_sd(values: Sequence[float]) -> str:
 
 
 def _median_ev(records: Sequence[Record], fields: Fields) -> str:
-    """EV1/EV2/EV3 of the seed whose EV1 is the median (of an even number, the lower one)."""
+    """Return EV1/EV2/EV3 of the seed with the median EV1 (the lower one for an even number)."""
     curves = [
         np.stack(values)
         for values in zip(

@@ -1,4 +1,4 @@
-"""Paper 002, table 1 and figures 3 to 8: I-STAR and CosReg while fine-tuning."""
+"""Paper 002, table 1 and figures 3 to 8: I-STAR and CosReg during fine-tuning."""
 
 from collections.abc import Mapping, Sequence
 
@@ -39,14 +39,14 @@ from benchmarks.reproduction._verdicts import (
 ZETA = 0.2
 LAMS = (-5.0, -3.0, -1.0, 0.5, 1.0, 3.0, 5.0)
 LAYERS = (1, 3, 6)
-ASKED = 1.5  # factor by which IsoScore* is to move at lam = -1 and 1
-UNMOVED = 1.5  # a factor up to it counts as no change
-NOTABLE = 0.01  # of a metric: what is better by less counts as not better
+ASKED = 1.5  # factor by which IsoScore* should change at lam = -1 and 1
+UNMOVED = 1.5  # factor up to which a figure counts as unchanged
+NOTABLE = 0.01  # difference of a metric up to which a result is not better
 DRAWN = "curves only drawn"
 
 
 def istar(lam: float, zeta: float = ZETA, layer: int | None = None) -> Condition:
-    """Return I-STAR on the tokens of all layers, or of one."""
+    """Return the condition of I-STAR on the tokens of all layers, or of one layer."""
     name = f"I-STAR lam={lam:g}"
     if zeta != ZETA:
         name += f" zeta={zeta:g}"
@@ -56,7 +56,7 @@ def istar(lam: float, zeta: float = ZETA, layer: int | None = None) -> Condition
 
 
 def cosreg(lam: float) -> Condition:
-    """Return cosine regularisation of the last layer's tokens."""
+    """Return the condition of CosReg on the tokens of the last layer."""
     return Condition(f"CosReg lam={lam:g}", "cosreg", lam=lam, where="last")
 
 
@@ -227,13 +227,13 @@ def _dimension_claims() -> list[Claim]:
 
 
 def _by_lam(records: Sequence[Record], figure: str) -> dict[float, dict[int, float]]:
-    """A figure of each lam on CoLA by seed; 0 is the base."""
+    """Return a figure on CoLA by lam and seed; lam 0 is the base."""
     names = {0.0: BASE.name} | {lam: istar(lam).name for lam in LAMS}
     return {lam: by_seed(records, of(names[lam], "cola"), figure) for lam in sorted(names)}
 
 
 def _ranked(first: str, second: str, sign: int) -> ClaimJudge:
-    """Judge by the rank correlation over lam, computed seed by seed."""
+    """Judge by the rank correlation over lam, for each seed."""
 
     def judge(records: Sequence[Record]) -> Judged:
         seconds = _by_lam(records, second)
@@ -258,7 +258,7 @@ def _ranked(first: str, second: str, sign: int) -> ClaimJudge:
 
 
 def _best_against(other: Condition, size: float) -> ClaimJudge:
-    """Judge I-STAR's best negative lam, chosen on the dev set as in the paper."""
+    """Judge I-STAR with its best negative lam, chosen on the dev set as in the paper."""
 
     def judge(records: Sequence[Record]) -> Judged:
         return _best_of([istar(lam) for lam in LAMS if lam < 0], other, records, size)
@@ -276,7 +276,7 @@ def _best_of(
     records: Sequence[Record],
     size: float | None = None,
 ) -> Judged:
-    """Judge the best of some conditions against another, on seeds that have run all of them."""
+    """Judge the best of some conditions against another, on the seeds that have run them all."""
     found = [by_seed(records, of(item.name, "cola"), "metric") for item in conditions]
     seeds = set.intersection(*map(set, found))
     if not seeds:
@@ -320,7 +320,7 @@ def _early_layers(records: Sequence[Record]) -> Judged:
 
 
 def _halves(before: NDArray[np.float64], after: NDArray[np.float64]) -> tuple[float, float]:
-    """Mean size of the log ratio in the first and in the second half of the layers."""
+    """Return the mean absolute log ratio in the first and in the second half of the layers."""
     with np.errstate(divide="ignore", invalid="ignore"):
         changes = np.abs(np.log(after / before))
     half = len(changes) // 2
@@ -328,7 +328,7 @@ def _halves(before: NDArray[np.float64], after: NDArray[np.float64]) -> tuple[fl
 
 
 def tables(records: Sequence[Record]) -> str:
-    """Return table 1 and figures 3 to 8 as tables, for each task that has records."""
+    """Return table 1 and figures 3 to 8 as tables, for each task with records."""
     return "\n\n".join(_tables(records, task) for task in tasks_of(records, NAMES[1:]))
 
 

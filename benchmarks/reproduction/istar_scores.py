@@ -27,27 +27,27 @@ ZETAS = (0.0, 0.2, 0.4, 0.6, 0.8)
 CORRECTED = "corrected, no shrinkage"
 NAME = "IsoScore* by sample size"
 TASK = "gaussian"
-MANY = 8_192  # points at a time
-LONG, NEAR = 0.1, 0.02  # below the truth by so much is an underestimate; so close is right
+MANY = 8_192  # number of points in one batch
+LONG, NEAR = 0.1, 0.02  # relative errors: a clear underestimate, and close to the truth
 
 
-BySize = dict[int, dict[str, float]]  # scores by name, for each sample size
+BySize = dict[int, dict[str, float]]  # scores by sample size and name
 
 
 def variances(d: int = D) -> NDArray[np.float32]:
-    """Variances of the cloud: some large ones, and 1 for the rest."""
+    """Return the variances of the points: some large ones, and 1 for the others."""
     values = np.ones(d, np.float32)
     values[: len(LARGE)] = LARGE
     return values
 
 
 def truth() -> float:
-    """IsoScore of the cloud's covariance."""
+    """Return the IsoScore of the true covariance."""
     return isoscore_from_covariance(torch.diag(torch.from_numpy(variances()).double())).item()
 
 
 def cell(seed: int) -> Cell:
-    """Return the cell of a seed: all sample sizes of one cloud."""
+    """Return the cell of a seed: all sample sizes of one set of points."""
     settings: dict[str, JSON] = {
         "d": D,
         "variances": LARGE,
@@ -60,9 +60,9 @@ def cell(seed: int) -> Cell:
 
 
 def scores(seed: int, sizes: Sequence[int] = SIZES, shrinkage: int = SHRINKAGE) -> dict[str, JSON]:
-    """Score growing samples of one cloud: a list over the sizes for every ζ, and the corrected one.
+    """Return lists of scores over sample sizes, for every ζ and for the corrected score.
 
-    The smaller samples are the first points of the larger ones; the shrinkage covariance comes from
+    Smaller samples are the first points of larger ones. The shrinkage covariance is computed from
     points that are in none of them.
     """
     rng = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ def _zeta(zeta: float) -> str:
 
 
 def claims() -> list[Claim]:
-    """Return what figure 2 is said to show, and what the corrected score adds."""
+    """Return the claims on figure 2, and a claim on the corrected score."""
     few = [size for size in SIZES if size <= D]
     theirs = f"truth printed as 0.86 (it is {truth():.4f}); values only drawn"
     lines = [
@@ -128,12 +128,12 @@ def claims() -> list[Claim]:
 
 
 def _missing(by_n: BySize) -> float:
-    """By how much more than asked the score is too low, at the size where it is least so."""
+    """Return how far the smallest underestimate over the sizes exceeds the required one."""
     return min((1 - LONG) * truth() - by_n[n]["zeta 0"] for n in SIZES if n <= D)
 
 
 def _gain_of_zeta(by_n: BySize) -> float:
-    """By how much the error falls from one ζ to the next, at least."""
+    """Return the smallest decrease of the error from one ζ to the next."""
     errors = [_error(by_n[700][_zeta(zeta)]) for zeta in ZETAS]
     return min(earlier - later for earlier, later in pairwise(errors))
 
@@ -151,7 +151,7 @@ def _error(score: float) -> float:
 
 
 def _judge(margin: Callable[[BySize], float], column: str, sizes: Sequence[int]) -> ClaimJudge:
-    """Judge that a margin, taken from each seed's scores by sample size, is above 0."""
+    """Judge that a margin, computed from the scores of each seed by sample size, is above 0."""
 
     def judge(records: Sequence[Record]) -> Judged:
         found = {
@@ -180,7 +180,7 @@ def _by_size(figures: Any) -> BySize:
 
 
 def tables(records: Sequence[Record]) -> str:
-    """Return figure 2 as a table: a row for each sample size."""
+    """Return figure 2 as a table with one row per sample size."""
     found = matching_records(records, of(NAME, TASK))
     seeds = [_by_size(record["figures"]) for record in found if "figures" in record]
     if not seeds:

@@ -1,4 +1,4 @@
-"""Papers 000 and 001, tables 2 and 3 and figure 1: persistent entropy while fine-tuning."""
+"""Papers 000 and 001, tables 2 and 3 and figure 1: persistent entropy during fine-tuning."""
 
 from collections.abc import Sequence
 
@@ -21,8 +21,8 @@ ALL_BARS = Condition("all bars", "persistent-entropy", {"bars": "all"})
 CONDITIONS = (BASE, SELECTED, ALL_BARS)
 NAMES = tuple(condition.name for condition in CONDITIONS)
 TESTED = ("cola", "mrpc")
-CUT = 1 / 0.85  # a cut of 15 % is asked of selected bars on CoLA
-GAIN, AGAINST_ALL = 0.013, 0.016  # Matthews on CoLA, BERT
+CUT = 1 / 0.85  # selected bars should give a decrease of 15 % on CoLA
+GAIN, AGAINST_ALL = 0.013, 0.016  # differences in Matthews' correlation on CoLA with BERT
 BERT = {  # BERT-base: no penalty → selected bars, then all bars; of MRPC's F1 nothing is claimed
     "cola": {
         "anisotropy1": "0.647 → 0.499, all 0.502",
@@ -37,7 +37,7 @@ BERT = {  # BERT-base: no penalty → selected bars, then all bars; of MRPC's F1
 
 
 def claims() -> list[Claim]:
-    """Return the claims of both tables and the figure, task by task."""
+    """Return the claims of both tables and the figure, for each task."""
     theirs = "MRPC 0.832 → 0.611, CoLA 0.700 → 0.512"
     roberta = Claim(
         "table 3",
@@ -105,7 +105,7 @@ def _task_claims(task: str) -> list[Claim]:
 
 
 def rises_in_training(task: str) -> ClaimJudge:
-    """Judge that anisotropy rises from the first to the last tenth of the base's steps."""
+    """Judge that the anisotropy of the base rises from the first to the last tenth of its steps."""
     fields = of(BASE.name, task)
 
     def judge(records: Sequence[Record]) -> Judged:
@@ -122,7 +122,7 @@ def rises_in_training(task: str) -> ClaimJudge:
 
 
 def tables(records: Sequence[Record]) -> str:
-    """Return tables 2 and 3 for each task, both ways of measuring."""
+    """Return tables 2 and 3 for each task, measured in both ways."""
     return "\n\n".join(_tables(records, task) for task in tasks_of(records, NAMES[1:]))
 
 

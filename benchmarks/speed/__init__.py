@@ -1,1 +1,1 @@
-"""Speed figures: each public module is a benchmark of `python -m benchmarks`, but `gpu`."""
+"""Speed benchmarks: `python -m benchmarks` runs all public modules except `gpu`."""

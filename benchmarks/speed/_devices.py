@@ -1,4 +1,4 @@
-"""What the checks of one device against the CPU share."""
+"""Common parts of the checks of a device against the CPU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from benchmarks._data import Embeddings, load_embeddings, narrow_cone, stored_ta
 
 
 def agree(name: str, expected: Any, found: Any, tolerance: float) -> None:
-    """Print the largest difference; refuse one above the tolerance."""
+    """Print the largest difference, and raise if it is above the tolerance."""
     difference = float(np.abs(np.asarray(expected) - np.asarray(found)).max())
     if not difference <= tolerance:
         raise ValueError(f"{name}: the devices differ by {difference:.2g}, over {tolerance:g}")
@@ -18,7 +18,7 @@ def agree(name: str, expected: Any, found: Any, tolerance: float) -> None:
 
 
 def finished(function: Callable[[], Any], device: torch.device) -> Callable[[], None]:
-    """Wait for the device after the call, so that its work is in the time."""
+    """Return a function that also waits for the device, so that all its work is timed."""
 
     def call() -> None:
         function()
@@ -29,7 +29,7 @@ def finished(function: Callable[[], Any], device: torch.device) -> Callable[[], 
 
 
 def sample_data(quick: bool) -> Embeddings:
-    """Give the stored CoLA embeddings, else a cone of their size; if quick, a small cone."""
+    """Return the stored CoLA embeddings, else synthetic ones of that size; small ones if quick."""
     if quick:
         return narrow_cone(300, 16, seed=0)
     return load_embeddings("cola") if "cola" in stored_tasks() else narrow_cone(8551, 384, seed=0)

@@ -1,4 +1,4 @@
-"""The parts of `benchmarks.speed.gpu` that encode texts."""
+"""The benchmarks of `benchmarks.speed.gpu` that encode texts."""
 
 import os
 import tempfile
@@ -19,7 +19,7 @@ WORDS = ("of", "water", "family", "question", "government", "neighbourhood", "ph
 
 
 def encoder_on(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Vectors of both devices agree, also after the batch had to be halved; then their times."""
+    """Check that both devices give the same vectors, also with halved batches, and time them."""
     folder, texts = _checkpoint(), _texts(quick)
     on_cpu, on_device = (TransformerEncoder(folder, device=place) for place in ("cpu", device))
     expected = on_cpu.transform(texts)
@@ -40,7 +40,7 @@ def encoder_on(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def bfloat16_on(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Vectors of bfloat16 point on average where those of float32 do; then the times of both."""
+    """Check that the mean cosine of bfloat16 to float32 vectors is near 1, and time both."""
     folder, texts = _checkpoint(), _texts(quick)
     exact, half = (
         TransformerEncoder(folder, device=device, dtype=dtype) for dtype in ("float32", "bfloat16")
@@ -61,7 +61,7 @@ def bfloat16_on(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def cache_on(device: torch.device, quick: bool) -> Iterator[Result]:
-    """A cache encodes each unique text once and returns its row; then reading against encoding."""
+    """Check that a cache encodes each unique text once, and time reading against encoding."""
     folder, texts = _checkpoint(), _texts(quick)
     bare = TransformerEncoder(folder, device=device)
     with tempfile.TemporaryDirectory() as store:
@@ -83,7 +83,7 @@ def cache_on(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def _checkpoint() -> Path:
-    """Folder of ISOADAPT_MODEL, else the stored checkpoint, else all-MiniLM-L6-v2."""
+    """Return the folder in ISOADAPT_MODEL, else the stored checkpoint, else all-MiniLM-L6-v2."""
     stored = shared_folder() / "models" / "cola-minilm"
     if "ISOADAPT_MODEL" in os.environ:
         return Path(os.environ["ISOADAPT_MODEL"])
@@ -98,7 +98,7 @@ def _texts(quick: bool) -> list[str]:
 
 @contextmanager
 def _little_memory(extra: int) -> Iterator[None]:
-    """Let this process have only `extra` bytes of CUDA memory beyond what it holds now."""
+    """Limit the CUDA memory of this process to `extra` bytes more than it uses now."""
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + extra) / total)

@@ -1,4 +1,4 @@
-"""The parts of `benchmarks.speed.gpu` that search and gather statistics."""
+"""The benchmarks of `benchmarks.speed.gpu` for searches and moments."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +22,7 @@ POINTS = 0.003  # 0.3 points of accuracy
 
 
 def search_on(device: torch.device, quick: bool) -> Iterator[Result]:
-    """All candidates and folds at once score as one by one and as on the CPU; then the times."""
+    """Check that a joint search scores as single fits and as the CPU does, and time it."""
     data = sample_data(quick)
     grid = {name: values[:2] for name, values in GRID.items()} if quick else GRID
 
@@ -51,7 +51,7 @@ def search_on(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def moments_on(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Covariances of points on the device equal the CPU's; then the times of one pass."""
+    """Check that the device and the CPU give the same covariance, and time one pass."""
     n, d = (500, 32) if quick else (200_000, 384)
     points = bumpy_cloud(n, d, seed=0) + 100
     there = points.to(device)

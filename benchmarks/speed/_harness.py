@@ -1,4 +1,4 @@
-"""Measuring two callables against each other, and keeping what was measured."""
+"""Timing of two callables against each other, and saving of the results."""
 
 import gc
 import json
@@ -17,18 +17,11 @@ from isoadapt._utils.files import atomic_path, writable_folder
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two callables measured alternately.
+    """Times of two callables that were measured alternately.
 
-    Attributes
-    ----------
-    name : str
-        What was measured.
-    ours_s, reference_s : tuple of float
-        Seconds of each repeat; entries at the same place were measured one after the other.
-    target : float or None
-        The smallest ratio that is good enough; None where none was set.
-    facts : mapping
-        Sizes and other circumstances.
+    `ours_s` and `reference_s` are the seconds of each repeat; entries with the same index were
+    measured one after the other. `target` is the smallest acceptable ratio, or None. `facts` are
+    sizes and other conditions of the measurement.
     """
 
     name: str
@@ -39,17 +32,17 @@ class Comparison:
 
     @property
     def ours(self) -> float:
-        """Median seconds of ours."""
+        """Median of our seconds."""
         return median(self.ours_s)
 
     @property
     def reference(self) -> float:
-        """Median seconds of the reference."""
+        """Median of the reference's seconds."""
         return median(self.reference_s)
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """Reference over ours, pair by pair: above 1, ours is faster."""
+        """Reference time divided by our time, pair by pair; above 1, ours is faster."""
         pairs = zip(self.reference_s, self.ours_s, strict=True)
         return tuple(reference / ours for reference, ours in pairs)
 
@@ -66,7 +59,7 @@ class Comparison:
 
     @property
     def met(self) -> bool | None:
-        """Whether the ratio reaches the target; None without a target."""
+        """Return whether the ratio reaches the target; None without a target."""
         return None if self.target is None else self.ratio >= self.target
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,7 +81,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One callable measured alone: seconds of each repeat."""
+    """Times of one callable that was measured alone."""
 
     name: str
     seconds: tuple[float, ...]
@@ -112,7 +105,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Skipped:
-    """What could not be measured here, and why."""
+    """A benchmark that could not run here, and the reason."""
 
     name: str
     reason: str
@@ -136,8 +129,8 @@ def compare(
 ) -> Comparison:
     """Measure two callables alternately, after one unmeasured call of each.
 
-    The two are called one after the other and the order changes from pair to pair, so that
-    whatever slows the machine for a while slows both.
+    The two are called one after the other, and the order changes from pair to pair. A temporary
+    slowdown of the machine therefore affects both.
     """
     _check_repeats(repeats)
     ours()
@@ -158,7 +151,7 @@ def measure(name: str, function: Callable[[], Any], repeats: int, **facts: Any) 
 
 
 def seconds_of(function: Callable[[], Any]) -> float:
-    """Time one call with the garbage collector off."""
+    """Time one call with the garbage collector disabled."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -172,9 +165,10 @@ def seconds_of(function: Callable[[], Any]) -> float:
 
 
 def as_result(found: Result | Mapping[str, Any]) -> Result:
-    """Take a result as it is, or read it from a plain mapping.
+    """Return a result unchanged, or convert a plain mapping to a Comparison.
 
-    A mapping holds `name`, `ours_s` and `reference_s`, perhaps `target`; the rest are facts.
+    A mapping must have `name`, `ours_s` and `reference_s`, and may have `target`. Its other
+    entries become facts.
     """
     if not isinstance(found, Mapping):
         return found
@@ -189,7 +183,7 @@ def as_result(found: Result | Mapping[str, Any]) -> Result:
 
 
 def write_results(folder: Path, results: list[Result], **circumstances: Any) -> Path:
-    """Write all results to `bench.json` in the folder, whole or not at all."""
+    """Write all results to `bench.json` in the folder, atomically."""
     target = writable_folder(folder) / "bench.json"
     content = {
         "versions": versions(),

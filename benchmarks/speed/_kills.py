@@ -1,7 +1,8 @@
-"""Processes that fill a cache are killed at random moments; then every vector is checked.
+"""Test of the cache with processes that are killed at random while they fill it.
 
-`python -m benchmarks.speed._kills FOLDER ROUNDS SEED` prints what was counted. The encoder is a
-stand-in whose vectors follow from the text, so that a wrong one is seen.
+`python -m benchmarks.speed._kills FOLDER ROUNDS SEED` prints the counts. Every vector is checked
+afterwards. The vectors are computed from the texts without an encoder, so that wrong ones are
+detected.
 """
 
 import hashlib
@@ -23,22 +24,22 @@ from isoadapt.encoders._texts import Texts
 
 TEXTS = Texts([f"text {i}" for i in range(8000)])
 WIDTH = 256
-MAX_SIZE = 5 * 2**20  # less than all vectors take, so rows are evicted too
+MAX_SIZE = 5 * 2**20  # smaller than all vectors together, so that rows are evicted too
 
 
 def vectors_of(texts: Texts) -> NDArray[np.float32]:
-    """Give vectors that anyone can compute again."""
+    """Compute vectors from texts, reproducibly."""
     rows = [hashlib.shake_128(text.encode()).digest(WIDTH) for text in texts.first]
     return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, WIDTH).astype(np.float32)
 
 
 def embed_through_cache(cache: EmbeddingCache, texts: Texts) -> NDArray[np.float32]:
-    """Go through the cache as a TransformerEncoder does."""
+    """Encode texts through the cache as a TransformerEncoder does."""
     return cache._embed(texts, lambda: Identity(b"stand-in"), vectors_of, lambda rows: None)
 
 
 def fill(cache: EmbeddingCache, seed: int) -> None:
-    """Ask for random texts until killed."""
+    """Encode random texts until the process is killed."""
     rng = np.random.default_rng(seed)
     while True:
         embed_through_cache(
@@ -47,7 +48,7 @@ def fill(cache: EmbeddingCache, seed: int) -> None:
 
 
 def kill_in_rounds(folder: str, rounds: int, seed: int) -> dict[str, Any]:
-    """Kill one of two processes in every round, both in the last; count what went wrong."""
+    """Kill one of two processes in every round and both in the last; count the errors."""
     cache = EmbeddingCache(folder, MAX_SIZE)
     chance = random.Random(seed)
     wrong = checked = problems = 0

@@ -1,4 +1,4 @@
-"""Tables of speed figures, as text and as Markdown."""
+"""Tables of speed figures as text and as Markdown."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,25 +11,25 @@ HEADER = ("name", "n", "d", "ours", "reference", "ratio [IQR]", "target", "met")
 
 
 def speed_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """Return one row of cells for each result that holds figures."""
+    """Return one row of cells for each result that was not skipped."""
     return [_cells(result) for result in results if not isinstance(result, Skipped)]
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Align columns with spaces: the first to the left, the others to the right."""
+    """Align columns with spaces, the first to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = [_align(row, widths) for row in (header, ["-" * width for width in widths], *rows)]
     return "\n".join(line.rstrip() for line in lines)
 
 
 def speed_text(results: Sequence[Result]) -> str:
-    """Return the table and the skipped as aligned text."""
+    """Return the table and the skipped benchmarks as aligned text."""
     table = text_table(HEADER, speed_rows(results))
     return "\n".join([table, *(f"skipped {line}" for line in _skipped(results))])
 
 
 def speed_markdown(results: Sequence[Result], versions: dict[str, Any]) -> str:
-    """Return the table, the skipped and the versions as Markdown."""
+    """Return the table, the skipped benchmarks and the versions as Markdown."""
     parts = [
         "Seconds are medians. The ratio is reference / ours, the median over pairs measured one "
         "after the other; in brackets its quartiles.",
@@ -57,7 +57,7 @@ def _cells(result: Comparison | Measurement) -> tuple[str, ...]:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration with three digits and a fitting unit."""
+    """Format a duration with three digits and a suitable unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

@@ -1,7 +1,7 @@
-"""EmbeddingCache: reading against encoding, what it adds to encoding, and that it encodes once.
+"""EmbeddingCache: reading against encoding, and the time that it adds to encoding.
 
-What must hold (each text encoded once, no wrong vector after kills) is checked, and counts stand in
-the names; a breach raises.
+The benchmark also checks that each text is encoded once and that no vector is wrong after processes
+were killed; it raises otherwise. The counts are part of the names of the results.
 """
 
 import json
@@ -48,18 +48,18 @@ def run(quick: bool) -> list[Result]:
 
 
 def encoder(cache: Any = None) -> TransformerEncoder:
-    """Give the encoder that everything is measured with."""
+    """Return the encoder that all measurements use."""
     return TransformerEncoder(shared_folder() / "models" / "cola-minilm", cache=cache)
 
 
 def cola_sentences(n: int | None = None) -> list[str]:
-    """Give sentences of CoLA's training set, some of them more than once."""
+    """Return n sentences of the training set of CoLA, some of them more than once."""
     lines = (shared_folder() / "data" / "cola" / "train.tsv").read_text("utf-8").splitlines()[1:]
     return [line.split("\t")[0] for line in lines[:n]]
 
 
 def _reading(folder: Path, n: int, repeats: int) -> list[Result]:
-    """Read many rows through the encoder, and encode some sentences after each time."""
+    """Compare reading many rows through the encoder with encoding sentences, in turn."""
     sentences = list(dict.fromkeys(cola_sentences()))
     texts = [f"{i} {sentences[i % len(sentences)]}" for i in range(ROWS)]
     vectors = np.random.default_rng(0).normal(size=(ROWS, 384)).astype(np.float32)
@@ -82,7 +82,7 @@ def _reading(folder: Path, n: int, repeats: int) -> list[Result]:
 
 
 def _write(encoder: TransformerEncoder, texts: list[str], vectors: NDArray[np.float32]) -> None:
-    """Put vectors where the encoder will look for them, in 50 batches."""
+    """Write vectors to the cache under the keys of the encoder, in 50 batches."""
     keys = row_keys(encoder._identity(), as_texts(texts))
     store, max_size = encoder.cache._store(), encoder.cache.max_size
     for part in np.array_split(np.arange(len(texts)), 50):
@@ -90,7 +90,7 @@ def _write(encoder: TransformerEncoder, texts: list[str], vectors: NDArray[np.fl
 
 
 def _overhead(folder: Path, n: int, repeats: int) -> Comparison:
-    """Encode with an empty cache and without one."""
+    """Compare encoding with an empty cache and without a cache."""
     sentences = list(dict.fromkeys(cola_sentences()))[:n]
     places = iter(folder / str(i) for i in range(repeats + 1))
     plain = encoder()
@@ -128,7 +128,7 @@ def _grid(folder: Path, n: int | None, jobs: list[int]) -> list[Result]:
 
 
 def _counted(name: str, n: int | None, search: Callable[[], int], folder: str) -> Measurement:
-    """Time a search and check that it encodes each distinct text once, or none if all are known."""
+    """Time a search; check that it encodes each distinct text once, or none if all are cached."""
     sentences = cola_sentences(n)
     before = EmbeddingCache(folder).stats().misses
     begun = time.perf_counter()

@@ -1,7 +1,8 @@
-"""Encoding speed: TransformerEncoder against SentenceTransformer.encode, same model, same texts.
+"""Encoding speed: TransformerEncoder against SentenceTransformer.encode, same model and texts.
 
-In torch and through ONNX Runtime, in float32 and in int8; always against sentence-transformers'
-default, torch. ONNX graphs are exported before the measurement, once for each user.
+TransformerEncoder runs in torch and through ONNX Runtime, in float32 and in int8. The reference is
+always sentence-transformers with its default, torch. ONNX graphs are exported before the
+measurement, once per user account.
 """
 
 import re
@@ -37,7 +38,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 
 
 class Workload(NamedTuple):
-    """Texts, the ratio that torch should reach on them, and whether ONNX is measured on them."""
+    """A set of texts, the target ratio for torch, and whether ONNX is measured too."""
 
     name: str
     texts: list[str]
@@ -46,7 +47,7 @@ class Workload(NamedTuple):
 
 
 def run(quick: bool) -> list[Result]:
-    """Measure every set of texts; `quick` takes fewer, fewer repeats, and no ONNX in float32."""
+    """Measure every workload; `quick` uses fewer texts and repeats, and no ONNX in float32."""
     kinds = ["torch", "ONNX int8"] if quick else list(SETTINGS)
     skipped = []
     if find_spec("onnxruntime") is None:
@@ -87,7 +88,7 @@ def _compare(workloads: list[Workload], kinds: list[str], repeats: int) -> Itera
 
 
 def _tokenising(folder: Path, texts: list[str]) -> float:
-    """Median seconds that the tokenizer alone takes."""
+    """Return the median seconds that the tokenizer takes."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -100,7 +101,7 @@ def _tokenising(folder: Path, texts: list[str]) -> float:
 
 
 def _workloads(n: int) -> list[Workload]:
-    """Give distinct texts, so that encoding equal ones once is no gain: n long or 4 n short."""
+    """Return workloads of n long or 4n short texts; distinct, since equal ones are encoded once."""
     rng = np.random.default_rng(0)
     lengths = np.geomspace(3, 250, n).astype(int)
     mixed = [" ".join(rng.choice(WORDS, length)) for length in rng.permutation(lengths)]

@@ -1,4 +1,4 @@
-"""What a penalty adds to a fine-tuning step of MiniLM, against the plain Trainer."""
+"""Time that a penalty adds to a fine-tuning step of MiniLM, against the Trainer."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ ZETA = 0.2
 
 
 class Case(NamedTuple):
-    """A penalty and its place, and the largest share of a plain step it may take on a CPU."""
+    """A penalty, its place, and the share of a step without penalty that it may take on a CPU."""
 
     name: str
     penalty: nn.Module
@@ -35,7 +35,7 @@ class Case(NamedTuple):
 
 
 class SingularValuesLoss(nn.Module):
-    """1 - IsoScore* by the steps of its definition."""
+    """1 - IsoScore*, computed step by step from its definition."""
 
     zeta = ZETA
 
@@ -64,16 +64,17 @@ def run(quick: bool) -> list[Result]:
 def penalty_share(
     device: torch.device, repeats: int, batch_size: int = BATCH_SIZE, n_rows: int = N_ROWS
 ) -> Iterator[Result]:
-    """Compare steps with each penalty to the plain Trainer's; the target bounds the share.
+    """Compare steps with each penalty to steps of the Trainer; the target bounds the share.
 
-    A share of a few percent drowns in what else a machine does, so the penalty alone is compared
-    to a whole step too. Then the seconds that Σ_S of all layers' tokens takes, once an epoch.
+    A share of a few percent is smaller than the noise of the machine. The time of the penalty alone
+    is therefore compared to a whole step too. The last result is the time of Σ_S for the tokens of
+    all layers, which is computed once per epoch.
     """
     with tempfile.TemporaryDirectory() as folder:
         bench = FinetuningBench(device, batch_size, n_rows, folder)
         for case in CASES:
             trainer = bench.trainer(case.penalty, case.where)
-            trainer._renew_prior_covs()
+            trainer._update_prior_covs()
             trainer.training_step(bench.model, bench.batch)
             if isinstance(case.penalty, SingularValuesLoss):
                 check_agreement(
@@ -107,12 +108,12 @@ def penalty_share(
 
 
 def with_share(result: Comparison) -> Comparison:
-    """Add the penalty's share of a plain step to the facts."""
+    """Add the share of a step without penalty that the penalty takes to the facts."""
     return replace(result, facts={**result.facts, "share": 1 / result.ratio - 1})
 
 
 class FinetuningBench:
-    """Fine-tuning of MiniLM with a new head: one model and one batch for all trainers."""
+    """Fine-tuning of MiniLM with a new head, with one model and one batch for all trainers."""
 
     def __init__(self, device: torch.device, batch_size: int, n_rows: int, folder: str) -> None:
         from transformers import AutoModelForSequenceClassification, Trainer
@@ -129,14 +130,14 @@ class FinetuningBench:
         self.batch = self.plain._prepare_inputs(self.collate(self.rows[:batch_size]))
 
     def trainer(self, penalty: nn.Module, where: str) -> Any:
-        """Give a trainer of the common model."""
+        """Return a trainer of the common model."""
         from isoadapt.finetune import IsotropyTrainer
 
         make = partial(IsotropyTrainer, penalty=penalty, where=where, shrinkage_tokens=2048)
         return self._ready(make)
 
     def step(self, trainer: Any) -> None:
-        """Train on the batch, and wait until the device has done so."""
+        """Run one training step, and wait until the device has finished it."""
         trainer.training_step(self.model, self.batch)
         trainer.optimizer.step()
         self.model.zero_grad()
@@ -144,7 +145,7 @@ class FinetuningBench:
             torch.cuda.synchronize()
 
     def penalise(self, trainer: Any) -> None:
-        """Compute the penalty of the batch's points and its gradient to them."""
+        """Compute the penalty of the points of the batch, and its gradient."""
         points = trainer._last_points.requires_grad_()
         labels = self.batch["labels"] if len(points) == self.batch_size else None
         points.grad = None
@@ -153,12 +154,12 @@ class FinetuningBench:
             torch.cuda.synchronize()
 
     def shrinkage(self) -> Measurement:
-        """Measure Σ_S of all layers' tokens, up to the trainer's own number of them."""
+        """Measure Σ_S of the tokens of all layers, with the default number of tokens."""
         from isoadapt.finetune import IsotropyTrainer
 
         make = partial(IsotropyTrainer, penalty=IsoScoreLoss(ZETA), where="all")
         trainer = self._ready(make)
-        trainer._renew_prior_covs()
+        trainer._update_prior_covs()
         logged = trainer.state.log_history[-1]
         return Measurement(
             "Σ_S of all layers' tokens, once an epoch",

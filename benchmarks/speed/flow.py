@@ -1,4 +1,4 @@
-"""Fitting the flow: against one epoch of fine-tuning on the same texts, and its memory."""
+"""Time of fitting the flow against one epoch of fine-tuning on the same texts, and its memory."""
 
 import multiprocessing
 import re
@@ -68,7 +68,7 @@ def _against_finetuning(n: int, repeats: int) -> Comparison | Skipped:
 
 
 def _memory(n: int) -> Measurement | Skipped:
-    """Fit n and 4n rows, each in a process of its own, and see how much more the larger takes."""
+    """Fit n and 4n rows, each in a new process, and compare the memory they need."""
     if not STATUS.is_file():
         return Skipped(MEMORY, f"{STATUS} is not there to read the memory from")
     context = multiprocessing.get_context("spawn")
@@ -90,7 +90,7 @@ def _memory(n: int) -> Measurement | Skipped:
 
 
 def _fit(n: int) -> dict[str, float]:
-    """Fit one epoch and give its seconds, the bytes of X and the peak of memory above X."""
+    """Fit one epoch; return its seconds, the bytes of X and the peak of memory beyond X."""
     X = narrow_cone(n, D, seed=0).X_train
     flow = FlowAdapter(max_epochs=1, device="cpu", random_state=0)
     flow.fit(X[:500])
@@ -100,7 +100,7 @@ def _fit(n: int) -> dict[str, float]:
 
 
 def _peak_growth(function: Callable[[], Any]) -> int:
-    """Highest anonymous resident memory while the function runs, less that before, in bytes."""
+    """Return the increase of anonymous resident memory while the function runs, in bytes."""
     before, seen, done = _resident(), [0], threading.Event()
 
     def watch() -> None:

@@ -1,7 +1,8 @@
-"""What a GPU changes: `python -m benchmarks.speed.gpu`. Without one it says so and ends well.
+"""Comparison of a GPU with the CPU: `python -m benchmarks.speed.gpu`.
 
-Checks that CPU and CUDA agree, measures both, and makes the encoder run out of memory on purpose.
-`--device cpu --quick` tries all of it on small sizes where there is no GPU.
+It checks that CPU and CUDA give the same results, measures both, and makes the encoder run out of
+memory on purpose. Without a GPU it prints a message and exits with status 0; `--device cpu --quick`
+then runs all parts on small sizes.
 """
 
 import argparse
@@ -42,7 +43,7 @@ Part = Callable[[torch.device, bool], Iterator[Result]]
 
 
 def isoscore_on(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Both devices give the same score and gradient; then the two routes on the device."""
+    """Check that both devices give the same score and gradient, and time two algorithms."""
     for n in (64, 200) if quick else (64, 700, 8192):
         cloud = bumpy_cloud(n, D, seed=0)
         there = cloud.to(device)
@@ -66,7 +67,7 @@ def _compare_routes(cloud: Tensor, repeats: int) -> Result:
 
 
 def layer_on(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Fits on both devices: the same geometry, and their times."""
+    """Check that fits on both devices give the same geometry, and time them."""
     data = sample_data(quick)
 
     def fit(place: str, **settings: Any) -> IsotropyLayer:
@@ -90,9 +91,9 @@ def layer_on(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def adapters_on(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Every other trained adapter, fitted on both devices to the same rows: like outputs."""
+    """Check that each other trained adapter gives similar outputs when fitted on both devices."""
     data = narrow_cone(*(300, 16) if quick else (2000, 96), seed=0)
-    whole = {"validation_fraction": None, "random_state": 0}  # no epoch is chosen by rounding
+    whole = {"validation_fraction": None, "random_state": 0}  # else rounding may change the epoch
     short = {**whole, "max_epochs": 3}
     for adapter in (
         IStarAdapter(data.head, **short),
@@ -125,7 +126,7 @@ def adapters_on(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def bars_on(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Bars and the gradient of persistent entropy stay on the device and equal the CPU's."""
+    """Check that bars and the gradient of persistent entropy stay on the device and are right."""
     cloud = bumpy_cloud(100 if quick else 1000, D, seed=0)
     there = cloud.to(device)
 
@@ -152,7 +153,7 @@ def bars_on(device: torch.device, quick: bool) -> Iterator[Result]:
 
 
 def finetuning_on(device: torch.device, quick: bool) -> Iterator[Result]:
-    """Measure the penalties' shares of a fine-tuning step, and Σ_S."""
+    """Measure the share of a fine-tuning step that each penalty takes, and Σ_S."""
     return penalty_share(device, 1, 4, n_rows=16) if quick else penalty_share(device, 25)
 
 
@@ -180,7 +181,7 @@ def _value_and_gradient(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run all parts; 1 if one of them failed."""
+    """Run all parts; return 1 if one of them failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.gpu", description=__doc__)
     parser.add_argument("--device", type=torch.device, default="cuda", help="compared with the CPU")
     parser.add_argument("--quick", action="store_true", help="small sizes, one repeat, no targets")

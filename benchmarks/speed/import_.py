@@ -1,4 +1,4 @@
-"""Time of `import isoadapt` in a fresh process, interpreter start included."""
+"""Time of `import isoadapt` in a new process, including the start of the interpreter."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ LAZY = ("transformers", "zuko", "matplotlib", "lmdb")
 
 
 def run(quick: bool) -> list[Comparison]:
-    """Measure against importing what isoadapt cannot do without, scikit-learn and torch."""
+    """Measure against importing its required packages scikit-learn and torch."""
     loaded = _run(f"import isoadapt, sys; print(*(sys.modules.keys() & set({LAZY})))").split()
     if loaded:
         raise RuntimeError(f"`import isoadapt` loads {', '.join(loaded)}, which it must not")

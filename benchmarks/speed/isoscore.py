@@ -17,7 +17,7 @@ ScoreFunction = Callable[[Tensor, Tensor | None, float], Tensor]
 
 
 def run(quick: bool) -> list[Comparison]:
-    """Measure the plain score at three sizes, and the same with a shrinkage covariance."""
+    """Measure the plain score at three sizes, and the score with a shrinkage covariance."""
     prior_cov = torch.cov(bumpy_cloud(4 * D, D, seed=1).T)
     settings: list[tuple[str, Tensor | None, float]] = [
         ("IsoScore forward + backward", None, 0.0),
@@ -34,10 +34,10 @@ def run(quick: bool) -> list[Comparison]:
 
 
 def isoscore_by_singular_values(X: Tensor, prior_cov: Tensor | None, zeta: float) -> Tensor:
-    """IsoScore* along the steps of its definition, differentiable.
+    """Compute IsoScore* step by step from its definition, differentiably.
 
-    The spectrum is scaled to the length of the vector of ones; its distance from that vector,
-    as a share of the largest possible one, tells the share of dimensions in use.
+    The spectrum is scaled to the length of the vector of ones. Its distance from that vector,
+    divided by the largest possible distance, gives the share of dimensions in use.
     """
     mixture = torch.cov(X.T)
     if prior_cov is not None:
@@ -52,7 +52,7 @@ def isoscore_by_singular_values(X: Tensor, prior_cov: Tensor | None, zeta: float
 
 
 def check_agreement(X: Tensor, prior_cov: Tensor | None, zeta: float) -> None:
-    """Refuse to time two routes that differ by more than 1e-4 in value or 1 % in gradient."""
+    """Raise if the two algorithms differ by more than 1e-4 in value or 1 % in gradient."""
     ours, gradient = _value_and_gradient(isoscore_star, X, prior_cov, zeta)
     theirs, expected = _value_and_gradient(isoscore_by_singular_values, X, prior_cov, zeta)
     error = float((gradient - expected).norm() / expected.norm())

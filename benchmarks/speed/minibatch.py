@@ -1,4 +1,4 @@
-"""The mini-batch loop of IsotropyLayer against the same loop in bare torch, both in one thread."""
+"""The mini-batch loop of IsotropyLayer against a loop in plain torch, both in one thread."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,9 +21,9 @@ TARGET = 0.9
 
 
 def run(quick: bool) -> list[Comparison]:
-    """Measure whole fits, then the loop alone, against bare loops with two settings of AdamW.
+    """Measure whole fits and the loop alone, against plain loops with two settings of AdamW.
 
-    The target is for AdamW's defaults, with which such loops are commonly written.
+    The target applies to the default settings of AdamW, which such loops commonly use.
     """
     data = load_embeddings("cola") if "cola" in stored_tasks() else narrow_cone(8551, 384, seed=0)
     repeats = 2 if quick else 5
@@ -33,7 +33,7 @@ def run(quick: bool) -> list[Comparison]:
 def _compare(
     data: Embeddings, repeats: int, target: float | None, **adamw: Any
 ) -> list[Comparison]:
-    """Compare twice from the same runs: all of `fit`, and only what its history calls epochs."""
+    """Return two comparisons of the same runs: the whole `fit`, and only the epochs."""
     layer = IsotropyLayer(
         data.head,
         validation_fraction=None,
@@ -51,7 +51,7 @@ def _compare(
         loops.append(sum(epoch["dur"] for epoch in layer.history_))
 
     def reference() -> None:
-        with one_thread():  # as the layer's steps are small
+        with one_thread():  # as the layer does, since its steps are small
             BareLoop(data, **adamw).train(EPOCHS)
 
     settings = ", ".join(f"{key}={value}" for key, value in adamw.items()) or "defaults"
@@ -68,12 +68,12 @@ def _compare(
         data=data.name,
     )
     name = whole.name.replace("whole fit", "loop only")
-    timed = tuple(loops[1:])  # less the warm-up
+    timed = tuple(loops[1:])  # without the warm-up
     return [whole, replace(whole, name=name, ours_s=timed, target=None)]
 
 
 class BareLoop:
-    """Joint training of a linear layer under a frozen head, as one writes it in plain torch."""
+    """Joint training of a linear layer with a frozen head, written in plain torch."""
 
     def __init__(self, data: Embeddings, **adamw: Any) -> None:
         self.X = torch.from_numpy(data.X_train)
@@ -113,12 +113,12 @@ class BareLoop:
         return self._balanced(torch.stack([task, -score.clamp(1e-6, 1).log()])).sum()
 
     def _change(self) -> Tensor:
-        """Mean squared change of the logits since the start, for uncorrelated columns."""
+        """Return the mean squared change of the logits, for uncorrelated columns."""
         spread = self.contrast @ self.layer.weight - self.contrast
         return (spread.square() @ self.variances + (self.contrast @ self.layer.bias).square()).sum()
 
     def _balanced(self, losses: Tensor) -> Tensor:
-        """Scale both losses to the average of their moving means."""
+        """Return both losses, scaled to the average of their moving means."""
         rate = 0.15 / (1 + self.step) if self.step else 1.0
         self.means = self.means.lerp(losses.detach().abs(), rate)
         self.step += 1

@@ -1,4 +1,4 @@
-"""Bars of dimension 0 against ripser and gudhi; their selection against its recursive form."""
+"""Bars of dimension 0 against ripser and gudhi, and their selection against a recursive form."""
 
 import math
 import warnings
@@ -15,7 +15,7 @@ from benchmarks.speed._harness import Comparison, compare
 from isoadapt.geometry import persistence_bars, select_bars
 
 D = 768
-CALLS = {64: 20, 1000: 1}  # clouds in one measurement: short calls come in rows, as in training
+CALLS = {64: 20, 1000: 1}  # repeats in one measurement, by the number of points
 TARGETS = {"ripser": {64: 2.0, 1000: 10.0}, "gudhi": {64: 2.0, 1000: 20.0}}
 SELECTION_TARGET = 50.0
 
@@ -24,7 +24,7 @@ Bars = Callable[[Floats], Floats]
 
 
 def run(quick: bool) -> list[Comparison]:
-    """Measure float32 clouds of two sizes, the larger one in float64 too, and the selection."""
+    """Measure two sizes in float32, the larger one in float64 too, and the selection of bars."""
     references: dict[str, Bars] = {"ripser": bars_by_ripser, "gudhi": bars_by_gudhi}
     repeats = 3 if quick else 9
     stronger: dict[str, Bars] = {
@@ -44,17 +44,17 @@ def run(quick: bool) -> list[Comparison]:
 
 
 def bars_by_ripser(X: Floats) -> Floats:
-    """Finite bars of dimension 0, longest first, by ripser (in float32)."""
+    """Compute the finite bars of dimension 0, longest first, with ripser (in float32)."""
     from ripser import ripser
 
-    with warnings.catch_warnings():  # fewer rows than columns
+    with warnings.catch_warnings():  # ripser warns of fewer rows than columns
         warnings.simplefilter("ignore")
         deaths = ripser(X, maxdim=0)["dgms"][0][:, 1]
     return np.sort(deaths[np.isfinite(deaths)])[::-1]
 
 
 def bars_by_gudhi(X: Floats) -> Floats:
-    """Finite bars of dimension 0, longest first, those of length zero among them, by gudhi."""
+    """Compute the finite bars of dimension 0, longest first and including zeros, with gudhi."""
     import gudhi
 
     tree = gudhi.RipsComplex(points=X).create_simplex_tree(max_dimension=1)
@@ -64,7 +64,7 @@ def bars_by_gudhi(X: Floats) -> Floats:
 
 
 def bars_by_gudhi_from_distances(X: Floats) -> Floats:
-    """The same, given distances that a faster library has computed."""
+    """Compute the same bars with gudhi from distances that a faster library computes."""
     import gudhi
 
     distances = pairwise_distances(X)
@@ -75,13 +75,13 @@ def bars_by_gudhi_from_distances(X: Floats) -> Floats:
 
 
 def bars_by_single_linkage(X: Floats) -> Floats:
-    """Heights of the single linkage dendrogram, which are the bars, longest first."""
+    """Compute the heights of the single linkage dendrogram, which are the bars, longest first."""
     distances = squareform(pairwise_distances(X), checks=False)
     return linkage(distances, "single")[::-1, 2]
 
 
 def select_bars_recursively(bars: Floats) -> Floats:
-    """Select bars along the steps of the algorithm, with every entropy computed anew."""
+    """Select bars step by step as the algorithm says, computing every entropy from scratch."""
     lengths = np.sort(bars[bars > 0])[::-1]
     if len(lengths) < 4 or lengths[0] == lengths[-1]:
         return lengths
@@ -141,6 +141,6 @@ def _compare_selection(n: int, repeats: int) -> Comparison:
 
 
 def _check_agreement(ours: Floats, theirs: Floats) -> None:
-    """Refuse to time two routes with different results."""
+    """Raise if the two algorithms give different results."""
     if len(ours) != len(theirs) or not np.allclose(ours, theirs, rtol=1e-5, atol=0):
         raise ValueError(f"bars differ: {ours} and {theirs}")

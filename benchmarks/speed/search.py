@@ -1,4 +1,4 @@
-"""AdapterSearchCV against GridSearchCV on stored embeddings, and one fit against a plain one."""
+"""AdapterSearchCV against GridSearchCV on stored embeddings, and one fit against a plain fit."""
 
 import time
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ TARGET = 2.5
 
 
 def run(quick: bool) -> Iterator[Result]:
-    """Search the same grid both ways; then one fit with Σ_S formed, and as it is done here."""
+    """Compare two searches of the same grid, then a fit with and without forming Σ_S."""
     compare_searches(narrow_cone(200, 16, seed=0), "warming up", SMALL, 2, repeats=1)
     if quick:
         data = narrow_cone(1000, 96, seed=0)
@@ -54,7 +54,7 @@ def compare_searches(
     target: float | None = None,
     **settings: Any,
 ) -> Comparison:
-    """Compare two searches of the same candidates, and their scores."""
+    """Compare the times of two searches of the same candidates, and check their scores."""
     adapter = IStarAdapter(data.head, max_epochs=3, device="cpu", random_state=0, **settings)
     seconds: dict[type, list[float]] = {AdapterSearchCV: [], GridSearchCV: []}
     scores = {}
@@ -86,7 +86,7 @@ def compare_searches(
 
 
 class PlainIStar(IStarAdapter):
-    """The same adapter with Σ_S = AΣAᵀ formed in each step and differentiated by autograd."""
+    """IStarAdapter that forms Σ_S = AΣAᵀ in each step and differentiates it with autograd."""
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         inputs = problem.moments.mapped(*problem.coordinates.into).covariance()
@@ -103,7 +103,7 @@ class _FormedShrinkage(Penalty):
 
 
 def one_fit(data: Embeddings, repeats: int) -> Comparison:
-    """Compare one fit with a plain one."""
+    """Compare one fit with a fit of PlainIStar."""
     settings = {"max_epochs": 3, "device": "cpu", "random_state": 0}
     ours, plain = (kind(data.head, **settings) for kind in (IStarAdapter, PlainIStar))
     return compare(

@@ -1,6 +1,6 @@
-"""The threads of training: where all of them pay, and a fit while another program keeps them busy.
+"""Threads in training: the sizes that gain from all threads, and fits beside a busy program.
 
-Measure on a machine that does nothing else.
+Measure on an otherwise idle machine.
 """
 
 import subprocess
@@ -46,7 +46,7 @@ while True:
 
 
 def run(quick: bool) -> list[Result]:
-    """Compare the steps of several sizes in one thread and in all, then fits alone and not."""
+    """Compare steps in one and in all threads, then fits alone and beside a busy process."""
     if torch.get_num_threads() == 1:
         return [Skipped("threads of training", "torch has only one: unset OMP_NUM_THREADS")]
     sizes, repeats = (QUICK_SIZES, 3) if quick else (SIZES, 9)
@@ -60,13 +60,13 @@ def run(quick: bool) -> list[Result]:
 
 @contextmanager
 def all_threads() -> Iterator[None]:
-    """Let all steps run in all threads."""
+    """Run all steps in all threads inside the block."""
     with patch.object(_threads, "LARGE_STEP", 0):
         yield
 
 
 def _steps(n_members: int, n_rows: int, d: int, repeats: int) -> Comparison:
-    """Compare epochs in all threads with those in one: a ratio above 1 is what they gain."""
+    """Compare epochs in all threads with epochs in one; above 1, all threads are faster."""
     n_steps = 4 if n_members * n_rows * d * d > 2e8 else 24
     data = narrow_cone(n_steps * n_rows, d, seed=0)
     layer = IsotropyLayer(
@@ -110,7 +110,7 @@ def _beside_busy(
     target: float | None,
     setting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Comparison:
-    """Compare fits beside a process that multiplies matrices in all threads with fits alone."""
+    """Compare fits alone with fits beside a process that multiplies matrices in all threads."""
     layer = IsotropyLayer(data.head, device="cpu", random_state=0)
     busy: list[float] = []
     alone: list[float] = []
@@ -137,7 +137,7 @@ def _fit_seconds(layer: IsotropyLayer, data: Embeddings) -> float:
 
 @contextmanager
 def _busy_process() -> Iterator[None]:
-    """Run a process that keeps all cores busy."""
+    """Run a process that uses all cores while the block runs."""
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as process:
         try:
             if process.stdout is None or process.stdout.readline().strip() != b"busy":

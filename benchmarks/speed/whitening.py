@@ -1,4 +1,4 @@
-"""Whitening: its fit against PCA's, its transform against a bare product, its memory."""
+"""Whitening: its fit against PCA, its transform against a matrix product, and its memory."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from isoadapt import Whitening
 
 D = 384
 CHUNK = 10_000
-LIMIT = 700  # MB of anonymous memory, imports included
+LIMIT = 700  # MB of anonymous memory, including imports
 
 FIT_FROM_FILE = """
 import re, sys, threading, time
@@ -44,7 +44,7 @@ print(seconds, peak)
 
 
 def run(quick: bool) -> list[Result]:
-    """Measure fits and transforms of rows in memory, then a fit of rows in a file."""
+    """Measure fits and transforms of rows in memory, then a fit to rows in a file."""
     X = cloud(100_000 if quick else 200_000)
     repeats = 3 if quick else 9
     return [
@@ -59,12 +59,12 @@ def run(quick: bool) -> list[Result]:
 
 
 def cloud(n: int) -> Floats:
-    """Gaussian rows around a mean three times their spread, float64."""
+    """Draw Gaussian rows in float64 whose mean is three times their standard deviation."""
     return np.random.default_rng(0).standard_normal((n, D)) + 3
 
 
 def _compare_fit(X: Floats, solver: str, repeats: int, target: float | None) -> Comparison:
-    """Compare the fits; ours computes in float64, PCA in the type of the rows."""
+    """Compare the fits; Whitening computes in float64, PCA in the dtype of the rows."""
     return compare(
         f"Whitening.fit of {X.dtype} against PCA(whiten=True, svd_solver={solver!r})",
         lambda: Whitening().fit(X),
@@ -79,7 +79,7 @@ def _compare_fit(X: Floats, solver: str, repeats: int, target: float | None) -> 
 def _compare_transform(
     X: Floats, dtype: DTypeLike, repeats: int, target: float | None
 ) -> Comparison:
-    """Compare with a product of the same size, alone, in one type."""
+    """Compare a transform with a matrix product of the same size and dtype."""
     whitening = Whitening().fit(X)
     rows, matrix = X.astype(dtype), whitening.to_affine().matrix.T.astype(dtype)
     return compare(
@@ -94,7 +94,7 @@ def _compare_transform(
 
 
 def _fit_from_file(n: int) -> Measurement | Skipped:
-    """Fit to a memory map in a process of its own, and sample its anonymous memory."""
+    """Fit to a memory map in a new process, and sample its anonymous memory."""
     if not Path("/proc/self/status").exists():
         return Skipped("whitening from a file", "anonymous memory is read from /proc")
     with tempfile.TemporaryDirectory() as folder:

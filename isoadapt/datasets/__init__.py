@@ -1,4 +1,4 @@
-"""Texts with labels: a generated corpus, files and the Hub; and a small model to try them on."""
+"""Labelled texts from files, the Hugging Face Hub and a generated corpus, and a small model."""
 
 from isoadapt.datasets._acceptability._corpus import AcceptabilityCorpus, make_acceptability
 from isoadapt.datasets._hub import load_hub

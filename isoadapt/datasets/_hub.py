@@ -1,4 +1,4 @@
-"""Texts and labels from a data set of the Hugging Face Hub."""
+"""Reading of texts and labels from data sets of the Hugging Face Hub."""
 
 import os
 import sys
@@ -25,43 +25,44 @@ def load_hub(
     text: str | tuple[str, str] | list[str] | None = None,
     label: str | None = "label",
 ) -> tuple[Texts, NDArray[Any] | None]:
-    """Read texts and labels from the Hugging Face Hub, by the package ``datasets``.
+    """Read texts and labels from the Hugging Face Hub with the package ``datasets``.
 
-    What has been downloaded once is read from its cache. Nothing that comes with a data set is
-    run.
+    Data sets that were downloaded before are read from the cache of that package. No code that
+    belongs to a data set is run.
 
     Parameters
     ----------
     path : str or path-like
-        Name on the Hub such as "stanfordnlp/imdb", or "glue/mrpc" for a task of GLUE; or a folder
+        Name on the Hub such as "stanfordnlp/imdb", or "glue/mrpc" for a task of GLUE. Or a folder
         of Parquet, CSV or JSON files.
     name : str, default=None
-        Configuration of the data set, where it has several.
+        Configuration of the data set, if it has several.
     split : str, default="train"
-        "train", "validation" and so on.
+        Name of the split, such as "train" or "validation".
     text : str or pair of str, default=None
-        Column of the texts, or the two columns of pairs. None: the columns that hold strings, of
-        which there must be one or two.
+        Column of the texts, or two columns for pairs of texts. None: the columns that hold
+        strings, of which there must be one or two.
     label : str or None, default="label"
-        Column of the labels. A data set without a column "label" is read as one without labels;
-        any other name must be there. None: no labels are read.
+        Column of the labels. None: no labels are read. If the default column "label" does not
+        exist, no labels are read either. Any other name must exist.
 
     Returns
     -------
     texts : list of str, or of 2-tuples of str
-        One for each row.
+        The text or pair of each row.
     labels : ndarray of shape (n,), or None
-        Of int64 for classes and integers, float64 for numbers, else str.
+        The labels: int64 for classes and integers, float64 for other numbers, str for strings.
 
     Raises
     ------
     ImportError
         If ``datasets`` is not installed.
     OSError
-        If the data set cannot be had, or a file of it is damaged.
+        If the data set cannot be downloaded or found, or if one of its files is damaged.
     ValueError
-        If a column is missing or cannot be told, if a label is missing, not finite or neither a
-        number nor a string, or if the labels are hidden, as in GLUE's test sets.
+        If a column does not exist or the columns of the texts are ambiguous, if a label is
+        missing, not finite or neither a number nor a string, or if the labels are hidden, as in
+        the test sets of GLUE.
 
     Examples
     --------
@@ -73,7 +74,7 @@ def load_hub(
     if label is not None and label not in rows.column_names:
         if label != "label":
             raise ValueError(
-                f"label={label!r} is no column of {where}; it has {listed(rows.column_names)}"
+                f"label={label!r} is not a column of {where}; it has {listed(rows.column_names)}"
             )
         label = None
     columns = [rows[column][:] for column in _text_columns(rows, where, text, label)]
@@ -88,16 +89,16 @@ def _load(path: str, name: str | None, split: str) -> Any:
     try:
         with _quiet(datasets):
             return datasets.load_dataset(path, name, split=split)
-    except Exception as error:  # what a file holds decides which errors its readers raise
+    except Exception as error:  # damaged files make their readers raise errors of many classes
         raise OSError(
-            f"path={path!r}, name={name!r}, split={split!r} cannot be had "
+            f"path={path!r}, name={name!r}, split={split!r} cannot be loaded "
             f"({reason(error.__cause__ or error)}); check the names and the connection"
         ) from error
 
 
 @contextmanager
 def _quiet(datasets: Any) -> Iterator[None]:
-    """Show the package's progress bars on a terminal only."""
+    """Hide the progress bars of the package unless the standard error stream is a terminal."""
     hidden = not sys.stderr.isatty() and not datasets.are_progress_bars_disabled()
     if hidden:
         datasets.disable_progress_bars()
@@ -109,6 +110,7 @@ def _quiet(datasets: Any) -> Iterator[None]:
 
 
 def _text_columns(rows: Any, where: str, text: Any, label: str | None) -> list[str]:
+    """Return the names of the one or two columns that hold the texts."""
     if text is None:
         strings = [
             name
@@ -118,37 +120,41 @@ def _text_columns(rows: Any, where: str, text: Any, label: str | None) -> list[s
         if len(strings) in (1, 2):
             return strings
         raise ValueError(
-            f"{where} has the columns {listed(rows.column_names)}; which hold the texts? Pass "
-            "text=, one name or two for pairs"
+            f"{where} has the columns {listed(rows.column_names)}, and it is unclear which hold "
+            "the texts; pass text=, one name, or two names for pairs"
         )
     names = [text] if isinstance(text, str) else list(text)
     if len(names) not in (1, 2) or not set(names) <= set(rows.column_names):
         raise ValueError(
-            f"text={text!r} must name one column of {where}, or two for pairs; it has "
+            f"text={text!r} must name one column of {where}, or two columns for pairs; it has "
             f"{listed(rows.column_names)}"
         )
     return names
 
 
 def _labels(values: list[Any], where: str) -> NDArray[Any]:
+    """Check the labels and convert them to an array of int64, float64 or str."""
     for row, value in enumerate(values):
         if not isinstance(value, str | int | float):
             raise ValueError(
-                f"{where} has the label {shortened(repr(value))} in row {row}; labels are numbers "
-                "or strings: fill it in, name another column, or pass label=None for the texts "
-                "alone"
+                f"{where} has the label {shortened(repr(value))} in row {row}, but labels must be "
+                "numbers or strings: correct it, choose another column with label=, or pass "
+                "label=None to read only the texts"
             )
     labels = np.asarray(values)
     if labels.dtype.kind == "f":
         if not np.isfinite(labels).all():
             row = int(np.flatnonzero(~np.isfinite(labels))[0])
-            raise ValueError(f"{where} has the label {labels[row]} in row {row}: drop that row")
+            raise ValueError(
+                f"{where} has the label {labels[row]} in row {row}, which is not finite: drop this "
+                "row"
+            )
         return labels.astype(np.float64)
     if labels.dtype.kind in "iub":
         if (labels < 0).any():
             raise ValueError(
-                f"{where} has the label {labels.min()}: its labels are hidden; take another split, "
-                "or label=None for the texts alone"
+                f"{where} has the label {labels.min()}, so its labels are hidden; choose another "
+                "split, or pass label=None to read only the texts"
             )
         return labels.astype(np.int64)
     return labels.astype(str)

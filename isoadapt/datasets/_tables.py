@@ -1,4 +1,4 @@
-"""Texts and labels from tab- or comma-separated files and from Parquet."""
+"""Reading of texts and labels from TSV, CSV and Parquet files."""
 
 import codecs
 import csv
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt.datasets._parquet import (
+    check_unique,
     listed,
     parquet_rows,
     read_parquet,
-    refuse_twins,
     shortened,
 )
 
@@ -24,7 +24,7 @@ _PAIR = ("sentence1", "sentence2")
 _SINGLE = "sentence"
 _LABEL = "label"
 
-Row = tuple[int, list[str]]  # number of the line it ends on, and its fields
+Row = tuple[int, list[str]]  # number of the last line of the row, and its fields
 Texts = list[str] | list[tuple[str, str]]
 
 
@@ -34,39 +34,40 @@ def load_table(
     text: str | tuple[str, str] | list[str] | None = None,
     label: str | None = _LABEL,
 ) -> tuple[Texts, NDArray[Any] | None]:
-    """Read texts and labels from a TSV or CSV file with a header line, or from Parquet.
+    """Read texts and labels from a TSV or CSV file with a header line, or from a Parquet file.
 
-    Text files are UTF-8. In a ``.tsv`` file, as those of GLUE, a quotation mark is an ordinary
-    character; in a ``.csv`` file it quotes fields that hold commas or line breaks.
+    Text files must be UTF-8. In a ``.tsv`` file, as in those of GLUE, a quotation mark is an
+    ordinary character. In a ``.csv`` file, it quotes fields that hold commas or line breaks.
 
     Parameters
     ----------
     path : str or path-like
-        The file, named ``*.tsv``, ``*.csv`` or ``*.parquet``.
+        The file, with the suffix ``.tsv``, ``.csv`` or ``.parquet``.
     text : str or pair of str, default=None
-        Column of the texts, or the two columns of pairs. None: "sentence1" and "sentence2" if
-        the file has both, else "sentence", else the only column besides the labels.
+        Column of the texts, or two columns for pairs of texts. None: "sentence1" and "sentence2"
+        if the file has both, otherwise "sentence", otherwise the only column besides the labels.
     label : str or None, default="label"
-        Column of the labels. A file without a column "label" is read as one without labels; any
-        other name must be there. None: no labels are read.
+        Column of the labels. None: no labels are read. If the default column "label" does not
+        exist, no labels are read either. Any other name must exist.
 
     Returns
     -------
     texts : list of str, or of 2-tuples of str
-        One for each row.
+        The text or pair of each row.
     labels : ndarray of shape (n,), or None
-        Of int64 if all labels are integers, float64 if all are numbers, else str.
+        The labels: int64 if all are integers, float64 if all are numbers, otherwise str.
 
     Raises
     ------
     FileNotFoundError
-        If there is no such file.
+        If the file does not exist.
     ImportError
-        If the file is a Parquet file, and pandas or pyarrow is not installed.
+        If the file is a Parquet file and pandas or pyarrow is not installed.
     ValueError
-        If the file is of another kind or damaged, not UTF-8, empty or without rows, if a row has
-        too few or too many fields or no label or one that is a number but not finite, or if a
-        column is missing, holds neither strings nor numbers, or cannot be told.
+        If the suffix is not supported, or if the file is damaged, not UTF-8, empty or without
+        rows. If a row has too few or too many fields, or if its label is empty, NaN or infinite.
+        If a column does not exist or holds neither strings nor numbers, or if the columns of the
+        texts are ambiguous.
 
     Examples
     --------
@@ -84,35 +85,35 @@ def load_table(
     text_at, label_at = _columns(path, header, text, label)
     table = read(text_at if label_at is None else [*text_at, label_at])
     if not table:
-        raise ValueError(f"{path} holds a header line only; at least one row is needed")
+        raise ValueError(f"{path} holds a header line only; add at least one row")
     columns = [[fields[i] for _, fields in table] for i in range(len(text_at))]
     texts: Texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
     return texts, None if label_at is None else _labels(path, table)
 
 
 def _open(path: Path) -> tuple[list[str], Callable[[list[int]], list[Row]]]:
-    """Give the names of the columns, and a function that reads some of them."""
+    """Return the names of the columns, and a function that reads columns by their indices."""
     suffix = path.suffix.lower()
     if suffix not in (".tsv", ".csv", ".parquet"):
         raise ValueError(
-            f"path={str(path)!r} ends in {suffix!r}; tables are read from .tsv and .csv files, "
-            "UTF-8, and from .parquet files: convert it"
+            f"path={str(path)!r} has the suffix {suffix!r}; tables are read from .tsv and .csv "
+            "files in UTF-8, and from .parquet files: convert it"
         )
     if not path.is_file():
-        raise FileNotFoundError(f"path={str(path)!r} is no file; check the name")
+        raise FileNotFoundError(f"path={str(path)!r} is not a file; check the name")
     if suffix == ".parquet":
         content = read_parquet(path)
         return list(content.column_names), partial(parquet_rows, path, content)
     rows = list(_rows(path))
     if not rows:
-        raise ValueError(f"{path} is empty; a header line and at least one row are needed")
+        raise ValueError(f"{path} is empty; it must have a header line and at least one row")
     (_, header), *table = rows
-    refuse_twins(path, header)
-    return header, partial(_picked, path, header, table)
+    check_unique(path, header)
+    return header, partial(_select_columns, path, header, table)
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    """Read the rows of a text file that are not blank."""
+    """Read the rows of a text file, without blank lines."""
     lines = _decoded(path)
     if path.suffix.lower() == ".tsv":
         for number, line in enumerate(lines, start=1):
@@ -126,18 +127,19 @@ def _rows(path: Path) -> Iterator[Row]:
                 yield reader.line_num, fields
     except csv.Error as error:
         raise ValueError(
-            f"{path}, line {reader.line_num}: {error}; check the quotation marks, or save it as "
-            ".tsv, which has no quoting"
+            f"{path}, line {reader.line_num}: {error}; check the quotation marks, or save the file "
+            "as .tsv, where they have no meaning"
         ) from error
 
 
 def _decoded(path: Path) -> io.StringIO:
+    """Decode a UTF-8 file, with or without a byte order mark."""
     data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     nul = data.find(b"\0")
     if nul >= 0:
         raise ValueError(
-            f"{path}, line {_line(data, nul)}: byte 0x00 is not text; save the file as UTF-8 "
-            "(UTF-16 has such bytes)"
+            f"{path}, line {_line(data, nul)}: byte 0x00 is not text (UTF-16 files have such "
+            "bytes); save the file as UTF-8"
         )
     try:
         return io.StringIO(data.decode("utf-8"), newline=None)
@@ -149,31 +151,34 @@ def _decoded(path: Path) -> io.StringIO:
 
 
 def _line(data: bytes, at: int) -> int:
-    """Number of the line that a byte is on."""
+    """Return the number of the line, from 1, that holds the byte at index `at`."""
     return data.count(b"\n", 0, at) + 1
 
 
 def _columns(
     path: Path, header: list[str], text: Any, label: str | None
 ) -> tuple[list[int], int | None]:
-    """Find the columns of the texts and of the labels."""
+    """Return the indices of the columns of the texts and of the labels."""
     if label is not None and label not in header and label != _LABEL:
-        raise ValueError(f"label={label!r} is no column of {path}; it has {listed(header)}")
+        raise ValueError(f"label={label!r} is not a column of {path}; it has {listed(header)}")
     label_at = header.index(label) if label in header else None
     if text is None:
-        return _guess(path, header, label), label_at
+        return _default_text_columns(path, header, label), label_at
     names = [text] if isinstance(text, str) else list(text)
     if len(names) not in (1, 2):
-        raise ValueError(f"text={text!r} names {len(names)} columns; one, or two for pairs")
+        raise ValueError(
+            f"text={text!r} names {len(names)} columns; pass one name, or two names for pairs"
+        )
     for name in names:
         if name not in header:
             raise ValueError(
-                f"text={text!r}: {name!r} is no column of {path}; it has {listed(header)}"
+                f"text={text!r}: {name!r} is not a column of {path}; it has {listed(header)}"
             )
     return [header.index(name) for name in names], label_at
 
 
-def _guess(path: Path, header: list[str], label: str | None) -> list[int]:
+def _default_text_columns(path: Path, header: list[str], label: str | None) -> list[int]:
+    """Return the indices of the text columns of a file for which the user did not name them."""
     if set(_PAIR) <= set(header):
         return [header.index(name) for name in _PAIR]
     if _SINGLE in header:
@@ -182,28 +187,30 @@ def _guess(path: Path, header: list[str], label: str | None) -> list[int]:
     if len(others) == 1:
         return others
     raise ValueError(
-        f"{path} has the columns {listed(header)}; which hold the texts? Pass text= (--text on the "
-        "command line), one name or two for pairs"
+        f"{path} has the columns {listed(header)}, and it is unclear which hold the texts; pass "
+        "text= (--text on the command line), one name, or two names for pairs"
     )
 
 
-def _picked(path: Path, header: list[str], table: list[Row], columns: list[int]) -> list[Row]:
-    """Keep some columns of a table whose rows are all as wide as its header."""
+def _select_columns(
+    path: Path, header: list[str], table: list[Row], columns: list[int]
+) -> list[Row]:
+    """Select some columns of a table; all rows must have as many fields as the header."""
     for number, fields in table:
         if len(fields) != len(header):
             raise ValueError(
                 f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)} "
-                f"({listed(header)}); mend that line"
+                f"({listed(header)}); correct this line"
             )
     return [(number, [fields[i] for i in columns]) for number, fields in table]
 
 
 def _labels(path: Path, table: list[Row]) -> NDArray[Any]:
-    """Read the last column as integers if all are, else as numbers if all are, else as strings."""
+    """Convert the last column to int64 or float64 if all its values are numbers, else to str."""
     for number, fields in table:
         if not fields[-1].strip():
             raise ValueError(
-                f"{path}, line {number}: the label is empty; fill it in or drop the row"
+                f"{path}, line {number}: the label is empty; add a label or drop the row"
             )
     values = [fields[-1] for _, fields in table]
     for dtype in (np.int64, np.float64):
@@ -214,8 +221,8 @@ def _labels(path: Path, table: list[Row]) -> NDArray[Any]:
         if not np.isfinite(numbers).all():
             row = int(np.flatnonzero(~np.isfinite(numbers))[0])
             raise ValueError(
-                f"{path}, line {table[row][0]}: the label {shortened(values[row])!r} is not a "
-                "finite number, as the others are; fill it in or drop the row"
+                f"{path}, line {table[row][0]}: the label {shortened(values[row])!r} is not "
+                "finite, but all labels are numbers; correct it or drop the row"
             )
         return numbers
     return np.array(values)

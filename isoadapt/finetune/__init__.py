@@ -1,4 +1,4 @@
-"""Fine-tuning whole models, with or without the penalties that the adapters are fitted with."""
+"""Fine-tuning of whole models, optionally with an isotropy penalty or with IsoBN."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Fine-tuning a classifier from texts to a checkpoint."""
+"""Fine-tuning of a text classifier with one function call: texts and labels in, checkpoint out."""
 
 import math
 import os
@@ -80,113 +80,123 @@ def finetune_text_classifier(
     overwrite: bool = False,
     verbose: int = 0,
 ) -> Path:
-    """Fine-tune a transformer with a new head, and save it as an ordinary checkpoint.
+    """Fine-tune a transformer for classification or regression and save it as a checkpoint.
 
-    AdamW, learning rate with linear warm-up and linear decay to 0, gradients clipped to norm 1,
-    batches of texts of similar length. Everything is trained, in float32. It is run by
-    :class:`~isoadapt.finetune.IsotropyTrainer`, which has more to set.
+    All weights are trained in float32 with AdamW. The learning rate has a linear warm-up and a
+    linear decay to 0, gradients are clipped to norm 1, and each batch holds texts of similar
+    length. Training is run by :class:`~isoadapt.finetune.IsotropyTrainer`; use that class
+    directly for settings that this function does not have.
 
     Parameters
     ----------
     model : str or path-like
-        A folder made by ``save_pretrained`` or a name on the Hugging Face Hub; safetensors only.
-        A head of the right size is kept and trained on, any other is replaced. The checkpoint may
-        have been trained for another task, such as a classifier for the start of a regression.
-        Of a sentence-transformers folder, the transformer and its tokenizer are fine-tuned and
-        saved, without the other modules. A PEFT adapter must be merged into its base model first,
-        with ``merge_and_unload`` of peft.
+        A folder written by ``save_pretrained`` or a name on the Hugging Face Hub. The weights must
+        be safetensors files. A head of the right size is kept and trained further; any other head
+        is replaced by a new one. The checkpoint may have been trained for another task, such as
+        a classifier as the start of a regression. Of a sentence-transformers folder, only the
+        transformer and its tokenizer are fine-tuned and saved, not the other modules. A PEFT
+        adapter must first be merged into its base model with ``merge_and_unload`` of peft.
     texts : sequence of str or of pairs of str
-        List, tuple, 1-D array, Series or torch Dataset of str; or pairs: list of 2-tuples, array of
-        shape (n, 2), two-column DataFrame or torch Dataset of 2-tuples.
+        Texts as a list, tuple, 1-D array, Series or torch Dataset of str. Pairs as a list of
+        2-tuples, an array of shape (n, 2), a two-column DataFrame or a torch Dataset of 2-tuples.
     labels : array-like of shape (n,)
-        Integers 0..C-1 or strings: a classifier, which knows the strings by name. Floats: a head
-        with one output that predicts them (least squares). Tensors and torch Datasets are
-        admitted too.
+        Integers 0..C-1 or strings train a classifier; strings are saved as the names of its
+        classes. Floats train a regression with one output and the squared error. Tensors and
+        torch Datasets are accepted too.
     output_folder : str or path-like
-        Where the checkpoint goes. It appears when it is whole; an error or an interrupt leaves
-        nothing, the folders around it included that were made for it.
+        The folder to write. It appears only when the checkpoint is complete. After an error or an
+        interrupt nothing is left, and parent folders that were created for it are removed.
     penalty : {"istar", "cosreg", "spectrum", "persistent-entropy", "isotropy"}, Module or None, \
             default=None
-        What joins the task's loss: a loss of :mod:`isoadapt.losses` with the parameters of your
-        choice, or a method by name, with its own. "istar" is ``IsoScoreLoss(zeta=0.2,
+        Penalty that is added to the task loss: a loss of :mod:`isoadapt.losses`, or a method by
+        name, with the parameters of its paper. "istar" is ``IsoScoreLoss(zeta=0.2,
         form="linear")``, "cosreg" ``CosRegLoss()``, "spectrum" ``SpectrumControlLoss()``,
         "persistent-entropy" ``PersistentEntropyLoss()``, "isotropy" ``IsoScoreLoss()``.
     lam : float, default=1.0
-        Weight of the penalty: task loss + lam · penalty. For "istar" below zero lowers isotropy,
-        above zero raises it.
+        Weight of the penalty: the loss is task loss + lam · penalty. With "istar", a negative
+        weight lowers isotropy and a positive weight raises it.
     balance : {"ema", "cumulative"} or None, default=None
-        How the two losses are brought to one size, see :class:`~isoadapt.losses.JointLoss`.
+        How the two losses are scaled to the same size, see :class:`~isoadapt.losses.JointLoss`.
     where : {"head_input", "last", "all"}, int or sequence of int, default=None
-        Which vectors are penalised: what enters the head, the last layer's tokens, the tokens of
-        all layers, or those of the layers given, 1 being the first. None: "all" for "istar",
-        "last" for "cosreg", "head_input" for all else.
+        Which vectors are penalised. "head_input": the vectors that enter the head. "last": the
+        tokens of the last layer. "all": the tokens of all layers. An integer or a sequence of
+        integers: the tokens of these layers, where 1 is the first layer. None: "all" for
+        "istar", "last" for "cosreg", "head_input" for the others.
     recipe : {"persistent-entropy", "istar", "isotropy-layer", "isotropy-calibration"} or None, \
             default=None
-        Train with the optimiser, schedule, epochs and batches of a paper, see Notes. It sets no
-        penalty. `epochs`, `lr`, `batch_size`, `warmup` and `weight_decay` override it.
+        Train with the optimiser, schedule, number of epochs and batch size of a paper, see Notes.
+        A recipe does not set a penalty. `epochs`, `lr`, `batch_size`, `warmup` and `weight_decay`
+        override its values.
     epochs : int, default=None
-        Passes over the texts. None: the recipe's, else 3.
+        Number of passes over the texts. None: the recipe's value, or 3 without a recipe.
     lr : float, default=None
-        Highest learning rate. None: the recipe's, else 5e-5.
+        Highest learning rate. None: the recipe's value, or 5e-5 without a recipe.
     batch_size : int, default=None
-        Texts in a batch. None: the recipe's, else 32.
+        Texts per batch. None: the recipe's value, or 32 without a recipe.
     warmup : float, default=None
-        Share of the steps over which the learning rate rises. None: the recipe's, else 0.1.
+        Share of the steps over which the learning rate rises. None: the recipe's value, or 0.1
+        without a recipe.
     weight_decay : float, default=None
-        Weight decay, of all weights but biases and those of norms. None: a tenth of `lr`.
+        Weight decay, applied to all weights except biases and normalisation layers. None: one
+        tenth of `lr`.
     max_length : int, default=128
-        Tokens an input is truncated to, special tokens included; fewer if the model has not so
-        many positions.
+        Number of tokens that an input is truncated to, including special tokens. A model with
+        fewer positions truncates to its own limit.
     device : str or torch.device, default="auto"
-        "auto" is "cuda" where there is one, else "cpu".
+        Device to train on. "auto" is "cuda" if available, else "cpu".
     random_state : int, default=None
-        Seed of the new head, the order of the texts and dropout. On a CPU the same seed and
-        number of threads give the same checkpoint. The global generators stay untouched.
+        Seed of the new head, the order of the texts and dropout. On a CPU, the same seed and
+        number of threads give the same checkpoint. Global random generators are not changed.
     overwrite : bool, default=False
-        Whether a checkpoint in the folder may be replaced that isoadapt or ``save_pretrained``
-        wrote. A folder with any other file in it is kept, and so is one in which a file was
-        changed after isoadapt wrote it.
+        Whether to replace a checkpoint in `output_folder` that was written by isoadapt or
+        ``save_pretrained``. A folder that holds any other file, or a file that was changed after
+        isoadapt wrote it, is never replaced.
     verbose : int, default=0
         Above 0, show a progress bar if the standard error stream is a terminal.
 
     Returns
     -------
     Path
-        The folder, which ``AutoModelForSequenceClassification.from_pretrained`` and
-        :func:`isoadapt.load_checkpoint` load.
+        The folder, to be loaded with ``AutoModelForSequenceClassification.from_pretrained`` or
+        :func:`isoadapt.load_checkpoint`.
 
     Raises
     ------
     FileExistsError
-        If the folder holds files and `overwrite` is false, or files that may not be replaced.
+        If `output_folder` holds files and `overwrite` is false, or if it holds files that may not
+        be replaced.
     OSError
-        If the model cannot be had or is incomplete, or the folder cannot be written.
+        If the model cannot be loaded or downloaded or is incomplete, or if the folder cannot be
+        written.
     ImportError
         If accelerate is not installed.
     TypeError
-        If texts or labels are of a kind that is not admitted, or labels of several kinds.
+        If the type of the texts or labels is not supported, or if the labels have several types.
     ValueError
-        If texts and labels differ in number, there is one class only, integer labels are not
-        0..C-1, a label is masked or not finite in float32, the model has no such layer, recipe
-        "isotropy-layer" cannot hold out a part of each class, or `lam`, `balance` or `where` is
-        given without a penalty. If the model is a PEFT adapter, its configuration is damaged, or
-        its weights are not safetensors files in its own folder.
+        If the numbers of texts and labels differ, if there is only one class, if integer labels
+        are not 0..C-1, or if a label is masked or not finite in float32. If the model does not
+        have a layer in `where`, if `lam`, `balance` or `where` is given without a penalty, or if
+        the recipe "isotropy-layer" cannot hold out a part of each class. If the model is a PEFT
+        adapter, its configuration is damaged, or its weights are not safetensors files in its own
+        folder.
     FloatingPointError
-        If the loss or the weights are no longer finite.
+        If the loss or the weights become infinite or NaN.
 
     Notes
     -----
-    What the recipes change; the papers do not give anything else, and it is as without a recipe.
+    The recipes change the following settings. Settings that a paper does not report are the same
+    as without a recipe.
 
-    - "persistent-entropy": Adam, 10 epochs, lr 5e-5 (CoLA's; for MRPC give 8e-5), batches of 64,
-      warm-up 0.1, decay a tenth of lr.
-    - "istar": two batches of 16 a step, 4 epochs, lr 3e-5: the middle of the values that the paper
-      tunes over; mixed precision (float16) on a GPU.
-    - "isotropy-layer": AdamW, and 30 % of the texts, of each class alike, are held out; the epoch
-      with the best accuracy (R² of floats) on them is kept. The paper gives nothing else of how
-      its encoder is trained.
-    - "isotropy-calibration", the paper of CosReg, spectrum control and flow: 3 epochs, a constant
-      lr of 2e-5, batches of 32 (for RoBERTa give 1e-5, for MRPC and WNLI 5 epochs).
+    - "persistent-entropy": Adam, 10 epochs, lr 5e-5 (the value for CoLA; the paper uses 8e-5 for
+      MRPC), batches of 64, warm-up 0.1, weight decay one tenth of lr.
+    - "istar": 4 epochs, lr 3e-5, batches of 16 with gradients accumulated over two batches. These
+      are the middle of the ranges that the paper tunes over. Mixed precision (float16) on a GPU.
+    - "isotropy-layer": AdamW. 30 % of the texts are held out, stratified by class, and the epoch
+      with the best accuracy on them is kept (the best R² for float labels). The paper does not
+      report other settings for training its encoder.
+    - "isotropy-calibration" (the paper of CosReg, spectrum control and the flow): 3 epochs, a
+      constant lr of 2e-5, batches of 32. The paper uses 1e-5 for RoBERTa, and 5 epochs for MRPC
+      and WNLI.
 
     References
     ----------
@@ -218,7 +228,7 @@ def finetune_text_classifier(
     check_has_no_columns(texts)
     inputs = as_texts(texts)
     targets = as_targets(read_items(labels), len(inputs))
-    place = resolve_device(device)
+    torch_device = resolve_device(device)
     plan = make_recipe(
         recipe,
         epochs=epochs,
@@ -231,14 +241,14 @@ def finetune_text_classifier(
     options = penalty_options(penalty, lam, balance, where)
     seed = (torch.Generator().seed() if random_state is None else int(random_state)) % 2**32
     with reserved_folder(output_folder, overwrite) as target:
-        with quiet(), _own_randomness(seed, place):
+        with quiet(), _seeded(seed, torch_device):
             network, tokenizer = _load(model, targets)
             train_classifier(
                 network,
                 tokenizer,
                 _rows(network, tokenizer, inputs, targets, max_length),
                 plan,
-                device=place,
+                device=torch_device,
                 seed=seed,
                 folder=target.parent,
                 show_progress=bool(verbose) and sys.stderr.isatty(),
@@ -252,7 +262,7 @@ def finetune_text_classifier(
 
 
 def _check_held_out(targets: Targets, share: float) -> None:
-    """Check that a share of the texts, of each class alike, can be held out and judged on."""
+    """Check that there are enough texts to hold out a share of them, stratified by class."""
     n_texts = len(targets.values)
     sizes = [n_texts] if targets.classes is None else torch.bincount(targets.values).tolist()
     fewest = min(sizes)
@@ -265,13 +275,13 @@ def _check_held_out(targets: Targets, share: float) -> None:
         found, each = f"{fewest} of {n_texts} texts with the label {label!r}", " of each class"
     raise ValueError(
         f"recipe='isotropy-layer' holds out {share:.0%} of the texts{each} to choose the best "
-        f"epoch, and {found} are too few for that: pass 4 or more{each}, or another recipe"
+        f"epoch, and {found} are too few for that: pass 4 or more{each}, or choose another recipe"
     )
 
 
 @contextmanager
-def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch inside the block; afterwards put all global generators and the GPU in use back."""
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch inside the block, then restore all global generators and the current GPU."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
     gpu = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())), gpu:
@@ -284,13 +294,14 @@ def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
+    """Load the model, configured for the labels, and its tokenizer."""
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
     outer = checkpoint_folder(model, None, trust_remote_code=False)
     folder = transformer_folder(outer)
     _check_no_adapter(model, outer, folder)
     check_files(folder, folder)
-    weight_files(folder)  # refuses those that are not safetensors in the folder
+    weight_files(folder)  # raises unless the weights are safetensors files in this folder
     try:
         config = AutoConfig.from_pretrained(folder)
         targets.configure(config)
@@ -302,32 +313,33 @@ def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
             use_safetensors=True,
             ignore_mismatched_sizes=True,
         )
-    except Exception as error:  # what a file holds decides which errors its readers raise
+    except Exception as error:  # damaged files make transformers raise errors of many classes
         raise OSError(
-            f"model={str(model)!r} cannot be loaded ({reason(error)}); pass a "
-            "folder made by save_pretrained of both the model and its tokenizer, with safetensors "
-            "weights, or check the name and the connection"
+            f"model={str(model)!r} cannot be loaded ({reason(error)}); pass a folder that "
+            "save_pretrained of both the model and its tokenizer wrote, with safetensors weights, "
+            "or check the name and the connection"
         ) from error
-    vars(network.config).pop("isoadapt_isobn", None)  # folded into the head as it is loaded
+    vars(network.config).pop("isoadapt_isobn", None)  # the loaded head already includes the scale
     return network, tokenizer
 
 
 def _check_no_adapter(model: str | os.PathLike[str], *folders: Path) -> None:
-    """Refuse a PEFT adapter: transformers would load its base model, and train the adapter only."""
+    """Raise for a PEFT adapter, since transformers would load its base model and train only it."""
     for folder in folders:
         if (folder / PEFT_CONFIG).is_file():
             raise ValueError(
                 f"model={str(model)!r} holds a PEFT adapter ({folder / PEFT_CONFIG}), which cannot "
-                "be fine-tuned here: merge it by peft.PeftModel.from_pretrained(base, folder)"
-                ".merge_and_unload(), and pass the folder that save_pretrained makes of the result "
-                "and of its tokenizer; if the folder holds a whole checkpoint as well, which is to "
-                f"be trained without the adapter, copy it without {PEFT_CONFIG}"
+                "be fine-tuned here: merge it with peft.PeftModel.from_pretrained(base, folder)"
+                ".merge_and_unload(), save the result and its tokenizer with save_pretrained, and "
+                "pass that folder; if the folder also holds a complete checkpoint, copy it without "
+                f"{PEFT_CONFIG} to fine-tune that checkpoint without the adapter"
             )
 
 
 def _rows(
     network: Any, tokenizer: Any, texts: Texts, targets: Targets, max_length: int
 ) -> list[dict[str, Any]]:
+    """Tokenize the texts: one dict of token lists and the label per text."""
     limit = min(max_length, tokenizer.model_max_length, position_limit(network) or max_length)
     columns = tokenizer(texts.first, texts.second, truncation=True, max_length=limit)
     columns["labels"] = targets.values.tolist()

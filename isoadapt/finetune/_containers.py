@@ -1,4 +1,4 @@
-"""Texts and labels from containers of torch and of Hugging Face datasets."""
+"""Conversion of torch and Hugging Face datasets into lists of texts and labels."""
 
 from collections.abc import Iterable, Mapping, Sized
 from typing import Any
@@ -9,7 +9,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 
 def read_items(values: Any) -> Any:
-    """Give the items of a torch Dataset as a list, and tensors as arrays or numbers."""
+    """Convert a torch Dataset to a list of its items, and tensors to arrays or numbers."""
     if isinstance(values, IterableDataset):
         values = list(values)
     elif isinstance(values, Dataset) and isinstance(values, Sized):
@@ -23,13 +23,13 @@ def read_items(values: Any) -> Any:
 
 
 def check_has_no_columns(texts: Any) -> None:
-    """Refuse rows such as ``{"text": ..., "label": ...}``, of which one column must be chosen."""
+    """Raise if the items are rows with several columns, such as ``{"text": ..., "label": ...}``."""
     first = next(iter(texts), None) if isinstance(texts, Iterable) else None
     if isinstance(first, Mapping):
         column = next((name for name, value in first.items() if isinstance(value, str)), "text")
         raise TypeError(
-            f"texts holds rows with the columns {', '.join(map(repr, first))}; texts alone are "
-            f"needed: [row[{column!r}] for row in texts], or pairs of two such columns"
+            f"texts holds rows with the columns {', '.join(map(repr, first))}, but it must hold "
+            f"only texts: pass [row[{column!r}] for row in texts], or pairs of two columns"
         )
 
 

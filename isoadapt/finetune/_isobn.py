@@ -1,4 +1,4 @@
-"""IsoBN in training: before the classifier, with moving statistics, saved with the checkpoint."""
+"""IsoBN as a layer before the head of a classifier, for training with moving statistics."""
 
 import os
 from pathlib import Path
@@ -11,41 +11,42 @@ from isoadapt.adapters import isobn_scale
 from isoadapt.encoders import find_last_linear, is_classifier, quiet, weight_files
 from isoadapt.finetune._ranks import gathered
 
-_STATE = ("cov", "n_steps", "weight")  # kept under "isobn." beside the head's weight
+_STATE = ("cov", "n_steps", "weight")  # saved as "isobn.<name>" next to the weight of the head
 
 
 class IsoBNLayer(nn.Module):
-    """Scale the features of a batch as :class:`~isoadapt.IsoBN` does, from moving statistics.
+    """Scale features as :class:`~isoadapt.IsoBN` does, with a moving average of the covariance.
 
-    In training mode the covariance of the batch (1/n, in float32 at least) enters an exponential
-    moving average with bias correction, before use; in evaluation mode the average stays. The
-    scale carries no gradient. In a module that is cast to half precision the average stays in
-    float32. Until the first training step the layer is the identity. In a
-    distributed run the batch is that of all processes.
+    In training mode, the covariance of the batch (divided by n, computed in float32 or higher
+    precision) first updates a bias-corrected exponential moving average, from which the scale is
+    then computed. In evaluation mode the average is not updated. No gradient flows through the
+    scale. The average stays in float32 when the module is cast to half precision. Before the
+    first training step the layer is the identity. In distributed training, the covariance is
+    that of the batches of all processes together.
 
     Parameters
     ----------
     n_features : int
-        Width d of the rows.
+        Number of features d.
     beta : float, default=0.5
-        How strongly to scale, in [0, 1]; 0 changes nothing.
+        Strength of the scaling, in [0, 1]. With 0 the rows are unchanged.
     eps : float, default=1e-3
-        Added to every denominator, more than 0.
+        Positive number that is added to every denominator.
     momentum : float, default=0.05
-        Weight of the new batch in the average, in (0, 1].
+        Weight of the new batch in the moving average, in (0, 1].
 
     Attributes
     ----------
     cov : Tensor of shape (n_features, n_features)
-        The average, bias corrected: after k equal batches it is their covariance.
+        The bias-corrected moving average: after k equal batches it equals their covariance.
     n_steps : Tensor of shape ()
-        Batches in it. One without variance (a single row, equal rows) or with values that are
-        not finite is not counted and changes nothing.
+        Number of batches in the average. A batch without variance (a single row, or equal rows)
+        or with values that are not finite is ignored.
 
     Raises
     ------
     ValueError
-        If a parameter is out of its range, or the rows have another width.
+        If a parameter is out of its range, or if the rows do not have `n_features` columns.
 
     References
     ----------
@@ -70,11 +71,13 @@ class IsoBNLayer(nn.Module):
     ) -> None:
         super().__init__()
         if n_features < 1:
-            raise ValueError(f"n_features={n_features!r} must be 1 or more")
+            raise ValueError(
+                f"n_features={n_features!r} must be 1 or more: pass the width of the rows"
+            )
         if not 0 <= beta <= 1:
             raise ValueError(f"beta={beta!r} must lie in [0, 1]")
         if not 0 < eps < float("inf"):
-            raise ValueError(f"eps={eps!r} must be more than 0")
+            raise ValueError(f"eps={eps!r} must be more than 0 and finite")
         if not 0 < momentum <= 1:
             raise ValueError(f"momentum={momentum!r} must lie in (0, 1]")
         self.n_features, self.beta, self.eps, self.momentum = n_features, beta, eps, momentum
@@ -82,48 +85,49 @@ class IsoBNLayer(nn.Module):
         self.register_buffer("n_steps", torch.zeros((), dtype=torch.long))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale rows, and in training mode learn from them first.
+        """Scale rows; in training mode, update the moving average with them first.
 
         Parameters
         ----------
         x : Tensor of shape (..., n_features)
-            Rows.
+            Rows to scale.
 
         Returns
         -------
         Tensor of shape (..., n_features)
-            Scaled rows, of the same dtype.
+            The scaled rows, with the dtype of `x`.
         """
         if x.shape[-1:] != (self.n_features,):
             raise ValueError(
                 f"x has shape {tuple(x.shape)}; IsoBNLayer(n_features={self.n_features}) needs "
-                f"(..., {self.n_features})"
+                f"the shape (..., {self.n_features})"
             )
         if self.training:
             self._track(x.detach().reshape(-1, self.n_features))
         return (x * self.scale()).to(x.dtype)
 
     def scale(self) -> Tensor:
-        """Give the present scale.
+        """Compute the scale of each feature from the moving average.
 
         Returns
         -------
         Tensor of shape (n_features,)
-            Ones before the first training step.
+            The scale; ones before the first training step.
         """
         return torch.where(self.n_steps > 0, isobn_scale(self.cov, self.beta, self.eps), 1.0)
 
     def extra_repr(self) -> str:
-        """Name the parameters.
+        """Return the parameters for the representation of the module.
 
         Returns
         -------
         str
+            The parameters.
         """
         return f"{self.n_features}, beta={self.beta}, eps={self.eps}, momentum={self.momentum}"
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Move or cast the layer, its average to no less than float32."""
+        """Move or cast the layer, but keep the average in float32 or higher precision."""
         cov = self.cov
         super()._apply(fn, recurse)
         dtype = torch.promote_types(self.cov.dtype, torch.float32)
@@ -133,6 +137,7 @@ class IsoBNLayer(nn.Module):
 
     @torch.no_grad()
     def _track(self, rows: Tensor) -> None:
+        """Update the average with rows (n, d), unless their variance is zero or not finite."""
         with torch.autocast(rows.device.type, enabled=False):
             rows = gathered(rows.to(torch.promote_types(rows.dtype, self.cov.dtype)))
             centred = rows - rows.mean(0)
@@ -153,37 +158,39 @@ def add_isobn(
 ) -> Any:
     """Put an :class:`IsoBNLayer` before the last linear layer of a classifier.
 
-    The layer is that head's submodule ``isobn``; no other name changes. Saving folds the scale
-    into the head's weight, so that the checkpoint is one that plain transformers loads and
-    predicts with as the trained model does in evaluation mode; the statistics and the weight
-    without the scale lie beside it. ``load_state_dict`` and a resumed Trainer read those.
+    The layer becomes the submodule ``isobn`` of that linear layer; all other names stay the same.
+    When the model is saved, the scale is multiplied into the weight of the head. Transformers can
+    therefore load the checkpoint without isoadapt, and it predicts as the trained model does in
+    evaluation mode. The statistics and the weight without the scale are saved under additional
+    keys, from which ``load_state_dict`` and a resumed Trainer restore the layer.
 
     Parameters
     ----------
     model : PreTrainedModel, str or path-like
-        A model for sequence classification, changed in place; or a folder with such a model and
-        its IsoBN, to be trained on or looked at.
+        A model for sequence classification, which is modified in place. Or a folder in which such
+        a model was saved with IsoBN, to train it further or to inspect it.
     beta, eps, momentum : float, default=None
-        As for the layer. None: those of the folder, else 0.5, 1e-3 and 0.05.
+        Parameters of :class:`IsoBNLayer`. None: the values saved in the folder; for a model, 0.5,
+        1e-3 and 0.05.
 
     Returns
     -------
     PreTrainedModel
-        The model.
+        The model with the layer.
 
     Raises
     ------
     OSError
         If the folder cannot be loaded.
     ValueError
-        If the model has no linear classifier head or has IsoBN already, if the folder holds none,
-        or if a parameter is out of its range.
+        If the model has no linear classifier head or already has IsoBN, if the folder was saved
+        without IsoBN, or if a parameter is out of its range.
 
     Notes
     -----
-    A plain ``from_pretrained`` of the folder reports the keys with ``isobn`` as unexpected; it
-    needs none of them. Decoders, such as GPT-2, read the head at every position of a text: the
-    statistics are then those of all positions, padding included.
+    ``from_pretrained`` of transformers reports the keys with ``isobn`` as unexpected. It does not
+    need them. Decoders such as GPT-2 apply the head at every position of a text. Their statistics
+    are those of all positions, including padding.
 
     Examples
     --------
@@ -193,7 +200,7 @@ def add_isobn(
     >>> trainer = Trainer(model=add_isobn(model), ...)  # doctest: +SKIP
     >>> trainer.train()  # doctest: +SKIP
     >>> trainer.save_model("my-model-isobn")  # doctest: +SKIP
-    >>> model = add_isobn("my-model-isobn")  # to be trained on  # doctest: +SKIP
+    >>> model = add_isobn("my-model-isobn")  # to train it further  # doctest: +SKIP
     """
     given = {"beta": beta, "eps": eps, "momentum": momentum}
     settings = {name: value for name, value in given.items() if value is not None}
@@ -204,17 +211,17 @@ def add_isobn(
 
 
 def _attach(model: Any, settings: dict[str, float]) -> nn.Linear:
-    """Put the layer before the head, which is given back."""
+    """Attach the layer to the head of a model and return the head."""
     if not is_classifier(model):
         raise ValueError(
-            f"model is a {type(model).__name__}; IsoBN stands before the head of a model for "
-            "sequence classification: pass one, or its folder"
+            f"model is a {type(model).__name__}; IsoBN is placed before the head of a model for "
+            "sequence classification: pass such a model, or its folder"
         )
     head = find_last_linear(model)
     if hasattr(head, "isobn"):
         raise ValueError(
-            f"{type(model).__name__} has IsoBN already ({head.isobn}); to start anew, add it to a "
-            "freshly loaded model"
+            f"{type(model).__name__} already has IsoBN ({head.isobn}); to start again, load the "
+            "model without it and call add_isobn on that"
         )
     layer = IsoBNLayer(head.in_features, **settings)
     head.isobn = layer.to(head.weight.device).train(head.training)
@@ -230,58 +237,61 @@ def _attach(model: Any, settings: dict[str, float]) -> nn.Linear:
 
 
 def _scale_input(head: Any, inputs: tuple[Tensor]) -> Tensor:
+    """Forward pre-hook of the head: scale its input."""
     return head.isobn(inputs[0])
 
 
 def _fold(head: Any, state: dict[str, Tensor], prefix: str, _: Any) -> None:
+    """Hook of ``state_dict``: save the scaled weight, and the unscaled one as ``isobn.weight``."""
     weight = state[f"{prefix}weight"]
     state[f"{prefix}isobn.weight"] = weight
     state[f"{prefix}weight"] = (weight.detach() * head.isobn.scale()).to(weight.dtype)
 
 
 def _unfold(head: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Hook of ``load_state_dict``: load the unscaled weight if it was saved."""
     if f"{prefix}isobn.weight" in state:
         state[f"{prefix}weight"] = state.pop(f"{prefix}isobn.weight")
 
 
 def _load(folder: Path, settings: dict[str, float]) -> Any:
-    """Load a checkpoint with its IsoBN."""
+    """Load a checkpoint that was saved with IsoBN."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     state = _saved_state(folder)
-    weight_files(folder)  # refuses those that are not safetensors in the folder
+    weight_files(folder)  # raises unless the weights are safetensors files in this folder
     with quiet():
         config = AutoConfig.from_pretrained(folder, **options)
         own = getattr(config, "isoadapt_isobn", None)
         if own is None or set(state) != {f"isobn.{name}" for name in _STATE}:
             raise ValueError(
-                f"model={str(folder)!r} holds no IsoBN; for a new one pass the loaded model: "
+                f"model={str(folder)!r} was saved without IsoBN; to add it, pass the loaded model: "
                 "add_isobn(AutoModelForSequenceClassification.from_pretrained(...))"
             )
         model = AutoModelForSequenceClassification.from_pretrained(
             folder, dtype=torch.float32, use_safetensors=True, **options
         )
     head = _attach(model, own | settings)
-    head.load_state_dict(state, strict=False)  # the bias is there
+    head.load_state_dict(state, strict=False)  # the bias is loaded already
     return model
 
 
 def _saved_state(folder: Path) -> dict[str, Tensor]:
-    """Read what a checkpoint's weights hold of IsoBN, under the names that it has in the head."""
+    """Read the tensors of IsoBN from a checkpoint, under the names "isobn.cov" and so on."""
     from safetensors import SafetensorError, safe_open
 
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         raise FileNotFoundError(
-            f"model={str(folder)!r} is no folder with safetensors weights; pass one made by "
-            "save_pretrained of a model with IsoBN"
+            f"model={str(folder)!r} is not a folder with safetensors weights; pass a folder that "
+            "save_pretrained of a model with IsoBN wrote"
         )
     found = {}
     for file in files:
         try:
             with safe_open(file, "pt") as weights:
-                for key in weights.keys():  # noqa: SIM118 - it is no mapping
+                for key in weights.keys():  # noqa: SIM118 - not a mapping
                     _, dot, name = key.rpartition(".isobn.")
                     if dot:
                         found[f"isobn.{name}"] = weights.get_tensor(key)

@@ -1,4 +1,4 @@
-"""Whether a task loss is divided by the number of labels that the Trainer tells it."""
+"""Test whether a model divides its loss by the label count that the Trainer passes to it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,15 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_RTOL = 1e-3  # between two evaluations of one loss on a GPU
+_RTOL = 1e-3  # two evaluations of the same loss on a GPU may differ by this much
 
 
 @torch.no_grad()
 def divides_by_count(loss: Callable[[Any], Tensor], model: nn.Module, n_items: Any) -> bool | None:
-    """Evaluate a batch's loss with two label counts, in evaluation mode; None if it has no loss.
+    """Compare the loss of a batch for `n_items` and for twice that label count.
 
-    `loss` maps the count to the loss, averaged over all processes. The class of a model does not
-    tell whether the loss takes the count: many models accept the keyword and ignore it.
+    `loss` maps a label count to the loss, averaged over all processes. The result is None if the
+    loss is zero or not finite. The signature of a model is not enough to decide: many models
+    accept the count and ignore it.
     """
     training = model.training
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}

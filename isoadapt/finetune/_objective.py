@@ -1,4 +1,4 @@
-"""Task loss and penalties as one loss, with the state that a checkpoint has to keep."""
+"""The joint loss of a fine-tuning run: task loss plus penalties, with its saved state."""
 
 import copy
 import inspect
@@ -21,32 +21,12 @@ _PRIOR_COV, _WEIGHT = "prior_cov.", "joint.weight"
 
 
 class Objective(nn.Module):
-    """Penalties, where each of them looks, and how they join the task's loss.
+    """Copies of the penalties, the points each is computed on, and the joint loss.
 
-    With weights w_i the penalties enter as one, ``sum_i w_i P_i / sum_i |w_i|``, whose weight is
-    ``sum_i |w_i|``: unbalanced that is the plain weighted sum.
-
-    Parameters
-    ----------
-    penalty : Module, sequence of Module or None
-        Losses of points; copied, so that several runs may be given the same.
-    lam : float or sequence of float
-        Their weights.
-    balance, smoothing : {"ema", "cumulative"} or None, float
-        As for :class:`~isoadapt.losses.JointLoss`.
-    where : str, sequence of int or a sequence of these
-        One place for all, or one for each.
-    model : PreTrainedModel
-        The model.
-
-    Attributes
-    ----------
-    penalties : ModuleList
-        The copies.
-    places : list
-        One for each penalty; without a penalty the one whose figures are logged.
-    prior_covs : list of Tensor or None
-        Σ_S of each penalty.
+    The penalties P_i with weights w_i enter the joint loss as one penalty,
+    ``sum_i w_i P_i / sum_i |w_i|`` with the weight ``sum_i |w_i|``. Without balancing this is the
+    weighted sum. `places` has one entry per penalty; without a penalty, it has one entry, the
+    place whose figures are logged. `prior_covs` holds Σ_S of each penalty or None.
     """
 
     def __init__(
@@ -56,8 +36,8 @@ class Objective(nn.Module):
         losses = _as_list(penalty)
         if not losses and (lam != 1.0 or balance is not None):
             raise ValueError(
-                f"lam={lam!r} and balance={balance!r} have no penalty to weigh: give penalty=, or "
-                "leave them out"
+                f"lam={lam!r} and balance={balance!r} have no effect without a penalty: pass "
+                "penalty=, or leave them out"
             )
         self.penalties = nn.ModuleList(copy.deepcopy(losses))
         self.places: list[Where] = _places(where, len(losses), model)
@@ -68,13 +48,7 @@ class Objective(nn.Module):
         self.prior_covs: list[Tensor | None] = [None] * len(losses)
 
     def needs_prior_cov(self) -> list[int]:
-        """Tell which penalties look at Σ_S: those that take `prior_cov` and give it some weight.
-
-        Returns
-        -------
-        list of int
-            Their numbers.
-        """
+        """Return the indices of the penalties that take `prior_cov` and have a nonzero zeta."""
         return [
             i
             for i, (penalty, place) in enumerate(zip(self.penalties, self.places, strict=False))
@@ -84,27 +58,7 @@ class Objective(nn.Module):
         ]
 
     def values(self, clouds: Sequence[Tensor], labels: Sequence[Tensor | None]) -> list[Tensor]:
-        """Compute the penalties.
-
-        Parameters
-        ----------
-        clouds : sequence of Tensor of shape (n, d)
-            Points of each penalty.
-        labels : sequence of Tensor of shape (n,) or None
-            Their classes.
-
-        Returns
-        -------
-        list of Tensor of shape ()
-            One for each penalty.
-
-        Raises
-        ------
-        TypeError
-            If a penalty does not return a tensor of floating point numbers.
-        ValueError
-            If a penalty returns more than one number, or a number without a gradient.
-        """
+        """Compute each penalty, a tensor of shape (), from its points (n, d) and classes (n,)."""
         found = []
         for penalty, cloud, classes, prior_cov in zip(
             self.penalties, clouds, labels, self.prior_covs, strict=True
@@ -120,32 +74,16 @@ class Objective(nn.Module):
         return found
 
     def forward(self, task_loss: Tensor, penalties: Sequence[Tensor]) -> Tensor:
-        """Join the task's loss and the penalties.
-
-        Parameters
-        ----------
-        task_loss : Tensor of shape ()
-            The task's loss.
-        penalties : sequence of Tensor of shape ()
-            What :meth:`values` gave.
-
-        Returns
-        -------
-        Tensor of shape ()
-            The joint loss.
-        """
+        """Compute the joint loss from the task loss and the output of :meth:`values`."""
         mixed = torch.stack(
             [share * value for share, value in zip(self.shares, penalties, strict=True)]
         )
         return self.joint(task_loss, mixed.sum())
 
     def save(self, path: Path) -> None:
-        """Write everything that training changes, and nothing that the user sets.
+        """Write the state that training changes to a safetensors file, atomically.
 
-        Parameters
-        ----------
-        path : Path
-            A safetensors file; it is whole or not there.
+        Parameters that the user sets, such as the weight of the penalty, are not saved.
         """
         prior_covs = {f"{_PRIOR_COV}{i}": p for i, p in enumerate(self.prior_covs) if p is not None}
         kept = {**self.state_dict(), **prior_covs}
@@ -155,22 +93,9 @@ class Objective(nn.Module):
             save_file(state, temporary, self._metadata())
 
     def load(self, path: Path) -> bool:
-        """Take over what :meth:`save` wrote.
+        """Load the state from :meth:`save`; return whether this includes Σ_S.
 
-        Parameters
-        ----------
-        path : Path
-            The file.
-
-        Returns
-        -------
-        bool
-            Whether Σ_S is there too: not where it was that of other places.
-
-        Raises
-        ------
-        ValueError
-            If the file belongs to other penalties.
+        Σ_S is not loaded if it was computed for another `where`.
         """
         with safe_open(path, "pt") as file:
             same_places = file.metadata() == self._metadata()
@@ -180,7 +105,7 @@ class Objective(nn.Module):
             self.load_state_dict({**state, _WEIGHT: self.joint.weight})
         except RuntimeError as error:
             raise ValueError(
-                f"{path} belongs to other penalties; resume with those it was trained with"
+                f"{path} belongs to other penalties; resume with the penalties of that run"
             ) from error
         if same_places:
             for name, prior_cov in prior_covs.items():
@@ -193,7 +118,7 @@ class Objective(nn.Module):
 
 
 def _check_value(value: Any, penalty: nn.Module, points: Tensor) -> None:
-    """Refuse a penalty's value that cannot be minimised: it must be one number with a gradient."""
+    """Raise unless the value of a penalty is one floating point number with a gradient."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         kind = f"tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(
@@ -203,13 +128,13 @@ def _check_value(value: Any, penalty: nn.Module, points: Tensor) -> None:
     if value.ndim:
         raise ValueError(
             f"the penalty {penalty} returned a tensor of shape {tuple(value.shape)}; it must "
-            "return one number, of shape (): reduce it, as by .mean() or .sum()"
+            "return one number, of shape (): reduce it, for example with .mean() or .sum()"
         )
     if torch.is_grad_enabled() and points.requires_grad and not value.requires_grad and value != 0:
         raise ValueError(
-            f"the penalty {penalty} returned {float(value):.4g}, which has no gradient, so that "
-            "training cannot change it: compute it from the points with torch operations alone, "
-            "without detach(), item() or NumPy"
+            f"the penalty {penalty} returned {float(value):.4g}, which has no gradient and so no "
+            "effect on training: compute it from the points with torch operations only, without "
+            "detach(), item() or NumPy"
         )
 
 
@@ -224,9 +149,9 @@ def _as_list(penalty: Any) -> list[nn.Module]:
     for loss in losses:
         if not isinstance(loss, nn.Module):
             raise TypeError(
-                f"penalty holds {loss!r} ({type(loss).__name__}); losses of isoadapt.losses are "
-                "needed, one or a list of them, or None. I-STAR's is IsoScoreLoss(zeta=0.2, "
-                "form='linear')"
+                f"penalty holds {loss!r} ({type(loss).__name__}); it must be a loss such as those "
+                "of isoadapt.losses, a list of losses, or None. The loss of I-STAR is "
+                "IsoScoreLoss(zeta=0.2, form='linear')"
             )
     return losses
 
@@ -234,10 +159,13 @@ def _as_list(penalty: Any) -> list[nn.Module]:
 def _weights(lam: Any, n: int) -> list[float]:
     weights = list(lam) if isinstance(lam, list | tuple) else [lam] * n
     if len(weights) != n:
-        raise ValueError(f"lam={lam!r} has {len(weights)} weights for {n} penalties; give as many")
+        raise ValueError(
+            f"lam={lam!r} has {len(weights)} weights for {n} penalties; pass one weight for all, "
+            "or one for each"
+        )
     for weight in weights:
         if not isinstance(weight, Real) or not math.isfinite(weight):
-            raise ValueError(f"lam={lam!r} must be finite: a number, or one for each penalty")
+            raise ValueError(f"lam={lam!r} must be finite: one number, or one for each penalty")
     return [float(weight) for weight in weights]
 
 
@@ -245,7 +173,7 @@ def _places(where: Any, n: int, model: Any) -> list[Where]:
     several = isinstance(where, list | tuple) and any(not isinstance(w, Integral) for w in where)
     if several and len(where) != max(n, 1):
         raise ValueError(
-            f"where={where!r} names {len(where)} places for {n} penalties; give one for all, or as "
-            "many"
+            f"where={where!r} names {len(where)} places for {n} penalties; pass one place for all, "
+            "or one for each"
         )
     return [check_where(place, model) for place in (where if several else [where] * max(n, 1))]

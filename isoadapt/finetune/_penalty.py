@@ -1,4 +1,4 @@
-"""Penalties by name."""
+"""The penalties that can be chosen by name, and where each of them is computed."""
 
 import inspect
 from collections.abc import Callable
@@ -20,28 +20,14 @@ PLACES = (HEAD_INPUT, LAST, ALL)
 
 
 class Method(NamedTuple):
-    """A loss as its paper uses it, and where.
+    """A loss with the parameters and the place of its paper."""
 
-    Attributes
-    ----------
-    loss : callable
-        Makes the loss; its keywords are the parameters.
-    where : str
-        Which vectors it is computed on.
-    """
-
-    loss: Callable[..., nn.Module]
+    loss: Callable[..., nn.Module]  # creates the loss from keyword arguments
     where: str
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Give the loss' parameters.
-
-        Returns
-        -------
-        dict of str to object
-            Their defaults by name.
-        """
+        """Parameters of the loss by name, with their defaults."""
         known = inspect.signature(self.loss).parameters.values()
         return {p.name: p.default for p in known if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
@@ -58,33 +44,14 @@ PENALTIES = {
 def penalty_options(
     penalty: str | nn.Module | None, lam: float, balance: str | None, where: Any
 ) -> dict[str, Any]:
-    """Give what the trainer is told of the penalty, its name and place resolved.
+    """Return the keyword arguments of the IsotropyTrainer for a penalty given by name or as a loss.
 
-    Parameters
-    ----------
-    penalty : str, Module or None
-        A name, or a loss as it is.
-    lam : float
-        Its weight.
-    balance : str or None
-        How it is brought to the size of the task's loss.
-    where : str, int, sequence of int or None
-        None is the method's own place, and the head's input for a loss as it is.
-
-    Returns
-    -------
-    dict of str to object
-        Arguments of :class:`~isoadapt.finetune.IsotropyTrainer`.
-
-    Raises
-    ------
-    ValueError
-        If something is said of a penalty, and there is none.
+    With `where` None, a named method uses the place of its paper and a loss the head's input.
     """
     if penalty is None and (lam != 1.0 or balance is not None or where is not None):
         raise ValueError(
-            f"lam={lam!r}, balance={balance!r} and where={where!r} have no penalty to weigh or to "
-            "place: give penalty=, or leave them out"
+            f"lam={lam!r}, balance={balance!r} and where={where!r} have no effect without a "
+            "penalty: pass penalty=, or leave them out"
         )
     place = HEAD_INPUT
     if isinstance(penalty, str):

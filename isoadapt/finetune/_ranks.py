@@ -1,4 +1,4 @@
-"""Points of all processes of a distributed run."""
+"""Gathering of tensors from all processes of a distributed run."""
 
 from typing import Any
 
@@ -7,32 +7,16 @@ from torch import Tensor, distributed as dist
 
 
 def is_distributed() -> bool:
-    """Say whether there are other processes.
-
-    Returns
-    -------
-    bool
-        True inside ``torchrun`` with more than one.
-    """
+    """Return whether the process group has more than one process."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def gathered(rows: Tensor) -> Tensor:
-    """Join the rows of all processes, in the order of their ranks.
+    """Concatenate the rows (n, ...) of all processes by rank; n may differ between processes.
 
-    Every process computes the same penalty of what is returned, and the gradients of a
-    distributed run are averaged: the gradient to a process' own rows is therefore multiplied by
-    the number of processes, which makes the average that of a single process with all rows.
-
-    Parameters
-    ----------
-    rows : Tensor of shape (n, ...)
-        Own rows; n may differ between processes.
-
-    Returns
-    -------
-    Tensor of shape (n_all, ...)
-        All rows.
+    Every process computes the same penalty from these rows, and a distributed run averages the
+    gradients. The gradient of a process' own rows is therefore multiplied by the number of
+    processes, so that the average equals the gradient of a single process with all rows.
     """
     return _Gather.apply(rows) if is_distributed() else rows
 

@@ -1,4 +1,4 @@
-"""Moments of a trainer's training rows: what Σ_S (`prior_cov`) is made of."""
+"""Moments of the embeddings of training rows, from which Σ_S (`prior_cov`) is computed."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -14,21 +14,10 @@ from isoadapt.geometry import Moments
 
 @torch.no_grad()
 def sample_moments(trainer: Any, places: Sequence[Where], seed: int) -> list[Moments]:
-    """Gather moments of the points of random training rows, in evaluation mode, over all ranks.
+    """Compute the moments of the points at each place, for random training rows.
 
-    Parameters
-    ----------
-    trainer : IsotropyTrainer
-        The trainer; its ``shrinkage_tokens`` bounds the points.
-    places : sequence of str or of sequences of int
-        Where the points are taken.
-    seed : int
-        Decides which rows are drawn; the global generators stay as they are.
-
-    Returns
-    -------
-    list of Moments
-        One for each place, the same in all processes.
+    The model is in evaluation mode. `trainer.shrinkage_tokens` limits the number of points, over
+    all processes. The result is the same in all processes. Global generators are not changed.
     """
     model, device = trainer.accelerator.unwrap_model(trainer.model), trainer.args.device
     limit = -(-trainer.shrinkage_tokens // trainer.args.world_size)
@@ -52,7 +41,7 @@ def sample_moments(trainer: Any, places: Sequence[Where], seed: int) -> list[Mom
 
 
 def _random_batches(trainer: Any, seed: int) -> Iterator[Any]:
-    """This process' share of the training rows in random order, or a stream's in its own."""
+    """Iterate over this process' share of the rows, in random order; a stream keeps its order."""
     dataset, args = trainer.train_dataset, trainer.args
     generator = torch.Generator().manual_seed(seed)
     if sized := hasattr(dataset, "__len__") and not isinstance(dataset, IterableDataset):
@@ -68,7 +57,7 @@ def _random_batches(trainer: Any, seed: int) -> Iterator[Any]:
 
 
 def _merged(found: list[Moments]) -> list[Moments]:
-    """Moments of all processes together."""
+    """Merge the moments of all processes."""
     if not is_distributed():
         return found
     from accelerate.utils import gather_object

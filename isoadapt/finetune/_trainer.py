@@ -1,4 +1,4 @@
-"""A Trainer whose loss also shapes the embeddings."""
+"""A Trainer of transformers whose loss includes an isotropy penalty."""
 
 import time
 import warnings
@@ -27,90 +27,95 @@ STATE_FILE = "isoadapt_penalty.safetensors"
 class IsotropyTrainer(Trainer):
     """A :class:`transformers.Trainer` with an isotropy penalty: task loss + lam · penalty.
 
-    Everything else is the Trainer's own: arguments, data, evaluation (of the task's loss alone),
-    gradient accumulation and checkpointing, mixed precision (penalties are computed in float32),
-    ``torchrun`` (penalties are those of the batch gathered from all processes), checkpoints and
-    resumption. At every logging step the log also gets
+    Arguments, data, gradient accumulation, gradient checkpointing, checkpoints and resumption work
+    as in the Trainer. Evaluation reports the task loss without the penalty. With mixed precision,
+    penalties are computed in float32. Under ``torchrun``, a penalty is computed on the batches of
+    all processes together. Each training log has these additional entries:
 
-    - ``task_loss`` and ``penalty`` (with several: ``penalty_1``, ``penalty_2``, …), means since
-      the last log, the penalty without its weight;
-    - ``isoscore_star`` (with ζ and Σ_S of the first penalty if it is an IsoScoreLoss, else the
-      plain IsoScore), ``anisotropy1``, ``anisotropy1_centered`` and ``ev1``, which equals the
-      latter, of the last batch's points at the first place of `where`.
+    - ``task_loss`` and ``penalty``, means since the previous log. The penalty is not multiplied by
+      its weight. Several penalties are logged as ``penalty_1``, ``penalty_2`` and so on.
+    - ``isoscore_star``, ``anisotropy1``, ``anisotropy1_centered`` and ``ev1`` of the points of the
+      last batch at the first place in `where`. ``isoscore_star`` uses ζ and Σ_S of the first
+      penalty if that is an IsoScoreLoss, and is the plain IsoScore otherwise. ``ev1`` equals
+      ``anisotropy1_centered``.
 
-    ``logging_steps=1`` logs every step. :class:`isoadapt.report.AnisotropyProfile` draws the log.
+    ``logging_steps=1`` logs every step. :class:`isoadapt.report.AnisotropyProfile` plots the log.
 
     Parameters
     ----------
     *args : object
-        As for the Trainer.
+        Positional arguments of the Trainer.
     penalty : Module, list of Module or None, default=None
-        Losses of :mod:`isoadapt.losses`, or modules of your own that take points (n, d) and, if
-        they wish, ``prior_cov`` or ``labels``, and return one number, a tensor of shape () with a
-        gradient. They are copied. None trains plainly, and logs. Names as
-        :func:`~isoadapt.finetune.finetune_text_classifier` takes them are not known here.
+        One or several losses of :mod:`isoadapt.losses`, or other modules. A module is called with
+        points (n, d), and with ``prior_cov`` and ``labels`` if its ``forward`` has these
+        parameters. It must return a tensor of shape () with a gradient. The modules are copied.
+        None trains without a penalty and logs the figures. The names of
+        :func:`~isoadapt.finetune.finetune_text_classifier` are not accepted.
     lam : float or list of float, default=1.0
-        Weights. For I-STAR's ``IsoScoreLoss(zeta, form="linear")`` below zero lowers
-        isotropy, above zero raises it.
+        Weight of the penalty, or one weight for each. With ``IsoScoreLoss(zeta, form="linear")``
+        of I-STAR, a negative weight lowers isotropy and a positive weight raises it.
     balance : {"ema", "cumulative"} or None, default=None
-        How task loss and penalty are brought to one size, see
-        :class:`~isoadapt.losses.JointLoss`; several penalties count as one, their weighted sum.
+        How task loss and penalty are scaled to the same size, see
+        :class:`~isoadapt.losses.JointLoss`. Several penalties are balanced as one, their weighted
+        sum.
     smoothing : float, default=0.15
-        Of "ema".
+        Smoothing factor of the balance "ema".
     where : str, list of int, or a list of these, default="head_input"
-        Which points are penalised; padding never is. "head_input": what enters the last linear
-        layer, one vector a text for classifiers, a token for others. "last": the last layer's
-        tokens. "all": the tokens of all layers, as one cloud. A list of layers: theirs, as one
-        cloud, 1 being the first, 0 what enters it and -1 the last. "output_embeddings": the rows
-        of that weight matrix. With several penalties also one place for each, such as
-        ``["head_input", [1, 2]]``; ``[1, 2]`` alone is two layers, for all of them. I-STAR's own
-        place is "all", that of CosReg "last".
+        Which points are penalised; padding is always left out. "head_input": the input of the last
+        linear layer, with one vector per text for classifiers and one per token for other models.
+        "last": the tokens of the last layer. "all": the tokens of all layers, as one set of
+        points. A list of integers: the tokens of these hidden states, as one set of points, where
+        0 is the input of the first layer, 1 its output and -1 the output of the last layer.
+        "output_embeddings": the rows of the output embedding matrix. With several penalties, a
+        list with one place for each is accepted too, such as ``["head_input", [1, 2]]``, whereas
+        ``[1, 2]`` means the same two layers for all penalties. The I-STAR paper uses "all", the
+        CosReg paper "last".
     shrinkage_tokens : int, default=250_000
         Maximum number of vectors from which Σ_S, the ``prior_cov`` of an IsoScoreLoss with zeta
         above 0, is computed. It is computed at the start of each epoch from random training rows,
-        without dropout; the log gets ``shrinkage_seconds`` and ``shrinkage_points``. Output
-        embeddings are shrunk towards the identity.
+        without dropout, and logged as ``shrinkage_seconds`` and ``shrinkage_points``. Output
+        embeddings are shrunk towards the identity instead.
     **kwargs : object
-        As for the Trainer.
+        Keyword arguments of the Trainer.
 
     Attributes
     ----------
     isotropy_objective : Module
-        The copies of the penalties in ``isotropy_objective.penalties``, and the joint loss; made
-        anew by each ``train``.
+        The joint loss, with the copies of the penalties in ``isotropy_objective.penalties``. Each
+        call of ``train`` creates a new one.
 
     Raises
     ------
     TypeError
-        If a penalty is no module. In training, if it returns something other than a tensor.
+        If a penalty is not a module. During training, if a penalty does not return a tensor.
     ValueError
-        If a parameter is out of its range, or the model has no such place. In training, if a
-        penalty returns a vector, or a number without a gradient.
+        If a parameter is out of its range, or if the model does not have the vectors in `where`.
+        During training, if a penalty returns more than one number, or a number without a gradient.
 
     Notes
     -----
-    A checkpoint holds what the penalties have learnt besides (moving means, Σ_S, the scale of
-    spectrum control), so that a resumed run is the uninterrupted one; `lam` is as given now. (Of
-    streams, and of batches grouped by length after the first epoch, the Trainer resumes with
-    another order of the rows.)
+    Checkpoints include the state of the penalties (moving means, Σ_S, the scale of spectrum
+    control), so a resumed run gives the same result as an uninterrupted one. `lam` is not
+    restored but taken from the new trainer. For streams, and after the first epoch for batches
+    grouped by length, the Trainer itself resumes with another order of the rows.
 
-    Persistent entropy is taken class by class where each text has one integer label, of all points
-    together elsewhere; a batch needs five texts of a class for it to count.
+    Persistent entropy is computed per class if each text has one integer label, otherwise over all
+    points. A class counts only in batches with at least five of its texts.
 
-    Each part of a step's gradient accumulation has its own penalty, and these are averaged: eight
-    texts twice are not sixteen. For another task loss pass ``compute_loss_func``; a subclass that
-    overrides ``compute_loss`` must call ``super()``'s, or nothing is penalised. To search over
-    `lam`, make one trainer for each.
+    With gradient accumulation, the penalty is computed on each part of a step separately and
+    averaged. Two batches of eight texts are therefore not equivalent to one batch of sixteen. To
+    use another task loss, pass ``compute_loss_func``. A subclass that overrides ``compute_loss``
+    must call ``super().compute_loss``, otherwise no penalty is added. To search over `lam`, create
+    one trainer for each value.
 
-    With gradient accumulation or several processes the task's loss equals the plain Trainer's for
-    a model that divides its loss by the number of labels of the whole step
-    (``num_items_in_batch``), as most causal language models do. Many models accept that number and
-    ignore it, such as the classifiers and the masked language model of BERT, and XLNet. For them
-    the task's loss is the mean of the parts' means, whereas the plain Trainer of transformers 5
-    takes their sum, so that gradients grow with the number of parts (issue 37766 of its
-    repository). The first batch is evaluated two more times, without gradient, to tell
-    the two kinds of model apart; a batch whose loss is zero or not finite leaves the question
-    to the next.
+    With gradient accumulation or several processes, the task loss equals that of the Trainer for
+    models that divide their loss by the number of labels of the whole step
+    (``num_items_in_batch``), as most causal language models do. Many models accept that number but
+    ignore it, such as XLNet and the classifiers and masked language model of BERT. For these, the
+    task loss is the mean over the parts of a step, whereas the Trainer of transformers 5 takes the
+    sum over the parts, so that gradients grow with their number (transformers issue 37766). To
+    distinguish the two kinds of model, the loss of the first batch is evaluated two more times
+    without gradient. If that loss is zero or not finite, the next batch is used.
 
     References
     ----------
@@ -139,7 +144,7 @@ class IsotropyTrainer(Trainer):
     _sums: Tensor | None
     _n_summed: int
     _has_prior_covs: bool
-    _knows_scale: bool
+    _loss_scaling_known: bool
 
     def __init__(
         self,
@@ -153,65 +158,65 @@ class IsotropyTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         if not isinstance(shrinkage_tokens, Integral) or shrinkage_tokens < 2:
-            raise ValueError(f"shrinkage_tokens={shrinkage_tokens!r} must be 2 or more")
+            raise ValueError(f"shrinkage_tokens={shrinkage_tokens!r} must be 2 or more, an integer")
         super().__init__(*args, **kwargs)
         if self.args.n_gpu > 1:
             raise ValueError(
-                f"{self.args.n_gpu} GPUs in one process would each see a part of the batch: start "
-                "one process a GPU by torchrun, or show this one a single GPU "
-                "(CUDA_VISIBLE_DEVICES=0)"
+                f"n_gpu={self.args.n_gpu}: with several GPUs in one process, each would compute "
+                "the penalty on a part of the batch only; start one process per GPU with torchrun, "
+                "or make a single GPU visible (CUDA_VISIBLE_DEVICES=0)"
             )
         self.shrinkage_tokens = int(shrinkage_tokens)
-        self._knows_scale = False
+        self._loss_scaling_known = False
         self._make_objective = partial(Objective, penalty, lam, balance, smoothing, where)
-        self._start_anew()
+        self._reset_objective()
         self.add_callback(_EpochStart(self))
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Train, from the start or from a checkpoint.
+        """Train from the start, or resume from a checkpoint.
 
         Parameters
         ----------
         resume_from_checkpoint : str or bool, default=None
-            As for the Trainer.
+            Path of the checkpoint to resume from, or True for the last one in ``args.output_dir``.
         *args : object
-            As for the Trainer.
+            Positional arguments of ``Trainer.train``.
         **kwargs : object
-            As for the Trainer.
+            Keyword arguments of ``Trainer.train``.
 
         Returns
         -------
         TrainOutput
-            As from the Trainer.
+            The result of ``Trainer.train``.
         """
-        self._start_anew()
+        self._reset_objective()
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Compute the joint loss in training, the task's in evaluation.
+        """Compute the joint loss in training mode and the task loss in evaluation mode.
 
         Parameters
         ----------
         model : Module
-            The model, wrapped or not.
+            The model, possibly wrapped for distributed training.
         inputs : dict
             A batch.
         return_outputs : bool, default=False
-            Whether to return the model's outputs too.
+            Whether to return the outputs of the model as well.
         num_items_in_batch : int or Tensor, default=None
-            As for the Trainer.
+            Number of labels of the whole step, as the Trainer passes it.
 
         Returns
         -------
         Tensor of shape () or tuple
-            The loss, and the outputs if asked for.
+            The loss, or a tuple of the loss and the outputs.
         """
-        self._learn_scale(model, inputs, num_items_in_batch)
+        self._detect_loss_scaling(model, inputs, num_items_in_batch)
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        self._last_points = torch.zeros(0, 0)  # lest two clouds are kept at a time
+        self._last_points = torch.zeros(0, 0)  # frees the memory of the last batch's points
         with self._watch() as watch:
             called = {**inputs, **watch.options}
             task, outputs = super().compute_loss(model, called, True, num_items_in_batch)
@@ -221,24 +226,24 @@ class IsotropyTrainer(Trainer):
             clouds.append(points.values if points.rows is None else gathered(points.values))
             labels.append(self._classes(points, inputs.get("labels")))
         first = clouds[0].detach()
-        is_weight = isinstance(clouds[0], nn.Parameter)  # which the step is going to change
+        is_weight = isinstance(clouds[0], nn.Parameter)  # the optimiser step will change it
         self._last_points = first.clone() if is_weight else first
         loss = self._join(task, clouds, labels, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
     def figures(self, points: Tensor) -> dict[str, float]:
-        """Measure the points of a batch for the log; override it to log others.
+        """Compute the figures that describe a batch in the log; override it to log others.
 
         Parameters
         ----------
         points : Tensor of shape (n, d)
-            The points at the first place, without gradient.
+            The points at the first place in `where`, without gradient.
 
         Returns
         -------
         dict of str to float
-            Names and figures; without those that are not defined, as of equal points or of fewer
-            than two, or where one is not finite.
+            Figures by name. Figures that are undefined are left out, as for equal points or fewer
+            than two. The result is empty if a point is not finite.
         """
         if min(points.shape) < 2 or not bool(points.isfinite().all()):
             return {}
@@ -252,14 +257,14 @@ class IsotropyTrainer(Trainer):
         return {name: float(value) for name, value in found.items() if value.isfinite()}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, with the figures of the embeddings if it is a training step's log.
+        """Log; the log of a training step also gets the losses and figures of the embeddings.
 
         Parameters
         ----------
         logs : dict of str to float
-            What the Trainer has to say.
+            Values from the Trainer.
         start_time : float, default=None
-            When training began.
+            Time at which training started, as the Trainer passes it.
         """
         if "loss" in logs and self._sums is not None:
             means = self.accelerator.reduce(self._sums / self._n_summed, reduction="mean").tolist()
@@ -268,35 +273,35 @@ class IsotropyTrainer(Trainer):
             if len(means) > 2:
                 names = [f"penalty_{i}" for i in range(1, len(means))]
             logs |= dict(zip(["task_loss", *names], means, strict=False))
-            self._warn_of_nothing(means[1:])
+            self._warn_about_zero_penalties(means[1:])
             logs |= self.figures(self._last_points)
             self._last_points = torch.zeros(0, 0)
         super().log(logs, start_time)
 
-    def _start_anew(self) -> None:
-        """Forget what earlier training has left in the penalties."""
+    def _reset_objective(self) -> None:
+        """Create a new objective, without the state of earlier training."""
         objective = self._make_objective(self.accelerator.unwrap_model(self.model))
         self.isotropy_objective = objective.to(self.args.device)
         self._sums = None
         self._n_summed = 0
         self._last_points = torch.zeros(0, 0)
-        self._has_prior_covs = False  # those of the epoch within which the run was resumed
+        self._has_prior_covs = False  # whether Σ_S of the current epoch was loaded on resumption
 
     def _watch(self) -> Watch:
         return Watch(self.accelerator.unwrap_model(self.model), self.isotropy_objective.places)
 
-    def _warn_of_nothing(self, penalties: Sequence[float]) -> None:
+    def _warn_about_zero_penalties(self, penalties: Sequence[float]) -> None:
         for value, loss in zip(penalties, self.isotropy_objective.penalties, strict=True):
             if value == 0 and int(getattr(loss, "n_degenerate", 0)):
                 warnings.warn(
-                    f"{loss} was 0 in every batch since the last log: too few points (a class "
-                    "needs 5 for persistent entropy), or all equal; use larger batches, or another "
-                    "where=",
+                    f"{loss} was 0 in every batch since the last log, because there were too few "
+                    "points (persistent entropy needs 5 per class) or all points were equal; use "
+                    "larger batches or another where=",
                     stacklevel=2,
                 )
 
     def _classes(self, points: Points, labels: Tensor | None) -> Tensor | None:
-        """Class of each point, where each text has one."""
+        """Return the class of each point, or None unless each text has one integer label."""
         model = self.accelerator.unwrap_model(self.model)
         if points.rows is None or labels is None or not is_classifier(model):
             return None
@@ -311,24 +316,24 @@ class IsotropyTrainer(Trainer):
         labels: Sequence[Tensor | None],
         n_items: Any,
     ) -> Tensor:
-        """Join the losses at the size that the Trainer expects of this part of the batch."""
+        """Compute the joint loss, scaled as the Trainer expects for this part of a step."""
         parts = self.current_gradient_accumulation_steps if self._is_scaled(n_items) else 1
         task = task * parts
-        if is_distributed():  # all processes are to balance alike
+        if is_distributed():  # all processes must balance with the same task loss
             shown = self.accelerator.reduce(task.detach().clone(), reduction="mean")
             task = task + (shown - task.detach())
         objective = self.isotropy_objective
         if not objective.penalties:
-            self._count([task])
+            self._add_to_sums([task])
             return task / parts
         penalties = objective.values(clouds, labels)
-        self._count([task, *penalties])
+        self._add_to_sums([task, *penalties])
         return objective(task, penalties) / parts
 
-    def _learn_scale(self, model: Any, inputs: Any, n_items: Any) -> None:
-        """Tell the Trainer of a model that accepts the number of labels but does not use it."""
+    def _detect_loss_scaling(self, model: Any, inputs: Any, n_items: Any) -> None:
+        """Set `model_accepts_loss_kwargs` to whether the model divides by the label count."""
         accepts = self.model_accepts_loss_kwargs and self.compute_loss_func is None
-        if self._knows_scale or n_items is None or not accepts:
+        if self._loss_scaling_known or n_items is None or not accepts:
             return
 
         def loss(count: Any) -> Tensor:
@@ -337,17 +342,17 @@ class IsotropyTrainer(Trainer):
 
         divides = divides_by_count(loss, model, n_items)
         if divides is not None:
-            self._knows_scale, self.model_accepts_loss_kwargs = True, divides
+            self._loss_scaling_known, self.model_accepts_loss_kwargs = True, divides
 
     def _is_scaled(self, n_items: Any) -> bool:
-        """Whether the task's loss is already divided by what the whole batch holds."""
-        told = getattr(self, "loss_is_scaled_for_ga", None)
-        if told is not None:
-            return told
+        """Return whether the task loss is already divided by the label count of the whole step."""
+        is_scaled = getattr(self, "loss_is_scaled_for_ga", None)
+        if is_scaled is not None:
+            return is_scaled
         by_model = self.model_accepts_loss_kwargs and n_items is not None
         return by_model or self.compute_loss_func is not None
 
-    def _count(self, losses: Sequence[Tensor]) -> None:
+    def _add_to_sums(self, losses: Sequence[Tensor]) -> None:
         values = torch.stack([loss.detach().float() for loss in losses])
         self._sums = values if self._sums is None else self._sums + values
         self._n_summed += 1
@@ -359,14 +364,14 @@ class IsotropyTrainer(Trainer):
             return isoscore_star(points)
         return isoscore_star(points, objective.prior_covs[0], first.zeta, first.bias_corrected)
 
-    def _renew_prior_covs(self) -> None:
+    def _update_prior_covs(self) -> None:
         """Compute Σ_S for the epoch that begins, unless the run was resumed within it."""
         epoch = self.state.epoch or 0
-        has_it = self._has_prior_covs and not float(epoch).is_integer()
+        was_loaded = self._has_prior_covs and not float(epoch).is_integer()
         self._has_prior_covs = False
         objective, seed = self.isotropy_objective, self.args.seed + int(epoch)
         needed = objective.needs_prior_cov()
-        if not needed or has_it:
+        if not needed or was_loaded:
             return
         started = time.perf_counter()
         found = sample_moments(self, [objective.places[i] for i in needed], seed)
@@ -374,7 +379,8 @@ class IsotropyTrainer(Trainer):
             if moments.count < 2:
                 raise ValueError(
                     f"the training rows give {moments.count:.0f} point(s) at where="
-                    f"{objective.places[i]!r}; Σ_S needs 2: use more rows, or a penalty with zeta=0"
+                    f"{objective.places[i]!r}, but Σ_S needs at least 2: use more rows, or a "
+                    "penalty with zeta=0"
                 )
             objective.prior_covs[i] = moments.covariance().float().to(self.args.device)
         seconds = time.perf_counter() - started
@@ -396,15 +402,17 @@ class IsotropyTrainer(Trainer):
             self._has_prior_covs = self.isotropy_objective.load(path)
             return
         warnings.warn(
-            f"{resume_from_checkpoint} holds no {STATE_FILE}, for another Trainer wrote it: "
-            "moving means and the scale of a penalty start anew",
+            f"{resume_from_checkpoint} holds no {STATE_FILE}, so IsotropyTrainer did not write it: "
+            "moving means and the scale of a penalty restart from their initial values",
             stacklevel=2,
         )
 
 
 class _EpochStart(TrainerCallback):
+    """Updates Σ_S at the start of each epoch."""
+
     def __init__(self, trainer: IsotropyTrainer) -> None:
         self.trainer = trainer
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer._renew_prior_covs()
+        self.trainer._update_prior_covs()

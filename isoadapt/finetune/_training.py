@@ -1,4 +1,4 @@
-"""One training run of a classifier by the IsotropyTrainer, which leaves nothing but the weights."""
+"""Training of a classifier with the IsotropyTrainer according to a recipe, without output files."""
 
 import math
 from pathlib import Path
@@ -36,34 +36,12 @@ def train_classifier(
     show_progress: bool,
     **options: Any,
 ) -> None:
-    """Train a classifier in place; the global generators are seeded, the present GPU may change.
+    """Train a float32 classifier in place on rows of token lists and ``labels``.
 
-    Parameters
-    ----------
-    network : PreTrainedModel
-        The classifier, in float32.
-    tokenizer : PreTrainedTokenizerBase
-        Pads the batches.
-    rows : list of dict
-        Token lists and ``labels`` of each text.
-    recipe : Recipe
-        How to train.
-    device : torch.device
-        Where.
-    seed : int
-        Below 2**32.
-    folder : Path
-        A folder that is there; nothing is written to it.
-    show_progress : bool
-        Whether to show a bar.
-    **options : object
-        What only the IsotropyTrainer knows: penalty, lam, balance and where.
-
-    Raises
-    ------
-    FloatingPointError
-        If the loss is no longer finite at the end of an epoch, or the weights or what they give in
-        the end.
+    This seeds the global generators with `seed`, below 2**32, and may change the current GPU.
+    Nothing is written to `folder`, which must exist. `options` are the arguments that only the
+    IsotropyTrainer has: penalty, lam, balance and where. A FloatingPointError is raised if the
+    loss is not finite at the end of an epoch, or the weights or their outputs at the end.
     """
     callbacks: list[TrainerCallback] = [_Progress()] if show_progress else []
     callbacks.append(_Divergence(recipe))
@@ -92,29 +70,11 @@ def train_classifier(
 def training_arguments(
     recipe: Recipe, device: torch.device, seed: int, folder: Path, config: Any, **changes: Any
 ) -> TrainingArguments:
-    """Say to the Trainer what a recipe says.
+    """Convert a recipe into TrainingArguments; `changes` override single arguments.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        How to train.
-    device : torch.device
-        Where.
-    seed : int
-        Below 2**32.
-    folder : Path
-        A folder that is there; nothing is written to it.
-    config : PreTrainedConfig
-        The model's.
-    **changes : object
-        Arguments that are to be others.
-
-    Returns
-    -------
-    TrainingArguments
-        The arguments.
+    `folder` must exist, but nothing is written to it. `config` is that of the model.
     """
-    device = torch.empty(0, device=device).device  # with its number
+    device = torch.empty(0, device=device).device  # resolves "cuda" to "cuda:0" or another index
     schedules = {"linear": "linear", "constant": "constant_with_warmup"}
     settings = {
         "output_dir": str(folder),
@@ -137,24 +97,24 @@ def training_arguments(
         "report_to": "none",
         "use_cpu": device.type == "cpu",
         "dataloader_pin_memory": device.type == "cuda",
-        "use_cache": getattr(config, "use_cache", False),  # which the Trainer writes into it
+        "use_cache": getattr(config, "use_cache", False),  # the Trainer would change it in `config`
     }
     arguments = TrainingArguments(**settings | changes)
-    if device.type == "cuda":  # the Trainer would take the first GPU, or all of them
+    if device.type == "cuda":  # otherwise the Trainer would use the first GPU, or all GPUs
         torch.cuda.set_device(device)
         vars(arguments).update(_setup_devices=device, _n_gpu=1)
     return arguments
 
 
 def _split(rows: list[Row], share: float, seed: int) -> tuple[list[Row], list[Row]]:
-    """Hold a share of the rows out; of each class alike."""
+    """Split off a share of the rows for validation, stratified by class for a classifier."""
     labels = [row["labels"] for row in rows]
     classes = None if isinstance(labels[0], float) else labels
     return train_test_split(rows, test_size=share, stratify=classes, random_state=seed)
 
 
 def _loss_after(trainer: Any, rows: list[Row]) -> float:
-    """The loss of a few rows by the trained weights; NaN if one of these is not finite."""
+    """Return the loss of a few rows after training; NaN if a weight is not finite."""
     if not all(bool(weight.isfinite().all()) for weight in trainer.model.parameters()):
         return math.nan
     batches = trainer.get_test_dataloader(rows)
@@ -164,12 +124,12 @@ def _loss_after(trainer: Any, rows: list[Row]) -> float:
 def _check_finite(loss: float, recipe: Recipe) -> None:
     if not math.isfinite(loss):
         raise FloatingPointError(
-            f"the loss became {loss}; lower lr={recipe.lr} or lengthen warmup={recipe.warmup}"
+            f"the loss became {loss}; lower lr={recipe.lr} or increase warmup={recipe.warmup}"
         )
 
 
 def _score(predictions: Any) -> dict[str, float]:
-    """Accuracy or R²; of a model that has diverged less than any."""
+    """Return the accuracy or R²; minus infinity if a logit is not finite."""
     logits, labels = predictions.predictions, predictions.label_ids
     if not np.isfinite(logits).all():
         return {"score": -math.inf}
@@ -179,6 +139,8 @@ def _score(predictions: Any) -> dict[str, float]:
 
 
 class _Progress(TrainerCallback):
+    """Shows a progress bar with one tick per step."""
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         from tqdm.auto import tqdm
 
@@ -192,6 +154,8 @@ class _Progress(TrainerCallback):
 
 
 class _Divergence(TrainerCallback):
+    """Stops training with an error if the logged loss is not finite."""
+
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
 
@@ -200,10 +164,10 @@ class _Divergence(TrainerCallback):
 
 
 class _Best(TrainerCallback):
-    """Gives the model, when training ends, the weights of its best epoch."""
+    """Restores the weights of the epoch with the best validation score when training ends."""
 
     best: float | None = None
-    weights: dict[str, Tensor]
+    weights: dict[str, Tensor]  # of the best epoch, on the CPU
 
     def on_evaluate(
         self,

@@ -1,4 +1,4 @@
-"""Which of a model's vectors are penalised, and how they are had from a forward pass."""
+"""Selection of the vectors that are penalised, and their extraction from a forward pass."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -16,44 +16,26 @@ _LAST_TOKEN = Pooling(("lasttoken",))
 
 
 class Points(NamedTuple):
-    """Vectors (n, d), and for each the row of the batch that it belongs to; None for weights."""
+    """Vectors of a model, gradients included."""
 
-    values: Tensor
-    rows: Tensor | None
+    values: Tensor  # (n, d)
+    rows: Tensor | None  # (n,), the row of the batch each vector belongs to; None for weights
 
 
 def check_where(where: Any, model: Any) -> Where:
-    """Check that a model has such vectors.
+    """Check that a model has the vectors `where`; return it with layers as sorted indices.
 
-    Parameters
-    ----------
-    where : {"head_input", "last", "all", "output_embeddings"} or sequence of int
-        The place; integers count hidden states, 0 being what enters the first layer and -1 the
-        last.
-    model : PreTrainedModel
-        The model.
-
-    Returns
-    -------
-    str or tuple of int
-        The place, layers counted from 0.
-
-    Raises
-    ------
-    TypeError
-        If the model is not one of transformers.
-    ValueError
-        If there is no such place in the model.
+    A layer is an index into the hidden states: 0 is the input of the first layer, -1 the last.
     """
     if not hasattr(model, "get_output_embeddings"):
         raise TypeError(
-            f"model is a {type(model).__name__}; a PreTrainedModel of transformers is needed"
+            f"model is a {type(model).__name__}; pass a PreTrainedModel of transformers"
         )
     if where == OUTPUT_EMBEDDINGS:
         if getattr(model.get_output_embeddings(), "weight", None) is None:
             raise ValueError(
-                f"where={where!r}: {type(model).__name__} has no output embeddings, which belong "
-                "to models that write text (causal, masked, sequence to sequence); choose "
+                f"where={where!r}: {type(model).__name__} has no output embeddings, which only "
+                "language models have (causal, masked, sequence to sequence); choose "
                 "'head_input', 'last', 'all' or a list of layers"
             )
     elif where == HEAD_INPUT:
@@ -74,23 +56,10 @@ def check_where(where: Any, model: Any) -> Where:
 
 
 def output_layer(model: Any) -> nn.Module:
-    """Find the linear layer that gives a model's output.
+    """Return the last linear layer of a model with a head.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        Any model with a head.
-
-    Returns
-    -------
-    Module
-        A classifier's head; else the output embeddings; else the last Linear outside the base
-        model.
-
-    Raises
-    ------
-    ValueError
-        If there is none.
+    This is the head of a classifier, otherwise the output embeddings, otherwise the last Linear
+    outside the base model.
     """
     if is_classifier(model):
         return find_last_linear(model)
@@ -108,19 +77,10 @@ def output_layer(model: Any) -> nn.Module:
 
 
 class Watch:
-    """Keeps, during one forward pass, what is needed to give a model's points.
+    """Context manager that records the head's input during one forward pass.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The model itself, not what it may be wrapped in.
-    places : sequence of str or of sequences of int
-        Checked places.
-
-    Attributes
-    ----------
-    options : dict
-        What the forward pass must be told.
+    `model` must be unwrapped, `places` come from :func:`check_where`, and `options` are keyword
+    arguments that must be passed to the forward pass.
     """
 
     def __init__(self, model: Any, places: Sequence[Where]) -> None:
@@ -144,22 +104,7 @@ class Watch:
         self._entered = entered[0]
 
     def points(self, place: Where, outputs: Any, inputs: Mapping[str, Any]) -> Points:
-        """Give the points of a place, padding left out.
-
-        Parameters
-        ----------
-        place : str or sequence of int
-            One of those watched.
-        outputs : ModelOutput
-            What the model returned.
-        inputs : mapping
-            What it was called with.
-
-        Returns
-        -------
-        Points
-            With the gradients of the pass.
-        """
+        """Return the points of one place, without padding, for given outputs and inputs."""
         if place == OUTPUT_EMBEDDINGS:
             return Points(self.model.get_output_embeddings().weight, None)
         if place == HEAD_INPUT:
@@ -175,18 +120,21 @@ class Watch:
         entered = self._entered
         if entered is None:
             raise RuntimeError(
-                f"{type(self.model).__name__} did not call its last linear layer: where="
-                "'head_input' cannot be had; choose 'last', 'all' or a list of layers"
+                f"where='head_input' is not available, since {type(self.model).__name__} did not "
+                "call its last linear layer; choose 'last', 'all' or a list of layers"
             )
         if entered.ndim == 2:
             return Points(entered, torch.arange(len(entered), device=entered.device))
-        if is_classifier(self.model):  # a decoder, which classifies every token and takes one
+        if is_classifier(self.model):  # a decoder: it classifies every token, then picks the last
             states = _LAST_TOKEN(entered, self._not_padding(inputs, entered))
             return Points(states, torch.arange(len(states), device=states.device))
         return _tokens([entered], self._mask(inputs))
 
     def _mask(self, inputs: Mapping[str, Any]) -> Tensor | None:
-        """Which tokens are no padding; of a decoder with labels, those whose label counts."""
+        """Return the mask of the tokens that are not padding, or None if all of them count.
+
+        In a decoder with token labels, these are the tokens whose label is not -100.
+        """
         if self.model.config.is_encoder_decoder:
             labels = inputs.get("labels")
             if "decoder_attention_mask" in inputs:
@@ -195,17 +143,17 @@ class Watch:
                 return labels != -100
         if "attention_mask" in inputs:
             return inputs["attention_mask"]
-        return self._by_ids(inputs)
+        return self._mask_from_ids(inputs)
 
-    def _by_ids(self, inputs: Mapping[str, Any]) -> Tensor | None:
+    def _mask_from_ids(self, inputs: Mapping[str, Any]) -> Tensor | None:
         padding = self.model.config.get_text_config().pad_token_id
         if padding is None or "input_ids" not in inputs:
             return None
         return inputs["input_ids"] != padding
 
     def _not_padding(self, inputs: Mapping[str, Any], states: Tensor) -> Tensor:
-        """Tokens as decoders of transformers tell them when they look for the last one."""
-        found = self._by_ids(inputs)
+        """Return the mask with which decoders of transformers search for the last token."""
+        found = self._mask_from_ids(inputs)
         return _ones(states) if found is None else found.long()
 
 
@@ -223,7 +171,7 @@ def _layers(where: Sequence[int], model: Any) -> tuple[int, ...]:
     wrong = [i for i in where if not -n_layers - 1 <= i <= n_layers]
     if wrong:
         raise ValueError(
-            f"where={list(where)!r}: {type(model).__name__} has the hidden states 0 (which enters "
+            f"where={list(where)!r}: {type(model).__name__} has the hidden states 0 (the input of "
             f"the first layer) to {n_layers}, not {wrong[0]}"
         )
     return tuple(sorted({int(i) % (n_layers + 1) for i in where}))
@@ -234,7 +182,7 @@ def _ones(states: Tensor) -> Tensor:
 
 
 def _tokens(layers: Sequence[Tensor], mask: Tensor | None) -> Points:
-    """Tokens that are no padding, of all layers."""
+    """Select the tokens of all layers, each (b, t, d), where the mask (b, t) is not 0."""
     mask = _ones(layers[0]) if mask is None else mask.reshape(-1, mask.shape[-1])
     kept = mask.flatten().nonzero().squeeze(1)
     rows = (kept // mask.shape[1]).repeat(len(layers))

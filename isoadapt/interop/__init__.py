@@ -1,4 +1,4 @@
-"""Adapters outside of Python's pickles: folders to share, and plain checkpoints to serve."""
+"""Export of adapters: folders to share without pickle, and merging into checkpoints."""
 
 from isoadapt.interop._adapter import SOURCE as SOURCE
 from isoadapt.interop._folder import (

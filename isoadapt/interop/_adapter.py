@@ -1,4 +1,4 @@
-"""A fitted adapter as plain parts, and back again with everything checked."""
+"""Conversion of fitted adapters to data for JSON and safetensors, and back with checks."""
 
 import inspect
 import re
@@ -13,32 +13,17 @@ from isoadapt.heads import LinearHead, needs_fit
 from isoadapt.interop._state import Tensors, decode, encode
 from isoadapt.interop._types import is_map, matches
 
-_DERIVED = {"classes_", "_n_features_out"}  # follow from map and head
-_SETTINGS = {"_sklearn_output_config", "_metadata_request"}  # set_output, set_fit_request
-SOURCE = "_vector_source"  # attribute of a loaded adapter: its VectorSource, if it was saved
+_DERIVED = {"classes_", "_n_features_out"}  # computed from the map and the head
+_SETTINGS = {"_sklearn_output_config", "_metadata_request"}  # of set_output and set_fit_request
+SOURCE = "_vector_source"  # attribute of a loaded adapter: its VectorSource, if one was saved
 _FITTED = re.compile(r"[a-z][a-z0-9_]*[a-z0-9]_")
-_PROBE = 3  # rows that a map is tried on
+_PROBE = 3  # number of random rows that a map is tested on
 
 
 def pack_adapter(adapter: BaseAdapter, tensors: Tensors) -> dict[str, Any]:
-    """Take a fitted adapter apart.
+    """Convert a fitted adapter to a dict for JSON; its arrays are added to `tensors`.
 
-    Parameters
-    ----------
-    adapter : BaseAdapter
-        Fitted.
-    tensors : dict of str to ndarray
-        Takes its arrays.
-
-    Returns
-    -------
-    dict
-        "class", "parameters" and "state", for JSON.
-
-    Raises
-    ------
-    TypeError
-        If a parameter or a part of the state cannot be saved.
+    The dict has the keys "class", "parameters" and "state".
     """
     parameters = adapter.get_params(deep=False)
     head = parameters.get("head")
@@ -54,31 +39,17 @@ def pack_adapter(adapter: BaseAdapter, tensors: Tensors) -> dict[str, Any]:
 
 
 def unpack_adapter(config: dict[str, Any], tensors: Tensors) -> BaseAdapter:
-    """Put an adapter together and check it.
+    """Create the fitted adapter that :func:`pack_adapter` converted, and check it.
 
-    Parameters
-    ----------
-    config : dict
-        With what :func:`pack_adapter` returned.
-    tensors : dict of str to ndarray
-        Its arrays; they are taken out.
-
-    Returns
-    -------
-    BaseAdapter
-        The fitted adapter.
-
-    Raises
-    ------
-    ValueError, TypeError, KeyError
-        If the parts do not make up a valid adapter.
+    Its arrays are removed from `tensors`. ValueError, TypeError or KeyError is raised if the data
+    do not describe a valid adapter.
     """
     cls = _adapter_class(config["class"])
     parameters = _decode_all(config["parameters"], "parameters", tensors)
     state = _decode_all(config["state"], "state", tensors)
     if tensors:
-        raise ValueError(f"there are arrays that belong to nothing: {sorted(tensors)[:3]}")
-    signature = inspect.signature(cls).parameters  # one added later has its default
+        raise ValueError(f"there are arrays that no part refers to: {sorted(tensors)[:3]}")
+    signature = inspect.signature(cls).parameters  # parameters of later versions have defaults
     needed = [name for name, each in signature.items() if each.default is each.empty]
     _check_names(parameters, needed, cls._get_param_names(), "parameters")
     adapter = cls(**parameters)
@@ -95,25 +66,27 @@ def _encode_all(values: dict[str, Any], path: str, tensors: Tensors) -> dict[str
 
 def _decode_all(trees: Any, path: str, tensors: Tensors) -> dict[str, Any]:
     if not isinstance(trees, dict):
-        raise ValueError(f"{path} is not an object with names")
+        raise ValueError(f"{path} is not a JSON object")
     return {name: decode(tree, f"{path}.{name}", tensors) for name, tree in trees.items()}
 
 
 def _adapter_class(name: Any) -> type[BaseAdapter]:
     if name not in ADAPTERS:
-        raise ValueError(f"class is {name!r}, but the adapters are {', '.join(ADAPTERS)}")
+        raise ValueError(f"class={name!r} must be one of {', '.join(ADAPTERS)}")
     return ADAPTERS[name]
 
 
 def _check_names(
     found: Iterable[str], needed: Iterable[str], admitted: Iterable[str], what: str
 ) -> None:
+    """Raise unless `found` includes all names in `needed` and only names in `admitted`."""
     missing, unknown = sorted(set(needed) - set(found)), sorted(set(found) - set(admitted))
     if missing or unknown:
         raise ValueError(f"{what}: missing {missing}, unknown {unknown}")
 
 
 def _set_state(adapter: BaseAdapter, state: dict[str, Any]) -> None:
+    """Check the names and types of the fitted attributes, and set them."""
     cls = type(adapter)
     needed = {"map_", "head_", "n_features_in_"}
     if isinstance(adapter, MomentsAdapter):
@@ -125,8 +98,8 @@ def _set_state(adapter: BaseAdapter, state: dict[str, Any]) -> None:
             if name in state and name != "map_" and not matches(state[name], hint):
                 raise ValueError(f"state.{name} is a {type(state[name]).__name__}")
     width, names = state["n_features_in_"], state.get("feature_names_in_")
-    if names is not None and not _is_text(names, width):
-        raise ValueError(f"state.feature_names_in_ does not name {width} features")
+    if names is not None and not _are_names(names, width):
+        raise ValueError(f"state.feature_names_in_ is not an array of {width} names")
     map_, head = state.pop("map_"), state.pop("head_")
     if not is_map(type(map_)) or not callable(map_):
         raise ValueError(f"state.map_ is a {type(map_).__name__}, not a map")
@@ -135,44 +108,53 @@ def _set_state(adapter: BaseAdapter, state: dict[str, Any]) -> None:
     adapter._set_fitted(map_, head)
 
 
-def _is_text(names: Any, width: int) -> bool:
+def _are_names(names: Any, width: int) -> bool:
     return isinstance(names, np.ndarray) and names.dtype.kind == "O" and names.shape == (width,)
 
 
 def _check_map(adapter: BaseAdapter) -> None:
-    """Try the map on a few rows."""
+    """Check the widths of the map, and test it and its inverse on a few random rows."""
     map_, width = adapter.map_, adapter.n_features_in_
     sizes = {size for array in _arrays(map_) for size in array.shape}
     moments = getattr(adapter, "moments_", None)
     if width not in sizes or (moments is not None and len(moments) != width):
         raise ValueError(f"state.n_features_in_={width} is not the width of map and moments")
     if adapter._maps_affinely() and not isinstance(map_, Affine):
-        raise ValueError("state.map_ is not affine, as the parameters say: fit the adapter again")
+        raise ValueError(
+            "state.map_ is not affine, but the parameters are those of an affine adapter: fit the "
+            "adapter again"
+        )
     rows = np.random.default_rng(0).normal(size=(_PROBE, width))
     with np.errstate(all="ignore"):
         adapted = map_(rows)
         if adapted.shape != (_PROBE, map_.n_features_out) or adapted.dtype != np.float64:
-            raise ValueError(f"state.map_ gives {adapted.dtype} of shape {adapted.shape}")
+            raise ValueError(
+                f"state.map_ returns {adapted.dtype} of shape {adapted.shape} for float64 rows of "
+                f"shape {rows.shape}"
+            )
         if not np.isfinite(adapted).all():
-            raise ValueError("state.map_ gives numbers that are not finite")
+            raise ValueError("state.map_ returns numbers that are not finite")
         if adapter._maps_back() and not isinstance(map_, Affine):
             back = cast(InvertibleMap, map_).inverted()(adapted)
             if back.shape != rows.shape or not np.allclose(back, rows, rtol=1e-2, atol=1e-2):
-                raise ValueError("the inverse of state.map_ does not undo it")
+                raise ValueError("the inverse of state.map_ does not undo the map")
 
 
 def _check_head(adapter: BaseAdapter) -> None:
+    """Check that the head fits the map and the kind that the parameters ask for."""
     head = adapter.head_
     if head is None:
         return
     head.check_width(adapter.map_.n_features_out)
     kind = adapter._head_kind()
     if kind is not None and (kind == "classifier") != (head.classes_ is not None):
-        raise ValueError(f"state.head_ is no {kind}, as the parameters say: fit the adapter again")
+        raise ValueError(
+            f"state.head_ is not a {kind}, but the parameters ask for one: fit the adapter again"
+        )
 
 
 def _arrays(value: Any) -> Iterator[NDArray[Any]]:
-    """Every array in nested tuples."""
+    """Iterate over the arrays in nested tuples."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, tuple):

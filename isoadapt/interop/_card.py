@@ -1,4 +1,4 @@
-"""Model cards of adapters."""
+"""Model cards of saved adapters, in Markdown."""
 
 import json
 import platform
@@ -22,26 +22,15 @@ def model_card(
 ) -> str:
     """Describe a fitted adapter in Markdown, with the front matter of Hugging Face model cards.
 
-    Parameters
-    ----------
-    adapter : BaseAdapter
-        Fitted.
-    origin : dict
-        "base_model", "data" and "metrics", as :func:`isoadapt.interop.save_adapter` takes them.
-    source : VectorSource, default=None
-        The vectors that the adapter was fitted to, where they are known.
-
-    Returns
-    -------
-    str
-        The card.
+    `origin` has the keys "base_model", "data" and "metrics". `source` identifies the vectors that
+    the adapter was fitted to, if they are known.
     """
     name, base = type(adapter).__name__, origin["base_model"]
     sections = [
         _front_matter(base),
         f"# {name}" + (f" for {_inline(_short(base))}" if base else ""),
         f"An adapter of isoadapt: it maps embeddings of width {adapter.n_features_in_} to "
-        f"{adapter.map_.n_features_out}. {_reading(adapter)}",
+        f"{adapter.map_.n_features_out}. {_head(adapter)}",
         f"- Base model: {_inline(base or 'not given')}{_vectors(source)}\n"
         f"- Data: {_data(origin['data'])}",
         _metrics(origin["metrics"]),
@@ -53,7 +42,7 @@ def model_card(
 
 
 def _short(base: str) -> str:
-    """A name on the Hub whole, of a folder the last part."""
+    """Return a name on the Hub unchanged, and the last part of a path."""
     return base if _HUB_NAME.fullmatch(base) else Path(base).name
 
 
@@ -64,16 +53,17 @@ def _front_matter(base: str | None) -> str:
     return "\n".join(["---", *lines, "---"])
 
 
-def _reading(adapter: BaseAdapter) -> str:
+def _head(adapter: BaseAdapter) -> str:
+    """Describe the head in one sentence."""
     head = adapter.head_
     if head is None:
         return "It has no head of its own."
     if isinstance(head, MultiLabelHead):
-        return f"Its head gives the logits of {len(head.coef_)} labels, any number of which apply."
+        return f"Its head is a multi-label classifier with {len(head.coef_)} labels."
     if head.classes_ is None:
         return f"Its linear head predicts {len(head.coef_)} number(s)."
     classes = ", ".join(_inline(label) for label in head.classes_[:20].tolist())
-    return f"Its linear head tells apart {len(head.classes_)} classes: {classes}."
+    return f"Its linear head has {len(head.classes_)} classes: {classes}."
 
 
 def _data(data: Any) -> str:
@@ -128,5 +118,5 @@ def _versions() -> str:
 
 
 def _inline(value: Any) -> str:
-    """Keep a value on one line and out of the Markdown around it."""
+    """Convert a value to text on one line that does not break a Markdown table."""
     return " ".join(str(value).split()).replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""Adapter folders: a configuration, a safetensors file and a model card; nothing that runs."""
+"""Saving and loading of adapters as folders with a configuration, arrays and a model card."""
 
 import hashlib
 import json
@@ -27,12 +27,12 @@ ADAPTER = Content("an adapter")
 _FORMAT, _VERSION = "isoadapt adapter", 1
 _KEYS = {"class", "parameters", "state", "base_model", "data", "metrics"}
 _KEYS |= {"format", "format_version", "isoadapt_version", "tensors", "sha256"}
-_VECTORS = "vectors"  # only where their source is known
-_MAX_CONFIG = 16 * 2**20
+_VECTORS = "vectors"  # key that is present only if the source of the vectors is known
+_MAX_CONFIG = 16 * 2**20  # bytes
 
 
 class AdapterFolderError(ValueError):
-    """An adapter folder is damaged, incomplete or of another format."""
+    """Raised if an adapter folder is damaged, incomplete or has an unknown format."""
 
 
 def save_adapter(
@@ -44,36 +44,37 @@ def save_adapter(
     metrics: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Save a fitted adapter as a folder that can be shared: no pickle, nothing that runs.
+    """Save a fitted adapter as a folder that can be shared and contains no code and no pickle.
 
-    The folder holds ``config.json`` (class, parameters, fitted state), ``adapter.safetensors``
+    The folder holds ``config.json`` (class, parameters and fitted state), ``adapter.safetensors``
     (the arrays), ``README.md`` (a model card) and ``isoadapt.sha256`` (the list of these files,
-    by which `overwrite` knows them). A checksum covers the first two. The same adapter gives the
-    same bytes. The folder appears when it is whole; an error or an interrupt
-    leaves what was there.
+    which `overwrite` checks). The first two are protected by checksums. Saving the same adapter
+    twice gives identical bytes. The folder appears only when it is complete. After an error or an
+    interrupt, the previous content is unchanged.
 
     Parameters
     ----------
     adapter : adapter
-        A fitted adapter of isoadapt. A frozen estimator as its ``head`` is saved as the
-        LinearHead that it is read as, an unfitted one as the head that was fitted; settings of
+        A fitted adapter of isoadapt. If its ``head`` is a frozen estimator, that is saved as a
+        LinearHead. If its ``head`` is unfitted, the head that was fitted is saved. Settings of
         ``set_output`` and ``set_fit_request`` are not saved.
     folder : str or path-like
-        Where it goes.
+        The folder to write.
     base_model : str, path-like or TransformerEncoder, default=None
         The encoder whose embeddings the adapter was fitted to, or the name or folder of its
-        checkpoint. Of an encoder, the folder records the checkpoint (a digest of its weights and
-        tokenizer) and the kind of vectors (pooling and layer); of a local checkpoint, the digest
-        only. :func:`merge_into_checkpoint` and ``isoadapt transform`` then refuse any other. An
-        adapter that was loaded keeps its record.
+        checkpoint. For an encoder, the folder records the checkpoint (a digest of its weights and
+        tokenizer) and the kind of vectors (pooling and layer). For a local checkpoint, it records
+        the digest only. :func:`merge_into_checkpoint` and ``isoadapt transform`` then raise for
+        other checkpoints or vectors. An adapter that was loaded keeps its record.
     data : str or dict, default=None
-        What it was fitted on; a dict of names to numbers or strings.
+        Description of the data that the adapter was fitted to, for the model card: a text, or a
+        dict from names to numbers or strings.
     metrics : dict, default=None
-        Columns of a table for the model card, such as "before" and "after": each a dict of names
-        to numbers, or an :class:`~isoadapt.metrics.IsotropyReport`.
+        Columns of a table in the model card, such as "before" and "after". Each column is a dict
+        from names to numbers or an :class:`~isoadapt.metrics.IsotropyReport`.
     overwrite : bool, default=False
-        Whether an adapter that this function wrote may be replaced. A folder with any other file
-        in it, or with one that was changed since, is kept.
+        Whether to replace an adapter that this function saved in `folder`. A folder that holds any
+        other file, or a file that was changed afterwards, is never replaced.
 
     Returns
     -------
@@ -85,13 +86,14 @@ def save_adapter(
     NotFittedError
         If the adapter is not fitted.
     TypeError
-        If it is no adapter of isoadapt, `base_model` is of another type, or a parameter cannot be
-        saved: a callable, or a generator of random numbers.
+        If `adapter` is not an adapter of isoadapt, if the type of `base_model` is not supported,
+        or if a parameter cannot be saved, such as a callable or a random number generator.
     ValueError
-        If the fitted state does not fit the parameters, which were set anew after the fit, or the
-        parameters of `base_model` do not fit its checkpoint.
+        If the fitted state does not match the parameters because these were changed after
+        ``fit``, or if the parameters of `base_model` do not fit its checkpoint.
     FileExistsError
-        If the folder holds files and `overwrite` is false, or files that may not be replaced.
+        If `folder` holds files and `overwrite` is false, or if it holds files that may not be
+        replaced.
     OSError
         If the folder cannot be written.
 
@@ -113,13 +115,13 @@ def save_adapter(
     """
     if isinstance(adapter, PenaltyAdapter):
         raise TypeError(
-            "a PenaltyAdapter has a penalty in code, and an adapter folder holds no code: keep it "
-            "with joblib.dump, with a penalty that is defined in a module"
+            "a PenaltyAdapter cannot be saved in an adapter folder, because its penalty is code: "
+            "define the penalty in a module and save the adapter with joblib.dump"
         )
     if ADAPTERS.get(type(adapter).__name__) is not type(adapter):
         raise TypeError(
-            f"adapter={adapter!r} is no adapter of isoadapt ({', '.join(ADAPTERS)}); save "
-            "a pipeline's adapter, or keep anything else with joblib.dump"
+            f"adapter={adapter!r} is not an adapter of isoadapt ({', '.join(ADAPTERS)}); save the "
+            "adapter of a pipeline alone, or use joblib.dump for other estimators"
         )
     check_is_fitted(adapter)
     tensors: Tensors = {}
@@ -136,9 +138,9 @@ def save_adapter(
     if len(text) > _MAX_CONFIG:
         raise ValueError(
             f"the adapter's state takes {len(text)} bytes of {CONFIG}, more than {_MAX_CONFIG}: "
-            "keep it with joblib.dump"
+            "save it with joblib.dump"
         )
-    _assemble(config, blob)  # what is written can be read
+    _assemble(config, blob)  # raises if the folder could not be loaded again
     target = check_output_folder(folder, overwrite, content=ADAPTER, name="folder")
     with atomic_folder(target, overwrite, ADAPTER) as written:
         (written / CONFIG).write_text(text, "utf-8")
@@ -150,25 +152,26 @@ def save_adapter(
 def load_adapter(folder: str | os.PathLike[str]) -> Any:
     """Load an adapter that :func:`save_adapter` saved.
 
-    Nothing in the folder is run, and nothing outside it is read: links are refused. What is
-    loaded is checked: checksum, names, types, shapes, parameters.
+    Loading runs no code from the folder and reads no files outside it; links raise an error. The
+    checksums, names, types, shapes and parameters are checked.
 
     Parameters
     ----------
     folder : str or path-like
-        The folder.
+        The folder of the adapter.
 
     Returns
     -------
     adapter
-        Fitted: it transforms and predicts as the one that was saved, to the bit.
+        The fitted adapter. Its outputs and predictions are bitwise identical to those of the
+        adapter that was saved.
 
     Raises
     ------
     FileNotFoundError
-        If there is no such folder.
+        If the folder does not exist.
     AdapterFolderError
-        If the folder does not hold a whole, valid adapter. It is a ValueError.
+        If the folder does not hold a complete, valid adapter. This is a subclass of ValueError.
 
     Examples
     --------
@@ -179,10 +182,10 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
     path = Path(folder).expanduser() / TENSORS
     size = config["tensors"]["bytes"]
     blob = _read(path, size)
-    with _refusing(path):
+    with _folder_errors(path):
         if len(blob) != size or hashlib.sha256(blob).hexdigest() != config["tensors"]["sha256"]:
             raise ValueError("it is not the file that was saved")
-    with _refusing(Path(folder)):
+    with _folder_errors(Path(folder)):
         adapter = _assemble(config, blob)
     if _VECTORS in config:
         setattr(adapter, SOURCE, VectorSource(**config[_VECTORS]))
@@ -190,33 +193,15 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read and check the configuration of an adapter folder.
-
-    Parameters
-    ----------
-    folder : str or path-like
-        The folder.
-
-    Returns
-    -------
-    dict
-        As :func:`save_adapter` wrote it.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such folder.
-    AdapterFolderError
-        If the file is missing or damaged, or of another format.
-    """
+    """Read and check the configuration that :func:`save_adapter` wrote to a folder."""
     if not Path(folder).expanduser().is_dir():
         raise FileNotFoundError(
-            f"folder={str(folder)!r} is no folder; pass one that save_adapter made"
+            f"folder={str(folder)!r} is not a folder; pass one that save_adapter wrote"
         )
     path = Path(folder).expanduser() / CONFIG
     text = _read(path, _MAX_CONFIG)
-    with _refusing(path):
-        config = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    with _folder_errors(path):
+        config = json.loads(text, object_pairs_hook=_unique, parse_constant=_reject_constant)
         if not isinstance(config, dict) or config.get("format") != _FORMAT:
             raise ValueError(f"its format is not {_FORMAT!r}")
         version = config.get("format_version")
@@ -228,42 +213,31 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
             )
         found = set(config) - {_VECTORS}
         if found != _KEYS:
-            raise ValueError(f"keys that are missing or unknown: {sorted(found ^ _KEYS)}")
+            raise ValueError(f"keys are missing or unknown: {sorted(found ^ _KEYS)}")
         if config["sha256"] != _checksum(config):
             raise ValueError("its checksum is wrong: it was changed after it was saved")
         if type(config["tensors"].get("bytes")) is not int:
-            raise ValueError("it does not say how long the file of arrays is")
+            raise ValueError(f"it does not give the size of {TENSORS} in bytes")
         provenance(config)
         if _VECTORS in config and not _is_source(config[_VECTORS]):
-            raise ValueError(f"vectors={config[_VECTORS]!r} does not identify any")
+            raise ValueError(f"vectors={config[_VECTORS]!r} does not identify a source of vectors")
     return config
 
 
 def provenance(config: dict[str, Any]) -> dict[str, Any]:
-    """Give what a configuration says of an adapter's origin.
-
-    Parameters
-    ----------
-    config : dict
-        The configuration.
-
-    Returns
-    -------
-    dict
-        "base_model" (str or None), "data" (str, dict or None), "metrics" (dict of dicts).
-    """
+    """Return the entries "base_model", "data" and "metrics" of a configuration, decoded."""
     found = {name: decode(config[name], name, {}) for name in ("base_model", "data", "metrics")}
     if not isinstance(found["base_model"], str | None):
-        raise ValueError("base_model is no name")
+        raise ValueError(f"base_model={found['base_model']!r} is not a string")
     return found
 
 
 def _name(base_model: str | os.PathLike[str] | TransformerEncoder | None) -> str | None:
-    """Name a model; a live one has no name."""
+    """Return the name or path of a checkpoint, or None for a model that is passed as an object."""
     if not isinstance(base_model, str | os.PathLike | TransformerEncoder | None):
         raise TypeError(
-            f"base_model is a {type(base_model).__name__}, but the name or folder of a checkpoint, "
-            "a TransformerEncoder or None is needed; wrap a live model as "
+            f"base_model is a {type(base_model).__name__}, but it must be the name or folder of a "
+            "checkpoint, a TransformerEncoder or None; wrap a loaded model as "
             "TransformerEncoder((model, tokenizer))"
         )
     model = base_model.model if isinstance(base_model, TransformerEncoder) else base_model
@@ -273,7 +247,7 @@ def _name(base_model: str | os.PathLike[str] | TransformerEncoder | None) -> str
 def _source(
     adapter: BaseAdapter, base_model: str | os.PathLike[str] | TransformerEncoder | None
 ) -> VectorSource | None:
-    """Identify the vectors that an adapter was fitted to, as far as they are known."""
+    """Return the source of the vectors that an adapter was fitted to, or None if unknown."""
     if isinstance(base_model, TransformerEncoder):
         return vector_source(base_model)
     if hasattr(adapter, SOURCE) or base_model is None:
@@ -282,12 +256,12 @@ def _source(
         return None
     try:
         return vector_source(TransformerEncoder(base_model))._replace(kind=None)
-    except (OSError, ValueError):  # a name for the card only
+    except (OSError, ValueError):  # not a checkpoint; its name still appears in the card
         return None
 
 
 def _is_source(fields: Any) -> bool:
-    """Whether a value from JSON has the fields of a VectorSource."""
+    """Return whether a value from JSON has the fields of a VectorSource."""
     if not isinstance(fields, dict) or set(fields) != set(VectorSource._fields):
         return False
     return matches(VectorSource(**fields), VectorSource)
@@ -298,6 +272,7 @@ def _provenance(
     data: str | Mapping[str, Any] | None,
     metrics: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
+    """Encode the origin of an adapter for JSON; :func:`provenance` decodes it."""
     values = {
         "base_model": base_model,
         "data": dict(data) if isinstance(data, Mapping) else data,
@@ -306,12 +281,12 @@ def _provenance(
     arrays: Tensors = {}
     encoded = {name: encode(value, name, arrays) for name, value in values.items()}
     if arrays:
-        raise TypeError(f"{next(iter(arrays))} is an array; pass numbers and strings")
+        raise TypeError(f"{next(iter(arrays))} is an array; pass only numbers and strings")
     return encoded
 
 
 def _figures(column: Any) -> dict[str, float]:
-    """The plain numbers of a dict or a report."""
+    """Return the numbers in a dict or report as floats, without other values."""
     items = column.to_dict() if hasattr(column, "to_dict") else column
     return {name: float(value) for name, value in items.items() if _is_number(value)}
 
@@ -333,49 +308,52 @@ def _assemble(config: dict[str, Any], blob: bytes) -> BaseAdapter:
 
 
 def _checksum(config: dict[str, Any]) -> str:
-    """SHA-256 of everything else in the configuration, however it is laid out."""
+    """Compute the SHA-256 of all other entries, independent of their order and of whitespace."""
     rest = {key: value for key, value in config.items() if key != "sha256"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _read(path: Path, limit: int) -> bytes:
-    """Read a file, if it is an ordinary one and not too long."""
+    """Read a regular file of at most `limit` bytes."""
     try:
         found = path.lstat()
     except FileNotFoundError as error:
         raise AdapterFolderError(
-            f"{path} is missing; pass a folder that save_adapter made, or copy it again"
+            f"{path} is missing; pass a folder that save_adapter wrote, or copy it again"
         ) from error
     if not stat.S_ISREG(found.st_mode):
         raise AdapterFolderError(
-            f"{path} is no ordinary file but a link or a folder; copy what it stands for there"
+            f"{path} is a link or a folder, not a regular file; replace it by a copy of the file"
         )
     if found.st_size > limit:
         raise AdapterFolderError(
-            f"{path} has {found.st_size} bytes, more than {limit}; copy the folder again"
+            f"{path} has {found.st_size} bytes, more than the expected {limit}; copy the folder "
+            "again"
         )
     with path.open("rb") as file:
         return file.read(limit)
 
 
 @contextmanager
-def _refusing(path: Path) -> Iterator[None]:
-    """Turn whatever goes wrong in the block into an error that names the file."""
+def _folder_errors(path: Path) -> Iterator[None]:
+    """Turn every exception in the block into an AdapterFolderError that names the path."""
     try:
         yield
     except Exception as error:
         raise AdapterFolderError(
-            f"{path} holds no valid adapter ({reason(error)}); copy the folder again, or save the "
-            "adapter anew with save_adapter"
+            f"{path} does not hold a valid adapter ({reason(error)}); copy the folder again, or "
+            "save the adapter again with save_adapter"
         ) from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Hook of the JSON parser: raise for a key that occurs twice."""
     if len(dict(pairs)) < len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a JSON object has the same key twice")
     return dict(pairs)
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+def _reject_constant(name: str) -> None:
+    """Hook of the JSON parser: raise for NaN and Infinity."""
+    raise ValueError(f"{name} is not valid JSON")

@@ -1,4 +1,4 @@
-"""Folding an affine adapter into the classifier of a checkpoint."""
+"""Merging of an affine adapter into the classifier of a checkpoint."""
 
 import copy
 import os
@@ -36,7 +36,7 @@ _COPIED = re.compile(
     r"|sentence_bert_config|config_sentence_transformers)\.json|(vocab|merges)\.txt"
     r"|[^/]*\.(model|jinja)|\d+_\w+/(config\.json|model\.safetensors)"
 )
-_ROUNDING = 1e-8
+_ROUNDING = 1e-8  # relative size up to which a bias counts as zero
 _SERVE = "serve it with isoadapt.AdaptedEncoder instead"
 
 
@@ -47,36 +47,36 @@ def merge_into_checkpoint(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Fold an affine adapter into a copy of a checkpoint, which then needs no isoadapt.
+    """Merge an affine adapter into a copy of a checkpoint, which works without isoadapt.
 
-    For z = Ah + c under the head Wz + b, the classifier of the copy gets the weights WA and the
-    bias Wc + b, computed in float64. ``AutoModelForSequenceClassification.from_pretrained``
-    loads it, and its logits are those of encoder, adapter and head, at no cost. The copy is
-    written in float32; tokenizer and sentence-transformers files come along as they are.
+    For the adapter z = Ah + c and the head Wz + b, the classifier of the copy has the weights WA
+    and the bias Wc + b, computed in float64. The copy is loaded with
+    ``AutoModelForSequenceClassification.from_pretrained``. Its logits are those of encoder,
+    adapter and head, at the cost of the original model. It is written in float32. Tokenizer and
+    sentence-transformers files are copied unchanged.
 
-    The adapter must have been fitted to the vectors that enter the last layer of this
-    checkpoint's classifier. That is checked where it is known: of an encoder that a pipeline
-    begins with, and of a saved adapter that records its encoder. A bare adapter, or one saved
-    without that record, is taken on trust.
+    The adapter must have been fitted to the vectors that enter the last layer of the classifier
+    of this checkpoint. This is checked for a pipeline that begins with an encoder, and for a
+    saved adapter that records its encoder. It cannot be checked for other adapters.
 
     Parameters
     ----------
     adapter : adapter, Pipeline or AdaptedEncoder
-        A fitted affine adapter; a pipeline of such, which may begin with a
-        :class:`~isoadapt.TransformerEncoder` and end with a linear model; or a fitted
-        :class:`~isoadapt.AdaptedEncoder`. The last adapter's head is taken, fitted anew or
-        trained along as it may be; without a head, the checkpoint's own.
+        A fitted affine adapter, a pipeline of such adapters, or a fitted
+        :class:`~isoadapt.AdaptedEncoder`. A pipeline may begin with a
+        :class:`~isoadapt.TransformerEncoder` and end with a linear model. That linear model, or
+        otherwise the head of the last adapter, replaces the classifier. If there is neither, the
+        classifier of the checkpoint is used.
     model_folder : str or path-like
-        The checkpoint, for sequence classification. An adapter of PEFT is merged into its base
-        model first, so that the copy needs no peft either.
-        Of a sentence-transformers folder that keeps its transformer in a folder inside, that
-        transformer is copied, without the other modules.
+        The checkpoint of a model for sequence classification. A PEFT adapter is first merged into
+        its base model, so that the copy does not need peft. Of a sentence-transformers folder
+        with its transformer in a subfolder, only this transformer is copied.
     out_folder : str or path-like
-        Where the copy goes. It appears when it is whole.
+        The folder to write. It appears only when it is complete.
     overwrite : bool, default=False
-        Whether a checkpoint in it may be replaced that isoadapt or ``save_pretrained`` wrote. A
-        folder with any other file in it is kept, and so is one in which a file was changed after
-        isoadapt wrote it.
+        Whether to replace a checkpoint in `out_folder` that was written by isoadapt or
+        ``save_pretrained``. A folder that holds any other file, or a file that was changed after
+        isoadapt wrote it, is never replaced.
 
     Returns
     -------
@@ -86,34 +86,34 @@ def merge_into_checkpoint(
     Raises
     ------
     FileNotFoundError
-        If `model_folder` is no checkpoint.
+        If `model_folder` is not a checkpoint.
     FileExistsError
-        If `out_folder` holds files and `overwrite` is false, or files that may not be replaced, or
-        is `model_folder`.
+        If `out_folder` holds files and `overwrite` is false, if it holds files that may not be
+        replaced, or if it is `model_folder`.
     NotFittedError
         If an adapter is not fitted.
     TypeError
-        If a step is no adapter.
+        If a step of the pipeline is not an adapter.
     ValueError
-        If an adapter is not affine or of another width than the checkpoint's head, if it was
-        fitted to other vectors than the checkpoint's head input, if the heads have other classes,
-        or if a bias is needed where the architecture has none.
+        If an adapter is not affine or its width is not that of the head of the checkpoint, if it
+        was fitted to other vectors than those that enter this head, if the two heads have
+        different classes, or if a bias is needed but the architecture has none.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
 
     Notes
     -----
-    A checkpoint is known by the weights in front of its last layer and by its tokenizer: a copy,
-    or a folder with another name, is the same one. An encoder that computes in float16 or
-    bfloat16, or by ONNX Runtime in float32, gives the same vectors up to rounding; "int8" vectors
-    are refused.
+    A checkpoint is identified by the weights before its last layer and by its tokenizer, so that
+    a copy or a renamed folder counts as the same checkpoint. Vectors computed in float16 or
+    bfloat16, or by ONNX Runtime in float32, are accepted, since they differ only by rounding.
+    "int8" vectors are not accepted.
 
-    The head of a decoder such as GPT-2 has no bias. Only adapters that need none can be folded
-    into it, such as :class:`~isoadapt.LogitPreservingWhitening`.
+    The head of a decoder such as GPT-2 has no bias. Only adapters that do not need a bias can be
+    merged into it, such as :class:`~isoadapt.LogitPreservingWhitening`.
 
-    The copy computes WAh in single precision, adapters in double. Where an adapter stretches
-    directions of little variance, as whitening without shrinkage does, the products are much
-    larger than the logits they sum up to, and logits may differ by more than rounding.
+    The copy computes WAh in single precision, whereas adapters use double precision. If an
+    adapter amplifies directions of low variance, as whitening without shrinkage does, the terms
+    of this product are much larger than their sum, and logits can differ by more than rounding.
 
     Examples
     --------
@@ -126,19 +126,19 @@ def merge_into_checkpoint(
     configs = (transformer_folder(source) / "config.json", source / "adapter_config.json")
     if not any(file.is_file() for file in configs):
         raise FileNotFoundError(
-            f"model_folder={str(model_folder)!r} is no folder with a config.json; pass one made "
-            "by save_pretrained of a model for sequence classification"
+            f"model_folder={str(model_folder)!r} is not a folder with a config.json; pass one that "
+            "save_pretrained of a model for sequence classification wrote"
         )
     target = check_output_folder(out_folder, overwrite, name="out_folder")
     if target.exists() and target.samefile(source):
         raise FileExistsError(
-            f"out_folder={str(out_folder)!r} is model_folder, which is kept; choose another"
+            f"out_folder={str(out_folder)!r} is model_folder, which is kept; choose another folder"
         )
     encoder = TransformerEncoder(source, pooling="head_input", device="cpu")
     own = read_head(encoder)
     _check_kinds(own if head is None else head, own)
     backbone = encoder._backbone()
-    head = _in_order(own if head is None else head, own, backbone.model.config)
+    head = _reordered(own if head is None else head, own, backbone.model.config)
     _check_widths(map_, head, own)
     for vectors, name in _sources(adapter):
         _check_vectors(vectors, name, backbone)
@@ -150,7 +150,7 @@ def merge_into_checkpoint(
 
 
 def _affine_part(model: Any) -> tuple[Affine, LinearHead | None]:
-    """The map of all adapters in a row, and the head that reads its outputs."""
+    """Return the composition of all adapters, and the head after them or None."""
     steps = _steps(model)
     if steps and isinstance(steps[0], TransformerEncoder):
         steps = steps[1:]
@@ -161,15 +161,18 @@ def _affine_part(model: Any) -> tuple[Affine, LinearHead | None]:
     for step in steps:
         if not isinstance(step, BaseAdapter):
             raise TypeError(
-                f"adapter: {step!r} is no adapter of isoadapt, so it cannot be folded into a "
+                f"adapter: {step!r} is not an adapter of isoadapt, so it cannot be merged into a "
                 "head; pass an adapter, a Pipeline of adapters or an AdaptedEncoder"
             )
     if not steps:
-        raise TypeError("adapter holds no adapter; pass one, or a Pipeline with one")
+        raise TypeError(
+            "adapter is a Pipeline without an adapter; pass an adapter, or a Pipeline with one"
+        )
     return compose(map(_affine, steps)), steps[-1].head_ if head is None else head
 
 
 def _steps(model: Any) -> list[Any]:
+    """List the steps of a model, with nested pipelines flattened and "passthrough" left out."""
     if isinstance(model, AdaptedEncoder):
         check_is_fitted(model)
         model = model.pipeline_
@@ -180,7 +183,7 @@ def _steps(model: Any) -> list[Any]:
 
 
 def _sources(model: Any) -> Iterator[tuple[VectorSource, str]]:
-    """Identify the vectors that the first adapter reads, and say who tells of them."""
+    """Yield the sources of the first adapter's vectors, each with a description for messages."""
     first, *others = _steps(model)
     if isinstance(first, TransformerEncoder):
         yield _encoder_source(first), f"the encoder with model={_shown(first.model)}"
@@ -199,14 +202,14 @@ def _encoder_source(encoder: TransformerEncoder) -> VectorSource:
         return vector_source(encoder)
     except OSError as error:
         raise OSError(
-            f"the pipeline's encoder cannot be loaded, so whether its vectors are those of "
-            f"model_folder is not known ({error}); if its folder was moved, name the new one by "
+            f"the pipeline's encoder cannot be loaded, so it cannot be checked that its vectors "
+            f"are those of model_folder ({error}); if its folder was moved, set the new one with "
             "set_params(model=...) of the encoder, or pass the adapter alone"
         ) from error
 
 
 def _check_vectors(vectors: VectorSource, name: str, backbone: Backbone) -> None:
-    """Refuse vectors other than the checkpoint's head input."""
+    """Raise unless the vectors are those that enter the head of this checkpoint."""
     folder = str(backbone.folder)
     way_out = (
         f"fit the adapter to TransformerEncoder({folder!r}, {HEAD_VECTORS}).transform(texts), or "
@@ -214,14 +217,14 @@ def _check_vectors(vectors: VectorSource, name: str, backbone: Backbone) -> None
     )
     if vectors.kind not in (HEAD_VECTORS, None):
         raise ValueError(
-            f"the adapter reads vectors with {vectors.kind} ({name}), but the last layer of the "
-            f"classifier in model_folder={folder!r} reads those with {HEAD_VECTORS}: {way_out}"
+            f"the adapter was fitted to vectors with {vectors.kind} ({name}), but the input of the "
+            f"last layer of model_folder={folder!r} are vectors with {HEAD_VECTORS}: {way_out}"
         )
     if not vectors.is_of(backbone):
         raise ValueError(
-            f"the adapter reads vectors of another checkpoint ({name}) than "
-            f"model_folder={folder!r}, with other weights or another tokenizer: merge it into its "
-            f"own checkpoint or a copy of that, or {way_out}"
+            f"the adapter was fitted to vectors of another checkpoint ({name}) than "
+            f"model_folder={folder!r}, with other weights or another tokenizer: merge it into that "
+            f"checkpoint or a copy of it, or {way_out}"
         )
 
 
@@ -229,30 +232,30 @@ def _affine(adapter: BaseAdapter) -> Affine:
     check_is_fitted(adapter)
     if not hasattr(adapter, "to_affine"):
         raise ValueError(
-            f"adapter={adapter!r} is no affine map z = Ah + c, which alone can be folded into a "
-            f"linear head; fit one that is (those with to_affine), or {_SERVE}"
+            f"adapter={adapter!r} is not an affine map z = Ah + c, and only those can be merged "
+            f"into a linear head; use an adapter with to_affine, or {_SERVE}"
         )
     return adapter.to_affine()
 
 
 def _check_kinds(head: LinearHead, own: LinearHead) -> None:
-    """Refuse to put a softmax or a regression where a multi-label head was, and the reverse."""
+    """Raise if only one of the two heads is a multi-label head."""
     if isinstance(head, MultiLabelHead) != isinstance(own, MultiLabelHead):
         raise ValueError(
             f"the adapter's head is {head!r}, the checkpoint's {own!r}: only one of them is a "
-            "multi-label head. Fit the adapter with the checkpoint's own head or with none; if "
-            "its outputs are the logits of labels, its head is "
+            "multi-label head. Fit the adapter with the checkpoint's own head or without a head; "
+            "for a head whose outputs are logits of labels, use "
             "isoadapt.heads.MultiLabelHead(coef, intercept)"
         )
 
 
-def _in_order(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
-    """Return the outputs of a head in the order of the checkpoint's labels, without the labels."""
+def _reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
+    """Return a head without classes whose outputs are in the order of the checkpoint's labels."""
     if head.classes_ is None or own.classes_ is None:
         if (head.classes_ is None) != (own.classes_ is None) or len(head.coef_) != len(own.coef_):
             raise ValueError(
                 f"the adapter's head is {head!r}, the checkpoint's {own!r}: both must be "
-                "classifiers, or regressors with as many outputs"
+                "classifiers, or regressors with the same number of outputs"
             )
         return head
     rows = {label: row for row, label in enumerate(head.classes_.tolist())}
@@ -264,7 +267,7 @@ def _in_order(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
             order = [rows[label] for label in labels]
             return LinearHead(head.coef_[order], head.intercept_[order])
     raise ValueError(
-        f"the adapter's head knows the classes {list(rows)}, the checkpoint {known} "
+        f"the adapter's head has the classes {list(rows)}, the checkpoint {known} "
         f"(by name {names}): fit the adapter on the checkpoint's labels"
     )
 
@@ -272,19 +275,19 @@ def _in_order(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
 def _check_widths(map_: Affine, head: LinearHead, own: LinearHead) -> None:
     if map_.matrix.shape[1] != own.n_features_in_:
         raise ValueError(
-            f"the adapter takes n_features_in_={map_.matrix.shape[1]}, but the checkpoint's head "
-            f"reads embeddings of width {own.n_features_in_}: fit the adapter on embeddings of "
-            "this checkpoint, as load_checkpoint gives them"
+            f"the adapter has n_features_in_={map_.matrix.shape[1]}, but the checkpoint's head "
+            f"takes embeddings of width {own.n_features_in_}: fit the adapter to embeddings of "
+            "this checkpoint, from the encoder that load_checkpoint returns"
         )
     if map_.n_features_out != head.n_features_in_:
         raise ValueError(
-            f"the adapter gives out {map_.n_features_out} features, but the head reads "
-            f"{head.n_features_in_}: fit the adapter with a head, or keep the width"
+            f"the adapter returns {map_.n_features_out} features, but the head takes "
+            f"{head.n_features_in_}: fit the adapter with a head, or without reducing the width"
         )
 
 
 def _with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:
-    """Copy a model shallowly, with another classifier."""
+    """Return a shallow copy of the model whose classifier includes the adapter and the head."""
     old = cast(torch.nn.Linear, backbone.head)
     new = eval_copy(old)
     weight, bias = head.coef_ @ map_.matrix, head.coef_ @ map_.offset + head.intercept_
@@ -303,7 +306,7 @@ def _with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:
 
 
 def _is_rounding(bias: Floats, head: LinearHead, map_: Affine) -> bool:
-    """Whether a bias is zero but for the rounding of its terms."""
+    """Return whether a bias is zero up to the rounding of its terms."""
     terms = np.linalg.norm(head.coef_, axis=1) * np.linalg.norm(map_.offset)
     return bool((np.abs(bias) <= _ROUNDING * (terms + np.abs(head.intercept_))).all())
 
@@ -312,15 +315,15 @@ def _parameter(values: Floats) -> torch.nn.Parameter:
     weights = torch.tensor(values, dtype=torch.float32)
     if not bool(weights.isfinite().all()):
         raise ValueError(
-            f"the merged weights reach {np.abs(values).max():.3g}, beyond float32: raise the "
+            f"the merged weights reach {np.abs(values).max():.3g}, beyond float32: increase the "
             f"adapter's shrinkage, or {_SERVE}"
         )
     return torch.nn.Parameter(weights, requires_grad=False)
 
 
 def _copy_files(source: Path, target: Path, tokenizer: Any) -> None:
-    """Copy what belongs to the tokenizer and to sentence-transformers."""
-    own = set(tokenizer.vocab_files_names.values())  # such as bpe.codes, which few classes have
+    """Copy the files of the tokenizer and of sentence-transformers."""
+    own = set(tokenizer.vocab_files_names.values())  # may include rare names such as bpe.codes
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source).as_posix()
         if path.is_file() and (name in own or _COPIED.fullmatch(name)):

@@ -1,4 +1,4 @@
-"""Fitted state as a tree for JSON and arrays for safetensors: a closed set of types, no code."""
+"""Encoding of fitted state as JSON and arrays, for a fixed set of types and without code."""
 
 import math
 from collections.abc import Callable
@@ -20,34 +20,17 @@ _NUMERIC = frozenset(("bool", *_SIGNED, *_UNSIGNED, "float16", "float32", "float
 
 
 class _Kind(NamedTuple):
-    """How the values of one type are taken apart and put together."""
+    """The two conversions of one type."""
 
-    pack: Callable[[Any], dict[str, Any]]
-    unpack: Callable[..., Any]
+    pack: Callable[[Any], dict[str, Any]]  # from a value to its fields
+    unpack: Callable[..., Any]  # from the fields, as keyword arguments, to the value
 
 
 def encode(value: Any, path: str, tensors: Tensors) -> Any:
-    """Turn a value into what JSON holds.
+    """Convert a value to JSON data; its numeric arrays are added to `tensors` under `path`.
 
-    Parameters
-    ----------
-    value : object
-        None, a number, a string, an array, a LinearHead, Moments, a fitted map, or a list, tuple
-        or dict of those.
-    path : str
-        Name of the value; that of its array in `tensors`.
-    tensors : dict of str to ndarray
-        Takes the arrays of numbers.
-
-    Returns
-    -------
-    object
-        None, bool, int, finite float, str, list, or dict with an entry "type".
-
-    Raises
-    ------
-    TypeError
-        If the value is of another type.
+    Supported are None, numbers, strings, arrays, heads, Moments, fitted maps, and lists, tuples
+    and dicts of these. All that JSON cannot express becomes a dict with an entry "type".
     """
     kind = type(value)
     if kind in _PLAIN or (kind is float and math.isfinite(value)):
@@ -61,7 +44,7 @@ def encode(value: Any, path: str, tensors: Tensors) -> Any:
         return _encode_array(value, path, tensors)
     tag = _tag(value)
     if tag is None:
-        raise _refusal(value, path)
+        raise _unsupported(value, path)
     fields = _kind(tag, path).pack(value)
     return {"type": tag} | {
         name: encode(item, f"{path}.{name}", tensors) for name, item in fields.items()
@@ -69,26 +52,9 @@ def encode(value: Any, path: str, tensors: Tensors) -> Any:
 
 
 def decode(tree: Any, path: str, tensors: Tensors) -> Any:
-    """Turn back what :func:`encode` made.
+    """Convert JSON data from :func:`encode` back; arrays that are used are removed from `tensors`.
 
-    Parameters
-    ----------
-    tree : object
-        As read from JSON.
-    path : str
-        Name of the value.
-    tensors : dict of str to ndarray
-        Arrays by name; those that are used are taken out.
-
-    Returns
-    -------
-    object
-        The value.
-
-    Raises
-    ------
-    ValueError, TypeError, KeyError
-        If the tree is not one that :func:`encode` makes, or an array is missing or another.
+    ValueError, TypeError or KeyError is raised for other data, or if an array does not match.
     """
     if isinstance(tree, list):
         return [decode(item, f"{path}.{i}", tensors) for i, item in enumerate(tree)]
@@ -100,7 +66,7 @@ def decode(tree: Any, path: str, tensors: Tensors) -> Any:
         return _decode_array(path, tensors, **fields)
     if tag == "dict":
         if set(fields) != {"items"} or not isinstance(fields["items"], dict):
-            raise ValueError(f"{path} is no dict with items")
+            raise ValueError(f"{path} is not a dict with items")
         items = fields["items"].items()
         return {key: decode(item, f"{path}.{key}", tensors) for key, item in items}
     kind = _kind(tag, path)
@@ -109,7 +75,7 @@ def decode(tree: Any, path: str, tensors: Tensors) -> Any:
 
 
 def _tag(value: Any) -> str | None:
-    """Name the kind of a value that is not plain."""
+    """Return the "type" entry for a value that JSON cannot express, or None if unsupported."""
     if isinstance(value, np.generic) and (value.dtype.name in _NUMERIC or value.dtype.kind == "U"):
         return "scalar"
     if isinstance(value, np.ndarray):
@@ -126,7 +92,7 @@ def _tag(value: Any) -> str | None:
 
 def _kind(tag: Any, path: str) -> _Kind:
     if not isinstance(tag, str):
-        raise ValueError(f"{path} has a type that is no name")
+        raise ValueError(f"{path} has a type that is not a string")
     if tag in _KINDS:
         return _KINDS[tag]
     if tag not in STORABLE_MAPS:
@@ -138,7 +104,7 @@ def _unpack_map(cls: Any) -> Callable[..., Any]:
     def unpack(**fields: Any) -> Any:
         value = cls(**fields)
         if not matches(value, cls):
-            raise ValueError(f"the parts of {cls.__name__} are of other types or shapes")
+            raise ValueError(f"a field of {cls.__name__} has a wrong type or shape")
         return value
 
     return unpack
@@ -150,11 +116,12 @@ def _pack_head(head: LinearHead) -> dict[str, Any]:
 
 def _unpack_moments(**arrays: NDArray[Any]) -> Moments:
     moments = Moments.from_arrays(arrays)
-    names, higher = {"count", "mean", "scatter"}, {"third", "fourth"}  # earlier versions lack these
+    names, higher = {"count", "mean", "scatter"}, {"third", "fourth"}  # absent in old folders
     whole = set(arrays) in (names, names | higher)
     if not whole or not all(np.isfinite(array).all() for array in arrays.values()):
         raise ValueError(
-            "Moments need a finite count, mean and scatter and, both or neither, third and fourth"
+            "Moments must have a finite count, mean and scatter, and either both or neither of "
+            "third and fourth"
         )
     if moments.count <= 0:
         raise ValueError(f"Moments have the count {moments.count:g}, which must be positive")
@@ -174,7 +141,7 @@ def _unpack_scalar(dtype: str, value: Any) -> Any:
 
 def _unpack_float(value: str) -> float:
     if value not in ("nan", "inf", "-inf"):
-        raise ValueError(f"{value!r} is no float")
+        raise ValueError(f"{value!r} is not a float")
     return float(value)
 
 
@@ -186,7 +153,7 @@ def _pack_strings(array: NDArray[Any]) -> dict[str, Any]:
 
 def _unpack_strings(dtype: str, shape: list[int], values: list[str]) -> NDArray[Any]:
     if dtype not in ("str", "object") or not matches(values, list[str]):
-        raise ValueError("an array of strings holds other things")
+        raise ValueError("an array of strings holds values of other types")
     return np.array(values, dtype=dtype).reshape(_shape(shape))
 
 
@@ -208,7 +175,7 @@ _KINDS = {
 
 def _encode_array(array: NDArray[Any], path: str, tensors: Tensors) -> dict[str, Any]:
     if path in tensors:
-        raise TypeError(f"two arrays have the name {path}: rename a key")
+        raise TypeError(f"two arrays have the name {path}: rename a key of the dict")
     tensors[path] = np.array(array, dtype=array.dtype.name, order="C")
     by_columns = array.ndim > 1 and array.flags.f_contiguous and not array.flags.c_contiguous
     return {
@@ -223,30 +190,31 @@ def _decode_array(
     path: str, tensors: Tensors, dtype: str, shape: list[int], order: str
 ) -> NDArray[Any]:
     if path not in tensors:
-        raise ValueError(f"there is no array {path}")
+        raise ValueError(f"the array {path} is missing")
     array = tensors.pop(path)
     if dtype not in _NUMERIC or array.dtype.name != dtype or array.shape != _shape(shape):
         raise ValueError(f"the array {path} is {array.dtype} {array.shape}, not {dtype} {shape}")
     if order not in ("C", "F"):
-        raise ValueError(f"the array {path} has the order {order!r}")
+        raise ValueError(f"the array {path} has the order {order!r}, which must be 'C' or 'F'")
     return np.array(array, order=order)  # type: ignore[call-overload]
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
     if not matches(shape, list[int]) or any(size < 0 for size in shape):
-        raise ValueError(f"{shape!r} is no shape")
+        raise ValueError(f"{shape!r} is not a shape")
     return tuple(shape)
 
 
-def _refusal(value: Any, path: str) -> TypeError:
-    way_out = "keep the adapter with joblib.dump"
+def _unsupported(value: Any, path: str) -> TypeError:
+    """Return the error for a value that cannot be saved."""
+    way_out = "save the adapter with joblib.dump"
     if isinstance(value, np.random.RandomState | np.random.Generator):
-        way_out = "set a whole number, which gives the same result each time, before saving"
+        way_out = "set an integer before saving"
     elif callable(value) and path.endswith("scoring"):
         way_out = "set the name of a scikit-learn scorer, such as 'accuracy', before saving"
     shown = repr(value)
     shown = shown if len(shown) < 80 else shown[:80] + "…"
     return TypeError(
         f"{path}={shown} ({type(value).__name__}) cannot be saved: an adapter folder holds "
-        f"numbers, strings, arrays and heads, never code; {way_out}"
+        f"only numbers, strings, arrays and heads, not code; {way_out}"
     )

@@ -1,4 +1,4 @@
-"""Checks at run time that values are of annotated types."""
+"""Run-time checks of values against type annotations."""
 
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -9,36 +9,14 @@ from isoadapt.adapters import Affine
 
 
 def is_map(cls: Any) -> bool:
-    """Say whether a class is a NamedTuple.
-
-    Parameters
-    ----------
-    cls : object
-        Anything.
-
-    Returns
-    -------
-    bool
-        True for a class made by NamedTuple.
-    """
+    """Return whether an object is a NamedTuple class, as all fitted maps are."""
     return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 
 def matches(value: Any, hint: Any) -> bool:
-    """Say whether a value is of an annotated type, down to its parts.
+    """Return whether a value has an annotated type, including its items and fields.
 
-    Parameters
-    ----------
-    value : object
-        Any value.
-    hint : object
-        Any, a class, an array type, a union, Literal, a type variable, or list, tuple or dict of
-        those. The fields of a NamedTuple are looked into, arrays must be finite.
-
-    Returns
-    -------
-    bool
-        Whether it is.
+    Arrays of numbers must be finite. A NamedTuple matches if all its fields do.
     """
     origin, args = get_origin(hint) or hint, get_args(hint)
     if origin is Any:

@@ -124,7 +124,7 @@ def test_text_names_the_columns(tables, checkpoint):
         table = table.rename(columns={"sentence1": "question", "sentence2": "answer"})
         table.assign(topic="x").to_csv(f"{name}-odd.tsv", sep="\t", index=False)
     line = ["finetune", "--model", checkpoint, "--train", "train-odd.tsv", "--out", "a", *QUICK]
-    assert "which hold the texts? Pass text= (--text on the command line)" in fail(*line)
+    assert "unclear which hold the texts; pass text= (--text on the command line)" in fail(*line)
     succeed(*line, "--text", "question,answer", "--dev", "dev-odd.tsv")
     plain = ["--train", "train-pair.tsv", "--out", "b", *QUICK]
     succeed("finetune", "--model", checkpoint, *plain)
@@ -159,7 +159,7 @@ class TestErrors:
             (["--penalty", "cosreg", "--where", "1.5"], "--where 1.5 is none; .*name layers: 1,6"),
             (["--penalty", "cosreg", "--where", "9"], "hidden states 0 .*, not 9"),
             (["--set", "lr=1e30"], "became nan; lower lr"),
-            (["--label", "mark"], "label='mark' is no column"),
+            (["--label", "mark"], "label='mark' is not a column"),
             (["--dev", "none.tsv"], "none.tsv"),
             (["--dev", "dev-name.tsv"], "dev-name.tsv has the label 'no'"),
         ],

@@ -151,7 +151,7 @@ class TestFit:
             (["whitening", "--on", "X.npy", "--label", "y"], "use --labels y.npy"),
             (["whitening", "--on", "texts.tsv"], "needs --model"),
             (["whitening", "--on", "texts.tsv", "--labels", "y.npy"], "--label"),
-            (["whitening", "--on", "X.parquet", "--label", "f9"], "'f9' is no column"),
+            (["whitening", "--on", "X.parquet", "--label", "f9"], "'f9' is not a column"),
         ],
     )
     def test_errors_are_one_line(self, arguments, message, files):

@@ -167,7 +167,7 @@ def test_matrices_that_are_none(name, inside):
 @pytest.mark.parametrize("name", ["npz", "zip magic", "terabytes", "more than an index"])
 def test_the_file_is_named(name, inside):
     (inside / "bad.npy").write_bytes(MATRICES[name])
-    refuse(inside, "'bad.npy' is no array of numbers or strings (", "audit", "bad.npy")
+    refuse(inside, "'bad.npy' is not an array of numbers or strings (", "audit", "bad.npy")
 
 
 @pytest.mark.parametrize(
@@ -175,13 +175,13 @@ def test_the_file_is_named(name, inside):
     [
         (np.where(Y, np.nan, 1.0), "has the label nan in row"),
         (np.where(Y, np.inf, 1.0), "has the label inf in row"),
-        (Y + 1j, "labels are numbers, booleans or strings"),
-        (Y.astype("M8[s]"), "labels are numbers, booleans or strings"),
-        (np.where(Y, b"a", b"b"), "labels are numbers, booleans or strings"),
-        (np.zeros(60, [("a", int)]), "labels are numbers, booleans or strings"),
+        (Y + 1j, "labels must be numbers, booleans or strings"),
+        (Y.astype("M8[s]"), "labels must be numbers, booleans or strings"),
+        (np.where(Y, b"a", b"b"), "labels must be numbers, booleans or strings"),
+        (np.zeros(60, [("a", int)]), "labels must be numbers, booleans or strings"),
         (np.ones(60), "one class"),
-        (np.array(1), "one label a row"),
-        (np.arange(3), "one label a row"),
+        (np.array(1), "one label per row"),
+        (np.arange(3), "one label per row"),
     ],
 )
 def test_labels_beside_a_matrix(labels, message, inside):
@@ -242,8 +242,8 @@ def test_what_editors_do_to_a_table_is_no_matter(change, inside):
 
 
 PARQUETS = {
-    "not Parquet": (rng.bytes(300), "is no Parquet file"),
-    "a damaged end": (b"PAR1" + bytes(20) + b"PAR1", "is no Parquet file"),
+    "not Parquet": (rng.bytes(300), "is not a valid Parquet file"),
+    "a damaged end": (b"PAR1" + bytes(20) + b"PAR1", "is not a valid Parquet file"),
     "names twice": (parquet(pa.table([X[:, 0], X[:, 1]], names=["a", "a"])), "two columns named"),
     "labels twice": (
         parquet(pa.table([X[:, 0], Y, Y], names=["a", "label", "label"])),
@@ -264,7 +264,7 @@ PARQUETS = {
     "no rows": (parquet(with_features().slice(0, 0)), "holds 0 row(s)"),
     "broken metadata": (
         parquet(with_features().replace_schema_metadata({"pandas": "{"})),
-        "makes no table",
+        "cannot be converted to a DataFrame",
     ),
 }
 

@@ -82,7 +82,7 @@ def test_a_task_of_glue_by_its_short_name(monkeypatch):
     [
         (PAIRS | {"third": ["e", "f"]}, {}, "which hold the texts"),
         (PAIRS, {"text": "sentence"}, "'sentence' must name one column"),
-        (PAIRS, {"label": "class"}, "label='class' is no column"),
+        (PAIRS, {"label": "class"}, "label='class' is not a column"),
         (PAIRS | {"label": [-1, -1]}, {}, "labels are hidden"),
     ],
 )
@@ -93,9 +93,9 @@ def test_columns_that_cannot_be(tmp_path, columns, options, message):
 
 def test_what_cannot_be_had(tmp_path):
     folder = write(tmp_path / "data", train=PAIRS)
-    with pytest.raises(OSError, match=r"split='test' cannot be had .*check the names"):
+    with pytest.raises(OSError, match=r"split='test' cannot be loaded .*check the names"):
         load_hub(folder, split="test")
-    with pytest.raises(OSError, match=r"no-such/thing.*cannot be had"):
+    with pytest.raises(OSError, match=r"no-such/thing.*cannot be loaded"):
         load_hub("no-such/thing")
 
 
@@ -118,5 +118,5 @@ def test_labels_that_are_none(label, message, tmp_path):
 def test_a_damaged_file(name, tmp_path):
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / name).write_bytes(b"PAR1\xff\xfe")
-    with pytest.raises(OSError, match=r"cannot be had \((?!An error occurred)"):
+    with pytest.raises(OSError, match=r"cannot be loaded \((?!An error occurred)"):
         load_hub(tmp_path / "odd")

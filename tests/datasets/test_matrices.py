@@ -40,10 +40,10 @@ class TestNpy:
     @pytest.mark.parametrize(
         ("array", "message"),
         [
-            (np.zeros(3), r"float64 of shape \(3,\); a matrix"),
+            (np.zeros(3), r"float64 of shape \(3,\); it must hold a matrix"),
             (np.array([["a"]]), "a matrix of numbers"),
             (np.array([[1.0, np.nan]]), "NaN or infinite"),
-            (np.array([[{}]], dtype=object), "no array of numbers"),
+            (np.array([[{}]], dtype=object), "not an array of numbers"),
         ],
     )
     def test_what_is_no_matrix(self, array, message, tmp_path):
@@ -56,7 +56,7 @@ class TestNpy:
         with pytest.raises(ValueError, match=r"numpy\.save"):
             load_matrix(tmp_path / "X.npy")
         (tmp_path / "X.csv").write_text("a\n1\n")
-        with pytest.raises(ValueError, match="is no matrix"):
+        with pytest.raises(ValueError, match=r"is not a \.npy or \.parquet file"):
             load_matrix(tmp_path / "X.csv")
         with pytest.raises(FileNotFoundError, match="absent"):
             load_matrix(tmp_path / "absent.npy")
@@ -81,7 +81,7 @@ class TestParquet:
         assert labels.tolist() == ["x", "y", "x", "y"]
         assert load_matrix(path)[1] is None
         assert list(load_matrix(path, label="f2")[0].columns) == ["f0", "f1"]
-        with pytest.raises(ValueError, match=r"label='absent' is no column"):
+        with pytest.raises(ValueError, match=r"label='absent' is not a column"):
             load_matrix(path, label="absent")
 
     def test_single_precision_stays(self, tmp_path):
@@ -104,7 +104,7 @@ class TestParquet:
         with pytest.raises(ValueError, match="'label' has empty cells"):
             load_matrix(self.write(tmp_path, frame(label=["a", None, "b", "b"])))
         (tmp_path / "X.parquet").write_bytes(b"no parquet")
-        with pytest.raises(ValueError, match="no Parquet file"):
+        with pytest.raises(ValueError, match="not a valid Parquet file"):
             load_matrix(tmp_path / "X.parquet")
 
     def test_a_missing_package_is_named(self, tmp_path, monkeypatch):

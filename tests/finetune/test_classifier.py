@@ -191,7 +191,7 @@ def test_a_checkpoint_with_isobn_is_trained_on_without(base, data, tmp_path):
     )
     torch.testing.assert_close(outputs(folder, data[0]), expected)
     assert not hasattr(BertConfig.from_pretrained(folder), "isoadapt_isobn")
-    with pytest.raises(ValueError, match="holds no IsoBN"):
+    with pytest.raises(ValueError, match="saved without IsoBN"):
         add_isobn(folder)
 
 
@@ -261,7 +261,7 @@ def test_a_file_is_never_replaced(base, data, tmp_path):
 )
 def test_a_diverging_loss_is_reported(base, data, tmp_path, options):
     options = {"texts": data[0], "labels": data[1], "lr": 1e30} | QUICK | options
-    message = r"became (nan|inf); lower lr=1\S+ or lengthen warmup=0\."
+    message = r"became (nan|inf); lower lr=1\S+ or increase warmup=0\."
     with pytest.raises(FloatingPointError, match=message):
         finetune_text_classifier(base, output_folder=tmp_path / "a" / "b" / "out", **options)
     assert list(tmp_path.iterdir()) == []
@@ -339,7 +339,7 @@ class TestPenalty:
     @pytest.mark.parametrize("option", [{"lam": -1.0}, {"balance": "ema"}, {"where": "last"}])
     def test_without_one_there_is_nothing_to_weigh_or_place(self, base, data, tmp_path, option):
         (name, value), *_ = option.items()
-        with pytest.raises(ValueError, match=f"{name}={value!r}.*give penalty=, or leave them out"):
+        with pytest.raises(ValueError, match=f"{name}={value!r}.*pass penalty=, or leave them out"):
             finetune_text_classifier(base, *data, tmp_path / "out", **QUICK, **option)
 
     def test_the_sign_of_lam_is_the_direction(self, base, data, tmp_path):
@@ -502,8 +502,8 @@ class TestRecipe:
         (["a", "b"], ("a", True), TypeError, r"labels\[1\] is True .bool."),
         (["a", "b"], [0.5, np.str_("a")], TypeError, r"labels\[0\] is 0\.5 .float."),
         (["a", "b"], [0.5, 1e300], ValueError, r"labels\[1\] is 1e\+300.*float32.*scale"),
-        (["a", "b"], [[0], [1, 2]], ValueError, r"labels\[0\] is \[0\].*one label a text"),
-        (["a", "b"], [0, [1, 2]], ValueError, r"labels\[1\] is \[1, 2\].*one label a text"),
+        (["a", "b"], [[0], [1, 2]], ValueError, r"labels\[0\] is \[0\].*one label per text"),
+        (["a", "b"], [0, [1, 2]], ValueError, r"labels\[1\] is \[1, 2\].*one label per text"),
         (
             ["a", "b", "c"],
             np.ma.masked_array([0, 1, 1], [False, True, False]),

@@ -350,16 +350,16 @@ def test_folder_in_shards_and_other_parameters(tmp_path):
 
 
 def test_what_cannot_be_done(tmp_path, checkpoint):
-    with pytest.raises(ValueError, match=r"has IsoBN already \(IsoBNLayer\(16, beta=0.5"):
+    with pytest.raises(ValueError, match=r"already has IsoBN \(IsoBNLayer\(16, beta=0.5"):
         add_isobn(trained())
     for kind in ("", "ForQuestionAnswering", "ForTokenClassification"):
         with pytest.raises(ValueError, match=f"Bert{kind or 'Model'}; .* sequence classification"):
             add_isobn(make_model(kind=f"AutoModel{kind}"))
-    with pytest.raises(ValueError, match=r"model is a NoneType; .* pass one, or its folder"):
+    with pytest.raises(ValueError, match=r"NoneType; .* pass such a model, or its folder"):
         add_isobn(None)
-    with pytest.raises(ValueError, match="holds no IsoBN; for a new one pass the loaded model"):
+    with pytest.raises(ValueError, match="was saved without IsoBN; to add it, pass the loaded"):
         add_isobn(checkpoint)
-    with pytest.raises(FileNotFoundError, match="is no folder with safetensors weights"):
+    with pytest.raises(FileNotFoundError, match="is not a folder with safetensors weights"):
         add_isobn(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="beta=2 must lie"):
         add_isobn(make_model(), beta=2)
@@ -370,7 +370,7 @@ def test_damaged_folders(tmp_path):
     weights = load_file(tmp_path / "model.safetensors")
     incomplete = {key: value for key, value in weights.items() if not key.endswith("isobn.cov")}
     save_file(incomplete, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ValueError, match="holds no IsoBN"):
+    with pytest.raises(ValueError, match="saved without IsoBN"):
         add_isobn(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nothing of the kind")
     with pytest.raises(OSError, match=r"model.safetensors is damaged .*; copy it again"):

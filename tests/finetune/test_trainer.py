@@ -73,7 +73,7 @@ def test_the_gradient_through_two_layers_equals_finite_differences(name, where, 
     model = plain_model().double()
     rows = make_rows(24)
     trainer = make_trainer(model, rows, tmp_path, PENALTIES[name](), where=where, lam=3.0)
-    trainer._renew_prior_covs()
+    trainer._update_prior_covs()
     step_gradient(trainer, rows)  # a penalty that takes its scale from the first call has it now
     slope = step_gradient(trainer, rows)
     parameters = list(model.parameters())
@@ -276,7 +276,7 @@ def test_the_shrinkage_covariance_is_that_of_the_training_rows_in_evaluation_mod
     model = make_model("bert")  # with dropout
     trainer = make_trainer(model, rows, tmp_path, IsoScoreLoss(0.2), where="all")
     expected = covariance_of(model, rows)
-    trainer._renew_prior_covs()
+    trainer._update_prior_covs()
     torch.testing.assert_close(
         trainer.isotropy_objective.prior_covs[0], expected, atol=1e-5, rtol=1e-4
     )
@@ -321,7 +321,7 @@ def test_no_more_tokens_are_read_than_allowed(tmp_path):
         where="last",
         shrinkage_tokens=37,
     )
-    trainer._renew_prior_covs()
+    trainer._update_prior_covs()
     assert trainer.state.log_history[-1]["shrinkage_points"] == 37
 
 
@@ -330,7 +330,7 @@ def test_the_rows_behind_it_are_drawn_without_touching_the_generators(tmp_path):
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    trainer._renew_prior_covs()
+    trainer._update_prior_covs()
     assert torch.rand(1) == expected
 
 
@@ -350,7 +350,7 @@ def test_a_stream_of_rows_serves(tmp_path):
         plain_model(), Stream(), tmp_path, IsoScoreLoss(0.2), {"max_steps": 5}, where="all"
     )
     expected = covariance_of(trainer.model, make_rows(16))
-    trainer._renew_prior_covs()
+    trainer._update_prior_covs()
     torch.testing.assert_close(
         trainer.isotropy_objective.prior_covs[0], expected, atol=1e-5, rtol=1e-4
     )
@@ -406,7 +406,7 @@ def test_accumulated_gradients_are_means_over_the_parts(balance, tmp_path):
         lam=2.0,
         balance=balance,
     )
-    reference._renew_prior_covs()
+    reference._update_prior_covs()
     parts = [step_gradient(reference, rows[:8]), step_gradient(reference, rows[8:])]
     torch.testing.assert_close(found[0], sum(parts) / 2, atol=1e-6, rtol=1e-4)
 
@@ -524,7 +524,7 @@ def test_a_checkpoint_of_another_trainer_is_taken_with_a_warning(tmp_path):
     checkpoint = tmp_path / "checkpoint-1"
     (checkpoint / "isoadapt_penalty.safetensors").unlink()
     trainer = make_trainer(plain_model(), rows, tmp_path, IsoScoreLoss(), arguments)
-    with pytest.warns(UserWarning, match="start anew"):
+    with pytest.warns(UserWarning, match="restart from their initial values"):
         trainer.train(resume_from_checkpoint=str(checkpoint))
 
 
@@ -590,7 +590,7 @@ def test_steps_that_are_not_finite_are_told(tmp_path):
 def test_gradients_in_half_precision_are_finite(name, rows, dtype, tmp_path):
     model = plain_model().to(dtype)
     trainer = make_trainer(model, rows, tmp_path, PENALTIES[name](), where="all")
-    trainer._renew_prior_covs()
+    trainer._update_prior_covs()
     assert step_gradient(trainer, rows).isfinite().all()
 
 
@@ -820,8 +820,8 @@ def test_without_a_penalty_it_trains_plainly_and_logs_the_isotropy(tmp_path):
         ({"shrinkage_tokens": "all"}, ValueError, "shrinkage_tokens='all' must be 2 or more"),
         ({"penalty": "istar"}, TypeError, "penalty holds 'istar'.*IsoScoreLoss"),
         ({"penalty": [CosRegLoss(), 1]}, TypeError, "penalty holds 1 .int"),
-        ({"penalty": None, "lam": -1.0}, ValueError, "lam=-1.0 and balance=None have no penalty"),
-        ({"penalty": None, "balance": "ema"}, ValueError, "balance='ema' have no penalty"),
+        ({"penalty": None, "lam": -1.0}, ValueError, "lam=-1.0 and balance=None have no effect"),
+        ({"penalty": None, "balance": "ema"}, ValueError, "balance='ema' have no effect"),
     ],
 )
 def test_parameters_that_cannot_be(options, error, message, tmp_path):
@@ -844,5 +844,5 @@ def test_a_model_without_an_output_layer(tmp_path):
 
 
 def test_a_model_that_is_not_of_transformers(tmp_path):
-    with pytest.raises(TypeError, match="model is a Linear; a PreTrainedModel"):
+    with pytest.raises(TypeError, match="model is a Linear; pass a PreTrainedModel"):
         make_trainer(torch.nn.Linear(2, 2), make_rows(4), tmp_path, CosRegLoss())

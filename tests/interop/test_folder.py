@@ -245,7 +245,7 @@ class TestCard:
         assert "|  | before | after |" in body
         assert f"| isoscore | {isotropy_report(X).isoscore:.4g} | 0.5 |" in body
         assert "| accuracy |  | 0.25 |" in body
-        assert "width 5 to 2. Its linear head tells apart 3 classes: bad, fair, good." in body
+        assert "width 5 to 2. Its linear head has 3 classes: bad, fair, good." in body
         assert "- numpy " + np.__version__ in body
         origin = provenance(read_config(folder))
         assert origin["base_model"] == "org/some-model"
@@ -291,7 +291,7 @@ class TestRefusals:
     def test_a_generator(self, tmp_path):
         rng = np.random.RandomState(0)
         adapter = IsotropyLayer(HEAD, max_epochs=1, random_state=rng).fit(X, LABELS)
-        message = r"parameters.random_state=RandomState.*set a whole number"
+        message = r"parameters.random_state=RandomState.*set an integer"
         self.refuse(adapter, tmp_path, TypeError, message)
         save_adapter(adapter.set_params(random_state=0), tmp_path / "a")
 
@@ -305,13 +305,13 @@ class TestRefusals:
 
     @pytest.mark.parametrize("other", [HEAD, make_pipeline(Whitening()), "Whitening", None])
     def test_no_adapter(self, other, tmp_path):
-        self.refuse(other, tmp_path, TypeError, "no adapter of isoadapt.*joblib")
+        self.refuse(other, tmp_path, TypeError, "not an adapter of isoadapt.*joblib")
 
     def test_a_subclass_of_elsewhere(self, tmp_path):
         class Mine(Whitening):
             pass
 
-        self.refuse(Mine().fit(X), tmp_path, TypeError, "no adapter of isoadapt")
+        self.refuse(Mine().fit(X), tmp_path, TypeError, "not an adapter of isoadapt")
 
     def test_more_than_is_ever_read(self, tmp_path):
         adapter = Whitening().fit(X)
@@ -320,7 +320,7 @@ class TestRefusals:
 
     def test_parameters_that_were_set_after_the_fit(self, tmp_path):
         adapter = fitted("Whitening", "pca").set_params(head="ridge")
-        self.refuse(adapter, tmp_path, ValueError, "head_ is no regressor.*fit the adapter again")
+        self.refuse(adapter, tmp_path, ValueError, "head_ is not a regressor.*fit .* again")
         adapter = fitted("IsotropyLayer", "mlp").set_params(network="linear")
         self.refuse(adapter, tmp_path, ValueError, "not affine.*fit the adapter again")
 
@@ -372,7 +372,7 @@ class TestFolders:
         assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
     def test_a_missing_folder(self, tmp_path):
-        with pytest.raises(FileNotFoundError, match="save_adapter made"):
+        with pytest.raises(FileNotFoundError, match="save_adapter wrote"):
             load_adapter(tmp_path / "absent")
 
     def test_another_folder(self, checkpoint):
@@ -391,7 +391,7 @@ class TestFolders:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda last: {"order": np.zeros_like(last.order)}, "does not undo it"),
+        (lambda last: {"order": np.zeros_like(last.order)}, "does not undo the map"),
         (lambda last: {"log_scale": last.log_scale + 800}, "not finite"),
     ],
 )

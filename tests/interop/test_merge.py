@@ -302,9 +302,7 @@ class TestLabels:
         X = embedded[2]
         adapter = Whitening(head="logistic").fit(X, np.array(classes)[LABELS % len(classes)])
         adapter = adapter if len(classes) != 4 else self.with_four(X)
-        with pytest.raises(
-            ValueError, match=r"head knows the classes .*the checkpoint \[0, 1, 2\]"
-        ):
+        with pytest.raises(ValueError, match=r"head has the classes .*the checkpoint \[0, 1, 2\]"):
             merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
@@ -495,17 +493,17 @@ class TestRefusals:
     def test_what_is_not_affine(self, checkpoint, embedded, tmp_path):
         adapter = IsotropyLayer(embedded[1], network="mlp", max_epochs=1)
         adapter.fit(embedded[2], LABELS)
-        message = r"network='mlp'.* is no affine map.*AdaptedEncoder"
+        message = r"network='mlp'.* is not an affine map.*AdaptedEncoder"
         self.refuse(adapter, checkpoint, tmp_path / "out", ValueError, message)
 
     def test_another_width(self, checkpoint, tmp_path):
         adapter = Whitening().fit(rng.normal(size=(50, 7)))
-        message = r"n_features_in_=7.*head reads embeddings of width 16"
+        message = r"n_features_in_=7.*head takes embeddings of width 16"
         self.refuse(adapter, checkpoint, tmp_path / "out", ValueError, message)
 
     def test_fewer_features_without_a_head(self, checkpoint, embedded, tmp_path):
         adapter = Whitening("pca", n_components=3).fit(embedded[2])
-        message = "gives out 3 features, but the head reads 16"
+        message = "returns 3 features, but the head takes 16"
         self.refuse(adapter, checkpoint, tmp_path / "out", ValueError, message)
 
     def test_a_bias_where_there_is_none(self, tmp_path):
@@ -522,10 +520,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("model", "message"),
         [
-            (StandardScaler(), r"StandardScaler\(\) is no adapter"),
-            (make_pipeline(StandardScaler(), Whitening()), r"StandardScaler.*is no adapter"),
-            (make_pipeline("passthrough"), "holds no adapter"),
-            (None, "None is no adapter"),
+            (StandardScaler(), r"StandardScaler\(\) is not an adapter"),
+            (make_pipeline(StandardScaler(), Whitening()), r"StandardScaler.*is not an adapter"),
+            (make_pipeline("passthrough"), "Pipeline without an adapter"),
+            (None, "None is not an adapter"),
         ],
     )
     def test_what_is_no_adapter(self, model, message, checkpoint, tmp_path):
@@ -534,7 +532,7 @@ class TestRefusals:
     def test_folders(self, adapter, checkpoint, tmp_path):
         out = tmp_path / "out"
         self.refuse(adapter, tmp_path / "absent", out, FileNotFoundError, r"model_folder=.*absent")
-        self.refuse(adapter, tmp_path, out, FileNotFoundError, r"no folder with a config.json")
+        self.refuse(adapter, tmp_path, out, FileNotFoundError, r"not a folder with a config.json")
         self.refuse(adapter, checkpoint, checkpoint, FileExistsError, "not empty")
         message = "is model_folder, which is kept"
         self.refuse(adapter, checkpoint, checkpoint, FileExistsError, message, overwrite=True)

@@ -1,4 +1,4 @@
-"""Two vocabularies without a common content word: one to train on, one to be tested on."""
+"""The vocabularies of the training and the development split, which share no content word."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,7 @@ class Noun:
     plural: str
 
     def form(self, plural: bool) -> str:
-        """Give the plural if `plural`, else the singular.
-
-        Returns
-        -------
-        str
-        """
+        """Return the plural or the singular."""
         return self.plural if plural else self.singular
 
 
@@ -33,31 +28,16 @@ class Verb:
 
     @property
     def third(self) -> str:
-        """The third person singular of the present.
-
-        Returns
-        -------
-        str
-        """
+        """The third person singular of the present tense."""
         return add_s(self.base)
 
     def present(self, plural: bool) -> str:
-        """Give the present tense for a third person.
-
-        Returns
-        -------
-        str
-        """
+        """Return the present tense in the third person."""
         return self.base if plural else self.third
 
 
 def add_s(word: str) -> str:
-    """Add the regular ending of the plural, which is that of the third person too.
-
-    Returns
-    -------
-    str
-    """
+    """Add the regular ending of a plural noun or of a verb in the third person singular."""
     if word.endswith(("s", "x", "z", "ch", "sh")):
         return word + "es"
     if word.endswith("y") and word[-2] not in _VOWELS:
@@ -66,12 +46,7 @@ def add_s(word: str) -> str:
 
 
 def add_ed(word: str) -> str:
-    """Add the regular ending of the past tense.
-
-    Returns
-    -------
-    str
-    """
+    """Add the regular ending of the past tense."""
     if word.endswith("e"):
         return word + "d"
     if word.endswith("y") and word[-2] not in _VOWELS:
@@ -80,24 +55,14 @@ def add_ed(word: str) -> str:
 
 
 def add_er(word: str) -> str:
-    """Add the ending of the comparative.
-
-    Returns
-    -------
-    str
-    """
+    """Add the ending of the comparative."""
     if word.endswith("y"):
         return word[:-1] + "ier"
     return word + ("r" if word.endswith("e") else "er")
 
 
 def add_est(word: str) -> str:
-    """Add the ending of the superlative.
-
-    Returns
-    -------
-    str
-    """
+    """Add the ending of the superlative."""
     return add_er(word)[:-1] + "st"
 
 
@@ -110,7 +75,10 @@ def _nouns(entries: str) -> tuple[Noun, ...]:
 
 
 def _verbs(entries: str) -> tuple[Verb, ...]:
-    """Read verbs parted by commas: the base, or base, past and participle, or these and gerund."""
+    """Parse verbs separated by commas.
+
+    An entry is the base of a regular verb, or base, past and participle, or these and the gerund.
+    """
     verbs = []
     for entry in entries.split(","):
         base, *forms = entry.split()
@@ -124,7 +92,7 @@ def _phrases(entries: str) -> tuple[str, ...]:
 
 
 def _governed(entries: str) -> tuple[tuple[Verb, str, tuple[str, ...]], ...]:
-    """Read `verb right/wrong/wrong` parted by commas; the verbs are regular."""
+    """Parse entries `verb right/wrong/wrong`, regular verbs with prepositions, between commas."""
     rows = []
     for entry in entries.split(","):
         verb, prepositions = entry.rsplit(maxsplit=1)
@@ -137,7 +105,8 @@ def _governed(entries: str) -> tuple[tuple[Verb, str, tuple[str, ...]], ...]:
 class Lexicon:
     """The content words of one split.
 
-    Any verb goes with any subject and object its class admits, so that every sentence makes sense.
+    Within its class, each verb can be combined with every subject and object, so that all
+    sentences make sense.
     """
 
     women: tuple[str, ...]
@@ -147,23 +116,23 @@ class Lexicon:
     masses: tuple[str, ...]  # uncountable nouns
     places: tuple[str, ...]
     events: tuple[str, ...]
-    meet: tuple[Verb, ...]  # somebody does it to somebody; the object cannot be dropped
-    to_oneself: tuple[Verb, ...]  # as above, and people do it to themselves
-    handle: tuple[Verb, ...]  # somebody does it to a thing; the object cannot be dropped
-    strong: tuple[Verb, ...]  # as `handle`, with a participle unlike the past tense
-    acquire: tuple[Verb, ...]  # somebody does it to a mass
-    act: tuple[Verb, ...]  # without an object and without a passive
-    opine: tuple[Verb, ...]  # takes a that-clause and lets questions out of it
+    meet: tuple[Verb, ...]  # subject and object are persons; the object is required
+    to_oneself: tuple[Verb, ...]  # as `meet`, also with a reflexive pronoun
+    handle: tuple[Verb, ...]  # the object is a thing and is required
+    strong: tuple[Verb, ...]  # as `handle`, with a participle that differs from the past tense
+    acquire: tuple[Verb, ...]  # the object is one of `masses`
+    act: tuple[Verb, ...]  # intransitive, without a passive
+    opine: tuple[Verb, ...]  # takes a that-clause, out of which questions can be formed
     want: tuple[Verb, ...]  # takes an infinitive, never a gerund
     enjoy: tuple[Verb, ...]  # takes a gerund, never an infinitive
     give: tuple[Verb, ...]  # takes two objects
     donate: tuple[Verb, ...]  # takes an object and "to", never two objects
     particle: tuple[tuple[Verb, str], ...]
-    governed: tuple[tuple[Verb, str, tuple[str, ...]], ...]  # right and wrong prepositions
-    short_traits: tuple[str, ...]  # of people; compared with -er
-    long_traits: tuple[str, ...]  # of people; compared with "more"
-    looks: tuple[str, ...]  # of things
-    manners: tuple[str, ...]
+    governed: tuple[tuple[Verb, str, tuple[str, ...]], ...]  # verb, right and wrong prepositions
+    short_traits: tuple[str, ...]  # adjectives for people, compared with -er
+    long_traits: tuple[str, ...]  # adjectives for people, compared with "more"
+    looks: tuple[str, ...]  # adjectives for things
+    manners: tuple[str, ...]  # adverbs of manner
     past_times: tuple[str, ...]
     future_times: tuple[str, ...]
 

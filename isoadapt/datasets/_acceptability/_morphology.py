@@ -1,4 +1,8 @@
-"""Phenomena of agreement and form: each function draws an acceptable sentence and its bad twin."""
+"""Phenomena of agreement and word forms, one function each.
+
+A function draws an acceptable sentence and its unacceptable counterpart. Its docstring is an
+example, in which the asterisk marks the unacceptable variant.
+"""
 
 from isoadapt.datasets._acceptability._grammar import Grammar, a, be, have, join
 from isoadapt.datasets._acceptability._lexicon import add_ed, add_er, add_est
@@ -15,7 +19,7 @@ def _subject_verb_agreement(g: Grammar) -> tuple[str, str]:
     verb, strong = g.pick(g.words.act), g.pick(g.words.strong)
     agree, rest = g.pick(
         (
-            (verb.present, g.scene()),
+            (verb.present, g.adjunct()),
             (be, g.pick(g.words.short_traits + g.words.long_traits)),
             (have, f"{strong.participle} {g.thing().text}"),
         )
@@ -28,7 +32,7 @@ def _determiner_noun_agreement(g: Grammar) -> tuple[str, str]:
     plural, noun, verb = g.chance(0.5), g.pick(g.words.things), g.pick(g.words.handle)
     many = ("these", "those", "two", "several", "both", "many of these", "three of the")
     determiner = g.pick(many if plural else ("this", "that", "every", "each", "one"))
-    start, end = f"{g.somebody().text} {verb.past} {determiner}", g.scene()
+    start, end = f"{g.somebody().text} {verb.past} {determiner}", g.adjunct()
     look = g.look()
     return (
         join(start, look, noun.form(plural), end),
@@ -40,7 +44,7 @@ def _countability(g: Grammar) -> tuple[str, str]:
     """Tom did not buy much/*many furniture."""
     verb, mass = g.pick(g.words.acquire), g.pick(g.words.masses)
     things = g.pick(g.words.things).plural
-    who, end = g.somebody().text, g.scene()
+    who, end = g.somebody().text, g.adjunct()
     start = f"{who} did not {verb.base}"
     pairs = (
         (f"{start} much {mass}", f"{start} many {mass}"),
@@ -59,7 +63,7 @@ def _pronoun_case(g: Grammar) -> tuple[str, str]:
     subject, verb = g.person(), g.pick(g.words.meet)
     pronoun = g.name() if g.chance(0.6) else g.person(True)
     nominative, objective = pronoun.pronoun, pronoun.object_pronoun
-    end, other = g.scene(), g.person(besides=subject.text).text
+    end, other = g.adjunct(), g.person(exclude=subject.text).text
     templates = (
         ("{} " + f"{verb.past} {subject.text}", True),
         (f"{subject.text} {verb.past} " + "{}", False),
@@ -74,7 +78,7 @@ def _pronoun_case(g: Grammar) -> tuple[str, str]:
 
 def _reflexive_binding(g: Grammar) -> tuple[str, str]:
     """Mary hurt herself/*himself."""
-    verb, end = g.pick(g.words.to_oneself).past, g.scene()
+    verb, end = g.pick(g.words.to_oneself).past, g.adjunct()
     subject = g.name() if g.chance(0.6) else g.person(True)
     who, reflexive = subject.text, subject.reflexive
     if g.chance(0.5):  # without an antecedent
@@ -90,7 +94,7 @@ def _reflexive_binding(g: Grammar) -> tuple[str, str]:
 def _irregular_form(g: Grammar) -> tuple[str, str]:
     """Tom has stolen/*stole the clock."""
     verb, subject, thing = g.pick(g.words.strong), g.name(), g.thing()
-    end = g.scene()
+    end = g.adjunct()
     regular = add_ed(verb.base)
     start, good, bad, rest = g.pick(
         (
@@ -157,7 +161,7 @@ def _comparison(g: Grammar) -> tuple[str, str]:
     short, long = g.pick(g.words.short_traits), g.pick(g.words.long_traits)
     rival = other.text
     if g.deep and g.chance(0.5):
-        rival = f"{g.person(besides=subject.text).text} near {rival}"
+        rival = f"{g.person(exclude=subject.text).text} near {rival}"
     if g.chance(0.25):
         start = f"{other.text} {be(False)} the"
         end = f"{g.pick(g.words.people).singular} in the {g.pick(g.words.places)}"

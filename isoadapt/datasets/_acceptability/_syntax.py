@@ -1,4 +1,8 @@
-"""Phenomena of order and dependence: each function draws an acceptable sentence and its twin."""
+"""Phenomena of word order and dependencies, one function each.
+
+A function draws an acceptable sentence and its unacceptable counterpart. Its docstring is an
+example, in which the asterisk marks the unacceptable variant.
+"""
 
 from isoadapt.datasets._acceptability._grammar import Grammar, a, be, have, join
 
@@ -10,7 +14,7 @@ def _negative_polarity(g: Grammar) -> tuple[str, str]:
     things, strong = g.pick(g.words.things).plural, g.pick(g.words.strong)
     some = g.pick(("every", "the"))
     if g.deep and g.chance(0.4):
-        other = g.person(besides=person.text).text.removeprefix("the ")
+        other = g.person(exclude=person.text).text.removeprefix("the ")
         inner = f"who {g.pick(g.words.meet).past}"
         end = f"has ever {g.pick((act.participle, f'{strong.participle} any {things}'))}"
         return (
@@ -31,13 +35,13 @@ def _negative_polarity(g: Grammar) -> tuple[str, str]:
         (f"no {noun} {act.past} at all", f"{some} {noun} {act.past} at all"),
     )
     good, bad = g.pick(pairs)
-    end = g.scene()
+    end = g.adjunct()
     return join(good, end), join(bad, end)
 
 
 def _filled_gap(g: Grammar) -> tuple[str, str]:
     """Who did Tom praise (*the doctor)?"""
-    subject, end = g.somebody(), g.scene()
+    subject, end = g.somebody(), g.adjunct()
     start = f"did {subject.text}"
     if g.chance(0.7 if g.deep else 0.3):
         inner = g.name(subject.text)
@@ -46,9 +50,9 @@ def _filled_gap(g: Grammar) -> tuple[str, str]:
     else:
         meet, handle = g.pick(g.words.meet).base, g.pick(g.words.handle).base
     if g.chance(0.5):
-        filler = g.person(besides=start).text
+        filler = g.person(exclude=start).text
         return join("who", start, meet, end) + "?", join("who", start, meet, filler, end) + "?"
-    asked, other = g.two(g.words.things)
+    asked, other = g.pick_two(g.words.things)
     start = f"which {asked.form(g.chance(0.5))} {start} {handle}"
     return join(start, end) + "?", join(start, g.thing(noun=other).text, end) + "?"
 
@@ -57,7 +61,7 @@ def _island(g: Grammar) -> tuple[str, str]:
     """Which clock did Tom say that/*smile because Mary repaired?"""
     subject = g.somebody()
     other, act, opine = g.somebody(subject.text).text, g.pick(g.words.act), g.pick(g.words.opine)
-    asked, noun = g.two(g.words.things)
+    asked, noun = g.pick_two(g.words.things)
     verb, thing = g.pick(g.words.handle), g.thing(noun=noun).text
     start = f"which {asked.form(g.chance(0.5))} did {subject.text}"
     link = g.pick(("because", "after", "before", "although"))
@@ -107,8 +111,8 @@ def _tag_question(g: Grammar) -> tuple[str, str]:
 def _adverb_placement(g: Grammar) -> tuple[str, str]:
     """Tom slowly repaired/*repaired slowly the clock."""
     subject, adverb = g.somebody(), g.pick(g.words.manners)
-    verb, thing = g.dealing(subject.text)
-    end = g.scene()
+    verb, thing = g.verb_and_object(subject.text)
+    end = g.adjunct()
     form = g.pick((verb.past, verb.past, f"will {verb.base}"))
     bad = join(subject.text, form, adverb, thing.text, end)
     if g.deep and g.chance(0.5):
@@ -151,7 +155,7 @@ def _question_order(g: Grammar) -> tuple[str, str]:
 def _noun_phrase_order(g: Grammar) -> tuple[str, str]:
     """Tom repaired the heavy clock/*clock heavy."""
     subject, verb, noun = g.somebody(), g.pick(g.words.handle), g.pick(g.words.things)
-    look, end = g.pick(g.words.looks), g.scene()
+    look, end = g.pick(g.words.looks), g.adjunct()
     word, one, many = noun.form(g.chance(0.5)), noun.singular, noun.plural
     good, bad = g.pick(
         (
@@ -168,8 +172,8 @@ def _noun_phrase_order(g: Grammar) -> tuple[str, str]:
 
 def _verb_position(g: Grammar) -> tuple[str, str]:
     """The doctor will praise the nurse/*the nurse praise."""
-    subject, end = g.person(), g.scene()
-    verb, thing = g.dealing(subject.text)
+    subject, end = g.person(), g.adjunct()
+    verb, thing = g.verb_and_object(subject.text)
     who, what = subject.text, thing.text
     if g.chance(0.5):
         return join(who, verb.past, what, end), join(verb.past, who, what, end)
@@ -191,10 +195,10 @@ def _preposition_position(g: Grammar) -> tuple[str, str]:
 def _negation(g: Grammar) -> tuple[str, str]:
     """Tom does not sneeze/*sneezes not."""
     subject, act = g.somebody(), g.pick(g.words.act)
-    verb, thing = g.dealing(subject.text)
+    verb, thing = g.verb_and_object(subject.text)
     who, is_, has = subject.text, be(subject.plural), have(subject.plural)
     adverb = f" {g.pick(g.words.manners)}" if g.deep and g.chance(0.5) else ""
-    rest = join(thing.text, g.scene())
+    rest = join(thing.text, g.adjunct())
     return g.pick(
         (
             (f"{who} did not {verb.base} {rest}", f"{who} {verb.past} not {rest}"),

@@ -1,13 +1,17 @@
-"""Phenomena of what verbs ask for: each function draws an acceptable sentence and its bad twin."""
+"""Phenomena of the complements of verbs, one function each.
+
+A function draws an acceptable sentence and its unacceptable counterpart. Its docstring is an
+example, in which the asterisk marks the unacceptable variant.
+"""
 
 from isoadapt.datasets._acceptability._grammar import Grammar, a, be, join
 
 
 def _transitivity(g: Grammar) -> tuple[str, str]:
     """The doctor praised/*sneezed the nurse."""
-    subject, end, act = g.somebody(), g.scene(), g.pick(g.words.act).past
+    subject, end, act = g.somebody(), g.adjunct(), g.pick(g.words.act).past
     if g.chance(0.5):
-        verb, thing = g.dealing(subject.text)
+        verb, thing = g.verb_and_object(subject.text)
         rest = join(thing.text, end)
         return join(subject.text, verb.past, rest), join(subject.text, act, rest)
     return join(subject.text, act, end), join(subject.text, g.pick(g.words.meet).past, end)
@@ -15,7 +19,7 @@ def _transitivity(g: Grammar) -> tuple[str, str]:
 
 def _passive(g: Grammar) -> tuple[str, str]:
     """The doctor was praised/*sneezed by Tom."""
-    patient, end = g.person(), g.scene()
+    patient, end = g.person(), g.adjunct()
     agent = g.somebody(patient.text).text
     verb, past = g.pick(g.words.meet), be(patient.plural, past=True)
     if g.chance(0.5):
@@ -32,7 +36,7 @@ def _dative(g: Grammar) -> tuple[str, str]:
     subject, person = g.name(), g.person()
     give, donate = g.pick(g.words.give), g.pick(g.words.donate)
     thing = a(join(g.look(), g.pick(g.words.things).singular))
-    end = g.scene()
+    end = g.adjunct()
     start, two = subject.text, f"{person.text} {thing}"
     if g.chance(0.5):
         return join(start, give.past, two, end), join(start, donate.past, two, end)
@@ -44,7 +48,7 @@ def _dative(g: Grammar) -> tuple[str, str]:
 
 def _particle(g: Grammar) -> tuple[str, str]:
     """Tom picked it up/*picked up it."""
-    (verb, away), subject, end = g.pick(g.words.particle), g.somebody(), g.scene()
+    (verb, away), subject, end = g.pick(g.words.particle), g.somebody(), g.adjunct()
     pronoun = g.pick(("it", "them"))
     form = g.pick((verb.past, f"will {verb.base}", f"did not {verb.base}"))
     start = f"{subject.text} {form}"
@@ -54,7 +58,7 @@ def _particle(g: Grammar) -> tuple[str, str]:
 def _preposition(g: Grammar) -> tuple[str, str]:
     """Tom relied on/*of the doctor."""
     (verb, right, wrong), subject = g.pick(g.words.governed), g.somebody()
-    other, end = g.somebody(subject.text).text, g.scene()
+    other, end = g.somebody(subject.text).text, g.adjunct()
     form = g.pick((verb.past, f"did not {verb.base}", f"will {verb.base}"))
     start = f"{subject.text} {form}"
     if g.chance(0.3):
@@ -65,9 +69,9 @@ def _preposition(g: Grammar) -> tuple[str, str]:
 
 def _complement(g: Grammar) -> tuple[str, str]:
     """Tom decided to repair/*repairing the clock."""
-    subject, end = g.somebody(), g.scene()
+    subject, end = g.somebody(), g.adjunct()
     other = g.name(subject.text).text
-    verb, thing = g.dealing(join(subject.text, other))
+    verb, thing = g.verb_and_object(join(subject.text, other))
     want, enjoy = g.pick(g.words.want).past, g.pick(g.words.enjoy).past
     opine, meet = g.pick(g.words.opine).past, g.pick(g.words.meet).past
     clause = f"that {other} {verb.past}"
