@@ -1,5 +1,7 @@
 """Encoder and adapter as one estimator."""
 
+from __future__ import annotations
+
 import os
 import warnings
 from inspect import signature
@@ -20,7 +22,7 @@ __all__ = ["AdaptedEncoder"]
 
 
 def _fitted_adapter_has(name: str) -> Any:
-    def check(self: "AdaptedEncoder") -> bool:
+    def check(self: AdaptedEncoder) -> bool:
         adapter = self.pipeline_["adapter"] if hasattr(self, "pipeline_") else self._adapter()
         getattr(adapter, name)
         return True

@@ -41,7 +41,13 @@ FIGURES = 4  # raised when what is measured changes: earlier records count no mo
 MAX_LENGTH = 128
 SPARSE = 10  # steps from log to log where no claim rests on the log
 ON_HUB = {"sst2_sentence": "sst2"}
-RECORDED = {"form": "reduction"}  # parameters under the names in the records, which keys depend on
+# Parameters and penalties under the names in the records, which keys depend on.
+RECORDED = {
+    "form": "reduction",
+    "spectrum-control": "spectrum",
+    "topological-entropy": "persistent-entropy",
+    "isotropy-layer": "isotropy",
+}
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ def penalty_settings(condition: Condition) -> dict[str, JSON]:
     known = inspect.signature(method.loss).parameters
     options = {name: known[name].default for name in method.parameters} | condition.options
     return {
-        "penalty": condition.penalty,
+        "penalty": RECORDED.get(condition.penalty, condition.penalty),
         "options": {RECORDED.get(name, name): value for name, value in options.items()},
         "lam": condition.lam,
         "where": condition.where,

@@ -7,13 +7,8 @@ import typer
 
 from isoadapt import __version__
 from isoadapt._utils.errors import reason
-from isoadapt.cli._audit import audit
-from isoadapt.cli._demo import demo
-from isoadapt.cli._finetune import finetune
-from isoadapt.cli._fit import fit
-from isoadapt.cli._merge import merge
+from isoadapt.cli._commands import audit, demo, finetune, fit, merge, transform
 from isoadapt.cli._settings import SettingsCommand
-from isoadapt.cli._transform import transform
 
 _EXPECTED = (
     ValueError,

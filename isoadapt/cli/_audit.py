@@ -1,15 +1,15 @@
-"""The command ``isoadapt audit``."""
+"""The work of the command ``isoadapt audit``."""
 
 import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from isoadapt import TransformerEncoder
-from isoadapt.cli._options import MaxLength, Text, columns, say
+from isoadapt.cli._options import say
 from isoadapt.cli._rows import check_several_rows
 from isoadapt.datasets import load_matrix, load_table
 from isoadapt.encoders import layer_report, measure_truncation
@@ -17,21 +17,13 @@ from isoadapt.metrics import isotropy_report
 
 
 def audit(
-    source: Annotated[
-        str, typer.Argument(help="A checkpoint (folder or name), or a matrix: .npy, .parquet.")
-    ],
-    texts: Annotated[
-        Path | None, typer.Argument(help="Texts for a checkpoint: .tsv, .csv, .parquet.")
-    ] = None,
-    text: Text = None,
-    label: Annotated[
-        str | None, typer.Option(help="Column of labels, to report each class too.")
-    ] = None,
-    max_length: MaxLength = None,
-    layers: Annotated[
-        bool, typer.Option("--layers", help="Report the tokens of each layer instead.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    source: str,
+    texts: Path | None,
+    text: list[str] | None,
+    label: str | None,
+    max_length: int | None,
+    layers: bool,
+    as_json: bool,
 ) -> None:
     """Report the isotropy of a model on texts, or of a matrix of embeddings."""
     truncation = None
@@ -80,7 +72,7 @@ def _read_matrix(source: str, texts: Path | None, label: str | None) -> tuple[An
 def _read_texts(
     source: str,
     texts: Path | None,
-    text: str | None,
+    text: list[str] | None,
     label: str | None,
     max_length: int | None,
 ) -> tuple[Any, Any, Any]:
@@ -90,7 +82,7 @@ def _read_texts(
             f"{source!r} is taken for a checkpoint, which needs texts: isoadapt audit {source} "
             "texts.tsv (a matrix must end in .npy or .parquet)"
         )
-    rows, labels = load_table(texts, text=columns(text), label=label)
+    rows, labels = load_table(texts, text=text, label=label)
     encoder = TransformerEncoder(source, max_length=max_length, verbose=1)
     return encoder, rows, labels if label else None
 

@@ -1,9 +1,9 @@
-"""The command ``isoadapt demo``: every adapter on one checkpoint, beside its controls."""
+"""The work of ``isoadapt demo``: every adapter on one checkpoint, beside its controls."""
 
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
@@ -19,12 +19,12 @@ from sklearn.metrics import (
 )
 from sklearn.pipeline import make_pipeline
 
-from isoadapt import IsotropyLayer, LinearHead, TransformerEncoder, load_checkpoint
+from isoadapt import LinearHead, TransformerEncoder, load_checkpoint
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.folders import no_empty_leftovers
 from isoadapt._utils.optional import import_optional
 from isoadapt.adapters import VARIANTS, Variant
-from isoadapt.cli._options import Table, Text, columns, say
+from isoadapt.cli._options import say
 from isoadapt.datasets import load_table, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.geometry import spectrum
@@ -63,22 +63,18 @@ class _Row(NamedTuple):
 
 
 def demo(
-    train: Table = None,
-    dev: Table = None,
-    text: Text = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="Your fine-tuned checkpoint, in place of a MiniLM.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for checkpoint, picture and pipeline.")] = Path(
-        "isoadapt-demo"
-    ),
+    train: Path | None,
+    dev: Path | None,
+    text: list[str] | None,
+    checkpoint: str | None,
+    out: Path,
 ) -> None:
     """Fine-tune (or take) a checkpoint, fit every adapter, and compare them in one table."""
     out = out.expanduser()
     with no_empty_leftovers(out):
         writable_folder(out)
         import_optional("matplotlib", feature="The picture", extra="plot")
-        texts, labels, dev_texts, dev_labels = _read_tables(train, dev, columns(text))
+        texts, labels, dev_texts, dev_labels = _read_tables(train, dev, text)
         if checkpoint is None:
             checkpoint = _fine_tune(texts, labels, out)
         start = time.perf_counter()
@@ -153,7 +149,7 @@ def _compare(
 
 def _candidates(head: LinearHead) -> Iterator[tuple[str, Callable[[_Split], Any]]]:
     probe = "ridge" if head.classes_ is None else "logistic"
-    control = Variant(_CONTROL, IsotropyLayer, {"alpha": 1.0})
+    control = Variant(_CONTROL, "IsotropyLayer", {"alpha": 1.0})
     yield _BASE, lambda train: head
     yield "head refit only", lambda train: fit_head(probe, train.X, train.y)
     for variant in (control, *(each for each in VARIANTS if each.brief)):

@@ -1,26 +1,18 @@
-"""The command ``isoadapt finetune``."""
+"""The work of the command ``isoadapt finetune``."""
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 
 from isoadapt import load_checkpoint
+from isoadapt._utils.errors import choices
 from isoadapt._utils.folders import reserved_folder
-from isoadapt.cli._options import (
-    TABLE,
-    Label,
-    OverwriteCheckpoint,
-    Text,
-    columns,
-    notes,
-    say,
-)
+from isoadapt.cli._options import Tables, notes, say
 from isoadapt.cli._settings import read_settings
 from isoadapt.datasets import load_table
 from isoadapt.finetune import PENALTIES, PLACES, RECIPES, finetune_text_classifier
@@ -38,65 +30,9 @@ _TRAINING = (
 )
 
 
-class _Tables(NamedTuple):
-    """Tables to train on and to judge on, and what is read of them."""
-
-    train: Path
-    dev: Path | None
-    text: list[str] | None  # one column or two of pairs; None finds them by name
-    label: str | None  # None is "label"
-    max_length: int
-
-
 def finetune(
-    model: Annotated[str, typer.Option(help="Folder or name of the model to start from.")],
-    train: Annotated[Path, typer.Option(help=TABLE)],
-    dev: Annotated[Path | None, typer.Option(help="Such a table to judge the result on.")] = None,
-    penalty: Annotated[
-        str | None, typer.Option(help=f"What joins the task's loss: {', '.join(PENALTIES)}.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE...",
-            help="Several after one --set or each its own. Of the penalty: lam, its weight (1 by "
-            "default: for istar that is MORE isotropy, -1 is less), balance (ema, cumulative), "
-            "and its parameters, such as zeta (istar) or bars (persistent-entropy). Of the "
-            "training: epochs, lr, batch_size, warmup, weight_decay, random_state, device.",
-        ),
-    ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            help="Train with the optimiser, schedule, epochs and batches of a paper; this sets no "
-            f"penalty: {', '.join(RECIPES)} (CosReg, spectrum control, flow)."
-        ),
-    ] = None,
-    where: Annotated[
-        str | None,
-        typer.Option(
-            help="What is penalised: head_input, last, all, or layers like 1,6; else the "
-            "penalty's own place."
-        ),
-    ] = None,
-    text: Text = None,
-    label: Label = None,
-    max_length: Annotated[int, typer.Option(help="Tokens a text is cut to.")] = 128,
-    out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = Path(
-        "isoadapt-finetuned"
-    ),
-    overwrite: OverwriteCheckpoint = False,
-) -> None:
-    """Fine-tune a classifier, with or without an isotropy penalty, and judge it."""
-    tables = _Tables(train, dev, columns(text), label, max_length)
-    given = [*(settings or []), *([f"where={where}"] if where else [])]
-    typer.echo(_finetune(model, tables, penalty, given, recipe, out, overwrite))
-
-
-def _finetune(
     model: str,
-    tables: _Tables,
+    tables: Tables,
     penalty: str | None,
     settings: Sequence[str],
     recipe: str | None,
@@ -145,14 +81,14 @@ def _make_options(
 ) -> dict[str, Any]:
     """Make the loss from its name, and separate its parameters from those of the training."""
     if recipe is not None and recipe not in RECIPES:
-        raise ValueError(f"--recipe {recipe!r} is none; choose from {', '.join(RECIPES)}")
+        raise ValueError(f"--recipe {recipe!r} is not a recipe; {choices(recipe, RECIPES)}")
     if penalty is None:
         _refuse_without_penalty(settings)
         values = read_settings(settings, _TRAINING, "training without a penalty")
         _check_booleans(values, {})
         return {"recipe": recipe, **values}
     if penalty not in PENALTIES:
-        raise ValueError(f"--penalty {penalty!r} is none; choose from {', '.join(PENALTIES)}")
+        raise ValueError(f"--penalty {penalty!r} is not a penalty; {choices(penalty, PENALTIES)}")
     method = PENALTIES[penalty]
     known = (*method.parameters, *_JOINING, *_TRAINING)
     values = read_settings(settings, known, f"training with {penalty}")
@@ -214,14 +150,14 @@ def _judge(
     }
 
 
-def _read(path: Path, tables: _Tables) -> tuple[Any, NDArray[Any]]:
+def _read(path: Path, tables: Tables) -> tuple[Any, NDArray[Any]]:
     texts, labels = load_table(path, text=tables.text, label=tables.label or "label")
     if labels is None:
         raise ValueError(f"{path} has no column 'label': name the labels' column with --label")
     return texts, labels
 
 
-def _check_known(found: NDArray[Any], known: NDArray[Any], tables: _Tables) -> None:
+def _check_known(found: NDArray[Any], known: NDArray[Any], tables: Tables) -> None:
     """Check that the labels to judge on are of those trained on; numbers need only be numbers."""
     if known.dtype.kind == "f" and found.dtype.kind in {"i", "f"}:
         return

@@ -2,31 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from numpy.typing import NDArray
 
 from isoadapt import TransformerEncoder
-from isoadapt.adapters import BaseAdapter
+from isoadapt.cli._options import Source
 from isoadapt.datasets import load_matrix, load_table
 from isoadapt.encoders import vector_source
-from isoadapt.interop import SOURCE
-
-
-class Source(NamedTuple):
-    """File of rows, with the model that embeds its texts and with its labels."""
-
-    path: Path
-    model: str | None = None
-    label: str | None = None  # a column; None is "label", where there is one
-    labels: Path | None = None  # a file beside a .npy matrix
-    max_length: int | None = None
-    text: list[str] | None = None  # one column or two of pairs; None finds them by name
-
-    def is_matrix(self) -> bool:
-        """Whether the file holds embeddings: .npy does, and Parquet unless there is a model."""
-        suffix = self.path.suffix.lower()
-        return suffix == ".npy" or (suffix == ".parquet" and self.model is None)
+from isoadapt.interop import SOURCE, take_apart
 
 
 def read_rows(
@@ -93,9 +77,9 @@ def with_recorded_model(source: Source, origin: dict[str, Any]) -> Source:
     return source._replace(model=base)
 
 
-def check_recorded_source(adapter: BaseAdapter, source: Source) -> None:
+def check_recorded_source(adapter: Any, source: Source) -> None:
     """Refuse texts embedded by another encoder than the one that a saved adapter records."""
-    recorded = getattr(adapter, SOURCE, None)
+    recorded = getattr(take_apart(adapter).first(), SOURCE, None)
     if recorded is None or source.is_matrix():
         return
     encoder = TransformerEncoder(source.model)

@@ -1,7 +1,7 @@
-"""The command ``isoadapt transform``."""
+"""The work of the command ``isoadapt transform``."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import typer
@@ -9,28 +9,17 @@ from numpy.typing import NDArray
 
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.optional import import_optional
-from isoadapt.cli._options import MaxLength, Text, columns, notes
-from isoadapt.cli._rows import Source, check_recorded_source, read_rows, with_recorded_model
-from isoadapt.interop import load_adapter, provenance, read_config
+from isoadapt.cli._options import Source, notes
+from isoadapt.cli._rows import check_recorded_source, read_rows, with_recorded_model
+from isoadapt.interop import load_adapter, provenance, read_config, take_apart
 
 _MATRICES = (".npy", ".parquet")
 
 
-def transform(
-    folder: Annotated[Path, typer.Argument(help="Folder of a saved adapter.")],
-    source: Annotated[Path, typer.Argument(help="Texts, or a .npy or .parquet matrix.")],
-    out: Annotated[Path, typer.Argument(help="File for the result, .npy or .parquet.")],
-    model: Annotated[
-        str | None, typer.Option(help="Checkpoint for texts; else the one it was fitted with.")
-    ] = None,
-    text: Text = None,
-    label: Annotated[str | None, typer.Option(help="Column of labels, which is left out.")] = None,
-    max_length: MaxLength = None,
-) -> None:
+def transform(folder: Path, rows: Source, out: Path) -> None:
     """Adapt texts, or a matrix of embeddings, by a saved adapter."""
-    _check_out(out, source)
-    adapter = load_adapter(folder)
-    rows = Source(source, model, label, max_length=max_length, text=columns(text))
+    _check_out(out, rows.path)
+    adapter = take_apart(load_adapter(folder)).without_encoder()
     rows = with_recorded_model(rows, provenance(read_config(folder)))
     check_recorded_source(adapter, rows)
     X, _ = read_rows(rows, features=getattr(adapter, "feature_names_in_", None))

@@ -105,12 +105,13 @@ def finetune_text_classifier(
     output_folder : str or path-like
         Where the checkpoint goes. It appears when it is whole; an error or an interrupt leaves
         nothing, the folders around it included that were made for it.
-    penalty : {"istar", "cosreg", "spectrum", "persistent-entropy", "isotropy"}, Module or None, \
-            default=None
+    penalty : {"istar", "cosreg", "spectrum-control", "topological-entropy", "isotropy-layer"}, \
+            Module or None, default=None
         What joins the task's loss: a loss of :mod:`isoadapt.losses` with the parameters of your
         choice, or a method by name, with its own. "istar" is ``IsoScoreLoss(zeta=0.2,
-        form="linear")``, "cosreg" ``CosRegLoss()``, "spectrum" ``SpectrumControlLoss()``,
-        "persistent-entropy" ``PersistentEntropyLoss()``, "isotropy" ``IsoScoreLoss()``.
+        form="linear")``, "cosreg" ``CosRegLoss()``, "spectrum-control"
+        ``SpectrumControlLoss()``, "topological-entropy" ``PersistentEntropyLoss()``,
+        "isotropy-layer" ``IsoScoreLoss()``.
     lam : float, default=1.0
         Weight of the penalty: task loss + lam · penalty. For "istar" below zero lowers isotropy,
         above zero raises it.
@@ -120,7 +121,7 @@ def finetune_text_classifier(
         Which vectors are penalised: what enters the head, the last layer's tokens, the tokens of
         all layers, or those of the layers given, 1 being the first. None: "all" for "istar",
         "last" for "cosreg", "head_input" for all else.
-    recipe : {"persistent-entropy", "istar", "isotropy-layer", "isotropy-calibration"} or None, \
+    recipe : {"topological-entropy", "istar", "isotropy-layer", "isotropy-calibration"} or None, \
             default=None
         Train with the optimiser, schedule, epochs and batches of a paper, see Notes. It sets no
         penalty. `epochs`, `lr`, `batch_size`, `warmup` and `weight_decay` override it.
@@ -178,7 +179,7 @@ def finetune_text_classifier(
     -----
     What the recipes change; the papers do not give anything else, and it is as without a recipe.
 
-    - "persistent-entropy": Adam, 10 epochs, lr 5e-5 (CoLA's; for MRPC give 8e-5), batches of 64,
+    - "topological-entropy": Adam, 10 epochs, lr 5e-5 (CoLA's; for MRPC give 8e-5), batches of 64,
       warm-up 0.1, decay a tenth of lr.
     - "istar": two batches of 16 a step, 4 epochs, lr 3e-5: the middle of the values that the paper
       tunes over; mixed precision (float16) on a GPU.
@@ -190,7 +191,7 @@ def finetune_text_classifier(
 
     References
     ----------
-    "persistent-entropy": Kudrjashov, Karpik and Klyshinsky, "Shrink the Longest", section 4.
+    "topological-entropy": Kudrjashov, Karpik and Klyshinsky, "Shrink the Longest", section 4.
     "istar": Rudman and Eickhoff, "Stable Anisotropic Regularization", section 4.1.
     "isotropy-layer": "Optimizing the performance of text classification models by improving the
     isotropy of the embeddings using a joint loss function", section 4.1. "isotropy-calibration":

@@ -20,7 +20,7 @@ _FITTED = re.compile(r"[a-z][a-z0-9_]*[a-z0-9]_")
 _PROBE = 3  # rows that a map is tried on
 
 
-def pack_adapter(adapter: BaseAdapter, tensors: Tensors) -> dict[str, Any]:
+def pack_adapter(adapter: BaseAdapter, tensors: Tensors, prefix: str = "") -> dict[str, Any]:
     """Take a fitted adapter apart.
 
     Parameters
@@ -29,6 +29,8 @@ def pack_adapter(adapter: BaseAdapter, tensors: Tensors) -> dict[str, Any]:
         Fitted.
     tensors : dict of str to ndarray
         Takes its arrays.
+    prefix : str, default=""
+        What the names of its arrays begin with.
 
     Returns
     -------
@@ -48,12 +50,12 @@ def pack_adapter(adapter: BaseAdapter, tensors: Tensors) -> dict[str, Any]:
     state = {name: value for name, value in vars(adapter).items() if name not in left_out}
     return {
         "class": type(adapter).__name__,
-        "parameters": _encode_all(parameters, "parameters", tensors),
-        "state": _encode_all(state, "state", tensors),
+        "parameters": _encode_all(parameters, f"{prefix}parameters", tensors),
+        "state": _encode_all(state, f"{prefix}state", tensors),
     }
 
 
-def unpack_adapter(config: dict[str, Any], tensors: Tensors) -> BaseAdapter:
+def unpack_adapter(config: dict[str, Any], tensors: Tensors, prefix: str = "") -> BaseAdapter:
     """Put an adapter together and check it.
 
     Parameters
@@ -62,6 +64,8 @@ def unpack_adapter(config: dict[str, Any], tensors: Tensors) -> BaseAdapter:
         With what :func:`pack_adapter` returned.
     tensors : dict of str to ndarray
         Its arrays; they are taken out.
+    prefix : str, default=""
+        What the names of its arrays begin with.
 
     Returns
     -------
@@ -74,10 +78,8 @@ def unpack_adapter(config: dict[str, Any], tensors: Tensors) -> BaseAdapter:
         If the parts do not make up a valid adapter.
     """
     cls = _adapter_class(config["class"])
-    parameters = _decode_all(config["parameters"], "parameters", tensors)
-    state = _decode_all(config["state"], "state", tensors)
-    if tensors:
-        raise ValueError(f"there are arrays that belong to nothing: {sorted(tensors)[:3]}")
+    parameters = _decode_all(config["parameters"], f"{prefix}parameters", tensors)
+    state = _decode_all(config["state"], f"{prefix}state", tensors)
     signature = inspect.signature(cls).parameters  # one added later has its default
     needed = [name for name, each in signature.items() if each.default is each.empty]
     _check_names(parameters, needed, cls._get_param_names(), "parameters")
@@ -121,7 +123,7 @@ def _set_state(adapter: BaseAdapter, state: dict[str, Any]) -> None:
     admitted = [name for name in state if _FITTED.fullmatch(name) and not hasattr(cls, name)]
     _check_names(state, needed, admitted, "state")
     for owner in cls.__mro__:
-        for name, hint in inspect.get_annotations(owner).items():
+        for name, hint in inspect.get_annotations(owner, eval_str=True).items():
             if name in state and name != "map_" and not matches(state[name], hint):
                 raise ValueError(f"state.{name} is a {type(state[name]).__name__}")
     width, names = state["n_features_in_"], state.get("feature_names_in_")

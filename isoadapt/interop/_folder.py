@@ -9,24 +9,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sklearn.utils.validation import check_is_fitted
-
 import isoadapt
 from isoadapt._utils.errors import reason
 from isoadapt._utils.folders import Content, atomic_folder, check_output_folder
-from isoadapt.adapters import ADAPTERS, BaseAdapter, PenaltyAdapter
+from isoadapt.adapters import BaseAdapter
 from isoadapt.encoders import TransformerEncoder, VectorSource, vector_source
-from isoadapt.interop._adapter import SOURCE, pack_adapter, unpack_adapter
+from isoadapt.interop._adapter import SOURCE
 from isoadapt.interop._card import model_card
+from isoadapt.interop._pipeline import pack, take_apart, unpack
 from isoadapt.interop._state import Tensors, decode, encode
 from isoadapt.interop._types import matches
 
 CONFIG, TENSORS, CARD = "config.json", "adapter.safetensors", "README.md"
 ADAPTER = Content("an adapter")
 
-_FORMAT, _VERSION = "isoadapt adapter", 1
-_KEYS = {"class", "parameters", "state", "base_model", "data", "metrics"}
+_FORMAT = "isoadapt adapter"
+_KEYS = {"base_model", "data", "metrics"}
 _KEYS |= {"format", "format_version", "isoadapt_version", "tensors", "sha256"}
+# What each version of the format holds: one adapter, or the steps of a pipeline.
+_VERSIONS = {1: {"class", "parameters", "state"}, 2: {"steps"}}
 _VECTORS = "vectors"  # only where their source is known
 _MAX_CONFIG = 16 * 2**20
 
@@ -36,7 +37,7 @@ class AdapterFolderError(ValueError):
 
 
 def save_adapter(
-    adapter: BaseAdapter,
+    adapter: Any,
     folder: str | os.PathLike[str],
     *,
     base_model: str | os.PathLike[str] | TransformerEncoder | None = None,
@@ -54,8 +55,12 @@ def save_adapter(
 
     Parameters
     ----------
-    adapter : adapter
-        A fitted adapter of isoadapt. A frozen estimator as its ``head`` is saved as the
+    adapter : adapter, Pipeline or AdaptedEncoder
+        A fitted adapter of isoadapt; a pipeline of such, which may begin with a
+        :class:`~isoadapt.TransformerEncoder` and end with a linear model; or a fitted
+        :class:`~isoadapt.AdaptedEncoder`. Of an encoder, the folder holds the name of its
+        checkpoint and the parameters that its vectors depend on, without the weights. A frozen
+        estimator as its ``head`` is saved as the
         LinearHead that it is read as, an unfitted one as the head that was fitted; settings of
         ``set_output`` and ``set_fit_request`` are not saved.
     folder : str or path-like
@@ -64,8 +69,8 @@ def save_adapter(
         The encoder whose embeddings the adapter was fitted to, or the name or folder of its
         checkpoint. Of an encoder, the folder records the checkpoint (a digest of its weights and
         tokenizer) and the kind of vectors (pooling and layer); of a local checkpoint, the digest
-        only. :func:`merge_into_checkpoint` and ``isoadapt transform`` then refuse any other. An
-        adapter that was loaded keeps its record.
+        only. None takes the encoder that a pipeline begins with, or the record of an adapter that
+        was loaded. :func:`merge_into_checkpoint` and ``isoadapt transform`` then refuse any other.
     data : str or dict, default=None
         What it was fitted on; a dict of names to numbers or strings.
     metrics : dict, default=None
@@ -85,11 +90,12 @@ def save_adapter(
     NotFittedError
         If the adapter is not fitted.
     TypeError
-        If it is no adapter of isoadapt, `base_model` is of another type, or a parameter cannot be
-        saved: a callable, or a generator of random numbers.
+        If a step is no adapter of isoadapt, an encoder holds a live model, `base_model` is of
+        another type, or a parameter cannot be saved: a callable, or a generator of random numbers.
     ValueError
-        If the fitted state does not fit the parameters, which were set anew after the fit, or the
-        parameters of `base_model` do not fit its checkpoint.
+        If the fitted state does not fit the parameters, which were set anew after the fit, the
+        parameters of `base_model` do not fit its checkpoint, or `base_model` is given for a
+        pipeline that begins with an encoder.
     FileExistsError
         If the folder holds files and `overwrite` is false, or files that may not be replaced.
     OSError
@@ -111,22 +117,21 @@ def save_adapter(
     >>> bool((loaded.transform(X) == adapter.transform(X)).all())
     True
     """
-    if isinstance(adapter, PenaltyAdapter):
-        raise TypeError(
-            "a PenaltyAdapter has a penalty in code, and an adapter folder holds no code: keep it "
-            "with joblib.dump, with a penalty that is defined in a module"
-        )
-    if ADAPTERS.get(type(adapter).__name__) is not type(adapter):
-        raise TypeError(
-            f"adapter={adapter!r} is no adapter of isoadapt ({', '.join(ADAPTERS)}); save "
-            "a pipeline's adapter, or keep anything else with joblib.dump"
-        )
-    check_is_fitted(adapter)
+    parts = take_apart(adapter)
+    if parts.encoder is not None:
+        if base_model is not None:
+            raise ValueError(
+                f"base_model={base_model!r} was given, but the pipeline begins with an encoder, "
+                "which is recorded: leave base_model out"
+            )
+        base_model = parts.encoder[1]
     tensors: Tensors = {}
-    config = {"format": _FORMAT, "format_version": _VERSION}
-    config |= {"isoadapt_version": isoadapt.__version__, **pack_adapter(adapter, tensors)}
+    packed = pack(adapter, tensors)
+    version = next(number for number, keys in _VERSIONS.items() if keys == set(packed))
+    config: dict[str, Any] = {"format": _FORMAT, "format_version": version}
+    config |= {"isoadapt_version": isoadapt.__version__, **packed}
     config |= _provenance(_name(base_model), data, metrics)
-    source = _source(adapter, base_model)
+    source = _source(parts.first(), base_model)
     if source is not None:
         config[_VECTORS] = source._asdict()
     blob = _to_bytes(tensors)
@@ -143,7 +148,7 @@ def save_adapter(
     with atomic_folder(target, overwrite, ADAPTER) as written:
         (written / CONFIG).write_text(text, "utf-8")
         (written / TENSORS).write_bytes(blob)
-        (written / CARD).write_text(model_card(adapter, provenance(config), source), "utf-8")
+        (written / CARD).write_text(model_card(parts, provenance(config), source), "utf-8")
     return target
 
 
@@ -160,8 +165,10 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
 
     Returns
     -------
-    adapter
-        Fitted: it transforms and predicts as the one that was saved, to the bit.
+    adapter or Pipeline
+        Fitted: it transforms and predicts as the one that was saved, to the bit. A saved pipeline
+        or AdaptedEncoder is a Pipeline; its encoder loads the checkpoint when it is first used, by
+        the name that was saved.
 
     Raises
     ------
@@ -185,7 +192,7 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
     with _refusing(Path(folder)):
         adapter = _assemble(config, blob)
     if _VECTORS in config:
-        setattr(adapter, SOURCE, VectorSource(**config[_VECTORS]))
+        setattr(take_apart(adapter).first(), SOURCE, VectorSource(**config[_VECTORS]))
     return adapter
 
 
@@ -220,15 +227,16 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         if not isinstance(config, dict) or config.get("format") != _FORMAT:
             raise ValueError(f"its format is not {_FORMAT!r}")
         version = config.get("format_version")
-        if type(version) is not int or version != _VERSION:
+        if type(version) is not int or version not in _VERSIONS:
             raise ValueError(
-                f"format_version={version!r}, but isoadapt "
-                f"{isoadapt.__version__} reads {_VERSION}: install the isoadapt that wrote it "
+                f"format_version={version!r}, but isoadapt {isoadapt.__version__} reads "
+                f"{', '.join(map(str, _VERSIONS))}: install the isoadapt that wrote it "
                 f"({config.get('isoadapt_version')!r})"
             )
         found = set(config) - {_VECTORS}
-        if found != _KEYS:
-            raise ValueError(f"keys that are missing or unknown: {sorted(found ^ _KEYS)}")
+        if found != _KEYS | _VERSIONS[version]:
+            wrong = sorted(found ^ (_KEYS | _VERSIONS[version]))
+            raise ValueError(f"keys that are missing or unknown: {wrong}")
         if config["sha256"] != _checksum(config):
             raise ValueError("its checksum is wrong: it was changed after it was saved")
         if type(config["tensors"].get("bytes")) is not int:
@@ -326,10 +334,10 @@ def _to_bytes(tensors: Tensors) -> bytes:
     return save(tensors)
 
 
-def _assemble(config: dict[str, Any], blob: bytes) -> BaseAdapter:
+def _assemble(config: dict[str, Any], blob: bytes) -> Any:
     from safetensors.numpy import load
 
-    return unpack_adapter(config, load(blob))
+    return unpack(config, load(blob))
 
 
 def _checksum(config: dict[str, Any]) -> str:

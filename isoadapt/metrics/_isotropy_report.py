@@ -1,5 +1,7 @@
 """The isotropy report: every figure of one set of embeddings, and of its groups."""
 
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -75,7 +77,7 @@ class IsotropyReport:
     variance_profile: NDArray[np.float64] = field(compare=False)
     outlier_dimensions: tuple[int, ...] = ()
     dead_dimensions: tuple[int, ...] = ()
-    groups: Mapping[str, "IsotropyReport"] = field(default_factory=dict, hash=False)
+    groups: Mapping[str, IsotropyReport] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain numbers and lists, groups nested.

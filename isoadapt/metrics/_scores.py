@@ -1,5 +1,7 @@
 """Scores of isotropy of arrays, and of rows that come in chunks."""
 
+from __future__ import annotations
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike

@@ -1,5 +1,7 @@
 """A grid search over adapters that encodes once and trains its candidates together."""
 
+from __future__ import annotations
+
 import sys
 import time
 import warnings
@@ -204,7 +206,7 @@ class AdapterSearchCV(GridSearchCV):
 
     def _search(
         self,
-        front: "_Front",
+        front: _Front,
         candidates: list[dict[str, Any]],
         X: Any,
         y: Any,
@@ -256,7 +258,7 @@ class AdapterSearchCV(GridSearchCV):
         if not callable(self.refit):
             self.best_score_ = results[f"mean_test_{metric}"][self.best_index_]
 
-    def _refit(self, front: "_Front", X: Any, y: Any, fit_params: Mapping[str, Any]) -> None:
+    def _refit(self, front: _Front, X: Any, y: Any, fit_params: Mapping[str, Any]) -> None:
         before = time.perf_counter()
         self.best_estimator_ = front.fit(self.best_params_, X, y, fit_params)
         self.refit_time_ = time.perf_counter() - before

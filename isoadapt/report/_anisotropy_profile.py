@@ -1,5 +1,7 @@
 """Isotropy of the embeddings over a fine-tuning run."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Mapping, Sequence

@@ -132,7 +132,7 @@ def test_text_names_the_columns(tables, checkpoint):
     audit = ["audit", checkpoint, "dev-odd.tsv", "--json", "--text"]
     pairs, single = (succeed(*audit, text).stdout for text in ("question,answer", "answer"))
     assert pairs != single
-    fit = ["fit", "Whitening", "--model", checkpoint, "--on", "dev-odd.tsv", "--text", "answer"]
+    fit = ["fit", "whitening", "--model", checkpoint, "--on", "dev-odd.tsv", "--text", "answer"]
     succeed(*fit, "--out", "c")
     transform = ["transform", "c", "dev-odd.tsv", "d.npy", "--text", "answer"]
     succeed(*transform)
@@ -143,7 +143,8 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--penalty", "entropy"], "--penalty 'entropy'.*istar, cosreg"),
+            (["--penalty", "entropy"], "--penalty 'entropy'.*istar, cosreg.* mean 'topological"),
+            (["--penalty", "spectrum"], "did you mean 'spectrum-control'"),
             (["--penalty", "istar", "--set", "bars=all"], "bars=all: .*istar takes.*zeta.*lam"),
             (["--penalty", "istar", "--set", "zeta=2"], "zeta=2 must lie in"),
             (["--set", "seed=1"], "seed=1: training without a penalty takes .*epochs"),
@@ -154,7 +155,10 @@ class TestErrors:
             (["--set", "batch_size=true"], "batch_size=True: .* not a matter of true or false"),
             (["--penalty", "istar", "--set", "zeta=true"], "zeta=True: .* not a matter of"),
             (["--set", "epochs"], "epochs: .*name=value"),
-            (["--recipe", "2"], "--recipe '2' is none; choose from persistent-entropy, istar, "),
+            (
+                ["--recipe", "2"],
+                "--recipe '2' is not a recipe; choose from topo",
+            ),
             (["--penalty", "istar", "--where", "heads"], "--where 'heads' .*head_input, last, all"),
             (["--penalty", "cosreg", "--where", "1.5"], "--where 1.5 is none; .*name layers: 1,6"),
             (["--penalty", "cosreg", "--where", "9"], "hidden states 0 .*, not 9"),
