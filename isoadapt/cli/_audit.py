@@ -1,4 +1,4 @@
-"""The work of the command ``isoadapt audit``."""
+"""Implementation of ``isoadapt audit``."""
 
 import json
 import warnings
@@ -25,7 +25,7 @@ def audit(
     layers: bool,
     as_json: bool,
 ) -> None:
-    """Report the isotropy of a model on texts, or of a matrix of embeddings."""
+    """Print the isotropy of the embeddings of texts, or of a matrix of embeddings."""
     truncation = None
     if layers:
         _check_layers(source, label)
@@ -47,16 +47,17 @@ def _check_layers(source: str, label: str | None) -> None:
     if _is_matrix(source):
         raise ValueError(
             f"--layers needs a checkpoint and texts, but {source!r} is a matrix, which has no "
-            "layers; leave --layers out, or name the checkpoint"
+            "layers. Omit --layers, or name the checkpoint"
         )
     if label is not None:
         raise ValueError(
-            f"--label {label} and --layers do not go together: tokens have no class; leave one out"
+            f"--label {label} cannot be combined with --layers, because tokens have no class. "
+            "Omit one of them"
         )
 
 
 def _is_matrix(source: str) -> bool:
-    """Whether the source is a file of embeddings; else it is a checkpoint."""
+    """Return whether the source is a file of embeddings rather than a checkpoint."""
     return source.lower().endswith((".npy", ".parquet"))
 
 
@@ -64,7 +65,7 @@ def _read_matrix(source: str, texts: Path | None, label: str | None) -> tuple[An
     if texts is not None:
         raise ValueError(f"texts={str(texts)!r} needs a checkpoint, but {source!r} is a matrix")
     if label is not None and source.lower().endswith(".npy"):
-        raise ValueError(f"--label {label}: a .npy matrix has no columns; use Parquet")
+        raise ValueError(f"--label {label}: a .npy matrix has no columns. Use Parquet")
     X, labels = load_matrix(source, label=label or "label")
     return X, labels if label else None
 
@@ -76,11 +77,11 @@ def _read_texts(
     label: str | None,
     max_length: int | None,
 ) -> tuple[Any, Any, Any]:
-    """Give the encoder of a checkpoint, the texts of a table, and their labels if named."""
+    """Return the encoder of a checkpoint, the texts of a table, and their labels if named."""
     if texts is None:
         raise ValueError(
-            f"{source!r} is taken for a checkpoint, which needs texts: isoadapt audit {source} "
-            "texts.tsv (a matrix must end in .npy or .parquet)"
+            f"{source!r} is read as a checkpoint, which needs texts: isoadapt audit {source} "
+            "texts.tsv (the name of a matrix must end in .npy or .parquet)"
         )
     rows, labels = load_table(texts, text=text, label=label)
     encoder = TransformerEncoder(source, max_length=max_length, verbose=1)
@@ -88,7 +89,7 @@ def _read_texts(
 
 
 def _print_report(measure: Callable[[], Any], as_json: bool, truncation: Any) -> None:
-    """Measure and print, with what was truncated of the texts; warnings become notes."""
+    """Measure and print the report and the truncation of the texts. Warnings become notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         report = measure()
@@ -104,7 +105,7 @@ def _print_report(measure: Callable[[], Any], as_json: bool, truncation: Any) ->
 
 
 def _plain(value: Any) -> Any:
-    """Nested figures for JSON, which has no NaN."""
+    """Replace NaN by None in nested figures, because JSON has no NaN."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):

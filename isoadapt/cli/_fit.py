@@ -1,4 +1,4 @@
-"""The work of the command ``isoadapt fit``."""
+"""Implementation of ``isoadapt fit``."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,11 +24,11 @@ from isoadapt.heads import MultiLabelHead
 from isoadapt.interop import ADAPTER, save_adapter
 from isoadapt.metrics import isotropy_report
 
-_ROWS = "The rows are those that the adapter was fitted to; judge it on others."
+_ROWS = "These figures are for the rows that the adapter was fitted to. Evaluate it on other rows."
 
 
 def fit(name: str, source: Source, out: Path, settings: Sequence[str], overwrite: bool) -> str:
-    """Fit and save an adapter; return the table of the figures before and after."""
+    """Fit and save an adapter, and return the table of the figures before and after."""
     adapter = _make_adapter(name, settings)
     check_output_folder(out, overwrite, content=ADAPTER, name="--out")
     X, y = read_rows(source)
@@ -69,7 +69,7 @@ def _make_adapter(name: str, settings: Sequence[str]) -> BaseAdapter:
 
 
 def _take_head(adapter: BaseAdapter, source: Source, y: NDArray[Any] | None) -> None:
-    """Give an adapter the head of the model; one that needs none takes no multi-label head."""
+    """Set the head of the model, unless it is multi-label and the adapter needs no head."""
     if source.model is None or (y is None and adapter.head is None):
         return
     head = encoder_head(TransformerEncoder(source.model))
@@ -78,7 +78,7 @@ def _take_head(adapter: BaseAdapter, source: Source, y: NDArray[Any] | None) -> 
 
 
 def _without_head(adapter: BaseAdapter) -> str:
-    """The way to do without labels, where there is one."""
+    """Return the advice to fit without a head, if the adapter can be fitted so."""
     headless = None in adapter._parameter_constraints["head"]
     return ", or fit without a head by --set head=None" if headless else ""
 
@@ -94,7 +94,7 @@ def _figures(X: Any, score: dict[str, float]) -> dict[str, float]:
 
 
 def _head_score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, float]:
-    """Score of the head on the embeddings as they are, where it knows the labels."""
+    """Return the score of the head on the original embeddings, if it knows the labels."""
     if y is None or not _scores(adapter):
         return {}
     head = adapter._resolve_head(np.asarray(X), y)
@@ -110,7 +110,7 @@ def _score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, fl
 
 
 def _scores(adapter: BaseAdapter) -> bool:
-    """Whether an adapter predicts something that labels can be compared with."""
+    """Return whether an adapter makes predictions that can be compared with labels."""
     return adapter._head_kind() is not None
 
 

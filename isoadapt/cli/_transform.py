@@ -1,4 +1,4 @@
-"""The work of the command ``isoadapt transform``."""
+"""Implementation of ``isoadapt transform``."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ _MATRICES = (".npy", ".parquet")
 
 
 def transform(folder: Path, rows: Source, out: Path) -> None:
-    """Adapt texts, or a matrix of embeddings, by a saved adapter."""
+    """Transform texts or a matrix of embeddings with a saved adapter, and write the result."""
     _check_out(out, rows.path)
     adapter = take_apart(load_adapter(folder)).without_encoder()
     rows = with_recorded_model(rows, provenance(read_config(folder)))
@@ -31,19 +31,19 @@ def transform(folder: Path, rows: Source, out: Path) -> None:
 
 
 def _check_out(out: Path, source: Path) -> None:
-    """Check, before anything is read, that ``out`` names a file that may be written."""
+    """Check that ``out`` can be written before anything is read."""
     if out.suffix.lower() not in _MATRICES:
-        raise ValueError(f"{str(out)!r} must end in .npy or .parquet, which says what to write")
+        raise ValueError(f"{str(out)!r} must end in .npy or .parquet, which determines the format")
     if not out.expanduser().parent.is_dir():
-        raise FileNotFoundError(f"{str(out.parent)!r} is no folder; make it first")
+        raise FileNotFoundError(f"{str(out.parent)!r} is not a folder; create it first")
     if out.expanduser().is_dir():
-        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file for the result")
+        raise IsADirectoryError(f"{str(out)!r} is a folder; give the name of a file")
     if out.expanduser().resolve() == source.expanduser().resolve():
-        raise ValueError(f"{str(out)!r} is the file that is read; name another for the result")
+        raise ValueError(f"{str(out)!r} is the input file; give another name for the result")
 
 
 def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:
-    """Write a matrix in the format that the suffix names."""
+    """Write a matrix in the format of the suffix."""
     if path.suffix.lower() == ".npy":
         with path.open("wb") as file:
             np.save(file, adapted)

@@ -23,7 +23,7 @@ class TestFit:
         figures = dict(re.findall(r"^(IsoScore|EV1) +([\d.]+)", completed.stdout, re.M))
         assert figures["IsoScore"] == f"{isoscore(X):.4f}"
         assert re.search(r"IsoScore +0\.\d+ +1\.0000", completed.stdout)
-        assert "fitted to; judge it on others" in completed.stdout
+        assert "fitted to. Evaluate it on other rows" in completed.stdout
         assert "accuracy" not in completed.stdout
         expected = Whitening().fit(X)
         np.testing.assert_array_equal(load_adapter("a").transform(X), expected.transform(X))
