@@ -1,4 +1,4 @@
-"""What an adapter folder holds: one adapter, or a pipeline of adapters."""
+"""The content of an adapter folder: one adapter, or a pipeline of adapters."""
 
 import os
 from typing import Any, NamedTuple
@@ -14,12 +14,12 @@ from isoadapt.interop._adapter import pack_adapter, unpack_adapter
 from isoadapt.interop._state import Tensors, decode, encode
 
 _ENCODER, _HEAD = TransformerEncoder.__name__, LinearHead.__name__
-# What the vectors depend on. A folder never sets trust_remote_code, nor where vectors are cached.
+# The parameters that determine the vectors. trust_remote_code and cache are never saved.
 _VECTOR_PARAMETERS = ("model", "pooling", "layer", "max_length", "dtype", "revision", "backend")
 
 
 class Parts(NamedTuple):
-    """A model in parts, each with its name: encoder, adapters and a head of its own."""
+    """The steps of a model with their names: encoder, adapters and final linear model."""
 
     encoder: tuple[str, TransformerEncoder] | None
     adapters: list[tuple[str, BaseAdapter]]
@@ -34,12 +34,12 @@ class Parts(NamedTuple):
         return self.adapters[-1][1].head_ if self.head is None else self.head[1]
 
     def without_encoder(self) -> Any:
-        """Return the one adapter, or a pipeline of the adapters."""
+        """Return the adapter, or a pipeline of the adapters if there are several."""
         return self.first() if len(self.adapters) == 1 else Pipeline(list(self.adapters))
 
 
 def take_apart(model: Any) -> Parts:
-    """Take an adapter, a Pipeline or an AdaptedEncoder apart, and check what the parts are."""
+    """Split an adapter, a Pipeline or an AdaptedEncoder into its parts, and check their types."""
     steps = _named_steps(model)
     encoder = head = None
     if steps and isinstance(steps[0][1], TransformerEncoder):
@@ -50,17 +50,19 @@ def take_apart(model: Any) -> Parts:
     for _, step in steps:
         if not isinstance(step, BaseAdapter):
             raise TypeError(
-                f"adapter: {step!r} is no adapter of isoadapt; pass an adapter, a Pipeline of "
-                "adapters or an AdaptedEncoder, or keep anything else with joblib.dump"
+                f"adapter: {step!r} is not an adapter of isoadapt; pass an adapter, a Pipeline of "
+                "adapters or an AdaptedEncoder, and use joblib.dump for other estimators"
             )
         check_is_fitted(step)
     if not steps:
-        raise TypeError("adapter holds no adapter; pass one, or a Pipeline with one")
+        raise TypeError(
+            "adapter is a Pipeline without an adapter; pass an adapter, or a Pipeline with one"
+        )
     return Parts(encoder, steps, head)
 
 
 def pack(model: Any, tensors: Tensors) -> dict[str, Any]:
-    """Describe a model for JSON, with its arrays of numbers in `tensors`."""
+    """Convert a model to values for JSON, and add its arrays to `tensors`."""
     parts = take_apart(model)
     for _, adapter in parts.adapters:
         _check_class(adapter)
@@ -81,7 +83,7 @@ def pack(model: Any, tensors: Tensors) -> dict[str, Any]:
 
 
 def unpack(config: dict[str, Any], tensors: Tensors) -> Any:
-    """Put a model together from what :func:`pack` gave, and check it."""
+    """Rebuild a model from the result of :func:`pack`, and check it."""
     if "steps" not in config:
         model = unpack_adapter(config, tensors)
     else:
@@ -96,7 +98,7 @@ def unpack(config: dict[str, Any], tensors: Tensors) -> Any:
 
 
 def _named_steps(model: Any) -> list[tuple[str, Any]]:
-    """List the steps, those of pipelines inside too, without the ones that change nothing."""
+    """List the steps, also those of nested pipelines, without passthrough steps."""
     if isinstance(model, AdaptedEncoder):
         check_is_fitted(model)
         model = model.pipeline_
@@ -114,22 +116,22 @@ def _named_steps(model: Any) -> list[tuple[str, Any]]:
 def _check_class(adapter: BaseAdapter) -> None:
     if isinstance(adapter, PenaltyAdapter):
         raise TypeError(
-            "a PenaltyAdapter has a penalty in code, and an adapter folder holds no code: keep it "
-            "with joblib.dump, with a penalty that is defined in a module"
+            "a PenaltyAdapter cannot be saved in an adapter folder, because its penalty is code: "
+            "define the penalty in a module and save the adapter with joblib.dump"
         )
     if ADAPTERS.get(type(adapter).__name__) is not type(adapter):
         raise TypeError(
-            f"adapter={adapter!r} is no adapter of isoadapt ({', '.join(ADAPTERS)}); keep "
-            "it with joblib.dump"
+            f"adapter={adapter!r} is not an adapter of isoadapt ({', '.join(ADAPTERS)}); use "
+            "joblib.dump for other estimators"
         )
 
 
 def _pack_encoder(encoder: TransformerEncoder) -> dict[str, Any]:
     if not isinstance(encoder.model, str | os.PathLike):
         raise TypeError(
-            "the pipeline's encoder holds a live model, which an adapter folder cannot name: give "
-            "the encoder a checkpoint's folder or name, or save the other steps, pipeline[1:], "
-            "with base_model=pipeline[0]"
+            "the encoder of the pipeline holds a model in memory, which has no name to save: pass "
+            "the folder or name of a checkpoint to the encoder, or save the other steps, "
+            "pipeline[1:], with base_model=pipeline[0]"
         )
     values = {name: getattr(encoder, name) for name in _VECTOR_PARAMETERS}
     return values | {"model": os.fspath(encoder.model)}
@@ -138,7 +140,7 @@ def _pack_encoder(encoder: TransformerEncoder) -> dict[str, Any]:
 def _unpack_step(step: dict[str, Any], place: int, tensors: Tensors) -> tuple[str, Any]:
     name = step["name"]
     if not isinstance(name, str):
-        raise ValueError(f"steps.{place} has a name that is no text")
+        raise ValueError(f"the name of steps.{place} is not a string")
     if step["class"] == _ENCODER:
         return name, _unpack_encoder(step["parameters"])
     if step["class"] == _HEAD:
@@ -158,11 +160,13 @@ def _unpack_encoder(parameters: dict[str, Any]) -> TransformerEncoder:
 
 
 def _check_widths(parts: Parts) -> None:
-    """Check that each step takes what the one before gives."""
+    """Check that the width of each step equals the output width of the step before."""
     width = parts.first().n_features_in_
     for name, adapter in parts.adapters:
         if adapter.n_features_in_ != width:
-            raise ValueError(f"{name} takes {adapter.n_features_in_} features, but gets {width}")
+            raise ValueError(
+                f"{name} takes {adapter.n_features_in_} features, but receives {width}"
+            )
         width = adapter.map_.n_features_out
     if parts.head is not None:
         parts.head[1].check_width(width)

@@ -306,13 +306,13 @@ class TestRefusals:
 
     @pytest.mark.parametrize("other", [HEAD, make_pipeline(StandardScaler()), "Whitening", None])
     def test_no_adapter(self, other, tmp_path):
-        self.refuse(other, tmp_path, TypeError, "no adapter of isoadapt.*joblib")
+        self.refuse(other, tmp_path, TypeError, "not an adapter of isoadapt.*joblib")
 
     def test_a_subclass_of_elsewhere(self, tmp_path):
         class Mine(Whitening):
             pass
 
-        self.refuse(Mine().fit(X), tmp_path, TypeError, "no adapter of isoadapt")
+        self.refuse(Mine().fit(X), tmp_path, TypeError, "not an adapter of isoadapt")
 
     def test_more_than_is_ever_read(self, tmp_path):
         adapter = Whitening().fit(X)

@@ -522,10 +522,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("model", "message"),
         [
-            (StandardScaler(), r"StandardScaler\(\) is no adapter"),
-            (make_pipeline(StandardScaler(), Whitening()), r"StandardScaler.*is no adapter"),
-            (make_pipeline("passthrough"), "holds no adapter"),
-            (None, "None is no adapter"),
+            (StandardScaler(), r"StandardScaler\(\) is not an adapter"),
+            (make_pipeline(StandardScaler(), Whitening()), r"StandardScaler.*is not an adapter"),
+            (make_pipeline("passthrough"), "Pipeline without an adapter"),
+            (None, "None is not an adapter"),
         ],
     )
     def test_what_is_no_adapter(self, model, message, checkpoint, tmp_path):

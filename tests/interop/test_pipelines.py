@@ -102,12 +102,16 @@ def test_the_same_adapter_alone_keeps_the_first_version_of_the_format(tmp_path):
 @pytest.mark.parametrize(
     ("pipeline", "error", "message"),
     [
-        (make_pipeline(StandardScaler(), Whitening()), TypeError, r"StandardScaler\(\) is no ad"),
-        (make_pipeline("passthrough"), TypeError, "holds no adapter"),
+        (
+            make_pipeline(StandardScaler(), Whitening()),
+            TypeError,
+            r"StandardScaler\(\) is not an ad",
+        ),
+        (make_pipeline("passthrough"), TypeError, "Pipeline without an adapter"),
         (
             make_pipeline(Whitening(), PenaltyAdapter(CosRegLoss(), max_epochs=1)),
             TypeError,
-            "holds no code",
+            "its penalty is code",
         ),
     ],
 )
