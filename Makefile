@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench reproduction clean
+.PHONY: demo test lint bench reproduction licenses release-check clean
 
 # One environment for everything, made on first use and again when a version changes.
 .venv/.installed: pyproject.toml constraints.txt
@@ -27,6 +27,13 @@ bench: .venv/.installed  ## every speed figure, as ratios measured in one run
 
 reproduction: .venv/.installed  ## the papers' experiments, for days: OPTIONS='--budget 600', COMMIT=...
 	$(BIN)/python -m benchmarks.reproduction.frozen --commit '$(COMMIT)' $(OPTIONS)
+
+licenses: .venv/.installed  ## LICENSES.md: the licences of all dependencies
+	$(BIN)/python tools/licenses.py
+
+release-check: .venv/.installed  ## build wheel and sdist, install the wheel elsewhere, run the README there
+	$(BIN)/python tools/licenses.py --check
+	$(BIN)/python tools/release_check.py
 
 clean:
 	rm -rf .venv

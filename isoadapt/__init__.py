@@ -1,22 +1,27 @@
 """Measure and repair the anisotropy of fine-tuned transformer embeddings."""
 
-from isoadapt.adapted import AdaptedEncoder
-from isoadapt.adapters import (
-    AllButTheTop,
-    ClusterIsotropy,
-    CosRegAdapter,
-    FlowAdapter,
-    IsoBN,
-    IsotropyLayer,
-    IStarAdapter,
-    LogitPreservingWhitening,
-    PenaltyAdapter,
-    SpectrumControlAdapter,
-    TopologicalEntropyAdapter,
-    Whitening,
-)
-from isoadapt.encoders import EmbeddingCache, TransformerEncoder, load_checkpoint
-from isoadapt.heads import LinearHead
+from typing import TYPE_CHECKING
+
+from isoadapt._utils.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from isoadapt.adapted import AdaptedEncoder
+    from isoadapt.adapters import (
+        AllButTheTop,
+        ClusterIsotropy,
+        CosRegAdapter,
+        FlowAdapter,
+        IsoBN,
+        IsotropyLayer,
+        IStarAdapter,
+        LogitPreservingWhitening,
+        PenaltyAdapter,
+        SpectrumControlAdapter,
+        TopologicalEntropyAdapter,
+        Whitening,
+    )
+    from isoadapt.encoders import EmbeddingCache, TransformerEncoder, load_checkpoint
+    from isoadapt.heads import LinearHead
 
 __all__ = [
     "AdaptedEncoder",
@@ -39,3 +44,31 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every attribute
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            **dict.fromkeys(__all__, "isoadapt.adapters"),
+            "AdaptedEncoder": "isoadapt.adapted",
+            "EmbeddingCache": "isoadapt.encoders",
+            "LinearHead": "isoadapt.heads",
+            "TransformerEncoder": "isoadapt.encoders",
+            "load_checkpoint": "isoadapt.encoders",
+        },
+        submodules=[
+            "adapted",
+            "adapters",
+            "cli",
+            "datasets",
+            "encoders",
+            "finetune",
+            "geometry",
+            "heads",
+            "interop",
+            "losses",
+            "metrics",
+            "model_selection",
+            "report",
+        ],
+    )

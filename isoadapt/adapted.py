@@ -1,5 +1,7 @@
 """AdaptedEncoder: a text encoder and an adapter as one scikit-learn estimator."""
 
+from __future__ import annotations
+
 import os
 import warnings
 from inspect import signature
@@ -22,7 +24,7 @@ __all__ = ["AdaptedEncoder"]
 def _fitted_adapter_has(name: str) -> Any:
     """Return a check for ``available_if``: whether the adapter has the attribute `name`."""
 
-    def check(self: "AdaptedEncoder") -> bool:
+    def check(self: AdaptedEncoder) -> bool:
         adapter = self.pipeline_["adapter"] if hasattr(self, "pipeline_") else self._adapter()
         getattr(adapter, name)
         return True

@@ -1,4 +1,21 @@
-"""Frozen linear heads: the last layer of a fine-tuned model as a scikit-learn estimator."""
+"""Frozen linear heads: the last layer of a fine-tuned model, as a scikit-learn estimator.
+
+The parameter ``head`` of an adapter is one of the following.
+
+- A :class:`LinearHead`, for example that of a checkpoint. It is used as it is.
+- A fitted linear estimator in :class:`sklearn.frozen.FrozenEstimator`. It is used as it is.
+- Any other linear classifier or regressor of scikit-learn, such as ``LogisticRegression(C=0.1)``
+  or ``RidgeCV()``. A clone of it is fitted to the embeddings and then frozen, so its own
+  parameters set the regularisation, and ``head__C`` can be searched.
+- ``"logistic"`` or ``"ridge"``. The embeddings are standardised, ``LogisticRegression(C=1.0)`` or
+  ``Ridge(alpha=1.0)`` is fitted to them, and the scaling is folded into the frozen head. The
+  penalty therefore does not depend on the scale of the embeddings. To choose another strength,
+  pass an estimator. Estimators are fitted to the embeddings without standardisation, and a
+  Pipeline with a scaler is not accepted, because its weights are those of scaled embeddings.
+- None, where the adapter needs no head.
+"""
+
+from __future__ import annotations
 
 from typing import Any, NoReturn, Self
 
@@ -22,7 +39,7 @@ __all__ = ["LinearHead", "MultiLabelHead"]
 _FLOOR = 1e-6  # smaller variances, relative to the mean variance, are raised to it
 
 
-def _is_classifier(head: "LinearHead") -> bool:
+def _is_classifier(head: LinearHead) -> bool:
     """Condition for the methods of a classifier; raises AttributeError for a regressor."""
     if head.classes_ is None:
         raise AttributeError("this LinearHead is a regressor (classes=None)")
@@ -101,7 +118,7 @@ class LinearHead(BaseEstimator):
         self._sort_and_freeze()
 
     @classmethod
-    def from_estimator(cls, estimator: Any) -> "LinearHead":
+    def from_estimator(cls, estimator: Any) -> LinearHead:
         """Make a head from a fitted linear scikit-learn model.
 
         Parameters

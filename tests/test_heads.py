@@ -13,7 +13,15 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import make_classification
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, RidgeClassifier
+from sklearn.linear_model import (
+    LinearRegression,
+    LogisticRegression,
+    LogisticRegressionCV,
+    Ridge,
+    RidgeClassifier,
+    RidgeClassifierCV,
+    RidgeCV,
+)
 from sklearn.metrics import (
     accuracy_score,
     average_precision_score,
@@ -578,3 +586,42 @@ def test_bfloat16_tensors_are_read_as_float32():
 def test_labels_that_cannot_be_sorted_are_named(classes):
     with pytest.raises(ValueError, match=r"classes=.* cannot be sorted .*labels of one kind"):
         LinearHead(np.eye(2), [0, 0], np.array(classes, dtype=object))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of LogisticRegressionCV's defaults
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        LogisticRegression(C=0.01),
+        LogisticRegressionCV(Cs=[0.01, 1.0], cv=3, max_iter=1000),
+        RidgeClassifier(alpha=10.0),
+        RidgeClassifierCV(alphas=[1.0, 10.0]),
+        Ridge(alpha=10.0),
+        RidgeCV(alphas=[1.0, 10.0]),
+    ],
+    ids=repr,
+)
+def test_an_unfitted_estimator_sets_the_regularisation_of_a_head(estimator):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 4))
+    y = (X[:, 0] + rng.normal(size=90) > 0).astype(int)
+    y = y if is_classifier(estimator) else X[:, 0] + rng.normal(size=90)
+    adapter = LogitPreservingWhitening(estimator).fit(X, y)
+    expected = clone(estimator).fit(X, y)
+    np.testing.assert_allclose(adapter.predict(X), expected.predict(X))
+    assert not hasattr(estimator, "coef_")
+    assert isinstance(adapter.head_, LinearHead)
+
+
+def test_the_regularisation_of_a_head_can_be_searched():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 4))
+    y = (X[:, 0] + rng.normal(size=90) > 0).astype(int)
+    adapter = LogitPreservingWhitening(LogisticRegression())
+    search = GridSearchCV(adapter, {"head__C": [1e-6, 1.0]}, cv=3).fit(X, y)
+    assert search.best_params_["head__C"] == search.best_estimator_.head.C
+    weights = [
+        np.abs(clone(adapter).set_params(head__C=C).fit(X, y).head_.coef_).max()
+        for C in (1e-3, 1.0)
+    ]
+    assert weights[0] < 0.1 * weights[1]

@@ -21,7 +21,7 @@ from isoadapt import (
     Whitening,
     load_checkpoint,
 )
-from isoadapt.cli._fit import fit
+from isoadapt.cli._commands import fit
 from isoadapt.heads import MultiLabelHead
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.metrics import isoscore

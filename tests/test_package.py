@@ -1,7 +1,11 @@
 """What importing the package costs, and what a fitted adapter needs."""
 
+import ast
+import importlib
+import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -19,13 +23,48 @@ def python(code):
 
 def test_import_loads_nothing_heavy():
     code = (
-        "import sys, isoadapt, isoadapt.finetune, isoadapt.datasets, isoadapt.report\n"
+        "import sys, isoadapt.datasets, isoadapt.report\n"
+        "from isoadapt import *\n"
+        "from isoadapt.finetune import finetune_text_classifier, IsoBNLayer\n"
         "print(sorted(sys.modules))"
     )
     loaded = python(code).stdout
     assert "'isoadapt.adapters'" in loaded
     for module in ("transformers", "zuko", "matplotlib", "typer", "lmdb", "accelerate", "datasets"):
         assert f"'{module}'" not in loaded
+
+
+def test_import_of_the_package_alone_is_light():
+    loaded = python("import sys, isoadapt\nprint(dir(isoadapt), sorted(sys.modules))").stdout
+    assert "'IsotropyLayer'" in loaded
+    assert "'metrics'" in loaded
+    for module in ("torch", "sklearn", "numpy"):
+        assert f"'{module}'" not in loaded
+
+
+def test_all_names_can_be_imported_at_once():
+    completed = python(
+        "import isoadapt\n"
+        "isoadapt.metrics.isoscore, isoadapt.geometry, isoadapt.cli\n"
+        "from isoadapt import *\n"
+        "print(IsotropyLayer.__name__, load_checkpoint.__name__)"
+    )
+    assert completed.stdout == "IsotropyLayer load_checkpoint\n", completed.stderr
+
+
+@pytest.mark.parametrize("package", ["", ".adapters", ".finetune"])
+def test_type_checkers_read_the_names_that_are_imported_on_use(package):
+    module = importlib.import_module(f"isoadapt{package}")
+    assert set(module.__all__) <= set(dir(module))
+    tree = ast.parse(Path(module.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    for statement in block.body:
+        for alias in statement.names:
+            source = importlib.import_module(statement.module)
+            assert getattr(module, alias.name) is getattr(source, alias.name)
+    assert {alias.name for statement in block.body for alias in statement.names} <= {*dir(module)}
+    with pytest.raises(AttributeError, match="has no attribute 'Isotropy'"):
+        module.Isotropy  # noqa: B018
 
 
 def test_every_public_name_is_there():
@@ -46,6 +85,23 @@ def test_adapter_loads_where_transformers_cannot_be_imported(tmp_path):
         "assert (layer.predict(X) == expected).all(); print('same')"
     )
     assert completed.stdout == "same\n", completed.stderr
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        isoadapt.LinearHead,
+        isoadapt.LinearHead.fit,
+        isoadapt.AdaptedEncoder.fit,
+        isoadapt.metrics.isoscore,
+        isoadapt.metrics.isotropy_report,
+        isoadapt.geometry.persistence_bars,
+        isoadapt.geometry.Moments,
+        isoadapt.model_selection.AdapterSearchCV.fit,
+    ],
+)
+def test_help_shows_short_names_of_types(function):
+    assert "numpy._typing" not in str(inspect.signature(function))
 
 
 def test_missing_extra_is_one_message(monkeypatch):

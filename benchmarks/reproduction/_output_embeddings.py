@@ -20,7 +20,7 @@ PLACE, TASK = "output_embeddings", "tiny T5"
 PENALTIES = (
     Condition("CosReg", "cosreg", where=PLACE),
     *(
-        Condition(f"spectrum control, {decay}", "spectrum", options, where=PLACE)
+        Condition(f"spectrum control, {decay}", "spectrum-control", options, where=PLACE)
         for decay in ("polynomial", "exponential")
         for options in [{"decay": decay, "per_row": False}]
     ),

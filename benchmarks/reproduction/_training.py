@@ -41,7 +41,13 @@ FIGURES = 4  # increased when the figures change, which invalidates earlier reco
 MAX_LENGTH = 128
 SPARSE = 10  # logging steps of runs for which no claim uses the log
 ON_HUB = {"sst2_sentence": "sst2"}
-RECORDED = {"form": "reduction"}  # names of parameters in the records, since keys depend on them
+# Names of parameters and penalties in the records, since keys depend on them.
+RECORDED = {
+    "form": "reduction",
+    "spectrum-control": "spectrum",
+    "topological-entropy": "persistent-entropy",
+    "isotropy-layer": "isotropy",
+}
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ def penalty_settings(condition: Condition) -> dict[str, JSON]:
     known = inspect.signature(method.loss).parameters
     options = {name: known[name].default for name in method.parameters} | condition.options
     return {
-        "penalty": condition.penalty,
+        "penalty": RECORDED.get(condition.penalty, condition.penalty),
         "options": {RECORDED.get(name, name): value for name, value in options.items()},
         "lam": condition.lam,
         "where": condition.where,

@@ -22,8 +22,10 @@ from benchmarks.reproduction._verdicts import (
 from benchmarks.reproduction.istar import COSREG, NOTABLE
 
 COSREG_HEAD = Condition("CosReg", "cosreg")
-POLYNOMIAL = Condition("spectrum control, polynomial", "spectrum", {"decay": "polynomial"})
-EXPONENTIAL = Condition("spectrum control, exponential", "spectrum", {"decay": "exponential"})
+POLYNOMIAL = Condition("spectrum control, polynomial", "spectrum-control", {"decay": "polynomial"})
+EXPONENTIAL = Condition(
+    "spectrum control, exponential", "spectrum-control", {"decay": "exponential"}
+)
 FLOW = row_named("FlowAdapter, head refit")
 EARLIER_FLOW = "flow"  # its name in earlier records
 FIRST = (COSREG.name, POLYNOMIAL.name, FLOW.name)

@@ -16,8 +16,8 @@ from benchmarks.reproduction._verdicts import (
     not_testable,
 )
 
-SELECTED = Condition("selected bars", "persistent-entropy", {"bars": "selected"})
-ALL_BARS = Condition("all bars", "persistent-entropy", {"bars": "all"})
+SELECTED = Condition("selected bars", "topological-entropy", {"bars": "selected"})
+ALL_BARS = Condition("all bars", "topological-entropy", {"bars": "all"})
 CONDITIONS = (BASE, SELECTED, ALL_BARS)
 NAMES = tuple(condition.name for condition in CONDITIONS)
 TESTED = ("cola", "mrpc")

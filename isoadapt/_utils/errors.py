@@ -1,17 +1,25 @@
 """Messages of errors."""
 
+import re
+from collections.abc import Collection
+from difflib import get_close_matches
+
+_UNLIKE = 0.4  # similarity from which a name is suggested
+
 
 def reason(error: BaseException) -> str:
-    """Give what an error says on one line.
-
-    Parameters
-    ----------
-    error : BaseException
-        The error.
-
-    Returns
-    -------
-    str
-        Its message, or the name of its class where there is none.
-    """
+    """Give what an error says on one line, or the name of its class where it says nothing."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def choices(name: str, known: Collection[str]) -> str:
+    """Say which names there are, and which of them is most like a wrong name."""
+    plain = {_plain(each): each for each in known}
+    found = get_close_matches(_plain(name), plain, n=1, cutoff=_UNLIKE)
+    guess = f"; did you mean {plain[found[0]]!r}?" if found else ""
+    return f"choose from {', '.join(known)}{guess}"
+
+
+def _plain(name: str) -> str:
+    """Drop case, punctuation and "adapter", so that names of classes are recognised."""
+    return re.sub(r"[\W_]", "", name.lower()).removesuffix("adapter")

@@ -1,69 +1,101 @@
-"""The list of adapters that the command line, the demo, tests and benchmarks are made from."""
+"""The one list of methods: the command line, the demo, tests and benchmarks are made from it.
 
-from typing import Any, NamedTuple
+Importing this module imports no adapter, so that the command line can list them at once.
+"""
 
-from isoadapt.adapters._all_but_the_top import AllButTheTop
-from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._cluster_isotropy import ClusterIsotropy
-from isoadapt.adapters._cosreg import CosRegAdapter
-from isoadapt.adapters._flow._adapter import FlowAdapter
-from isoadapt.adapters._isobn import IsoBN
-from isoadapt.adapters._isotropy_layer import IsotropyLayer
-from isoadapt.adapters._istar import IStarAdapter
-from isoadapt.adapters._logit_preserving import LogitPreservingWhitening
-from isoadapt.adapters._spectrum_control import SpectrumControlAdapter
-from isoadapt.adapters._topological_entropy import TopologicalEntropyAdapter
-from isoadapt.adapters._whitening import Whitening
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from isoadapt.adapters._base import BaseAdapter
+
+_CLASSES = {
+    "isotropy-layer": "_isotropy_layer:IsotropyLayer",
+    "istar": "_istar:IStarAdapter",
+    "cosreg": "_cosreg:CosRegAdapter",
+    "spectrum-control": "_spectrum_control:SpectrumControlAdapter",
+    "topological-entropy": "_topological_entropy:TopologicalEntropyAdapter",
+    "flow": "_flow._adapter:FlowAdapter",
+    "isobn": "_isobn:IsoBN",
+    "all-but-the-top": "_all_but_the_top:AllButTheTop",
+    "cluster-isotropy": "_cluster_isotropy:ClusterIsotropy",
+    "whitening": "_whitening:Whitening",
+    "logit-preserving-whitening": "_logit_preserving:LogitPreservingWhitening",
+}
+
+METHODS = {name: path.partition(":")[2] for name, path in _CLASSES.items()}
+"""Classes' names by the method's name, which the command line and ``penalty=`` take."""
+
+MODULES = {
+    cls: f"isoadapt.adapters.{module}"
+    for module, _, cls in (path.partition(":") for path in _CLASSES.values())
+}
+"""Modules by the name of their adapter's class."""
+
+
+class _Adapters(Mapping[str, "type[BaseAdapter]"]):
+    """Classes of adapters by name, imported when they are asked for."""
+
+    def __getitem__(self, name: str) -> "type[BaseAdapter]":
+        return getattr(importlib.import_module(MODULES[name]), name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODULES)
+
+    def __len__(self) -> int:
+        return len(MODULES)
+
+
+ADAPTERS = _Adapters()
+"""Classes of adapters by name: all but PenaltyAdapter, which needs a penalty in code."""
 
 
 class Variant(NamedTuple):
     """An adapter with some parameters, as a row of a table; short tables have the `brief` ones."""
 
     name: str
-    adapter: type[BaseAdapter]
+    adapter: str  # the class's name
     params: dict[str, Any]
     brief: bool = True
 
     def make(self, head: Any) -> Any:
         """Make the adapter with a head."""
-        return self.adapter(head=head, **self.params)
+        return ADAPTERS[self.adapter](head=head, **self.params)
 
 
 VARIANTS = (
-    Variant("IsotropyLayer, minibatch", IsotropyLayer, {}),
-    Variant("IsotropyLayer, exact", IsotropyLayer, {"solver": "exact"}),
-    Variant("IStarAdapter, lam=1", IStarAdapter, {"lam": 1.0}),
-    Variant("IStarAdapter, lam=-1", IStarAdapter, {"lam": -1.0}, brief=False),
+    Variant("IsotropyLayer, minibatch", "IsotropyLayer", {}),
+    Variant("IsotropyLayer, exact", "IsotropyLayer", {"solver": "exact"}),
+    Variant("IStarAdapter, lam=1", "IStarAdapter", {"lam": 1.0}),
+    Variant("IStarAdapter, lam=-1", "IStarAdapter", {"lam": -1.0}, brief=False),
     Variant(
         "IStarAdapter, lam=1, zeta=0, corrected",
-        IStarAdapter,
+        "IStarAdapter",
         {"lam": 1.0, "zeta": 0.0, "bias_corrected": True},
         brief=False,
     ),
-    Variant("CosRegAdapter", CosRegAdapter, {}),
-    Variant("SpectrumControlAdapter, polynomial", SpectrumControlAdapter, {}),
+    Variant("CosRegAdapter", "CosRegAdapter", {}),
+    Variant("SpectrumControlAdapter, polynomial", "SpectrumControlAdapter", {}),
     Variant(
         "SpectrumControlAdapter, exponential",
-        SpectrumControlAdapter,
+        "SpectrumControlAdapter",
         {"decay": "exponential"},
         brief=False,
     ),
-    Variant("TopologicalEntropyAdapter, selected bars", TopologicalEntropyAdapter, {}),
+    Variant("TopologicalEntropyAdapter, selected bars", "TopologicalEntropyAdapter", {}),
     Variant(
         "TopologicalEntropyAdapter, all bars",
-        TopologicalEntropyAdapter,
+        "TopologicalEntropyAdapter",
         {"bars": "all"},
         brief=False,
     ),
-    Variant("FlowAdapter, head refit", FlowAdapter, {}),
-    Variant("FlowAdapter, alpha=0.5", FlowAdapter, {"alpha": 0.5}, brief=False),
-    Variant("IsoBN, head refit", IsoBN, {}),
-    Variant("AllButTheTop, head refit", AllButTheTop, {}),
-    Variant("ClusterIsotropy, head refit", ClusterIsotropy, {}),
-    Variant("Whitening, head refit", Whitening, {}),
-    Variant("Whitening, oas, head refit", Whitening, {"shrinkage": "oas"}, brief=False),
-    Variant("LogitPreservingWhitening", LogitPreservingWhitening, {}),
+    Variant("FlowAdapter, head refit", "FlowAdapter", {}),
+    Variant("FlowAdapter, alpha=0.5", "FlowAdapter", {"alpha": 0.5}, brief=False),
+    Variant("IsoBN, head refit", "IsoBN", {}),
+    Variant("AllButTheTop, head refit", "AllButTheTop", {}),
+    Variant("ClusterIsotropy, head refit", "ClusterIsotropy", {}),
+    Variant("Whitening, head refit", "Whitening", {}),
+    Variant("Whitening, oas, head refit", "Whitening", {"shrinkage": "oas"}, brief=False),
+    Variant("LogitPreservingWhitening", "LogitPreservingWhitening", {}),
 )
-
-ADAPTERS: dict[str, type[BaseAdapter]] = {each.adapter.__name__: each.adapter for each in VARIANTS}
-"""Classes of adapters by name: all but PenaltyAdapter, which needs a penalty in code."""

@@ -1,4 +1,4 @@
-"""The command line ``isoadapt``: demo, audit, finetune, fit, transform and merge."""
+"""The command-line program ``isoadapt``: demo, audit, finetune, fit, transform and merge."""
 
 from isoadapt.cli._app import app, main
 

@@ -1,4 +1,4 @@
-"""The application: its commands in the order of its help, and its entry point."""
+"""The application with its commands, in the order of its help, and its entry point."""
 
 import sys
 from typing import Annotated
@@ -7,13 +7,8 @@ import typer
 
 from isoadapt import __version__
 from isoadapt._utils.errors import reason
-from isoadapt.cli._audit import audit
-from isoadapt.cli._demo import demo
-from isoadapt.cli._finetune import finetune
-from isoadapt.cli._fit import fit
-from isoadapt.cli._merge import merge
+from isoadapt.cli._commands import audit, demo, finetune, fit, merge, transform
 from isoadapt.cli._settings import SettingsCommand
-from isoadapt.cli._transform import transform
 
 _EXPECTED = (
     ValueError,
@@ -34,7 +29,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def _common(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Measure and repair the anisotropy of fine-tuned transformer embeddings."""
     if version:
@@ -51,7 +46,7 @@ app.command()(merge)
 
 
 def main() -> None:
-    """Run the command line; a user's error is one line, not a traceback."""
+    """Run the program. An expected error is printed on one line, without a traceback."""
     try:
         app()
     except _EXPECTED as error:

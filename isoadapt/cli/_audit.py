@@ -1,15 +1,15 @@
-"""The command ``isoadapt audit``."""
+"""Implementation of ``isoadapt audit``."""
 
 import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from isoadapt import TransformerEncoder
-from isoadapt.cli._options import MaxLength, Text, columns, say
+from isoadapt.cli._options import say
 from isoadapt.cli._rows import check_several_rows
 from isoadapt.datasets import load_matrix, load_table
 from isoadapt.encoders import layer_report, measure_truncation
@@ -17,23 +17,15 @@ from isoadapt.metrics import isotropy_report
 
 
 def audit(
-    source: Annotated[
-        str, typer.Argument(help="A checkpoint (folder or name), or a matrix: .npy, .parquet.")
-    ],
-    texts: Annotated[
-        Path | None, typer.Argument(help="Texts for a checkpoint: .tsv, .csv, .parquet.")
-    ] = None,
-    text: Text = None,
-    label: Annotated[
-        str | None, typer.Option(help="Column of labels, to report each class too.")
-    ] = None,
-    max_length: MaxLength = None,
-    layers: Annotated[
-        bool, typer.Option("--layers", help="Report the tokens of each layer instead.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    source: str,
+    texts: Path | None,
+    text: list[str] | None,
+    label: str | None,
+    max_length: int | None,
+    layers: bool,
+    as_json: bool,
 ) -> None:
-    """Report the isotropy of a model on texts, or of a matrix of embeddings."""
+    """Print the isotropy of the embeddings of texts, or of a matrix of embeddings."""
     truncation = None
     if layers:
         _check_layers(source, label)
@@ -55,16 +47,17 @@ def _check_layers(source: str, label: str | None) -> None:
     if _is_matrix(source):
         raise ValueError(
             f"--layers needs a checkpoint and texts, but {source!r} is a matrix, which has no "
-            "layers; leave --layers out, or name the checkpoint"
+            "layers. Omit --layers, or name the checkpoint"
         )
     if label is not None:
         raise ValueError(
-            f"--label {label} and --layers do not go together: tokens have no class; leave one out"
+            f"--label {label} cannot be combined with --layers, because tokens have no class. "
+            "Omit one of them"
         )
 
 
 def _is_matrix(source: str) -> bool:
-    """Whether the source is a file of embeddings; else it is a checkpoint."""
+    """Return whether the source is a file of embeddings rather than a checkpoint."""
     return source.lower().endswith((".npy", ".parquet"))
 
 
@@ -72,7 +65,7 @@ def _read_matrix(source: str, texts: Path | None, label: str | None) -> tuple[An
     if texts is not None:
         raise ValueError(f"texts={str(texts)!r} needs a checkpoint, but {source!r} is a matrix")
     if label is not None and source.lower().endswith(".npy"):
-        raise ValueError(f"--label {label}: a .npy matrix has no columns; use Parquet")
+        raise ValueError(f"--label {label}: a .npy matrix has no columns. Use Parquet")
     X, labels = load_matrix(source, label=label or "label")
     return X, labels if label else None
 
@@ -80,23 +73,23 @@ def _read_matrix(source: str, texts: Path | None, label: str | None) -> tuple[An
 def _read_texts(
     source: str,
     texts: Path | None,
-    text: str | None,
+    text: list[str] | None,
     label: str | None,
     max_length: int | None,
 ) -> tuple[Any, Any, Any]:
-    """Give the encoder of a checkpoint, the texts of a table, and their labels if named."""
+    """Return the encoder of a checkpoint, the texts of a table, and their labels if named."""
     if texts is None:
         raise ValueError(
-            f"{source!r} is taken for a checkpoint, which needs texts: isoadapt audit {source} "
-            "texts.tsv (a matrix must end in .npy or .parquet)"
+            f"{source!r} is read as a checkpoint, which needs texts: isoadapt audit {source} "
+            "texts.tsv (the name of a matrix must end in .npy or .parquet)"
         )
-    rows, labels = load_table(texts, text=columns(text), label=label)
+    rows, labels = load_table(texts, text=text, label=label)
     encoder = TransformerEncoder(source, max_length=max_length, verbose=1)
     return encoder, rows, labels if label else None
 
 
 def _print_report(measure: Callable[[], Any], as_json: bool, truncation: Any) -> None:
-    """Measure and print, with what was truncated of the texts; warnings become notes."""
+    """Measure and print the report and the truncation of the texts. Warnings become notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         report = measure()
@@ -112,7 +105,7 @@ def _print_report(measure: Callable[[], Any], as_json: bool, truncation: Any) ->
 
 
 def _plain(value: Any) -> Any:
-    """Nested figures for JSON, which has no NaN."""
+    """Replace NaN by None in nested figures, because JSON has no NaN."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):

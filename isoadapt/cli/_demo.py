@@ -1,9 +1,9 @@
-"""The command ``isoadapt demo``: every adapter on one checkpoint, beside its controls."""
+"""Implementation of ``isoadapt demo``: all adapters and two controls on one checkpoint."""
 
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
@@ -19,12 +19,12 @@ from sklearn.metrics import (
 )
 from sklearn.pipeline import make_pipeline
 
-from isoadapt import IsotropyLayer, LinearHead, TransformerEncoder, load_checkpoint
+from isoadapt import LinearHead, TransformerEncoder, load_checkpoint
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.folders import no_empty_leftovers
 from isoadapt._utils.optional import import_optional
 from isoadapt.adapters import VARIANTS, Variant
-from isoadapt.cli._options import Table, Text, columns, say
+from isoadapt.cli._options import say
 from isoadapt.datasets import load_table, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.geometry import spectrum
@@ -63,22 +63,18 @@ class _Row(NamedTuple):
 
 
 def demo(
-    train: Table = None,
-    dev: Table = None,
-    text: Text = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="Your fine-tuned checkpoint, in place of a MiniLM.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for checkpoint, picture and pipeline.")] = Path(
-        "isoadapt-demo"
-    ),
+    train: Path | None,
+    dev: Path | None,
+    text: list[str] | None,
+    checkpoint: str | None,
+    out: Path,
 ) -> None:
-    """Fine-tune (or take) a checkpoint, fit every adapter, and compare them in one table."""
+    """Fine-tune a checkpoint or use a given one, fit every adapter, and compare the results."""
     out = out.expanduser()
     with no_empty_leftovers(out):
         writable_folder(out)
-        import_optional("matplotlib", feature="The picture", extra="plot")
-        texts, labels, dev_texts, dev_labels = _read_tables(train, dev, columns(text))
+        import_optional("matplotlib", feature="The plot", extra="plot")
+        texts, labels, dev_texts, dev_labels = _read_tables(train, dev, text)
         if checkpoint is None:
             checkpoint = _fine_tune(texts, labels, out)
         start = time.perf_counter()
@@ -90,21 +86,21 @@ def demo(
             _Split(encoder.transform(dev_texts), dev_labels),
             lambda name: say(f"Fitting: {name} ..."),
         )
-        typer.echo(f"\nJudged on {len(dev_texts)} texts that no adapter was fitted to:\n")
+        typer.echo(f"\nEvaluated on {len(dev_texts)} texts that no adapter was fitted to:\n")
         typer.echo(_format_table(rows))
         typer.echo(f"\n{_verdict(rows, dev_labels)}\n")
         _save_spectra(rows, out / "spectra.png")
         _save_pipeline(encoder.set_params(verbose=0), rows, out / "pipeline.joblib")
-        say(f"Encoded, fitted and judged in {time.perf_counter() - start:.0f} s.")
+        say(f"Encoded, fitted and evaluated in {time.perf_counter() - start:.0f} s.")
         typer.echo(f"Spectra: {out / 'spectra.png'}   pipeline: {out / 'pipeline.joblib'}")
 
 
 def _read_tables(
     train: Path | None, dev: Path | None, text: list[str] | None
 ) -> tuple[Any, Any, Any, Any]:
-    """Read texts and labels to fit on and to judge on; without tables, make a corpus."""
+    """Read training and evaluation texts with labels, or generate a corpus without tables."""
     if (train is None) != (dev is None):
-        raise ValueError("--train and --dev go together: give both or neither")
+        raise ValueError("--train and --dev must be given together")
     if train is None or dev is None:
         corpus = make_acceptability(random_state=0)
         return corpus.train_texts, corpus.train_labels, corpus.dev_texts, corpus.dev_labels
@@ -112,7 +108,7 @@ def _read_tables(
     dev_texts, dev_labels = load_table(dev, text=text)
     for path, found in ((train, labels), (dev, dev_labels)):
         if found is None:
-            raise ValueError(f"{path} has no column 'label': the demo needs labels")
+            raise ValueError(f"{path} has no column 'label', but the demo needs labels")
     if set(texts) & set(dev_texts):
         say(f"Note: {len(set(texts) & set(dev_texts))} texts are in both tables.")
     return texts, labels, dev_texts, dev_labels
@@ -139,7 +135,7 @@ def _fine_tune(texts: Any, labels: Any, out: Path) -> str:
 def _compare(
     head: LinearHead, train: _Split, dev: _Split, announce: Callable[[str], None]
 ) -> list[_Row]:
-    """Fit every adapter on the training rows and judge it on the others."""
+    """Fit every adapter on the training rows and evaluate it on the other rows."""
     rows = []
     for name, fit in _candidates(head):
         announce(name)
@@ -147,13 +143,13 @@ def _compare(
         model = fit(train)
         seconds = time.perf_counter() - start
         Z = model.transform(dev.X.astype(np.float64)) if hasattr(model, "transform") else dev.X
-        rows.append(_judge(name, model, Z, dev, seconds))
+        rows.append(_evaluate(name, model, Z, dev, seconds))
     return rows
 
 
 def _candidates(head: LinearHead) -> Iterator[tuple[str, Callable[[_Split], Any]]]:
     probe = "ridge" if head.classes_ is None else "logistic"
-    control = Variant(_CONTROL, IsotropyLayer, {"alpha": 1.0})
+    control = Variant(_CONTROL, "IsotropyLayer", {"alpha": 1.0})
     yield _BASE, lambda train: head
     yield "head refit only", lambda train: fit_head(probe, train.X, train.y)
     for variant in (control, *(each for each in VARIANTS if each.brief)):
@@ -163,7 +159,7 @@ def _candidates(head: LinearHead) -> Iterator[tuple[str, Callable[[_Split], Any]
         yield variant.name, lambda train, adapter=adapter: adapter.fit(*train)  # type: ignore[misc]
 
 
-def _judge(name: str, model: Any, Z: NDArray[Any], dev: _Split, seconds: float) -> _Row:
+def _evaluate(name: str, model: Any, Z: NDArray[Any], dev: _Split, seconds: float) -> _Row:
     predictions = model.predict(dev.X)
     if hasattr(model, "predict_proba"):
         probabilities = model.predict_proba(dev.X)
@@ -197,7 +193,7 @@ def _classes(model: Any) -> NDArray[Any]:
 
 
 def _format_table(rows: list[_Row]) -> str:
-    """Lay the rows out as an aligned table."""
+    """Format the rows as an aligned table."""
     header = ["", *rows[0].task, "IsoScore", "corrected", "EV1", "mean cosine", "fit s"]
     cells = [
         [
@@ -223,7 +219,7 @@ def _format_table(rows: list[_Row]) -> str:
 
 
 def _verdict(rows: list[_Row], y: NDArray[Any]) -> str:
-    """Credit isotropy in one sentence only with what the control does not have."""
+    """Compare the Isotropy Layer with its control in one sentence."""
     table = {row.name: row for row in rows}
     base, control, layer = table[_BASE], table[_CONTROL], table[_LAYER]
     metric = next(iter(layer.task))
@@ -242,7 +238,7 @@ def _verdict(rows: list[_Row], y: NDArray[Any]) -> str:
 
 
 def _paired_error(first: _Row, second: _Row, y: NDArray[Any]) -> float:
-    """Bootstrap standard error of the difference of the first metric."""
+    """Return the bootstrap standard error of the difference in the first metric."""
     rng = np.random.default_rng(0)
     metric = r2_score if "R2" in first.task else accuracy_score
     samples = rng.integers(len(y), size=(300, len(y)))
@@ -257,14 +253,14 @@ def _paired_error(first: _Row, second: _Row, y: NDArray[Any]) -> float:
 
 
 def _save_spectra(rows: list[_Row], path: Path) -> None:
-    """Draw the spectra of the embeddings before and after each adapter."""
-    matplotlib = import_optional("matplotlib", feature="The picture", extra="plot")
-    figures = import_optional("matplotlib.figure", feature="The picture", extra="plot")
+    """Plot the spectra of the embeddings before and after each adapter."""
+    matplotlib = import_optional("matplotlib", feature="The plot", extra="plot")
+    figures = import_optional("matplotlib.figure", feature="The plot", extra="plot")
     figure = figures.Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     axes.set_prop_cycle(color=matplotlib.color_sequences["tab20"])
     for row in rows:
-        if row.name == "head refit only":  # the embeddings are those of the base
+        if row.name == "head refit only":  # its embeddings are those without an adapter
             continue
         variances = spectrum(torch.from_numpy(row.embeddings.astype(np.float64))).numpy()
         shares = variances / variances.sum()

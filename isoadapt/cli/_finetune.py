@@ -1,26 +1,18 @@
-"""The command ``isoadapt finetune``."""
+"""Implementation of ``isoadapt finetune``."""
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 
 from isoadapt import load_checkpoint
+from isoadapt._utils.errors import choices
 from isoadapt._utils.folders import reserved_folder
-from isoadapt.cli._options import (
-    TABLE,
-    Label,
-    OverwriteCheckpoint,
-    Text,
-    columns,
-    notes,
-    say,
-)
+from isoadapt.cli._options import Tables, notes, say
 from isoadapt.cli._settings import read_settings
 from isoadapt.datasets import load_table
 from isoadapt.finetune import PENALTIES, PLACES, RECIPES, finetune_text_classifier
@@ -38,79 +30,25 @@ _TRAINING = (
 )
 
 
-class _Tables(NamedTuple):
-    """Tables to train on and to judge on, and what is read of them."""
-
-    train: Path
-    dev: Path | None
-    text: list[str] | None  # one column or two of pairs; None finds them by name
-    label: str | None  # None is "label"
-    max_length: int
-
-
 def finetune(
-    model: Annotated[str, typer.Option(help="Folder or name of the model to start from.")],
-    train: Annotated[Path, typer.Option(help=TABLE)],
-    dev: Annotated[Path | None, typer.Option(help="Such a table to judge the result on.")] = None,
-    penalty: Annotated[
-        str | None, typer.Option(help=f"What joins the task's loss: {', '.join(PENALTIES)}.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE...",
-            help="Several after one --set or each its own. Of the penalty: lam, its weight (1 by "
-            "default: for istar that is MORE isotropy, -1 is less), balance (ema, cumulative), "
-            "and its parameters, such as zeta (istar) or bars (persistent-entropy). Of the "
-            "training: epochs, lr, batch_size, warmup, weight_decay, random_state, device.",
-        ),
-    ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            help="Train with the optimiser, schedule, epochs and batches of a paper; this sets no "
-            f"penalty: {', '.join(RECIPES)} (CosReg, spectrum control, flow)."
-        ),
-    ] = None,
-    where: Annotated[
-        str | None,
-        typer.Option(
-            help="What is penalised: head_input, last, all, or layers like 1,6; else the "
-            "penalty's own place."
-        ),
-    ] = None,
-    text: Text = None,
-    label: Label = None,
-    max_length: Annotated[int, typer.Option(help="Tokens a text is cut to.")] = 128,
-    out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = Path(
-        "isoadapt-finetuned"
-    ),
-    overwrite: OverwriteCheckpoint = False,
-) -> None:
-    """Fine-tune a classifier, with or without an isotropy penalty, and judge it."""
-    tables = _Tables(train, dev, columns(text), label, max_length)
-    given = [*(settings or []), *([f"where={where}"] if where else [])]
-    typer.echo(_finetune(model, tables, penalty, given, recipe, out, overwrite))
-
-
-def _finetune(
     model: str,
-    tables: _Tables,
+    tables: Tables,
     penalty: str | None,
     settings: Sequence[str],
     recipe: str | None,
     out: Path,
     overwrite: bool,
 ) -> str:
-    """Fine-tune and save a classifier; return its figures on the dev table and its folder."""
+    """Fine-tune and save a classifier, and return its figures on the dev table and its folder."""
     options = _make_options(penalty, recipe, settings)
     with reserved_folder(out, overwrite, name="--out"):
         texts, labels = _read(tables.train, tables)
         dev = None if tables.dev is None else _read(tables.dev, tables)
         if dev is not None:
             if len(set(dev[0])) < 2:
-                raise ValueError(f"{tables.dev} holds one text only; two are needed to judge on")
+                raise ValueError(
+                    f"{tables.dev} holds only one distinct text, but evaluation needs at least two"
+                )
             _check_known(dev[1], labels, tables)
         say(f"Fine-tuning {model} on {len(texts)} texts{_described(penalty, recipe, settings)} ...")
         start = time.perf_counter()
@@ -125,34 +63,37 @@ def _finetune(
             **options,
         )
     say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
-    judged = ""
-    if dev is not None:
-        try:
-            with notes():
-                figures = _judge(out, *dev, tables.max_length)
-        except ValueError as error:
-            raise ValueError(
-                f"{out} holds the fine-tuned checkpoint, but it cannot be judged on {tables.dev}: "
-                f"{error}"
-            ) from error
-        lines = [f"{name:16}{value:>10.4f}" for name, value in figures.items()]
-        judged = "\n".join([f"On the {len(dev[0])} texts of {tables.dev}:", *lines, "", ""])
-    return f"{judged}Checkpoint: {out}"
+    figures = "" if dev is None else _figures(out, dev, tables)
+    return f"{figures}Checkpoint: {out}"
+
+
+def _figures(out: Path, dev: tuple[Any, NDArray[Any]], tables: Tables) -> str:
+    """Evaluate the saved checkpoint on the dev table, and return its figures, one a line."""
+    try:
+        with notes():
+            figures = _evaluate(out, *dev, tables.max_length)
+    except ValueError as error:
+        raise ValueError(
+            f"{out} holds the fine-tuned checkpoint, but it cannot be evaluated on "
+            f"{tables.dev}: {error}"
+        ) from error
+    lines = [f"{name:16}{value:>10.4f}" for name, value in figures.items()]
+    return "\n".join([f"On the {len(dev[0])} texts of {tables.dev}:", *lines, "", ""])
 
 
 def _make_options(
     penalty: str | None, recipe: str | None, settings: Sequence[str]
 ) -> dict[str, Any]:
-    """Make the loss from its name, and separate its parameters from those of the training."""
+    """Make the loss from its name, and separate its parameters from those of training."""
     if recipe is not None and recipe not in RECIPES:
-        raise ValueError(f"--recipe {recipe!r} is none; choose from {', '.join(RECIPES)}")
+        raise ValueError(f"--recipe {recipe!r} is not a recipe; {choices(recipe, RECIPES)}")
     if penalty is None:
         _refuse_without_penalty(settings)
         values = read_settings(settings, _TRAINING, "training without a penalty")
         _check_booleans(values, {})
         return {"recipe": recipe, **values}
     if penalty not in PENALTIES:
-        raise ValueError(f"--penalty {penalty!r} is none; choose from {', '.join(PENALTIES)}")
+        raise ValueError(f"--penalty {penalty!r} is not a penalty; {choices(penalty, PENALTIES)}")
     method = PENALTIES[penalty]
     known = (*method.parameters, *_JOINING, *_TRAINING)
     values = read_settings(settings, known, f"training with {penalty}")
@@ -167,7 +108,7 @@ def _refuse_without_penalty(settings: Sequence[str]) -> None:
     for setting in settings:
         if setting.partition("=")[0].strip() in of_penalties:
             raise ValueError(
-                f"{setting} needs --penalty: choose from {', '.join(PENALTIES)}, or leave it out"
+                f"{setting} needs --penalty: choose from {', '.join(PENALTIES)}, or omit {setting}"
             )
 
 
@@ -175,21 +116,22 @@ def _check_where(where: Any) -> None:
     layers = where if isinstance(where, list | tuple) else [where]
     if where not in PLACES and not (layers and all(type(layer) is int for layer in layers)):
         raise ValueError(
-            f"--where {where!r} is none; choose from {', '.join(PLACES)}, or name layers: 1,6"
+            f"--where {where!r} is not valid; choose from {', '.join(PLACES)}, or give the numbers "
+            "of layers, such as 1,6"
         )
 
 
 def _check_booleans(values: dict[str, Any], defaults: dict[str, Any]) -> None:
-    """Check that true and false are given only where the default is one of them."""
+    """Check that only parameters with a Boolean default are set to true or false."""
     for name, value in values.items():
         if isinstance(value, bool) and not isinstance(defaults.get(name), bool):
-            raise ValueError(f"--set {name}={value}: {name} is not a matter of true or false")
+            raise ValueError(f"--set {name}={value}: {name} cannot be true or false")
 
 
-def _judge(
+def _evaluate(
     folder: Path, texts: Sequence[Any], labels: NDArray[Any], max_length: int
 ) -> dict[str, float]:
-    """Measure a checkpoint: the task's metrics, and the isotropy of what enters its head."""
+    """Return the task metrics of a checkpoint and the isotropy of its head input."""
     encoder, head = load_checkpoint(folder, verbose=1)
     limit = encoder._backbone().limit or max_length
     X = encoder.set_params(max_length=min(max_length, limit)).transform(texts)
@@ -214,22 +156,22 @@ def _judge(
     }
 
 
-def _read(path: Path, tables: _Tables) -> tuple[Any, NDArray[Any]]:
+def _read(path: Path, tables: Tables) -> tuple[Any, NDArray[Any]]:
     texts, labels = load_table(path, text=tables.text, label=tables.label or "label")
     if labels is None:
-        raise ValueError(f"{path} has no column 'label': name the labels' column with --label")
+        raise ValueError(f"{path} has no column 'label': name the column of labels with --label")
     return texts, labels
 
 
-def _check_known(found: NDArray[Any], known: NDArray[Any], tables: _Tables) -> None:
-    """Check that the labels to judge on are of those trained on; numbers need only be numbers."""
+def _check_known(found: NDArray[Any], known: NDArray[Any], tables: Tables) -> None:
+    """Check that each class of the dev table occurs in training; any number may be a target."""
     if known.dtype.kind == "f" and found.dtype.kind in {"i", "f"}:
         return
     strange = sorted(set(found.tolist()) - set(known.tolist()), key=str)
     if strange:
         raise ValueError(
-            f"{tables.dev} has the label {strange[0]!r}, which {tables.train} has not; the model "
-            "cannot learn it: give tables of one task"
+            f"{tables.dev} has the label {strange[0]!r}, which does not occur in {tables.train}: "
+            "the model cannot learn it, so use two tables of the same task"
         )
 
 

@@ -1,19 +1,18 @@
-"""The command ``isoadapt fit``."""
+"""Implementation of ``isoadapt fit``."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from isoadapt import TransformerEncoder
+from isoadapt._utils.errors import choices
 from isoadapt._utils.folders import check_output_folder
-from isoadapt.adapters import ADAPTERS, BaseAdapter
-from isoadapt.cli._options import Label, MaxLength, Text, columns, notes, say
+from isoadapt.adapters import ADAPTERS, METHODS, BaseAdapter
+from isoadapt.cli._options import Source, notes, say
 from isoadapt.cli._rows import (
-    Source,
     check_several_rows,
     data_to_record,
     model_to_record,
@@ -25,40 +24,11 @@ from isoadapt.heads import MultiLabelHead
 from isoadapt.interop import ADAPTER, save_adapter
 from isoadapt.metrics import isotropy_report
 
-_ROWS = "The rows are those that the adapter was fitted to; judge it on others."
+_ROWS = "These figures are for the rows that the adapter was fitted to. Evaluate it on other rows."
 
 
-def fit(
-    name: Annotated[str, typer.Argument(help=f"The adapter: {', '.join(ADAPTERS)}.")],
-    on: Annotated[
-        Path, typer.Option(help="Texts (.tsv, .csv, .parquet), or a .npy or .parquet matrix.")
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for the adapter.")],
-    model: Annotated[
-        str | None,
-        typer.Option(help="Checkpoint that embeds the texts; its head is the adapter's head."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE...",
-            help="Parameters, several after one --set or each its own.",
-        ),
-    ] = None,
-    text: Text = None,
-    label: Label = None,
-    labels: Annotated[Path | None, typer.Option(help="Labels beside a .npy matrix.")] = None,
-    max_length: MaxLength = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an adapter.")] = False,
-) -> None:
-    """Fit an adapter to texts or to a matrix of embeddings, and save it as a folder."""
-    source = Source(on, model, label, labels, max_length, columns(text))
-    typer.echo(_fit(name, source, out, settings or [], overwrite))
-
-
-def _fit(name: str, source: Source, out: Path, settings: Sequence[str], overwrite: bool) -> str:
-    """Fit and save an adapter; return the table of the figures before and after."""
+def fit(name: str, source: Source, out: Path, settings: Sequence[str], overwrite: bool) -> str:
+    """Fit and save an adapter, and return the table of the figures before and after."""
     adapter = _make_adapter(name, settings)
     check_output_folder(out, overwrite, content=ADAPTER, name="--out")
     X, y = read_rows(source)
@@ -90,23 +60,16 @@ def _fit(name: str, source: Source, out: Path, settings: Sequence[str], overwrit
 
 def _make_adapter(name: str, settings: Sequence[str]) -> BaseAdapter:
     """Make an adapter from its name and its parameters as strings."""
-    classes = {_short(each): adapter for each, adapter in ADAPTERS.items()}
-    if _short(name) not in classes:
-        raise ValueError(f"{name!r} is no adapter; choose from {', '.join(ADAPTERS)}")
-    cls = classes[_short(name)]
+    if name not in METHODS:
+        raise ValueError(f"{name!r} is not the name of an adapter; {choices(name, METHODS)}")
+    cls = ADAPTERS[METHODS[name]]
     adapter = cls(**read_settings(settings, cls._get_param_names(), cls.__name__))
     adapter._validate_params()
     return adapter
 
 
-def _short(name: str) -> str:
-    """Drop what does not matter in the name of an adapter: case, hyphens, "adapter"."""
-    plain = name.lower().replace("-", "").replace("_", "")
-    return plain.removesuffix("adapter")
-
-
 def _take_head(adapter: BaseAdapter, source: Source, y: NDArray[Any] | None) -> None:
-    """Give an adapter the head of the model; one that needs none takes no multi-label head."""
+    """Set the head of the model, unless it is multi-label and the adapter needs no head."""
     if source.model is None or (y is None and adapter.head is None):
         return
     head = encoder_head(TransformerEncoder(source.model))
@@ -115,7 +78,7 @@ def _take_head(adapter: BaseAdapter, source: Source, y: NDArray[Any] | None) -> 
 
 
 def _without_head(adapter: BaseAdapter) -> str:
-    """The way to do without labels, where there is one."""
+    """Return the advice to fit without a head, if the adapter can be fitted so."""
     headless = None in adapter._parameter_constraints["head"]
     return ", or fit without a head by --set head=None" if headless else ""
 
@@ -131,7 +94,7 @@ def _figures(X: Any, score: dict[str, float]) -> dict[str, float]:
 
 
 def _head_score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, float]:
-    """Score of the head on the embeddings as they are, where it knows the labels."""
+    """Return the score of the head on the original embeddings, if it knows the labels."""
     if y is None or not _scores(adapter):
         return {}
     head = adapter._resolve_head(np.asarray(X), y)
@@ -147,7 +110,7 @@ def _score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, fl
 
 
 def _scores(adapter: BaseAdapter) -> bool:
-    """Whether an adapter predicts something that labels can be compared with."""
+    """Return whether an adapter makes predictions that can be compared with labels."""
     return adapter._head_kind() is not None
 
 

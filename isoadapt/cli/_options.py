@@ -1,37 +1,69 @@
-"""What the commands share: types of their options, and how they speak to the user."""
+"""Options that several commands share, and messages to the user."""
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
-TABLE = "TSV, CSV or Parquet with a header: sentence (or sentence1, sentence2) and label."
+TABLE = (
+    "Table with a header (.tsv, .csv, .parquet). Columns: sentence (or sentence1 and sentence2) "
+    "and label."
+)
 
 Table = Annotated[Path | None, typer.Option(help=TABLE)]
 Text = Annotated[
-    str | None, typer.Option(help="Column of texts, or two of pairs as A,B; else found by name.")
+    str | None,
+    typer.Option(help="Column of texts, or two columns of pairs as A,B. Default: found by name."),
 ]
-Label = Annotated[str | None, typer.Option(help="Column of labels.")]
-MaxLength = Annotated[int | None, typer.Option(help="Tokens a text is cut to.")]
-OverwriteCheckpoint = Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint.")]
+Label = Annotated[str | None, typer.Option(help="Column of labels. Default: label.")]
+MaxLength = Annotated[int | None, typer.Option(help="Maximum number of tokens of a text.")]
+OverwriteCheckpoint = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an existing checkpoint.")
+]
+
+
+class Source(NamedTuple):
+    """A file of rows, the model that embeds its texts, and its labels."""
+
+    path: Path
+    model: str | None = None
+    label: str | None = None  # a column; None means "label" if there is one
+    labels: Path | None = None  # a file with the labels of a .npy matrix
+    max_length: int | None = None
+    text: list[str] | None = None  # one column, or two of pairs; None finds them by name
+
+    def is_matrix(self) -> bool:
+        """Return whether the file holds embeddings: .npy, or Parquet without a model."""
+        suffix = self.path.suffix.lower()
+        return suffix == ".npy" or (suffix == ".parquet" and self.model is None)
+
+
+class Tables(NamedTuple):
+    """Tables to train and to evaluate on, and the columns to read."""
+
+    train: Path
+    dev: Path | None
+    text: list[str] | None  # one column, or two of pairs; None finds them by name
+    label: str | None  # None means "label"
+    max_length: int
 
 
 def columns(text: str | None) -> list[str] | None:
-    """Split the value of ``--text`` into the names of columns."""
+    """Split the value of ``--text`` into column names."""
     return None if text is None else text.split(",")
 
 
 def say(message: str) -> None:
-    """Print a message to standard error, apart from the result of the command."""
+    """Print a message to standard error, separate from the result of the command."""
     typer.echo(message, err=True)
 
 
 @contextmanager
 def notes() -> Iterator[None]:
-    """Print the warnings of the block as notes, each once."""
+    """Print each distinct warning of the block once, as a note."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield

@@ -1,49 +1,35 @@
-"""Rows that the commands read: matrices, texts to embed, and what an adapter records of them."""
+"""Reading matrices and texts for the commands, and what an adapter records about them."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from numpy.typing import NDArray
 
 from isoadapt import TransformerEncoder
-from isoadapt.adapters import BaseAdapter
+from isoadapt.cli._options import Source
 from isoadapt.datasets import load_matrix, load_table
 from isoadapt.encoders import vector_source
-from isoadapt.interop import SOURCE
-
-
-class Source(NamedTuple):
-    """File of rows, with the model that embeds its texts and with its labels."""
-
-    path: Path
-    model: str | None = None
-    label: str | None = None  # a column; None is "label", where there is one
-    labels: Path | None = None  # a file beside a .npy matrix
-    max_length: int | None = None
-    text: list[str] | None = None  # one column or two of pairs; None finds them by name
-
-    def is_matrix(self) -> bool:
-        """Whether the file holds embeddings: .npy does, and Parquet unless there is a model."""
-        suffix = self.path.suffix.lower()
-        return suffix == ".npy" or (suffix == ".parquet" and self.model is None)
+from isoadapt.interop import SOURCE, take_apart
 
 
 def read_rows(
     source: Source, features: Sequence[str] | None = None
 ) -> tuple[Any, NDArray[Any] | None]:
-    """Read a matrix, or embed texts: X of shape (n, d), and y of shape (n,) or None."""
+    """Read a matrix or embed texts, and return X of shape (n, d) and y of shape (n,) or None."""
     label = source.label or "label"
     if source.is_matrix():
         if source.label is not None and source.path.suffix.lower() == ".npy":
-            raise ValueError(f"--label {label}: a .npy matrix has no columns; use --labels y.npy")
+            raise ValueError(
+                f"--label {label}: a .npy matrix has no columns. To give labels, use --labels y.npy"
+            )
         return load_matrix(source.path, label=label, labels=source.labels, features=features)
     if source.labels is not None:
-        raise ValueError("--labels goes with a matrix; name the column of a table with --label")
+        raise ValueError("--labels is for matrices. To name the column of a table, use --label")
     if source.model is None:
         raise ValueError(
-            f"{str(source.path)!r} is taken for a table of texts, which needs --model, the "
-            "checkpoint that embeds them (a matrix ends in .npy or .parquet)"
+            f"{str(source.path)!r} is read as a table of texts, which needs --model, the "
+            "checkpoint that embeds them (the name of a matrix ends in .npy or .parquet)"
         )
     texts, y = load_table(source.path, text=source.text, label=label)
     encoder = TransformerEncoder(source.model, max_length=source.max_length, verbose=1)
@@ -51,7 +37,7 @@ def read_rows(
 
 
 def check_several_rows(X: Any, path: str | Path) -> None:
-    """Refuse a file with a single row, which has no variance."""
+    """Raise ValueError for a file with fewer than two rows."""
     if len(X) < 2:
         raise ValueError(
             f"{path} holds {len(X)} row(s), but at least 2 are needed, because one row has "
@@ -60,17 +46,17 @@ def check_several_rows(X: Any, path: str | Path) -> None:
 
 
 def model_to_record(source: Source) -> Any:
-    """The encoder of texts, or the model that is said to go with a matrix."""
+    """Return the encoder of the texts, or the name of the model given with a matrix."""
     model = source.model
     if model is None:
         return None
-    if Path(model).expanduser().is_dir():  # by its whole name, so that it is found again
+    if Path(model).expanduser().is_dir():  # an absolute path is found from any folder
         model = str(Path(model).expanduser().resolve())
     return model if source.is_matrix() else TransformerEncoder(model)
 
 
 def data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
-    """What an adapter's folder says of the rows that it was fitted to."""
+    """Return what an adapter folder records about the rows of the fit."""
     data: dict[str, Any] = {"source": source.path.name, "rows": n_rows}
     if source.max_length is not None:
         data["max_length"] = source.max_length
@@ -78,7 +64,7 @@ def data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
 
 
 def with_recorded_model(source: Source, origin: dict[str, Any]) -> Source:
-    """Take model and length from what the adapter's folder says, where they are not given."""
+    """Fill in the model and the maximum length from the adapter folder if not given."""
     data = origin["data"] if isinstance(origin["data"], dict) else {}
     if source.max_length is None and isinstance(data.get("max_length"), int):
         source = source._replace(max_length=data["max_length"])
@@ -87,15 +73,15 @@ def with_recorded_model(source: Source, origin: dict[str, Any]) -> Source:
         return source
     if base is None or not Path(base).is_dir():
         raise ValueError(
-            f"{str(source.path)!r} is taken for a table of texts, and the adapter's own model "
-            f"({base!r}) is no folder here: pass --model"
+            f"{str(source.path)!r} is read as a table of texts, and the model that the adapter "
+            f"records ({base!r}) is not a folder here: pass --model"
         )
     return source._replace(model=base)
 
 
-def check_recorded_source(adapter: BaseAdapter, source: Source) -> None:
-    """Refuse texts embedded by another encoder than the one that a saved adapter records."""
-    recorded = getattr(adapter, SOURCE, None)
+def check_recorded_source(adapter: Any, source: Source) -> None:
+    """Raise ValueError if the texts are embedded by another encoder than the recorded one."""
+    recorded = getattr(take_apart(adapter).first(), SOURCE, None)
     if recorded is None or source.is_matrix():
         return
     encoder = TransformerEncoder(source.model)
@@ -103,12 +89,12 @@ def check_recorded_source(adapter: BaseAdapter, source: Source) -> None:
     if recorded.kind not in (kind, None):
         raise ValueError(
             f"the adapter was fitted to vectors with {recorded.kind}, but model={source.model!r} "
-            f"gives those with {kind}: embed the texts in Python by a TransformerEncoder with "
+            f"gives vectors with {kind}: embed the texts in Python with a TransformerEncoder with "
             f"{recorded.kind}, and pass the matrix as a .npy file"
         )
     if not recorded.is_of(encoder._backbone()):
         raise ValueError(
             f"model={source.model!r} is another checkpoint (other weights or another tokenizer) "
-            "than the one that the adapter was fitted with: name that one or a copy of it by "
-            "--model, or fit the adapter again"
+            "than the one that the adapter was fitted with: pass that checkpoint or a copy of it "
+            "with --model, or fit the adapter again"
         )

@@ -13,15 +13,15 @@ _SETTING = re.compile(r"[A-Za-z_]\w*=")
 
 
 class SettingsCommand(TyperCommand):
-    """A command whose ``--set`` takes several settings after one flag."""
+    """A command that accepts several settings after one ``--set``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, with the flag before each setting."""
+        """Parse the arguments after inserting the flag before each setting."""
         return super().parse_args(ctx, list(_flagged(args)))
 
 
 def _flagged(args: Sequence[str]) -> Iterator[str]:
-    """Put the flag before each further setting that follows one."""
+    """Insert the flag before each setting that follows another setting."""
     after_flag = in_settings = False
     for argument in args:
         if in_settings and _SETTING.match(argument):
@@ -33,7 +33,7 @@ def _flagged(args: Sequence[str]) -> Iterator[str]:
 
 
 def read_settings(settings: Sequence[str], known: Collection[str], taker: str) -> dict[str, Any]:
-    """Read ``name=value``: values are JSON or Python literals, else strings; the last counts."""
+    """Read ``name=value``, where a value is a JSON or Python literal or else a string."""
     values = {}
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))

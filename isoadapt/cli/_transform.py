@@ -1,7 +1,7 @@
-"""The command ``isoadapt transform``."""
+"""Implementation of ``isoadapt transform``."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import typer
@@ -9,28 +9,17 @@ from numpy.typing import NDArray
 
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.optional import import_optional
-from isoadapt.cli._options import MaxLength, Text, columns, notes
-from isoadapt.cli._rows import Source, check_recorded_source, read_rows, with_recorded_model
-from isoadapt.interop import load_adapter, provenance, read_config
+from isoadapt.cli._options import Source, notes
+from isoadapt.cli._rows import check_recorded_source, read_rows, with_recorded_model
+from isoadapt.interop import load_adapter, provenance, read_config, take_apart
 
 _MATRICES = (".npy", ".parquet")
 
 
-def transform(
-    folder: Annotated[Path, typer.Argument(help="Folder of a saved adapter.")],
-    source: Annotated[Path, typer.Argument(help="Texts, or a .npy or .parquet matrix.")],
-    out: Annotated[Path, typer.Argument(help="File for the result, .npy or .parquet.")],
-    model: Annotated[
-        str | None, typer.Option(help="Checkpoint for texts; else the one it was fitted with.")
-    ] = None,
-    text: Text = None,
-    label: Annotated[str | None, typer.Option(help="Column of labels, which is left out.")] = None,
-    max_length: MaxLength = None,
-) -> None:
-    """Adapt texts, or a matrix of embeddings, by a saved adapter."""
-    _check_out(out, source)
-    adapter = load_adapter(folder)
-    rows = Source(source, model, label, max_length=max_length, text=columns(text))
+def transform(folder: Path, rows: Source, out: Path) -> None:
+    """Transform texts or a matrix of embeddings with a saved adapter, and write the result."""
+    _check_out(out, rows.path)
+    adapter = take_apart(load_adapter(folder)).without_encoder()
     rows = with_recorded_model(rows, provenance(read_config(folder)))
     check_recorded_source(adapter, rows)
     X, _ = read_rows(rows, features=getattr(adapter, "feature_names_in_", None))
@@ -42,19 +31,19 @@ def transform(
 
 
 def _check_out(out: Path, source: Path) -> None:
-    """Check, before anything is read, that ``out`` names a file that may be written."""
+    """Check that ``out`` can be written before anything is read."""
     if out.suffix.lower() not in _MATRICES:
-        raise ValueError(f"{str(out)!r} must end in .npy or .parquet, which says what to write")
+        raise ValueError(f"{str(out)!r} must end in .npy or .parquet, which determines the format")
     if not out.expanduser().parent.is_dir():
-        raise FileNotFoundError(f"{str(out.parent)!r} is no folder; make it first")
+        raise FileNotFoundError(f"{str(out.parent)!r} is not a folder; create it first")
     if out.expanduser().is_dir():
-        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file for the result")
+        raise IsADirectoryError(f"{str(out)!r} is a folder; give the name of a file")
     if out.expanduser().resolve() == source.expanduser().resolve():
-        raise ValueError(f"{str(out)!r} is the file that is read; name another for the result")
+        raise ValueError(f"{str(out)!r} is the input file; give another name for the result")
 
 
 def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:
-    """Write a matrix in the format that the suffix names."""
+    """Write a matrix in the format of the suffix."""
     if path.suffix.lower() == ".npy":
         with path.open("wb") as file:
             np.save(file, adapted)

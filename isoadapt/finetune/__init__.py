@@ -2,27 +2,30 @@
 
 from typing import TYPE_CHECKING, Any
 
+from isoadapt._utils.lazy import lazy_names
 from isoadapt._utils.optional import import_optional
-from isoadapt.finetune._classifier import finetune_text_classifier
-from isoadapt.finetune._isobn import IsoBNLayer, add_isobn
-
-if TYPE_CHECKING:
-    from isoadapt.finetune._trainer import IsotropyTrainer
-
 from isoadapt.finetune._penalty import PENALTIES as PENALTIES, PLACES as PLACES
 from isoadapt.finetune._recipes import RECIPES as RECIPES
 
-__all__ = ["IsoBNLayer", "IsotropyTrainer", "add_isobn", "finetune_text_classifier"]
-
-
-def __getattr__(name: str) -> Any:
-    if name != "IsotropyTrainer":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import_optional("accelerate", feature="IsotropyTrainer", extra="finetune")
+if TYPE_CHECKING:
+    from isoadapt.finetune._classifier import finetune_text_classifier
+    from isoadapt.finetune._isobn import IsoBNLayer, add_isobn
     from isoadapt.finetune._trainer import IsotropyTrainer
 
-    return IsotropyTrainer
+__all__ = ["IsoBNLayer", "IsotropyTrainer", "add_isobn", "finetune_text_classifier"]
 
+if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every attribute
+    _get, __dir__ = lazy_names(
+        __name__,
+        {
+            "IsoBNLayer": "isoadapt.finetune._isobn",
+            "IsotropyTrainer": "isoadapt.finetune._trainer",
+            "add_isobn": "isoadapt.finetune._isobn",
+            "finetune_text_classifier": "isoadapt.finetune._classifier",
+        },
+    )
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    def __getattr__(name: str) -> Any:
+        if name == "IsotropyTrainer":
+            import_optional("accelerate", feature="IsotropyTrainer", extra="finetune")
+        return _get(name)

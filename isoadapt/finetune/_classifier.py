@@ -106,12 +106,13 @@ def finetune_text_classifier(
     output_folder : str or path-like
         The folder to write. It appears only when the checkpoint is complete. After an error or an
         interrupt nothing is left, and parent folders that were created for it are removed.
-    penalty : {"istar", "cosreg", "spectrum", "persistent-entropy", "isotropy"}, Module or None, \
-            default=None
+    penalty : {"istar", "cosreg", "spectrum-control", "topological-entropy", "isotropy-layer"}, \
+            Module or None, default=None
         Penalty that is added to the task loss: a loss of :mod:`isoadapt.losses`, or a method by
         name, with the parameters of its paper. "istar" is ``IsoScoreLoss(zeta=0.2,
-        form="linear")``, "cosreg" ``CosRegLoss()``, "spectrum" ``SpectrumControlLoss()``,
-        "persistent-entropy" ``PersistentEntropyLoss()``, "isotropy" ``IsoScoreLoss()``.
+        form="linear")``, "cosreg" ``CosRegLoss()``, "spectrum-control"
+        ``SpectrumControlLoss()``, "topological-entropy" ``PersistentEntropyLoss()``,
+        "isotropy-layer" ``IsoScoreLoss()``.
     lam : float, default=1.0
         Weight of the penalty: the loss is task loss + lam · penalty. With "istar", a negative
         weight lowers isotropy and a positive weight raises it.
@@ -122,7 +123,7 @@ def finetune_text_classifier(
         tokens of the last layer. "all": the tokens of all layers. An integer or a sequence of
         integers: the tokens of these layers, where 1 is the first layer. None: "all" for
         "istar", "last" for "cosreg", "head_input" for the others.
-    recipe : {"persistent-entropy", "istar", "isotropy-layer", "isotropy-calibration"} or None, \
+    recipe : {"topological-entropy", "istar", "isotropy-layer", "isotropy-calibration"} or None, \
             default=None
         Train with the optimiser, schedule, number of epochs and batch size of a paper, see Notes.
         A recipe does not set a penalty. `epochs`, `lr`, `batch_size`, `warmup` and `weight_decay`
@@ -187,7 +188,7 @@ def finetune_text_classifier(
     The recipes change the following settings. Settings that a paper does not report are the same
     as without a recipe.
 
-    - "persistent-entropy": Adam, 10 epochs, lr 5e-5 (the value for CoLA; the paper uses 8e-5 for
+    - "topological-entropy": Adam, 10 epochs, lr 5e-5 (the value for CoLA; the paper uses 8e-5 for
       MRPC), batches of 64, warm-up 0.1, weight decay one tenth of lr.
     - "istar": 4 epochs, lr 3e-5, batches of 16 with gradients accumulated over two batches. These
       are the middle of the ranges that the paper tunes over. Mixed precision (float16) on a GPU.
@@ -200,7 +201,7 @@ def finetune_text_classifier(
 
     References
     ----------
-    "persistent-entropy": Kudrjashov, Karpik and Klyshinsky, "Shrink the Longest", section 4.
+    "topological-entropy": Kudrjashov, Karpik and Klyshinsky, "Shrink the Longest", section 4.
     "istar": Rudman and Eickhoff, "Stable Anisotropic Regularization", section 4.1.
     "isotropy-layer": "Optimizing the performance of text classification models by improving the
     isotropy of the embeddings using a joint loss function", section 4.1. "isotropy-calibration":

@@ -4,26 +4,29 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import nn
+from isoadapt.finetune._places import ALL, HEAD_INPUT, LAST
 
-from isoadapt.finetune._where import ALL, HEAD_INPUT, LAST
-from isoadapt.losses import (
-    CosRegLoss,
-    IsoScoreLoss,
-    PersistentEntropyLoss,
-    SpectrumControlLoss,
-)
+if TYPE_CHECKING:
+    from torch import nn
 
 PLACES = (HEAD_INPUT, LAST, ALL)
 
 
 class Method(NamedTuple):
-    """A loss with the parameters and the place of its paper."""
+    """A loss with the parameters and the place of its paper; it is imported when it is used."""
 
-    loss: Callable[..., nn.Module]  # creates the loss from keyword arguments
+    loss_name: str
     where: str
+    settings: dict[str, Any]
+
+    @property
+    def loss(self) -> "Callable[..., nn.Module]":
+        """Make the loss; the keywords are its parameters."""
+        from isoadapt import losses
+
+        return partial(getattr(losses, self.loss_name), **self.settings)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -33,16 +36,17 @@ class Method(NamedTuple):
 
 
 PENALTIES = {
-    "istar": Method(partial(IsoScoreLoss, zeta=0.2, form="linear"), ALL),
-    "cosreg": Method(CosRegLoss, LAST),
-    "spectrum": Method(SpectrumControlLoss, HEAD_INPUT),
-    "persistent-entropy": Method(PersistentEntropyLoss, HEAD_INPUT),
-    "isotropy": Method(IsoScoreLoss, HEAD_INPUT),
+    "istar": Method("IsoScoreLoss", ALL, {"zeta": 0.2, "form": "linear"}),
+    "cosreg": Method("CosRegLoss", LAST, {}),
+    "spectrum-control": Method("SpectrumControlLoss", HEAD_INPUT, {}),
+    "topological-entropy": Method("PersistentEntropyLoss", HEAD_INPUT, {}),
+    "isotropy-layer": Method("IsoScoreLoss", HEAD_INPUT, {}),
 }
+"""Penalties by the names that the methods have everywhere, ``isoadapt.adapters.METHODS``."""
 
 
 def penalty_options(
-    penalty: str | nn.Module | None, lam: float, balance: str | None, where: Any
+    penalty: "str | nn.Module | None", lam: float, balance: str | None, where: Any
 ) -> dict[str, Any]:
     """Return the keyword arguments of the IsotropyTrainer for a penalty given by name or as a loss.
 

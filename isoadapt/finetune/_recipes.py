@@ -28,7 +28,7 @@ class Recipe:
 RECIPES = {
     # "Shrink the Longest", section 4 and table 1: Adam, linear warm-up over 10 % of the steps,
     # batch 64, 10 epochs, weight decay lr / 10; the learning rate is that of CoLA (MRPC: 8e-5).
-    "persistent-entropy": Recipe(epochs=10, lr=5e-5, batch_size=64, warmup=0.1, optimiser="adam"),
+    "topological-entropy": Recipe(epochs=10, lr=5e-5, batch_size=64, warmup=0.1, optimiser="adam"),
     # "Stable Anisotropic Regularization", section 4.1: tuned over 3-5 epochs, learning rates 1e-5,
     # 3e-5, 5e-5 and batch sizes 8, 16, 32, of which these are the middle values; gradients
     # accumulated over two batches, mixed precision.

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from isoadapt.encoders import Pooling, find_last_linear, is_classifier
+from isoadapt.finetune._places import ALL, HEAD_INPUT, LAST, OUTPUT_EMBEDDINGS
 
 Where = str | Sequence[int]
 
-HEAD_INPUT, LAST, ALL, OUTPUT_EMBEDDINGS = "head_input", "last", "all", "output_embeddings"
 _LAST_TOKEN = Pooling(("lasttoken",))
 
 

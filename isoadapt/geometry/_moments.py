@@ -1,5 +1,7 @@
 """Weighted count, mean, scatter and two higher moments of rows, mergeable over chunks."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -104,7 +106,7 @@ class Moments:
             self._add(_array_moments(X, weights))
         return self
 
-    def merge(self, other: "Moments") -> Self:
+    def merge(self, other: Moments) -> Self:
         """Add the rows that another instance has seen.
 
         Parameters
@@ -154,7 +156,7 @@ class Moments:
             )
         return self.scatter / (self.count - ddof)
 
-    def mapped(self, matrix: Tensor | NDArray[Any], offset: Tensor | NDArray[Any]) -> "Moments":
+    def mapped(self, matrix: Tensor | NDArray[Any], offset: Tensor | NDArray[Any]) -> Moments:
         """Return the moments of the rows after the affine map x -> Ax + c.
 
         Parameters
@@ -210,7 +212,7 @@ class Moments:
         return {"count": np.array(self.count), **arrays}
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, NDArray[np.float64]]) -> "Moments":
+    def from_arrays(cls, arrays: dict[str, NDArray[np.float64]]) -> Moments:
         """Make an instance from the arrays that :meth:`to_arrays` returned.
 
         Parameters
@@ -266,7 +268,7 @@ class Moments:
         self.third, self.fourth = third, fourth
         return self
 
-    def _add(self, other: "Moments") -> None:
+    def _add(self, other: Moments) -> None:
         if not other.count:
             return
         if not self.count:

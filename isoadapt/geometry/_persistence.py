@@ -5,6 +5,8 @@ Euclidean minimum spanning tree. The tree is found without gradient; the lengths
 from the points, so that gradients flow.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from typing import Any, overload

@@ -10,5 +10,6 @@ from isoadapt.interop._folder import (
     save_adapter,
 )
 from isoadapt.interop._merge import merge_into_checkpoint
+from isoadapt.interop._pipeline import take_apart as take_apart
 
 __all__ = ["AdapterFolderError", "load_adapter", "merge_into_checkpoint", "save_adapter"]

@@ -20,10 +20,11 @@ _FITTED = re.compile(r"[a-z][a-z0-9_]*[a-z0-9]_")
 _PROBE = 3  # number of random rows that a map is tested on
 
 
-def pack_adapter(adapter: BaseAdapter, tensors: Tensors) -> dict[str, Any]:
+def pack_adapter(adapter: BaseAdapter, tensors: Tensors, prefix: str = "") -> dict[str, Any]:
     """Convert a fitted adapter to a dict for JSON; its arrays are added to `tensors`.
 
-    The dict has the keys "class", "parameters" and "state".
+    The dict has the keys "class", "parameters" and "state". The names of the arrays begin with
+    `prefix`.
     """
     parameters = adapter.get_params(deep=False)
     head = parameters.get("head")
@@ -33,22 +34,20 @@ def pack_adapter(adapter: BaseAdapter, tensors: Tensors) -> dict[str, Any]:
     state = {name: value for name, value in vars(adapter).items() if name not in left_out}
     return {
         "class": type(adapter).__name__,
-        "parameters": _encode_all(parameters, "parameters", tensors),
-        "state": _encode_all(state, "state", tensors),
+        "parameters": _encode_all(parameters, f"{prefix}parameters", tensors),
+        "state": _encode_all(state, f"{prefix}state", tensors),
     }
 
 
-def unpack_adapter(config: dict[str, Any], tensors: Tensors) -> BaseAdapter:
+def unpack_adapter(config: dict[str, Any], tensors: Tensors, prefix: str = "") -> BaseAdapter:
     """Create the fitted adapter that :func:`pack_adapter` converted, and check it.
 
     Its arrays are removed from `tensors`. ValueError, TypeError or KeyError is raised if the data
     do not describe a valid adapter.
     """
     cls = _adapter_class(config["class"])
-    parameters = _decode_all(config["parameters"], "parameters", tensors)
-    state = _decode_all(config["state"], "state", tensors)
-    if tensors:
-        raise ValueError(f"there are arrays that no part refers to: {sorted(tensors)[:3]}")
+    parameters = _decode_all(config["parameters"], f"{prefix}parameters", tensors)
+    state = _decode_all(config["state"], f"{prefix}state", tensors)
     signature = inspect.signature(cls).parameters  # parameters of later versions have defaults
     needed = [name for name, each in signature.items() if each.default is each.empty]
     _check_names(parameters, needed, cls._get_param_names(), "parameters")
@@ -94,7 +93,7 @@ def _set_state(adapter: BaseAdapter, state: dict[str, Any]) -> None:
     admitted = [name for name in state if _FITTED.fullmatch(name) and not hasattr(cls, name)]
     _check_names(state, needed, admitted, "state")
     for owner in cls.__mro__:
-        for name, hint in inspect.get_annotations(owner).items():
+        for name, hint in inspect.get_annotations(owner, eval_str=True).items():
             if name in state and name != "map_" and not matches(state[name], hint):
                 raise ValueError(f"state.{name} is a {type(state[name]).__name__}")
     width, names = state["n_features_in_"], state.get("feature_names_in_")

@@ -3,39 +3,40 @@
 import json
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from isoadapt.adapters import BaseAdapter
 from isoadapt.encoders import VectorSource
-from isoadapt.heads import MultiLabelHead
+from isoadapt.heads import LinearHead, MultiLabelHead
+from isoadapt.interop._pipeline import Parts
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ARGUMENTS = re.compile(r"pooling='(head_input|cls|mean|max)'(, layer=-?\d+)?")
 _PACKAGES = ("isoadapt", "numpy", "scikit-learn", "torch")
 
 
-def model_card(
-    adapter: BaseAdapter, origin: Mapping[str, Any], source: VectorSource | None = None
-) -> str:
+def model_card(parts: Parts, origin: Mapping[str, Any], source: VectorSource | None = None) -> str:
     """Describe a fitted adapter in Markdown, with the front matter of Hugging Face model cards.
 
     `origin` has the keys "base_model", "data" and "metrics". `source` identifies the vectors that
     the adapter was fitted to, if they are known.
     """
-    name, base = type(adapter).__name__, origin["base_model"]
+    base = origin["base_model"]
+    name = " + ".join(type(adapter).__name__ for _, adapter in parts.adapters)
+    kind = "An adapter" if len(parts.adapters) == 1 else "A pipeline of adapters"
+    width_out = parts.adapters[-1][1].map_.n_features_out
     sections = [
         _front_matter(base),
         f"# {name}" + (f" for {_inline(_short(base))}" if base else ""),
-        f"An adapter of isoadapt: it maps embeddings of width {adapter.n_features_in_} to "
-        f"{adapter.map_.n_features_out}. {_head(adapter)}",
+        f"{kind} of isoadapt: it maps embeddings of width {parts.first().n_features_in_} to "
+        f"{width_out}. {_head(parts.last_head())}",
         f"- Base model: {_inline(base or 'not given')}{_vectors(source)}\n"
         f"- Data: {_data(origin['data'])}",
         _metrics(origin["metrics"]),
-        _loading(base, origin["data"], source),
-        "## Parameters\n\n" + _parameters(adapter),
+        _loading(base, origin["data"], source, parts.encoder is not None),
+        "## Parameters\n\n" + "\n\n".join(_parameters(parts)),
         "## Versions\n\n" + _versions(),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -53,9 +54,8 @@ def _front_matter(base: str | None) -> str:
     return "\n".join(["---", *lines, "---"])
 
 
-def _head(adapter: BaseAdapter) -> str:
+def _head(head: LinearHead | None) -> str:
     """Describe the head in one sentence."""
-    head = adapter.head_
     if head is None:
         return "It has no head of its own."
     if isinstance(head, MultiLabelHead):
@@ -90,7 +90,14 @@ def _vectors(source: VectorSource | None) -> str:
     return f"\n- Vectors: {source.kind or 'kind not given'}; checkpoint {source.checkpoint[:12]}"
 
 
-def _loading(base: str | None, data: Any, source: VectorSource | None) -> str:
+def _loading(base: str | None, data: Any, source: VectorSource | None, encodes: bool) -> str:
+    if encodes:
+        code = [
+            "from isoadapt.interop import load_adapter",
+            "",
+            'adapted = load_adapter("path/to/this/folder").transform(texts)',
+        ]
+        return "\n".join(["## How to load it", "", "```python", *code, "```"])
     encoder = json.dumps(base) if base else '"path/to/the/base/model"'
     length = data.get("max_length") if isinstance(data, Mapping) else None
     settings = "" if length is None else f", max_length={length}"
@@ -107,9 +114,13 @@ def _loading(base: str | None, data: Any, source: VectorSource | None) -> str:
     return "\n".join(["## How to load it", "", "```python", *code, "```"])
 
 
-def _parameters(adapter: BaseAdapter) -> str:
-    values = adapter.get_params(deep=False)
-    return "\n".join(f"- {name}: {_inline(repr(value))}" for name, value in values.items())
+def _parameters(parts: Parts) -> Iterator[str]:
+    """List the parameters of each adapter, under its name where there are several."""
+    for name, adapter in parts.adapters:
+        values = adapter.get_params(deep=False)
+        lines = [f"- {key}: {_inline(repr(value))}" for key, value in values.items()]
+        title = [f"{_inline(name)}:", ""] if len(parts.adapters) > 1 else []
+        yield "\n".join([*title, *lines])
 
 
 def _versions() -> str:

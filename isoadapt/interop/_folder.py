@@ -9,24 +9,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sklearn.utils.validation import check_is_fitted
-
 import isoadapt
 from isoadapt._utils.errors import reason
 from isoadapt._utils.folders import Content, atomic_folder, check_output_folder
-from isoadapt.adapters import ADAPTERS, BaseAdapter, PenaltyAdapter
+from isoadapt.adapters import BaseAdapter
 from isoadapt.encoders import TransformerEncoder, VectorSource, vector_source
-from isoadapt.interop._adapter import SOURCE, pack_adapter, unpack_adapter
+from isoadapt.interop._adapter import SOURCE
 from isoadapt.interop._card import model_card
+from isoadapt.interop._pipeline import pack, take_apart, unpack
 from isoadapt.interop._state import Tensors, decode, encode
 from isoadapt.interop._types import matches
 
 CONFIG, TENSORS, CARD = "config.json", "adapter.safetensors", "README.md"
 ADAPTER = Content("an adapter")
 
-_FORMAT, _VERSION = "isoadapt adapter", 1
-_KEYS = {"class", "parameters", "state", "base_model", "data", "metrics"}
+_FORMAT = "isoadapt adapter"
+_KEYS = {"base_model", "data", "metrics"}
 _KEYS |= {"format", "format_version", "isoadapt_version", "tensors", "sha256"}
+_VERSIONS = {1: {"class", "parameters", "state"}, 2: {"steps"}}  # keys of adapters and pipelines
 _VECTORS = "vectors"  # key that is present only if the source of the vectors is known
 _MAX_CONFIG = 16 * 2**20  # bytes
 
@@ -36,7 +36,7 @@ class AdapterFolderError(ValueError):
 
 
 def save_adapter(
-    adapter: BaseAdapter,
+    adapter: Any,
     folder: str | os.PathLike[str],
     *,
     base_model: str | os.PathLike[str] | TransformerEncoder | None = None,
@@ -54,8 +54,12 @@ def save_adapter(
 
     Parameters
     ----------
-    adapter : adapter
-        A fitted adapter of isoadapt. If its ``head`` is a frozen estimator, that is saved as a
+    adapter : adapter, Pipeline or AdaptedEncoder
+        A fitted adapter of isoadapt, a pipeline of such adapters, or a fitted
+        :class:`~isoadapt.AdaptedEncoder`. A pipeline may begin with a
+        :class:`~isoadapt.TransformerEncoder` and end with a linear model. Of an encoder, the
+        folder holds the name of its checkpoint and the parameters that determine its vectors, but
+        not the weights. If the ``head`` of an adapter is a frozen estimator, that is saved as a
         LinearHead. If its ``head`` is unfitted, the head that was fitted is saved. Settings of
         ``set_output`` and ``set_fit_request`` are not saved.
     folder : str or path-like
@@ -65,7 +69,8 @@ def save_adapter(
         checkpoint. For an encoder, the folder records the checkpoint (a digest of its weights and
         tokenizer) and the kind of vectors (pooling and layer). For a local checkpoint, it records
         the digest only. :func:`merge_into_checkpoint` and ``isoadapt transform`` then raise for
-        other checkpoints or vectors. An adapter that was loaded keeps its record.
+        other checkpoints or vectors. None: the encoder that a pipeline begins with, or the record
+        of an adapter that was loaded.
     data : str or dict, default=None
         Description of the data that the adapter was fitted to, for the model card: a text, or a
         dict from names to numbers or strings.
@@ -86,11 +91,13 @@ def save_adapter(
     NotFittedError
         If the adapter is not fitted.
     TypeError
-        If `adapter` is not an adapter of isoadapt, if the type of `base_model` is not supported,
-        or if a parameter cannot be saved, such as a callable or a random number generator.
+        If `adapter` or a step of it is not an adapter of isoadapt, if its encoder holds a model in
+        memory, if the type of `base_model` is not supported, or if a parameter cannot be saved,
+        such as a callable or a random number generator.
     ValueError
         If the fitted state does not match the parameters because these were changed after
-        ``fit``, or if the parameters of `base_model` do not fit its checkpoint.
+        ``fit``, if the parameters of `base_model` do not fit its checkpoint, or if `base_model` is
+        given for a pipeline that begins with an encoder.
     FileExistsError
         If `folder` holds files and `overwrite` is false, or if it holds files that may not be
         replaced.
@@ -113,22 +120,21 @@ def save_adapter(
     >>> bool((loaded.transform(X) == adapter.transform(X)).all())
     True
     """
-    if isinstance(adapter, PenaltyAdapter):
-        raise TypeError(
-            "a PenaltyAdapter cannot be saved in an adapter folder, because its penalty is code: "
-            "define the penalty in a module and save the adapter with joblib.dump"
-        )
-    if ADAPTERS.get(type(adapter).__name__) is not type(adapter):
-        raise TypeError(
-            f"adapter={adapter!r} is not an adapter of isoadapt ({', '.join(ADAPTERS)}); save the "
-            "adapter of a pipeline alone, or use joblib.dump for other estimators"
-        )
-    check_is_fitted(adapter)
+    parts = take_apart(adapter)
+    if parts.encoder is not None:
+        if base_model is not None:
+            raise ValueError(
+                f"base_model={base_model!r} was given, but the pipeline begins with an encoder, "
+                "which is recorded: leave base_model out"
+            )
+        base_model = parts.encoder[1]
     tensors: Tensors = {}
-    config = {"format": _FORMAT, "format_version": _VERSION}
-    config |= {"isoadapt_version": isoadapt.__version__, **pack_adapter(adapter, tensors)}
+    packed = pack(adapter, tensors)
+    version = next(number for number, keys in _VERSIONS.items() if keys == set(packed))
+    config: dict[str, Any] = {"format": _FORMAT, "format_version": version}
+    config |= {"isoadapt_version": isoadapt.__version__, **packed}
     config |= _provenance(_name(base_model), data, metrics)
-    source = _source(adapter, base_model)
+    source = _source(parts.first(), base_model)
     if source is not None:
         config[_VECTORS] = source._asdict()
     blob = _to_bytes(tensors)
@@ -145,7 +151,7 @@ def save_adapter(
     with atomic_folder(target, overwrite, ADAPTER) as written:
         (written / CONFIG).write_text(text, "utf-8")
         (written / TENSORS).write_bytes(blob)
-        (written / CARD).write_text(model_card(adapter, provenance(config), source), "utf-8")
+        (written / CARD).write_text(model_card(parts, provenance(config), source), "utf-8")
     return target
 
 
@@ -162,9 +168,10 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
 
     Returns
     -------
-    adapter
+    adapter or Pipeline
         The fitted adapter. Its outputs and predictions are bitwise identical to those of the
-        adapter that was saved.
+        adapter that was saved. A pipeline or AdaptedEncoder is loaded as a Pipeline. Its encoder
+        loads the checkpoint on first use, by the name that was saved.
 
     Raises
     ------
@@ -188,7 +195,7 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
     with _folder_errors(Path(folder)):
         adapter = _assemble(config, blob)
     if _VECTORS in config:
-        setattr(adapter, SOURCE, VectorSource(**config[_VECTORS]))
+        setattr(take_apart(adapter).first(), SOURCE, VectorSource(**config[_VECTORS]))
     return adapter
 
 
@@ -205,15 +212,16 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         if not isinstance(config, dict) or config.get("format") != _FORMAT:
             raise ValueError(f"its format is not {_FORMAT!r}")
         version = config.get("format_version")
-        if type(version) is not int or version != _VERSION:
+        if type(version) is not int or version not in _VERSIONS:
             raise ValueError(
-                f"format_version={version!r}, but isoadapt "
-                f"{isoadapt.__version__} reads {_VERSION}: install the isoadapt that wrote it "
+                f"format_version={version!r}, but isoadapt {isoadapt.__version__} reads "
+                f"{', '.join(map(str, _VERSIONS))}: install the isoadapt that wrote it "
                 f"({config.get('isoadapt_version')!r})"
             )
         found = set(config) - {_VECTORS}
-        if found != _KEYS:
-            raise ValueError(f"keys are missing or unknown: {sorted(found ^ _KEYS)}")
+        if found != _KEYS | _VERSIONS[version]:
+            wrong = sorted(found ^ (_KEYS | _VERSIONS[version]))
+            raise ValueError(f"keys are missing or unknown: {wrong}")
         if config["sha256"] != _checksum(config):
             raise ValueError("its checksum is wrong: it was changed after it was saved")
         if type(config["tensors"].get("bytes")) is not int:
@@ -301,10 +309,10 @@ def _to_bytes(tensors: Tensors) -> bytes:
     return save(tensors)
 
 
-def _assemble(config: dict[str, Any], blob: bytes) -> BaseAdapter:
+def _assemble(config: dict[str, Any], blob: bytes) -> Any:
     from safetensors.numpy import load
 
-    return unpack_adapter(config, load(blob))
+    return unpack(config, load(blob))
 
 
 def _checksum(config: dict[str, Any]) -> str:

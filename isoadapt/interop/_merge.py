@@ -10,11 +10,8 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from sklearn.pipeline import Pipeline
-from sklearn.utils.validation import check_is_fitted
 
 from isoadapt._utils.folders import CHECKPOINT, atomic_folder, check_output_folder
-from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters import Affine, BaseAdapter, Floats, compose
 from isoadapt.encoders import (
     HEAD_VECTORS,
@@ -30,6 +27,7 @@ from isoadapt.encoders import (
 )
 from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.interop._adapter import SOURCE
+from isoadapt.interop._pipeline import Parts, take_apart
 
 _COPIED = re.compile(
     r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|modules"
@@ -121,7 +119,8 @@ def merge_into_checkpoint(
     >>> merge_into_checkpoint(adapter, "my-model", "my-model-merged")  # doctest: +SKIP
     >>> AutoModelForSequenceClassification.from_pretrained("my-model-merged")  # doctest: +SKIP
     """
-    map_, head = _affine_part(adapter)
+    parts = take_apart(adapter)
+    map_, head = compose(_affine(step) for _, step in parts.adapters), parts.last_head()
     source = Path(model_folder).expanduser()
     configs = (transformer_folder(source) / "config.json", source / "adapter_config.json")
     if not any(file.is_file() for file in configs):
@@ -140,7 +139,7 @@ def merge_into_checkpoint(
     backbone = encoder._backbone()
     head = _reordered(own if head is None else head, own, backbone.model.config)
     _check_widths(map_, head, own)
-    for vectors, name in _sources(adapter):
+    for vectors, name in _sources(parts):
         _check_vectors(vectors, name, backbone)
     network = _with_head(backbone, head, map_)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
@@ -149,45 +148,12 @@ def merge_into_checkpoint(
     return target
 
 
-def _affine_part(model: Any) -> tuple[Affine, LinearHead | None]:
-    """Return the composition of all adapters, and the head after them or None."""
-    steps = _steps(model)
-    if steps and isinstance(steps[0], TransformerEncoder):
-        steps = steps[1:]
-    head = None
-    if len(steps) > 1 and not isinstance(steps[-1], BaseAdapter):
-        last = steps.pop()
-        head = last if isinstance(last, LinearHead) else LinearHead.from_estimator(last)
-    for step in steps:
-        if not isinstance(step, BaseAdapter):
-            raise TypeError(
-                f"adapter: {step!r} is not an adapter of isoadapt, so it cannot be merged into a "
-                "head; pass an adapter, a Pipeline of adapters or an AdaptedEncoder"
-            )
-    if not steps:
-        raise TypeError(
-            "adapter is a Pipeline without an adapter; pass an adapter, or a Pipeline with one"
-        )
-    return compose(map(_affine, steps)), steps[-1].head_ if head is None else head
-
-
-def _steps(model: Any) -> list[Any]:
-    """List the steps of a model, with nested pipelines flattened and "passthrough" left out."""
-    if isinstance(model, AdaptedEncoder):
-        check_is_fitted(model)
-        model = model.pipeline_
-    if not isinstance(model, Pipeline):
-        return [model]
-    steps = [step for _, step in model.steps if step not in (None, "passthrough")]
-    return [inner for step in steps for inner in _steps(step)]
-
-
-def _sources(model: Any) -> Iterator[tuple[VectorSource, str]]:
+def _sources(parts: Parts) -> Iterator[tuple[VectorSource, str]]:
     """Yield the sources of the first adapter's vectors, each with a description for messages."""
-    first, *others = _steps(model)
-    if isinstance(first, TransformerEncoder):
-        yield _encoder_source(first), f"the encoder with model={_shown(first.model)}"
-        first = others[0]
+    if parts.encoder is not None:
+        encoder = parts.encoder[1]
+        yield _encoder_source(encoder), f"the encoder with model={_shown(encoder.model)}"
+    first = parts.first()
     if hasattr(first, SOURCE):
         yield getattr(first, SOURCE), f"the record of the saved {type(first).__name__}"
 
@@ -229,7 +195,6 @@ def _check_vectors(vectors: VectorSource, name: str, backbone: Backbone) -> None
 
 
 def _affine(adapter: BaseAdapter) -> Affine:
-    check_is_fitted(adapter)
     if not hasattr(adapter, "to_affine"):
         raise ValueError(
             f"adapter={adapter!r} is not an affine map z = Ah + c, and only those can be merged "

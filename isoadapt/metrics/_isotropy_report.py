@@ -1,5 +1,7 @@
 """Isotropy report: all metrics of one set of embeddings, and of groups of its rows."""
 
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -77,7 +79,7 @@ class IsotropyReport:
     variance_profile: NDArray[np.float64] = field(compare=False)
     outlier_dimensions: tuple[int, ...] = ()
     dead_dimensions: tuple[int, ...] = ()
-    groups: Mapping[str, "IsotropyReport"] = field(default_factory=dict, hash=False)
+    groups: Mapping[str, IsotropyReport] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dict of plain numbers and lists.

@@ -1,5 +1,7 @@
 """Isotropy scores of arrays and of embeddings in chunks."""
 
+from __future__ import annotations
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike

@@ -1,5 +1,7 @@
 """Grid search over adapters that encodes texts once and trains its candidates together."""
 
+from __future__ import annotations
+
 import sys
 import time
 import warnings
@@ -210,7 +212,7 @@ class AdapterSearchCV(GridSearchCV):
 
     def _search(
         self,
-        leading: "_LeadingEncoder",
+        leading: _LeadingEncoder,
         candidates: list[dict[str, Any]],
         X: Any,
         y: Any,
@@ -263,7 +265,7 @@ class AdapterSearchCV(GridSearchCV):
             self.best_score_ = results[f"mean_test_{metric}"][self.best_index_]
 
     def _refit(
-        self, leading: "_LeadingEncoder", X: Any, y: Any, fit_params: Mapping[str, Any]
+        self, leading: _LeadingEncoder, X: Any, y: Any, fit_params: Mapping[str, Any]
     ) -> None:
         before = time.perf_counter()
         self.best_estimator_ = leading.fit(self.best_params_, X, y, fit_params)

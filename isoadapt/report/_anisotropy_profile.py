@@ -1,5 +1,7 @@
 """Plot of the isotropy of embeddings over a fine-tuning run."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Mapping, Sequence

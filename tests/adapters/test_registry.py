@@ -4,7 +4,8 @@ from pathlib import Path
 
 import isoadapt
 from isoadapt import PenaltyAdapter, adapters
-from isoadapt.adapters import ADAPTERS, VARIANTS, Affine, BaseAdapter
+from isoadapt.adapters import ADAPTERS, METHODS, VARIANTS, Affine, BaseAdapter
+from isoadapt.finetune import PENALTIES
 from tests.adapters.test_common import ADAPTERS as SWEEP
 
 README = Path(__file__).parents[2] / "README.md"
@@ -16,6 +17,16 @@ def test_it_holds_every_public_adapter():
     assert found == ADAPTERS.keys() | {"PenaltyAdapter"}
     assert set(adapters.__all__) - found == {Affine.__name__}
     assert found <= set(isoadapt.__all__)
+
+
+def test_each_method_has_one_name_derived_from_its_class():
+    for name, cls in METHODS.items():
+        assert name.replace("-", "") == cls.lower().removesuffix("adapter")
+    assert list(METHODS.values()) == list(ADAPTERS)
+
+
+def test_penalties_have_the_names_of_the_adapters():
+    assert PENALTIES.keys() <= METHODS.keys()
 
 
 def test_every_adapter_is_in_the_sweep_of_tests():

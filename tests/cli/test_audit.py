@@ -105,7 +105,7 @@ class TestAudit:
             (["absent.npy"], "absent.npy"),
             (["absent.npy", "--layers"], "--layers needs a checkpoint and texts"),
             (["{checkpoint}", "--layers"], "needs texts"),
-            (["{checkpoint}", "a.tsv", "--layers", "--label", "x"], "do not go together"),
+            (["{checkpoint}", "a.tsv", "--layers", "--label", "x"], "cannot be combined"),
             (["{checkpoint}"], "needs texts"),
             (["{checkpoint}", "absent.tsv"], "absent.tsv"),
             (["{pickle}"], "pickle"),

@@ -57,7 +57,7 @@ class TestDemo:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--train", "absent.tsv"], "--train and --dev go together"),
+            (["--train", "absent.tsv"], "--train and --dev must be given together"),
             (["--out", __file__], "cannot be written to"),
             (["--checkpoint", "{folder}"], "config.json"),
         ],

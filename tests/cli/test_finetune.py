@@ -22,7 +22,7 @@ QUICK = ["--set", "epochs=1", "random_state=0", "device=cpu", "lr=1e-3"]
 
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
-    """A folder with a table to train on and one to judge on, of texts, pairs, names and floats."""
+    """A folder with tables to train and to evaluate on: texts, pairs, names and floats."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     for name, n in (("train", 64), ("dev", 40)):
@@ -81,7 +81,7 @@ def test_it_is_the_function(tables, checkpoint):
     assert weights(tables / "a") == weights(tables / "b")
 
 
-def test_dev_judges(tables, checkpoint):
+def test_dev_is_evaluated(tables, checkpoint):
     options = ["--train", "train.tsv", "--dev", "dev.tsv", "--max-length", 7, "--out", "a"]
     completed = succeed("finetune", "--model", checkpoint, *options, *QUICK)
     texts, labels = read("dev.tsv")
@@ -132,7 +132,7 @@ def test_text_names_the_columns(tables, checkpoint):
     audit = ["audit", checkpoint, "dev-odd.tsv", "--json", "--text"]
     pairs, single = (succeed(*audit, text).stdout for text in ("question,answer", "answer"))
     assert pairs != single
-    fit = ["fit", "Whitening", "--model", checkpoint, "--on", "dev-odd.tsv", "--text", "answer"]
+    fit = ["fit", "whitening", "--model", checkpoint, "--on", "dev-odd.tsv", "--text", "answer"]
     succeed(*fit, "--out", "c")
     transform = ["transform", "c", "dev-odd.tsv", "d.npy", "--text", "answer"]
     succeed(*transform)
@@ -143,7 +143,8 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--penalty", "entropy"], "--penalty 'entropy'.*istar, cosreg"),
+            (["--penalty", "entropy"], "--penalty 'entropy'.*istar, cosreg.* mean 'topological"),
+            (["--penalty", "spectrum"], "did you mean 'spectrum-control'"),
             (["--penalty", "istar", "--set", "bars=all"], "bars=all: .*istar takes.*zeta.*lam"),
             (["--penalty", "istar", "--set", "zeta=2"], "zeta=2 must lie in"),
             (["--set", "seed=1"], "seed=1: training without a penalty takes .*epochs"),
@@ -151,12 +152,15 @@ class TestErrors:
             (["--set", "balance=ema"], "balance=ema needs --penalty"),
             (["--set", "zeta=.2"], "zeta=.2 needs --penalty"),
             (["--where", "last"], "where=last needs --penalty"),
-            (["--set", "batch_size=true"], "batch_size=True: .* not a matter of true or false"),
-            (["--penalty", "istar", "--set", "zeta=true"], "zeta=True: .* not a matter of"),
+            (["--set", "batch_size=true"], "batch_size=True: .* cannot be true or false"),
+            (["--penalty", "istar", "--set", "zeta=true"], "zeta=True: .* cannot be true"),
             (["--set", "epochs"], "epochs: .*name=value"),
-            (["--recipe", "2"], "--recipe '2' is none; choose from persistent-entropy, istar, "),
+            (
+                ["--recipe", "2"],
+                "--recipe '2' is not a recipe; choose from topo",
+            ),
             (["--penalty", "istar", "--where", "heads"], "--where 'heads' .*head_input, last, all"),
-            (["--penalty", "cosreg", "--where", "1.5"], "--where 1.5 is none; .*name layers: 1,6"),
+            (["--penalty", "cosreg", "--where", "1.5"], "--where 1.5 is not valid; .*such as 1,6"),
             (["--penalty", "cosreg", "--where", "9"], "hidden states 0 .*, not 9"),
             (["--set", "lr=1e30"], "became nan; lower lr"),
             (["--label", "mark"], "label='mark' is not a column"),

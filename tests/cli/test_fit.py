@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from isoadapt import IsotropyLayer, TransformerEncoder, Whitening, cli, load_checkpoint
-from isoadapt.adapters import ADAPTERS
+from isoadapt.adapters import METHODS
 from isoadapt.cli._fit import _make_adapter
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import isoscore
@@ -23,7 +23,7 @@ class TestFit:
         figures = dict(re.findall(r"^(IsoScore|EV1) +([\d.]+)", completed.stdout, re.M))
         assert figures["IsoScore"] == f"{isoscore(X):.4f}"
         assert re.search(r"IsoScore +0\.\d+ +1\.0000", completed.stdout)
-        assert "fitted to; judge it on others" in completed.stdout
+        assert "fitted to. Evaluate it on other rows" in completed.stdout
         assert "accuracy" not in completed.stdout
         expected = Whitening().fit(X)
         np.testing.assert_array_equal(load_adapter("a").transform(X), expected.transform(X))
@@ -60,7 +60,7 @@ class TestFit:
 
     def test_parquet_keeps_the_names(self, files):
         options = ["--on", "X.parquet", "--out", "a", "--set", "head=ridge"]
-        completed = succeed("fit", "Whitening", *options)
+        completed = succeed("fit", "whitening", *options)
         assert re.search(r"R² +-?[\d.]+ +-?[\d.]+", completed.stdout)
         loaded = load_adapter("a")
         assert loaded.feature_names_in_.tolist() == [f"f{i}" for i in range(5)]
@@ -69,7 +69,7 @@ class TestFit:
     def test_texts_take_the_checkpoints_head(self, files, checkpoint):
         completed = succeed(
             "fit",
-            "logit_preserving_whitening",
+            "logit-preserving-whitening",
             "--on",
             "texts.tsv",
             "--model",
@@ -92,11 +92,11 @@ class TestFit:
 
     def test_a_head_that_is_set_goes_before_the_checkpoints(self, files, checkpoint):
         options = ["--on", "texts.tsv", "--model", checkpoint, "--out", "a"]
-        succeed("fit", "allbutthetop", *options, "--set", "head=None")
+        succeed("fit", "all-but-the-top", *options, "--set", "head=None")
         assert load_adapter("a").head_ is None
-        succeed("fit", "allbutthetop", *options, "--set", "head=logistic", "--overwrite")
+        succeed("fit", "all-but-the-top", *options, "--set", "head=logistic", "--overwrite")
         assert load_adapter("a").head == "logistic"
-        assert "not empty" in fail("fit", "allbutthetop", *options)
+        assert "not empty" in fail("fit", "all-but-the-top", *options)
 
     def test_a_head_that_cannot_be_taken_is_no_matter_where_another_is_set(self, files):
         save_model(files / "many", problem_type="multi_label_classification")
@@ -126,7 +126,7 @@ class TestFit:
         texts, _ = texts_and_labels()
         np.save("E.npy", TransformerEncoder(checkpoint).transform(texts))
         options = ["--on", "E.npy", "--model", checkpoint, "--out", "a"]
-        succeed("fit", "logitpreservingwhitening", *options)
+        succeed("fit", "logit-preserving-whitening", *options)
         head = load_checkpoint(checkpoint)[1]
         np.testing.assert_array_equal(load_adapter("a").head.coef_, head.coef_)
 
@@ -138,7 +138,10 @@ class TestFit:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["nonsense", "--on", "X.npy"], "'nonsense' is no adapter; choose from"),
+            (["nonsense", "--on", "X.npy"], "'nonsense' is not .*; choose from isotropy-layer, "),
+            (["Whitening", "--on", "X.npy"], "did you mean 'whitening'"),
+            (["spectrum", "--on", "X.npy"], "did you mean 'spectrum-control'"),
+            (["TopologicalEntropyAdapter", "--on", "X.npy"], "you mean 'topological-entropy'"),
             (["whitening", "--on", "absent.npy"], "absent.npy"),
             (
                 ["whitening", "--on", "X.npy", "--set", "lam=1"],
@@ -147,7 +150,7 @@ class TestFit:
             (["whitening", "--on", "X.npy", "--set", "method"], "takes name=value"),
             (["whitening", "--on", "X.npy", "--set", "method=ica"], "'method' parameter"),
             (["whitening", "--on", "X.npy", "--set", "strength=two"], "'strength' parameter"),
-            (["isotropylayer", "--on", "X.npy"], "needs labels, and X.npy has none"),
+            (["isotropy-layer", "--on", "X.npy"], "needs labels, and X.npy has none"),
             (["whitening", "--on", "X.npy", "--label", "y"], "use --labels y.npy"),
             (["whitening", "--on", "texts.tsv"], "needs --model"),
             (["whitening", "--on", "texts.tsv", "--labels", "y.npy"], "--label"),
@@ -162,12 +165,11 @@ class TestFit:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("Whitening", "Whitening"),
+        ("whitening", "Whitening"),
         ("all-but-the-top", "AllButTheTop"),
         ("istar", "IStarAdapter"),
-        ("IStarAdapter", "IStarAdapter"),
         ("cosreg", "CosRegAdapter"),
-        ("spectrum_control", "SpectrumControlAdapter"),
+        ("spectrum-control", "SpectrumControlAdapter"),
     ],
 )
 def test_names_of_adapters(name, expected):
@@ -207,7 +209,7 @@ def test_the_folder_of_the_command_line_has_no_pickle(files):
 
 def test_help_names_every_adapter():
     help_text = CliRunner().invoke(cli.app, ["fit", "--help"], env={"COLUMNS": "400"}).output
-    assert all(name in help_text for name in ADAPTERS)
+    assert all(name in help_text for name in METHODS)
 
 
 def test_labels_are_not_optional_where_a_head_is_not(tmp_path):

@@ -438,11 +438,11 @@ def test_settings_that_are_none(value, inside):
     assert not (inside / "out").exists()
 
 
-def test_a_model_that_cannot_be_judged_is_kept(inside, tmp_path):
+def test_a_model_that_cannot_be_evaluated_is_kept(inside, tmp_path):
     (inside / "same.tsv").write_bytes(table([("unknown", "0"), ("words", "1"), ("only", "2")]))
     command = ["finetune", "--model", "model", "--train", "texts.tsv", "--dev", "same.tsv"]
     completed = run(*command, "--out", tmp_path / "out", "--set", "epochs=1")
     assert f"{tmp_path / 'out'} holds the fine-tuned checkpoint, but" in str(completed.code)
     assert (tmp_path / "out" / "model.safetensors").is_file()
     (inside / "one.tsv").write_bytes(table([ROWS[0], ROWS[0]]))
-    refuse(inside, "holds one text only", *command[:-1], "one.tsv", "--out", "out")
+    refuse(inside, "holds only one distinct text", *command[:-1], "one.tsv", "--out", "out")

@@ -65,7 +65,7 @@ class TestTransform:
         np.testing.assert_array_equal(np.load("longer.npy"), expected)
         (tmp_path / "model").rename(tmp_path / "moved")
         message = fail("transform", "a", "texts.tsv", "out.npy")
-        assert "is no folder here: pass --model" in message
+        assert "is not a folder here: pass --model" in message
         succeed("transform", "a", "texts.tsv", "moved.npy", "--model", "moved")
         np.testing.assert_array_equal(np.load("moved.npy"), np.load("own.npy"))
 
@@ -81,7 +81,7 @@ class TestTransform:
             (["absent", "X.npy", "out.npy"], "save_adapter made"),
             (["a", "absent.npy", "out.npy"], "absent.npy"),
             (["a", "X.npy", "out.csv"], r"must end in \.npy or \.parquet"),
-            (["a", "X.npy", "absent/out.npy"], "'absent' is no folder"),
+            (["a", "X.npy", "absent/out.npy"], "'absent' is not a folder"),
             (["a", "texts.tsv", "out.npy"], "None.*pass --model"),
             ([".", "X.npy", "out.npy"], "config.json is missing"),
         ],
@@ -95,7 +95,7 @@ def test_the_input_is_not_overwritten(tmp_path):
     np.save(tmp_path / "X.npy", X)
     succeed("fit", "whitening", "--on", tmp_path / "X.npy", "--out", tmp_path / "a")
     message = fail("transform", tmp_path / "a", tmp_path / "X.npy", tmp_path / "X.npy")
-    assert "is the file that is read" in message
+    assert "is the input file" in message
     np.testing.assert_array_equal(np.load(tmp_path / "X.npy"), X)
 
 
@@ -127,7 +127,7 @@ class TestIdentity:
     def test_another_model_is_refused(self, adapter, files):
         assert "another checkpoint" in fail("merge", "a", "other", "merged")
         message = fail("transform", "a", "texts.tsv", "out.npy", "--model", "other")
-        assert re.search(r"model='other' is another checkpoint.*by --model", message)
+        assert re.search(r"model='other' is another checkpoint.*with --model", message)
         assert not (files / "merged").exists()
         assert not (files / "out.npy").exists()
 

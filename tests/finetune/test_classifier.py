@@ -250,9 +250,9 @@ def test_a_file_is_never_replaced(base, data, tmp_path):
     [
         {},
         {"penalty": "istar"},
-        {"penalty": "persistent-entropy"},
-        {"penalty": "spectrum"},
-        {"penalty": "spectrum", "lr": 1e4, "epochs": 2},
+        {"penalty": "topological-entropy"},
+        {"penalty": "spectrum-control"},
+        {"penalty": "spectrum-control", "lr": 1e4, "epochs": 2},
         {"batch_size": 64, "warmup": 0.0},  # one step, whose loss is finite
         {"batch_size": 64, "warmup": 0.0, "weight_decay": 0.0, "lr": 1e20},  # so are its weights
         {"batch_size": 64, "warmup": 0.0, "recipe": "isotropy-layer"},
@@ -300,9 +300,9 @@ class TestPenalty:
         [
             ("istar", IsoScoreLoss(zeta=0.2, form="linear"), "all"),
             ("cosreg", CosRegLoss(), "last"),
-            ("spectrum", SpectrumControlLoss(), "head_input"),
-            ("persistent-entropy", PersistentEntropyLoss(), "head_input"),
-            ("isotropy", IsoScoreLoss(), "head_input"),
+            ("spectrum-control", SpectrumControlLoss(), "head_input"),
+            ("topological-entropy", PersistentEntropyLoss(), "head_input"),
+            ("isotropy-layer", IsoScoreLoss(), "head_input"),
         ],
     )
     def test_a_name_is_a_loss_at_its_place(self, base, data, tmp_path, runs, name, loss, where):
@@ -347,7 +347,7 @@ class TestPenalty:
         none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         BertModel.from_pretrained(base, **none).save_pretrained(still)
         AutoTokenizer.from_pretrained(base).save_pretrained(still)
-        options = QUICK | {"epochs": 5, "lr": 1e-3, "batch_size": 32, "penalty": "isotropy"}
+        options = QUICK | {"epochs": 5, "lr": 1e-3, "batch_size": 32, "penalty": "isotropy-layer"}
         scores = []
         for lam in (-1.0, 0.0, 1.0):
             folder = finetune_text_classifier(still, *data, tmp_path / str(lam), lam=lam, **options)
@@ -356,7 +356,7 @@ class TestPenalty:
         assert scores[2] > 2 * scores[1] > 4 * scores[0]
 
     def test_balance_counts(self, base, data, tmp_path):
-        options = QUICK | {"lr": 1e-3, "penalty": "isotropy"}
+        options = QUICK | {"lr": 1e-3, "penalty": "isotropy-layer"}
         runs = [
             weights(finetune_text_classifier(base, *data, tmp_path / str(b), balance=b, **options))
             for b in (None, "ema")
@@ -394,7 +394,7 @@ class TestRecipe:
         ("recipe", "fields"),
         [
             (None, (3, 5e-5, 32, 1, "linear", 0.1)),
-            ("persistent-entropy", (10, 5e-5, 64, 1, "linear", 0.1)),
+            ("topological-entropy", (10, 5e-5, 64, 1, "linear", 0.1)),
             ("istar", (4, 3e-5, 16, 2, "linear", 0.1)),
             ("isotropy-layer", (3, 5e-5, 32, 1, "linear", 0.1)),
             ("isotropy-calibration", (3, 2e-5, 32, 1, "constant_with_warmup", 0.0)),
@@ -408,7 +408,7 @@ class TestRecipe:
         assert arguments.max_grad_norm == 1
         assert arguments.train_sampling_strategy == "group_by_length"
         optimiser = runs[0].create_optimizer()
-        is_adam = recipe == "persistent-entropy"
+        is_adam = recipe == "topological-entropy"
         assert type(optimiser) is (torch.optim.Adam if is_adam else torch.optim.AdamW)
         assert {group["lr"] for group in optimiser.param_groups} == {fields[1]}
         decays = {group["weight_decay"] for group in optimiser.param_groups}

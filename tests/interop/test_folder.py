@@ -14,6 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from isoadapt import (
     FlowAdapter,
@@ -303,7 +304,7 @@ class TestRefusals:
         message = r"parameters.scoring=<function.*scikit-learn scorer"
         self.refuse(adapter, tmp_path, TypeError, message)
 
-    @pytest.mark.parametrize("other", [HEAD, make_pipeline(Whitening()), "Whitening", None])
+    @pytest.mark.parametrize("other", [HEAD, make_pipeline(StandardScaler()), "Whitening", None])
     def test_no_adapter(self, other, tmp_path):
         self.refuse(other, tmp_path, TypeError, "not an adapter of isoadapt.*joblib")
 
@@ -382,9 +383,9 @@ class TestFolders:
     def test_another_format(self, tmp_path):
         folder = save_adapter(Whitening().fit(X), tmp_path / "a")
         config = json.loads((folder / "config.json").read_text())
-        config |= {"format_version": 2, "isoadapt_version": "9.1"}
+        config |= {"format_version": 3, "isoadapt_version": "9.1"}
         (folder / "config.json").write_text(json.dumps(config))
-        with pytest.raises(AdapterFolderError, match=r"format_version=2.*reads 1.*'9.1'"):
+        with pytest.raises(AdapterFolderError, match=r"format_version=3.*reads 1, 2.*'9.1'"):
             load_adapter(folder)
 
 

@@ -1,0 +1,173 @@
+"""The commands with their options and help. The code that runs them is imported on use."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isoadapt.adapters import METHODS
+from isoadapt.cli._options import (
+    TABLE,
+    Label,
+    MaxLength,
+    OverwriteCheckpoint,
+    Source,
+    Table,
+    Tables,
+    Text,
+    columns,
+)
+from isoadapt.finetune import PENALTIES, RECIPES
+
+
+def demo(
+    train: Table = None,
+    dev: Table = None,
+    text: Text = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Fine-tuned checkpoint. Default: a MiniLM is fine-tuned.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("isoadapt-demo"),
+) -> None:
+    """Fine-tune a checkpoint or use a given one, fit every adapter, and compare the results."""
+    from isoadapt.cli import _demo
+
+    _demo.demo(train, dev, columns(text), checkpoint, out)
+
+
+def audit(
+    source: Annotated[
+        str, typer.Argument(help="Checkpoint (folder or name) or matrix (.npy, .parquet).")
+    ],
+    texts: Annotated[
+        Path | None, typer.Argument(help="Texts to embed with a checkpoint (.tsv, .csv, .parquet).")
+    ] = None,
+    text: Text = None,
+    label: Annotated[
+        str | None,
+        typer.Option(help="Column of labels. Each class is then reported separately too."),
+    ] = None,
+    max_length: MaxLength = None,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Report on the tokens of each layer instead.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Report the isotropy of the embeddings of texts, or of a matrix of embeddings."""
+    from isoadapt.cli import _audit
+
+    _audit.audit(source, texts, columns(text), label, max_length, layers, as_json)
+
+
+def finetune(
+    model: Annotated[str, typer.Option(help="Folder or name of the model to start from.")],
+    train: Annotated[Path, typer.Option(help=TABLE)],
+    dev: Annotated[Path | None, typer.Option(help="Table of the same form to evaluate on.")] = None,
+    penalty: Annotated[
+        str | None, typer.Option(help=f"Penalty added to the task loss: {', '.join(PENALTIES)}.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE...",
+            help="Parameters. Several may follow one --set. For the penalty: lam (its weight, 1 by "
+            "default; with istar, positive values increase isotropy and negative values decrease "
+            "it), balance (ema or cumulative), and parameters of the loss, such as zeta (istar) "
+            "or bars (topological-entropy). For the training: epochs, lr, batch_size, warmup, "
+            "weight_decay, random_state, device.",
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Optimiser, schedule, number of epochs and batch size of a paper: "
+            f"{', '.join(RECIPES)} (CosReg, spectrum control, flow). A recipe sets no penalty."
+        ),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            help="Vectors that are penalised: head_input, last, all, or layers such as 1,6. "
+            "Default: those that the paper of the penalty uses."
+        ),
+    ] = None,
+    text: Text = None,
+    label: Label = None,
+    max_length: Annotated[int, typer.Option(help="Maximum number of tokens of a text.")] = 128,
+    out: Annotated[Path, typer.Option(help="Output folder for the checkpoint.")] = Path(
+        "isoadapt-finetuned"
+    ),
+    overwrite: OverwriteCheckpoint = False,
+) -> None:
+    """Fine-tune a classifier with or without an isotropy penalty, and evaluate it."""
+    from isoadapt.cli import _finetune
+
+    tables = Tables(train, dev, columns(text), label, max_length)
+    given = [*(settings or []), *([f"where={where}"] if where else [])]
+    typer.echo(_finetune.finetune(model, tables, penalty, given, recipe, out, overwrite))
+
+
+def fit(
+    name: Annotated[str, typer.Argument(help=f"Name of the adapter: {', '.join(METHODS)}.")],
+    on: Annotated[
+        Path, typer.Option(help="Texts (.tsv, .csv, .parquet) or matrix (.npy, .parquet).")
+    ],
+    out: Annotated[Path, typer.Option(help="Output folder for the adapter.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Checkpoint that embeds the texts. Its head is the adapter's head."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE...",
+            help="Parameters of the adapter. Several may follow one --set.",
+        ),
+    ] = None,
+    text: Text = None,
+    label: Label = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="File with the labels of a .npy matrix.")
+    ] = None,
+    max_length: MaxLength = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing adapter.")
+    ] = False,
+) -> None:
+    """Fit an adapter to texts or to a matrix of embeddings, and save it in a folder."""
+    from isoadapt.cli import _fit
+
+    source = Source(on, model, label, labels, max_length, columns(text))
+    typer.echo(_fit.fit(name, source, out, settings or [], overwrite))
+
+
+def transform(
+    folder: Annotated[Path, typer.Argument(help="Folder of a saved adapter.")],
+    source: Annotated[Path, typer.Argument(help="Texts or matrix (.npy, .parquet).")],
+    out: Annotated[Path, typer.Argument(help="Output file (.npy, .parquet).")],
+    model: Annotated[
+        str | None, typer.Option(help="Checkpoint that embeds the texts. Default: that of the fit.")
+    ] = None,
+    text: Text = None,
+    label: Annotated[str | None, typer.Option(help="Column of labels to leave out.")] = None,
+    max_length: MaxLength = None,
+) -> None:
+    """Transform texts or a matrix of embeddings with a saved adapter."""
+    from isoadapt.cli import _transform
+
+    rows = Source(source, model, label, max_length=max_length, text=columns(text))
+    _transform.transform(folder, rows, out)
+
+
+def merge(
+    folder: Annotated[Path, typer.Argument(help="Folder of a saved affine adapter.")],
+    model: Annotated[Path, typer.Argument(help="Folder of the checkpoint.")],
+    out: Annotated[Path, typer.Argument(help="Output folder for the merged checkpoint.")],
+    overwrite: OverwriteCheckpoint = False,
+) -> None:
+    """Merge an affine adapter into a checkpoint, which then needs no isoadapt."""
+    from isoadapt.cli import _merge
+
+    _merge.merge(folder, model, out, overwrite)
