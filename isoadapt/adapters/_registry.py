@@ -1,4 +1,4 @@
-"""The list of adapters that the command line, the demo, tests and benchmarks are made from."""
+"""The registry of adapters, used by the command line, the demo, the tests and the benchmarks."""
 
 from typing import Any, NamedTuple
 
@@ -17,15 +17,15 @@ from isoadapt.adapters._whitening import Whitening
 
 
 class Variant(NamedTuple):
-    """An adapter with some parameters, as a row of a table; short tables have the `brief` ones."""
+    """An adapter class with parameters, as a row of a table."""
 
     name: str
     adapter: type[BaseAdapter]
     params: dict[str, Any]
-    brief: bool = True
+    brief: bool = True  # whether short tables have this row too
 
     def make(self, head: Any) -> Any:
-        """Make the adapter with a head."""
+        """Return an instance with the given head."""
         return self.adapter(head=head, **self.params)
 
 
@@ -66,4 +66,4 @@ VARIANTS = (
 )
 
 ADAPTERS: dict[str, type[BaseAdapter]] = {each.adapter.__name__: each.adapter for each in VARIANTS}
-"""Classes of adapters by name: all but PenaltyAdapter, which needs a penalty in code."""
+"""Adapter classes by name, without PenaltyAdapter, which requires a penalty as a Python object."""

@@ -317,7 +317,7 @@ class _Group:
             for place, adapter, outcome in zip(part, adapters, outcomes, strict=True):
                 errors[place] = outcome.error
                 if outcome.error is None:
-                    adapter._take(outcome)
+                    adapter._set_outcome(outcome)
         return estimators, errors
 
     def _problem(self, key: Hashable, fold: int, adapter: PenalisedAdapter) -> Problem:

@@ -161,7 +161,7 @@ class TestShrinkageByName:
     def test_only_ledoit_wolf_needs_all_rows_at_once(self, cone):
         with pytest.raises(AttributeError) as caught:
             Whitening(shrinkage="ledoit-wolf").partial_fit(cone)
-        assert "chunk by chunk it takes shrinkage='oas' or a number" in str(caught.value.__cause__)
+        assert "to fit chunk by chunk, use shrinkage='oas'" in str(caught.value.__cause__)
         streamed = Whitening(shrinkage="oas").partial_fit(cone[:10])
         assert streamed.shrinkage_ == pytest.approx(oas(cone[:10])[1])
         assert streamed.partial_fit(cone[10:]).shrinkage_ == pytest.approx(oas(cone)[1])
@@ -222,7 +222,9 @@ def test_failed_partial_fit_forgets_its_rows():
 
 def test_shares_are_no_frequencies():
     X, _ = make_blobs(100, n_features=5, random_state=0)
-    with pytest.raises(ValueError, match="sample_weight sums to 1, but weights count rows"):
+    with pytest.raises(
+        ValueError, match="sample_weight sums to 1, but frequency weights must sum to"
+    ):
         Whitening().fit(X, sample_weight=np.full(100, 0.01))
 
 

@@ -218,7 +218,7 @@ class TestHeadMomentsAndScores:
         values, counts = np.unique(judged[0], return_counts=True)
         count_of = dict(zip(VALUES, COUNTS, strict=True))
         assert [count_of[value] for value in values] == counts.tolist()
-        with pytest.raises(ValueError, match=r"scoring=.* takes no sample_weight"):
+        with pytest.raises(ValueError, match=r"scoring=.* does not support sample_weight"):
             adapter.fit(X, VALUES, sample_weight=COUNTS)
 
     def test_a_head_that_takes_no_weights_is_fitted_to_repeated_rows(self):
@@ -241,7 +241,7 @@ class TestErrors:
     def test_weights(self, adapter):
         cases = [
             (np.where(COUNTS == 2, -1, COUNTS), "[Nn]egative"),
-            (np.full(120, 1 / 120), "sample_weight sums to 1, but weights count rows"),
+            (np.full(120, 1 / 120), "sample_weight sums to 1, but frequency weights must sum to"),
             (COUNTS[:-1], r"sample_weight.shape == \(119,\)"),
             (np.where(np.arange(120) == 3, np.nan, COUNTS), "NaN"),
             (np.where(np.arange(120) == 3, 2, 0), "X is constant"),

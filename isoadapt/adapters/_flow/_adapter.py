@@ -13,7 +13,7 @@ from skorch.callbacks import GradientNormClipping
 
 from isoadapt._utils.devices import resolve_device, to_tensor
 from isoadapt._utils.threads import one_blas_thread_if_small
-from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
+from isoadapt.adapters._base import BaseAdapter, make_random_state, restore_on_failure
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._spread import check_spread
 from isoadapt.adapters._training._batches import Batches, Rows
@@ -195,7 +195,7 @@ class FlowAdapter(BaseAdapter):
         self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)
-    @whole_or_nothing
+    @restore_on_failure
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Fit to embeddings.
 
@@ -272,7 +272,7 @@ class FlowAdapter(BaseAdapter):
         self, X: NDArray[Any], y: NDArray[Any] | None
     ) -> tuple["FlowObjective", LinearHead | None, Run]:
         """Train, with the head's task where there are labels, and tell how it went."""
-        rng = own_random_state(self.random_state)
+        rng = make_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
         device = resolve_device(self.device)
         labels = y if self._head_kind() == "classifier" else None

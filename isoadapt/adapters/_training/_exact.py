@@ -14,7 +14,7 @@ from scipy.special import softmax
 
 from isoadapt.adapters._linalg import oas_shrinkage
 from isoadapt.adapters._maps import Affine, Floats
-from isoadapt.adapters._row_space import row_space, whiten_unseen
+from isoadapt.adapters._row_space import row_space, whiten_complement
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.heads import LinearHead
 
@@ -121,7 +121,7 @@ def solve_exact(problem: Problem, weight: float, ridge: float, max_iter: int = 5
         matrix = seen @ found.map.matrix + unseen @ unseen.T
         return found._replace(map=Affine(matrix, seen @ found.map.offset))
     shrinkage = oas_shrinkage(problem.moments)
-    whitened = whiten_unseen(problem.moments, found.map, seen, unseen, shrinkage)
+    whitened = whiten_complement(problem.moments, found.map, seen, unseen, shrinkage)
     return found._replace(map=whitened)
 
 
