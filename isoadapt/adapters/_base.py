@@ -58,7 +58,7 @@ def _is_invertible(adapter: BaseAdapter) -> bool:
 
 
 def restore_on_failure(fit: _Fit) -> _Fit:
-    """Decorate a method so that it restores the attributes of the estimator if it is interrupted.
+    """Decorate a method so that it restores the attributes of the estimator if it raises.
 
     This holds for every exception, including KeyboardInterrupt.
     """
@@ -112,6 +112,11 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ndarray or dask array of shape (n_samples, n_features_out)
             Adapted embeddings. They are computed in float64, and returned in float32 if X is
             float32. For a dask array, the result is a lazy dask array.
+
+        Raises
+        ------
+        TypeError
+            If X is an iterable of chunks or a set of moments.
         """
         if is_dask(X):
             check_is_fitted(self)
@@ -133,6 +138,11 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         -------
         ndarray of shape (n_samples, n_features)
             Embeddings. If the map is singular, they are the preimages of smallest norm.
+
+        Raises
+        ------
+        ValueError
+            If X does not have as many features as the adapted embeddings.
         """
         check_is_fitted(self)
         X = as_array(X)
@@ -144,8 +154,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             )
         if not hasattr(self.map_, "inverted"):
             raise AttributeError(
-                f"the map of this {type(self).__name__} has no inverse, as its parameters were "
-                "changed after the fit: fit it again"
+                f"the map of this {type(self).__name__} has no inverse, because its parameters "
+                "were changed after the fit: fit it again"
             )
         inverse = cast(InvertibleMap, self.map_).inverted()
         return map_rows(inverse, rows, rows.dtype)
@@ -163,8 +173,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         check_is_fitted(self)
         if not isinstance(self.map_, Affine):
             raise AttributeError(
-                f"the map of this {type(self).__name__} is not affine, as its parameters were "
-                "changed after the fit: fit it again"
+                f"the map of this {type(self).__name__} is not affine, because its parameters "
+                "were changed after the fit: fit it again"
             )
         return self.map_
 
@@ -210,7 +220,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Embeddings, not adapted yet.
+            Embeddings before adaptation.
 
         Returns
         -------
@@ -226,7 +236,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Embeddings, not adapted yet.
+            Embeddings before adaptation.
 
         Returns
         -------
@@ -242,7 +252,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Embeddings, not adapted yet.
+            Embeddings before adaptation.
 
         Returns
         -------
@@ -261,7 +271,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Embeddings, not adapted yet.
+            Embeddings before adaptation.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
             True labels or values; ignored without a head.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -280,7 +290,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if self.head is None:
             return metrics.isoscore(self._adapted(X))
         if y is None:
-            raise ValueError("score requires y for a head, but y=None: pass y")
+            raise ValueError("y=None, but the score of a head requires y: pass labels or values")
         return self._head().score(self._adapted(X), y, sample_weight=sample_weight)
 
     def _adapted(self, X: ArrayLike) -> Floats:

@@ -157,7 +157,7 @@ class MomentsAdapter(OnePassAdapter):
         moments = gather(X, self._check_chunk)
         if isinstance(X, Moments) or is_dask(X):
             self._check_chunk(moments.mean.numpy()[None], first=True)
-        return self._fit_gathered(moments)
+        return self._fit_to_moments(moments)
 
     def _check_chunk(self, chunk: Any, first: bool) -> NDArray[Any]:
         rows, _ = self._check_fit_input(chunk, None, reset=first, min_samples=0)
@@ -165,7 +165,7 @@ class MomentsAdapter(OnePassAdapter):
             self._resolve_head(rows, None)
         return rows
 
-    def _fit_gathered(self, moments: Moments) -> Self:
+    def _fit_to_moments(self, moments: Moments) -> Self:
         check_spread(moments)
         head = self._resolve_head(moments.mean.numpy()[None], None)
         return self._set_attributes({"moments_": moments, **self._fit_moments(moments, head)}, head)

@@ -115,7 +115,7 @@ class PenalisedAdapter(BaseAdapter):
     @restore_on_failure
     def fit(
         self,
-        X: "ArrayLike",  # quoted, as help() would show the union that it stands for
+        X: "ArrayLike",  # quoted: help() would otherwise show the whole union
         y: "ArrayLike | None" = None,
         sample_weight: "ArrayLike | None" = None,
         groups: "ArrayLike | None" = None,

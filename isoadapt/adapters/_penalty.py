@@ -34,8 +34,8 @@ class PenaltyAdapter(PenalisedAdapter):
     - If it has a parameter `prior_cov`, it is also given the covariance (n_features, n_features) of
       all adapted training rows at the start of the epoch.
     - It must not change Z in place, and must not keep state between calls.
-    - Parameters of a module are not trained. Random numbers that it draws come from the global
-      generator of torch.
+    - Parameters of a module are not trained. Random numbers that a penalty draws come from the
+      global generator of torch.
 
     A penalty with a true attribute ``member_axis`` is evaluated for several fits of a search at
     once. It is given Z of shape (n_members, n_rows, n_features), and `labels` and `prior_cov` with

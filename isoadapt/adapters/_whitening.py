@@ -32,8 +32,8 @@ class Whitening(MomentsAdapter):
     ----------
     method : {"zca", "pca"}, default="zca"
         "zca" stays as close as possible to the original embeddings. "pca" returns the principal
-        components in order of decreasing variance; their order and direction is arbitrary among
-        directions of equal variance.
+        components in order of decreasing variance; among directions of equal variance, they are
+        arbitrary.
     head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
         The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
         With None, the adapter is a transformer only.

@@ -64,7 +64,7 @@ def entries(adapter, section):
 
 
 def shared(adapters, section):
-    """Names that are documented in several of the adapters, with all their entries."""
+    """Each documented name, with the different kinds and texts that the adapters give it."""
     tables = [entries(adapter, section) for adapter in adapters]
     for name in sorted(set().union(*tables) - DIFFERENT):
         yield name, {table[name][::2] for table in tables if name in table}
