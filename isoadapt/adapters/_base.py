@@ -1,7 +1,5 @@
 """Base class of all adapters: validation of input, heads, predictions and tags."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ClassVar, Self, TypeVar, cast
@@ -26,12 +24,14 @@ from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
 from isoadapt.heads import LinearHead, MultiLabelHead, fit_head, needs_fit
 from isoadapt.metrics import check_chunk, is_dask, map_blocks, refuse_chunks
 
+# In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
+
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
 PROBES = {"logistic": "classifier", "ridge": "regressor"}  # kinds of the heads that have a name
 
 
-def _has_head(adapter: BaseAdapter) -> bool:
+def _has_head(adapter: "BaseAdapter") -> bool:
     if adapter.head is None:
         raise AttributeError(
             f"{type(adapter).__name__}(head=None) has no predictions: set head and fit it again"
@@ -39,19 +39,19 @@ def _has_head(adapter: BaseAdapter) -> bool:
     return True
 
 
-def _has_classifier(adapter: BaseAdapter) -> bool:
+def _has_classifier(adapter: "BaseAdapter") -> bool:
     if adapter._head_kind() != "classifier":
         raise AttributeError(f"head={adapter.head!r} is not a classifier")
     return True
 
 
-def _is_affine(adapter: BaseAdapter) -> bool:
+def _is_affine(adapter: "BaseAdapter") -> bool:
     if not adapter._maps_affinely():
         raise AttributeError(f"{adapter!r} is not an affine map")
     return True
 
 
-def _is_invertible(adapter: BaseAdapter) -> bool:
+def _is_invertible(adapter: "BaseAdapter") -> bool:
     if not adapter._maps_back():
         raise AttributeError(f"{adapter!r} has no inverse")
     return True
@@ -98,7 +98,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     head_: LinearHead | None
     n_features_in_: int
 
-    def transform(self, X: ArrayLike) -> Any:
+    def transform(self, X: "ArrayLike") -> Any:
         """Adapt embeddings.
 
         Parameters
@@ -126,7 +126,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return map_rows(self.map_, rows, rows.dtype)
 
     @available_if(_is_invertible)
-    def inverse_transform(self, X: ArrayLike) -> NDArray[Any]:
+    def inverse_transform(self, X: "ArrayLike") -> NDArray[Any]:
         """Map adapted embeddings back to embeddings.
 
         Parameters
@@ -198,7 +198,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return head.classes_
 
     @available_if(_has_head)
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: "ArrayLike") -> NDArray[Any]:
         """Predict labels or values by applying the head to the adapted embeddings.
 
         Parameters
@@ -214,7 +214,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self._head().predict(self._adapted(X))
 
     @available_if(_has_classifier)
-    def predict_proba(self, X: ArrayLike) -> Floats:
+    def predict_proba(self, X: "ArrayLike") -> Floats:
         """Predict probabilities: the softmax of the head's logits on the adapted embeddings.
 
         Parameters
@@ -230,7 +230,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self._head().predict_proba(self._adapted(X))
 
     @available_if(_has_classifier)
-    def predict_log_proba(self, X: ArrayLike) -> Floats:
+    def predict_log_proba(self, X: "ArrayLike") -> Floats:
         """Predict the logarithms of the probabilities of :meth:`predict_proba`.
 
         Parameters
@@ -246,7 +246,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self._head().predict_log_proba(self._adapted(X))
 
     @available_if(_has_classifier)
-    def decision_function(self, X: ArrayLike) -> Floats:
+    def decision_function(self, X: "ArrayLike") -> Floats:
         """Compute the head's logits on the adapted embeddings.
 
         Parameters
@@ -262,7 +262,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self._head().decision_function(self._adapted(X))
 
     def score(
-        self, X: ArrayLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
     ) -> float:
         """Compute accuracy or R² of the head on the adapted embeddings.
 

@@ -1,7 +1,5 @@
 """Base classes of adapters that are computed in closed form, in one pass over the rows."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any, Self, cast
 
@@ -27,6 +25,8 @@ from isoadapt.metrics import (
     refuse_chunks,
 )
 
+# In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
+
 REFIT_CONSTRAINTS: dict[str, list[Any]] = {
     **BaseAdapter._parameter_constraints,
     "head_training": [StrOptions({"refit", "frozen"})],
@@ -42,7 +42,7 @@ class OnePassAdapter(BaseAdapter):
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
     def fit(
-        self, X: ArrayLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
     ) -> Self:
         """Fit to embeddings.
 
@@ -94,7 +94,7 @@ class OnePassAdapter(BaseAdapter):
         return needs_fit(self.head) or self._refits_head()
 
 
-def _supports_chunks(adapter: MomentsAdapter) -> bool:
+def _supports_chunks(adapter: "MomentsAdapter") -> bool:
     reason = adapter._why_no_partial_fit()
     if reason is not None:
         raise AttributeError(reason)
@@ -113,7 +113,7 @@ class MomentsAdapter(OnePassAdapter):
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
     def fit(
-        self, X: Chunked, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self, X: "Chunked", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
     ) -> Self:
         """Fit to embeddings, in memory or chunk by chunk.
 
@@ -174,7 +174,7 @@ class MomentsAdapter(OnePassAdapter):
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
     def partial_fit(
-        self, X: ArrayLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
     ) -> Self:
         """Update the fit with more rows.
 

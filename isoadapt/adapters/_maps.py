@@ -129,9 +129,8 @@ class ClusterProjection(NamedTuple):
 
     centers: Floats  # (n_clusters, n_features)
     means: Floats  # m of each cluster, (n_clusters, n_features)
-    components: (
-        Floats  # V of each cluster, (n_clusters, n_components, n_features); rows may be zero
-    )
+    # V of each cluster, (n_clusters, n_components, n_features): orthonormal rows or rows of zeros
+    components: Floats
 
     @property
     def n_features_out(self) -> int:
