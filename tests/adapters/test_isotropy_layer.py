@@ -185,7 +185,7 @@ class TestMiniBatch:
         y[:6] = 1  # two of them validate: some bootstrap samples have none
         layer = IsotropyLayer(scoring="roc_auc", max_epochs=2, random_state=0).fit(X, y)
         assert layer.best_epoch_ in (1, 2)
-        with pytest.raises(ValueError, match="scoring gives nan on the"):
+        with pytest.raises(ValueError, match="scoring returned nan on the"):
             IsotropyLayer(scoring=lambda *rows: np.nan, max_epochs=1).fit(X, y)
 
     def test_batches_too_small_for_the_correction_are_refused(self, cone):

@@ -85,11 +85,11 @@ def test_an_epoch_that_is_not_finite_is_not_kept():
 
 class TestDoubts:
     def test_harm_gives_both_figures_and_the_way_out(self):
-        (doubt,) = run_through([0.8, 0.6, 0.7]).doubts(max_epochs=2)
+        (doubt,) = run_through([0.8, 0.6, 0.7]).warnings(max_epochs=2)
         assert isinstance(doubt, UserWarning)
         for part in (
             "0.8 before",
-            "0.7 at the epoch kept (2)",
+            "0.7 at the kept epoch (2)",
             "LogitPreservingWhitening",
             "ridge",
         ):
@@ -97,7 +97,7 @@ class TestDoubts:
 
     def test_haste_where_the_score_rises_to_the_end(self):
         rising = run_through([0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
-        (doubt,) = rising.doubts(max_epochs=6)
+        (doubt,) = rising.warnings(max_epochs=6)
         assert isinstance(doubt, ConvergenceWarning)
         assert "max_epochs=6" in str(doubt)
         assert "from 0.7 to 0.9 in the last 2 epoch(s)" in str(doubt)
@@ -106,10 +106,10 @@ class TestDoubts:
         "shares", [[0.8, 0.8, 0.8, 0.8], [0.3, 0.9, 0.9, 0.9], [0.3, 0.5, 0.9, 0.5]]
     )
     def test_none_where_the_score_has_settled(self, shares):
-        assert run_through(shares).doubts(max_epochs=3) == []
+        assert run_through(shares).warnings(max_epochs=3) == []
 
     def test_none_without_validation_rows(self):
-        assert Run(None).doubts(max_epochs=3) == []
+        assert Run(None).warnings(max_epochs=3) == []
 
 
 def few_rows(n, d=60, seed=0):

@@ -1,4 +1,4 @@
-"""Members trained together in one network; the fit of one adapter is that of a single member."""
+"""Training of several members in one network; an adapter's own fit has a single member."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -24,9 +24,10 @@ from isoadapt.losses import JointLoss
 
 
 def fit_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[Outcome]:
-    """Train members, then those that have a problem on all rows again, for as many epochs.
+    """Train members; those with a second fit are then trained on all rows for as many epochs.
 
-    `tick` is told, after each epoch of the first training, how many members have stopped.
+    After each epoch of the first training, `tick` is called with the number of members that
+    stopped.
     """
     outcomes = train_members(members, tick)
     again = {
@@ -49,14 +50,14 @@ def fit_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[O
 def train_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[Outcome]:
     """Train members in one network, each with the result that it would have alone.
 
-    All have equal settings, and equal numbers of rows on both sides of the split.
+    All members have equal settings, and equal numbers of training and of validation rows.
     """
     order = sorted(range(len(members)), key=lambda k: members[k].rates)
     members = [members[k] for k in order]
     settings, runs = members[0].settings, [_make_run(member) for member in members]
     table = _Table(members, settings.device)
-    alike = all(member.problem is members[0].problem for member in members)
-    streams = members[:1] if alike else members
+    same_rows = all(member.problem is members[0].problem for member in members)
+    streams = members[:1] if same_rows else members
     generators = [torch.Generator().manual_seed(member.problem.seed) for member in members]
     judge = None
     selections = [run.selection for run in runs if run.selection is not None]
@@ -80,7 +81,7 @@ def train_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list
 
 
 def _make_run(member: Member) -> Run:
-    """Set out how the epoch of a member is chosen."""
+    """Set up how the epoch of a member is chosen."""
     problem = member.problem
     if problem.validating is None:
         return Run(None, member.n_epochs)
@@ -89,7 +90,7 @@ def _make_run(member: Member) -> Run:
 
 
 class _Table:
-    """The rows of all problems, one below the other, in their coordinates and on the device."""
+    """The rows of all problems, concatenated, in their coordinates and on the device."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         self.device = device
@@ -116,7 +117,7 @@ class _Table:
     def index(
         self, members: Sequence[Member], numbers: Sequence[NDArray[np.int64]]
     ) -> torch.Tensor:
-        """Give the places of each member's rows, of shape (n,) for a single one."""
+        """Return the positions of each member's rows, (K, n), or (n,) for a single member."""
         places = [
             self.offsets[id(member.problem)] + rows
             for member, rows in zip(members, numbers, strict=True)
@@ -174,7 +175,7 @@ def _make_net(
 
 
 def _make_ridge(members: Sequence[Member], module: HeadedNetwork) -> OutputRidge | None:
-    """Make what holds the outputs of the heads to those at the start; None if nothing does."""
+    """Make the ridge on changes of the heads' outputs; None if no member has one."""
     weights = [member.ridge for member in members]
     if module.coef is None or not any(weights):
         return None
@@ -204,6 +205,6 @@ def _outcome(member: Member, run: Run, module: HeadedNetwork, place: int) -> Out
 def diverged(lr: float) -> ValueError:
     """Make the error for weights that are not finite."""
     return ValueError(
-        f"training diverged with lr={lr}: weights are no longer finite; choose a smaller lr or a "
-        "smaller ridge, or scale the embeddings"
+        f"training diverged with lr={lr}: the weights are no longer finite; choose a smaller lr "
+        "or a smaller ridge, or scale the embeddings"
     )
