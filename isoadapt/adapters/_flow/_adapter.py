@@ -72,7 +72,7 @@ class FlowAdapter(BaseAdapter):
     balance : {"ema", "cumulative"} or None, default="ema"
         How the two losses are balanced with `alpha`; see :class:`~isoadapt.losses.JointLoss`.
     smoothing : float, default=0.15
-        Weight of the newest value in the moving means of "ema", in (0, 1].
+        Smoothing factor of the moving means of "ema", in (0, 1].
     lr : float, default=1e-3
         Learning rate of Adam.
     batch_size : int, default=128

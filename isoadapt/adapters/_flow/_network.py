@@ -50,7 +50,7 @@ class ActNorm(nn.Module):
 
 
 class BlockNetwork(ActNorm):
-    """The parameters of a block with `hidden` units; its coupling is initialised as the identity."""
+    """Parameters of a block with `hidden` units; its coupling is initialised as the identity."""
 
     order: Tensor
 
@@ -155,7 +155,7 @@ class FlowNetwork(nn.Module):
         return LinearHead(head.coef_ * _array(self.deviation), intercept, head.classes_)
 
     def map(self) -> FlowMap:
-        """Return the flow as a float64 map; centring and scaling are merged into the first ActNorm."""
+        """Return a float64 map, with centring and scaling merged into the first ActNorm."""
         first, *others = (Block(*map(_array, block.tensors())) for block in self.blocks)
         scale = np.exp(first.log_scale) / _array(self.deviation)
         first = first._replace(

@@ -39,7 +39,7 @@ class Problem:
 
     @cached_property
     def on_all_rows(self) -> "Problem | None":
-        """The problem of the second fit, which trains on all rows; None if there is no second fit."""
+        """Problem of the second fit, which trains on all rows; None if there is no second fit."""
         return None if self.refit is None else self.refit(self)
 
     @cached_property
@@ -57,7 +57,7 @@ class Problem:
 
     @cached_property
     def shrunk_root(self) -> Floats:
-        """A root of the shrunk covariance of the network's inputs, in the format of `inputs_root`."""
+        """Root of the shrunk covariance of the network's inputs, in the format of `inputs_root`."""
         coordinates = self.coordinates
         if coordinates.deviations is not None:
             return np.ones(len(self.moments))
@@ -72,7 +72,7 @@ class Problem:
         return TargetUnits.of(None if self.targets is None else self.targets[self.fitting], weights)
 
     def row_weights(self) -> Floats | None:
-        """Return the weights of the rows in the task loss (n,), of mean 1 over the training rows."""
+        """Return the row weights (n,) of the task loss, of mean 1 over the training rows."""
         return None if self.weights is None else self.weights / self.weights[self.fitting].mean()
 
     def by_accuracy(self, scoring: Any) -> bool:

@@ -178,5 +178,5 @@ class _MeanSquare(torch.autograd.Function):
 
 
 def _relative(outputs: Tensor, classifies: bool) -> Tensor:
-    """Subtract from logits (K, n_outputs, m) their mean over the classes; return values unchanged."""
+    """Subtract from logits (K, n_outputs, m) their class mean; return values unchanged."""
     return outputs - outputs.mean(-2, keepdim=True) if classifies else outputs
