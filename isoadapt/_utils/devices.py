@@ -36,8 +36,6 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def to_tensor(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Move an array to a device, floats as float32 and integers as int64; the result may share
-    memory.
-    """
+    """Move an array to a device as float32 or int64; the result may share its memory."""
     dtype = torch.float32 if array.dtype.kind == "f" else torch.int64
     return torch.as_tensor(array, dtype=dtype, device=device)

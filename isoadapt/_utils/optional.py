@@ -5,10 +5,9 @@ from types import ModuleType
 
 
 def import_optional(module: str, *, feature: str, extra: str) -> ModuleType:
-    """Import `module`, or raise ImportError with the `feature` that needs it and the `extra` to
-    install.
+    """Import `module`, or raise ImportError with the `extra` to install.
 
-    `feature` is the subject of the message's sentence.
+    `feature` is what needs the module, as the subject of the message's sentence.
     """
     try:
         return importlib.import_module(module)

@@ -17,7 +17,7 @@ from isoadapt.heads import LinearHead
 class IsoScorePenalty(Penalty):
     """A penalty built on IsoScore, which only the covariance enters."""
 
-    sees_shifts: ClassVar[bool] = False
+    depends_on_shifts: ClassVar[bool] = False
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

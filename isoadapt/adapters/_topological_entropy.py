@@ -69,7 +69,7 @@ class TopologicalEntropyAdapter(PenalisedAdapter):
 class _Bars(Penalty):
     """Persistent entropy of each class; of many validation rows, it takes some spread evenly."""
 
-    sees_shifts = False
+    depends_on_shifts = False
 
     def __init__(self, loss: PersistentEntropyLoss, by_class: bool) -> None:
         super().__init__(loss)

@@ -135,7 +135,7 @@ class TestCoordinates:
         np.testing.assert_allclose(coordinates.into(X) * coordinates.scale, X)
         eigenvalues = np.linalg.eigvalsh(X.T @ X / 7)
         np.testing.assert_allclose(coordinates.scale**2, np.sqrt(np.mean(eigenvalues**2)))
-        matrix, offset = coordinates.unwind(coordinates.start)
+        matrix, offset = coordinates.embedding_map(coordinates.start)
         np.testing.assert_allclose(matrix, np.eye(3), atol=1e-15)
         np.testing.assert_array_equal(offset, np.zeros(3))
 
@@ -152,7 +152,7 @@ class TestCoordinates:
         np.testing.assert_allclose(matrix @ shrunk @ matrix.T, np.eye(16), atol=1e-8)
         np.testing.assert_allclose(coordinates.out @ coordinates.out.T, np.eye(16), atol=1e-12)
         assert np.abs((head.coef_ @ coordinates.out)[:, 1:]).max() < 1e-10
-        np.testing.assert_allclose(coordinates.unwind(coordinates.start)(X), X, atol=1e-8)
+        np.testing.assert_allclose(coordinates.embedding_map(coordinates.start)(X), X, atol=1e-8)
 
 
 class TestIStar:

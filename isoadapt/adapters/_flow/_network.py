@@ -42,9 +42,7 @@ class ActNorm(nn.Module):
         self.shift.copy_(-X.mean(dim=0) / deviations)
 
     def freeze(self, dead: Tensor) -> None:
-        """Do not train features that `dead` (d,) marks as constant: their likelihood has no
-        maximum.
-        """
+        """Do not train features that `dead` (d,) marks: they have no maximum-likelihood value."""
         for parameter in (self.log_scale, self.shift):
             _freeze(parameter, dead)
 
@@ -69,9 +67,7 @@ class BlockNetwork(ActNorm):
         self.readout_bias = nn.Parameter(torch.zeros(n_parameters))
 
     def freeze(self, dead: Tensor) -> None:
-        """Let features that `dead` (d,) marks as constant pass unchanged, and ignore them as
-        inputs.
-        """
+        """Pass features that `dead` (d,) marks unchanged, and ignore them as inputs."""
         super().freeze(dead)
         kept, other = dead[self.order].split([self.hidden_weight.shape[1], len(dead) // 2])
         with torch.no_grad():

@@ -28,10 +28,8 @@ class Coordinates(NamedTuple):
     deviations: Floats | None = None  # of the inputs, (d,), if these are uncorrelated; else None
     n_read: int = 0  # the head reads the first n_read outputs of the network; 0: not known
 
-    def unwind(self, network: Affine) -> Affine:
-        """Convert a map from g to the network's output into a map from embeddings to adapted
-        embeddings.
-        """
+    def embedding_map(self, network: Affine) -> Affine:
+        """Convert a map from g to the network's output into the map of embeddings."""
         outer = Affine(self.scale * self.out, np.zeros(len(self.out)))
         return outer.after(network.after(self.into))
 

@@ -55,7 +55,7 @@ def train_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list
     order = sorted(range(len(members)), key=lambda k: members[k].rates)
     members = [members[k] for k in order]
     settings, runs = members[0].settings, [_make_run(member) for member in members]
-    table = _Table(members, settings.device)
+    table = _RowTable(members, settings.device)
     same_rows = all(member.problem is members[0].problem for member in members)
     streams = members[:1] if same_rows else members
     generators = [torch.Generator().manual_seed(member.problem.seed) for member in members]
@@ -89,7 +89,7 @@ def _make_run(member: Member) -> Run:
     return Run(Selection(member.score, member.weight, patience, rng, member.least_error))
 
 
-class _Table:
+class _RowTable:
     """The rows of all problems, concatenated, in their coordinates and on the device."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
@@ -145,7 +145,7 @@ def _make_net(
         if each.head is not None
     ]
     penalties = [member.penalty for member in members]
-    module = HeadedNetwork(network, heads or None, shifts=penalties[0].sees_shifts)
+    module = HeadedNetwork(network, heads or None, shifts=penalties[0].depends_on_shifts)
     module.train_parts(network=True, head=settings.head_training == "joint")
     callbacks: list[tuple[str, Any]] = []
     if settings.lr_schedule == "linear":

@@ -39,11 +39,10 @@ class _Objective(NamedTuple):
     row_weights: Floats | None = None  # (n,), of mean 1
 
     def __call__(self, flat: Floats) -> tuple[float, Floats]:
-        """Return task loss + weight (1 - best IsoScore) + ridge × mean squared change of the
-        outputs.
+        """Return the joint loss and its gradient, flattened.
 
-        The second value is its gradient, flattened. The best IsoScore is that with whitened
-        directions outside the head's row space.
+        The loss is task loss + weight (1 - IsoScore) + ridge × mean squared change of the outputs,
+        where IsoScore is that with whitened directions outside the head's row space.
         """
         block = flat.reshape(self.start.shape)
         linear, offset = block[:, :-1], block[:, -1]
@@ -59,9 +58,7 @@ class _Objective(NamedTuple):
         return task + penalty + self.ridge * float((change * pulled).sum()), gradient.ravel()
 
     def _metric(self) -> Floats:
-        """Quadratic form (r, r) from changes of the row-space coordinates to squared changes of the
-        outputs.
-        """
+        """Matrix (r, r) that maps changes in the row space to squared changes of the outputs."""
         if self.targets.ndim == 2:
             return self.coef.T @ self.coef / len(self.coef)
         centred = self.coef - self.coef.mean(axis=0)
@@ -82,9 +79,7 @@ class _Objective(NamedTuple):
         return float((weights[:, 0] * losses).mean()), weights * gradient / n
 
     def _anisotropy(self, linear: Floats) -> tuple[float, Floats]:
-        """Weighted 1 - IsoScore, and its gradient, if all directions outside the row space are
-        whitened.
-        """
+        """Weighted 1 - IsoScore with whitened directions outside the row space, and its gradient."""
         spread = linear @ self.variances
         cov = spread @ linear.T
         trace, square = cov.trace(), (cov**2).sum()

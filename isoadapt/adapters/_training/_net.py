@@ -58,9 +58,7 @@ class AdapterNet(NeuralNet):
     def run_single_epoch(
         self, iterator: Batches | None, training: bool, prefix: str, step_fn: Any, **fit_params: Any
     ) -> None:
-        """Run the batches; the losses are read once at the end, so that no step waits for the
-        device.
-        """
+        """Run the batches; the losses are read once at the end, without waiting in between."""
         if iterator is None:
             return
         with torch.no_grad():
@@ -97,9 +95,7 @@ class AdapterNet(NeuralNet):
         return self.criterion_(task_loss, penalty)
 
     def step_threads(self, batches: Batches) -> AbstractContextManager[None]:
-        """Return a context in which torch uses one thread if training runs on the CPU in small
-        steps.
-        """
+        """Return a context with one torch thread if training runs in small steps on the CPU."""
         if torch.device(self.device).type != "cpu":
             return nullcontext()
         n_parameters = sum(parameter.numel() for parameter in self.module_.parameters())

@@ -55,7 +55,7 @@ class LinearNetwork(nn.Module):
 
     def map(self, member: int, coordinates: Coordinates) -> Affine | ResidualMLP:
         """Return a member as a float64 map of embeddings; it was trained in `coordinates`."""
-        return coordinates.unwind(_affine(self.weight[member], self.bias[member, 0]))
+        return coordinates.embedding_map(_affine(self.weight[member], self.bias[member, 0]))
 
 
 class MLPNetwork(LinearNetwork):
@@ -86,9 +86,7 @@ class MLPNetwork(LinearNetwork):
         return torch.baddbmm(super().unshifted(X), hidden, self.readout.mT)
 
     def read(self, X: Tensor, coef: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return adapted points without the bias (K, n, d), and None, as there is no linear
-        product.
-        """
+        """Return adapted points without the bias (K, n, d), and None for the product."""
         return self.unshifted(X), None
 
     def map(self, member: int, coordinates: Coordinates) -> ResidualMLP:
@@ -96,7 +94,7 @@ class MLPNetwork(LinearNetwork):
         linear = _affine(self.weight[member], self.bias[member, 0])
         hidden = _affine(self.hidden_weight[member], self.hidden_bias[member, 0])
         return ResidualMLP(
-            coordinates.unwind(linear),
+            coordinates.embedding_map(linear),
             hidden.after(coordinates.into),
             coordinates.scale * coordinates.out @ _array(self.readout[member]),
         )

@@ -17,7 +17,7 @@ class UnequalPenaltiesError(ValueError):
 class Penalty:
     """Penalty of adapted points: `loss` maps points (K, n, d) to one value per member (K,)."""
 
-    sees_shifts: ClassVar[bool] = True
+    depends_on_shifts: ClassVar[bool] = True
     """Whether the penalty changes when all points are shifted."""
 
     def __init__(self, loss: Callable[..., Tensor]) -> None:
@@ -41,9 +41,7 @@ class Penalty:
         )
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
-        """Prepare for an epoch from the present network and the training rows; the default does
-        nothing.
-        """
+        """Prepare for an epoch with the present network; the default does nothing."""
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         """Return the penalties (K,) of adapted points (K, n, d).

@@ -12,9 +12,7 @@ _CHUNK = 8192
 
 @torch.no_grad()
 def outputs_covariance(network: LinearNetwork, batches: Batches, n_rows: int) -> Tensor:
-    """Return the covariance of each member's outputs (K, d, d), from at most `n_rows` evenly spaced
-    rows.
-    """
+    """Return the covariance (K, d, d) of the outputs, from at most `n_rows` evenly spaced rows."""
     n = batches.index.shape[-1]
     index = batches.index[..., :: -(-n // n_rows)]
     moments = [Moments() for _ in network.weight]

@@ -29,14 +29,12 @@ def automatic_ridge(
     """Estimate the weight of the mean squared change of the head's outputs in the task loss.
 
     The step of the outputs that lowers the task loss is a regression of its negative gradient on
-    the embeddings. Let F be the F-statistic of that regression. About 1/F of the explained variance
-    is noise, which new rows do not repeat. The share taken as signal is, more cautiously, s = 1 -
-    q/F, with q the 0.95 quantile of F without any signal. The ridge shrinks by s the step that
-    minimises a quadratic upper bound of the task loss: it is (1 - s) / s for the mean squared error
-    and (1 - s) / (4 s) for the cross-entropy, whose curvature is at most 1/2. s is at least 0.01,
-    the value used if there are no more rows than directions. `X` (n, d) are the training rows,
-    `moments` their weighted moments, `outputs` (n, n_outputs) the head's outputs for them in the
-    units of the `targets`, and `weights` (n,) have mean 1.
+    the embeddings X (n, d). With F the statistic of its F-test, about 1/F of the explained variance
+    is noise. The share taken as signal is, more cautiously, s = 1 - q/F, at least 0.01, with q the
+    0.95 quantile of F without any signal. The ridge shrinks by s the step that minimises a
+    quadratic upper bound of the task loss. It is (1 - s) / s for the mean squared error and (1 - s)
+    / (4 s) for the cross-entropy, whose curvature is at most 1/2. `outputs` (n, n_outputs) have the
+    units of the targets, and `weights` (n,) have mean 1.
     """
     residuals = _residuals(targets, outputs)
     roots = np.ones((1, 1)) if weights is None else np.sqrt(weights)[:, None]

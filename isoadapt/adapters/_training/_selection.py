@@ -151,9 +151,7 @@ class Run:
         return chosen
 
     def warnings(self, max_epochs: int) -> list[Warning]:
-        """Warn if the kept epoch scores below the start, or if the score was still rising at
-        max_epochs.
-        """
+        """Warnings for a kept epoch worse than the start, and for a score still rising at the end."""
         selection = self.selection
         if selection is None or selection.score is None:
             return []
@@ -180,9 +178,7 @@ def _lower_score_warning(selection: Selection) -> UserWarning | None:
 def _max_epochs_warning(
     selection: Selection, history: Sequence[Mapping[str, float]], max_epochs: int
 ) -> ConvergenceWarning | None:
-    """Warn if the last epoch is kept and the score was still rising by more than its standard
-    error.
-    """
+    """Warn if the last epoch is kept and the score was still rising significantly."""
     chosen, window = selection.chosen, max(1, max_epochs // 3)
     if chosen is None or chosen.number < max_epochs:
         return None
