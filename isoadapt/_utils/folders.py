@@ -35,7 +35,7 @@ class Content:
         return self.listed and self._read_list(folder) is not None
 
     def not_replaceable(self, folder: Path) -> list[str]:
-        """Return the sorted relative names, with remarks, of everything that may not be replaced."""
+        """Return sorted relative names, with remarks, of everything that may not be replaced."""
         names = _entries(folder)
         digests = self._read_list(folder) if self.listed else None
         if digests is None:

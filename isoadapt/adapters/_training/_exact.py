@@ -79,7 +79,7 @@ class _Objective(NamedTuple):
         return float((weights[:, 0] * losses).mean()), weights * gradient / n
 
     def _anisotropy(self, linear: Floats) -> tuple[float, Floats]:
-        """Weighted 1 - IsoScore with whitened directions outside the row space, and its gradient."""
+        """Weighted 1 - IsoScore with whitened directions outside the row space; its gradient."""
         spread = linear @ self.variances
         cov = spread @ linear.T
         trace, square = cov.trace(), (cov**2).sum()

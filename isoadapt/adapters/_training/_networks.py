@@ -104,8 +104,7 @@ class HeadedNetwork(nn.Module):
     """A network with linear heads on its outputs; `heads` None means that there are none.
 
     `shifts` says whether the returned points include the bias. It is false for penalties that do
-    not depend on shifts: only the head then has a gradient for the bias. Otherwise rounding errors
-    of the penalty would move a bias that the head does not use.
+    not depend on shifts, because their gradient for the bias would consist of rounding errors only.
     """
 
     def __init__(

@@ -151,7 +151,7 @@ class Run:
         return chosen
 
     def warnings(self, max_epochs: int) -> list[Warning]:
-        """Warnings for a kept epoch worse than the start, and for a score still rising at the end."""
+        """Warnings for a kept epoch worse than the start and a score still rising at the end."""
         selection = self.selection
         if selection is None or selection.score is None:
             return []
