@@ -264,8 +264,8 @@ class TestLogitPreservingWhitening:
     def test_isoscore_is_the_maximum_for_preserved_logits(self, cone):
         head = make_head(24, 2)
         adapter = LogitPreservingWhitening(head=head, shrinkage=0.0).fit(cone)
-        seen = np.linalg.svd(head.coef_, full_matrices=False)[2]
-        cov = np.cov((cone @ seen.T).T)
+        row_space = np.linalg.svd(head.coef_, full_matrices=False)[2]
+        cov = np.cov((cone @ row_space.T).T)
         ratio = np.trace(cov) ** 2 / (cov**2).sum()
         best = (ratio + 24 - 2 - 1) / 23
         assert isoscore(adapter.transform(cone)) == pytest.approx(best, abs=1e-9)
@@ -274,9 +274,9 @@ class TestLogitPreservingWhitening:
     def test_scale_outside_the_row_space_maximises_isoscore(self, cone, strength):
         head = make_head(24, 2)
         adapter = LogitPreservingWhitening(head=head, strength=strength, shrinkage=0.1).fit(cone)
-        seen = np.linalg.svd(head.coef_, full_matrices=False)[2]
+        row_space = np.linalg.svd(head.coef_, full_matrices=False)[2]
         Z = adapter.transform(cone) - cone.mean(axis=0)
-        fixed = Z @ seen.T @ seen
+        fixed = Z @ row_space.T @ row_space
         scores = [isoscore(fixed + factor * (Z - fixed)) for factor in (0.99, 1.0, 1.01)]
         assert max(scores) == scores[1]
 

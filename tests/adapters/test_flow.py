@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from isoadapt import FlowAdapter, LinearHead
 from isoadapt.adapters._flow._map import Block, FlowMap, Scaling, log_likelihood
 from isoadapt.adapters._flow._network import ActNorm, FlowNetwork
-from isoadapt.adapters._training._loop import Judge
+from isoadapt.adapters._training._loop import EpochEvaluator
 from isoadapt.adapters._training._split import split_rows
 from isoadapt.heads import fit_head
 from isoadapt.metrics import isoscore
@@ -324,7 +324,7 @@ class TestTraining:
         def interrupt(*args, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Judge, "on_epoch_end", interrupt)
+        monkeypatch.setattr(EpochEvaluator, "on_epoch_end", interrupt)
         with pytest.raises(KeyboardInterrupt):
             flow.fit(2 * X)
         np.testing.assert_array_equal(flow.transform(X), before)
@@ -374,15 +374,15 @@ def test_real_embeddings(shared):
     Z = flow.transform(X)
     assert np.abs(Z.mean(axis=0)).max() < 1e-4
     assert np.abs(Z.var(axis=0) - 1).max() < 1e-4
-    unseen = flow.transform(fresh)
-    assert np.abs(unseen.mean(axis=0)).max() < 0.5
-    assert 0.6 < unseen.var(axis=0).min() <= unseen.var(axis=0).max() < 2.5
+    outputs = flow.transform(fresh)
+    assert np.abs(outputs.mean(axis=0)).max() < 0.5
+    assert 0.6 < outputs.var(axis=0).min() <= outputs.var(axis=0).max() < 2.5
     assert isoscore(fresh) < 0.001
-    assert isoscore(unseen) > 0.1
+    assert isoscore(outputs) > 0.1
     bits = [-flow.score_samples(rows).mean() / (384 * np.log(2)) for rows in (X, fresh)]
     assert bits[1] < -1.5  # 0.2 under independent normal features
     assert bits[0] < bits[1] < bits[0] + 0.5
-    assert np.abs(flow.inverse_transform(unseen) - fresh).max() < 1e-4
+    assert np.abs(flow.inverse_transform(outputs) - fresh).max() < 1e-4
 
 
 def _leaves(value):

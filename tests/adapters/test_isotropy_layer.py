@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss
 
 from isoadapt import IsotropyLayer, LinearHead
 from isoadapt.adapters._training._exact import _Objective
-from isoadapt.adapters._training._loop import Judge
+from isoadapt.adapters._training._loop import EpochEvaluator
 from isoadapt.adapters._training._networks import LinearNetwork, MLPNetwork
 from isoadapt.adapters._training._split import split_rows
 from isoadapt.metrics import isoscore
@@ -213,7 +213,7 @@ class TestMiniBatch:
         def interrupt(self, net, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Judge, "on_epoch_end", interrupt)
+        monkeypatch.setattr(EpochEvaluator, "on_epoch_end", interrupt)
         with pytest.raises(KeyboardInterrupt):
             layer.fit(X, y)
         assert not hasattr(layer, "map_")

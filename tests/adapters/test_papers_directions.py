@@ -33,13 +33,13 @@ class Task:
         split = "test" if "E_test" in data else "dev"
         self.head = LinearHead(data["W"], data["b"], [0, 1])
         self.X, self.y = data["E_train"], data["y_train"]
-        self.X_judged = data[f"E_{split}"].astype(float)
+        self.X_eval = data[f"E_{split}"].astype(float)
 
     def adapted(self, adapter, **parameters):
         """Outputs of an adapter trained to its last epoch."""
         options = {"validation_fraction": None, "random_state": 0}
         fitted = adapter(self.head, **parameters, **options).fit(self.X, self.y)
-        return fitted.transform(self.X_judged)
+        return fitted.transform(self.X_eval)
 
 
 @pytest.fixture(scope="module", params=["mrpc", "rte"])
@@ -93,8 +93,8 @@ def test_persistent_entropy_lowers_anisotropy_most_with_selected_bars(task, raw_
 
 
 def test_isobn_lowers_ev1(task):
-    Z = IsoBN().fit(task.X).transform(task.X_judged)
-    before = cumulative_explained_variance(task.X_judged, k=1)
+    Z = IsoBN().fit(task.X).transform(task.X_eval)
+    before = cumulative_explained_variance(task.X_eval, k=1)
     assert cumulative_explained_variance(Z, k=1) < before - 0.01
 
 

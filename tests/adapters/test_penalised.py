@@ -99,7 +99,9 @@ class TestAllPenalised:
         def interrupt(*args, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("isoadapt.adapters._training._loop.Judge.on_epoch_end", interrupt)
+        monkeypatch.setattr(
+            "isoadapt.adapters._training._loop.EpochEvaluator.on_epoch_end", interrupt
+        )
         with pytest.raises(KeyboardInterrupt):
             fitted.fit(X, y)
         assert vars(fitted) == before
@@ -327,7 +329,7 @@ class TestPersistentEntropy:
         loss = PersistentEntropyLoss("all")
         points = torch.tensor(X).float()
         options = {"bars": "all", "lr": 1e-12, "max_epochs": 1, "validation_fraction": None}
-        seen = {}
+        losses = {}
         for name, head, targets, labels in (
             ("classes", LinearHead(np.zeros((2, 5)), [0, 0], [0, 1]), y, torch.tensor(y)),
             ("values", LinearHead.from_estimator(Ridge().fit(X, values)), values, None),
@@ -335,6 +337,6 @@ class TestPersistentEntropy:
             adapter = TopologicalEntropyAdapter(head, **options).fit(X, targets)
             share = np.mean((head.predict(X) - values) ** 2) / np.var(values)
             task = np.log(2) if name == "classes" else share
-            seen[name] = adapter.history_[0]["train_loss"]
-            assert seen[name] == pytest.approx(task + float(loss(points, labels)), rel=1e-4)
-        assert seen["classes"] != seen["values"]
+            losses[name] = adapter.history_[0]["train_loss"]
+            assert losses[name] == pytest.approx(task + float(loss(points, labels)), rel=1e-4)
+        assert losses["classes"] != losses["values"]

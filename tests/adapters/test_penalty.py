@@ -60,25 +60,25 @@ def test_loss_of_the_library_gives_the_result_of_its_adapter():
 
 @pytest.mark.parametrize("head", ["logistic", "ridge"])
 def test_penalty_gets_the_labels_of_the_batch(head):
-    seen = []
+    recorded = []
 
     def penalty(Z, labels):
-        seen.append((len(Z), tuple(labels.shape), labels.dtype.is_floating_point))
+        recorded.append((len(Z), tuple(labels.shape), labels.dtype.is_floating_point))
         return Z.sum() * 0
 
     PenaltyAdapter(penalty, head, batch_size=50, **QUICK).fit(X, Y)
-    assert {(n == shape[0], len(shape), floating) for n, shape, floating in seen} == {
+    assert {(n == shape[0], len(shape), floating) for n, shape, floating in recorded} == {
         (True, 1, False) if head == "logistic" else (True, 2, True)
     }
 
 
 @pytest.mark.parametrize("network", ["linear", "mlp"])
 def test_prior_cov_is_the_covariance_of_all_adapted_rows(network):
-    seen = []
+    recorded = []
     adapter = PenaltyAdapter(
-        recording_penalty(seen), network=network, validation_fraction=None, lr=1e-9, **QUICK
+        recording_penalty(recorded), network=network, validation_fraction=None, lr=1e-9, **QUICK
     ).fit(X, Y)
-    ratio = np.cov(adapter.transform(X).T) / seen[-1].numpy()
+    ratio = np.cov(adapter.transform(X).T) / recorded[-1].numpy()
     np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-2)
 
 

@@ -17,7 +17,7 @@ from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_noth
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._spread import check_spread
 from isoadapt.adapters._training._batches import Batches, Rows
-from isoadapt.adapters._training._loop import Judge, epochs_bar, run_epochs
+from isoadapt.adapters._training._loop import EpochEvaluator, epochs_bar, run_epochs
 from isoadapt.adapters._training._net import AdapterNet, classification_loss, regression_loss
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._selection import Run, Selection
@@ -291,19 +291,19 @@ class FlowAdapter(BaseAdapter):
         values = units.targets(targets)
         y_on_device = None if values is None else to_tensor(values, device)
         numbers = Rows(torch.arange(len(X), device=device), y_on_device)
-        judge, run = None, Run(None)
+        evaluator, run = None, Run(None)
         if validating is not None:
             if head is not None and y is not None:
                 score = make_score(head, y[validating], self.scoring, units)
             selection = Selection(score, self._bits_weight(), self.patience, rng)
             held_out = torch.from_numpy(validating).to(device)
-            judge = Judge(numbers, held_out, [selection], counts_start=False)
+            evaluator = EpochEvaluator(numbers, held_out, [selection], counts_start=False)
             run = Run(selection)
         index = torch.from_numpy(fitting).to(device)
         batches = Batches(numbers, index, self.batch_size, [generator])
-        net = self._make_net(module, judge)
+        net = self._make_net(module, evaluator)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
-            run_epochs(net, batches, [run], judge, self.max_epochs, tick=lambda _: bar.update())
+            run_epochs(net, batches, [run], evaluator, self.max_epochs, tick=lambda _: bar.update())
         return net.module_, head, run
 
     def _bits_weight(self) -> float:
@@ -330,10 +330,10 @@ class FlowAdapter(BaseAdapter):
         device = network.mean.device
         return FlowObjective(network, torch.from_numpy(X).to(device), head).to(device)
 
-    def _make_net(self, module: "FlowObjective", judge: Judge | None) -> AdapterNet:
+    def _make_net(self, module: "FlowObjective", evaluator: EpochEvaluator | None) -> AdapterNet:
         callbacks: list[tuple[str, Any]] = [("clip", GradientNormClipping(_MAX_NORM))]
-        if judge is not None:
-            callbacks.append(("judge", judge))
+        if evaluator is not None:
+            callbacks.append(("evaluator", evaluator))
         return AdapterNet(
             module,
             JointLoss(

@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 from isoadapt._utils.devices import to_tensor
 from isoadapt.adapters._maps import Floats
 from isoadapt.adapters._training._batches import Batches, Rows
-from isoadapt.adapters._training._loop import Alternation, Judge, LinearSchedule, run_epochs
+from isoadapt.adapters._training._loop import (
+    Alternation,
+    EpochEvaluator,
+    LinearSchedule,
+    run_epochs,
+)
 from isoadapt.adapters._training._member import Member, Outcome
 from isoadapt.adapters._training._net import AdapterNet, classification_loss, regression_loss
 from isoadapt.adapters._training._networks import HeadedNetwork, LinearNetwork, MLPNetwork
@@ -59,12 +64,12 @@ def train_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list
     same_rows = all(member.problem is members[0].problem for member in members)
     streams = members[:1] if same_rows else members
     generators = [torch.Generator().manual_seed(member.problem.seed) for member in members]
-    judge = None
+    evaluator = None
     selections = [run.selection for run in runs if run.selection is not None]
     if selections:
         validating = [m.problem.validating for m in streams if m.problem.validating is not None]
-        judge = Judge(table.rows, table.index(streams, validating), selections)
-    net = _make_net(members, generators, table.device, judge)
+        evaluator = EpochEvaluator(table.rows, table.index(streams, validating), selections)
+    net = _make_net(members, generators, table.device, evaluator)
     batches = Batches(
         table.rows,
         table.index(streams, [member.problem.fitting for member in streams]),
@@ -76,7 +81,7 @@ def train_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list
     def finish(member: int, place: int) -> None:
         outcomes[order[member]] = _outcome(members[member], runs[member], net.module_, place)
 
-    run_epochs(net, batches, runs, judge, settings.max_epochs, tick=tick, finish=finish)
+    run_epochs(net, batches, runs, evaluator, settings.max_epochs, tick=tick, finish=finish)
     return [outcomes[k] for k in range(len(members))]
 
 
@@ -130,7 +135,7 @@ def _make_net(
     members: Sequence[Member],
     generators: Sequence[torch.Generator],
     device: torch.device,
-    judge: Judge | None,
+    evaluator: EpochEvaluator | None,
 ) -> AdapterNet:
     settings = members[0].settings
     coordinates = [member.problem.coordinates for member in members]
@@ -152,8 +157,8 @@ def _make_net(
         callbacks.append(("schedule", LinearSchedule(settings.max_epochs)))
     if settings.head_training == "alternating":
         callbacks.append(("alternation", Alternation()))
-    if judge is not None:
-        callbacks.append(("judge", judge))
+    if evaluator is not None:
+        callbacks.append(("evaluator", evaluator))
     weights = torch.tensor([member.weight for member in members])
     return AdapterNet(
         module,

@@ -17,7 +17,7 @@ from isoadapt.adapters._training._net import AdapterNet
 from isoadapt.adapters._training._selection import Run, Selection
 
 
-class Judge(Callback):
+class EpochEvaluator(Callback):
     """Callback that evaluates each epoch of each member on the validation rows.
 
     `index` (m,), or (K, m), holds the numbers of these rows. With `counts_start`, the initial
@@ -35,19 +35,19 @@ class Judge(Callback):
         self.counts_start = counts_start
 
     @torch.no_grad()
-    def judge_start(self, net: AdapterNet, batches: Batches, runs: Sequence[Run]) -> None:
+    def evaluate_start(self, net: AdapterNet, batches: Batches, runs: Sequence[Run]) -> None:
         """Evaluate the initial weights and record them as epoch 0."""
         net.penalty.refresh(net.module_.network, batches)
-        self.judge(net, 0)
+        self.evaluate(net, 0)
         for run, epoch in zip(runs, self.epochs, strict=True):
             run.history.append({"epoch": 0, **epoch.figures()})
 
     def on_epoch_end(self, net: AdapterNet, **kwargs: Any) -> None:
         """Evaluate the present weights and offer them as candidates."""
-        self.judge(net, len(net.history))
+        self.evaluate(net, len(net.history))
 
     @torch.no_grad()
-    def judge(self, net: AdapterNet, number: int) -> None:
+    def evaluate(self, net: AdapterNet, number: int) -> None:
         """Evaluate the present weights as those of epoch `number`; 0 is the start."""
         net._set_training(False)
         rows = self.rows.take(self.index)
@@ -103,7 +103,7 @@ def run_epochs(
     net: AdapterNet,
     batches: Batches,
     runs: Sequence[Run],
-    judge: Judge | None,
+    evaluator: EpochEvaluator | None,
     max_epochs: int,
     *,
     tick: Callable[[int], Any],
@@ -111,7 +111,7 @@ def run_epochs(
 ) -> None:
     """Run at most `max_epochs` epochs; members that have stopped are removed from the network.
 
-    `net` is not initialised yet; `runs` are filled in. Without a `judge` the last epoch is kept.
+    `net` is not initialised yet; `runs` are filled in. Without `evaluator` the last epoch is kept.
     `tick` is called after each epoch with the number of members that stopped; `finish` is called
     for each of these with its number and its present place in `net`, which then holds its weights.
     """
@@ -119,14 +119,14 @@ def run_epochs(
     active = list(range(len(runs)))
     with ExitStack() as threads:
         threads.enter_context(net.step_threads(batches))
-        if judge is not None and judge.counts_start:
-            judge.judge_start(net, batches, runs)
+        if evaluator is not None and evaluator.counts_start:
+            evaluator.evaluate_start(net, batches, runs)
         for number in range(1, max_epochs + 1):
             threads.enter_context(net.step_threads(batches))
             started = time.perf_counter()
             net.fit_loop(batches, epochs=1)
             seconds = (time.perf_counter() - started) / len(active)
-            _note_epoch(net, [runs[member] for member in active], judge, number, seconds)
+            _note_epoch(net, [runs[member] for member in active], evaluator, number, seconds)
             stopped = [
                 place
                 for place, member in enumerate(active)
@@ -143,17 +143,21 @@ def run_epochs(
             if not active:
                 return
             if stopped:
-                for part in (net, batches, judge):
+                for part in (net, batches, evaluator):
                     if part is not None:
                         part.keep(left)
 
 
 def _note_epoch(
-    net: AdapterNet, runs: Sequence[Run], judge: Judge | None, number: int, seconds: float
+    net: AdapterNet,
+    runs: Sequence[Run],
+    evaluator: EpochEvaluator | None,
+    number: int,
+    seconds: float,
 ) -> None:
     """Add an entry to the history of each member."""
     for place, (run, loss) in enumerate(zip(runs, net.epoch_losses.tolist(), strict=True)):
         entry = {"epoch": number, "train_loss": loss}
-        if judge is not None:
-            entry |= judge.epochs[place].figures()
+        if evaluator is not None:
+            entry |= evaluator.epochs[place].figures()
         run.history.append(entry | {"dur": seconds})
