@@ -188,10 +188,10 @@ class TestDeadColumns:
         X, y, _ = cone
         wide = with_dead_columns(X)
         fitted, plain = clone(adapter).fit(wide, y), clone(adapter).fit(X, y)
-        revived = wide.copy()
-        revived[:, [3, 4, 5]] += np.random.default_rng(2).normal(size=(len(X), 3))
+        changed = wide.copy()
+        changed[:, [3, 4, 5]] += np.random.default_rng(2).normal(size=(len(X), 3))
         largest = np.abs(plain.transform(X)).max()
-        for rows in (wide, revived):
+        for rows in (wide, changed):
             assert np.abs(fitted.transform(rows)).max() < 30 * largest
         if fitted.head_ is not None:
             assert fitted.score(wide, y) >= plain.score(X, y) - 0.05
@@ -223,26 +223,26 @@ def test_fitted_head_puts_no_weight_on_dead_columns(cone):
         np.testing.assert_allclose(head.coef_[:, LIVE], fit_head(kind, X, target).coef_, rtol=1e-4)
 
 
-TO_THE_END = {"max_epochs": 30, "patience": None, "validation_fraction": None, "random_state": 0}
-REVIVED = [
-    IsotropyLayer(**TO_THE_END),
-    IsotropyLayer(network="mlp", **TO_THE_END),
+FULL_TRAINING = {"max_epochs": 30, "patience": None, "validation_fraction": None, "random_state": 0}
+DEAD_COLUMN_ADAPTERS = [
+    IsotropyLayer(**FULL_TRAINING),
+    IsotropyLayer(network="mlp", **FULL_TRAINING),
     IsotropyLayer(solver="exact", alpha=1.0),
-    FlowAdapter(n_blocks=2, hidden=8, **TO_THE_END),
+    FlowAdapter(n_blocks=2, hidden=8, **FULL_TRAINING),
     Whitening(shrinkage=0.1),
     LogitPreservingWhitening(),
 ]
 
 
-@pytest.mark.parametrize("adapter", REVIVED, ids=repr)
+@pytest.mark.parametrize("adapter", DEAD_COLUMN_ADAPTERS, ids=repr)
 def test_values_in_dead_columns_of_new_rows_pass_unchanged_or_are_removed(adapter, cone):
     X, y, _ = cone
     wide = with_dead_columns(X)
     fitted = clone(adapter).fit(wide, y)
-    revived = wide.copy()
-    revived[:, [3, 5]] += np.random.default_rng(2).normal(size=(len(X), 2))
-    change = fitted.transform(revived) - fitted.transform(wide)
-    expected = revived - wide
+    changed = wide.copy()
+    changed[:, [3, 5]] += np.random.default_rng(2).normal(size=(len(X), 2))
+    change = fitted.transform(changed) - fitted.transform(wide)
+    expected = changed - wide
     if isinstance(adapter, FlowAdapter):
         expected = expected / np.sqrt(wide.var(axis=0, ddof=1).mean())
     elif isinstance(adapter, (Whitening, LogitPreservingWhitening)):
