@@ -1,17 +1,6 @@
-"""Messages of errors."""
+"""Formatting of error messages."""
 
 
 def reason(error: BaseException) -> str:
-    """Give what an error says on one line.
-
-    Parameters
-    ----------
-    error : BaseException
-        The error.
-
-    Returns
-    -------
-    str
-        Its message, or the name of its class where there is none.
-    """
+    """Return the message of an error on one line, or the name of its class if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -17,7 +17,7 @@ from isoadapt.heads import LinearHead
 class IsoScorePenalty(Penalty):
     """A penalty that depends on the covariance of the points only."""
 
-    sees_shifts: ClassVar[bool] = False
+    depends_on_shifts: ClassVar[bool] = False
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -380,7 +380,7 @@ class PenalisedAdapter(BaseAdapter):
             except torch.linalg.LinAlgError as failure:
                 raise diverged(self._rates(problem.coordinates).lr) from failure
         self._set_outcome(outcome)
-        for doubt in outcome.run.doubts(self.max_epochs):
+        for doubt in outcome.run.warnings(self.max_epochs):
             warnings.warn(doubt, stacklevel=3)
         return self
 

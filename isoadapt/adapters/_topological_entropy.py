@@ -179,7 +179,7 @@ class TopologicalEntropyAdapter(PenalisedAdapter):
 class _ClasswiseEntropy(Penalty):
     """Minus the persistent entropy of each class; in validation, of evenly spaced rows if many."""
 
-    sees_shifts = False
+    depends_on_shifts = False
 
     def __init__(self, loss: PersistentEntropyLoss, by_class: bool) -> None:
         super().__init__(loss)

@@ -1,4 +1,4 @@
-"""The list of adapters, and what is made from it."""
+"""The registry of adapters agrees with the package, the tests and the README."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.adapters.test_common import ADAPTERS as SWEEP
 README = Path(__file__).parents[2] / "README.md"
 
 
-def test_it_holds_every_public_adapter():
+def test_registry_contains_every_public_adapter():
     public = {name: getattr(adapters, name) for name in adapters.__all__}
     found = {name for name, each in public.items() if issubclass(each, BaseAdapter)}
     assert found == ADAPTERS.keys() | {"PenaltyAdapter"}
@@ -18,7 +18,7 @@ def test_it_holds_every_public_adapter():
     assert found <= set(isoadapt.__all__)
 
 
-def test_every_adapter_is_in_the_sweep_of_tests():
+def test_common_tests_cover_every_adapter():
     assert {type(each) for each in SWEEP} == {*ADAPTERS.values(), PenaltyAdapter}
 
 
@@ -29,7 +29,7 @@ def test_every_adapter_has_one_row_in_short_tables():
         assert sum(row.startswith(name) for row in brief) == 1
 
 
-def test_the_readme_has_a_row_for_each():
+def test_readme_table_has_a_row_for_every_adapter():
     table = README.read_text().split("## Adapters")[1].split("\n\n")[1]
     rows = {line.split("`")[1].split("(")[0] for line in table.splitlines() if "`" in line}
     assert rows == ADAPTERS.keys()
