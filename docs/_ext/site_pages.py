@@ -1,0 +1,47 @@
+"""A Sphinx extension that writes the pages, tables and the drawing that come from the code."""
+
+from pathlib import Path
+from typing import Any
+
+import adapter_tables
+import api
+import drawing
+from docutils.nodes import Element
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+
+
+def write(folder: Path) -> None:
+    """Write all generated files below a folder; files that are up to date stay untouched."""
+    files = {f"api/{name}": text for name, text in api.pages().items()}
+    files |= {f"generated/{name}": text for name, text in adapter_tables.tables().items()}
+    files["generated/imports.svg"] = drawing.svg()
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+    for path in (folder / "api").glob("*.rst"):
+        if f"api/{path.name}" not in files:
+            path.unlink()
+
+
+def _resolve_alias(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: Element
+) -> Element | None:
+    """Lead isoadapt.adapters.Whitening to isoadapt.Whitening, where it is documented."""
+    path = api.aliases().get(node.get("reftarget", ""))
+    if node.get("refdomain") != "py" or path is None or path == node["reftarget"]:
+        return None
+    domain = env.get_domain("py")
+    return domain.resolve_xref(
+        env, node["refdoc"], app.builder, node["reftype"], path, node, content
+    )
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Write the pages before Sphinx looks for its sources."""
+    app.connect("builder-inited", lambda app: write(Path(app.srcdir)))
+    app.connect("missing-reference", _resolve_alias)
+    return {"parallel_read_safe": True}
