@@ -4,10 +4,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "_ext"))
+sys.path.insert(0, str(HERE.parent))
 
-import gallery  # noqa: E402
-
+from docs._ext.gallery import checkpoint_argument  # noqa: E402
 from isoadapt import __version__  # noqa: E402
 
 project = "isoadapt"
@@ -20,10 +19,9 @@ extensions = [
     "sphinx.ext.mathjax",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
-    "site_pages",
+    "docs._ext.site_pages",
 ]
 exclude_patterns = ["_build", "_ext", "gallery/*.ipynb"]
-suppress_warnings = ["toc.empty_glob", "config.cache"]
 
 # Every link to a name of isoadapt must lead somewhere; names of other packages are plain text.
 nitpicky = True
@@ -39,7 +37,7 @@ sphinx_gallery_conf = {
     "examples_dirs": str(HERE.parent / "examples"),
     "gallery_dirs": "gallery",
     "filename_pattern": r"\.py$",
-    "reset_argv": gallery.checkpoint_argument,
+    "reset_argv": checkpoint_argument,
     "download_all_examples": False,
     "show_memory": False,
     "min_reported_time": 0,

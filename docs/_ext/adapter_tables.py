@@ -1,7 +1,6 @@
 """The table of measured figures of every adapter, made from the registry and the results."""
 
-import results
-
+from docs._ext import results
 from isoadapt.adapters import VARIANTS
 
 CONTROLS = ["no adapter", "head refit only", "same layer, no penalty"]

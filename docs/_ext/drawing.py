@@ -59,9 +59,8 @@ def reduced(graph: dict[str, set[str]]) -> dict[str, set[str]]:
     }
 
 
-def svg() -> str:
+def svg(graph: dict[str, set[str]]) -> str:
     """Draw the packages, with an arrow from each to those that it imports."""
-    graph = imports_between_packages()
     rows = levels(graph)
     centres = {}
     for row, names in enumerate(rows):

@@ -3,20 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-import adapter_tables
-import api
-import drawing
 from docutils.nodes import Element
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+
+from docs._ext import adapter_tables, api, drawing
 
 
 def write(folder: Path) -> None:
     """Write all generated files below a folder; files that are up to date stay untouched."""
     files = {f"api/{name}": text for name, text in api.pages().items()}
     files |= {f"generated/{name}": text for name, text in adapter_tables.tables().items()}
-    files["generated/imports.svg"] = drawing.svg()
+    files["generated/imports.svg"] = drawing.svg(drawing.imports_between_packages())
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
