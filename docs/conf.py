@@ -6,7 +6,6 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from docs._ext.gallery import checkpoint_argument  # noqa: E402
 from isoadapt import __version__  # noqa: E402
 
 project = "isoadapt"
@@ -37,7 +36,7 @@ sphinx_gallery_conf = {
     "examples_dirs": str(HERE.parent / "examples"),
     "gallery_dirs": "gallery",
     "filename_pattern": r"\.py$",
-    "reset_argv": checkpoint_argument,
+    "reset_argv": "docs._ext.gallery.checkpoint_argument",
     "download_all_examples": False,
     "show_memory": False,
     "min_reported_time": 0,

@@ -75,8 +75,12 @@ def _index(listed: list[Export]) -> str:
 
 def _page(each: Export) -> str:
     lines = [*_title(each.name, "="), "", f".. currentmodule:: {each.module}", ""]
-    if not inspect.isclass(each.thing):
+    if inspect.isroutine(each.thing):
         return "\n".join([*lines, f".. autofunction:: {each.path}", ""])
+    if not inspect.isclass(each.thing):
+        return "\n".join(
+            [*lines, f".. py:data:: {each.path}", "", f"   {_summary(each.thing)}", ""]
+        )
     lines += [f".. autoclass:: {each.path}", ""]
     for method in _methods(each.thing):
         lines += [f"   .. automethod:: {method}", ""]
@@ -96,6 +100,9 @@ def _methods(class_: type) -> Iterator[str]:
 
 
 def _summary(thing: Any) -> str:
+    """Give the first paragraph of a docstring; an instance has only that of its class."""
+    if not (inspect.isclass(thing) or inspect.isroutine(thing) or inspect.ismodule(thing)):
+        return f"An instance of {type(thing).__name__}."
     return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
 
 

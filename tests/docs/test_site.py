@@ -26,7 +26,9 @@ def test_every_exported_name_has_one_page():
     assert sorted(name.split(".")[-2] for name in documented) == sorted(exported.values())
     for name in documented:
         path = name.removesuffix(".rst")
-        assert re.search(rf"^\.\. auto(class|function):: {re.escape(path)}$", pages[name], re.M)
+        assert re.search(
+            rf"^\.\. (autoclass|autofunction|py:data):: {re.escape(path)}$", pages[name], re.M
+        )
         assert pages["index.rst"].count(f"<{path}>`") == 1
 
 
