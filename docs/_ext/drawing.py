@@ -1,10 +1,13 @@
 """Which package imports which, drawn from the code as an SVG."""
 
 import ast
+from collections.abc import Sequence
+from itertools import islice, permutations, product
 from pathlib import Path
 
 import isoadapt
 
+Point = tuple[float, float]
 ROOT = Path(isoadapt.__file__).parent
 WIDTH, HEIGHT, BOX_WIDTH, BOX_HEIGHT, MARGIN = 760, 78, 132, 34, 24
 COLOURS = {"box": "#e8eef7", "edge": "#33507a", "text": "#1a2433", "arrow": "#8fa3bf"}
@@ -34,7 +37,10 @@ def _imported(path: Path) -> set[str]:
 
 
 def levels(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Give the packages in rows: each stands below all that it imports."""
+    """Give the packages in rows: each stands below all that it imports.
+
+    Those that import nothing stand right above the first that imports them.
+    """
     depth: dict[str, int] = {}
 
     def place(name: str) -> int:
@@ -44,7 +50,40 @@ def levels(graph: dict[str, set[str]]) -> list[list[str]]:
 
     for name in graph:
         place(name)
+    for name in (name for name in graph if not graph[name]):
+        users = [depth[other] for other in graph if name in graph[other]]
+        depth[name] = min(users, default=1) - 1
     return [sorted(n for n in graph if depth[n] == row) for row in range(max(depth.values()) + 1)]
+
+
+def arranged(rows: list[list[str]], arrows: dict[str, set[str]]) -> list[list[str]]:
+    """Order each row so that as few arrows as possible run under a box, and all are short."""
+
+    def cost(candidate: tuple[tuple[str, ...], ...]) -> tuple[int, float]:
+        centres = _centres(candidate)
+        ends = [(centres[name], centres[other]) for name in arrows for other in arrows[name]]
+        hidden = sum(_passes(*pair, centre) for pair in ends for centre in centres.values())
+        return hidden, sum(abs(start[0] - end[0]) for start, end in ends)
+
+    orders = islice(product(*map(permutations, rows)), 5000)
+    return [list(row) for row in min(orders, key=cost)]
+
+
+def _passes(start: Point, end: Point, box: Point) -> bool:
+    """Whether an arrow runs under the box of a package between its ends."""
+    height = (start[1] - box[1]) / (start[1] - end[1])
+    if not 0.05 < height < 0.95:
+        return False
+    x = start[0] + (end[0] - start[0]) * height * height * (3 - 2 * height)
+    return abs(x - box[0]) < BOX_WIDTH / 2 + 4
+
+
+def _centres(rows: Sequence[Sequence[str]]) -> dict[str, Point]:
+    return {
+        name: (WIDTH / len(names) * (column + 0.5), MARGIN + HEIGHT * row + BOX_HEIGHT / 2)
+        for row, names in enumerate(rows)
+        for column, name in enumerate(names)
+    }
 
 
 def reduced(graph: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -61,16 +100,13 @@ def reduced(graph: dict[str, set[str]]) -> dict[str, set[str]]:
 
 def svg(graph: dict[str, set[str]]) -> str:
     """Draw the packages, with an arrow from each to those that it imports."""
-    rows = levels(graph)
-    centres = {}
-    for row, names in enumerate(rows):
-        step = WIDTH / len(names)
-        for column, name in enumerate(names):
-            centres[name] = (step * (column + 0.5), MARGIN + HEIGHT * row + BOX_HEIGHT / 2)
-    arrows = [
+    arrows = reduced(graph)
+    rows = arranged(levels(graph), arrows)
+    centres = _centres(rows)
+    paths = [
         _arrow(centres[name], centres[other])
-        for name, others in sorted(reduced(graph).items())
-        for other in sorted(others)
+        for name in sorted(arrows)
+        for other in sorted(arrows[name])
     ]
     boxes = [_box(name, *centre) for name, centre in centres.items()]
     height = 2 * MARGIN + HEIGHT * (len(rows) - 1) + BOX_HEIGHT
@@ -84,10 +120,10 @@ def svg(graph: dict[str, set[str]]) -> str:
         "</marker></defs>"
     )
     ground = f'<rect width="{WIDTH}" height="{height}" fill="white"/>'
-    return "\n".join([head, marker, ground, *arrows, *boxes, "</svg>", ""])
+    return "\n".join([head, marker, ground, *paths, *boxes, "</svg>", ""])
 
 
-def _arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
+def _arrow(start: Point, end: Point) -> str:
     (x1, y1), (x2, y2) = start, end
     y1, y2 = y1 - BOX_HEIGHT / 2, y2 + BOX_HEIGHT / 2
     bend = (y1 - y2) / 2
