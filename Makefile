@@ -45,4 +45,4 @@ reproduction: .venv/.installed  ## the papers' experiments, for days: OPTIONS='-
 	$(BIN)/python -m benchmarks.reproduction.frozen --commit '$(COMMIT)' $(OPTIONS)
 
 clean:
-	rm -rf .venv
+	rm -rf .venv docs/_build docs/api docs/gallery docs/generated docs/sg_execution_times.rst

@@ -20,7 +20,7 @@ from tests.tiny_models import save_model
 COMMANDS = typer.main.get_command(app).commands
 CHEAP = {"audit", "fit", "transform", "merge"}
 LANGUAGES = {"python", "sh", "text"}
-small_corpus = functools.partial(datasets.make_acceptability, 160, 80)
+small_corpus = functools.partial(datasets.make_acceptability, 96, 60)
 
 
 @pytest.fixture(scope="module")
