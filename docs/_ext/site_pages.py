@@ -1,5 +1,6 @@
 """A Sphinx extension that writes the pages, tables and the drawing that come from the code."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
 from docs._ext import adapter_tables, api, drawing
+
+_ENTRY = re.compile(r"(\s*\w+ : )(.*)")
+_FITTED_NAME = re.compile(r"(?<![`\w])[a-z]\w*_(?![`\w])")
 
 
 def write(folder: Path) -> None:
@@ -39,8 +43,19 @@ def _resolve_alias(
     )
 
 
+def _quote_fitted_names(
+    app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
+    """Quote names such as n_features_in_ in the types of a docstring; bare they are links in rST."""
+    for i, line in enumerate(lines):
+        if entry := _ENTRY.match(line):
+            start, type_ = entry.groups()
+            lines[i] = start + _FITTED_NAME.sub(r"`\g<0>`", type_)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Write the pages before Sphinx looks for its sources."""
     app.connect("builder-inited", lambda app: write(Path(app.srcdir)))
     app.connect("missing-reference", _resolve_alias)
+    app.connect("autodoc-process-docstring", _quote_fitted_names, priority=100)
     return {"parallel_read_safe": True}
