@@ -11,8 +11,8 @@ from sphinx.environment import BuildEnvironment
 
 from docs._ext import adapter_tables, api, drawing
 
-_ENTRY = re.compile(r"(\s*\w+ : )(.*)")
-_FITTED_NAME = re.compile(r"(?<![`\w])[a-z]\w*_(?![`\w])")
+_ENTRY = re.compile(r"(\s*\w+(?: : |$))?(.*)")  # the name of a parameter or attribute, the rest
+_FITTED_NAME = re.compile(r"``.*?``|`.*?`|(?<![\w.])[a-z]\w*_(?!\w)")
 
 
 def write(folder: Path) -> None:
@@ -46,11 +46,15 @@ def _resolve_alias(
 def _quote_fitted_names(
     app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
-    """Quote names such as n_features_in_ in the types of a docstring; bare they are links in rST."""
+    """Quote names such as n_features_in_ in docstrings; unquoted they are links to reST."""
     for i, line in enumerate(lines):
-        if entry := _ENTRY.match(line):
-            start, type_ = entry.groups()
-            lines[i] = start + _FITTED_NAME.sub(r"`\g<0>`", type_)
+        if not line.lstrip().startswith((">>>", "...")):
+            start, rest = _ENTRY.fullmatch(line).groups()
+            lines[i] = (start or "") + _FITTED_NAME.sub(_quoted, rest)
+
+
+def _quoted(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith("`") else f"`{found[0]}`"
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
