@@ -1,6 +1,10 @@
-"""Search an adapter's parameters over texts: python examples/grid_search.py [CHECKPOINT].
+"""
+Grid search over texts
+======================
 
-The texts are encoded once and kept in a cache, the candidates are trained together. The folds
+Search an adapter's parameters over texts: ``python examples/grid_search.py [CHECKPOINT]``.
+
+The texts are encoded once and kept in a cache, and the candidates are trained together. The folds
 are made of texts that the encoder was not fine-tuned on: inside its own training texts no
 resampling can tell whether an adapter helps.
 """
