@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench reproduction licenses release-check clean
+.PHONY: demo test lint docs gallery linkcheck bench reproduction licenses release-check clean
 
 # One environment for everything, made on first use and again when a version changes.
 .venv/.installed: pyproject.toml constraints.txt
@@ -9,6 +9,11 @@ BIN := .venv/bin
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,demo]'
+	touch $@
+
+# What the site needs besides.
+.venv/.docs: .venv/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
 	touch $@
 
 demo: .venv/.installed  ## fine-tune, measure, repair, compare: the main job end to end
@@ -21,6 +26,16 @@ lint: .venv/.installed  ## ruff and mypy
 
 test: lint  ## lint, then every test and doctest
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n 2
+
+docs: .venv/.docs  ## the site in docs/_build/html; the gallery shows code without running it
+	$(BIN)/python -m sphinx -W --keep-going -q -D plot_gallery=0 docs docs/_build/html
+
+gallery: .venv/.docs  ## the site, with every example run on the checkpoint of make demo
+	test -d isoadapt-demo/checkpoint || $(BIN)/isoadapt demo
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+
+linkcheck: .venv/.docs  ## the addresses of other sites, which needs a network
+	$(BIN)/python -m sphinx -q -b linkcheck -D plot_gallery=0 docs docs/_build/linkcheck
 
 bench: .venv/.installed  ## every speed figure, as ratios measured in one run
 	$(BIN)/python -m benchmarks
@@ -36,4 +51,4 @@ release-check: .venv/.installed  ## build wheel and sdist, install the wheel els
 	$(BIN)/python tools/release_check.py
 
 clean:
-	rm -rf .venv
+	rm -rf .venv docs/_build docs/api docs/gallery docs/generated docs/sg_execution_times.rst

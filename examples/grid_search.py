@@ -1,4 +1,8 @@
-"""Search an adapter's parameters over texts: python examples/grid_search.py [CHECKPOINT].
+"""
+Grid search over texts
+======================
+
+Search an adapter's parameters over texts: ``python examples/grid_search.py [CHECKPOINT]``.
 
 The texts are encoded once and cached, and all candidates are trained together. The folds consist
 of texts that the encoder was not fine-tuned on, since cross-validation on its training texts

@@ -1,6 +1,10 @@
-"""A penalty of your own, the log-determinant: python examples/own_penalty.py [CHECKPOINT].
+"""
+A penalty of your own
+=====================
 
-The default checkpoint is the one that `make demo` fine-tunes.
+Train an adapter with the log-determinant as its penalty:
+``python examples/own_penalty.py [CHECKPOINT]``. The default checkpoint is the one that
+``make demo`` fine-tunes.
 """
 
 import sys

@@ -1,6 +1,10 @@
-"""Measure the isotropy, fit an adapter, compare: python examples/quickstart.py [CHECKPOINT].
+"""
+Quickstart
+==========
 
-The default checkpoint is the one that `make demo` fine-tunes.
+Measure the embeddings of a fine-tuned model, repair them, and check whether that helped:
+``python examples/quickstart.py [CHECKPOINT]``. The default checkpoint is the one that ``make demo``
+fine-tunes.
 """
 
 import sys

@@ -1,5 +1,9 @@
-"""One estimator from texts to predictions, saved without the weights of the encoder:
-python examples/save_and_load.py [CHECKPOINT].
+"""
+Saving and loading
+==================
+
+One estimator from texts to predictions, saved without the weights of the encoder:
+``python examples/save_and_load.py [CHECKPOINT]``.
 """
 
 import sys

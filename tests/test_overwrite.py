@@ -121,7 +121,7 @@ class TestForeignFiles:
         (folder / LIST).unlink()
         refuse(folder, "config.json", "adapter.safetensors", content=ADAPTER)
         with pytest.raises(
-            FileExistsError, match=r"told from other.* no list .*isoadapt\.sha256"
+            FileExistsError, match=r"distinguished from other.* no list .*isoadapt\.sha256"
         ) as no:
             save_adapter(Whitening().fit(X), folder, overwrite=True)
         assert "changed since" not in str(no.value)
@@ -244,7 +244,7 @@ class TestLinks:
         real = write(tmp_path / "real", {"config.json": "{}"})
         link = tmp_path / "link"
         link.symlink_to(real)
-        with pytest.raises(FileExistsError, match=r"link' is a link to '.*real'.*name that folder"):
+        with pytest.raises(FileExistsError, match=r"link' is a link to '.*real'.*pass that folder"):
             check_output_folder(link, overwrite=True)
         assert contents(real).keys() == {"config.json", LIST}
         shutil.rmtree(real)
@@ -316,7 +316,7 @@ class TestRaces:
             return result
 
         monkeypatch.setattr(Path, "rename", rename_late)
-        with pytest.raises(OSError, match=r"what was in it before is kept as '(.*)'") as caught:
+        with pytest.raises(OSError, match=r"its former content is kept as '(.*)'") as caught:
             write(out, {"config.json": "new"}, overwrite=True)
         kept = Path(re.search(r"is kept as '(.*)'", str(caught.value))[1])
         assert (kept / "config.json").read_text() == "old"

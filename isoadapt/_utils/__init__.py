@@ -1,1 +1,1 @@
-"""What has nothing to do with isotropy: files, devices, threads, optional dependencies."""
+"""Utilities for files, folders, devices, threads and optional dependencies."""

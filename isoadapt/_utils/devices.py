@@ -1,4 +1,4 @@
-"""Devices, and tensors as arrays."""
+"""Devices, and conversion between tensors and arrays."""
 
 from typing import Any
 
@@ -8,18 +8,9 @@ from torch import Tensor
 
 
 def as_array(X: Any) -> Any:
-    """Turn a tensor into an array; leave anything else as it is.
+    """Convert a tensor to an array, and return anything else unchanged.
 
-    Parameters
-    ----------
-    X : object
-        Anything.
-
-    Returns
-    -------
-    object
-        An ndarray in place of a tensor: of its dtype, but float32 for bfloat16, which NumPy does
-        not have.
+    The dtype is kept, except that bfloat16, which NumPy lacks, becomes float32.
     """
     if not isinstance(X, Tensor):
         return X
@@ -28,22 +19,9 @@ def as_array(X: Any) -> Any:
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """Turn a device parameter into a device that can be used.
+    """Convert a device parameter to a device that can be used; raise ValueError if it cannot.
 
-    Parameters
-    ----------
-    device : str or torch.device
-        "auto" is "cuda" where there is one, else "cpu".
-
-    Returns
-    -------
-    torch.device
-        The device.
-
-    Raises
-    ------
-    ValueError
-        If torch does not know it or this machine does not have it.
+    "auto" is "cuda" if there is a GPU, and "cpu" otherwise.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -58,6 +36,6 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def to_tensor(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Give an array as a tensor on a device, floats as float32 and whole numbers as int64."""
+    """Move an array to a device as float32 or int64; the result may share its memory."""
     dtype = torch.float32 if array.dtype.kind == "f" else torch.int64
     return torch.as_tensor(array, dtype=dtype, device=device)

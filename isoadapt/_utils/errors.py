@@ -1,4 +1,4 @@
-"""Messages of errors."""
+"""Formatting of error messages."""
 
 import re
 from collections.abc import Collection
@@ -8,7 +8,7 @@ _UNLIKE = 0.4  # similarity from which a name is suggested
 
 
 def reason(error: BaseException) -> str:
-    """Give what an error says on one line, or the name of its class where it says nothing."""
+    """Return the message of an error on one line, or the name of its class if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent."""
+"""Atomic writing of files, and checks that a folder is writable."""
 
 import os
 import tempfile
@@ -9,25 +9,10 @@ from pathlib import Path
 
 @contextmanager
 def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside `target`; on success sync it and rename it to `target`.
+    """Yield a temporary path beside `target`; on success, sync it and rename it to `target`.
 
-    An error or an interrupt inside the block leaves `target` as it was and removes the temporary
-    file.
-
-    Parameters
-    ----------
-    target : str or path-like
-        The file to write.
-
-    Yields
-    ------
-    Path
-        Where to write. Its suffix is that of `target`.
-
-    Raises
-    ------
-    OSError
-        If the folder does not exist or cannot be written to.
+    The suffix is that of `target`. If the block fails or is interrupted, `target` is not changed
+    and the temporary file is removed. OSError is raised if the folder is missing or not writable.
     """
     target = Path(target)
     handle, name = tempfile.mkstemp(
@@ -46,36 +31,14 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def permit_as_new(file: Path) -> None:
-    """Give a file the permissions of any new one, whatever wrote it.
-
-    Parameters
-    ----------
-    file : Path
-        The file.
-    """
+    """Give a file the permissions of a newly created one, whatever wrote it."""
     umask = os.umask(0)
     os.umask(umask)
     file.chmod(0o666 & ~umask)
 
 
 def writable_folder(folder: str | os.PathLike[str]) -> Path:
-    """Make `folder` if need be and check that files can be written into it.
-
-    Parameters
-    ----------
-    folder : str or path-like
-        The folder.
-
-    Returns
-    -------
-    Path
-        The folder.
-
-    Raises
-    ------
-    OSError
-        If it is not a folder, cannot be made or cannot be written to.
-    """
+    """Create `folder` if it is missing; raise OSError unless files can be written into it."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Folders that are either whole or absent, and that replace nothing but their own kind."""
+"""Atomic writing of folders, which replaces only folders with the same kind of content."""
 
 import hashlib
 import json
@@ -14,59 +14,28 @@ from typing import Any
 
 from isoadapt._utils.files import permit_as_new, writable_folder
 
-LIST = "isoadapt.sha256"  # in a folder: its files, as sha256sum lists them
+LIST = "isoadapt.sha256"  # file with the list of the files in its folder
 
 
 @dataclass(frozen=True)
 class Content:
     """A kind of output folder: which files it holds, and which of them may be overwritten.
 
-    A folder that :func:`atomic_folder` writes keeps a list of its files, in the format of
-    sha256sum. Only files that are on the list, unchanged, may be replaced.
-
-    Attributes
-    ----------
-    name : str
-        What it is, with its article.
-    unlisted : callable
-        Takes a folder without a list and the names in it, and returns the names of the files that
-        may be replaced.
-    listed : bool
-        Whether a list is kept.
+    A folder written by :func:`atomic_folder` contains a list of its files, in the format of
+    sha256sum. Only files on the list that have not changed may be replaced.
     """
 
-    name: str
+    name: str  # with its article
+    # Takes a folder without a list and the names in it; returns the names that may be replaced.
     unlisted: Callable[[Path, Collection[str]], Collection[str]] = lambda folder, names: ()
-    listed: bool = True
+    listed: bool = True  # whether a list is kept
 
     def has_list(self, folder: Path) -> bool:
-        """Whether a folder holds the list of the files of such content.
-
-        Parameters
-        ----------
-        folder : Path
-            An existing folder.
-
-        Returns
-        -------
-        bool
-            False also where the list is damaged or is that of other content.
-        """
+        """Whether an existing folder holds an undamaged list of files of such content."""
         return self.listed and self._read_list(folder) is not None
 
-    def in_the_way(self, folder: Path) -> list[str]:
-        """Name everything in a folder that may not be replaced.
-
-        Parameters
-        ----------
-        folder : Path
-            An existing folder.
-
-        Returns
-        -------
-        list of str
-            Names relative to the folder, sorted; what is odd about one stands behind it.
-        """
+    def not_replaceable(self, folder: Path) -> list[str]:
+        """Return sorted relative names, with remarks, of everything that may not be replaced."""
         names = _entries(folder)
         digests = self._read_list(folder) if self.listed else None
         if digests is None:
@@ -80,24 +49,18 @@ class Content:
         return found
 
     def write_list(self, folder: Path) -> None:
-        """Write the list of the files in a folder into it.
-
-        Parameters
-        ----------
-        folder : Path
-            The folder.
-        """
+        """Write the list of the files in a folder into it."""
         if self.listed:
             names = sorted(name for name in _entries(folder) if (folder / name).is_file())
             lines = [f"{_digest(folder / name)}  {name}" for name in names]
-            title = f"{self._title()}; it is replaced only while these files are all that is here"
+            title = f"{self._title()}; it is replaced only if it holds these files and nothing else"
             (folder / LIST).write_text("\n".join([title, *lines, ""]), "utf-8")
 
     def _title(self) -> str:
         return f"# {self.name}, written by isoadapt"
 
     def _read_list(self, folder: Path) -> dict[str, str] | None:
-        """Digests by name, or None if no list of such content is there."""
+        """Return digests by name; None if there is no list of such content."""
         if (folder / LIST).is_symlink() or not (folder / LIST).is_file():
             return None
         title, *lines = (folder / LIST).read_text("utf-8", "replace").split("\n")
@@ -107,14 +70,14 @@ class Content:
 
 
 def _entries(folder: Path) -> dict[str, tuple[int, ...]]:
-    """List everything below a folder but folders that are not empty; links are not followed.
+    """Return mode, inode, size and time of change of everything below a folder, by relative name.
 
-    Mode, inode, size and time of change by name; a remark stands behind the name of whatever is
-    not an ordinary file.
+    Folders are listed only if they are empty. Links are not followed. A remark is appended to the
+    name of anything that is not an ordinary file.
     """
     found: dict[str, tuple[int, ...]] = {}
     for place, folders, files in os.walk(folder, onerror=_raise):
-        closed = [name for name in folders if _kept_closed(os.path.join(place, name))]
+        closed = [name for name in folders if _lies_elsewhere(os.path.join(place, name))]
         folders[:] = [name for name in folders if name not in closed]
         paths = [os.path.join(place, name) for name in (*files, *closed)]
         if not folders and not paths and place != os.fspath(folder):
@@ -130,13 +93,13 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _kept_closed(folder: str) -> bool:
-    """Whether what is in a folder lies elsewhere."""
+def _lies_elsewhere(folder: str) -> bool:
+    """Whether a folder is a link or a mount point, so that its contents are elsewhere."""
     return os.path.islink(folder) or os.path.ismount(folder)
 
 
 def _remark(path: str, mode: int) -> str:
-    """What is odd about a path."""
+    """Return a suffix for a path that is not an ordinary file."""
     if stat.S_ISDIR(mode):
         return " (a mount point)" if os.path.ismount(path) else "/"
     if stat.S_ISLNK(mode):
@@ -150,7 +113,7 @@ def _digest(file: Path) -> str:
 
 
 def _saved_by_transformers(folder: Path, names: Collection[str]) -> Collection[str]:
-    """Names of a checkpoint's files in a folder that save_pretrained wrote; else none."""
+    """Return names of files that save_pretrained wrote; empty if the folder is not a checkpoint."""
     config, modules = (_read_json(folder / name) for name in ("config.json", "modules.json"))
     weights = {"model.safetensors", "model.safetensors.index.json"}
     if (
@@ -169,7 +132,7 @@ def _saved_by_transformers(folder: Path, names: Collection[str]) -> Collection[s
 
 
 def _read_json(file: Path) -> Any:
-    """What a file of JSON holds; None if it is missing or damaged."""
+    """Return the content of a JSON file; None if it is missing or damaged."""
     try:
         return json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -195,43 +158,24 @@ def check_output_folder(
     content: Content = CHECKPOINT,
     name: str = "output_folder",
 ) -> Path:
-    """Check, before long work, that a result can be put into `folder`.
+    """Check, before long computations, that a result can be written to `folder`; return its path.
 
-    Parameters
-    ----------
-    folder : str or path-like
-        The folder to be made; the folder it lies in is made if need be.
-    overwrite : bool
-        Whether a folder with such content in it, unchanged, and nothing else may be replaced.
-    content : Content
-        What is to be put there.
-    name : str
-        Name of the parameter, for messages.
-
-    Returns
-    -------
-    Path
-        The folder.
-
-    Raises
-    ------
-    FileExistsError
-        If `folder` is a file, a folder in use or a mount point, holds files and `overwrite` is
-        false, or holds files that may not be replaced, which are named.
-    OSError
-        If the folder it lies in cannot be written to.
+    Its parent is created if it is missing. FileExistsError is raised if `folder` is a file, a
+    folder in use or a mount point, if it is not empty and `overwrite` is false, or if it holds
+    files that may not be replaced, which the message names. OSError is raised if the parent is not
+    writable. `name` is that of the parameter in messages.
     """
     target = Path(folder).expanduser().resolve()
     if target.exists() and not target.is_dir():
         raise FileExistsError(f"{name}={str(folder)!r} is a file; choose another name")
     if target == Path.cwd() or target in Path.cwd().parents or target == Path.home():
         raise FileExistsError(
-            f"{name}={str(folder)!r} is a folder that is in use; name a new one inside it"
+            f"{name}={str(folder)!r} is a folder that is in use; choose a new one inside it"
         )
     shown = f"{name}={str(folder)!r}"
     if os.path.ismount(target):
         raise FileExistsError(
-            f"{shown} is a mount point, which cannot be replaced; name a new one inside it"
+            f"{shown} is a mount point, which cannot be replaced; choose a new one inside it"
         )
     filled = target.is_dir() and any(target.iterdir())
     if filled and not overwrite:
@@ -241,8 +185,8 @@ def check_output_folder(
         )
     if filled and Path(folder).expanduser().is_symlink():
         raise FileExistsError(
-            f"{shown} is a link to {str(target)!r}, and links are not followed to replace "
-            "anything; name that folder itself"
+            f"{shown} is a link to {str(target)!r}, and nothing is replaced through a link; "
+            "pass that folder itself"
         )
     if filled:
         _check_replaceable(target, content, shown)
@@ -254,28 +198,10 @@ def check_output_folder(
 def reserved_folder(
     folder: str | os.PathLike[str], overwrite: bool, *, name: str = "output_folder"
 ) -> Iterator[Path]:
-    """Check, before long work, that a checkpoint can be put into `folder`.
+    """Check, before long computations, that a checkpoint can be written to `folder`.
 
-    An error or an interrupt inside the block removes the folders around it that were made for it.
-
-    Parameters
-    ----------
-    folder : str or path-like
-        As for :func:`check_output_folder`.
-    overwrite : bool
-        As there.
-    name : str
-        As there.
-
-    Yields
-    ------
-    Path
-        The folder.
-
-    Raises
-    ------
-    OSError
-        As there.
+    This is :func:`check_output_folder` as a context. If the block fails or is interrupted, the
+    parent folders that were created for it are removed.
     """
     with no_empty_leftovers(Path(folder).expanduser().resolve().parent):
         yield check_output_folder(folder, overwrite, name=name)
@@ -283,38 +209,27 @@ def reserved_folder(
 
 @contextmanager
 def no_empty_leftovers(folder: Path) -> Iterator[None]:
-    """Remove `folder` and the folders around it after an error, if the block made them in vain.
-
-    Parameters
-    ----------
-    folder : Path
-        A folder that may be made in the block.
-
-    Yields
-    ------
-    None
-        Nothing.
-    """
+    """If the block fails, remove `folder` and its parents that the block created and left empty."""
     folder = folder.resolve()
     missing = [each for each in (folder, *folder.parents) if not each.exists()]  # innermost first
     try:
         yield
     except BaseException:
         for each in missing:
-            with suppress(OSError):  # it was not made, or holds something by now
+            with suppress(OSError):  # it was not created, or is not empty
                 each.rmdir()
         raise
 
 
 def _check_replaceable(folder: Path, content: Content, shown: str) -> None:
-    found = content.in_the_way(folder)
+    found = content.not_replaceable(folder)
     if found:
         names = ", ".join(map(repr, found[:3])) + (", …" if len(found) > 3 else "")
         why = f"are not part of {content.name} that was saved there, or were changed since"
         if content.listed and not content.has_list(folder):
             why = (
-                f"cannot be told from other files, because the folder has no list of the files of "
-                f"{content.name} ({LIST})"
+                f"cannot be distinguished from other files, because the folder has no list of the "
+                f"files of {content.name} ({LIST})"
             )
         raise FileExistsError(
             f"{shown} is not replaced: {len(found)} of the files in it {why} ({names}); move or "
@@ -324,29 +239,11 @@ def _check_replaceable(folder: Path, content: Content, shown: str) -> None:
 
 @contextmanager
 def atomic_folder(target: Path, overwrite: bool, content: Content) -> Iterator[Path]:
-    """Give a temporary folder beside `target`; on success sync it and put it in target's place.
+    """Yield a temporary folder beside `target`; on success, sync it and move it to `target`.
 
-    An error or an interrupt inside the block leaves `target` as it was and removes the temporary
-    folder.
-
-    Parameters
-    ----------
-    target : Path
-        The folder to make or to replace.
-    overwrite : bool
-        Whether such content in `target` may be replaced.
-    content : Content
-        What is written.
-
-    Yields
-    ------
-    Path
-        Where to write.
-
-    Raises
-    ------
-    FileExistsError
-        If `target` holds files that may not be replaced, which may have appeared in the meantime.
+    If the block fails or is interrupted, `target` is not changed and the temporary folder is
+    removed. FileExistsError is raised if `target` holds files that may not be replaced, also if
+    they appeared during the block.
     """
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
         written = Path(scratch) / "new"
@@ -370,14 +267,14 @@ def atomic_folder(target: Path, overwrite: bool, content: Content) -> Iterator[P
 
 def _taken(target: Path) -> FileExistsError:
     return FileExistsError(
-        f"{str(target)!r} was filled or changed in the meantime and is kept; choose another folder"
+        f"{str(target)!r} was created or changed in the meantime and is kept; choose another folder"
     )
 
 
 def _put_in_place(
     written: Path, target: Path, aside: Path, before: dict[str, tuple[int, ...]]
 ) -> None:
-    """Rename a folder to `target`; on an error, or other content than before, put that back."""
+    """Rename a folder to `target`; restore that on an error, or if it differs from `before`."""
     try:
         if target.exists():
             target.rename(aside)
@@ -391,13 +288,13 @@ def _put_in_place(
 
 
 def _put_back(aside: Path, target: Path) -> None:
-    """Rename a folder to `target`, or where that is taken by now, to a new name beside it."""
+    """Rename a folder to `target`, or to a new name beside it if `target` exists by now."""
     try:
         aside.rename(target)
     except OSError as error:
         kept = Path(tempfile.mkdtemp(prefix=f"{target.name}-kept-", dir=target.parent)) / "old"
         aside.rename(kept)
         raise OSError(
-            f"{str(target)!r} was filled in the meantime; what was in it before is kept as "
+            f"{str(target)!r} was created again in the meantime; its former content is kept as "
             f"{str(kept)!r}"
         ) from error

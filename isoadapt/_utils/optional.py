@@ -1,30 +1,13 @@
-"""One message for an optional dependency that is not installed."""
+"""Import of optional dependencies, with one message if they are not installed."""
 
 import importlib
 from types import ModuleType
 
 
 def import_optional(module: str, *, feature: str, extra: str) -> ModuleType:
-    """Import `module`, or say which feature needs it and how to install it.
+    """Import `module`, or raise ImportError with the `extra` to install.
 
-    Parameters
-    ----------
-    module : str
-        Dotted name of the module.
-    feature : str
-        What the user asked for, as the subject of a sentence.
-    extra : str
-        Extra of isoadapt that brings the module.
-
-    Returns
-    -------
-    ModuleType
-        The imported module.
-
-    Raises
-    ------
-    ImportError
-        If the module cannot be imported.
+    `feature` is what needs the module, as the subject of the message's sentence.
     """
     try:
         return importlib.import_module(module)

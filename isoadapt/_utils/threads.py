@@ -1,11 +1,11 @@
 """The number of threads that torch and BLAS use in small fits.
 
-Where other programs keep the cores busy, a step that is spread over several threads waits for the
-one that gets no core, and small steps become many times slower. They run in one thread, therefore.
+A step that is spread over several threads waits for the slowest one. If other programs keep the
+cores busy, small steps thus become many times slower, so they run in one thread.
 
 With OpenMP, ``torch.set_num_threads`` sets two numbers: that of the calling Python thread, and the
-default, which other Python threads take over when they first use torch. Only the former is changed
-here, so that neither fits nor other work in several Python threads affect each other.
+default that other Python threads take over when they first use torch. Only the first is changed
+here, so that fits and other work in several Python threads do not affect each other.
 """
 
 import _thread
@@ -21,28 +21,29 @@ import torch
 from threadpoolctl import OpenBLASController, threadpool_limits
 
 LARGE_STEP = 1e8
-"""From this product of parameters and rows, `UPDATE_ROWS` added, a step runs in all threads.
+"""Steps run in all threads if n_parameters * (n_rows + UPDATE_ROWS) is at least this number.
 
-As measured by ``python -m benchmarks --only threads``: on a quiet machine, two threads make steps
-below it at most 1.6 times as fast as one, and those above it up to twice as fast.
+Measured by ``python -m benchmarks --only threads`` on a machine without other load: two threads
+are at most 1.6 times as fast as one in smaller steps, and up to twice as fast in larger ones.
 """
 
 UPDATE_ROWS = 100
-"""Rows whose multiply-adds take as long as AdamW's update, for each parameter."""
+"""Number of rows whose multiply-adds take as long as AdamW's update of the parameters."""
 
 SMALL_PRODUCT = 1e10
-"""Multiply-adds up to which products and decompositions of BLAS run in one thread."""
+"""BLAS products and decompositions with fewer multiply-adds run in one thread."""
 
-_EIGEN = 10  # d³ multiply-adds that an eigendecomposition takes, about
+_EIGEN = 10  # an eigendecomposition takes about this many times d³ multiply-adds
 _PER_THREAD = "ATen parallel backend: OpenMP" in torch.__config__.parallel_info()
-_LOCK = threading.Lock()  # no fork, and no other change, while the default is not as it was
+_LOCK = threading.Lock()  # excludes forks and other changes while the default is changed
 
 
 def one_thread_if_small(n_parameters: int, n_rows: int) -> AbstractContextManager[None]:
-    """Give :func:`one_thread` for steps on `n_rows` rows, whatever their members, that are small.
+    """Return :func:`one_thread` if the training steps are small, and else a context without effect.
 
-    A step takes about three multiply-adds for each row and parameter, and AdamW's update of a
-    parameter as long as those of a hundred rows.
+    `n_rows` is the number of rows in a step, regardless of the number of members. A step takes
+    about three multiply-adds for each row and parameter. AdamW's update of a parameter takes as
+    long as those of a hundred rows.
     """
     small = n_parameters * (n_rows + UPDATE_ROWS) < LARGE_STEP
     return one_thread() if small else nullcontext()
@@ -52,9 +53,9 @@ def one_thread_if_small(n_parameters: int, n_rows: int) -> AbstractContextManage
 def one_thread() -> Iterator[None]:
     """Let torch use one thread in the calling Python thread.
 
-    What the number was is put back in the end, unless the calling Python thread has set it to
-    another one meanwhile. Builds of torch without OpenMP are left alone: they cannot change the
-    number once they have used it.
+    The former number is restored at the end, unless the calling Python thread has changed it in the
+    block. Builds of torch without OpenMP are not changed: they cannot change the number after its
+    first use.
     """
     with _LOCK:
         found = torch.get_num_threads()
@@ -68,16 +69,18 @@ def one_thread() -> Iterator[None]:
         try:
             if torch.get_num_threads() == 1:
                 _set_here(found)
-        except BaseException:  # such as KeyboardInterrupt
+        except BaseException:  # for example KeyboardInterrupt
             torch.set_num_threads(found)
             raise
 
 
 def _set_here(count: int) -> None:
-    """Set the number of the calling Python thread; a new one, which has the default, keeps that.
+    """Set the number of threads of the calling Python thread, and keep the default of new ones.
 
-    No signal comes to the latter, which holds the lock therefore. What waits for it and starts it
-    can be interrupted, but not halfway, as methods of ``threading.Thread`` can.
+    A helper Python thread starts with the default and sets it again afterwards. Signals are
+    delivered to the main Python thread only, so the helper holds the lock. The calling thread can
+    be interrupted, so it uses ``_thread`` and ``SimpleQueue``: an interrupt cannot leave their
+    calls half done, as it can those of ``threading.Thread``.
     """
     known: SimpleQueue[None] = SimpleQueue()
     changed: SimpleQueue[None] = SimpleQueue()
@@ -101,22 +104,22 @@ def _set_here(count: int) -> None:
 
 
 def one_blas_thread_if_small(X: Any) -> AbstractContextManager[Any]:
-    """Let BLAS use one thread while a small matrix (n, d) is worked on.
+    """Let BLAS use one thread while computing with a small matrix X (n, d).
 
-    Such products and decompositions take fractions of a second; with several threads many times
-    that, where other programs keep the cores busy. The number is the whole process's: of Python
-    threads that overlap here, the first one sets it and the last one puts it back. What has no
-    shape, such as a list, is left alone.
+    Such products and decompositions take fractions of a second. With several threads they take many
+    times longer if other programs keep the cores busy. The number of threads is that of the
+    process: if several Python threads are in such contexts, the first one sets it and the last one
+    restores it. Objects without a shape, such as lists, have no effect.
     """
     shape: tuple[int, ...] = getattr(X, "shape", ())
-    with _LOCK:  # a Python thread that is new to torch takes the default over here
+    with _LOCK:  # a Python thread that has not used torch before takes over the default here
         torch.get_num_threads()
     small = len(shape) == 2 and max(shape[0], _EIGEN * shape[1]) * shape[1] ** 2 < SMALL_PRODUCT
     return _ONE_BLAS_THREAD.hold() if small else nullcontext()
 
 
 class _BlasLimit:
-    """One thread for BLAS as long as anyone holds it, counted by Python thread."""
+    """A limit of one BLAS thread while any Python thread holds it; holders are counted."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -140,17 +143,17 @@ class _BlasLimit:
                 self._release()
 
     def after_fork(self) -> None:
-        """Forget, in a forked child, the threads that it does not have."""
+        """In a forked child, drop the holders whose Python threads do not exist there."""
         thread = threading.get_ident()
         self.holders = +Counter({thread: self.holders[thread]})
         self._release()
         self.lock.release()
 
     def _release(self) -> None:
-        """Put back what was there if nobody holds the limit.
+        """Restore the former limits if there is no holder.
 
-        OpenBLAS takes a number only from the Python thread that set the one before, as long as it
-        lives and until it is told that this one is done.
+        OpenBLAS accepts a new number only from the Python thread that last set it, as long as that
+        thread lives and the controlling thread has not been cleared.
         """
         if not self.holders and self.limits is not None:
             OpenBLASController.clear_controlling_thread(force=True)

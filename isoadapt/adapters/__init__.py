@@ -1,4 +1,4 @@
-"""Adapters: maps of embeddings, fitted on matrices alone."""
+"""Adapters: estimators that are fitted to a matrix of embeddings and map it to another one."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""All-but-the-top: without the mean and the directions of largest variance."""
+"""All-but-the-top: removal of the mean and of the directions of largest variance."""
 
 from numbers import Integral
 from typing import Any, ClassVar
@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval
 
-from isoadapt.adapters._closed_form import REFITTED, MomentsAdapter
+from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, MomentsAdapter
 from isoadapt.adapters._linalg import leading_components
 from isoadapt.adapters._maps import Affine
 from isoadapt.geometry import Moments
@@ -17,34 +17,42 @@ from isoadapt.heads import LinearHead
 class AllButTheTop(MomentsAdapter):
     """Subtract the mean and remove the leading principal components.
 
-    The map is h -> (I - VᵀV)(h - μ), V the directions of largest variance. It is singular, so
-    ``inverse_transform`` gives the shortest preimages. The leading components of a fine-tuned
-    encoder often are those that tell the classes apart: look at the score before removing them.
+    The map is h -> (I - VᵀV)(h - μ), where the rows of V are the directions of largest variance.
+    The map is singular, so ``inverse_transform`` returns the preimages of smallest norm. The
+    leading components of a fine-tuned encoder often separate the classes: check the score before
+    removing them.
 
     Parameters
     ----------
     n_components : int, default=None
-        How many directions to remove, fewer than n_features; None is n_features // 100, at
-        least 1. Directions without variance are not removed.
+        Number of directions to remove, less than n_features. None is n_features // 100, at least
+        1. Directions without variance are not removed.
     head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
-        The head that predicts on the adapted embeddings, as in :class:`IsotropyLayer`; None
-        makes a transformer only. "refit" fits the estimator or the named probe to the adapted
-        embeddings, and in place of a frozen head a probe of its kind.
+        The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
+        With None, the adapter is a transformer only.
     head_training : {"refit", "frozen"}, default="refit"
-        "refit" fits the head to the adapted embeddings (it needs y); "frozen" keeps it, though
-        it was made for other embeddings.
+        "refit" fits the head to the adapted embeddings, which requires y: an estimator or a named
+        probe is fitted itself; a frozen head is replaced by a probe, "logistic" for a classifier
+        and "ridge" for a regressor. "frozen" keeps the head, although it was fitted to the original
+        embeddings.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        The V: orthonormal rows, largest variance first; rows of zeros beyond the rank of the
-        data.
+        The directions V removed: orthonormal rows in order of decreasing variance. Rows beyond the
+        rank of the embeddings are zero.
     map_ : Affine
         The fitted map.
     head_ : LinearHead or None
-        The head.
+        The head that is applied to the adapted embeddings.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted class labels; only if the head is a classifier.
     moments_ : Moments
-        Of all rows seen.
+        Count, mean and scatter of all rows that the adapter was fitted to.
+    n_features_in_ : int
+        Number of features of the embeddings.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features; only if X has feature names that are all strings.
 
     References
     ----------
@@ -62,7 +70,7 @@ class AllButTheTop(MomentsAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **REFITTED,
+        **REFIT_CONSTRAINTS,
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
     }
 
@@ -79,7 +87,7 @@ class AllButTheTop(MomentsAdapter):
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         mean, cov = moments.mean.numpy(), moments.covariance(ddof=0).numpy()
-        n_removed = count_removed(self.n_components, len(mean))
+        n_removed = resolve_n_components(self.n_components, len(mean))
         components = leading_components(cov, n_removed, scale=cov.trace())
         matrix = np.eye(len(mean)) - components.T @ components
         return {"map_": Affine(matrix, -matrix @ mean), "components_": components}
@@ -89,49 +97,20 @@ class AllButTheTop(MomentsAdapter):
 
 
 def expect_poor_score(tags: Tags) -> Tags:
-    """Say that a head may score low, since what tells the classes apart may be removed.
-
-    Parameters
-    ----------
-    tags : Tags
-        Of the adapter; changed in place.
-
-    Returns
-    -------
-    Tags
-        The same.
-    """
+    """Tag an adapter as one that may remove the directions that separate the classes."""
     for of_kind in (tags.classifier_tags, tags.regressor_tags):
         if of_kind is not None:
             of_kind.poor_score = True
     return tags
 
 
-def count_removed(n_components: int | None, n_features: int) -> int:
-    """Tell how many directions to remove.
-
-    Parameters
-    ----------
-    n_components : int or None
-        As given; None is n_features // 100, at least 1.
-    n_features : int
-        Width of the embeddings.
-
-    Returns
-    -------
-    int
-        Between 1 and n_features - 1.
-
-    Raises
-    ------
-    ValueError
-        If nothing would be left.
-    """
+def resolve_n_components(n_components: int | None, n_features: int) -> int:
+    """Return the number of directions to remove, from 1 to n_features - 1."""
     if n_components is None:
         return max(1, n_features // 100)
     if n_components >= n_features:
         raise ValueError(
-            f"n_components={n_components} leaves nothing of n_features={n_features}: choose 1 to "
+            f"n_components={n_components} must be less than n_features={n_features}: choose 1 to "
             f"{n_features - 1}, or None for {max(1, n_features // 100)}"
         )
     return n_components

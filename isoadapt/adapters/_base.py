@@ -1,4 +1,4 @@
-"""What all adapters share: input checks, heads, predictions, tags."""
+"""Base class of all adapters: validation of input, heads, predictions and tags."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -24,20 +24,24 @@ from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
 from isoadapt.heads import LinearHead, MultiLabelHead, fit_head, needs_fit
 from isoadapt.metrics import check_chunk, is_dask, map_blocks, refuse_chunks
 
+# In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
+
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
-PROBES = {"logistic": "classifier", "ridge": "regressor"}
+PROBES = {"logistic": "classifier", "ridge": "regressor"}  # kinds of the heads that have a name
 
 
 def _has_head(adapter: "BaseAdapter") -> bool:
     if adapter.head is None:
-        raise AttributeError(f"{type(adapter).__name__}(head=None) has no head to predict with")
+        raise AttributeError(
+            f"{type(adapter).__name__}(head=None) has no predictions: set head and fit it again"
+        )
     return True
 
 
 def _has_classifier(adapter: "BaseAdapter") -> bool:
     if adapter._head_kind() != "classifier":
-        raise AttributeError(f"head={adapter.head!r} is no classifier")
+        raise AttributeError(f"head={adapter.head!r} is not a classifier")
     return True
 
 
@@ -53,18 +57,10 @@ def _is_invertible(adapter: "BaseAdapter") -> bool:
     return True
 
 
-def whole_or_nothing(fit: _Fit) -> _Fit:
-    """Let a fit that fails leave the estimator as it was.
+def restore_on_failure(fit: _Fit) -> _Fit:
+    """Decorate a method so that it restores the attributes of the estimator if it raises.
 
-    Parameters
-    ----------
-    fit : callable
-        A method that sets fitted attributes.
-
-    Returns
-    -------
-    callable
-        The same, undone on any error or interrupt.
+    This holds for every exception, including KeyboardInterrupt.
     """
 
     @wraps(fit)
@@ -80,37 +76,17 @@ def whole_or_nothing(fit: _Fit) -> _Fit:
     return cast(_Fit, guarded)
 
 
-def own_random_state(random_state: Any) -> np.random.RandomState:
-    """Make a generator; None draws a seed of its own, not from NumPy's global generator.
-
-    Parameters
-    ----------
-    random_state : int, RandomState instance or None
-        As given to an estimator.
-
-    Returns
-    -------
-    RandomState
-        The generator.
-    """
+def make_random_state(random_state: Any) -> np.random.RandomState:
+    """Return a generator; None draws a new seed, without using NumPy's global generator."""
     if random_state is None:
         random_state = int(np.random.default_rng().integers(2**31))
     return check_random_state(random_state)
 
 
 class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Base class of all adapters: a fitted map of embeddings, read by a linear head.
+    """Base class of all adapters: a fitted map of embeddings with an optional linear head.
 
     A subclass sets ``map_`` and ``head_`` in ``fit``.
-
-    Attributes
-    ----------
-    map_ : Map
-        The fitted map.
-    head_ : LinearHead or None
-        The head that reads the adapted embeddings.
-    classes_ : ndarray of shape (n_classes,)
-        Labels in sorted order, where the head is a classifier.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -122,20 +98,25 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     head_: LinearHead | None
     n_features_in_: int
 
-    def transform(self, X: ArrayLike) -> Any:
+    def transform(self, X: "ArrayLike") -> Any:
         """Adapt embeddings.
 
         Parameters
         ----------
         X : array-like or dask array of shape (n_samples, n_features)
-            Embeddings. What comes in other chunks is adapted chunk by chunk:
+            Embeddings. For other kinds of chunks, use
             ``(adapter.transform(chunk) for chunk in chunks)``.
 
         Returns
         -------
         ndarray or dask array of shape (n_samples, n_features_out)
-            Adapted embeddings; computed in float64, of the dtype of X (float64 unless float32).
-            A dask array is lazy.
+            Adapted embeddings. They are computed in float64, and returned in float32 if X is
+            float32. For a dask array, the result is a lazy dask array.
+
+        Raises
+        ------
+        TypeError
+            If X is an iterable of chunks or a set of moments.
         """
         if is_dask(X):
             check_is_fitted(self)
@@ -145,8 +126,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return map_rows(self.map_, rows, rows.dtype)
 
     @available_if(_is_invertible)
-    def inverse_transform(self, X: ArrayLike) -> NDArray[Any]:
-        """Bring adapted embeddings back.
+    def inverse_transform(self, X: "ArrayLike") -> NDArray[Any]:
+        """Map adapted embeddings back to embeddings.
 
         Parameters
         ----------
@@ -156,45 +137,58 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Returns
         -------
         ndarray of shape (n_samples, n_features)
-            Embeddings; where the map is singular, the shortest preimages.
+            Embeddings. If the map is singular, they are the preimages of smallest norm.
+
+        Raises
+        ------
+        ValueError
+            If X does not have as many features as the adapted embeddings.
         """
         check_is_fitted(self)
         X = as_array(X)
         rows: NDArray[Any] = check_array(X, dtype=[np.float64, np.float32], estimator=self)
         if rows.shape[1] != self._n_features_out:
             raise ValueError(
-                f"X has {rows.shape[1]} features, but {type(self).__name__} gives out "
-                f"{self._n_features_out}: pass what transform returned"
+                f"X has {rows.shape[1]} features, but {type(self).__name__}.transform returns "
+                f"{self._n_features_out}: pass adapted embeddings, as returned by transform"
             )
         if not hasattr(self.map_, "inverted"):
-            raise AttributeError(f"{type(self).__name__} was fitted as a map without inverse")
-        back = cast(InvertibleMap, self.map_).inverted()
-        return map_rows(back, rows, rows.dtype)
+            raise AttributeError(
+                f"the map of this {type(self).__name__} has no inverse, because its parameters "
+                "were changed after the fit: fit it again"
+            )
+        inverse = cast(InvertibleMap, self.map_).inverted()
+        return map_rows(inverse, rows, rows.dtype)
 
     @available_if(_is_affine)
     def to_affine(self) -> Affine:
-        """Return the fitted map z = Ah + c.
+        """Return the fitted map z = Ah + c as a matrix and an offset.
 
         Returns
         -------
         Affine
-            The pair (matrix, offset), float64.
+            Named tuple of the matrix A of shape (n_features_out, n_features) and the offset c of
+            shape (n_features_out,), in float64.
         """
         check_is_fitted(self)
         if not isinstance(self.map_, Affine):
-            raise AttributeError(f"{type(self).__name__} was fitted as a map that is not affine")
+            raise AttributeError(
+                f"the map of this {type(self).__name__} is not affine, because its parameters "
+                "were changed after the fit: fit it again"
+            )
         return self.map_
 
     def _maps_affinely(self) -> bool:
-        """Whether the fitted map is affine, from the parameters alone."""
+        """Whether the fitted map is affine, according to the parameters."""
         return True
 
     def _maps_back(self) -> bool:
-        """Whether the fitted map has an inverse, from the parameters alone."""
+        """Whether the fitted map has an inverse, according to the parameters."""
         return self._maps_affinely()
 
     @property
     def classes_(self) -> NDArray[Any]:
+        """Sorted class labels of shape (n_classes,), if the head is a classifier."""
         head = vars(self).get("head_")
         if head is None or head.classes_ is None:
             raise AttributeError(
@@ -204,92 +198,99 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return head.classes_
 
     @available_if(_has_head)
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Predict by the head on the adapted embeddings.
+    def predict(self, X: "ArrayLike") -> NDArray[Any]:
+        """Predict labels or values by applying the head to the adapted embeddings.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Embeddings, not adapted yet.
+            Embeddings before adaptation.
 
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Labels or values.
+            Predicted labels, or values of a regression.
         """
         return self._head().predict(self._adapted(X))
 
     @available_if(_has_classifier)
-    def predict_proba(self, X: ArrayLike) -> Floats:
-        """Softmax of the head's logits on the adapted embeddings.
+    def predict_proba(self, X: "ArrayLike") -> Floats:
+        """Predict probabilities: the softmax of the head's logits on the adapted embeddings.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Embeddings, not adapted yet.
+            Embeddings before adaptation.
 
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            Probabilities, in the order of ``classes_``.
+            Probabilities of the classes, in the order of ``classes_``.
         """
         return self._head().predict_proba(self._adapted(X))
 
     @available_if(_has_classifier)
-    def predict_log_proba(self, X: ArrayLike) -> Floats:
-        """Logarithm of :meth:`predict_proba`.
+    def predict_log_proba(self, X: "ArrayLike") -> Floats:
+        """Predict the logarithms of the probabilities of :meth:`predict_proba`.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Embeddings, not adapted yet.
+            Embeddings before adaptation.
 
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            Log-probabilities, in the order of ``classes_``.
+            Log-probabilities of the classes, in the order of ``classes_``.
         """
         return self._head().predict_log_proba(self._adapted(X))
 
     @available_if(_has_classifier)
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Give the head's logits on the adapted embeddings.
+    def decision_function(self, X: "ArrayLike") -> Floats:
+        """Compute the head's logits on the adapted embeddings.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Embeddings, not adapted yet.
+            Embeddings before adaptation.
 
         Returns
         -------
         ndarray of shape (n_samples, n_classes) or (n_samples,)
-            Logits; for two classes the second minus the first.
+            Logits. For two classes, the logit of the second class minus that of the first.
         """
         return self._head().decision_function(self._adapted(X))
 
     def score(
-        self, X: ArrayLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
     ) -> float:
-        """Accuracy or R² of the head on the adapted embeddings; without a head their IsoScore.
+        """Compute accuracy or R² of the head on the adapted embeddings.
+
+        Without a head, the score is the IsoScore of the adapted embeddings.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Embeddings, not adapted yet.
+            Embeddings before adaptation.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
-            True labels or values; not used without a head.
+            True labels or values; ignored without a head.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weight of each row; not used without a head.
+            Weight of each row; ignored without a head.
 
         Returns
         -------
         float
-            The score; more is better.
+            The score; larger is better.
+
+        Raises
+        ------
+        ValueError
+            If there is a head and y is None.
         """
         if self.head is None:
             return metrics.isoscore(self._adapted(X))
         if y is None:
-            raise ValueError("y=None: scoring a head requires y to be passed")
+            raise ValueError("y=None, but the score of a head requires y: pass labels or values")
         return self._head().score(self._adapted(X), y, sample_weight=sample_weight)
 
     def _adapted(self, X: ArrayLike) -> Floats:
@@ -297,14 +298,15 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _check_rows(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self)
-        refuse_chunks(X, "chunks go one by one, (adapter.transform(chunk) for chunk in chunks)")
+        example = "(adapter.transform(chunk) for chunk in chunks)"
+        refuse_chunks(X, f"chunks must be passed one at a time, as in {example}")
         X = as_array(X)
         return validate_data(self, X, dtype=[np.float64, np.float32], order="C", reset=False)
 
     def _head(self) -> LinearHead:
         check_is_fitted(self)
         if self.head_ is None:
-            raise AttributeError("this adapter was fitted without a head: fit it again")
+            raise AttributeError("this adapter was fitted with head=None: fit it again with a head")
         return self.head_
 
     # --- fitting -----------------------------------------------------------------------------
@@ -312,7 +314,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _check_fit_input(
         self, X: ArrayLike, y: ArrayLike | None, reset: bool = True, min_samples: int = 2
     ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Validate X and, where the head needs it, y."""
+        """Validate X and, if the head requires it, y."""
         refuse_chunks(X, f"{type(self).__name__} needs all rows at once")
         X, y = as_array(X), as_array(y)
         if isinstance(self.head, MultiLabelHead) and self._needs_y():
@@ -340,8 +342,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 check_classification_targets(targets)
             except ValueError as error:
                 raise ValueError(
-                    f"y is no vector of labels ({error}). head={self.head!r} is a classifier: pass "
-                    "labels, or for a regression head='ridge'"
+                    f"y must contain labels, because head={self.head!r} is a classifier ({error}): "
+                    "pass labels, or use head='ridge' for a regression"
                 ) from error
         return rows, targets
 
@@ -356,7 +358,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _resolve_head(
         self, X: NDArray[Any], y: NDArray[Any] | None, sample_weight: NDArray[Any] | None = None
     ) -> LinearHead | None:
-        """Return the frozen head, fitted first where the parameter is a name or an estimator."""
+        """Return the frozen head; a name or an estimator that is not frozen is fitted first."""
         if self.head is None:
             return None
         if needs_fit(self.head):
@@ -368,7 +370,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _fit_head(
         self, X: NDArray[Any], y: NDArray[Any] | None, sample_weight: NDArray[Any] | None = None
     ) -> LinearHead:
-        """Fit what ``head`` names, or a probe of the same kind in place of a frozen head."""
+        """Fit the head; a frozen one is replaced by a probe of the same kind."""
         head = self.head
         if not needs_fit(head):
             head = "logistic" if self._head_kind() == "classifier" else "ridge"
@@ -380,14 +382,14 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _set_fitted(self, map_: Map, head: LinearHead | None) -> Self:
         self.map_, self.head_ = map_, head
-        self.__dict__.pop("_vector_source", None)  # from a saved adapter, of its vectors only
+        self.__dict__.pop("_vector_source", None)  # set by load_adapter, for its vectors only
         self._n_features_out = map_.n_features_out
         return self
 
     # --- tags --------------------------------------------------------------------------------
 
     def _head_kind(self) -> str | None:
-        """Return "classifier", "regressor" or None, from the parameters alone."""
+        """Return "classifier", "regressor" or None, according to the parameters."""
         if self.head is None:
             return None
         if isinstance(self.head, str):
@@ -413,6 +415,6 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
 
 def _map_block(block: Any, map_: Map) -> NDArray[Any]:
-    """Map a block of a dask array, which may be empty."""
+    """Apply a map to a block of a dask array, which may be empty."""
     rows = check_chunk(block)
     return map_rows(map_, rows, rows.dtype)

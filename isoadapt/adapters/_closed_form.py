@@ -1,4 +1,4 @@
-"""Base classes of adapters with a closed form: a fit without epochs, in one pass over the rows."""
+"""Base classes of adapters that are computed in closed form, in one pass over the rows."""
 
 from abc import abstractmethod
 from typing import Any, Self, cast
@@ -10,7 +10,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight
 
-from isoadapt.adapters._base import BaseAdapter, whole_or_nothing
+from isoadapt.adapters._base import BaseAdapter, restore_on_failure
 from isoadapt.adapters._maps import map_rows
 from isoadapt.adapters._spread import check_spread
 from isoadapt.geometry import Moments
@@ -25,22 +25,24 @@ from isoadapt.metrics import (
     refuse_chunks,
 )
 
-REFITTED: dict[str, list[Any]] = {
+# In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
+
+REFIT_CONSTRAINTS: dict[str, list[Any]] = {
     **BaseAdapter._parameter_constraints,
     "head_training": [StrOptions({"refit", "frozen"})],
 }
 
 
 class OnePassAdapter(BaseAdapter):
-    """Base class of adapters that are computed outright, without a training loop.
+    """Base class of adapters without a training loop.
 
-    A subclass computes its fitted attributes, ``map_`` among them, in ``_fit_rows``.
+    A subclass computes its fitted attributes, including ``map_``, in ``_fit_rows``.
     """
 
     @_fit_context(prefer_skip_nested_validation=True)
-    @whole_or_nothing
+    @restore_on_failure
     def fit(
-        self, X: ArrayLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
     ) -> Self:
         """Fit to embeddings.
 
@@ -49,10 +51,9 @@ class OnePassAdapter(BaseAdapter):
         X : array-like of shape (n_samples, n_features)
             Embeddings.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
-            Labels or values; needed only where a head is fitted.
+            Labels or values; required only if a head is fitted.
         sample_weight : array-like of shape (n_samples,), default=None
-            Frequency weights: weight 2 counts a row twice. Word frequencies make whitening
-            Zipfian.
+            Frequency weights: a row of weight 2 counts as two equal rows.
 
         Returns
         -------
@@ -62,7 +63,8 @@ class OnePassAdapter(BaseAdapter):
         Raises
         ------
         ValueError
-            If X is not finite or all its rows are equal.
+            If X is not finite or all its rows are equal, or if weights are negative or sum to 1 or
+            less.
         """
         rows, targets = self._check_fit_input(X, y)
         weights = check_frequencies(sample_weight, rows)
@@ -73,15 +75,15 @@ class OnePassAdapter(BaseAdapter):
         fitted = self._fit_rows(rows, weights, head)
         if refit:
             head = self._fit_head(map_rows(fitted["map_"], rows), targets, weights)
-        return self._adopt(fitted, head)
+        return self._set_attributes(fitted, head)
 
     @abstractmethod
     def _fit_rows(
         self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
     ) -> dict[str, Any]:
-        """Compute the fitted attributes by name, ``map_`` among them, and set none."""
+        """Return the fitted attributes by name, including ``map_``, without setting them."""
 
-    def _adopt(self, fitted: dict[str, Any], head: LinearHead | None) -> Self:
+    def _set_attributes(self, fitted: dict[str, Any], head: LinearHead | None) -> Self:
         self.__dict__.update(fitted)
         return self._set_fitted(fitted["map_"], head)
 
@@ -92,7 +94,7 @@ class OnePassAdapter(BaseAdapter):
         return needs_fit(self.head) or self._refits_head()
 
 
-def _streams(adapter: "MomentsAdapter") -> bool:
+def _supports_chunks(adapter: "MomentsAdapter") -> bool:
     reason = adapter._why_no_partial_fit()
     if reason is not None:
         raise AttributeError(reason)
@@ -100,36 +102,33 @@ def _streams(adapter: "MomentsAdapter") -> bool:
 
 
 class MomentsAdapter(OnePassAdapter):
-    """Base class of adapters that need nothing of the data but its first two moments.
+    """Base class of adapters that are computed from the first two moments of the embeddings.
 
-    A subclass computes its fitted attributes in ``_fit_moments``.
-
-    Attributes
-    ----------
-    moments_ : Moments
-        Of all rows seen, from which ``partial_fit`` goes on.
+    A subclass computes its fitted attributes, including ``map_``, in ``_fit_moments``. The moments
+    of all rows are kept as ``moments_``, and ``partial_fit`` updates them.
     """
 
     moments_: Moments
 
     @_fit_context(prefer_skip_nested_validation=True)
-    @whole_or_nothing
+    @restore_on_failure
     def fit(
-        self, X: Chunked, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self, X: "Chunked", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
     ) -> Self:
         """Fit to embeddings, in memory or chunk by chunk.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), or chunks of it
-            Embeddings: as one matrix; as an iterable of matrices, a memory map or a dask array,
-            read once and never held as a whole; or only their
-            :class:`~isoadapt.geometry.Moments`, of which one pass serves many adapters.
+            Embeddings in one of three forms: one matrix; an iterable of matrices, a memory map or
+            a dask array, which is read once and never loaded as a whole; or their
+            :class:`~isoadapt.geometry.Moments`, which can be computed once for several adapters.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
-            Labels or values; needed only where a head is fitted, which takes one matrix.
+            Labels or values; required only if a head is fitted, and then X must be one matrix.
         sample_weight : array-like of shape (n_samples,), default=None
-            Frequency weights: weight 2 counts a row twice. Word frequencies make whitening
-            Zipfian. They go with one matrix; ``partial_fit`` takes those of a chunk.
+            Frequency weights: a row of weight 2 counts as two equal rows. With the frequencies of
+            words as weights, whitening is Zipfian whitening. Weights require X to be one matrix;
+            for chunks, pass them to ``partial_fit``.
 
         Returns
         -------
@@ -139,10 +138,10 @@ class MomentsAdapter(OnePassAdapter):
         Raises
         ------
         TypeError
-            If X comes in chunks, but all rows are needed at once.
+            If X is given in chunks, but the parameters require all rows at once.
         ValueError
-            If X is not finite or all its rows are equal; if chunks differ in width or an
-            iterator is used up.
+            If X is not finite or all its rows are equal, if weights are negative or sum to 1 or
+            less, if chunks have different widths, or if an iterator is exhausted.
         """
         reason = self._why_no_partial_fit()
         if not in_chunks(X) and (reason or sample_weight is not None or not is_memmap(X)):
@@ -151,47 +150,55 @@ class MomentsAdapter(OnePassAdapter):
             refuse_chunks(X, reason)
         if sample_weight is not None:
             raise ValueError(
-                f"sample_weight goes with one matrix, but X is {describe(X)}: pass the weights "
-                "of each chunk to partial_fit(chunk, sample_weight=...) or to "
+                f"sample_weight requires X to be one matrix, but X is {describe(X)}: pass the "
+                "weights of each chunk to partial_fit(chunk, sample_weight=...) or to "
                 "Moments().update(chunk, weights), and fit to the moments"
             )
         moments = gather(X, self._check_chunk)
         if isinstance(X, Moments) or is_dask(X):
             self._check_chunk(moments.mean.numpy()[None], first=True)
-        return self._fit_gathered(moments)
+        return self._fit_to_moments(moments)
 
     def _check_chunk(self, chunk: Any, first: bool) -> NDArray[Any]:
         rows, _ = self._check_fit_input(chunk, None, reset=first, min_samples=0)
-        if first:  # a head of another width is refused before all is read
+        if first:  # raises for a head of another width, before all chunks are read
             self._resolve_head(rows, None)
         return rows
 
-    def _fit_gathered(self, moments: Moments) -> Self:
+    def _fit_to_moments(self, moments: Moments) -> Self:
         check_spread(moments)
         head = self._resolve_head(moments.mean.numpy()[None], None)
-        return self._adopt({"moments_": moments, **self._fit_moments(moments, head)}, head)
+        return self._set_attributes({"moments_": moments, **self._fit_moments(moments, head)}, head)
 
-    @available_if(_streams)
+    @available_if(_supports_chunks)
     @_fit_context(prefer_skip_nested_validation=True)
-    @whole_or_nothing
+    @restore_on_failure
     def partial_fit(
-        self, X: ArrayLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
     ) -> Self:
-        """Take in more rows; the result is that of one ``fit`` on all rows so far.
+        """Update the fit with more rows.
+
+        The result is that of one ``fit`` to all rows so far.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Embeddings.
+            Embeddings of one chunk.
         y : array-like of shape (n_samples,), default=None
             Ignored.
         sample_weight : array-like of shape (n_samples,), default=None
-            Frequency weights.
+            Frequency weights of the rows of the chunk.
 
         Returns
         -------
         Self
             The adapter, fitted to all rows so far.
+
+        Raises
+        ------
+        ValueError
+            If X is not finite, if all rows so far are equal, or if weights are negative or sum to 1
+            or less over all rows so far.
         """
         refuse_chunks(X, "partial_fit takes one chunk at a time")
         first = not hasattr(self, "moments_")
@@ -203,11 +210,11 @@ class MomentsAdapter(OnePassAdapter):
         if not first:
             moments.merge(self.moments_)
         check_spread(moments)
-        return self._adopt({"moments_": moments, **self._fit_moments(moments, head)}, head)
+        return self._set_attributes({"moments_": moments, **self._fit_moments(moments, head)}, head)
 
     @abstractmethod
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
-        """Compute the fitted attributes by name, ``map_`` among them, and set none."""
+        """Return the fitted attributes by name, including ``map_``, without setting them."""
 
     def _fit_rows(
         self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
@@ -216,44 +223,28 @@ class MomentsAdapter(OnePassAdapter):
         return {"moments_": moments, **self._fit_moments(moments, head)}
 
     def _why_no_partial_fit(self) -> str | None:
+        """Return why these parameters require all rows at once, or None if they do not."""
         if not self._needs_y():
             return None
         return (
-            f"with head={self.head!r} a head is fitted, which takes all rows at once; "
-            "chunk by chunk it takes a frozen LinearHead or head=None"
+            f"with head={self.head!r} a head is fitted, which requires all rows at once; to fit "
+            "chunk by chunk, use head=None or a frozen LinearHead that is not refitted"
         )
 
 
 def check_frequencies(
     sample_weight: ArrayLike | None, X: NDArray[Any], before: float = 0.0
 ) -> NDArray[Any] | None:
-    """Validate frequency weights.
+    """Validate frequency weights of the rows of X and return them in float64.
 
-    Parameters
-    ----------
-    sample_weight : array-like of shape (n_samples,) or None
-        How often each row counts.
-    X : ndarray of shape (n_samples, n_features)
-        The rows.
-    before : float, default=0.0
-        How many rows have been counted already.
-
-    Returns
-    -------
-    ndarray of shape (n_samples,) or None
-        The weights in float64.
-
-    Raises
-    ------
-    ValueError
-        If they do not fit X, one is negative, or all rows together count for no more than 1.
+    Together with `before`, the weight of earlier rows, they must sum to more than 1.
     """
     if sample_weight is None:
         return None
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     if before + weights.sum() <= 1:
         raise ValueError(
-            f"sample_weight sums to {weights.sum():g}, but weights count rows and must sum to more "
-            "than 1: multiply them by the number of rows, or pass counts"
+            f"sample_weight sums to {weights.sum():g}, but frequency weights must sum to more than "
+            "1: multiply them by the number of rows, or pass counts"
         )
     return weights

@@ -9,53 +9,60 @@ from sklearn.cluster import KMeans
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval
 
-from isoadapt.adapters._all_but_the_top import count_removed, expect_poor_score
-from isoadapt.adapters._base import own_random_state
-from isoadapt.adapters._closed_form import REFITTED, OnePassAdapter
+from isoadapt.adapters._all_but_the_top import expect_poor_score, resolve_n_components
+from isoadapt.adapters._base import make_random_state
+from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, OnePassAdapter
 from isoadapt.adapters._linalg import leading_components
 from isoadapt.adapters._maps import ClusterProjection, Floats, nearest_center
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
-_STARTS = 5  # of k-means; the best is kept
+_N_INIT = 5  # runs of k-means, of which the best is kept
 
 
 class ClusterIsotropy(OnePassAdapter):
     """Subtract the mean and remove the leading principal components of each cluster.
 
-    The embeddings are clustered by k-means; a new one belongs to the cluster whose centre is
-    nearest. One cluster makes it :class:`AllButTheTop`. The map is not affine and cannot be
-    undone. Where clusters or leading components tell the classes apart, as they do in many
-    fine-tuned encoders, that is lost: look at the score.
+    The embeddings are clustered by k-means. A new row belongs to the cluster with the nearest
+    centre. With one cluster, this is :class:`AllButTheTop`. The map is neither affine nor
+    invertible. In many fine-tuned encoders, the clusters or the leading components separate the
+    classes, and removing them removes this information: check the score.
 
-    Equal rows count as one row of their summed weight and the order of rows does not matter, so
-    that weight 2 is exactly a row given twice.
+    Equal rows are merged into one row with their summed weight, and the order of the rows does not
+    matter. A row of weight 2 therefore gives exactly the same result as the row given twice.
 
     Parameters
     ----------
     n_clusters : int, default=5
-        How many clusters; no more are made than there are different rows. A row that is alone in
-        its cluster is mapped to zero.
+        Number of clusters, reduced to the number of distinct rows if there are fewer. A row that
+        is alone in its cluster is mapped to zero.
     n_components : int, default=None
-        How many directions to remove from each cluster, fewer than n_features; None is
-        n_features // 100, at least 1. Directions without variance in the cluster are not
-        removed, so a cluster of n different rows loses at most n - 1.
+        Number of directions to remove from each cluster, less than n_features. None is
+        n_features // 100, at least 1. Directions without variance in the cluster are not removed,
+        so at most n - 1 directions are removed from a cluster of n distinct rows.
     head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
-        The head that predicts on the adapted embeddings, as in :class:`IsotropyLayer`; None
-        makes a transformer only. "refit" fits the estimator or the named probe to the adapted
-        embeddings, and in place of a frozen head a probe of its kind.
+        The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
+        With None, the adapter is a transformer only.
     head_training : {"refit", "frozen"}, default="refit"
-        "refit" fits the head to the adapted embeddings (it needs y); "frozen" keeps it, though
-        it was made for other embeddings.
+        "refit" fits the head to the adapted embeddings, which requires y: an estimator or a named
+        probe is fitted itself; a frozen head is replaced by a probe, "logistic" for a classifier
+        and "ridge" for a regressor. "frozen" keeps the head, although it was fitted to the original
+        embeddings.
     random_state : int, RandomState instance or None, default=None
-        Seed of k-means. With None every fit draws its own.
+        Seed of k-means. With None, every fit draws a new seed.
 
     Attributes
     ----------
     map_ : ClusterProjection
-        The fitted map, with centres, means and components of the clusters.
+        The fitted map, with the centres, means and components of the clusters.
     head_ : LinearHead or None
-        The head.
+        The head that is applied to the adapted embeddings.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted class labels; only if the head is a classifier.
+    n_features_in_ : int
+        Number of features of the embeddings.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features; only if X has feature names that are all strings.
 
     References
     ----------
@@ -75,7 +82,7 @@ class ClusterIsotropy(OnePassAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **REFITTED,
+        **REFIT_CONSTRAINTS,
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
         "random_state": ["random_state"],
@@ -102,7 +109,7 @@ class ClusterIsotropy(OnePassAdapter):
     def _fit_rows(
         self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
     ) -> dict[str, Any]:
-        n_removed = count_removed(self.n_components, X.shape[1])
+        n_removed = resolve_n_components(self.n_components, X.shape[1])
         rows, counts = merge_equal_rows(X, weights)
         centers = self._find_centers(rows, counts)
         nearest = nearest_center(rows, centers)
@@ -113,8 +120,8 @@ class ClusterIsotropy(OnePassAdapter):
         return {"map_": ClusterProjection(centers[used], means, components)}
 
     def _find_centers(self, rows: Floats, counts: Floats) -> Floats:
-        rng = own_random_state(self.random_state)
-        kmeans = KMeans(min(self.n_clusters, len(rows)), n_init=_STARTS, random_state=rng)
+        rng = make_random_state(self.random_state)
+        kmeans = KMeans(min(self.n_clusters, len(rows)), n_init=_N_INIT, random_state=rng)
         return kmeans.fit(rows, sample_weight=counts).cluster_centers_
 
     def __sklearn_tags__(self) -> Tags:
@@ -122,22 +129,7 @@ class ClusterIsotropy(OnePassAdapter):
 
 
 def merge_equal_rows(X: NDArray[Any], weights: NDArray[Any] | None) -> tuple[Floats, Floats]:
-    """Merge equal rows.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-        Rows.
-    weights : ndarray of shape (n_samples,) or None
-        How often each counts; rows of weight 0 are left out.
-
-    Returns
-    -------
-    rows : ndarray of shape (n_distinct, n_features)
-        In lexicographic order, float64.
-    counts : ndarray of shape (n_distinct,)
-        Summed weights.
-    """
+    """Return the distinct rows of positive weight, sorted, and their summed weights."""
     if weights is not None:
         X, weights = X[weights > 0], weights[weights > 0]
     rows, inverse = np.unique(X.astype(np.float64), axis=0, return_inverse=True)
@@ -145,7 +137,10 @@ def merge_equal_rows(X: NDArray[Any], weights: NDArray[Any] | None) -> tuple[Flo
 
 
 def _components(clusters: list[Moments], n_components: int) -> Floats:
-    """Leading directions of each cluster; what counts as no variance is set by all of them."""
+    """Return the leading directions of each cluster, (n_clusters, n_components, d).
+
+    A variance counts as zero relative to the total variance within all clusters.
+    """
     whole = Moments()
     for cluster in clusters:
         whole.merge(cluster)

@@ -1,4 +1,4 @@
-"""Cosine regularisation on frozen embeddings."""
+"""Adapter with cosine regularisation, the mean cosine of the adapted embeddings."""
 
 from dataclasses import dataclass
 from numbers import Real
@@ -15,23 +15,132 @@ from isoadapt.losses import CosRegLoss
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CosRegAdapter(PenalisedAdapter):
-    """An adapter trained on the task's loss plus lam times the mean cosine of its outputs.
+    """Adapter trained on the task loss plus lam times the mean cosine of the adapted embeddings.
 
-    The mean is the sum over all pairs of different rows of a batch over n², as in
-    :class:`~isoadapt.losses.CosRegLoss`.
-    It moves the mean towards the origin. In "raw" coordinates the covariance, and so IsoScore,
-    stays about where a layer without a penalty leaves it.
+    The mean cosine of a batch of n rows is the sum over all pairs of different rows divided by n²,
+    as in :class:`~isoadapt.losses.CosRegLoss`. The penalty moves the mean of the embeddings towards
+    the origin. In "raw" coordinates it hardly changes their covariance, and so their IsoScore,
+    compared with a layer that is trained without a penalty.
 
     Parameters
     ----------
+    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default="logistic"
+        The linear head that is applied to the adapted embeddings.
+
+        - A LinearHead, or a fitted estimator in ``sklearn.frozen.FrozenEstimator``, is used as it
+          is.
+        - Any other estimator, such as ``LogisticRegression(C=0.1)``, is cloned and fitted to the
+          embeddings of the training rows before the adapter is trained, even if it has been fitted
+          already. Its own regularisation depends on the scale of the embeddings.
+        - "logistic" and "ridge" are probes. They are fitted in the same way, after the embeddings
+          have been standardised.
+        - With None, the adapter is trained for the penalty alone.
+
+        In a cross-validation, estimators and probes are fitted to the training rows of each fold.
+        A frozen head that was fitted to all rows has used the validation rows too, so its scores
+        are too high.
+    balance : {"ema", "cumulative"} or None, default=None
+        How the task loss and the penalty are balanced. "ema" scales both to a common size by their
+        moving means, "cumulative" by their means over all steps so far, see
+        :class:`~isoadapt.losses.JointLoss`. None adds the two without scaling.
+    smoothing : float, default=0.15
+        Smoothing factor of the moving means of "ema", in (0, 1]. A larger value gives more weight
+        to recent steps.
+    network : {"linear", "mlp"}, default="linear"
+        "linear" trains one linear layer. "mlp" adds a branch with one hidden layer of the same
+        width; the fitted map is then not affine and has no inverse.
+    head_training : {"frozen", "joint", "alternating"}, default="frozen"
+        "frozen" keeps the head as it is. "joint" trains it together with the adapter.
+        "alternating" trains the adapter in odd epochs and the head in even ones.
+    coordinates : {"whitened", "raw"}, default="raw"
+        Coordinates in which the adapter is trained. The fitted map applies to the original
+        embeddings in either case. "raw" is unsuitable if the mean of the embeddings is much larger
+        than their spread; centre the embeddings first. Both are in units of the size of the
+        embeddings, so training does not depend on their scale.
+    ridge : float or "auto", default=0.0
+        Weight, in the task loss, of the mean squared change of the head's outputs relative to the
+        embeddings before training. It keeps predictions stable if there are few rows: a larger
+        ridge allows less change, and 0, as in the papers, allows any change. Logits are compared
+        after subtracting their mean over the classes, and the squares are summed over the classes.
+        Outputs of a regression are in units of the standard deviations of the targets, and the
+        squares are averaged over the outputs.
+
+        "auto" estimates the ridge by an F test of whether the task loss can be lowered by more
+        than noise. F is the statistic of a regression of the gradient of the loss on the
+        embeddings, and q is its 0.95 quantile in the absence of a relation. The outputs may change
+        by the share s = max(1 - q/F, 0.01) of their best step. The ridge is (1 - s) / s for a
+        regression and (1 - s) / (4 s) for a classifier. Its maximum, 99 or 24.75, is reached if
+        there are no more rows than dimensions, and usually for a head that was fitted to the same
+        rows.
+    lr : float or "auto", default="auto"
+        Learning rate of AdamW. "auto" is 0.001, with one exception: if one linear layer is trained
+        in whitened coordinates with a frozen head, it is 0.01 for the outputs outside the row space
+        of the head.
+    lr_schedule : {"linear", "constant"}, default="constant"
+        "linear" lowers the learning rate from epoch to epoch, from `lr` in the first epoch to
+        ``lr / max_epochs`` in the last. "constant" keeps it.
+    batch_size : int, default=64
+        Maximum number of rows in a mini-batch.
+    max_epochs : int, default=30
+        Maximum number of passes over the training rows.
+    weight_decay : float, default=0.0
+        Weight decay of AdamW.
+    validation_fraction : float or None, default=0.3
+        Fraction of the distinct rows, in [0, 1), that is held out to choose the epoch, stratified
+        for classifiers. If the head is fitted here and there are fewer than 10 rows for each
+        dimension, head and adapter are then fitted a second time, to all rows and for
+        ``best_epoch_`` epochs, without validation. If 0 or None, or if either part would have fewer
+        than 4 rows, the adapter is trained on all rows and the last epoch is kept.
+    patience : int or None, default=10
+        Training stops after this many epochs in a row that did not replace the epoch to be kept.
+        None never stops early.
+    scoring : str, callable or None, default=None
+        Metric of the task, as in scikit-learn. None is accuracy or R². The last epoch whose score
+        is within one bootstrap standard error of the best score is kept, with or without a penalty.
+        A warning is issued if the embeddings before training score higher than that epoch by more
+        than one standard error.
+    device : str, default="auto"
+        Device to train on, such as "cpu" or "cuda"; "auto" is the GPU if there is one.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the validation split, the shuffling, the bootstrap and the initial weights of the
+        hidden layer. With None, every fit draws a new seed.
+    verbose : int, default=0
+        If above 0, a progress bar is shown on a terminal.
     lam : float, default=1.0
-        Weight λ of the penalty: above zero it lowers cosines, 0 is the control.
+        Weight λ of the penalty. A positive weight lowers the cosines. 0 is the control without a
+        penalty.
+
+    Attributes
+    ----------
+    map_ : Affine or ResidualMLP
+        The fitted map.
+    head_ : LinearHead or None
+        The head that is applied to the adapted embeddings. It differs from the initial one only if
+        `head_training` is not "frozen".
+    classes_ : ndarray of shape (n_classes,)
+        Sorted class labels; only if the head is a classifier.
+    history_ : list of dict
+        One entry for each epoch of the fit that chose the epoch, with "epoch", "train_loss" and
+        "dur" (seconds). With validation rows, an entry also has "valid_score" (the metric of the
+        task) and "valid_cost" (the weighted penalty of the validation rows, for which moments such
+        as Σ_S are those of the training rows), and a first entry for epoch 0, before training, has
+        only these.
+    ridge_ : float
+        The ridge used; that of the second fit if there was one.
+    n_iter_ : int
+        Number of epochs run.
+    best_epoch_ : int
+        Epoch whose weights were kept, from 1.
+    n_features_in_ : int
+        Number of features of the embeddings.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features; only if X has feature names that are all strings.
 
     References
     ----------
     Gao et al. (2019), "Representation Degeneration Problem in Training Natural Language
-    Generation Models"; compared with in Rudman and Eickhoff, "Stable Anisotropic
-    Regularization", section 5.
+    Generation Models". Rudman and Eickhoff, "Stable Anisotropic Regularization", section 5, compare
+    I-STAR with it.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""IsoBN after training: one scale for each dimension, from the statistics of the whole set."""
+"""IsoBN as a post-processing step, and its scale for each dimension."""
 
 from numbers import Real
 from typing import Any, ClassVar
@@ -8,46 +8,58 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
-from isoadapt.adapters._closed_form import REFITTED, MomentsAdapter
+from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, MomentsAdapter
 from isoadapt.adapters._maps import Affine
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
 
 class IsoBN(MomentsAdapter):
-    """Scale down dimensions of large variance and those correlated with many others.
+    """Scale down dimensions that have a large variance or are correlated with many others.
 
-    The map is h -> s·h, elementwise and without centring. With the standard deviations σ and
-    the correlations ρ, γ_i = mean_j ρ_ij² and s_i is proportional to (γ_i σ_i + ε)^(-β), such
-    that the total variance stays. But for ε, the map of c·X is that of X, whatever β.
+    The map is the elementwise product h -> s·h, without centring. Let σ be the standard deviations
+    and ρ the correlations of the dimensions, and γ_i = mean_j ρ_ij². Then s_i is proportional to
+    (γ_i σ_i + ε)^(-β), with the factor that keeps the total variance. Except for the influence of
+    ε, X and c·X have the same map, for any β.
 
     Parameters
     ----------
     beta : float, default=0.5
-        The β in [0, 1]: 0 changes nothing, 1 gives every dimension a standard deviation of
-        1/γ_i, up to one factor.
+        Exponent β in [0, 1]. 0 leaves the embeddings unchanged. 1 gives every dimension a standard
+        deviation proportional to 1/γ_i.
     eps : float, default=1e-3
-        The ε, more than 0, added to γ_i σ_i and to the total variance after scaling. The
-        correlations of a constant dimension count as 0, so that it gets a scale too.
+        The ε > 0 that is added to γ_i σ_i, and to the total variance after scaling. The
+        correlations of a constant dimension are taken as 0, so that its scale is finite.
     head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
-        The head that predicts on the adapted embeddings, as in :class:`IsotropyLayer`; None
-        makes a transformer only. "refit" fits the estimator or the named probe to the adapted
-        embeddings, and in place of a frozen head a probe of its kind.
+        The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
+        With None, the adapter is a transformer only.
     head_training : {"refit", "frozen"}, default="refit"
-        "refit" fits the head to the adapted embeddings (it needs y); a probe standardises them
-        first, so that it predicts what it would without the adapter, up to the solver's tolerance.
-        "frozen" keeps the head, though it was made for other scales.
+        "refit" fits the head to the adapted embeddings, which requires y: an estimator or a named
+        probe is fitted itself; a frozen head is replaced by a probe, "logistic" for a classifier
+        and "ridge" for a regressor. "frozen" keeps the head, although it was fitted to the original
+        embeddings.
 
     Attributes
     ----------
     scale_ : ndarray of shape (n_features,)
-        The s.
+        The scale s of each dimension.
     map_ : Affine
         The fitted map.
     head_ : LinearHead or None
-        The head.
+        The head that is applied to the adapted embeddings.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted class labels; only if the head is a classifier.
     moments_ : Moments
-        Of all rows seen.
+        Count, mean and scatter of all rows that the adapter was fitted to.
+    n_features_in_ : int
+        Number of features of the embeddings.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features; only if X has feature names that are all strings.
+
+    Notes
+    -----
+    A probe that is refitted standardises the adapted embeddings first, which undoes the scaling.
+    Its predictions are therefore those without the adapter, up to the tolerance of the solver.
 
     References
     ----------
@@ -65,7 +77,7 @@ class IsoBN(MomentsAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **REFITTED,
+        **REFIT_CONSTRAINTS,
         "beta": [Interval(Real, 0, 1, closed="both")],
         "eps": [Interval(Real, 0, None, closed="neither")],
     }
@@ -89,25 +101,13 @@ class IsoBN(MomentsAdapter):
 
 
 def isobn_scale(cov: Tensor, beta: float, eps: float) -> Tensor:
-    """Compute the scale of each dimension.
+    """Compute the scales (d,) from the covariance (d, d) with 1/n.
 
-    Parameters
-    ----------
-    cov : Tensor of shape (d, d)
-        Covariance, with 1/n.
-    beta : float
-        How strongly to scale.
-    eps : float
-        Added to γσ, and to the total variance after scaling.
-
-    Returns
-    -------
-    Tensor of shape (d,)
-        Scales, positive unless there is no variance at all.
+    They are positive unless all variances are zero.
     """
     variance = cov.diagonal()
     std = variance.sqrt()
-    divisor = std.where(std != 0, torch.ones_like(std))  # constant dimensions correlate with none
+    divisor = std.where(std != 0, torch.ones_like(std))  # correlations of constant dimensions are 0
     correlation = (cov / divisor / divisor[:, None]).clamp(-1, 1)
     gamma = (correlation**2).mean(1)
     scale = (gamma * std + eps) ** -beta

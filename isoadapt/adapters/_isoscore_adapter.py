@@ -1,4 +1,4 @@
-"""What the adapters whose penalty is IsoScore share: the exact solver."""
+"""Base class of the adapters whose penalty is IsoScore, with the exact solver."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -15,14 +15,14 @@ from isoadapt.heads import LinearHead
 
 
 class IsoScorePenalty(Penalty):
-    """A penalty built on IsoScore, which only the covariance enters."""
+    """A penalty that depends on the covariance of the points only."""
 
-    sees_shifts: ClassVar[bool] = False
+    depends_on_shifts: ClassVar[bool] = False
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class IsoScoreAdapter(PenalisedAdapter):
-    """Base class of adapters that are trained for IsoScore."""
+    """Base class of adapters whose penalty is IsoScore."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **PenalisedAdapter._parameter_constraints,
@@ -40,14 +40,16 @@ class IsoScoreAdapter(PenalisedAdapter):
         super()._check_combination()
         if self.solver == "exact":
             for name, admissible in (("network", "linear"), ("head_training", "frozen")):
-                self._check_solvable(name, getattr(self, name) == admissible, repr(admissible))
+                holds = getattr(self, name) == admissible
+                self._check_exact_condition(name, holds, repr(admissible))
         elif self.bias_corrected and self.batch_size < 4:
             raise ValueError(
-                f"batch_size={self.batch_size} is too small for bias_corrected=True, which needs 4 "
-                "rows in a batch: use 4 or more, or bias_corrected=False"
+                f"batch_size={self.batch_size} is too small for bias_corrected=True, which needs "
+                "at least 4 rows in a batch: use batch_size=4 or more, or bias_corrected=False"
             )
 
-    def _check_solvable(self, name: str, holds: bool, admissible: str) -> None:
+    def _check_exact_condition(self, name: str, holds: bool, admissible: str) -> None:
+        """Raise ValueError unless a condition of solver="exact" on a parameter holds."""
         if not holds:
             raise ValueError(
                 f"{name}={getattr(self, name)!r} has no exact solution: use {name}={admissible}, "

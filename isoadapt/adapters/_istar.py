@@ -1,4 +1,4 @@
-"""I-STAR on frozen embeddings."""
+"""Adapter with the penalty of I-STAR, 1 - IsoScore* of the adapted embeddings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,34 +21,145 @@ from isoadapt.losses import IsoScoreLoss
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class IStarAdapter(IsoScoreAdapter):
-    """An adapter trained on the task's loss plus lam (1 - IsoScore*) of its outputs.
+    """Adapter trained on the task loss plus lam (1 - IsoScore*) of the adapted embeddings.
 
-    IsoScore* mixes the covariance Σ of a batch with Σ_S, that of all rows trained on, as
-    (1 - zeta) Σ + zeta Σ_S, because small batches say little about a covariance.
+    The covariance of a small batch is a poor estimate. IsoScore* therefore mixes the covariance Σ
+    of the batch with the covariance Σ_S of all training rows, as (1 - zeta) Σ + zeta Σ_S.
 
     Parameters
     ----------
+    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default="logistic"
+        The linear head that is applied to the adapted embeddings.
+
+        - A LinearHead, or a fitted estimator in ``sklearn.frozen.FrozenEstimator``, is used as it
+          is.
+        - Any other estimator, such as ``LogisticRegression(C=0.1)``, is cloned and fitted to the
+          embeddings of the training rows before the adapter is trained, even if it has been fitted
+          already. Its own regularisation depends on the scale of the embeddings.
+        - "logistic" and "ridge" are probes. They are fitted in the same way, after the embeddings
+          have been standardised.
+        - With None, the adapter is trained for the penalty alone.
+
+        In a cross-validation, estimators and probes are fitted to the training rows of each fold.
+        A frozen head that was fitted to all rows has used the validation rows too, so its scores
+        are too high.
+    balance : {"ema", "cumulative"} or None, default=None
+        How the task loss and the penalty are balanced. "ema" scales both to a common size by their
+        moving means, "cumulative" by their means over all steps so far, see
+        :class:`~isoadapt.losses.JointLoss`. None adds the two without scaling.
+    smoothing : float, default=0.15
+        Smoothing factor of the moving means of "ema", in (0, 1]. A larger value gives more weight
+        to recent steps.
+    network : {"linear", "mlp"}, default="linear"
+        "linear" trains one linear layer. "mlp" adds a branch with one hidden layer of the same
+        width; the fitted map is then not affine and has no inverse.
+    head_training : {"frozen", "joint", "alternating"}, default="frozen"
+        "frozen" keeps the head as it is. "joint" trains it together with the adapter.
+        "alternating" trains the adapter in odd epochs and the head in even ones.
+    coordinates : {"whitened", "raw"}, default="whitened"
+        Coordinates in which the adapter is trained. The fitted map applies to the original
+        embeddings in either case. "raw" is unsuitable if the mean of the embeddings is much larger
+        than their spread; centre the embeddings first. Both are in units of the size of the
+        embeddings, so training does not depend on their scale.
+    ridge : float or "auto", default="auto"
+        Weight, in the task loss, of the mean squared change of the head's outputs relative to the
+        embeddings before training. It keeps predictions stable if there are few rows: a larger
+        ridge allows less change, and 0, as in the papers, allows any change. Logits are compared
+        after subtracting their mean over the classes, and the squares are summed over the classes.
+        Outputs of a regression are in units of the standard deviations of the targets, and the
+        squares are averaged over the outputs.
+
+        "auto" estimates the ridge by an F test of whether the task loss can be lowered by more
+        than noise. F is the statistic of a regression of the gradient of the loss on the
+        embeddings, and q is its 0.95 quantile in the absence of a relation. The outputs may change
+        by the share s = max(1 - q/F, 0.01) of their best step. The ridge is (1 - s) / s for a
+        regression and (1 - s) / (4 s) for a classifier. Its maximum, 99 or 24.75, is reached if
+        there are no more rows than dimensions, and usually for a head that was fitted to the same
+        rows.
+    lr : float or "auto", default="auto"
+        Learning rate of AdamW. "auto" is 0.001, with one exception: if one linear layer is trained
+        in whitened coordinates with a frozen head, it is 0.01 for the outputs outside the row space
+        of the head.
+    lr_schedule : {"linear", "constant"}, default="linear"
+        "linear" lowers the learning rate from epoch to epoch, from `lr` in the first epoch to
+        ``lr / max_epochs`` in the last. "constant" keeps it.
+    batch_size : int, default=64
+        Maximum number of rows in a mini-batch.
+    max_epochs : int, default=30
+        Maximum number of passes over the training rows.
+    weight_decay : float, default=0.0
+        Weight decay of AdamW.
+    validation_fraction : float or None, default=0.3
+        Fraction of the distinct rows, in [0, 1), that is held out to choose the epoch, stratified
+        for classifiers. If the head is fitted here and there are fewer than 10 rows for each
+        dimension, head and adapter are then fitted a second time, to all rows and for
+        ``best_epoch_`` epochs, without validation. If 0 or None, or if either part would have fewer
+        than 4 rows, the adapter is trained on all rows and the last epoch is kept.
+    patience : int or None, default=10
+        Training stops after this many epochs in a row that did not replace the epoch to be kept.
+        None never stops early.
+    scoring : str, callable or None, default=None
+        Metric of the task, as in scikit-learn. None is accuracy or R². The last epoch whose score
+        is within one bootstrap standard error of the best score is kept, with or without a penalty.
+        A warning is issued if the embeddings before training score higher than that epoch by more
+        than one standard error.
+    device : str, default="auto"
+        Device to train on, such as "cpu" or "cuda"; "auto" is the GPU if there is one.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the validation split, the shuffling, the bootstrap and the initial weights of the
+        hidden layer. With None, every fit draws a new seed.
+    verbose : int, default=0
+        If above 0, a progress bar is shown on a terminal.
+    bias_corrected : bool, default=False
+        Whether to correct most of the bias of the penalty in small batches. With zeta=0 this
+        replaces the shrinkage.
+    solver : {"minibatch", "exact"}, default="minibatch"
+        "minibatch" is the training of the paper. "exact" computes the limit of that training
+        directly, see :class:`IsotropyLayer`. It requires lam >= 0 and zeta=0, because neither the
+        size of lam nor Σ_S has an effect there.
     lam : float, default=1.0
-        Weight λ of the penalty: above zero it raises isotropy, below zero it lowers it (where
-        the paper finds its best scores), 0 is the control without a penalty.
+        Weight λ of the penalty. A positive weight raises isotropy. A negative weight lowers it,
+        which gives the best scores in the paper. 0 is the control without a penalty.
     zeta : float, default=0.2
         Weight ζ of Σ_S, in [0, 1].
     shrinkage : {"exact", "detached"}, default="exact"
-        "exact" computes Σ_S from the current weights in each step, with its gradient: for a linear
-        network it is AΣAᵀ and needs no pass over the rows. "detached" recomputes it at the start
-        of each epoch, as in the paper; so does "mlp" either way.
+        "exact" computes Σ_S from the current weights in each step, with its gradient. For a linear
+        network this is AΣAᵀ and needs no pass over the rows. "detached" computes Σ_S without
+        gradient at the start of each epoch, as in the paper. The network "mlp" always does the
+        latter.
     n_shrinkage : int, default=250_000
-        Maximum number of rows from which "mlp" recomputes Σ_S.
-    bias_corrected : bool, default=False
-        Correct most of the small-batch bias of the score. With zeta=0 this replaces shrinkage.
-    solver : {"minibatch", "exact"}, default="minibatch"
-        "exact" computes the limit of the training directly, see :class:`IsotropyLayer`. It
-        requires lam >= 0 and zeta=0, because neither the size of lam nor Σ_S matters there.
+        Maximum number of rows from which Σ_S is computed for the network "mlp".
+
+    Attributes
+    ----------
+    map_ : Affine or ResidualMLP
+        The fitted map.
+    head_ : LinearHead or None
+        The head that is applied to the adapted embeddings. It differs from the initial one only if
+        `head_training` is not "frozen".
+    classes_ : ndarray of shape (n_classes,)
+        Sorted class labels; only if the head is a classifier.
+    history_ : list of dict
+        One entry for each epoch of the fit that chose the epoch, with "epoch", "train_loss" and
+        "dur" (seconds). With validation rows, an entry also has "valid_score" (the metric of the
+        task) and "valid_cost" (the weighted penalty of the validation rows, for which moments such
+        as Σ_S are those of the training rows), and a first entry for epoch 0, before training, has
+        only these. With the exact solver, an entry has "iteration" and "loss".
+    ridge_ : float
+        The ridge used; that of the second fit if there was one.
+    n_iter_ : int
+        Number of epochs or iterations run.
+    best_epoch_ : int
+        Epoch whose weights were kept, from 1; not with the exact solver.
+    n_features_in_ : int
+        Number of features of the embeddings.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features; only if X has feature names that are all strings.
 
     References
     ----------
-    Rudman and Eickhoff, "Stable Anisotropic Regularization", equation 3 and algorithm 1. There
-    it regularises fine-tuning; here the encoder is frozen.
+    Rudman and Eickhoff, "Stable Anisotropic Regularization", equation 3 and algorithm 1. The paper
+    regularises fine-tuning; here the encoder is frozen.
 
     Examples
     --------
@@ -82,12 +193,12 @@ class IStarAdapter(IsoScoreAdapter):
     def _check_combination(self) -> None:
         super()._check_combination()
         if self.solver == "exact":
-            self._check_solvable("lam", self.lam >= 0, "0 or more")
-            self._check_solvable("zeta", self.zeta == 0, "0")
+            self._check_exact_condition("lam", self.lam >= 0, "0 or more")
+            self._check_exact_condition("zeta", self.zeta == 0, "0")
 
     def _batch_key(self) -> tuple[Any, ...] | None:
-        kind = super()._batch_key()
-        return None if kind is None else (*kind, bool(self.zeta))
+        key = super()._batch_key()
+        return None if key is None else (*key, bool(self.zeta))
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         loss = IsoScoreLoss(self.zeta, "linear", self.bias_corrected).to(device)
@@ -103,7 +214,7 @@ class IStarAdapter(IsoScoreAdapter):
 
 
 class _Shrinkage(IsoScorePenalty):
-    """What penalties with Σ_S have in common: members differ in ζ."""
+    """Base class of penalties with Σ_S, in which the members of one training may differ in ζ."""
 
     loss: IsoScoreLoss
 
@@ -117,7 +228,10 @@ class _Shrinkage(IsoScorePenalty):
 
 
 class _ExactShrinkage(_Shrinkage):
-    """Σ_S of a linear network's outputs, from a root of the covariance of its inputs."""
+    """IsoScore* with Σ_S of a linear network, from a root of the covariance of its inputs.
+
+    The root is (K or 1, d, d), or its diagonal (K or 1, d), for K members.
+    """
 
     def __init__(self, loss: IsoScoreLoss, inputs_root: Tensor, detached: bool) -> None:
         super().__init__(loss)
@@ -125,8 +239,8 @@ class _ExactShrinkage(_Shrinkage):
 
     def join(self, others: Sequence["_ExactShrinkage"]) -> "_ExactShrinkage":
         roots = [member.inputs_root for member in (self, *others)]
-        alike = all(torch.equal(root, roots[0]) for root in roots)
-        root = roots[0] if alike else torch.cat(roots)
+        same = all(torch.equal(root, roots[0]) for root in roots)
+        root = roots[0] if same else torch.cat(roots)
         return _ExactShrinkage(self._joint_loss(others), root, self.detached)
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
@@ -140,14 +254,14 @@ class _ExactShrinkage(_Shrinkage):
         return self.loss(points, root=self._outputs_root(network))
 
     def _outputs_root(self, network: LinearNetwork) -> Tensor:
-        """Root of the outputs' covariance, from the inputs' (K or 1, d, d) or (K or 1, d)."""
+        """Return a root (K, d, d) of the covariance of the outputs."""
         if self.inputs_root.ndim == 2:
             return network.weight * self.inputs_root[:, None]
         return network.weight @ self.inputs_root
 
 
 class _SampledShrinkage(_Shrinkage):
-    """Σ_S of any network's outputs, from rows spread evenly over the training rows."""
+    """IsoScore* with Σ_S of any network, from at most `n_rows` evenly spaced training rows."""
 
     def __init__(self, loss: IsoScoreLoss, n_rows: int) -> None:
         super().__init__(loss)

@@ -1,4 +1,4 @@
-"""Spectral pieces that the adapters share."""
+"""Eigendecomposition and shrinkage of covariances."""
 
 from typing import Any
 
@@ -12,19 +12,9 @@ from isoadapt.geometry import DEAD, Moments
 
 
 def descending_eigh(cov: Floats) -> tuple[Floats, Floats]:
-    """Decompose a covariance.
+    """Return the eigenvalues (d,), in descending order, and eigenvectors of a covariance (d, d).
 
-    Parameters
-    ----------
-    cov : ndarray of shape (d, d)
-        Covariance; rounding may have made it a little asymmetric.
-
-    Returns
-    -------
-    eigenvalues : ndarray of shape (d,)
-        Largest first, none below zero.
-    eigenvectors : ndarray of shape (d, d)
-        Columns, with signs fixed.
+    Negative eigenvalues are set to zero. The eigenvectors are columns with deterministic signs.
     """
     values, vectors = eigh((cov + cov.T) / 2)
     if len(values):
@@ -33,85 +23,31 @@ def descending_eigh(cov: Floats) -> tuple[Floats, Floats]:
 
 
 def shrink(eigenvalues: Floats, shrinkage: float) -> Floats:
-    """Move eigenvalues towards their mean.
-
-    Parameters
-    ----------
-    eigenvalues : ndarray of shape (d,)
-        Of a covariance.
-    shrinkage : float
-        How far, in [0, 1].
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        Of the shrunk covariance.
-    """
+    """Move eigenvalues (d,) towards their mean; a shrinkage of 1 makes all of them equal."""
     return (1 - shrinkage) * eigenvalues + shrinkage * eigenvalues.mean()
 
 
 def inverse_root(eigenvalues: Floats, power: float = 1.0, rtol: float = DEAD) -> Floats:
-    """Raise eigenvalues to -power/2; those that are zero beside the largest stay zero.
-
-    Parameters
-    ----------
-    eigenvalues : ndarray of shape (d,)
-        Of a covariance.
-    power : float, default=1.0
-        1 whitens, 0 leaves as it is.
-    rtol : float, default=DEAD
-        What counts as zero, relative to the largest.
-
-    Returns
-    -------
-    ndarray of shape (d,)
-        Scales.
-    """
+    """Raise eigenvalues (d,) to -power/2; those up to `rtol` times the largest give zero."""
     kept = eigenvalues > rtol * max(eigenvalues.max(), np.finfo(np.float64).tiny)
     return np.where(kept, np.where(kept, eigenvalues, 1.0) ** (-power / 2), 0.0)
 
 
 def leading_components(cov: Floats, n_components: int, scale: float, rtol: float = DEAD) -> Floats:
-    """Give the directions of largest variance, no more than there are.
+    """Return the directions of largest variance as orthonormal rows (n_components, d).
 
-    Parameters
-    ----------
-    cov : ndarray of shape (d, d)
-        Covariance.
-    n_components : int
-        How many.
-    scale : float
-        A variance of the size of the data's: beside it, variances may count as zero.
-    rtol : float, default=DEAD
-        What counts as zero, relative to `scale`.
-
-    Returns
-    -------
-    ndarray of shape (n_components, d)
-        Orthonormal rows, largest variance first; rows of zeros where the variance is zero.
+    Rows whose variance is no more than `rtol` times `scale`, the total variance, are zero.
     """
     eigenvalues, vectors = descending_eigh(cov)
-    spread = eigenvalues[:n_components, None] > rtol * scale
-    return np.where(spread, vectors[:, :n_components].T, 0.0)
+    varies = eigenvalues[:n_components, None] > rtol * scale
+    return np.where(varies, vectors[:, :n_components].T, 0.0)
 
 
 def oas_shrinkage(moments: Moments) -> float:
-    """Estimate how far a covariance should move to a multiple of the identity, for Gaussian rows.
+    """Estimate the oracle approximating shrinkage, in [0, 1], which assumes Gaussian rows.
 
-    Parameters
-    ----------
-    moments : Moments
-        Of the rows.
-
-    Returns
-    -------
-    float
-        The oracle approximating shrinkage, in [0, 1].
-
-    References
-    ----------
-    Y. Chen, A. Wiesel, Y. C. Eldar and A. O. Hero (2010), "Shrinkage algorithms for MMSE
-    covariance estimation", equation 23 without its terms 2/d, as in scikit-learn.
+    This is equation 23 of Chen, Wiesel, Eldar and Hero (2010), "Shrinkage algorithms for MMSE
+    covariance estimation", without its terms 2/d, as in scikit-learn.
     """
     cov = moments.covariance(ddof=0).numpy()
     d = len(cov)
@@ -121,28 +57,11 @@ def oas_shrinkage(moments: Moments) -> float:
 
 
 def ledoit_wolf_shrinkage(X: NDArray[Any], weights: NDArray[Any] | None, moments: Moments) -> float:
-    """Estimate how far a covariance should move to a multiple of the identity, for any rows.
+    """Estimate the shrinkage of Ledoit and Wolf (2004), in [0, 1], from rows and their moments.
 
-    The error of the covariance, (mean ‖x - μ‖⁴ - ‖S‖²)/n, over its distance ‖S - tr(S)/d I‖².
-
-    Parameters
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-        Rows.
-    weights : ndarray of shape (n_samples,) or None
-        How often each row counts.
-    moments : Moments
-        Of the rows with these weights.
-
-    Returns
-    -------
-    float
-        In [0, 1].
-
-    References
-    ----------
-    O. Ledoit and M. Wolf (2004), "A well-conditioned estimator for large-dimensional covariance
-    matrices", lemmas 3.2 to 3.4.
+    It is the error of the covariance, (mean ‖x - μ‖⁴ - ‖S‖²)/n, divided by the squared distance
+    ‖S - tr(S)/d I‖²: lemmas 3.2 to 3.4 of "A well-conditioned estimator for large-dimensional
+    covariance matrices".
     """
     mean, cov = moments.mean.numpy(), moments.covariance(ddof=0).numpy()
     unit = np.sqrt(cov.trace())

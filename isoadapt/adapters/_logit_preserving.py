@@ -1,4 +1,4 @@
-"""Whitening of the directions that a head does not read, which changes no prediction."""
+"""Whitening outside the row space of a head, which changes no prediction."""
 
 from numbers import Real
 from typing import Any, ClassVar, cast
@@ -8,47 +8,54 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from isoadapt.adapters._base import PROBES
 from isoadapt.adapters._closed_form import MomentsAdapter
-from isoadapt.adapters._linalg import (
-    oas_shrinkage,
-)
+from isoadapt.adapters._linalg import oas_shrinkage
 from isoadapt.adapters._maps import Affine, Floats
-from isoadapt.adapters._row_space import row_space, whiten_unseen
+from isoadapt.adapters._row_space import row_space, whiten_complement
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
 
 class LogitPreservingWhitening(MomentsAdapter):
-    """Whiten all that a linear head cannot see, and leave what it sees.
+    """Whiten embeddings outside the row space of a linear head, without changing its logits.
 
-    A head of rank r reads r directions; the other d - r are free. With R a basis of the head's
-    row space and N of its complement, the map keeps Rᵀh, takes from Nᵀh what Rᵀh predicts of
-    it, whitens the rest and scales it to the variance that makes IsoScore largest. The logits
-    of *every* row stay, so no prediction can change.
+    The logits of a head of rank r depend on r directions only, its row space. The other d - r
+    directions are free. Let R be an orthonormal basis of the row space and N one of its
+    complement. The map keeps Rᵀh. It subtracts from Nᵀh its linear regression on Rᵀh, whitens the
+    residual, and scales it to the variance that maximises IsoScore. The logits of *every* row stay
+    the same, so no prediction changes.
 
     Parameters
     ----------
     head : LinearHead, linear estimator or {"logistic", "ridge"}, default="logistic"
-        The head to preserve, as in :class:`IsotropyLayer`; an unfitted estimator and a named
-        probe are fitted to the embeddings first, which needs y.
+        The head whose logits are preserved, as in :class:`IsotropyLayer`. An estimator that is not
+        frozen, or a named probe, is fitted to the embeddings first, which requires y.
     shrinkage : float or "oas", default="oas"
-        In [0, 1], of the residual's covariance to a multiple of the identity. "oas" estimates it
-        from the covariance of the embeddings, as in :class:`Whitening`.
+        Shrinkage, in [0, 1], of the covariance of the residual to a multiple of the identity. "oas"
+        estimates it from the covariance of the embeddings, as in :class:`Whitening`.
     strength : float, default=1.0
-        The p in [0, 1] of the whitening Σ^(-p/2).
+        Strength p in [0, 1] of the whitening Σ^(-p/2). 1 whitens, 0 keeps the covariance of the
+        residual up to a factor.
     preserve : {"logits", "differences"}, default="logits"
-        "differences" keeps only the differences of logits: same probabilities, one more free
-        direction. For classifiers.
+        "logits" preserves the logits or predicted values. "differences" preserves only the
+        differences between the logits of the classes: the probabilities stay the same, and one
+        more direction is free. It requires a classifier.
 
     Attributes
     ----------
     map_ : Affine
         The fitted map.
     head_ : LinearHead
-        The head.
+        The head that is applied to the adapted embeddings.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted class labels; only if the head is a classifier.
     moments_ : Moments
-        Of all rows seen.
+        Count, mean and scatter of all rows that the adapter was fitted to.
     shrinkage_ : float
         The shrinkage used.
+    n_features_in_ : int
+        Number of features of the embeddings.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features; only if X has feature names that are all strings.
 
     References
     ----------
@@ -87,14 +94,15 @@ class LogitPreservingWhitening(MomentsAdapter):
         self.preserve = preserve
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
-        seen, unseen = row_space(self._head_coef(cast(LinearHead, head)))
-        keep = Affine(seen.T, np.zeros(seen.shape[1]))
+        basis, complement = row_space(self._preserved_coef(cast(LinearHead, head)))
+        keep = Affine(basis.T, np.zeros(basis.shape[1]))
         given = self.shrinkage
         shrinkage = oas_shrinkage(moments) if given == "oas" else cast(float, given)
-        map_ = whiten_unseen(moments, keep, seen, unseen, shrinkage, self.strength)
+        map_ = whiten_complement(moments, keep, basis, complement, shrinkage, self.strength)
         return {"map_": map_, "shrinkage_": float(shrinkage)}
 
-    def _head_coef(self, head: LinearHead) -> Floats:
+    def _preserved_coef(self, head: LinearHead) -> Floats:
+        """Return the coefficients (n_outputs, n_features) whose outputs must not change."""
         if self.preserve == "logits":
             return head.coef_
         if head.classes_ is None:

@@ -1,4 +1,4 @@
-"""Fitted maps from embeddings to embeddings: NumPy in float64, small, without behaviour of fits."""
+"""Fitted maps of embeddings, small NumPy objects in float64, and the registry of storable maps."""
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -9,13 +9,12 @@ from numpy.typing import DTypeLike, NDArray
 from scipy.spatial.distance import cdist
 from scipy.special import ndtr
 
-_BLOCK = 2048  # rows that stay in the processor's cache
+_BLOCK = 2048  # rows that fit into the processor's cache
 
 Floats = NDArray[np.float64]
 
-
-# Classes that an adapter folder may hold, by the names that stand in it, and their modules. A name
-# stays when its class is renamed or moved, so that folders written before can be read.
+# Classes that a saved adapter may contain, by their names in the file. A name must not change when
+# its class is renamed or moved, so that older adapter folders can still be read.
 STORABLE_MAPS = {
     "Affine": "isoadapt.adapters._maps:Affine",
     "ResidualMLP": "isoadapt.adapters._maps:ResidualMLP",
@@ -27,19 +26,19 @@ STORABLE_MAPS = {
 
 
 def map_class(name: str) -> Any:
-    """Import the class of a map or of its part by its name in adapter folders; KeyError if none."""
+    """Import the class that has this name in adapter folders; an unknown name is a KeyError."""
     module, _, attribute = STORABLE_MAPS[name].partition(":")
     return getattr(import_module(module), attribute)
 
 
 def map_name(value: Any) -> str | None:
-    """Name in adapter folders of the class of a map or of its part; None if it has none."""
+    """Return the name of the class of a value in adapter folders, or None if it has none."""
     place = f"{type(value).__module__}:{type(value).__qualname__}"
     return next((name for name, known in STORABLE_MAPS.items() if known == place), None)
 
 
 class Map(Protocol):
-    """A fitted map of rows: what every adapter keeps as ``map_``."""
+    """Interface of the fitted map ``map_`` of an adapter."""
 
     @property
     def n_features_out(self) -> int:
@@ -50,21 +49,21 @@ class Map(Protocol):
 
 
 class InvertibleMap(Map, Protocol):
-    """A map that can be undone."""
+    """Interface of a fitted map that has an inverse."""
 
     def inverted(self) -> Callable[[Floats], Floats]:
-        """Give the map back, from rows of outputs to rows of inputs."""
+        """Return the inverse, from (n_samples, n_features_out) to (n_samples, n_features)."""
 
 
 class Affine(NamedTuple):
-    """The map z = Ah + c.
+    """Affine map z = Ah + c.
 
     Attributes
     ----------
     matrix : ndarray of shape (n_features_out, n_features)
-        A.
+        The matrix A, float64.
     offset : ndarray of shape (n_features_out,)
-        c.
+        The offset c, float64.
     """
 
     matrix: Floats
@@ -81,49 +80,39 @@ class Affine(NamedTuple):
         return Z
 
     def inverted(self) -> "Affine":
-        """Give the map back: z -> the shortest preimage of z, exact where A is invertible.
+        """Return the inverse map, or the pseudo-inverse if the matrix is singular.
 
         Returns
         -------
         Affine
-            With the pseudo-inverse of A.
+            The map from z to its preimage of smallest norm, with the pseudo-inverse of A.
         """
         rounding = max(self.matrix.shape) * np.finfo(np.float64).eps
         matrix = np.asarray(np.linalg.pinv(self.matrix, rtol=rounding), dtype=np.float64)
         return Affine(matrix, -matrix @ self.offset)
 
     def after(self, first: "Affine") -> "Affine":
-        """Compose with the map that goes first.
+        """Compose this map with another one that is applied first.
 
         Parameters
         ----------
         first : Affine
-            Applied before this one.
+            The map that is applied before this one.
 
         Returns
         -------
         Affine
-            ``h -> self(first(h))``.
+            The composition ``h -> self(first(h))``.
         """
         return Affine(self.matrix @ first.matrix, self.matrix @ first.offset + self.offset)
 
 
 class ResidualMLP(NamedTuple):
-    """The map z = Ah + c + V gelu(Uh + u).
+    """The map z = Ah + c + V gelu(Uh + u)."""
 
-    Attributes
-    ----------
-    linear : Affine
-        A and c.
-    hidden : Affine
-        U and u.
-    readout : ndarray of shape (n_features, n_hidden)
-        V.
-    """
-
-    linear: Affine
-    hidden: Affine
-    readout: Floats
+    linear: Affine  # A and c
+    hidden: Affine  # U and u
+    readout: Floats  # V, (n_features, n_hidden)
 
     @property
     def n_features_out(self) -> int:
@@ -136,20 +125,11 @@ class ResidualMLP(NamedTuple):
 
 
 class ClusterProjection(NamedTuple):
-    """The map z = (I - VᵀV)(h - m), with the m and V of the cluster that h is nearest to.
+    """The map z = (I - VᵀV)(h - m), with m and V of the cluster whose centre is nearest to h."""
 
-    Attributes
-    ----------
-    centers : ndarray of shape (n_clusters, n_features)
-        Whose Euclidean distance decides.
-    means : ndarray of shape (n_clusters, n_features)
-        m of each cluster.
-    components : ndarray of shape (n_clusters, n_components, n_features)
-        V of each cluster: orthonormal rows, or rows of zeros.
-    """
-
-    centers: Floats
-    means: Floats
+    centers: Floats  # (n_clusters, n_features)
+    means: Floats  # m of each cluster, (n_clusters, n_features)
+    # V of each cluster, (n_clusters, n_components, n_features): orthonormal rows or rows of zeros
     components: Floats
 
     @property
@@ -167,47 +147,23 @@ class ClusterProjection(NamedTuple):
 
 
 def nearest_center(X: Floats, centers: Floats) -> NDArray[np.intp]:
-    """Find the centre nearest to each row, whatever other rows there are.
+    """Return the index (n_samples,) of the centre nearest to each row; ties give the first.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-        Rows.
-    centers : ndarray of shape (n_clusters, n_features)
-        Centres.
-
-    Returns
-    -------
-    ndarray of shape (n_samples,)
-        Numbers of the centres; of equally near ones the first.
+    The result for a row does not depend on the other rows, as it could with a matrix product.
     """
     return np.asarray(cdist(X, centers, "sqeuclidean").argmin(axis=1))
 
 
 def compose(maps: Iterable[Affine]) -> Affine:
-    """Compose affine maps, in the order in which they are applied, into one in float64.
+    """Compose one or more affine maps, such as those of the steps of a pipeline.
 
-    Parameters
-    ----------
-    maps : iterable of Affine
-        One or more, the first to be applied first: ``adapter.to_affine()`` of each step of a
-        pipeline.
-
-    Returns
-    -------
-    Affine
-        The map that does it all at once; its ``inverted()`` undoes it all at once.
-
-    Raises
-    ------
-    ValueError
-        If a map does not take as many features as the one before it gives out.
+    The first map is applied first. Widths that do not match raise ValueError.
     """
     first, *others = maps
     for step in others:
         if step.matrix.shape[1] != first.n_features_out:
             raise ValueError(
-                f"a map takes {step.matrix.shape[1]} features, but the one before it gives out "
+                f"a map takes {step.matrix.shape[1]} features, but the one before it returns "
                 f"{first.n_features_out}: compose maps in the order in which they are applied"
             )
         first = step.after(first)
@@ -219,21 +175,9 @@ def map_rows(
     X: NDArray[Any],
     dtype: DTypeLike = np.float64,
 ) -> NDArray[Any]:
-    """Apply a map in float64, block by block.
+    """Apply a map to X (n_samples, n_features) in float64, block by block, and cast to `dtype`.
 
-    Parameters
-    ----------
-    function : Map or callable
-        The map, or the way back; it leaves its argument as it is.
-    X : ndarray of shape (n_samples, n_features)
-        Rows of any float dtype.
-    dtype : dtype, default=float64
-        What the outputs are rounded to.
-
-    Returns
-    -------
-    ndarray of shape (n_samples, n_features_out)
-        Outputs.
+    `function` must not change its argument.
     """
     first = function(np.asarray(X[:_BLOCK], dtype=np.float64))
     outputs = np.empty((len(X), *first.shape[1:]), dtype)

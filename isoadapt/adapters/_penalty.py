@@ -1,4 +1,4 @@
-"""Adapters trained under a penalty of one's own."""
+"""Adapter with a user-defined penalty."""
 
 import copy
 import inspect
@@ -19,31 +19,142 @@ from isoadapt.adapters._training._prior_cov import outputs_covariance
 from isoadapt.adapters._training._problem import Problem
 
 _OPTIONAL = ("labels", "prior_cov")
-_N_ROWS = 250_000  # from which the covariance of the outputs is taken, at most
+_MAX_COVARIANCE_ROWS = 250_000  # from which the covariance of the outputs is computed
 
 
 class PenaltyAdapter(PenalisedAdapter):
-    """An adapter trained on the task's loss plus lam times a penalty of one's own.
+    """Adapter trained on the task loss plus lam times a user-defined penalty.
 
     The penalty is called in each step with the adapted rows Z of a mini-batch, a float tensor of
-    shape (n_rows, n_features), divided by one number so that the embeddings are of unit size. It
-    returns one number as a tensor, of which the gradient is taken: smaller is better. If it has a
-    parameter `labels`, it also gets the class numbers (n_rows,) or values (n_rows, n_outputs) by
-    that name; if it has a parameter `prior_cov`, the covariance (n_features, n_features) of all
-    adapted training rows at the start of the epoch. It must neither change Z in place nor keep
-    anything between calls. Parameters of a module are not trained; what it draws at random comes
-    from torch's global generator.
+    shape (n_rows, n_features). Z is divided by one number, so that the embeddings are of unit size.
+    The penalty returns one number as a tensor that has a gradient; smaller is better.
 
-    A penalty with a true attribute ``member_axis`` serves several fits of a search at once: it
-    gets Z of shape (n_members, n_rows, n_features), `labels` and `prior_cov` with the same leading
-    axis, and returns (n_members,).
+    - If it has a parameter `labels`, it is also given the class numbers (n_rows,) or the target
+      values (n_rows, n_outputs) under this name.
+    - If it has a parameter `prior_cov`, it is also given the covariance (n_features, n_features) of
+      all adapted training rows at the start of the epoch.
+    - It must not change Z in place, and must not keep state between calls.
+    - Parameters of a module are not trained. Random numbers that a penalty draws come from the
+      global generator of torch.
+
+    A penalty with a true attribute ``member_axis`` is evaluated for several fits of a search at
+    once. It is given Z of shape (n_members, n_rows, n_features), and `labels` and `prior_cov` with
+    the same leading axis, and returns a tensor of shape (n_members,).
 
     Parameters
     ----------
     penalty : nn.Module or callable
-        What is penalised.
+        The penalty, as described above.
+    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default="logistic"
+        The linear head that is applied to the adapted embeddings.
+
+        - A LinearHead, or a fitted estimator in ``sklearn.frozen.FrozenEstimator``, is used as it
+          is.
+        - Any other estimator, such as ``LogisticRegression(C=0.1)``, is cloned and fitted to the
+          embeddings of the training rows before the adapter is trained, even if it has been fitted
+          already. Its own regularisation depends on the scale of the embeddings.
+        - "logistic" and "ridge" are probes. They are fitted in the same way, after the embeddings
+          have been standardised.
+        - With None, the adapter is trained for the penalty alone.
+
+        In a cross-validation, estimators and probes are fitted to the training rows of each fold.
+        A frozen head that was fitted to all rows has used the validation rows too, so its scores
+        are too high.
     lam : float, default=1.0
-        Weight of the penalty; 0 is the control without it.
+        Weight of the penalty. 0 is the control without a penalty.
+    balance : {"ema", "cumulative"} or None, default=None
+        How the task loss and the penalty are balanced. "ema" scales both to a common size by their
+        moving means, "cumulative" by their means over all steps so far, see
+        :class:`~isoadapt.losses.JointLoss`. None adds the two without scaling.
+    smoothing : float, default=0.15
+        Smoothing factor of the moving means of "ema", in (0, 1]. A larger value gives more weight
+        to recent steps.
+    network : {"linear", "mlp"}, default="linear"
+        "linear" trains one linear layer. "mlp" adds a branch with one hidden layer of the same
+        width; the fitted map is then not affine and has no inverse.
+    head_training : {"frozen", "joint", "alternating"}, default="frozen"
+        "frozen" keeps the head as it is. "joint" trains it together with the adapter.
+        "alternating" trains the adapter in odd epochs and the head in even ones.
+    coordinates : {"whitened", "raw"}, default="whitened"
+        Coordinates in which the adapter is trained. The fitted map applies to the original
+        embeddings in either case. "raw" is unsuitable if the mean of the embeddings is much larger
+        than their spread; centre the embeddings first. Both are in units of the size of the
+        embeddings, so training does not depend on their scale.
+    ridge : float or "auto", default="auto"
+        Weight, in the task loss, of the mean squared change of the head's outputs relative to the
+        embeddings before training. It keeps predictions stable if there are few rows: a larger
+        ridge allows less change, and 0, as in the papers, allows any change. Logits are compared
+        after subtracting their mean over the classes, and the squares are summed over the classes.
+        Outputs of a regression are in units of the standard deviations of the targets, and the
+        squares are averaged over the outputs.
+
+        "auto" estimates the ridge by an F test of whether the task loss can be lowered by more
+        than noise. F is the statistic of a regression of the gradient of the loss on the
+        embeddings, and q is its 0.95 quantile in the absence of a relation. The outputs may change
+        by the share s = max(1 - q/F, 0.01) of their best step. The ridge is (1 - s) / s for a
+        regression and (1 - s) / (4 s) for a classifier. Its maximum, 99 or 24.75, is reached if
+        there are no more rows than dimensions, and usually for a head that was fitted to the same
+        rows.
+    lr : float or "auto", default="auto"
+        Learning rate of AdamW. "auto" is 0.001, with one exception: if one linear layer is trained
+        in whitened coordinates with a frozen head, it is 0.01 for the outputs outside the row space
+        of the head.
+    lr_schedule : {"linear", "constant"}, default="linear"
+        "linear" lowers the learning rate from epoch to epoch, from `lr` in the first epoch to
+        ``lr / max_epochs`` in the last. "constant" keeps it.
+    batch_size : int, default=64
+        Maximum number of rows in a mini-batch.
+    max_epochs : int, default=30
+        Maximum number of passes over the training rows.
+    weight_decay : float, default=0.0
+        Weight decay of AdamW.
+    validation_fraction : float or None, default=0.3
+        Fraction of the distinct rows, in [0, 1), that is held out to choose the epoch, stratified
+        for classifiers. If the head is fitted here and there are fewer than 10 rows for each
+        dimension, head and adapter are then fitted a second time, to all rows and for
+        ``best_epoch_`` epochs, without validation. If 0 or None, or if either part would have fewer
+        than 4 rows, the adapter is trained on all rows and the last epoch is kept.
+    patience : int or None, default=10
+        Training stops after this many epochs in a row that did not replace the epoch to be kept.
+        None never stops early.
+    scoring : str, callable or None, default=None
+        Metric of the task, as in scikit-learn. None is accuracy or R². The last epoch whose score
+        is within one bootstrap standard error of the best score is kept, with or without a penalty.
+        A warning is issued if the embeddings before training score higher than that epoch by more
+        than one standard error.
+    device : str, default="auto"
+        Device to train on, such as "cpu" or "cuda"; "auto" is the GPU if there is one.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the validation split, the shuffling, the bootstrap and the initial weights of the
+        hidden layer. With None, every fit draws a new seed.
+    verbose : int, default=0
+        If above 0, a progress bar is shown on a terminal.
+
+    Attributes
+    ----------
+    map_ : Affine or ResidualMLP
+        The fitted map.
+    head_ : LinearHead or None
+        The head that is applied to the adapted embeddings. It differs from the initial one only if
+        `head_training` is not "frozen".
+    classes_ : ndarray of shape (n_classes,)
+        Sorted class labels; only if the head is a classifier.
+    history_ : list of dict
+        One entry for each epoch of the fit that chose the epoch, with "epoch", "train_loss" and
+        "dur" (seconds). With validation rows, an entry also has "valid_score" (the metric of the
+        task) and "valid_cost" (the weighted penalty of the validation rows, for which moments such
+        as Σ_S are those of the training rows), and a first entry for epoch 0, before training, has
+        only these.
+    ridge_ : float
+        The ridge used; that of the second fit if there was one.
+    n_iter_ : int
+        Number of epochs run.
+    best_epoch_ : int
+        Epoch whose weights were kept, from 1.
+    n_features_in_ : int
+        Number of features of the embeddings.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features; only if X has feature names that are all strings.
 
     Examples
     --------
@@ -115,57 +226,63 @@ class PenaltyAdapter(PenalisedAdapter):
         penalty = self.penalty
         if isinstance(penalty, nn.Module):
             penalty = copy.deepcopy(penalty).to(device)
-        turn = None
-        if self.coordinates == "whitened":  # where outputs are turned towards the head's rows
-            turn = to_tensor(problem.coordinates.out, device)
-        return _OwnPenalty(penalty, turn)
+        rotation = None
+        if self.coordinates == "whitened":  # the outputs are rotated to the row space of the head
+            rotation = to_tensor(problem.coordinates.out, device)
+        return _CallablePenalty(penalty, rotation)
 
     def _penalty_weight(self) -> float:
         return self.lam
 
 
-class _OwnPenalty(Penalty):
-    """A callable as a penalty of members, called with what its signature names."""
+class _CallablePenalty(Penalty):
+    """A callable as a penalty, called with the optional arguments that its signature has.
 
-    def __init__(self, penalty: Callable[..., Tensor], turn: Tensor | None) -> None:
+    `rotation` (d, d) maps the outputs of the network to the directions of the embeddings.
+    """
+
+    def __init__(self, penalty: Callable[..., Tensor], rotation: Tensor | None) -> None:
         super().__init__(penalty)
-        self.turn = turn
+        self.rotation = rotation
         self.member_axis = bool(getattr(penalty, "member_axis", False))
         called = penalty.forward if isinstance(penalty, nn.Module) else penalty
         try:
             known = set(inspect.signature(called).parameters)
-        except (TypeError, ValueError):  # such as torch's own functions
+        except (TypeError, ValueError):  # built-in functions of torch have no signature
             known = set()
         self.options = tuple(name for name in _OPTIONAL if name in known)
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
         if "prior_cov" in self.options:
-            cov = outputs_covariance(network, batches, _N_ROWS)
-            self.prior_cov = cov if self.turn is None else self.turn @ cov @ self.turn.mT
+            cov = outputs_covariance(network, batches, _MAX_COVARIANCE_ROWS)
+            if self.rotation is not None:
+                cov = self.rotation @ cov @ self.rotation.mT
+            self.prior_cov = cov
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
-        if self.turn is not None:
-            points = points @ self.turn.mT
+        if self.rotation is not None:
+            points = points @ self.rotation.mT
         options: dict[str, Tensor | None] = {}
         if "labels" in self.options:
-            options["labels"] = None if targets is None else self._by_member(targets, points)
+            options["labels"] = None if targets is None else self._member_targets(targets, points)
         if "prior_cov" in self.options:
             options["prior_cov"] = self.prior_cov
         if self.member_axis:
             return self._checked(self.loss(points, **options), points.shape[:1])
         values = [
-            self._checked(self.loss(Z, **{k: _at(v, place) for k, v in options.items()}), ())
+            self._checked(self.loss(Z, **{k: _member(v, place) for k, v in options.items()}), ())
             for place, Z in enumerate(points)
         ]
         return torch.stack(values)
 
-    def _by_member(self, targets: Tensor, points: Tensor) -> Tensor:
-        """Give the targets a leading axis of members if all members share them."""
+    def _member_targets(self, targets: Tensor, points: Tensor) -> Tensor:
+        """Return a copy of the targets with the axis of members that `points` (K, n, d) has."""
         if len(targets) == len(points) and targets.shape[1:2] == points.shape[1:2]:
             return targets.clone()
         return targets.expand(len(points), *targets.shape).clone()
 
     def _checked(self, value: Any, shape: tuple[int, ...]) -> Tensor:
+        """Validate what the penalty returned, and return it in float32."""
         if not isinstance(value, Tensor) or value.shape != shape:
             given = (
                 f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else value
@@ -182,11 +299,12 @@ class _OwnPenalty(Penalty):
             )
         if not bool(value.isfinite().all()):
             raise ValueError(
-                f"penalty={self.loss!r} is {value.tolist()} on a batch, but must be finite: look "
-                "for divisions by 0, and for classes that a batch lacks"
+                f"penalty={self.loss!r} is {value.tolist()} on a batch, but must be finite: check "
+                "for divisions by 0, and for classes that are missing in a batch"
             )
         return value.to(torch.float32)
 
 
-def _at(value: Tensor | None, place: int) -> Tensor | None:
+def _member(value: Tensor | None, place: int) -> Tensor | None:
+    """Return the part of one member."""
     return None if value is None else value[place]

@@ -1,4 +1,4 @@
-"""The one list of methods: the command line, the demo, tests and benchmarks are made from it.
+"""The registry of adapters, used by the command line, the demo, the tests and the benchmarks.
 
 Importing this module imports no adapter, so that the command line can list them at once.
 """
@@ -52,15 +52,15 @@ ADAPTERS = _Adapters()
 
 
 class Variant(NamedTuple):
-    """An adapter with some parameters, as a row of a table; short tables have the `brief` ones."""
+    """An adapter class with parameters, as a row of a table."""
 
     name: str
     adapter: str  # the class's name
     params: dict[str, Any]
-    brief: bool = True
+    brief: bool = True  # whether short tables have this row too
 
     def make(self, head: Any) -> Any:
-        """Make the adapter with a head."""
+        """Return an instance with the given head."""
         return ADAPTERS[self.adapter](head=head, **self.params)
 
 

@@ -2,85 +2,59 @@
 
 import numpy as np
 
-from isoadapt.adapters._linalg import (
-    descending_eigh,
-    inverse_root,
-    shrink,
-)
+from isoadapt.adapters._linalg import descending_eigh, inverse_root, shrink
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.geometry import DEAD, Moments, dead_dimensions
 
 
 def row_space(coef: Floats) -> tuple[Floats, Floats]:
-    """Split the embedding space by what a head sees.
+    """Return orthonormal bases of the row space of W (C, d) and of its complement N, where WN = 0.
 
-    Parameters
-    ----------
-    coef : ndarray of shape (n_outputs, n_features)
-        W.
-
-    Returns
-    -------
-    seen : ndarray of shape (n_features, rank)
-        Orthonormal basis R of the row space.
-    unseen : ndarray of shape (n_features, n_features - rank)
-        Orthonormal basis N of its complement: WN = 0.
+    The bases are columns: (d, rank) and (d, d - rank).
     """
-    norms = np.linalg.norm(coef, axis=1, keepdims=True)  # rows of any scale count alike
+    norms = np.linalg.norm(coef, axis=1, keepdims=True)  # the scale of a row has no effect
     _, values, rows = np.linalg.svd(coef / np.where(norms > 0, norms, 1.0))
     tolerance = values.max() * max(coef.shape) * np.finfo(np.float64).eps
     rank = int((values > tolerance).sum())
     return rows[:rank].T, rows[rank:].T
 
 
-def whiten_unseen(
+def whiten_complement(
     moments: Moments,
-    seen_map: Affine,
-    seen: Floats,
-    unseen: Floats,
+    inner: Affine,
+    basis: Floats,
+    complement: Floats,
     shrinkage: float,
     strength: float = 1.0,
 ) -> Affine:
-    """Complete a map of the seen coordinates by the most isotropic one of the unseen.
+    """Extend a map of the coordinates in the row space to the map with the highest IsoScore.
 
-    Parameters
-    ----------
-    moments : Moments
-        Of the embeddings.
-    seen_map : Affine
-        From embeddings to the r seen coordinates of the output.
-    seen, unseen : ndarray of shape (n_features, r) and (n_features, n_features - r)
-        Orthonormal bases of the output space.
-    shrinkage, strength : float
-        Of the whitening of what the seen coordinates do not predict.
-
-    Returns
-    -------
-    Affine
-        With seen coordinates ``seen_map(h)`` and the unseen ones uncorrelated with them, around
-        their old mean, with the variance that maximises IsoScore.
+    `inner` maps embeddings to the r coordinates of the output in `basis` (d, r). The coordinates
+    in `complement` (d, d - r) keep their mean. Their linear regression on `inner` is subtracted,
+    and the residual is whitened and scaled to the variance that maximises IsoScore.
     """
     mean, cov = moments.mean.numpy(), moments.covariance().numpy()
-    crossed = seen_map.matrix @ cov
-    seen_cov = crossed @ seen_map.matrix.T
-    regression = np.linalg.pinv(seen_cov, hermitian=True) @ (crossed @ unseen)
-    residual = unseen.T - regression.T @ seen_map.matrix
-    residual[:, dead_dimensions(cov.diagonal())] = 0  # shrinkage would stretch them
+    cross = inner.matrix @ cov
+    inner_cov = cross @ inner.matrix.T
+    regression = np.linalg.pinv(inner_cov, hermitian=True) @ (cross @ complement)
+    residual = complement.T - regression.T @ inner.matrix
+    residual[:, dead_dimensions(cov.diagonal())] = 0  # shrinkage would scale them up
     eigenvalues, vectors = descending_eigh(residual @ cov @ residual.T)
     eigenvalues = np.where(eigenvalues > DEAD * cov.trace(), eigenvalues, 0.0)
     if not len(eigenvalues):
-        return Affine(seen @ seen_map.matrix, seen @ seen_map.offset)
+        return Affine(basis @ inner.matrix, basis @ inner.offset)
     scales = inverse_root(shrink(eigenvalues, shrinkage), strength)
-    scales *= np.sqrt(_best_variance(seen_cov, eigenvalues * scales**2))
-    spread = (unseen @ (vectors * scales)) @ (vectors.T @ residual)
-    matrix = seen @ seen_map.matrix + spread
-    return Affine(matrix, seen @ seen_map.offset + unseen @ (unseen.T @ mean) - spread @ mean)
+    scales *= np.sqrt(_best_factor(inner_cov, eigenvalues * scales**2))
+    whitening = (complement @ (vectors * scales)) @ (vectors.T @ residual)
+    matrix = basis @ inner.matrix + whitening
+    offset = basis @ inner.offset + complement @ (complement.T @ mean) - whitening @ mean
+    return Affine(matrix, offset)
 
 
-def _best_variance(seen_cov: Floats, variances: Floats) -> float:
-    """Factor on the unseen variances that makes the participation ratio largest."""
-    if not seen_cov.trace() > 0 or not variances.any():
+def _best_factor(inner_cov: Floats, variances: Floats) -> float:
+    """Return the factor on the variances in the complement that maximises IsoScore."""
+    if not inner_cov.trace() > 0 or not variances.any():
         return 1.0
-    trace, total = seen_cov.trace(), variances.sum()  # squares of the shares do not overflow
-    balance = ((seen_cov / trace) ** 2).sum() / ((variances / total) ** 2).sum()
+    trace, total = inner_cov.trace(), variances.sum()  # squares of the shares do not overflow
+    balance = ((inner_cov / trace) ** 2).sum() / ((variances / total) ** 2).sum()
     return float(balance * (trace / total))

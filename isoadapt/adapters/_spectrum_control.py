@@ -1,4 +1,4 @@
-"""Spectrum control on frozen embeddings."""
+"""Adapter with spectrum control, a prescribed decay of the singular values."""
 
 from dataclasses import dataclass
 from numbers import Real
@@ -19,24 +19,132 @@ from isoadapt.adapters._training._problem import Problem
 from isoadapt.geometry import Moments
 from isoadapt.losses import SpectrumControlLoss
 
-_STEPS = 10  # between two decompositions
+_SVD_INTERVAL = 10  # steps between two decompositions
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SpectrumControlAdapter(PenalisedAdapter):
-    """An adapter whose outputs' singular values are drawn to a decay that is prescribed.
+    """Adapter whose singular values of the adapted embeddings are drawn to a prescribed decay.
 
-    The loss is the task's plus ``lam * sum_k (σ_k - c_1 f(k))²``, with σ the singular values of
-    the outputs over √n and c_1 the largest one at the start. For a linear network they are
-    those of all rows trained on, from the second moment; "mlp" takes each batch's. All are in
-    units of the embeddings' size.
+    The loss is that of the task plus ``lam * sum_k (σ_k - c_1 f(k))²``. The σ_k are the singular
+    values of the n adapted embeddings divided by √n, and c_1 is the largest one before training.
+    For a linear network they are those of all training rows, computed from the second moment. The
+    network "mlp" uses those of each batch. All are in units of the size of the embeddings.
 
     Parameters
     ----------
+    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default="logistic"
+        The linear head that is applied to the adapted embeddings.
+
+        - A LinearHead, or a fitted estimator in ``sklearn.frozen.FrozenEstimator``, is used as it
+          is.
+        - Any other estimator, such as ``LogisticRegression(C=0.1)``, is cloned and fitted to the
+          embeddings of the training rows before the adapter is trained, even if it has been fitted
+          already. Its own regularisation depends on the scale of the embeddings.
+        - "logistic" and "ridge" are probes. They are fitted in the same way, after the embeddings
+          have been standardised.
+        - With None, the adapter is trained for the penalty alone.
+
+        In a cross-validation, estimators and probes are fitted to the training rows of each fold.
+        A frozen head that was fitted to all rows has used the validation rows too, so its scores
+        are too high.
+    balance : {"ema", "cumulative"} or None, default=None
+        How the task loss and the penalty are balanced. "ema" scales both to a common size by their
+        moving means, "cumulative" by their means over all steps so far, see
+        :class:`~isoadapt.losses.JointLoss`. None adds the two without scaling.
+    smoothing : float, default=0.15
+        Smoothing factor of the moving means of "ema", in (0, 1]. A larger value gives more weight
+        to recent steps.
+    network : {"linear", "mlp"}, default="linear"
+        "linear" trains one linear layer. "mlp" adds a branch with one hidden layer of the same
+        width; the fitted map is then not affine and has no inverse.
+    head_training : {"frozen", "joint", "alternating"}, default="frozen"
+        "frozen" keeps the head as it is. "joint" trains it together with the adapter.
+        "alternating" trains the adapter in odd epochs and the head in even ones.
+    coordinates : {"whitened", "raw"}, default="whitened"
+        Coordinates in which the adapter is trained. The fitted map applies to the original
+        embeddings in either case. "raw" is unsuitable if the mean of the embeddings is much larger
+        than their spread; centre the embeddings first. Both are in units of the size of the
+        embeddings, so training does not depend on their scale.
+    ridge : float or "auto", default="auto"
+        Weight, in the task loss, of the mean squared change of the head's outputs relative to the
+        embeddings before training. It keeps predictions stable if there are few rows: a larger
+        ridge allows less change, and 0, as in the papers, allows any change. Logits are compared
+        after subtracting their mean over the classes, and the squares are summed over the classes.
+        Outputs of a regression are in units of the standard deviations of the targets, and the
+        squares are averaged over the outputs.
+
+        "auto" estimates the ridge by an F test of whether the task loss can be lowered by more
+        than noise. F is the statistic of a regression of the gradient of the loss on the
+        embeddings, and q is its 0.95 quantile in the absence of a relation. The outputs may change
+        by the share s = max(1 - q/F, 0.01) of their best step. The ridge is (1 - s) / s for a
+        regression and (1 - s) / (4 s) for a classifier. Its maximum, 99 or 24.75, is reached if
+        there are no more rows than dimensions, and usually for a head that was fitted to the same
+        rows.
+    lr : float or "auto", default="auto"
+        Learning rate of AdamW. "auto" is 0.001, with one exception: if one linear layer is trained
+        in whitened coordinates with a frozen head, it is 0.01 for the outputs outside the row space
+        of the head.
+    lr_schedule : {"linear", "constant"}, default="linear"
+        "linear" lowers the learning rate from epoch to epoch, from `lr` in the first epoch to
+        ``lr / max_epochs`` in the last. "constant" keeps it.
+    batch_size : int, default=64
+        Maximum number of rows in a mini-batch.
+    max_epochs : int, default=30
+        Maximum number of passes over the training rows.
+    weight_decay : float, default=0.0
+        Weight decay of AdamW.
+    validation_fraction : float or None, default=0.3
+        Fraction of the distinct rows, in [0, 1), that is held out to choose the epoch, stratified
+        for classifiers. If the head is fitted here and there are fewer than 10 rows for each
+        dimension, head and adapter are then fitted a second time, to all rows and for
+        ``best_epoch_`` epochs, without validation. If 0 or None, or if either part would have fewer
+        than 4 rows, the adapter is trained on all rows and the last epoch is kept.
+    patience : int or None, default=10
+        Training stops after this many epochs in a row that did not replace the epoch to be kept.
+        None never stops early.
+    scoring : str, callable or None, default=None
+        Metric of the task, as in scikit-learn. None is accuracy or R². The last epoch whose score
+        is within one bootstrap standard error of the best score is kept, with or without a penalty.
+        A warning is issued if the embeddings before training score higher than that epoch by more
+        than one standard error.
+    device : str, default="auto"
+        Device to train on, such as "cpu" or "cuda"; "auto" is the GPU if there is one.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the validation split, the shuffling, the bootstrap and the initial weights of the
+        hidden layer. With None, every fit draws a new seed.
+    verbose : int, default=0
+        If above 0, a progress bar is shown on a terminal.
     decay : {"polynomial", "exponential"}, default="polynomial"
-        The shape: f(k) = k^(-1/2) or exp(-k/100).
+        Prescribed decay: f(k) = k^(-1/2) for "polynomial", exp(-k/100) for "exponential".
     lam : float, default=1.0
-        Weight λ of the penalty, zero or more; 0 is the control.
+        Weight λ >= 0 of the penalty. 0 is the control without a penalty.
+
+    Attributes
+    ----------
+    map_ : Affine or ResidualMLP
+        The fitted map.
+    head_ : LinearHead or None
+        The head that is applied to the adapted embeddings. It differs from the initial one only if
+        `head_training` is not "frozen".
+    classes_ : ndarray of shape (n_classes,)
+        Sorted class labels; only if the head is a classifier.
+    history_ : list of dict
+        One entry for each epoch of the fit that chose the epoch, with "epoch", "train_loss" and
+        "dur" (seconds). With validation rows, an entry also has "valid_score" (the metric of the
+        task) and "valid_cost" (the weighted penalty of the validation rows, for which moments such
+        as Σ_S are those of the training rows), and a first entry for epoch 0, before training, has
+        only these.
+    ridge_ : float
+        The ridge used; that of the second fit if there was one.
+    n_iter_ : int
+        Number of epochs run.
+    best_epoch_ : int
+        Epoch whose weights were kept, from 1.
+    n_features_in_ : int
+        Number of features of the embeddings.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features; only if X has feature names that are all strings.
 
     References
     ----------
@@ -81,18 +189,18 @@ class SpectrumControlAdapter(PenalisedAdapter):
 
 
 class _ExactSpectrum(Penalty):
-    """The penalty of all outputs of a linear network, bounded from above between steps.
+    """The penalty of all outputs of a linear network, bounded from above between decompositions.
 
-    With M the second moment of the inputs and a constant 1, the outputs' singular values are
-    those of B = [A c] M^(1/2). For any orthonormal U and V, ⟨B, U diag(t) Vᵀ⟩ <= Σ σ_k t_k (von
-    Neumann), so ‖B - U diag(t) Vᵀ‖² is no less than the penalty, and equals it in value and
-    gradient where U and V are B's own. These are renewed every few steps, and wherever no
-    gradient is asked for.
+    Let M be the second moment of the inputs with a constant 1. The singular values of the outputs
+    are those of B = [A c] M^(1/2). For orthonormal U and V, ⟨B, U diag(t) Vᵀ⟩ <= Σ σ_k t_k (von
+    Neumann), so ‖B - U diag(t) Vᵀ‖² is an upper bound of the penalty, with the same value and
+    gradient if U and V are the singular vectors of B. These are updated every few steps, and
+    whenever gradients are disabled.
     """
 
     def __init__(self, loss: SpectrumControlLoss, root: Tensor) -> None:
         super().__init__(loss)
-        self.goal = loss.target(len(root) - 1)
+        self.target = loss.target(len(root) - 1)
         self.root, self.step = root, 0
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
@@ -100,15 +208,15 @@ class _ExactSpectrum(Penalty):
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         outputs = torch.cat([network.weight, network.bias.mT], -1) @ self.root
-        if self.step % _STEPS == 0 or not torch.is_grad_enabled():
+        if self.step % _SVD_INTERVAL == 0 or not torch.is_grad_enabled():
             U, _, Vh = torch.linalg.svd(outputs.detach().double(), full_matrices=False)
-            self.nearest = ((U * self.goal) @ Vh).to(outputs)
+            self.nearest = ((U * self.target) @ Vh).to(outputs)
         self.step += torch.is_grad_enabled()
         return (outputs - self.nearest).square().sum((-2, -1))
 
 
 def _second_moment_root(moments: Moments) -> Floats:
-    """Factor of the second moment of the rows with a constant 1 appended, (d + 1, d + 1)."""
+    """Return a root (d + 1, d + 1) of the second moment of the rows with a constant 1 appended."""
     mean = moments.mean.numpy()
     second = np.block(
         [[moments.second_moment().numpy(), mean[:, None]], [mean[None], np.ones((1, 1))]]

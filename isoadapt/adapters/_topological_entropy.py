@@ -1,4 +1,4 @@
-"""Persistent entropy on frozen embeddings."""
+"""Adapter that raises the persistent entropy of the adapted embeddings."""
 
 from dataclasses import dataclass
 from numbers import Real
@@ -14,28 +14,138 @@ from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.losses import PersistentEntropyLoss
 
-_JUDGED = 3000  # rows at most on which an epoch is judged
+_MAX_VALIDATION_ROWS = 3000  # of which the penalty is computed after an epoch
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TopologicalEntropyAdapter(PenalisedAdapter):
-    """An adapter trained on the task's loss minus lam times the persistent entropy of its outputs.
+    """Adapter trained on the task loss minus lam times the persistent entropy of its outputs.
 
-    Persistent entropy is that of the bars of each class in a batch: the lifetimes of the class'
-    components, which are the lengths of the edges of its minimum spanning tree. It is large where
-    bars have similar lengths, so raising it shrinks the longest. An epoch is judged on at most
-    3,000 validation rows, because the cost of the tree grows with the square of their number.
+    The persistent entropy is that of the bars of each class in a batch. The bars are the lifetimes
+    of the connected components of the class, which are the lengths of the edges of its minimum
+    spanning tree. The entropy is large if the bars have similar lengths, so that raising it shrinks
+    the longest ones. An epoch is validated on at most 3,000 of the validation rows, because the
+    cost of the tree grows with the square of their number.
 
     Parameters
     ----------
+    head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default="logistic"
+        The linear head that is applied to the adapted embeddings.
+
+        - A LinearHead, or a fitted estimator in ``sklearn.frozen.FrozenEstimator``, is used as it
+          is.
+        - Any other estimator, such as ``LogisticRegression(C=0.1)``, is cloned and fitted to the
+          embeddings of the training rows before the adapter is trained, even if it has been fitted
+          already. Its own regularisation depends on the scale of the embeddings.
+        - "logistic" and "ridge" are probes. They are fitted in the same way, after the embeddings
+          have been standardised.
+        - With None, the adapter is trained for the penalty alone.
+
+        In a cross-validation, estimators and probes are fitted to the training rows of each fold.
+        A frozen head that was fitted to all rows has used the validation rows too, so its scores
+        are too high.
+    balance : {"ema", "cumulative"} or None, default=None
+        How the task loss and the penalty are balanced. "ema" scales both to a common size by their
+        moving means, "cumulative" by their means over all steps so far, see
+        :class:`~isoadapt.losses.JointLoss`. None adds the two without scaling.
+    smoothing : float, default=0.15
+        Smoothing factor of the moving means of "ema", in (0, 1]. A larger value gives more weight
+        to recent steps.
+    network : {"linear", "mlp"}, default="linear"
+        "linear" trains one linear layer. "mlp" adds a branch with one hidden layer of the same
+        width; the fitted map is then not affine and has no inverse.
+    head_training : {"frozen", "joint", "alternating"}, default="frozen"
+        "frozen" keeps the head as it is. "joint" trains it together with the adapter.
+        "alternating" trains the adapter in odd epochs and the head in even ones.
+    coordinates : {"whitened", "raw"}, default="raw"
+        Coordinates in which the adapter is trained. The fitted map applies to the original
+        embeddings in either case. "raw" is unsuitable if the mean of the embeddings is much larger
+        than their spread; centre the embeddings first. Both are in units of the size of the
+        embeddings, so training does not depend on their scale.
+    ridge : float or "auto", default=0.0
+        Weight, in the task loss, of the mean squared change of the head's outputs relative to the
+        embeddings before training. It keeps predictions stable if there are few rows: a larger
+        ridge allows less change, and 0, as in the papers, allows any change. Logits are compared
+        after subtracting their mean over the classes, and the squares are summed over the classes.
+        Outputs of a regression are in units of the standard deviations of the targets, and the
+        squares are averaged over the outputs.
+
+        "auto" estimates the ridge by an F test of whether the task loss can be lowered by more
+        than noise. F is the statistic of a regression of the gradient of the loss on the
+        embeddings, and q is its 0.95 quantile in the absence of a relation. The outputs may change
+        by the share s = max(1 - q/F, 0.01) of their best step. The ridge is (1 - s) / s for a
+        regression and (1 - s) / (4 s) for a classifier. Its maximum, 99 or 24.75, is reached if
+        there are no more rows than dimensions, and usually for a head that was fitted to the same
+        rows.
+    lr : float or "auto", default="auto"
+        Learning rate of AdamW. "auto" is 0.001, with one exception: if one linear layer is trained
+        in whitened coordinates with a frozen head, it is 0.01 for the outputs outside the row space
+        of the head.
+    lr_schedule : {"linear", "constant"}, default="constant"
+        "linear" lowers the learning rate from epoch to epoch, from `lr` in the first epoch to
+        ``lr / max_epochs`` in the last. "constant" keeps it.
+    batch_size : int, default=64
+        Maximum number of rows in a mini-batch.
+    max_epochs : int, default=30
+        Maximum number of passes over the training rows.
+    weight_decay : float, default=0.0
+        Weight decay of AdamW.
+    validation_fraction : float or None, default=0.3
+        Fraction of the distinct rows, in [0, 1), that is held out to choose the epoch, stratified
+        for classifiers. If the head is fitted here and there are fewer than 10 rows for each
+        dimension, head and adapter are then fitted a second time, to all rows and for
+        ``best_epoch_`` epochs, without validation. If 0 or None, or if either part would have fewer
+        than 4 rows, the adapter is trained on all rows and the last epoch is kept.
+    patience : int or None, default=10
+        Training stops after this many epochs in a row that did not replace the epoch to be kept.
+        None never stops early.
+    scoring : str, callable or None, default=None
+        Metric of the task, as in scikit-learn. None is accuracy or R². The last epoch whose score
+        is within one bootstrap standard error of the best score is kept, with or without a penalty.
+        A warning is issued if the embeddings before training score higher than that epoch by more
+        than one standard error.
+    device : str, default="auto"
+        Device to train on, such as "cpu" or "cuda"; "auto" is the GPU if there is one.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the validation split, the shuffling, the bootstrap and the initial weights of the
+        hidden layer. With None, every fit draws a new seed.
+    verbose : int, default=0
+        If above 0, a progress bar is shown on a terminal.
     bars : {"selected", "all"}, default="selected"
-        Take the significant bars of each class, or all of them.
+        "selected" uses the significant bars of each class, "all" uses all of them.
     lam : float, default=1.0
-        Weight λ of persistent entropy: above zero it is raised, 0 is the control.
+        Weight λ of the persistent entropy. A positive weight raises the entropy. 0 is the control
+        without a penalty.
+
+    Attributes
+    ----------
+    map_ : Affine or ResidualMLP
+        The fitted map.
+    head_ : LinearHead or None
+        The head that is applied to the adapted embeddings. It differs from the initial one only if
+        `head_training` is not "frozen".
+    classes_ : ndarray of shape (n_classes,)
+        Sorted class labels; only if the head is a classifier.
+    history_ : list of dict
+        One entry for each epoch of the fit that chose the epoch, with "epoch", "train_loss" and
+        "dur" (seconds). With validation rows, an entry also has "valid_score" (the metric of the
+        task) and "valid_cost" (the weighted penalty of the validation rows, for which moments such
+        as Σ_S are those of the training rows), and a first entry for epoch 0, before training, has
+        only these.
+    ridge_ : float
+        The ridge used; that of the second fit if there was one.
+    n_iter_ : int
+        Number of epochs run.
+    best_epoch_ : int
+        Epoch whose weights were kept, from 1.
+    n_features_in_ : int
+        Number of features of the embeddings.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features; only if X has feature names that are all strings.
 
     References
     ----------
-    "Shrink the longest: improving latent space isotropy with simplicial geometry"; the bars are
+    "Shrink the longest: improving latent space isotropy with simplicial geometry". The bars are
     selected as in Atienza, Gonzalez-Diaz and Rucco (2019), "Persistent entropy for separating
     topological features from noise in Vietoris-Rips complexes".
 
@@ -60,16 +170,16 @@ class TopologicalEntropyAdapter(PenalisedAdapter):
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         loss = PersistentEntropyLoss(self.bars).to(device)
-        return _Bars(loss, by_class=self._head_kind() == "classifier")
+        return _ClasswiseEntropy(loss, by_class=self._head_kind() == "classifier")
 
     def _penalty_weight(self) -> float:
         return self.lam
 
 
-class _Bars(Penalty):
-    """Persistent entropy of each class; of many validation rows, it takes some spread evenly."""
+class _ClasswiseEntropy(Penalty):
+    """Minus the persistent entropy of each class; in validation, of evenly spaced rows if many."""
 
-    sees_shifts = False
+    depends_on_shifts = False
 
     def __init__(self, loss: PersistentEntropyLoss, by_class: bool) -> None:
         super().__init__(loss)
@@ -77,8 +187,8 @@ class _Bars(Penalty):
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         labels = targets if self.by_class else None
-        if not torch.is_grad_enabled():  # the tree costs the square of the rows
-            step = -(-points.shape[1] // _JUDGED)
+        if not torch.is_grad_enabled():  # validation; the cost of the tree is quadratic in the rows
+            step = -(-points.shape[1] // _MAX_VALIDATION_ROWS)
             points, labels = points[:, ::step], None if labels is None else labels[..., ::step]
         if labels is None or labels.ndim == 1:
             return self.loss(points, labels)

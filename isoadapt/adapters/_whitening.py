@@ -1,4 +1,4 @@
-"""Whitening, with shrinkage and a choice of components."""
+"""Whitening with shrinkage and a choice of the number of components."""
 
 from numbers import Integral, Real
 from typing import Any, ClassVar, cast
@@ -6,7 +6,7 @@ from typing import Any, ClassVar, cast
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from isoadapt.adapters._closed_form import REFITTED, MomentsAdapter
+from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, MomentsAdapter
 from isoadapt.adapters._linalg import (
     descending_eigh,
     inverse_root,
@@ -20,44 +20,55 @@ from isoadapt.heads import LinearHead
 
 
 class Whitening(MomentsAdapter):
-    """Make the covariance of embeddings a multiple of the identity, or nearly so.
+    """Whiten embeddings, fully or in part.
 
-    The map is h -> Σ^(-p/2) (h - μ) with the shrunk covariance Σ = (1 - s) S + s tr(S)/d I.
-    Columns without variance are cut, and without shrinkage all directions without variance, so
-    that unseen rows cannot explode.
+    The map is h -> Σ^(-p/2) (h - μ) with the mean μ and the shrunk covariance
+    Σ = (1 - s) S + s tr(S)/d I. Without shrinkage and with p = 1, all directions that have a
+    variance get unit variance and are uncorrelated. Columns without variance are mapped to zero,
+    and so are, without shrinkage, all directions without variance. Otherwise, new rows that deviate
+    in these directions would be scaled up without bound.
 
     Parameters
     ----------
     method : {"zca", "pca"}, default="zca"
-        "zca" stays as close as possible to the embeddings; "pca" gives the principal
-        components, largest first, arbitrary among directions of equal variance.
+        "zca" stays as close as possible to the original embeddings. "pca" returns the principal
+        components in order of decreasing variance; among directions of equal variance, they are
+        arbitrary.
     head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
-        The head that predicts on the adapted embeddings, as in :class:`IsotropyLayer`; None
-        makes a transformer only. "refit" fits the estimator or the named probe to the adapted
-        embeddings, and in place of a frozen head a probe of its kind.
+        The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
+        With None, the adapter is a transformer only.
     head_training : {"refit", "frozen"}, default="refit"
-        "refit" fits the head to the adapted embeddings (it needs y); "frozen" keeps it, though
-        it was made for other coordinates.
+        "refit" fits the head to the adapted embeddings, which requires y: an estimator or a named
+        probe is fitted itself; a frozen head is replaced by a probe, "logistic" for a classifier
+        and "ridge" for a regressor. "frozen" keeps the head, although it was fitted to the original
+        embeddings.
     shrinkage : float or {"oas", "ledoit-wolf"}, default=0.0
-        The s in [0, 1]; more than 0 where rows are not many times the features. A name
-        estimates it: "oas" (Chen et al., 2010; best for Gaussian rows) from the covariance,
-        "ledoit-wolf" (Ledoit and Wolf, 2004) from all rows at once, never chunk by chunk.
+        Shrinkage s in [0, 1]. Use more than 0 unless there are many times as many rows as features.
+        "oas" (Chen et al., 2010; best for Gaussian rows) estimates it from the covariance.
+        "ledoit-wolf" (Ledoit and Wolf, 2004) estimates it from all rows at once, so it does not
+        support chunks of rows.
     strength : float, default=1.0
-        The p in [0, 1]; 1 whitens, 0 only centres.
+        Strength p in [0, 1]. 1 whitens, 0 only centres.
     n_components : int, default=None
-        Keep that many leading directions: as columns with "pca", within the n_features
-        columns with "zca". None keeps all.
+        Number of leading directions to keep. With "pca" they are the columns of the output; with
+        "zca" the output has n_features columns of this rank. None keeps all directions.
 
     Attributes
     ----------
     map_ : Affine
         The fitted map.
     head_ : LinearHead or None
-        The head.
+        The head that is applied to the adapted embeddings.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted class labels; only if the head is a classifier.
     moments_ : Moments
-        Of all rows seen.
+        Count, mean and scatter of all rows that the adapter was fitted to.
     shrinkage_ : float
-        The s used.
+        The shrinkage s used.
+    n_features_in_ : int
+        Number of features of the embeddings.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features; only if X has feature names that are all strings.
 
     References
     ----------
@@ -77,7 +88,7 @@ class Whitening(MomentsAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **REFITTED,
+        **REFIT_CONSTRAINTS,
         "method": [StrOptions({"zca", "pca"})],
         "shrinkage": [Interval(Real, 0, 1, closed="both"), StrOptions({"oas", "ledoit-wolf"})],
         "strength": [Interval(Real, 0, 1, closed="both")],
@@ -130,7 +141,7 @@ class Whitening(MomentsAdapter):
         eigenvalues, vectors = descending_eigh(cov)
         shrunk = shrink(eigenvalues, shrinkage)[:k]
         matrix = inverse_root(shrunk, self.strength)[:, None] * vectors[:, :k].T
-        matrix[:, dead_dimensions(cov.diagonal())] = 0  # shrinkage would stretch them
+        matrix[:, dead_dimensions(cov.diagonal())] = 0  # shrinkage would scale them up
         if self.method == "zca":
             matrix = vectors[:, :k] @ matrix
         return {"map_": Affine(matrix, -matrix @ mean), "shrinkage_": float(shrinkage)}
@@ -138,7 +149,7 @@ class Whitening(MomentsAdapter):
     def _why_no_partial_fit(self) -> str | None:
         if self.shrinkage == "ledoit-wolf":
             return (
-                "shrinkage='ledoit-wolf' is estimated from all rows at once; chunk by chunk it "
-                "takes shrinkage='oas' or a number"
+                "shrinkage='ledoit-wolf' requires all rows at once; to fit chunk by chunk, use "
+                "shrinkage='oas' or a number"
             )
         return super()._why_no_partial_fit()

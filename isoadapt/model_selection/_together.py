@@ -284,7 +284,7 @@ class _Group:
             for index, adapter, outcome in zip(part, adapters, outcomes, strict=True):
                 errors[index] = outcome.error
                 if outcome.error is None:
-                    adapter._take(outcome)
+                    adapter._set_outcome(outcome)
         return estimators, errors
 
     def _problem(self, key: Hashable, fold: int, adapter: PenalisedAdapter) -> Problem:

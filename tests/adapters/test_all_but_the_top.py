@@ -1,4 +1,4 @@
-"""All-but-the-top, of the whole set and of each cluster."""
+"""AllButTheTop and ClusterIsotropy."""
 
 import warnings
 
@@ -25,8 +25,8 @@ def cone():
 
 
 @pytest.fixture(scope="module")
-def islands():
-    """Three clusters far apart, each with directions of its own, and who is where."""
+def clusters():
+    """Three distant clusters with different dominant directions, and the cluster numbers."""
     rng = np.random.default_rng(1)
     scales = [5.0, 2.0, 1.0, 0.5, 0.3, 0.1]
     parts = [
@@ -38,7 +38,7 @@ def islands():
 
 
 def without_top(X, n_components):
-    """By the singular value decomposition of the centred rows."""
+    """Centre the rows and remove the first singular directions."""
     centred = X - X.mean(axis=0)
     top = np.linalg.svd(centred, full_matrices=False)[2][:n_components]
     return centred - centred @ top.T @ top
@@ -46,7 +46,7 @@ def without_top(X, n_components):
 
 class TestAllButTheTop:
     @pytest.mark.parametrize("n_components", [1, 2, 5, 11])
-    def test_equals_singular_vectors_removed(self, cone, n_components):
+    def test_equals_removal_of_singular_directions(self, cone, n_components):
         adapter = AllButTheTop(n_components)
         expected = without_top(cone, n_components)
         np.testing.assert_allclose(adapter.fit_transform(cone), expected, atol=1e-9)
@@ -54,31 +54,31 @@ class TestAllButTheTop:
             np.abs(adapter.components_), np.abs(PCA(n_components).fit(cone).components_), atol=1e-7
         )
 
-    def test_leaves_the_other_variances(self, cone):
+    def test_other_variances_are_preserved(self, cone):
         Z = AllButTheTop(3).fit_transform(cone)
         np.testing.assert_allclose(Z.mean(axis=0), 0, atol=1e-10)
         before, after = (np.linalg.eigvalsh(np.cov(rows.T))[::-1] for rows in (cone, Z))
         np.testing.assert_allclose(after, np.r_[before[3:], np.zeros(3)], atol=1e-9)
 
     @pytest.mark.parametrize(("d", "expected"), [(2, 1), (99, 1), (199, 1), (200, 2), (384, 3)])
-    def test_default_is_one_in_a_hundred(self, d, expected):
+    def test_default_removes_one_component_per_hundred_features(self, d, expected):
         X = np.random.default_rng(0).normal(size=(40, d))
         assert AllButTheTop().fit(X).components_.shape == (expected, d)
 
     @settings(max_examples=20, deadline=None)
     @given(st.integers(0, 2**32 - 1), st.floats(0.01, 100), st.integers(1, 11))
-    def test_turned_moved_and_scaled_embeddings(self, cone, seed, factor, n_components):
+    def test_equivariance_to_rotation_and_scale(self, cone, seed, factor, n_components):
         adapter, turn = AllButTheTop(n_components), rotation(12, seed)
         expected = factor * adapter.fit_transform(cone) @ turn
         moved = factor * (cone @ turn + np.random.default_rng(seed).normal(size=12))
         np.testing.assert_allclose(adapter.fit_transform(moved), expected, atol=1e-7 * factor)
 
-    def test_twice_is_once(self, cone):
+    def test_second_application_has_no_effect(self, cone):
         adapter = AllButTheTop(2).fit(cone)
         Z = adapter.transform(cone)
         np.testing.assert_allclose(adapter.transform(Z + cone.mean(axis=0)), Z, atol=1e-9)
 
-    def test_way_back_is_the_shortest_preimage(self):
+    def test_inverse_is_the_preimage_of_least_norm(self):
         X = np.random.default_rng(0).normal(size=(300, 200)) + 3
         adapter = AllButTheTop(5).fit(X)
         Z = adapter.transform(X)
@@ -87,7 +87,7 @@ class TestAllButTheTop:
         np.testing.assert_allclose(back @ adapter.components_.T, 0, atol=1e-9)
         assert (np.linalg.norm(back, axis=1) <= np.linalg.norm(X, axis=1)).all()
 
-    def test_no_more_is_removed_than_the_rank(self):
+    def test_removed_components_are_at_most_the_rank(self):
         rng = np.random.default_rng(0)
         X, new = rng.normal(size=(4, 10)), rng.normal(size=(20, 10))
         adapter = AllButTheTop(8).fit(X)
@@ -97,13 +97,15 @@ class TestAllButTheTop:
         assert np.linalg.matrix_rank(adapter.transform(new)) == 7
 
     @pytest.mark.parametrize("adapter", [AllButTheTop, lambda n: ClusterIsotropy(2, n)])
-    def test_nothing_left_is_refused(self, cone, adapter):
-        with pytest.raises(ValueError, match=r"n_components=12 leaves nothing.*choose 1 to 11"):
+    def test_removal_of_all_components_is_refused(self, cone, adapter):
+        with pytest.raises(
+            ValueError, match=r"n_components=12 must be less than n_features=12: choose 1 to 11"
+        ):
             adapter(12).fit(cone)
         with pytest.raises(ValueError, match="'n_components' parameter"):
             adapter(0).fit(cone)
 
-    def test_head_is_fitted_anew_or_kept(self, cone):
+    def test_head_is_refitted_or_kept(self, cone):
         y = (cone @ rotation(12).T[:, 1] > 0).astype(int)
         head = LinearHead(np.eye(2, 12), [0.0, 0.0], [0, 1])
         refitted = AllButTheTop(head=head).fit(cone, y)
@@ -115,7 +117,7 @@ class TestAllButTheTop:
 
 class TestClusterIsotropy:
     @pytest.mark.parametrize("n_components", [1, 4])
-    def test_one_cluster_is_all_but_the_top(self, cone, n_components):
+    def test_single_cluster_equals_all_but_the_top(self, cone, n_components):
         weights = np.random.default_rng(0).integers(0, 3, len(cone))
         for sample_weight in (None, weights):
             ours = ClusterIsotropy(1, n_components).fit(cone, sample_weight=sample_weight)
@@ -123,8 +125,8 @@ class TestClusterIsotropy:
             np.testing.assert_allclose(ours.transform(cone), theirs.transform(cone), atol=1e-10)
 
     @pytest.mark.parametrize("n_components", [1, 3])
-    def test_each_cluster_loses_its_own_mean_and_top(self, islands, n_components):
-        X, island = islands
+    def test_each_cluster_is_centred_and_loses_its_own_components(self, clusters, n_components):
+        X, island = clusters
         adapter = ClusterIsotropy(3, n_components, random_state=0).fit(X)
         Z = adapter.transform(X)
         for number in range(3):
@@ -134,8 +136,8 @@ class TestClusterIsotropy:
         order = np.argsort(adapter.map_.means[:, :3].argmax(axis=1))
         np.testing.assert_allclose(adapter.map_.means[order], means, atol=1e-9)
 
-    def test_new_rows_go_to_the_nearest_centre(self, islands):
-        X, _ = islands
+    def test_new_rows_are_assigned_to_the_nearest_centre(self, clusters):
+        X, _ = clusters
         adapter = ClusterIsotropy(3, random_state=0).fit(X)
         new = np.random.default_rng(2).normal(size=(50, 6)) * 150
         centers, means, components = adapter.map_
@@ -154,15 +156,15 @@ class TestClusterIsotropy:
 
     @settings(max_examples=20, deadline=None)
     @given(st.integers(0, 2**32 - 1))
-    def test_turned_and_moved_embeddings(self, islands, seed):
-        X, _ = islands
+    def test_equivariance_to_rotation(self, clusters, seed):
+        X, _ = clusters
         adapter, turn = ClusterIsotropy(3, 2, random_state=0), rotation(6, seed)
         expected = adapter.fit_transform(X) @ turn
         np.testing.assert_allclose(adapter.fit_transform(X @ turn - 50), expected, atol=1e-7)
 
     @settings(max_examples=20, deadline=None)
     @given(st.integers(0, 2**31 - 1))
-    def test_weights_repeat_rows_and_their_order_is_of_no_account(self, cone, seed):
+    def test_weights_are_frequencies_and_the_order_of_rows_has_no_effect(self, cone, seed):
         rng = np.random.default_rng(seed)
         weights = rng.integers(0, 4, len(cone))
         adapter = ClusterIsotropy(4, random_state=seed)
@@ -175,7 +177,7 @@ class TestClusterIsotropy:
         single = np.concatenate([adapter.transform(row[None]) for row in cone])
         np.testing.assert_allclose(single, adapter.transform(cone), atol=1e-12)
 
-    def test_few_different_rows_make_few_clusters(self):
+    def test_at_most_as_many_clusters_as_distinct_rows(self):
         rows = np.random.default_rng(0).normal(size=(5, 3)) + 1e3
         X = np.repeat(rows, [5, 1, 30, 7, 11], axis=0)
         with warnings.catch_warnings():
@@ -186,14 +188,14 @@ class TestClusterIsotropy:
         np.testing.assert_allclose(adapter.transform(X), 0, atol=1e-9)
         np.testing.assert_allclose(adapter.transform(X[:1] + 1e-3), 1e-3, atol=1e-9)
 
-    def test_small_clusters_lose_no_more_than_their_rank(self):
+    def test_clusters_lose_at_most_their_rank(self):
         rng = np.random.default_rng(0)
         X = np.concatenate([rng.normal(size=(40, 8)), rng.normal(size=(3, 8)) + 500])
         adapter = ClusterIsotropy(2, 6, random_state=0).fit(X)
         ranks = [np.linalg.matrix_rank(components) for components in adapter.map_.components]
         assert sorted(ranks) == [2, 6]
 
-    def test_same_seed_same_fit_and_none_leaves_the_global_generator(self, cone):
+    def test_fit_is_reproducible_and_leaves_the_global_generator_unchanged(self, cone):
         first = ClusterIsotropy(8, random_state=np.random.RandomState(3)).fit_transform(cone)
         second = ClusterIsotropy(8, random_state=3).fit_transform(cone)
         np.testing.assert_array_equal(first, second)
@@ -203,7 +205,7 @@ class TestClusterIsotropy:
         ClusterIsotropy().fit(cone)
         np.testing.assert_array_equal(np.random.random(5), expected)  # noqa: NPY002
 
-    def test_has_neither_affine_form_nor_inverse_nor_partial_fit(self):
+    def test_affine_form_inverse_and_partial_fit_are_absent(self):
         for name in ("to_affine", "inverse_transform", "partial_fit"):
             assert not hasattr(ClusterIsotropy(), name)
 
@@ -221,8 +223,8 @@ class TestClusterIsotropy:
         Z = ClusterIsotropy(3, random_state=0).fit_transform(X)
         np.testing.assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
 
-    def test_head_reads_what_the_clusters_leave(self, islands):
-        X, _ = islands
+    def test_head_is_fitted_to_the_adapted_embeddings(self, clusters):
+        X, _ = clusters
         adapter = ClusterIsotropy(3, head="logistic", random_state=0)
         kept = ClusterIsotropy(3, random_state=0).fit_transform(X)
         y = (kept @ rotation(6)[1] > 0).astype(int)

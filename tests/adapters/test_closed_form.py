@@ -1,4 +1,4 @@
-"""Whitening, and whitening that no head can notice."""
+"""Whitening and LogitPreservingWhitening, and partial_fit of the closed forms."""
 
 from functools import partial
 
@@ -40,7 +40,7 @@ class TestWhitening:
         signs = np.sign((ours * theirs).sum(axis=0))
         np.testing.assert_allclose(ours * signs, theirs, atol=1e-8)
 
-    def test_pca_equals_scikit_learn_up_to_the_rank_where_rows_are_few(self):
+    def test_pca_equals_scikit_learn_up_to_the_rank_if_rows_are_few(self):
         X = np.random.default_rng(0).normal(size=(20, 64)) + 3
         ours = Whitening("pca").fit_transform(X)
         theirs = PCA(19, whiten=True, svd_solver="full").fit_transform(X)
@@ -54,7 +54,7 @@ class TestWhitening:
         np.testing.assert_allclose(np.cov(Z.T), np.eye(24), atol=1e-8)
         np.testing.assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
 
-    def test_zca_is_the_closest_of_all_whitenings(self, cone):
+    def test_zca_changes_the_rows_less_than_pca(self, cone):
         zca, pca = (Whitening(method).fit_transform(cone) for method in ("zca", "pca"))
         centred = cone - cone.mean(axis=0)
         assert ((zca - centred) ** 2).sum() < ((pca - centred) ** 2).sum()
@@ -70,7 +70,7 @@ class TestWhitening:
         matrix, _ = Whitening(shrinkage=1.0).fit(cone).to_affine()
         np.testing.assert_allclose(matrix, np.eye(24) * matrix[0, 0], atol=1e-9)
 
-    def test_components(self, cone):
+    def test_n_components(self, cone):
         assert Whitening("pca", n_components=5).fit_transform(cone).shape == (600, 5)
         Z = Whitening("zca", n_components=5).fit_transform(cone)
         assert Z.shape == (600, 24)
@@ -78,7 +78,7 @@ class TestWhitening:
         with pytest.raises(ValueError, match="n_components=25 is more than n_features=24"):
             Whitening(n_components=25).fit(cone)
 
-    def test_unseen_rows_do_not_explode_when_rows_are_few(self):
+    def test_outputs_of_new_rows_are_bounded_after_a_fit_to_few_rows(self):
         rng = np.random.default_rng(0)
         Z = Whitening().fit(rng.normal(size=(20, 64))).transform(rng.normal(size=(100, 64)))
         assert np.abs(Z).max() < 20
@@ -89,7 +89,7 @@ class TestWhitening:
         repeated = Whitening().fit(np.repeat(cone, weights, axis=0))
         np.testing.assert_allclose(weighted.to_affine()[0], repeated.to_affine()[0], atol=1e-7)
 
-    def test_word_frequencies_whiten_what_is_read_not_what_is_listed(self, cone):
+    def test_weights_whiten_the_weighted_covariance(self, cone):
         frequencies = 1e4 / np.arange(1, 601)
         Z = Whitening().fit(cone, sample_weight=frequencies).transform(cone)
         np.testing.assert_allclose(np.average(Z, axis=0, weights=frequencies), 0, atol=1e-9)
@@ -97,16 +97,16 @@ class TestWhitening:
         np.testing.assert_allclose(cov, np.eye(24), atol=1e-8)
         assert isoscore(Z) < 0.95
 
-    def test_turning_and_moving_the_embeddings_turns_zca(self, cone):
-        turn = np.linalg.qr(np.random.default_rng(1).normal(size=(24, 24)))[0]
+    def test_zca_is_equivariant_to_rotation_and_invariant_to_shifts(self, cone):
+        rotation = np.linalg.qr(np.random.default_rng(1).normal(size=(24, 24)))[0]
         for shrinkage in (0.1, "oas", "ledoit-wolf"):
             whitening = Whitening(shrinkage=shrinkage)
-            expected = whitening.fit_transform(cone) @ turn
+            expected = whitening.fit_transform(cone) @ rotation
             np.testing.assert_allclose(
-                whitening.fit_transform(cone @ turn - 7), expected, atol=1e-8
+                whitening.fit_transform(cone @ rotation - 7), expected, atol=1e-8
             )
 
-    def test_way_back_is_stable_where_components_are_dropped(self):
+    def test_inverse_is_stable_with_dropped_components(self):
         X = np.random.default_rng(0).normal(size=(500, 200)) + 3
         for method in ("zca", "pca"):
             whitening = Whitening(method, n_components=90)
@@ -117,7 +117,7 @@ class TestWhitening:
             noise = Z + 1e-3 * np.random.default_rng(1).normal(size=Z.shape)
             np.testing.assert_allclose(whitening.inverse_transform(noise), back, atol=0.1)
 
-    def test_head_training(self, cone):
+    def test_refitted_and_frozen_heads(self, cone):
         y = (cone[:, 0] > np.median(cone[:, 0])).astype(int)
         refit = Whitening(head="logistic").fit(cone, y)
         frozen = Whitening(head=refit.head_, head_training="frozen").fit(cone)
@@ -126,26 +126,26 @@ class TestWhitening:
         np.testing.assert_array_equal(frozen.predict(cone), refit.predict(cone))
 
 
-class TestShrinkageByName:
-    ORACLES = {"oas": oas, "ledoit-wolf": ledoit_wolf}  # noqa: RUF012
+class TestNamedShrinkage:
+    REFERENCES = {"oas": oas, "ledoit-wolf": ledoit_wolf}  # noqa: RUF012
 
-    @pytest.mark.parametrize("name", ORACLES)
+    @pytest.mark.parametrize("name", REFERENCES)
     @pytest.mark.parametrize("shape", [(2, 3), (12, 24), (24, 24), (300, 7), (9000, 3)])
-    def test_coefficient_is_scikit_learns(self, name, shape):
+    def test_coefficient_equals_scikit_learn(self, name, shape):
         rng = np.random.default_rng(0)
         X = rng.standard_t(5, size=shape) * np.geomspace(1, 3, shape[1]) + 4
         shrinkage = Whitening(shrinkage=name).fit(X).shrinkage_
-        assert shrinkage == pytest.approx(self.ORACLES[name](X)[1], rel=1e-9, abs=1e-12)
+        assert shrinkage == pytest.approx(self.REFERENCES[name](X)[1], rel=1e-9, abs=1e-12)
         assert 0 <= shrinkage <= 1
 
-    @pytest.mark.parametrize("name", ORACLES)
-    def test_map_whitens_scikit_learns_covariance(self, name, cone):
+    @pytest.mark.parametrize("name", REFERENCES)
+    def test_map_whitens_the_covariance_of_scikit_learn(self, name, cone):
         rows = cone[:40]
         matrix, _ = Whitening(shrinkage=name).fit(rows).to_affine()
-        whitened = matrix @ self.ORACLES[name](rows)[0] @ matrix.T
+        whitened = matrix @ self.REFERENCES[name](rows)[0] @ matrix.T
         np.testing.assert_allclose(whitened, np.eye(24) * 39 / 40, atol=1e-9)
 
-    @pytest.mark.parametrize("name", ORACLES)
+    @pytest.mark.parametrize("name", REFERENCES)
     def test_weights_are_frequencies(self, name, cone):
         rows, weights = cone[:50], np.random.default_rng(0).integers(0, 4, 50)
         weighted = Whitening(shrinkage=name).fit(rows, sample_weight=weights)
@@ -153,7 +153,7 @@ class TestShrinkageByName:
         assert weighted.shrinkage_ == pytest.approx(repeated.shrinkage_, rel=1e-10)
         np.testing.assert_allclose(weighted.to_affine()[0], repeated.to_affine()[0], atol=1e-9)
 
-    def test_number_is_kept_and_names_are_checked(self, cone):
+    def test_numbers_are_used_and_names_are_validated(self, cone):
         assert Whitening(shrinkage=0.25).fit(cone).shrinkage_ == 0.25
         with pytest.raises(ValueError, match="'shrinkage' parameter of Whitening must be"):
             Whitening(shrinkage="lasso").fit(cone)
@@ -161,7 +161,7 @@ class TestShrinkageByName:
     def test_only_ledoit_wolf_needs_all_rows_at_once(self, cone):
         with pytest.raises(AttributeError) as caught:
             Whitening(shrinkage="ledoit-wolf").partial_fit(cone)
-        assert "chunk by chunk it takes shrinkage='oas' or a number" in str(caught.value.__cause__)
+        assert "to fit chunk by chunk, use shrinkage='oas'" in str(caught.value.__cause__)
         streamed = Whitening(shrinkage="oas").partial_fit(cone[:10])
         assert streamed.shrinkage_ == pytest.approx(oas(cone[:10])[1])
         assert streamed.partial_fit(cone[10:]).shrinkage_ == pytest.approx(oas(cone)[1])
@@ -196,7 +196,7 @@ def test_partial_fit_in_any_chunks_equals_fit(cuts, adapter):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(MOMENTS_ADAPTERS))
-def test_weights_repeat_rows_and_their_order_is_of_no_account(seed, adapter):
+def test_weights_are_frequencies_and_the_order_of_rows_has_no_effect(seed, adapter):
     X, _ = make_blobs(60, n_features=5, random_state=0)
     rng = np.random.default_rng(seed)
     weights = rng.integers(0, 4, 60)
@@ -212,7 +212,7 @@ def test_hundred_thousand_rows(adapter):
     assert np.isfinite(whole.transform(X)).all()
 
 
-def test_failed_partial_fit_forgets_its_rows():
+def test_failed_partial_fit_leaves_the_moments_unchanged():
     X, _ = make_blobs(100, n_features=5, random_state=0)
     adapter = Whitening().fit(X)
     with pytest.raises(ValueError, match="n_components=99"):
@@ -220,13 +220,15 @@ def test_failed_partial_fit_forgets_its_rows():
     assert adapter.moments_.count == 100
 
 
-def test_shares_are_no_frequencies():
+def test_weights_that_sum_to_one_are_refused():
     X, _ = make_blobs(100, n_features=5, random_state=0)
-    with pytest.raises(ValueError, match="sample_weight sums to 1, but weights count rows"):
+    with pytest.raises(
+        ValueError, match="sample_weight sums to 1, but frequency weights must sum to"
+    ):
         Whitening().fit(X, sample_weight=np.full(100, 0.01))
 
 
-def test_pca_components_with_a_head_of_the_full_width():
+def test_head_of_full_width_is_refitted_or_refused_after_pca():
     X, y = make_blobs(200, n_features=5, random_state=0)
     head = make_head(5, 3)
     assert Whitening("pca", n_components=3, head=head).fit(X, y).head_.n_features_in_ == 3
@@ -234,7 +236,7 @@ def test_pca_components_with_a_head_of_the_full_width():
         Whitening("pca", n_components=3, head=head, head_training="frozen").fit(X, y)
 
 
-def test_partial_fit_is_absent_where_a_head_must_see_all_rows():
+def test_partial_fit_is_absent_if_a_head_needs_all_rows():
     assert not hasattr(LogitPreservingWhitening(), "partial_fit")
     assert not hasattr(Whitening(head="logistic"), "partial_fit")
     assert hasattr(Whitening(), "partial_fit")
@@ -242,7 +244,7 @@ def test_partial_fit_is_absent_where_a_head_must_see_all_rows():
 
 class TestLogitPreservingWhitening:
     @pytest.mark.parametrize("n_classes", [2, 3, 10])
-    def test_every_logit_stays_on_any_row(self, cone, n_classes):
+    def test_logits_of_any_row_are_preserved(self, cone, n_classes):
         head = make_head(24, n_classes)
         adapter = LogitPreservingWhitening(head=head).fit(cone)
         rows = np.random.default_rng(1).normal(size=(500, 24)) * 50
@@ -253,7 +255,7 @@ class TestLogitPreservingWhitening:
         )
         np.testing.assert_array_equal(adapter.predict(rows), head.predict(rows))
 
-    def test_differences_keep_probabilities_and_free_a_direction(self, cone):
+    def test_preserving_differences_keeps_probabilities_and_raises_isoscore(self, cone):
         head = make_head(24, 3)
         kept = LogitPreservingWhitening(head=head, shrinkage=0.0).fit(cone)
         freed = LogitPreservingWhitening(head=head, shrinkage=0.0, preserve="differences").fit(cone)
@@ -261,31 +263,31 @@ class TestLogitPreservingWhitening:
         assert np.abs(head.outputs(freed.transform(cone)) - head.outputs(cone)).max() > 1e-3
         assert isoscore(freed.transform(cone)) > isoscore(kept.transform(cone))
 
-    def test_reaches_the_best_isoscore_that_the_logits_allow(self, cone):
+    def test_isoscore_is_the_maximum_for_preserved_logits(self, cone):
         head = make_head(24, 2)
         adapter = LogitPreservingWhitening(head=head, shrinkage=0.0).fit(cone)
-        seen = np.linalg.svd(head.coef_, full_matrices=False)[2]
-        cov = np.cov((cone @ seen.T).T)
+        row_space = np.linalg.svd(head.coef_, full_matrices=False)[2]
+        cov = np.cov((cone @ row_space.T).T)
         ratio = np.trace(cov) ** 2 / (cov**2).sum()
         best = (ratio + 24 - 2 - 1) / 23
         assert isoscore(adapter.transform(cone)) == pytest.approx(best, abs=1e-9)
 
     @pytest.mark.parametrize("strength", [0.3, 0.7])
-    def test_scale_of_the_free_directions_is_the_maximiser(self, cone, strength):
+    def test_scale_outside_the_row_space_maximises_isoscore(self, cone, strength):
         head = make_head(24, 2)
         adapter = LogitPreservingWhitening(head=head, strength=strength, shrinkage=0.1).fit(cone)
-        seen = np.linalg.svd(head.coef_, full_matrices=False)[2]
+        row_space = np.linalg.svd(head.coef_, full_matrices=False)[2]
         Z = adapter.transform(cone) - cone.mean(axis=0)
-        fixed = Z @ seen.T @ seen
+        fixed = Z @ row_space.T @ row_space
         scores = [isoscore(fixed + factor * (Z - fixed)) for factor in (0.99, 1.0, 1.01)]
         assert max(scores) == scores[1]
 
-    def test_full_rank_head_leaves_nothing_to_change(self, cone):
+    def test_map_is_the_identity_for_a_full_rank_head(self, cone):
         matrix, offset = LogitPreservingWhitening(head=make_head(24, 30)).fit(cone).to_affine()
         np.testing.assert_allclose(matrix, np.eye(24), atol=1e-9)
         np.testing.assert_allclose(offset, 0, atol=1e-9)
 
-    def test_rows_of_very_different_scale_count_alike(self, cone):
+    def test_logits_of_very_different_scale_are_preserved(self, cone):
         head = LinearHead(
             np.diag([1e12, 1.0, 1e-6]) @ make_head(24, 3).coef_, np.zeros(3), range(3)
         )
@@ -296,7 +298,7 @@ class TestLogitPreservingWhitening:
             kept, logits, rtol=1e-8, atol=1e-9 * np.abs(logits).max(axis=0).min()
         )
 
-    def test_keeps_the_mean_and_comes_after_any_linear_adapter(self, cone):
+    def test_preserves_mean_and_logits_after_another_adapter(self, cone):
         head = make_head(24, 2)
         first = Whitening(strength=0.4).fit(cone)
         adapter = LogitPreservingWhitening(head=head).fit(first.transform(cone))
@@ -304,7 +306,7 @@ class TestLogitPreservingWhitening:
         np.testing.assert_allclose(Z.mean(axis=0), first.transform(cone).mean(axis=0), atol=1e-8)
         np.testing.assert_allclose(head.outputs(Z), head.outputs(first.transform(cone)), atol=1e-8)
 
-    def test_differences_need_a_classifier(self, cone):
+    def test_preserving_differences_needs_a_classifier(self, cone):
         head = LinearHead(np.eye(1, 24), [0.0])
         with pytest.raises(ValueError, match="preserve='differences' needs a classifier"):
             LogitPreservingWhitening(head=head, preserve="differences").fit(cone)
@@ -312,9 +314,9 @@ class TestLogitPreservingWhitening:
 
 @pytest.mark.parametrize("make", [LogitPreservingWhitening, partial(IsotropyLayer, solver="exact")])
 @pytest.mark.parametrize("rank", [1, 3])
-def test_directions_without_variance_do_not_explode_on_unseen_rows(make, rank):
+def test_outputs_of_new_rows_are_bounded_in_directions_without_variance(make, rank):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, rank)) @ rng.normal(size=(rank, 8))  # all of it seen by the head
+    X = rng.normal(size=(300, rank)) @ rng.normal(size=(rank, 8))  # in the head's row space
     head = LinearHead(np.linalg.svd(X)[2][:3], np.zeros(3), range(3))
     adapter = make(head).fit(X, rng.integers(0, 3, 300))
     unseen = X + 0.01 * rng.normal(size=X.shape)
@@ -322,7 +324,7 @@ def test_directions_without_variance_do_not_explode_on_unseen_rows(make, rank):
 
 
 @pytest.mark.parametrize("weight", [0.5, 1.0])
-def test_a_chunk_may_count_for_little(weight):
+def test_chunk_of_one_row_with_small_weight(weight):
     X = np.random.default_rng(0).normal(size=(40, 3))
     parts = Whitening().partial_fit(X[:39]).partial_fit(X[39:], sample_weight=[weight])
     whole = Whitening().fit(X, sample_weight=np.append(np.ones(39), weight))

@@ -1,4 +1,4 @@
-"""One sweep over all adapters: scikit-learn's contract, and ours."""
+"""Tests of all adapters: the checks of scikit-learn, and common properties."""
 
 import pickle
 from io import BytesIO
@@ -35,7 +35,7 @@ from isoadapt.losses import CosRegLoss
 
 
 class Variance(torch.nn.Module):
-    """A penalty of one's own."""
+    """A user-defined penalty."""
 
     def forward(self, Z):
         return Z.var(dim=0).mean()
@@ -117,7 +117,7 @@ def test_scikit_learn_checks(estimator, check):
     ids=lambda check: check.__name__,
 )
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=repr)
-def test_scikit_learn_checks_not_handed_out(adapter, check):
+def test_scikit_learn_checks_outside_parametrize_with_checks(adapter, check):
     check(type(adapter).__name__, clone(adapter))
 
 
@@ -149,7 +149,7 @@ class TestEveryAdapter:
     def test_inverse_undoes_the_transform(self, adapter, blobs):
         X, y = blobs
         if not hasattr(adapter, "inverse_transform"):
-            pytest.skip("a map without inverse")
+            pytest.skip("the map has no inverse")
         fitted = clone(adapter).fit(X, y)
         Z = fitted.transform(X)
         back = fitted.inverse_transform(Z)
@@ -159,14 +159,14 @@ class TestEveryAdapter:
         else:
             np.testing.assert_allclose(back, X, atol=1e-6)
 
-    def test_float32_in_float32_out_computed_in_float64(self, adapter, blobs):
+    def test_float32_is_computed_in_float64_and_returned_as_float32(self, adapter, blobs):
         X, y = (X32 := blobs[0].astype(np.float32)).astype(np.float64), blobs[1]
         fitted = clone(adapter).fit(X, y)
         Z = fitted.transform(X32)
         assert Z.dtype == np.float32
         np.testing.assert_array_equal(Z, fitted.transform(X).astype(np.float32))
 
-    def test_same_seed_same_fit_and_global_generators_untouched(self, adapter, blobs):
+    def test_fit_is_reproducible_and_leaves_global_generators_unchanged(self, adapter, blobs):
         import random
 
         import torch
@@ -200,7 +200,7 @@ class TestEveryAdapter:
         plain = clone(adapter).set_params(head=head, **_seed(adapter)).fit(X, y)
         np.testing.assert_allclose(wrapped.predict(X), plain.predict(X))
 
-    def test_bad_input_is_refused_by_name(self, adapter, blobs):
+    def test_invalid_input_is_refused(self, adapter, blobs):
         X, y = blobs
         cases = [
             (np.where(np.arange(6) == 2, np.nan, X), "NaN"),
@@ -218,7 +218,7 @@ class TestEveryAdapter:
             with pytest.raises(ValueError, match="X has 6 features, but the head expects 5"):
                 clone(adapter).set_params(head=narrow).fit(X, y)
 
-    def test_failed_fit_leaves_the_estimator_as_it_was(self, adapter, blobs):
+    def test_failed_fit_leaves_the_estimator_unchanged(self, adapter, blobs):
         X, y = blobs
         fitted = clone(adapter).fit(X, y)
         before = fitted.transform(X)
@@ -241,7 +241,7 @@ class TestEveryAdapter:
             assert np.isfinite(Z).all()
             assert np.abs(Z).max() < 1e4
 
-    def test_dataframes_give_what_arrays_give(self, adapter, blobs):
+    def test_dataframes_give_the_same_result_as_arrays(self, adapter, blobs):
         X, y = blobs
         names = [f"e{i}" for i in range(6)]
         plain = clone(adapter).set_params(**_seed(adapter)).fit(X, y).transform(X)

@@ -1,4 +1,4 @@
-"""FlowAdapter: a density, an invertible map, and what the labels add."""
+"""FlowAdapter: density, inverse, training with and without labels, and storage."""
 
 import pickle
 import pickletools
@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from isoadapt import FlowAdapter, LinearHead
 from isoadapt.adapters._flow._map import Block, FlowMap, Scaling, log_likelihood
 from isoadapt.adapters._flow._network import ActNorm, FlowNetwork
-from isoadapt.adapters._training._loop import Judge
+from isoadapt.adapters._training._loop import EpochEvaluator
 from isoadapt.adapters._training._split import split_rows
 from isoadapt.heads import fit_head
 from isoadapt.metrics import isoscore
@@ -30,13 +30,13 @@ def correlated(n, d, seed=0):
 
 
 def banana(n, seed=0):
-    """Two curved dimensions and one that is correlated with them."""
+    """Two dimensions with a curved dependence and one that is correlated with them."""
     x, noise, other = np.random.default_rng(seed).normal(size=(3, n))
     return np.column_stack([x, x**2 + 0.3 * noise, x + 0.5 * other])
 
 
 def random_network(d, coupling, n_blocks=4):
-    """A started network whose parameters all differ from their start."""
+    """An initialised network with all parameters changed."""
     generator = torch.Generator().manual_seed(d)
     network = FlowNetwork(d, n_blocks, 8, coupling, generator)
     network.start(torch.from_numpy(correlated(300, d)))
@@ -49,7 +49,7 @@ def random_network(d, coupling, n_blocks=4):
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("d", [2, 3, 7, 40])
 class TestInverse:
-    def test_fitted(self, d, coupling):
+    def test_fitted_flow(self, d, coupling):
         X = correlated(300, d)
         flow = FlowAdapter(coupling=coupling, hidden=16, max_epochs=3, random_state=0).fit(X)
         scale = np.abs(X).max()
@@ -59,14 +59,14 @@ class TestInverse:
         assert back.dtype == np.float32
         assert np.abs(back - single).max() < 1e-4 * scale
 
-    def test_any_parameters(self, d, coupling):
+    def test_random_parameters(self, d, coupling):
         flow, X = random_network(d, coupling).map(), correlated(300, d)
         np.testing.assert_allclose(flow.inverted()(flow(X)), X, rtol=1e-10, atol=1e-9)
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("d", [2, 3, 6])
-def test_log_determinant_is_that_of_the_jacobian(d, coupling):
+def test_log_determinant_equals_that_of_the_jacobian(d, coupling):
     transform = random_network(d, coupling).map().transform()
     for x in torch.from_numpy(correlated(5, d, seed=1)):
         jacobian = torch.autograd.functional.jacobian(transform, x)
@@ -75,7 +75,7 @@ def test_log_determinant_is_that_of_the_jacobian(d, coupling):
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
-def test_map_is_the_network_in_float64(coupling):
+def test_map_equals_the_network_in_float64(coupling):
     network, X = random_network(5, coupling), correlated(50, 5)
     with torch.no_grad():
         Z, likelihood = network(torch.from_numpy(X))
@@ -86,7 +86,7 @@ def test_map_is_the_network_in_float64(coupling):
 
 
 class TestStart:
-    def test_each_act_norm_normalises_what_reaches_it(self):
+    def test_each_act_norm_normalises_its_inputs(self):
         network, X = random_network(5, "affine"), torch.from_numpy(correlated(400, 5, seed=3))
         network.initialised.fill_(False)
         network.start(X)
@@ -99,7 +99,7 @@ class TestStart:
                 torch.testing.assert_close(rows.mean(0), torch.zeros(5).double(), **close(1e-5))
                 torch.testing.assert_close(rows.std(0), torch.ones(5).double(), **close(1e-5))
 
-    def test_flow_starts_as_standardisation(self):
+    def test_initial_flow_is_the_standardisation(self):
         X = correlated(400, 7)
         network = FlowNetwork(7, 5, 8, "affine", torch.Generator().manual_seed(0))
         network.start(torch.from_numpy(X))
@@ -108,7 +108,7 @@ class TestStart:
             network.map()(X), StandardScaler().fit_transform(X) * factor, **close(1e-5)
         )
 
-    def test_started_once_and_known_after_loading(self):
+    def test_loaded_network_is_not_initialised_again(self):
         network, X = random_network(4, "additive"), torch.from_numpy(correlated(300, 4))
         loaded = FlowNetwork(4, 4, 8, "additive", torch.Generator().manual_seed(1))
         assert not loaded.initialised
@@ -116,7 +116,7 @@ class TestStart:
         loaded.start(X * 100)
         np.testing.assert_array_equal(loaded.map()(X.numpy()), network.map()(X.numpy()))
 
-    def test_small_deviations_are_raised(self):
+    def test_small_standard_deviations_are_raised(self):
         layer, X = ActNorm(3), torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
         X[:, 1] *= 1e-5
         X[:, 2] = 5
@@ -124,14 +124,14 @@ class TestStart:
         scale = layer.log_scale.exp()
         torch.testing.assert_close(scale[0] * X[:, 0].std(), torch.tensor(1.0))
         torch.testing.assert_close(scale[1], 1000 * scale[0])
-        assert scale[2] == 1  # a constant feature is centred alone
+        assert scale[2] == 1  # a constant feature is only centred
         layer.start(torch.ones(10, 3))
         torch.testing.assert_close(layer.log_scale.detach(), torch.zeros(3))
 
 
 class TestDensity:
     @pytest.mark.parametrize("coupling", COUPLINGS)
-    def test_gaussian_data(self, coupling):
+    def test_density_of_gaussian_data(self, coupling):
         X = np.random.default_rng(0).normal(size=(4000, 6))
         flow = FlowAdapter(coupling=coupling, hidden=16, random_state=0).fit(X[:3000])
         truth = multivariate_normal(np.zeros(6)).logpdf(X[3000:]).mean()
@@ -139,7 +139,7 @@ class TestDensity:
         assert truth == pytest.approx(-3 * np.log(2 * np.pi * np.e), rel=0.02)
 
     @pytest.mark.parametrize("coupling", COUPLINGS)
-    def test_integrates_to_one(self, coupling):
+    def test_density_integrates_to_one(self, coupling):
         X = banana(1000)[:, :2]
         flow = FlowAdapter(coupling=coupling, hidden=16, random_state=0, max_epochs=10).fit(X)
         axis = np.linspace(-12, 22, 700)
@@ -147,20 +147,20 @@ class TestDensity:
         mass = np.exp(flow.score_samples(grid)).sum() * (axis[1] - axis[0]) ** 2
         assert mass == pytest.approx(1, abs=5e-3)
 
-    def test_beats_the_best_gaussian_on_curved_data(self):
+    def test_likelihood_of_curved_data_exceeds_that_of_the_best_gaussian(self):
         X, fresh = banana(2000), banana(1000, seed=1)
         flow = FlowAdapter(hidden=32, max_epochs=30, random_state=0).fit(X)
         gaussian = multivariate_normal(X.mean(axis=0), np.cov(X.T)).logpdf(fresh)
         assert flow.score_samples(fresh).mean() > gaussian.mean() + 0.3
 
-    def test_is_the_normal_density_times_the_volume_change(self):
+    def test_density_is_the_normal_density_times_the_volume_change(self):
         flow, X = random_network(3, "affine").map(), correlated(20, 3)
         _, log_det = flow.transform().call_and_ladj(torch.from_numpy(X))
         expected = multivariate_normal(np.zeros(3)).logpdf(flow(X)) + log_det.numpy()
         np.testing.assert_allclose(flow.log_likelihood(X), expected)
         assert log_likelihood(flow.transform(), torch.from_numpy(X[0])).shape == ()
 
-    def test_follows_the_units_of_the_data(self):
+    def test_density_changes_with_the_units_of_the_data(self):
         X = correlated(300, 4)
         plain = FlowAdapter(max_epochs=2, random_state=0).fit(X)
         scaled = FlowAdapter(max_epochs=2, random_state=0).fit(8 * X)
@@ -172,7 +172,7 @@ class TestDensity:
 class TestOutputs:
     @pytest.mark.parametrize("coupling", COUPLINGS)
     @pytest.mark.parametrize("X", [correlated(1500, 9), banana(1500)], ids=["gaussian", "banana"])
-    def test_mean_zero_and_unit_variances(self, X, coupling):
+    def test_outputs_have_mean_zero_and_unit_variances(self, X, coupling):
         train, fresh = X[:1000], X[1000:]
         flow = FlowAdapter(coupling=coupling, hidden=32, random_state=0).fit(train)
         Z = flow.transform(train)
@@ -247,7 +247,7 @@ class TestHead:
         pure = FlowAdapter(head, alpha=1.0, **settings).fit(X, y)
         assert joint.score_samples(X).mean() > pure.score_samples(X).mean()
 
-    def test_alpha_starts_with_the_heads_own_predictions(self, task):
+    def test_initial_flow_preserves_predictions_of_the_head(self, task):
         X, y = task
         head = fit_head("logistic", X, y)
         start = FlowAdapter(head, alpha=0.5, lr=1e-12, max_epochs=1).fit(X, y)
@@ -279,7 +279,7 @@ class TestHead:
 
 
 class TestTraining:
-    def test_keeps_the_epoch_with_the_fewest_bits(self):
+    def test_epoch_with_the_fewest_bits_is_kept(self):
         X = correlated(80, 20)
         flow = FlowAdapter(lr=0.02, max_epochs=40, patience=3, random_state=0).fit(X)
         costs = [epoch["valid_cost"] for epoch in flow.history_]
@@ -287,11 +287,11 @@ class TestTraining:
         assert flow.best_epoch_ == 1 + np.argmin(costs)
         assert all(epoch["valid_score"] == -epoch["valid_cost"] for epoch in flow.history_)
 
-    def test_history_tells_bits_per_dimension(self):
-        X = correlated(30, 3)  # too few to refine the last ActNorm
+    def test_validation_cost_is_bits_per_dimension(self):
+        X = correlated(30, 3)  # too few rows to calibrate the last ActNorm
         flow = FlowAdapter(max_epochs=2, random_state=0).fit(X)
         rng = np.random.RandomState(0)
-        rng.randint(2**31)  # the seed of the shuffles
+        rng.randint(2**31)  # draws the seed of the shuffles, as fit does
         fitting, validating = split_rows(30, None, 0.3, rng)
         bits = -flow.score_samples(X[validating]).mean() / (3 * np.log(2))
         bits -= np.log2(X[fitting].std(axis=0, ddof=1)).mean()  # of standardised embeddings
@@ -311,12 +311,12 @@ class TestTraining:
         np.testing.assert_array_equal(first, again)
         assert np.abs(first - other).max() > 1e-3
 
-    def test_divergence_is_told(self):
+    def test_divergence_is_an_error(self):
         flow = FlowAdapter(lr=1e30, max_epochs=3, validation_fraction=None)
         with pytest.raises(ValueError, match=r"training diverged with lr=1e\+30.*smaller lr"):
             flow.fit(correlated(100, 4))
 
-    def test_interrupt_comes_through_and_leaves_the_estimator(self, monkeypatch):
+    def test_interrupt_is_raised_and_leaves_the_estimator_unchanged(self, monkeypatch):
         X = correlated(100, 4)
         flow = FlowAdapter(max_epochs=2, random_state=0).fit(X)
         before = flow.transform(X)
@@ -324,13 +324,13 @@ class TestTraining:
         def interrupt(*args, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Judge, "on_epoch_end", interrupt)
+        monkeypatch.setattr(EpochEvaluator, "on_epoch_end", interrupt)
         with pytest.raises(KeyboardInterrupt):
             flow.fit(2 * X)
         np.testing.assert_array_equal(flow.transform(X), before)
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    def test_training_copies_no_matrix(self, dtype):
+    def test_training_does_not_copy_the_embeddings(self, dtype):
         X = correlated(1000, 4).astype(dtype)
         flow = FlowAdapter(device="cpu")
         network = flow._make_network(X[:50], torch.Generator(), torch.device("cpu"))
@@ -340,7 +340,7 @@ class TestTraining:
 
 
 class TestSaved:
-    def test_pickle_holds_neither_torch_nor_zuko(self):
+    def test_pickle_contains_no_objects_of_torch_or_zuko(self):
         X = correlated(100, 5)
         flow = FlowAdapter(max_epochs=2).fit(X)
         stored = pickle.dumps(flow)
@@ -349,7 +349,7 @@ class TestSaved:
         assert not [name for name in strings if name.startswith(("torch", "zuko", "skorch"))]
         np.testing.assert_array_equal(pickle.loads(stored).transform(X), flow.transform(X))
 
-    def test_map_is_named_tuples_of_arrays_and_strings(self):
+    def test_map_consists_of_named_tuples_arrays_and_strings(self):
         map_ = FlowAdapter(max_epochs=1, n_blocks=3).fit(correlated(100, 5)).map_
         assert isinstance(map_, FlowMap)
         leaves = list(_leaves(map_))
@@ -357,7 +357,7 @@ class TestSaved:
         assert {leaf.dtype.kind for leaf in leaves if not isinstance(leaf, str)} == {"f", "i"}
         assert len(leaves) == 1 + 3 * len(Block._fields) + 3
 
-    def test_rebuilt_from_read_only_arrays(self):
+    def test_read_only_arrays(self):
         X = correlated(100, 5)
         flow = FlowAdapter(max_epochs=1).fit(X)
         before = flow.transform(X)
@@ -374,15 +374,15 @@ def test_real_embeddings(shared):
     Z = flow.transform(X)
     assert np.abs(Z.mean(axis=0)).max() < 1e-4
     assert np.abs(Z.var(axis=0) - 1).max() < 1e-4
-    unseen = flow.transform(fresh)
-    assert np.abs(unseen.mean(axis=0)).max() < 0.5
-    assert 0.6 < unseen.var(axis=0).min() <= unseen.var(axis=0).max() < 2.5
+    outputs = flow.transform(fresh)
+    assert np.abs(outputs.mean(axis=0)).max() < 0.5
+    assert 0.6 < outputs.var(axis=0).min() <= outputs.var(axis=0).max() < 2.5
     assert isoscore(fresh) < 0.001
-    assert isoscore(unseen) > 0.1
+    assert isoscore(outputs) > 0.1
     bits = [-flow.score_samples(rows).mean() / (384 * np.log(2)) for rows in (X, fresh)]
-    assert bits[1] < -1.5  # 0.2 for features taken as independent normals
+    assert bits[1] < -1.5  # 0.2 under independent normal features
     assert bits[0] < bits[1] < bits[0] + 0.5
-    assert np.abs(flow.inverse_transform(unseen) - fresh).max() < 1e-4
+    assert np.abs(flow.inverse_transform(outputs) - fresh).max() < 1e-4
 
 
 def _leaves(value):

@@ -1,4 +1,4 @@
-"""IsoBN from the statistics of a whole set."""
+"""IsoBN."""
 
 import math
 
@@ -10,8 +10,8 @@ from isoadapt import IsoBN, LinearHead
 from isoadapt.metrics import cumulative_explained_variance, isoscore
 
 
-def literal_scale(X, beta, eps):
-    """The published formulas, one number at a time; a constant dimension correlates with none."""
+def published_scale(X, beta, eps):
+    """Scales by the published formulas, with zero correlations for constant dimensions."""
     n, d = X.shape
     mean = [sum(X[:, i]) / n for i in range(d)]
     cov = [
@@ -37,13 +37,13 @@ def X():
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.8, 1.0])
 @pytest.mark.parametrize("eps", [1e-6, 1e-3, 0.5])
-def test_scales_are_the_papers(X, beta, eps):
+def test_scales_equal_the_published_formulas(X, beta, eps):
     adapter = IsoBN(beta, eps).fit(X)
-    np.testing.assert_allclose(adapter.scale_, literal_scale(X, beta, eps), rtol=1e-10)
+    np.testing.assert_allclose(adapter.scale_, published_scale(X, beta, eps), rtol=1e-10)
     np.testing.assert_allclose(adapter.transform(X), X * adapter.scale_, rtol=1e-12)
 
 
-def test_uncentred_and_blind_to_the_mean(X):
+def test_map_is_linear_and_scales_do_not_depend_on_the_mean(X):
     adapter = IsoBN().fit(X)
     np.testing.assert_array_equal(adapter.transform(np.zeros((1, 6))), 0)
     np.testing.assert_allclose(IsoBN().fit(X + 100).scale_, adapter.scale_, rtol=1e-9)
@@ -51,19 +51,19 @@ def test_uncentred_and_blind_to_the_mean(X):
 
 @pytest.mark.parametrize("beta", [0.3, 0.5, 1.0])
 @pytest.mark.parametrize("factor", [0.01, 100.0])
-def test_scaling_all_embeddings_scales_the_result(X, beta, factor):
+def test_scaling_the_embeddings_scales_the_outputs(X, beta, factor):
     adapter = IsoBN(beta, eps=1e-15)
     expected = factor * adapter.fit_transform(X)
     np.testing.assert_allclose(adapter.fit_transform(factor * X), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("beta", [0.3, 0.5, 1.0])
-def test_total_variance_stays(X, beta):
+def test_total_variance_is_preserved(X, beta):
     Z = IsoBN(beta, eps=1e-15).fit_transform(X)
     assert Z.var(axis=0).sum() == pytest.approx(X.var(axis=0).sum())
 
 
-def test_beta_from_nothing_to_equal_participation(X):
+def test_beta_interpolates_between_identity_and_equal_participation(X):
     np.testing.assert_allclose(IsoBN(beta=0.0, eps=1e-15).fit_transform(X), X, rtol=1e-12)
     participation = (np.corrcoef(X.T) ** 2).mean(axis=1)
     equal = IsoBN(beta=1.0, eps=1e-15).fit_transform(X).std(axis=0) * participation
@@ -75,7 +75,7 @@ def test_beta_from_nothing_to_equal_participation(X):
 
 @settings(max_examples=30, deadline=None)
 @given(st.permutations(range(6)), st.lists(st.sampled_from([-1.0, 1.0]), min_size=6, max_size=6))
-def test_permuted_and_mirrored_columns_are_scaled_alike(X, order, signs):
+def test_scales_follow_permutations_and_ignore_signs(X, order, signs):
     moved = IsoBN().fit(X[:, order] * signs)
     np.testing.assert_allclose(moved.scale_, IsoBN().fit(X).scale_[order], rtol=1e-10)
 
@@ -84,7 +84,7 @@ def test_permuted_and_mirrored_columns_are_scaled_alike(X, order, signs):
 def test_constant_dimension_gets_a_scale(X, value):
     flat = np.where(np.arange(6) == 2, value, X)
     adapter = IsoBN().fit(flat)
-    np.testing.assert_allclose(adapter.scale_, literal_scale(flat, 0.5, 1e-3), rtol=1e-9)
+    np.testing.assert_allclose(adapter.scale_, published_scale(flat, 0.5, 1e-3), rtol=1e-9)
     assert np.isfinite(adapter.scale_).all()
     assert np.ptp(adapter.transform(flat)[:, 2]) == 0
     np.testing.assert_allclose(adapter.inverse_transform(adapter.transform(flat)), flat, atol=1e-9)
@@ -101,7 +101,7 @@ def test_parameters_out_of_range(X, params):
         IsoBN(**params).fit(X)
 
 
-def test_head_is_fitted_anew_or_kept(X):
+def test_head_is_refitted_or_kept(X):
     y = (X[:, 0] > np.median(X[:, 0])).astype(int)
     head = LinearHead(np.eye(2, 6), [0.0, 0.0], [0, 1])
     refitted = IsoBN(head=head).fit(X, y)
@@ -115,7 +115,7 @@ def test_head_is_fitted_anew_or_kept(X):
 
 
 @pytest.mark.parametrize("task", ["cola", "mrpc", "rte", "sst2_sentence"])
-def test_real_embeddings_lean_less_on_one_direction(shared, task):
+def test_first_direction_explains_less_of_real_embeddings(shared, task):
     data = np.load(shared / "embeddings" / f"{task}.npz")
     X = data["E_dev"].astype(float)
     fitted = [IsoBN(beta).fit(data["E_train"].astype(float)) for beta in (0.5, 1.0)]

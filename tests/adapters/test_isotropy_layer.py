@@ -1,4 +1,4 @@
-"""The Isotropy Layer under both solvers."""
+"""IsotropyLayer with both solvers."""
 
 import threading
 from itertools import pairwise
@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss
 
 from isoadapt import IsotropyLayer, LinearHead
 from isoadapt.adapters._training._exact import _Objective
-from isoadapt.adapters._training._loop import Judge
+from isoadapt.adapters._training._loop import EpochEvaluator
 from isoadapt.adapters._training._networks import LinearNetwork, MLPNetwork
 from isoadapt.adapters._training._split import split_rows
 from isoadapt.metrics import isoscore
@@ -21,7 +21,7 @@ from isoadapt.metrics import isoscore
 
 @pytest.fixture(scope="module")
 def cone():
-    """Embeddings of which the first direction holds nearly all, and a head that reads them."""
+    """Embeddings with one dominant direction, their labels and a head."""
     X, y = make_classification(
         1200, 16, n_informative=6, n_redundant=0, class_sep=1.0, random_state=0
     )
@@ -31,15 +31,15 @@ def cone():
     return X, y, LinearHead.from_estimator(model)
 
 
-def after_one_draw(seed):
-    """The generator of a fit as the rows are split."""
+def generator_of_the_split(seed):
+    """The generator of a fit in its state before the rows are split."""
     rng = np.random.RandomState(seed)
     rng.randint(2**31)
     return rng
 
 
 def distance_from(head, X):
-    """A metric that falls with the distance of a head's outputs from those at the start."""
+    """Minus the distance of the outputs from those of `head` on the rows X, as a metric."""
     starts = head.outputs(X)
 
     def scoring(reader, outputs, y):
@@ -49,20 +49,20 @@ def distance_from(head, X):
 
 
 class TestMiniBatch:
-    def test_raises_isotropy_and_keeps_the_task(self, cone):
+    def test_isoscore_rises_and_accuracy_is_kept(self, cone):
         X, y, head = cone
         layer = IsotropyLayer(head=head, random_state=0).fit(X[:600], y[:600])
         assert isoscore(layer.transform(X[600:])) > 4 * isoscore(X[600:])
         assert layer.score(X[600:], y[600:]) > head.score(X[600:], y[600:]) - 0.02
 
-    def test_no_penalty_is_the_control(self, cone):
+    def test_control_without_penalty_learns_the_task(self, cone):
         X, y, head = cone
         control = IsotropyLayer(head=head, alpha=1.0, random_state=0).fit(X, y)
         trained = IsotropyLayer(head=head, random_state=0).fit(X, y)
         assert log_loss(y, control.predict_proba(X)) < log_loss(y, head.predict_proba(X))
         assert isoscore(control.transform(X)) < isoscore(trained.transform(X)) / 3
 
-    def test_without_a_head_it_whitens(self, cone):
+    def test_training_without_a_head_whitens(self, cone):
         X, _, _ = cone
         layer = IsotropyLayer(head=None, random_state=0, lr=3e-3, max_epochs=60).fit(X)
         assert layer.score(X) > 0.7 > 0.3 > isoscore(X)
@@ -76,7 +76,7 @@ class TestMiniBatch:
             ).fit(X, y)
             np.testing.assert_allclose(layer.transform(X), X, atol=1e-5)
 
-    def test_history_and_choice(self, cone):
+    def test_history_and_best_epoch(self, cone):
         X, y, head = cone
         layer = IsotropyLayer(head=head, max_epochs=6, random_state=0).fit(X, y)
         assert [row["epoch"] for row in layer.history_] == [0, 1, 2, 3, 4, 5, 6]
@@ -90,22 +90,22 @@ class TestMiniBatch:
         assert surely[-1] <= layer.best_epoch_
         assert layer.best_epoch_ in perhaps
 
-    def test_epoch_0_is_what_the_head_makes_of_the_embeddings(self, cone):
+    def test_epoch_0_scores_the_head_on_the_embeddings(self, cone):
         X, y, head = cone
         layer = IsotropyLayer(head, scoring="neg_log_loss", max_epochs=1, random_state=0)
-        _, validating = split_rows(len(X), y, 0.3, after_one_draw(0))
+        _, validating = split_rows(len(X), y, 0.3, generator_of_the_split(0))
         expected = -log_loss(y[validating], head.predict_proba(X[validating]))
         start = layer.fit(X, y).history_[0]["valid_score"]
         assert start == pytest.approx(expected, rel=1e-5)
 
-    def test_patience_stops(self, cone):
+    def test_patience_stops_training(self, cone):
         X, y, head = cone
         layer = IsotropyLayer(head, scoring=distance_from(head, X), patience=2, random_state=0)
         with pytest.warns(UserWarning, match="harms the task"):
             layer.fit(X, y)
         assert layer.n_iter_ == layer.best_epoch_ + 2 < 30
 
-    def test_no_validation_keeps_the_last_epoch(self, cone):
+    def test_last_epoch_is_kept_without_validation(self, cone):
         X, y, head = cone
         for fraction in (None, 0.0):
             layer = IsotropyLayer(
@@ -115,7 +115,7 @@ class TestMiniBatch:
             assert "valid_score" not in layer.history_[0]
 
     @pytest.mark.parametrize("scoring", ["matthews_corrcoef", "neg_log_loss", "roc_auc"])
-    def test_scoring_is_the_metric_of_the_choice(self, cone, scoring):
+    def test_scoring_is_the_validation_metric(self, cone, scoring):
         X, y, head = cone
         layer = IsotropyLayer(head=head, scoring=scoring, max_epochs=2, random_state=0).fit(X, y)
         scores = [row["valid_score"] for row in layer.history_]
@@ -123,7 +123,7 @@ class TestMiniBatch:
 
     @pytest.mark.parametrize("head_training", ["joint", "alternating"])
     @pytest.mark.parametrize("coordinates", ["whitened", "raw"])
-    def test_trained_heads_differ_and_read_the_adapted_embeddings(
+    def test_trained_head_changes_and_applies_to_adapted_embeddings(
         self, cone, head_training, coordinates
     ):
         X, y, head = cone
@@ -140,7 +140,7 @@ class TestMiniBatch:
         )
         assert layer.score(X, y) > 0.8
 
-    def test_alternating_trains_one_part_an_epoch(self, cone):
+    def test_alternating_trains_one_part_per_epoch(self, cone):
         X, y, head = cone
         layer = IsotropyLayer(
             head=head, head_training="alternating", max_epochs=1, random_state=0
@@ -179,22 +179,22 @@ class TestMiniBatch:
         ):
             IsotropyLayer(head=head).fit(X, np.where(np.arange(len(y)) < 3, 2, y))
 
-    def test_metrics_that_are_not_defined_everywhere(self, cone):
+    def test_metrics_undefined_on_some_samples(self, cone):
         X, _, _ = cone
         y = np.zeros(len(X), dtype=int)
-        y[:6] = 1  # two of them validate: some bootstrap samples have none
+        y[:6] = 1  # two are validation rows, so some bootstrap samples lack the class
         layer = IsotropyLayer(scoring="roc_auc", max_epochs=2, random_state=0).fit(X, y)
         assert layer.best_epoch_ in (1, 2)
-        with pytest.raises(ValueError, match="scoring gives nan on the"):
+        with pytest.raises(ValueError, match="scoring returned nan on the"):
             IsotropyLayer(scoring=lambda *rows: np.nan, max_epochs=1).fit(X, y)
 
-    def test_batches_too_small_for_the_correction_are_refused(self, cone):
+    def test_batches_too_small_for_the_bias_correction_are_refused(self, cone):
         X, y, head = cone
         with pytest.raises(ValueError, match="batch_size=3 is too small for bias_corrected=True"):
             IsotropyLayer(head, batch_size=3).fit(X, y)
         IsotropyLayer(head, batch_size=3, bias_corrected=False, max_epochs=1).fit(X[:50], y[:50])
 
-    def test_fitting_again_forgets_the_first_fit(self, cone):
+    def test_second_fit_does_not_depend_on_the_first(self, cone):
         X, y, head = cone
         layer = IsotropyLayer(head, max_epochs=1).fit(X, y).set_params(solver="exact", head=None)
         layer.fit(X)
@@ -213,19 +213,19 @@ class TestMiniBatch:
         def interrupt(self, net, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Judge, "on_epoch_end", interrupt)
+        monkeypatch.setattr(EpochEvaluator, "on_epoch_end", interrupt)
         with pytest.raises(KeyboardInterrupt):
             layer.fit(X, y)
         assert not hasattr(layer, "map_")
         assert not hasattr(layer, "history_")
 
-    def test_a_device_that_is_not_there(self, cone):
+    def test_missing_device_is_an_error(self, cone):
         X, y, head = cone
         with pytest.raises(ValueError, match="device='nowhere' cannot be used"):
             IsotropyLayer(head=head, device="nowhere").fit(X, y)
 
-    def test_members_train_as_if_alone(self):
-        """One loss for each member, summed: no member's gradient depends on another."""
+    def test_members_have_the_gradients_of_single_fits(self):
+        """The losses of the members are summed, so their gradients are independent."""
         from isoadapt.adapters._maps import Affine
         from isoadapt.losses import IsoScoreLoss, JointLoss
 
@@ -265,8 +265,7 @@ class TestExact:
             numeric = approx_fprime(at, lambda flat, p=problem: p(flat)[0], 1e-7)
             np.testing.assert_allclose(problem(at)[1], numeric, rtol=1e-4, atol=1e-5)
 
-    def test_beats_every_layer_that_gradient_descent_finds(self, cone):
-        """The objective at the solution is a lower bound for linear layers near it."""
+    def test_loss_falls_and_isoscore_is_high(self, cone):
         X, y, head = cone
         layer = IsotropyLayer(head=head, solver="exact").fit(X, y)
         assert layer.n_iter_ >= 1
@@ -275,7 +274,7 @@ class TestExact:
         assert all(late <= early + 1e-9 for early, late in pairwise(losses))
         assert isoscore(layer.transform(X)) > 0.8
 
-    def test_ridge_holds_what_the_head_sees(self, cone):
+    def test_larger_ridge_gives_smaller_changes_of_the_outputs(self, cone):
         X, y, head = cone
         changes = []
         for ridge in (1e-3, 1e-1, 1e3):
@@ -286,19 +285,19 @@ class TestExact:
         assert changes[2] < 1e-3
 
     @pytest.mark.parametrize("alpha", [1e-6, 0.01, 0.5, 0.99])
-    def test_alpha_hardly_matters(self, cone, alpha):
+    def test_isoscore_is_high_for_any_alpha(self, cone, alpha):
         X, y, head = cone
         layer = IsotropyLayer(head=head, solver="exact", alpha=alpha).fit(X, y)
         assert isoscore(layer.transform(X)) > 0.8
         assert np.abs(layer.transform(X)).max() < 1e3
 
-    def test_no_penalty_leaves_the_unseen_directions(self, cone):
+    def test_directions_outside_the_row_space_are_kept_without_penalty(self, cone):
         X, y, head = cone
         layer = IsotropyLayer(head=head, solver="exact", alpha=1.0).fit(X, y)
-        unseen = np.linalg.svd(head.coef_)[2][1:]
-        np.testing.assert_allclose(layer.transform(X) @ unseen.T, X @ unseen.T, atol=1e-8)
+        outside = np.linalg.svd(head.coef_)[2][1:]
+        np.testing.assert_allclose(layer.transform(X) @ outside.T, X @ outside.T, atol=1e-8)
 
-    def test_separable_rows_stay_sane(self):
+    def test_map_is_bounded_for_separable_rows(self):
         rng = np.random.default_rng(0)
         X = rng.normal(size=(300, 60))
         y = (X[:, 0] > 0).astype(int)
@@ -306,7 +305,7 @@ class TestExact:
         layer = IsotropyLayer(head=head, solver="exact").fit(X, y)
         assert np.linalg.norm(head.coef_ @ layer.to_affine()[0]) < 100
 
-    def test_uncorrelated_with_what_the_head_sees(self, cone):
+    def test_row_space_is_uncorrelated_with_other_directions(self, cone):
         X, y, head = cone
         layer = IsotropyLayer(head=head, solver="exact").fit(X, y)
         basis = np.linalg.svd(head.coef_)[2]
@@ -318,7 +317,7 @@ class TestExact:
         ("name", "value"),
         [("network", "mlp"), ("head_training", "joint"), ("head_training", "alternating")],
     )
-    def test_what_has_no_exact_solution_is_refused(self, cone, name, value):
+    def test_parameters_without_exact_solution_are_refused(self, cone, name, value):
         X, y, head = cone
         with pytest.raises(ValueError, match=f"{name}='{value}' has no exact solution"):
             IsotropyLayer(head=head, solver="exact", **{name: value}).fit(X, y)
@@ -331,7 +330,7 @@ def test_head_training_needs_a_head():
         )
 
 
-def test_two_fits_at_once_are_the_same_as_one_after_the_other(cone):
+def test_concurrent_fits_equal_single_fits(cone):
     X, y, head = cone
     alone = IsotropyLayer(head=head, max_epochs=2, random_state=0).fit(X, y).transform(X)
     found = {}

@@ -1,11 +1,11 @@
-"""MemberAdamW against torch's own AdamW, one optimiser a member."""
+"""MemberAdamW equals one AdamW of torch for each member."""
 
 import pytest
 import torch
 
 from isoadapt.adapters._training._optimizer import MemberAdamW, Rates
 
-SHAPES = [(4, 2), (1, 4)]  # of a layer's weights and bias
+SHAPES = [(4, 2), (1, 4)]  # weights and bias of a layer
 RATES = [Rates(1e-3, 0.1), Rates(1e-3, 0.1, 2e-4, 3), Rates(1e-2, 0.1, 1e-3, 1)]
 
 
@@ -20,8 +20,8 @@ def loss_of(parameters, step):
     )
 
 
-def moved_alone(member, steps):
-    """A member's parameters after steps of torch's AdamW; the bias rests in every other step."""
+def trained_alone(member, steps):
+    """Parameters of a member after steps of torch's AdamW; even steps do not train the bias."""
     rates = RATES[member]
     leaves = []
     for shape in SHAPES:
@@ -44,7 +44,7 @@ def moved_alone(member, steps):
 
 @pytest.mark.parametrize("dropped", [None, 2])
 @pytest.mark.parametrize("kept", [[0, 2], [1, 2], [1]])
-def test_each_member_moves_as_if_alone(dropped, kept):
+def test_each_member_is_trained_as_if_alone(dropped, kept):
     parameters = [torch.nn.Parameter(start(*shape)) for shape in SHAPES]
     optimizer = MemberAdamW(parameters, RATES)
     members = [0, 1, 2]
@@ -58,5 +58,5 @@ def test_each_member_moves_as_if_alone(dropped, kept):
         loss_of(parameters if step % 2 else parameters[:1], step).backward()
         optimizer.step()
     for place, member in enumerate(members):
-        for ours, theirs in zip(parameters, moved_alone(member, 6), strict=True):
+        for ours, theirs in zip(parameters, trained_alone(member, 6), strict=True):
             torch.testing.assert_close(ours[place], theirs)

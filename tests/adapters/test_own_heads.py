@@ -1,4 +1,4 @@
-"""A scikit-learn estimator as head: unfitted it is fitted like any sub-estimator, else kept."""
+"""Scikit-learn estimators as heads: they are cloned and fitted, unless they are frozen."""
 
 import numpy as np
 import pytest
@@ -70,16 +70,16 @@ LINEAR = [
 ]
 
 
-def ident(value):
+def class_name(value):
     return type(value).__name__ if hasattr(value, "fit") else None
 
 
-@pytest.mark.parametrize(("model", "y"), LINEAR, ids=ident)
-class TestAnUnfittedEstimator:
-    @pytest.mark.parametrize("adapter", KEEP, ids=ident)
+@pytest.mark.parametrize(("model", "y"), LINEAR, ids=class_name)
+class TestUnfittedEstimator:
+    @pytest.mark.parametrize("adapter", KEEP, ids=class_name)
     def test_is_fitted_to_the_embeddings_and_then_frozen(self, adapter, model, y):
         frozen = FrozenEstimator(clone(model).fit(X, y))
-        # Adapters of the training loop fit their head to fewer rows than all.
+        # With a validation split, the head would be fitted to the training rows only.
         fitted = clone(adapter).set_params(head=model)
         if hasattr(adapter, "validation_fraction"):
             fitted.set_params(validation_fraction=None)
@@ -91,8 +91,8 @@ class TestAnUnfittedEstimator:
         with pytest.raises(NotFittedError):
             check_is_fitted(model)
 
-    @pytest.mark.parametrize("adapter", REFIT, ids=ident)
-    def test_is_fitted_to_the_adapted_embeddings_where_the_head_is_refit(self, adapter, model, y):
+    @pytest.mark.parametrize("adapter", REFIT, ids=class_name)
+    def test_is_fitted_to_the_adapted_embeddings_if_the_head_is_refit(self, adapter, model, y):
         fitted = clone(adapter).set_params(head=model).fit(X, y)
         expected = clone(model).fit(fitted.transform(X), y)
         ours = LinearHead.from_estimator(expected)
@@ -112,7 +112,7 @@ def test_kind_and_parameters_are_known_before_fit():
 
 
 @pytest.mark.parametrize("adapter", [IsotropyLayer(**ONE), LogitPreservingWhitening(), Whitening()])
-def test_a_cross_validation_fits_it_to_the_training_rows_of_each_fold(adapter):
+def test_cross_validation_fits_the_head_to_the_training_rows_of_each_fold(adapter):
     adapter = clone(adapter).set_params(head=LogisticRegression(C=0.1))
     ours = cross_val_predict(adapter, X, Y, cv=FOLDS, method="predict_proba")
     for train, test in FOLDS.split(X, Y):
@@ -120,11 +120,11 @@ def test_a_cross_validation_fits_it_to_the_training_rows_of_each_fold(adapter):
         np.testing.assert_allclose(ours[test], by_hand.predict_proba(X[test]), atol=1e-9)
     seen_all = clone(adapter).set_params(head=FrozenEstimator(LogisticRegression(C=0.1).fit(X, Y)))
     leaked = cross_val_predict(seen_all, X, Y, cv=FOLDS, method="predict_proba")
-    if not isinstance(adapter, Whitening):  # which fits a new one in any case
+    if not isinstance(adapter, Whitening):  # Whitening fits a new head in any case
         assert np.abs(ours - leaked).max() > 1e-2
 
 
-def test_searches_reach_its_parameters():
+def test_searches_set_parameters_of_the_head():
     pipeline = make_pipeline(StandardScaler(), IStarAdapter(LogisticRegression(), **ONE))
     grid = {"istaradapter__head__C": [1e-4, 1.0], "istaradapter__lam": [-1, 1]}
     by_hand = GridSearchCV(pipeline, grid, cv=FOLDS, scoring="neg_log_loss").fit(X, NAMES)
@@ -144,7 +144,7 @@ def test_equal_unfitted_heads_are_trained_together():
     assert first._batch_key() != IStarAdapter(RidgeClassifier())._batch_key()
 
 
-def test_a_fitted_estimator_is_fitted_again_unless_it_is_frozen():
+def test_fitted_estimator_is_refitted_unless_it_is_frozen():
     model = LogisticRegression().fit(X, np.roll(NAMES, 40))
     coef = model.coef_.copy()
     expected = LogitPreservingWhitening(LogisticRegression()).fit(X, NAMES)
@@ -157,7 +157,7 @@ def test_a_fitted_estimator_is_fitted_again_unless_it_is_frozen():
         LogitPreservingWhitening(model).fit(X)
 
 
-def test_frequency_weights_reach_it_or_are_refused():
+def test_sample_weight_is_passed_to_the_head_or_refused():
     weights = np.random.default_rng(0).integers(0, 3, 120)
     repeated = np.repeat(np.arange(120), weights)
     adapter = Whitening(head=Ridge(alpha=9))
@@ -181,10 +181,10 @@ def test_frequency_weights_reach_it_or_are_refused():
         (StandardScaler(), "must be a str among"),
         (Ridge(), "could not convert string to float"),
     ],
-    ids=ident,
+    ids=class_name,
 )
 @pytest.mark.parametrize("adapter", [CosRegAdapter(**ONE), LogitPreservingWhitening(), IsoBN()])
-def test_what_cannot_be_a_head_is_refused(adapter, head, message):
+def test_invalid_heads_are_refused(adapter, head, message):
     adapter = clone(adapter)
     adapter.head = head
     if isinstance(head, FrozenEstimator) and isinstance(adapter, IsoBN):
@@ -194,7 +194,7 @@ def test_what_cannot_be_a_head_is_refused(adapter, head, message):
 
 
 @pytest.mark.parametrize("adapter", [CosRegAdapter(**ONE), LogitPreservingWhitening(), IsoBN()])
-def test_a_saved_adapter_holds_the_head_that_was_fitted(adapter, tmp_path):
+def test_saved_adapter_contains_the_fitted_head(adapter, tmp_path):
     adapter = clone(adapter).set_params(head=LogisticRegression(C=0.1)).fit(X, NAMES)
     loaded = load_adapter(save_adapter(adapter, tmp_path / "a"))
     assert isinstance(loaded.head, LinearHead)
@@ -202,7 +202,7 @@ def test_a_saved_adapter_holds_the_head_that_was_fitted(adapter, tmp_path):
     assert loaded.classes_.tolist() == ["a", "b", "c"]
 
 
-def test_a_search_takes_bfloat16_tensors():
+def test_search_accepts_bfloat16_tensors():
     rows = torch.from_numpy(X).bfloat16()
     grid = {"lam": [1, 2]}
     ours = AdapterSearchCV(CosRegAdapter(**ONE), grid, cv=2).fit(rows, Y)

@@ -1,4 +1,4 @@
-"""The adapters that are trained with a penalty: what each adds to the loop they share."""
+"""The adapters that are trained with a penalty."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from isoadapt.adapters import _topological_entropy
 from isoadapt.adapters._istar import _ExactShrinkage, _SampledShrinkage
 from isoadapt.adapters._maps import Affine
 from isoadapt.adapters._row_space import row_space
-from isoadapt.adapters._spectrum_control import _STEPS, _ExactSpectrum, _second_moment_root
+from isoadapt.adapters._spectrum_control import _SVD_INTERVAL, _ExactSpectrum, _second_moment_root
 from isoadapt.adapters._training._batches import Batches, Rows
 from isoadapt.adapters._training._coordinates import (
     Coordinates,
@@ -37,7 +37,7 @@ PENALISED += [TopologicalEntropyAdapter]
 
 @pytest.fixture(scope="module")
 def cone():
-    """Embeddings of which the first direction holds nearly all, and a head that reads them."""
+    """Embeddings with one dominant direction, their labels and a head."""
     X, y = make_classification(600, 16, n_informative=6, n_redundant=0, random_state=0)
     rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0]
     X = (X * np.geomspace(1, 0.03, 16)) @ rotation + np.outer(y * 6.0 + 2, rotation[0])
@@ -45,7 +45,7 @@ def cone():
 
 
 def network_and_points(kind=LinearNetwork, d=5, n=60, members=1):
-    """A network away from its start, and points of its input."""
+    """A network with changed parameters, and input points."""
     rng = np.random.default_rng(0)
     start = Affine(np.eye(d) + 0.3 * rng.normal(size=(d, d)), rng.normal(size=d))
     generators = [torch.Generator().manual_seed(0) for _ in range(members)]
@@ -56,27 +56,19 @@ def network_and_points(kind=LinearNetwork, d=5, n=60, members=1):
     return network, torch.tensor(rng.normal(size=(n, d)) * np.arange(1, d + 1) + 1).float()
 
 
-def root_of(points):
-    """Root of the covariance of points, as the penalty takes it."""
+def covariance_root(points):
+    """Root of the covariance of the points (1, d, d), as the penalty expects it."""
     eigenvalues, vectors = torch.linalg.eigh(Moments().update(points).covariance())
     return (vectors * eigenvalues.sqrt())[None].float()
 
 
-def all_of(points):
-    """One batch of all points."""
+def single_batch(points):
+    """Batches that consist of all points."""
     return Batches(Rows(points, None), torch.arange(len(points)), len(points), [])
 
 
 @pytest.mark.parametrize("adapter", PENALISED)
 class TestAllPenalised:
-    def test_docstring_lists_every_parameter_with_its_default(self, adapter):
-        for name, default in adapter().get_params().items():
-            line = next(
-                line for line in adapter.__doc__.splitlines() if line.startswith(f"{name} : ")
-            )
-            shown = line.partition("default=")[2].strip('"').replace("_", "")
-            assert shown == str(default) or float(shown) == default, line
-
     @pytest.mark.parametrize("network", ["linear", "mlp"])
     def test_starts_as_the_identity(self, adapter, network, cone):
         X, y, head = cone
@@ -86,12 +78,12 @@ class TestAllPenalised:
             ).fit(X, y)
             np.testing.assert_allclose(fitted.transform(X), X, atol=1e-4)
 
-    def test_divergence_is_named(self, adapter, cone):
+    def test_divergence_is_an_error(self, adapter, cone):
         X, y, head = cone
         with pytest.raises(ValueError, match=r"training diverged with lr=3e\+38.*smaller lr"):
             adapter(head, lr=3e38, max_epochs=2).fit(X, y)
 
-    def test_interrupt_leaves_the_estimator_as_it_was(self, adapter, cone, monkeypatch):
+    def test_interrupt_leaves_the_estimator_unchanged(self, adapter, cone, monkeypatch):
         X, y, head = cone
         fitted = adapter(head, max_epochs=1, random_state=0).fit(X, y)
         before = dict(vars(fitted))
@@ -99,17 +91,19 @@ class TestAllPenalised:
         def interrupt(*args, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("isoadapt.adapters._training._loop.Judge.on_epoch_end", interrupt)
+        monkeypatch.setattr(
+            "isoadapt.adapters._training._loop.EpochEvaluator.on_epoch_end", interrupt
+        )
         with pytest.raises(KeyboardInterrupt):
             fitted.fit(X, y)
         assert vars(fitted) == before
 
-    def test_classes_of_one_to_five_points_and_one_that_is_absent(self, adapter):
+    def test_very_small_classes_duplicates_and_an_absent_class(self, adapter):
         rng = np.random.default_rng(0)
         y = np.repeat([0, 1, 2, 3, 4], [60, 1, 2, 4, 5])
         X = rng.normal(size=(72, 6)) + y[:, None]
         X[5:15] = X[5]  # duplicates
-        head = LinearHead(rng.normal(size=(6, 6)), np.zeros(6), range(6))  # none has label 5
+        head = LinearHead(rng.normal(size=(6, 6)), np.zeros(6), range(6))  # no row has label 5
         fitted = adapter(head, batch_size=16, max_epochs=3, random_state=0).fit(X, y)
         assert np.isfinite(fitted.transform(X)).all()
 
@@ -122,24 +116,24 @@ class TestAllPenalised:
 
 
 @pytest.mark.parametrize("adapter", PENALISED)
-def test_parameters_are_keywords_but_for_the_head(adapter):
+def test_all_parameters_but_the_head_are_keyword_only(adapter):
     assert adapter(None).head is None
     with pytest.raises(TypeError, match="positional"):
         adapter("logistic", 3.0)
 
 
 class TestCoordinates:
-    def test_raw_ones_change_the_unit_alone(self):
+    def test_raw_coordinates_only_change_the_unit(self):
         X = np.random.default_rng(0).normal(size=(7, 3)) * 50
         coordinates = raw_coordinates(Moments().update(X))
         np.testing.assert_allclose(coordinates.into(X) * coordinates.scale, X)
         eigenvalues = np.linalg.eigvalsh(X.T @ X / 7)
         np.testing.assert_allclose(coordinates.scale**2, np.sqrt(np.mean(eigenvalues**2)))
-        matrix, offset = coordinates.unwind(coordinates.start)
+        matrix, offset = coordinates.embedding_map(coordinates.start)
         np.testing.assert_allclose(matrix, np.eye(3), atol=1e-15)
         np.testing.assert_array_equal(offset, np.zeros(3))
 
-    def test_whitened_ones_whiten_and_put_the_heads_directions_first(self, cone):
+    def test_whitened_coordinates_start_with_the_row_space_of_the_head(self, cone):
         X, _, head = cone
         coordinates = whitened_coordinates(Moments().update(X), head)
         assert isinstance(coordinates, Coordinates)
@@ -152,11 +146,11 @@ class TestCoordinates:
         np.testing.assert_allclose(matrix @ shrunk @ matrix.T, np.eye(16), atol=1e-8)
         np.testing.assert_allclose(coordinates.out @ coordinates.out.T, np.eye(16), atol=1e-12)
         assert np.abs((head.coef_ @ coordinates.out)[:, 1:]).max() < 1e-10
-        np.testing.assert_allclose(coordinates.unwind(coordinates.start)(X), X, atol=1e-8)
+        np.testing.assert_allclose(coordinates.embedding_map(coordinates.start)(X), X, atol=1e-8)
 
 
 class TestIStar:
-    def test_sign_of_lam_is_the_direction(self, cone):
+    def test_sign_of_lam_raises_or_lowers_isoscore(self, cone):
         X, y, head = cone
         options = {"validation_fraction": None, "random_state": 0, "max_epochs": 15}
         low, control, high = (
@@ -165,8 +159,7 @@ class TestIStar:
         )
         assert low < control / 2 < control < high / 4
 
-    def test_control_of_one_adapter_is_that_of_another(self, cone):
-        """Without a penalty only its name is left."""
+    def test_adapters_agree_without_a_penalty(self, cone):
         X, y, head = cone
         options = {"coordinates": "whitened", "validation_fraction": None, "random_state": 0}
         options |= {"ridge": 0.0, "lr": 1e-3, "lr_schedule": "constant"}
@@ -182,41 +175,41 @@ class TestIStar:
         network, points = network_and_points(members=members)
         outputs = network(points)
         loss = IsoScoreLoss(0.4, "linear")
-        penalty = _ExactShrinkage(loss, root_of(points), detached=False)
+        penalty = _ExactShrinkage(loss, covariance_root(points), detached=False)
         expected = torch.stack([loss(Z[:9], torch.cov(Z.T)) for Z in outputs])
         torch.testing.assert_close(penalty(outputs[:, :9], None, network), expected)
 
     def test_exact_shrinkage_carries_gradient_and_detached_does_not(self):
         network, points = network_and_points()
-        root = root_of(points)
-        loss = IsoScoreLoss(1.0, "linear")  # Σ_S alone
+        root = covariance_root(points)
+        loss = IsoScoreLoss(1.0, "linear")  # only prior_cov counts
         exact = _ExactShrinkage(loss, root, detached=False)
         value = exact(network(points), None, network).sum()
         (gradient,) = torch.autograd.grad(value, network.weight)
         assert gradient.abs().max() > 1e-4
         detached = _ExactShrinkage(loss, root, detached=True)
-        detached.refresh(network, all_of(points))
+        detached.refresh(network, single_batch(points))
         same = detached(network(points), None, network).sum()
         assert same.item() == pytest.approx(value.item(), rel=1e-5)
         (gradient,) = torch.autograd.grad(same, network.weight)
         assert gradient.abs().max() < 1e-8
 
-    def test_sampled_shrinkage_looks_at_no_more_rows_than_allowed(self):
+    def test_sampled_shrinkage_uses_a_bounded_number_of_rows(self):
         network, points = network_and_points(MLPNetwork, members=2)
         penalty = _SampledShrinkage(IsoScoreLoss(0.4, "linear"), 25)
         with torch.no_grad():
-            penalty.refresh(network, all_of(points))
-            seen = network(points[::3])
-        expected = torch.stack([torch.cov(Z.T) for Z in seen])
+            penalty.refresh(network, single_batch(points))
+            sampled = network(points[::3])
+        expected = torch.stack([torch.cov(Z.T) for Z in sampled])
         torch.testing.assert_close(penalty.prior_cov, expected, rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize("options", [{"network": "mlp"}, {"shrinkage": "detached"}])
-    def test_other_ways_raise_isotropy_too(self, cone, options):
+    def test_other_networks_and_shrinkages_raise_isoscore(self, cone, options):
         X, y, head = cone
         fitted = IStarAdapter(head, lam=5.0, random_state=0, **options).fit(X, y)
         assert isoscore(fitted.transform(X)) > 3 * isoscore(X)
 
-    def test_exact_solver_is_the_isotropy_layers(self, cone):
+    def test_exact_solver_equals_that_of_the_isotropy_layer(self, cone):
         X, y, head = cone
         ours = IStarAdapter(head, lam=1.0, zeta=0.0, solver="exact").fit(X, y)
         layer = IsotropyLayer(head, alpha=0.5, solver="exact").fit(X, y)
@@ -230,21 +223,21 @@ class TestIStar:
             ({"zeta": 0.0, "network": "mlp"}, "network='mlp' has no exact solution"),
         ],
     )
-    def test_exact_solver_refuses(self, cone, options, message):
+    def test_parameters_without_exact_solution_are_refused(self, cone, options, message):
         X, y, head = cone
         with pytest.raises(ValueError, match=message):
             IStarAdapter(head, solver="exact", **options).fit(X, y)
 
-    def test_correction_needs_four_rows(self, cone):
+    def test_bias_correction_needs_four_rows(self, cone):
         X, y, head = cone
         with pytest.raises(ValueError, match="batch_size=3 is too small for bias_corrected=True"):
             IStarAdapter(head, bias_corrected=True, batch_size=3).fit(X, y)
 
 
 class TestCosReg:
-    def test_moves_the_mean(self, cone):
+    def test_mean_moves_towards_the_origin(self, cone):
         X, y, head = cone
-        X = X + 5 * row_space(head.coef_)[1][:, 0]  # where the head does not look
+        X = X + 5 * row_space(head.coef_)[1][:, 0]  # outside the head's row space
         options = {"validation_fraction": None, "random_state": 0}
         control = CosRegAdapter(head, lam=0.0, **options).fit(X, y).transform(X)
         Z = CosRegAdapter(head, **options).fit(X, y).transform(X)
@@ -272,19 +265,19 @@ class TestSpectrumControl:
         assert float(distance(Z)) < float(distance(torch.tensor(X))) / 10
 
     @pytest.mark.parametrize("decay", ["polynomial", "exponential"])
-    def test_bound_holds_between_steps_and_touches_where_it_is_renewed(self, decay):
+    def test_bound_is_above_the_loss_and_tight_where_it_is_renewed(self, decay):
         network, points = network_and_points(members=2)
         root = torch.tensor(_second_moment_root(Moments().update(points))).float()
         exact = SpectrumControlLoss(decay, c1=3.0)
         penalty = _ExactSpectrum(SpectrumControlLoss(decay, c1=3.0, per_row=False), root)
         generator = torch.Generator().manual_seed(0)
-        for step in range(2 * _STEPS):
+        for step in range(2 * _SVD_INTERVAL):
             value = penalty(network(points), None, network)
             distance = exact(network(points))
             gradient, expected = (
                 torch.autograd.grad(loss.sum(), network.weight)[0] for loss in (value, distance)
             )
-            if step % _STEPS == 0:
+            if step % _SVD_INTERVAL == 0:
                 torch.testing.assert_close(value, distance, rtol=1e-3, atol=1e-3)
                 torch.testing.assert_close(gradient, expected, rtol=1e-2, atol=2e-2)
             else:
@@ -292,14 +285,14 @@ class TestSpectrumControl:
             with torch.no_grad():
                 noise = torch.randn(network.weight.shape, generator=generator)
                 network.weight.add_(0.05 * noise)
-        with torch.no_grad():  # where no gradient is asked for it is the penalty itself
-            judged = penalty(network(points), None, network)
-        torch.testing.assert_close(judged, exact(network(points)), rtol=1e-3, atol=1e-3)
-        assert penalty.step == 2 * _STEPS
+        with torch.no_grad():  # without gradients the loss itself is computed
+            evaluated = penalty(network(points), None, network)
+        torch.testing.assert_close(evaluated, exact(network(points)), rtol=1e-3, atol=1e-3)
+        assert penalty.step == 2 * _SVD_INTERVAL
 
 
 class TestPersistentEntropy:
-    def test_lowers_anisotropy_within_classes_selected_bars_more(self, cone):
+    def test_anisotropy_within_classes_falls_most_with_selected_bars(self, cone):
         X, y, head = cone
         options = {"validation_fraction": None, "random_state": 0}
 
@@ -311,24 +304,24 @@ class TestPersistentEntropy:
         assert selected < everything < control
         assert selected < 0.85 * control
 
-    def test_epochs_are_judged_on_a_bounded_number_of_rows(self, monkeypatch):
-        monkeypatch.setattr(_topological_entropy, "_JUDGED", 20)
+    def test_evaluation_uses_a_bounded_number_of_rows(self, monkeypatch):
+        monkeypatch.setattr(_topological_entropy, "_MAX_VALIDATION_ROWS", 20)
         loss = PersistentEntropyLoss("all")
-        penalty = _topological_entropy._Bars(loss, by_class=True)
+        penalty = _topological_entropy._ClasswiseEntropy(loss, by_class=True)
         points, labels = torch.randn(1, 61, 4), torch.arange(61) % 2
         network = network_and_points()[0]
         torch.testing.assert_close(penalty(points, labels, network), loss(points, labels))
         with torch.no_grad():
-            judged = penalty(points, labels, network)
-        torch.testing.assert_close(judged, loss(points[:, ::4], labels[::4]))
+            evaluated = penalty(points, labels, network)
+        torch.testing.assert_close(evaluated, loss(points[:, ::4], labels[::4]))
 
-    def test_classifiers_count_each_class_and_regressors_all_points(self):
+    def test_entropy_is_per_class_for_classifiers_and_of_all_points_for_regressors(self):
         X, values = make_regression(64, 5, random_state=0)
         y = (values > 0).astype(int)
         loss = PersistentEntropyLoss("all")
         points = torch.tensor(X).float()
         options = {"bars": "all", "lr": 1e-12, "max_epochs": 1, "validation_fraction": None}
-        seen = {}
+        losses = {}
         for name, head, targets, labels in (
             ("classes", LinearHead(np.zeros((2, 5)), [0, 0], [0, 1]), y, torch.tensor(y)),
             ("values", LinearHead.from_estimator(Ridge().fit(X, values)), values, None),
@@ -336,6 +329,6 @@ class TestPersistentEntropy:
             adapter = TopologicalEntropyAdapter(head, **options).fit(X, targets)
             share = np.mean((head.predict(X) - values) ** 2) / np.var(values)
             task = np.log(2) if name == "classes" else share
-            seen[name] = adapter.history_[0]["train_loss"]
-            assert seen[name] == pytest.approx(task + float(loss(points, labels)), rel=1e-4)
-        assert seen["classes"] != seen["values"]
+            losses[name] = adapter.history_[0]["train_loss"]
+            assert losses[name] == pytest.approx(task + float(loss(points, labels)), rel=1e-4)
+        assert losses["classes"] != losses["values"]

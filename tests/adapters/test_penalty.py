@@ -1,4 +1,4 @@
-"""PenaltyAdapter: penalties of one's own, with the log-determinant as an example."""
+"""PenaltyAdapter with user-defined penalties, such as the log-determinant."""
 
 import joblib
 import numpy as np
@@ -35,9 +35,9 @@ class CosRegOfMembers(CosRegLoss):
     member_axis = True
 
 
-def far_from(prior_cov_seen):
+def recording_penalty(recorded):
     def penalty(Z, prior_cov):
-        prior_cov_seen.append(prior_cov.clone())
+        recorded.append(prior_cov.clone())
         return Z.var()
 
     return penalty
@@ -50,7 +50,7 @@ def test_log_determinant_raises_isotropy_and_keeps_the_task():
     assert adapter.score(X, Y) >= control.score(X, Y) - 0.02
 
 
-def test_a_loss_of_ours_gives_what_its_own_adapter_gives():
+def test_loss_of_the_library_gives_the_result_of_its_adapter():
     shared = {"coordinates": "raw", "ridge": 0.0, "lr_schedule": "constant", **QUICK}
     theirs = CosRegAdapter(lam=2.0, **QUICK).fit(X, Y)
     for loss in (CosRegLoss(), CosRegOfMembers()):
@@ -59,31 +59,31 @@ def test_a_loss_of_ours_gives_what_its_own_adapter_gives():
 
 
 @pytest.mark.parametrize("head", ["logistic", "ridge"])
-def test_labels_come_with_the_rows(head):
-    seen = []
+def test_penalty_gets_the_labels_of_the_batch(head):
+    recorded = []
 
     def penalty(Z, labels):
-        seen.append((len(Z), tuple(labels.shape), labels.dtype.is_floating_point))
+        recorded.append((len(Z), tuple(labels.shape), labels.dtype.is_floating_point))
         return Z.sum() * 0
 
     PenaltyAdapter(penalty, head, batch_size=50, **QUICK).fit(X, Y)
-    assert {(n == shape[0], len(shape), floating) for n, shape, floating in seen} == {
+    assert {(n == shape[0], len(shape), floating) for n, shape, floating in recorded} == {
         (True, 1, False) if head == "logistic" else (True, 2, True)
     }
 
 
 @pytest.mark.parametrize("network", ["linear", "mlp"])
 def test_prior_cov_is_the_covariance_of_all_adapted_rows(network):
-    seen = []
+    recorded = []
     adapter = PenaltyAdapter(
-        far_from(seen), network=network, validation_fraction=None, lr=1e-9, **QUICK
+        recording_penalty(recorded), network=network, validation_fraction=None, lr=1e-9, **QUICK
     ).fit(X, Y)
-    ratio = np.cov(adapter.transform(X).T) / seen[-1].numpy()
+    ratio = np.cov(adapter.transform(X).T) / recorded[-1].numpy()
     np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-2)
 
 
 @pytest.mark.parametrize("penalty", [LogDeterminant(), scatter_within, CosRegOfMembers()])
-def test_searches_agree(penalty):
+def test_adapter_search_agrees_with_grid_search(penalty):
     grid = {"lam": [0.0, 1.0, 5.0]}
     found = [
         search(PenaltyAdapter(penalty, **QUICK), grid, cv=2).fit(X, Y)
@@ -94,7 +94,7 @@ def test_searches_agree(penalty):
     assert found[0].unbatched_ == {}
 
 
-def test_joblib_keeps_the_fit_and_the_penalty(tmp_path):
+def test_joblib_preserves_the_fit_and_the_penalty(tmp_path):
     adapter = PenaltyAdapter(LogDeterminant(), **QUICK).fit(X, Y)
     joblib.dump(adapter, tmp_path / "adapter.joblib")
     loaded = joblib.load(tmp_path / "adapter.joblib")
@@ -112,7 +112,7 @@ def test_joblib_keeps_the_fit_and_the_penalty(tmp_path):
         (lambda Z: 1.0, r"returns 1\.0, but must return one number as a tensor of shape \(\)"),
     ],
 )
-def test_what_is_not_one_number_is_refused(penalty, message):
+def test_invalid_return_values_are_refused(penalty, message):
     with pytest.raises(ValueError, match=message):
         PenaltyAdapter(penalty, validation_fraction=None, batch_size=75, **QUICK).fit(
             X[:64], Y[:64]
@@ -122,13 +122,13 @@ def test_what_is_not_one_number_is_refused(penalty, message):
 @pytest.mark.parametrize(
     "penalty", [lambda Z: Z.double().var(), lambda Z: Z.half().float().var(), torch.var]
 )
-def test_other_precisions_and_functions_of_torch(penalty):
+def test_penalty_in_other_precisions_and_torch_functions(penalty):
     expected = PenaltyAdapter(lambda Z: Z.var(), **QUICK).fit(X, Y)
     found = PenaltyAdapter(penalty, **QUICK).fit(X, Y)
     np.testing.assert_allclose(found.map_.matrix, expected.map_.matrix, rtol=0.05, atol=0.01)
 
 
-def test_a_penalty_that_writes_to_its_labels_does_not_change_the_task():
+def test_in_place_change_of_the_labels_does_not_change_the_task():
     def penalty(Z, labels):
         labels.zero_()
         return Z.sum() * 0
@@ -140,12 +140,12 @@ def test_a_penalty_that_writes_to_its_labels_does_not_change_the_task():
     assert losses[0] == losses[1]
 
 
-def test_what_cannot_be_called_is_refused():
+def test_penalty_that_is_not_callable_is_refused():
     with pytest.raises(ValueError, match="penalty"):
         PenaltyAdapter("cosreg").fit(X, Y)
 
 
-def test_the_parameters_are_those_of_the_other_penalised_adapters():
+def test_parameters_are_those_of_the_other_penalised_adapters():
     own = PenaltyAdapter(scatter_within).get_params()
     others = IsotropyLayer().get_params().keys() - {"alpha", "bias_corrected", "solver"}
     assert own.keys() == others | {"penalty", "lam"}

@@ -1,4 +1,4 @@
-"""What the adapters do to embeddings of models that were really fine-tuned."""
+"""Adapters on embeddings of fine-tuned models."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def tasks(shared):
 
 
 def parts(data):
-    """Head, training rows, and the rows that judge: test where there is one, else dev."""
+    """Head, training rows, and evaluation rows: the test set if there is one, else dev."""
     split = "test" if "E_test" in data else "dev"
     head = LinearHead(data["W"], data["b"], [0, 1])
     train = data["E_train"], data["y_train"]
@@ -31,7 +31,7 @@ def standard_error(hits):
 
 @pytest.mark.parametrize("task", TASKS)
 class TestRealEmbeddings:
-    def test_they_lie_in_a_narrow_cone(self, tasks, task):
+    def test_embeddings_are_anisotropic(self, tasks, task):
         _, _, (X, _) = parts(tasks[task])
         assert isoscore(X, bias_corrected=True) < 0.00095
 
@@ -41,7 +41,7 @@ class TestRealEmbeddings:
         assert isoscore(adapter.transform(X_eval), bias_corrected=True) >= 0.55
         np.testing.assert_array_equal(adapter.predict(X_eval), head.predict(X_eval))
 
-    def test_exact(self, tasks, task):
+    def test_exact_solver(self, tasks, task):
         head, (X, y), (X_eval, y_eval) = parts(tasks[task])
         layer = IsotropyLayer(head=head, solver="exact").fit(X, y)
         assert isoscore(layer.transform(X_eval), bias_corrected=True) >= 0.55
@@ -59,9 +59,9 @@ class TestRealEmbeddings:
 
 
 @pytest.mark.parametrize("alpha", [1e-6, 0.5, 1.0])
-def test_exact_stays_sane_on_a_separable_subset(tasks, alpha):
+def test_exact_solver_is_bounded_on_a_separable_subset(tasks, alpha):
     head, (X, y), (X_eval, y_eval) = parts(tasks["cola"])
     rows = np.random.default_rng(0).permutation(len(X))[:2000]
     layer = IsotropyLayer(head=head, solver="exact", alpha=alpha).fit(X[rows], y[rows])
-    assert np.linalg.norm(head.coef_ @ layer.to_affine()[0]) < 1000  # without ridge: 3e6
+    assert np.linalg.norm(head.coef_ @ layer.to_affine()[0]) < 1000  # 3e6 without the ridge
     assert matthews_corrcoef(y_eval, layer.predict(X_eval)) > 0.28

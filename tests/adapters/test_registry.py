@@ -1,5 +1,6 @@
-"""The list of adapters, and what is made from it."""
+"""The registry of adapters agrees with the package, the tests and the documentation."""
 
+import re
 from pathlib import Path
 
 import isoadapt
@@ -8,10 +9,10 @@ from isoadapt.adapters import ADAPTERS, METHODS, VARIANTS, Affine, BaseAdapter
 from isoadapt.finetune import PENALTIES
 from tests.adapters.test_common import ADAPTERS as SWEEP
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "choosing.rst"
 
 
-def test_it_holds_every_public_adapter():
+def test_registry_contains_every_public_adapter():
     public = {name: getattr(adapters, name) for name in adapters.__all__}
     found = {name for name, each in public.items() if issubclass(each, BaseAdapter)}
     assert found == ADAPTERS.keys() | {"PenaltyAdapter"}
@@ -29,7 +30,7 @@ def test_penalties_have_the_names_of_the_adapters():
     assert PENALTIES.keys() <= METHODS.keys()
 
 
-def test_every_adapter_is_in_the_sweep_of_tests():
+def test_common_tests_cover_every_adapter():
     assert {type(each) for each in SWEEP} == {*ADAPTERS.values(), PenaltyAdapter}
 
 
@@ -40,7 +41,12 @@ def test_every_adapter_has_one_row_in_short_tables():
         assert sum(row.startswith(name) for row in brief) == 1
 
 
-def test_the_readme_has_a_row_for_each():
-    table = README.read_text().split("## Adapters")[1].split("\n\n")[1]
-    rows = {line.split("`")[1].split("(")[0] for line in table.splitlines() if "`" in line}
-    assert rows == ADAPTERS.keys()
+def test_docs_table_has_a_row_for_every_adapter():
+    table = PAGE.read_text().split("All adapters\n")[1].split("Measured cost")[0]
+    rows = re.findall(r"^   \* - (?::class:`~isoadapt\.|``)(\w+)", table, re.M)
+    assert set(rows) == ADAPTERS.keys()
+
+
+def test_docs_name_a_purpose_for_every_adapter():
+    table = PAGE.read_text().split("By purpose\n")[1].split("All adapters")[0]
+    assert set(re.findall(r"~isoadapt\.(\w+)", table)) == ADAPTERS.keys() | {"PenaltyAdapter"}

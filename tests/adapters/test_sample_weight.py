@@ -1,4 +1,4 @@
-"""Penalised adapters fitted with ``sample_weight`` and ``groups``."""
+"""Penalised adapters with ``sample_weight`` and ``groups``."""
 
 import numpy as np
 import pytest
@@ -41,14 +41,14 @@ ADAPTERS = [
 ]
 
 
-def task_alone(head, **parameters):
-    """An adapter without a penalty whose only epoch moves next to nothing."""
+def without_penalty(head, **parameters):
+    """An adapter without a penalty, of which the single epoch changes almost nothing."""
     start = {"max_epochs": 1, "lr": 1e-12, "validation_fraction": None, "random_state": 0}
     return CosRegAdapter(head, lam=0.0, **{**start, **parameters})
 
 
 class Recorder:
-    """A scoring that notes what it is called with; y tells the rows apart."""
+    """A scoring that records its arguments; the values of y identify the rows."""
 
     def __init__(self):
         self.calls = []
@@ -60,7 +60,7 @@ class Recorder:
 
 class TestWeightsAreFrequencies:
     @pytest.mark.parametrize("adapter", ADAPTERS, ids=repr)
-    def test_a_weight_of_two_is_a_row_twice(self, adapter):
+    def test_weights_equal_repeated_rows(self, adapter):
         order = np.random.default_rng(1).permutation(120)
         weighted = clone(adapter).fit(X[order], Y[order], sample_weight=COUNTS[order])
         repeated = clone(adapter).fit(X.repeat(COUNTS, axis=0), Y.repeat(COUNTS))
@@ -72,21 +72,21 @@ class TestWeightsAreFrequencies:
         np.testing.assert_allclose(*losses, rtol=1e-6)
 
     @pytest.mark.parametrize("adapter", ADAPTERS, ids=repr)
-    def test_a_weight_of_zero_leaves_a_row_out(self, adapter):
+    def test_rows_of_weight_zero_are_ignored(self, adapter):
         kept = COUNTS > 0
         outlying = np.where(kept[:, None], X, 1e3)
         weighted = clone(adapter).fit(outlying, Y, sample_weight=kept)
         shorter = clone(adapter).fit(X[kept], Y[kept])
         np.testing.assert_array_equal(weighted.transform(X), shorter.transform(X))
 
-    def test_weights_of_one_change_nothing(self):
+    def test_weights_of_one_have_no_effect(self):
         fitted = [
             IsotropyLayer(**QUICK).fit(X, Y, sample_weight=weights).transform(X)
             for weights in (None, np.ones(120))
         ]
         np.testing.assert_array_equal(*fitted)
 
-    def test_a_label_or_a_group_of_its_own_keeps_a_row_apart(self):
+    def test_equal_rows_with_different_labels_or_groups_are_not_merged(self):
         rows = np.array([[1.0, 2.0], [1.0, 2.0], [-0.0, 3.0], [0.0, 3.0]], np.float32)
         merged = distinct_rows(rows, np.array([0, 1, 1, 1]), None, None)
         assert sorted(merged.weights) == [1, 1, 2]
@@ -95,7 +95,7 @@ class TestWeightsAreFrequencies:
         values = np.array([[1.0, 2.0], [1.0, 2.5], [0.0, 0.0], [0.0, 0.0]])
         assert sorted(distinct_rows(rows, values, None, None).weights) == [1, 1, 2]
 
-    def test_rows_that_differ_in_a_single_entry_stay_apart(self):
+    def test_rows_that_differ_in_one_entry_are_not_merged(self):
         rows = np.zeros((201, 200), np.float32)
         rows[np.arange(200), np.arange(200)] = np.float32(1)
         assert distinct_rows(rows, None, None, None).weights is None
@@ -106,19 +106,19 @@ class TestWeightsAreFrequencies:
 
 class TestTaskLoss:
     @pytest.mark.parametrize("batch_size", [16, 1000])
-    def test_of_a_classifier_is_the_weighted_mean(self, batch_size):
+    def test_classifier_has_the_weighted_mean(self, batch_size):
         weights = RNG.uniform(0.5, 5, size=120)
-        adapter = task_alone(HEAD, batch_size=batch_size).fit(X, Y, sample_weight=weights)
+        adapter = without_penalty(HEAD, batch_size=batch_size).fit(X, Y, sample_weight=weights)
         expected = log_loss(Y, HEAD.predict_proba(X), sample_weight=weights)
         assert adapter.history_[0]["train_loss"] == pytest.approx(expected, rel=1e-5)
 
-    def test_of_a_regressor_is_in_units_of_the_weighted_variance(self):
+    def test_regressor_has_units_of_the_weighted_variance(self):
         weights = RNG.uniform(0.5, 5, size=120)
-        adapter = task_alone(READS_VALUES).fit(X, VALUES, sample_weight=weights)
+        adapter = without_penalty(READS_VALUES).fit(X, VALUES, sample_weight=weights)
         score = r2_score(VALUES, READS_VALUES.predict(X), sample_weight=weights)
         assert adapter.history_[0]["train_loss"] == pytest.approx(1 - score, rel=1e-5)
 
-    def test_of_the_exact_solver_is_the_weighted_mean(self):
+    def test_exact_solver_has_the_weighted_mean(self):
         weights = RNG.uniform(0.5, 5, size=120)
         adapter = IStarAdapter(HEAD, lam=0.0, zeta=0.0, solver="exact")
         adapter.fit(X, Y, sample_weight=weights)
@@ -127,9 +127,9 @@ class TestTaskLoss:
         free = adapter.set_params(ridge=0.0).fit(X, Y, sample_weight=weights)
         probabilities = free.predict_proba(X) - np.eye(2)[Y]
         slopes = (weights[:, None] * probabilities).T @ np.column_stack([X, np.ones(120)])
-        assert np.abs(slopes).max() < 1e-2 * weights.sum()  # no linear layer does better
+        assert np.abs(slopes).max() < 1e-2 * weights.sum()  # the gradient vanishes at the optimum
 
-    def test_does_not_depend_on_the_scale_of_the_weights(self):
+    def test_scale_of_the_weights_has_no_effect(self):
         weights = RNG.uniform(0.5, 5, size=120)
         for head, y in ((HEAD, Y), (READS_VALUES, VALUES)):
             fits = [
@@ -140,7 +140,7 @@ class TestTaskLoss:
             losses = [[epoch["train_loss"] for epoch in fitted.history_[1:]] for fitted in fits]
             np.testing.assert_allclose(*losses, rtol=1e-5)
 
-    def test_members_with_rows_of_their_own_are_weighted_alike(self):
+    def test_members_with_different_rows_have_the_losses_of_single_fits(self):
         from isoadapt.adapters._training._net import classification_loss, regression_loss
 
         outputs = torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(0))
@@ -189,7 +189,7 @@ class TestHeadMomentsAndScores:
         ],
         ids=["classifier", "regressor"],
     )
-    def test_default_scores_are_those_of_scikit_learn_weighted(self, adapter, y, scoring):
+    def test_default_scores_equal_weighted_scores_of_scikit_learn(self, adapter, y, scoring):
         weights = RNG.uniform(0.5, 5, size=120)
         default = clone(adapter).fit(X, y, sample_weight=weights)
         named = clone(adapter).set_params(scoring=scoring).fit(X, y, sample_weight=weights)
@@ -198,30 +198,30 @@ class TestHeadMomentsAndScores:
         plain = clone(adapter).fit(X, y)
         assert scores[0] != [epoch["valid_score"] for epoch in plain.history_]
 
-    def test_a_scoring_gets_the_weights_of_the_rows_it_judges(self):
+    def test_scoring_gets_the_weights_of_the_validation_rows(self):
         weights, scoring = RNG.uniform(0.5, 5, size=120), Recorder()
         CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK).fit(X, VALUES, sample_weight=weights)
         of_value = dict(zip(VALUES, weights, strict=True))
-        assert len(scoring.calls) > 200  # the bootstrap's too
+        assert len(scoring.calls) > 200  # including the bootstrap samples
         for y, sample_weight in scoring.calls:
             np.testing.assert_allclose(sample_weight, [of_value[value] for value in y])
 
-    def test_a_scoring_without_weights_judges_repeated_rows(self):
-        judged = []
+    def test_scoring_without_weights_gets_repeated_rows(self):
+        validation = []
 
         def scoring(estimator, X, y):
-            judged.append(y)
+            validation.append(y)
             return 0.0
 
         adapter = CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK)
         adapter.fit(X.repeat(COUNTS, axis=0), VALUES.repeat(COUNTS))
-        values, counts = np.unique(judged[0], return_counts=True)
+        values, counts = np.unique(validation[0], return_counts=True)
         count_of = dict(zip(VALUES, COUNTS, strict=True))
         assert [count_of[value] for value in values] == counts.tolist()
-        with pytest.raises(ValueError, match=r"scoring=.* takes no sample_weight"):
+        with pytest.raises(ValueError, match=r"scoring=.* does not support sample_weight"):
             adapter.fit(X, VALUES, sample_weight=COUNTS)
 
-    def test_a_head_that_takes_no_weights_is_fitted_to_repeated_rows(self):
+    def test_head_without_weights_is_fitted_to_repeated_rows(self):
         adapter = CosRegAdapter(Lars(), validation_fraction=None, **QUICK)
         repeated, values = X.repeat(COUNTS, axis=0), VALUES.repeat(COUNTS)
         expected = Lars().fit(repeated, values).coef_
@@ -229,7 +229,7 @@ class TestHeadMomentsAndScores:
         with pytest.raises(ValueError, match="does not take it in fit"):
             adapter.fit(X, VALUES, sample_weight=COUNTS)
 
-    def test_score_of_a_sample_is_the_weighted_accuracy(self):
+    def test_score_is_the_weighted_accuracy(self):
         weights = RNG.uniform(0.5, 5, size=120)
         adapter = IsotropyLayer(solver="exact").fit(X, Y, sample_weight=weights)
         expected = accuracy_score(Y, adapter.predict(X), sample_weight=weights)
@@ -238,10 +238,10 @@ class TestHeadMomentsAndScores:
 
 class TestErrors:
     @pytest.mark.parametrize("adapter", [IsotropyLayer(**QUICK), IsotropyLayer(solver="exact")])
-    def test_weights(self, adapter):
+    def test_invalid_weights(self, adapter):
         cases = [
             (np.where(COUNTS == 2, -1, COUNTS), "[Nn]egative"),
-            (np.full(120, 1 / 120), "sample_weight sums to 1, but weights count rows"),
+            (np.full(120, 1 / 120), "sample_weight sums to 1, but frequency weights must sum to"),
             (COUNTS[:-1], r"sample_weight.shape == \(119,\)"),
             (np.where(np.arange(120) == 3, np.nan, COUNTS), "NaN"),
             (np.where(np.arange(120) == 3, 2, 0), "X is constant"),
@@ -250,7 +250,7 @@ class TestErrors:
             with pytest.raises(ValueError, match=message):
                 clone(adapter).fit(X, Y, sample_weight=weights)
 
-    def test_groups(self):
+    def test_invalid_groups(self):
         for groups, message in (
             (np.arange(119), "inconsistent numbers of samples"),
             (np.zeros((120, 2)), "1d array"),
@@ -262,7 +262,7 @@ class TestErrors:
 class TestGroups:
     @pytest.mark.parametrize("stratified", [True, False])
     @pytest.mark.parametrize("fraction", [0.1, 0.3, 0.5])
-    def test_are_never_split(self, fraction, stratified):
+    def test_each_group_stays_on_one_side(self, fraction, stratified):
         rng = np.random.default_rng(0)
         labels = rng.choice(3, p=[0.6, 0.3, 0.1], size=600)
         groups = rng.integers(0, 80, size=600)
@@ -290,9 +290,9 @@ class TestGroups:
         ]
         times = np.bincount(np.concatenate(chosen), minlength=200)
         assert times.min() > 5
-        assert times.max() < 35  # 18 expected of each
+        assert times.max() < 35  # the expectation is 18
 
-    def test_every_class_is_trained_on(self):
+    def test_every_class_has_training_rows(self):
         labels = np.repeat([0, 1, 2, 3], [150, 30, 16, 4])
         groups = np.concatenate([np.arange(150) // 5, np.arange(30) // 5 + 50, [90] * 16, [91] * 4])
         for seed in range(20):
@@ -300,7 +300,7 @@ class TestGroups:
             assert set(labels[fitting]) == {0, 1, 2, 3}
             assert validating is not None
 
-    def test_too_few_of_them_leave_all_rows_to_train_on(self):
+    def test_too_few_groups_are_not_split(self):
         for groups in (np.zeros(100), np.repeat([0, 1], [97, 3])):
             fitting, validating = split_rows(
                 100, None, 0.3, np.random.RandomState(0), groups.astype(int)
@@ -309,23 +309,23 @@ class TestGroups:
             np.testing.assert_array_equal(fitting, np.arange(100))
 
     @pytest.mark.parametrize("names", [None, [f"g{k}" for k in range(30)]], ids=["int", "str"])
-    def test_reach_the_split_of_a_fit(self, names):
+    def test_fit_splits_by_groups(self, names):
         groups = np.random.default_rng(2).integers(0, 30, size=120)
         given = groups if names is None else np.array(names)[groups]
         scoring = Recorder()
         adapter = CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK)
         adapter.fit(X, VALUES, sample_weight=COUNTS, groups=given)
-        judged = np.isin(VALUES, scoring.calls[0][0])
+        validation = np.isin(VALUES, scoring.calls[0][0])
         kept = COUNTS > 0
-        assert judged.any()
-        assert not set(groups[judged]) & set(groups[kept & ~judged])
+        assert validation.any()
+        assert not set(groups[validation]) & set(groups[kept & ~validation])
 
     @pytest.mark.parametrize(
         "adapter",
         [IsotropyLayer(solver="exact"), IsotropyLayer(validation_fraction=None, **QUICK)],
         ids=["exact", "no split"],
     )
-    def test_have_no_effect_without_a_split(self, adapter):
+    def test_groups_have_no_effect_without_a_split(self, adapter):
         rows, labels = X.repeat(2, axis=0), Y.repeat(2)
         plain = clone(adapter).fit(rows, labels).transform(X)
         grouped = clone(adapter).fit(rows, labels, groups=np.arange(240)).transform(X)

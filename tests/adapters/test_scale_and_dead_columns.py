@@ -1,4 +1,4 @@
-"""Fits do not depend on the scale of their data, and columns without variance do no harm."""
+"""Fits are independent of the scale of the data and robust to columns without variance."""
 
 import warnings
 
@@ -68,8 +68,8 @@ def cone():
     return X, y, values
 
 
-def times(adapter, head, scale, value_scale=1.0):
-    """The adapter with the head of embeddings `scale` times as large."""
+def with_scaled_head(adapter, head, scale, value_scale=1.0):
+    """Return the adapter with the head converted to embeddings multiplied by `scale`."""
     if adapter.head is None:
         return clone(adapter)
     moved = LinearHead(
@@ -78,8 +78,8 @@ def times(adapter, head, scale, value_scale=1.0):
     return clone(adapter).set_params(head=moved)
 
 
-def power(adapter):
-    """How the outputs scale with the embeddings."""
+def exponent(adapter):
+    """Exponent p such that scaling the embeddings by s scales the outputs by s**p."""
     if isinstance(adapter, FlowAdapter):
         return 0.0
     return 1 - adapter.strength if isinstance(adapter, Whitening) else 1.0
@@ -87,36 +87,36 @@ def power(adapter):
 
 @pytest.mark.parametrize("adapter", [*TRAINED, *FLOWS, *CLOSED], ids=repr)
 class TestScale:
-    def test_a_power_of_two_changes_nothing_but_the_scale(self, adapter, cone):
+    def test_scaling_by_a_power_of_two_only_scales_the_outputs(self, adapter, cone):
         X, y, _ = cone
         head = fit_head("logistic", X, y)
-        expected = times(adapter, head, 1).fit(X, y).transform(X)
+        expected = with_scaled_head(adapter, head, 1).fit(X, y).transform(X)
         for scale in (2.0**-20, 2.0**20):
-            Z = times(adapter, head, scale).fit(scale * X, y).transform(scale * X)
-            expected_there = scale ** power(adapter) * expected
-            np.testing.assert_allclose(
-                Z, expected_there, rtol=1e-9, atol=1e-9 * np.abs(expected_there).max()
-            )
+            Z = with_scaled_head(adapter, head, scale).fit(scale * X, y).transform(scale * X)
+            scaled = scale ** exponent(adapter) * expected
+            np.testing.assert_allclose(Z, scaled, rtol=1e-9, atol=1e-9 * np.abs(scaled).max())
 
     @settings(max_examples=3, deadline=None)
     @given(scale=NARROW)
-    def test_any_scale_up_to_rounding(self, adapter, cone, scale):
+    def test_any_scale_only_scales_the_outputs_up_to_rounding(self, adapter, cone, scale):
         X, y, _ = cone
         head = fit_head("logistic", X, y)
-        expected = times(adapter, head, 1).fit(X, y).transform(X)
-        Z = times(adapter, head, scale).fit(scale * X, y).transform(scale * X)
+        expected = with_scaled_head(adapter, head, 1).fit(X, y).transform(X)
+        Z = with_scaled_head(adapter, head, scale).fit(scale * X, y).transform(scale * X)
         unit = np.abs(expected).max()
-        np.testing.assert_allclose(Z / scale ** power(adapter) / unit, expected / unit, atol=1e-6)
+        np.testing.assert_allclose(
+            Z / scale ** exponent(adapter) / unit, expected / unit, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("adapter", [*TRAINED, FLOWS[1]], ids=repr)
 @settings(max_examples=3, deadline=None)
 @given(scale=NARROW)
-def test_the_scale_of_a_regressions_values(adapter, cone, scale):
+def test_scale_of_the_values_of_a_regression(adapter, cone, scale):
     X, _, values = cone
     head = fit_head("ridge", X, values)
-    expected = times(adapter, head, 1).fit(X, values)
-    fitted = times(adapter, head, 1, scale).fit(X, scale * values)
+    expected = with_scaled_head(adapter, head, 1).fit(X, values)
+    fitted = with_scaled_head(adapter, head, 1, scale).fit(X, scale * values)
     unit = np.abs(expected.transform(X)).max()
     np.testing.assert_allclose(fitted.transform(X) / unit, expected.transform(X) / unit, atol=1e-6)
     np.testing.assert_allclose(
@@ -132,21 +132,21 @@ def test_named_heads_and_scores_do_not_depend_on_scale(cone, scale):
         expected = clone(layer).fit(X, target)
         fitted = clone(layer).fit(scale * X, target)
         assert fitted.score(scale * X, target) == pytest.approx(expected.score(X, target), abs=0.01)
-        there = isoscore(fitted.transform(scale * X))
-        assert there == pytest.approx(isoscore(expected.transform(X)), rel=0.01)
+        score = isoscore(fitted.transform(scale * X))
+        assert score == pytest.approx(isoscore(expected.transform(X)), rel=0.01)
 
 
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 1000))
 @pytest.mark.parametrize("adapter", CLOSED, ids=repr)
-def test_closed_forms_turn_with_the_embeddings(adapter, cone, seed):
+def test_closed_forms_are_rotation_equivariant(adapter, cone, seed):
     X, y, _ = cone
     rotation = np.linalg.qr(np.random.default_rng(seed).normal(size=(8, 8)))[0]
     head = fit_head("logistic", X, y)
-    turned = LinearHead(head.coef_ @ rotation, head.intercept_, head.classes_)
+    rotated_head = LinearHead(head.coef_ @ rotation, head.intercept_, head.classes_)
     frozen = {} if adapter.head is None else {"head": head}
     expected = clone(adapter).set_params(**frozen).fit(X, y).transform(X)
-    frozen = {} if adapter.head is None else {"head": turned}
+    frozen = {} if adapter.head is None else {"head": rotated_head}
     Z = clone(adapter).set_params(**frozen).fit(X @ rotation, y).transform(X @ rotation)
     if getattr(adapter, "method", None) == "pca":
         np.testing.assert_allclose(np.abs(Z), np.abs(expected), atol=1e-6)
@@ -159,16 +159,19 @@ def test_closed_forms_at_extreme_scales(cone, scale):
     X, y, _ = cone
     head = fit_head("logistic", X, y)
     for adapter in CLOSED[1:4]:
-        expected = times(adapter, head, 1).fit(X, y).transform(X)
-        Z = times(adapter, head, scale).fit(scale * X, y).transform(scale * X)
+        expected = with_scaled_head(adapter, head, 1).fit(X, y).transform(X)
+        Z = with_scaled_head(adapter, head, scale).fit(scale * X, y).transform(scale * X)
         unit = np.abs(expected).max()
         np.testing.assert_allclose(
-            Z / scale ** power(adapter) / unit, expected / unit, atol=1e-6, err_msg=repr(adapter)
+            Z / scale ** exponent(adapter) / unit,
+            expected / unit,
+            atol=1e-6,
+            err_msg=repr(adapter),
         )
 
 
 def with_dead_columns(X):
-    """Three more columns: constant, hardly varying, and denormal."""
+    """Add three columns: a constant one, one of tiny variance, and one of tiny values."""
     rng = np.random.default_rng(1)
     extra = np.column_stack(
         [np.full(len(X), 0.7), 3e-9 * rng.normal(size=len(X)), 1e-33 * rng.normal(size=len(X))]
@@ -181,21 +184,20 @@ LIVE = [0, 1, 2, 6, 7, 8, 9, 10]
 
 @pytest.mark.parametrize("adapter", [*TRAINED, *FLOWS, *CLOSED, IsoBN(head="logistic")], ids=repr)
 class TestDeadColumns:
-    def test_as_transformer(self, adapter, cone):
-        """Predictions are as good as without them; rows that revive them do not explode."""
+    def test_predictions_stay_good_and_outputs_of_new_rows_bounded(self, adapter, cone):
         X, y, _ = cone
         wide = with_dead_columns(X)
         fitted, plain = clone(adapter).fit(wide, y), clone(adapter).fit(X, y)
-        revived = wide.copy()
-        revived[:, [3, 4, 5]] += np.random.default_rng(2).normal(size=(len(X), 3))
+        changed = wide.copy()
+        changed[:, [3, 4, 5]] += np.random.default_rng(2).normal(size=(len(X), 3))
         largest = np.abs(plain.transform(X)).max()
-        for rows in (wide, revived):
+        for rows in (wide, changed):
             assert np.abs(fitted.transform(rows)).max() < 30 * largest
         if fitted.head_ is not None:
             assert fitted.score(wide, y) >= plain.score(X, y) - 0.05
 
-    def test_in_a_five_fold_search(self, adapter, cone):
-        """A column may be constant in one fold's training rows alone."""
+    def test_five_fold_search(self, adapter, cone):
+        """One column is constant only in the training rows of one fold."""
         X, y, _ = cone
         wide = with_dead_columns(X)
         wide[:8, 3] += 1
@@ -205,7 +207,7 @@ class TestDeadColumns:
             assert search.best_score_ > 0.8
 
 
-def test_searched_together_with_dead_columns(cone):
+def test_adapter_search_with_dead_columns(cone):
     X, y, _ = cone
     grid = {"lam": [0.0, 1.0]}
     search = AdapterSearchCV(IStarAdapter(**FEW), grid, cv=5, error_score="raise")
@@ -213,7 +215,7 @@ def test_searched_together_with_dead_columns(cone):
     assert search.best_score_ > 0.9
 
 
-def test_a_fitted_head_puts_no_weight_on_dead_columns(cone):
+def test_fitted_head_puts_no_weight_on_dead_columns(cone):
     X, y, values = cone
     for kind, target in (("logistic", y), ("ridge", values)):
         head = fit_head(kind, with_dead_columns(X), target)
@@ -221,27 +223,26 @@ def test_a_fitted_head_puts_no_weight_on_dead_columns(cone):
         np.testing.assert_allclose(head.coef_[:, LIVE], fit_head(kind, X, target).coef_, rtol=1e-4)
 
 
-TO_THE_END = {"max_epochs": 30, "patience": None, "validation_fraction": None, "random_state": 0}
-REVIVED = [
-    IsotropyLayer(**TO_THE_END),
-    IsotropyLayer(network="mlp", **TO_THE_END),
+FULL_TRAINING = {"max_epochs": 30, "patience": None, "validation_fraction": None, "random_state": 0}
+DEAD_COLUMN_ADAPTERS = [
+    IsotropyLayer(**FULL_TRAINING),
+    IsotropyLayer(network="mlp", **FULL_TRAINING),
     IsotropyLayer(solver="exact", alpha=1.0),
-    FlowAdapter(n_blocks=2, hidden=8, **TO_THE_END),
+    FlowAdapter(n_blocks=2, hidden=8, **FULL_TRAINING),
     Whitening(shrinkage=0.1),
     LogitPreservingWhitening(),
 ]
 
 
-@pytest.mark.parametrize("adapter", REVIVED, ids=repr)
-def test_what_revives_a_dead_column_passes_as_it_was_at_the_start(adapter, cone):
-    """Nothing was learnt of these columns: they are passed on unchanged, or cut."""
+@pytest.mark.parametrize("adapter", DEAD_COLUMN_ADAPTERS, ids=repr)
+def test_values_in_dead_columns_of_new_rows_pass_unchanged_or_are_removed(adapter, cone):
     X, y, _ = cone
     wide = with_dead_columns(X)
     fitted = clone(adapter).fit(wide, y)
-    revived = wide.copy()
-    revived[:, [3, 5]] += np.random.default_rng(2).normal(size=(len(X), 2))
-    change = fitted.transform(revived) - fitted.transform(wide)
-    expected = revived - wide
+    changed = wide.copy()
+    changed[:, [3, 5]] += np.random.default_rng(2).normal(size=(len(X), 2))
+    change = fitted.transform(changed) - fitted.transform(wide)
+    expected = changed - wide
     if isinstance(adapter, FlowAdapter):
         expected = expected / np.sqrt(wide.var(axis=0, ddof=1).mean())
     elif isinstance(adapter, (Whitening, LogitPreservingWhitening)):
@@ -259,7 +260,7 @@ def test_what_revives_a_dead_column_passes_as_it_was_at_the_start(adapter, cone)
     ],
     ids=repr,
 )
-def test_columns_of_hardly_any_variance_get_no_weight_to_speak_of(adapter, share):
+def test_columns_of_tiny_variance_do_not_lower_the_score(adapter, share):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 8))
     values = X[:, 0] + 0.3 * rng.normal(size=200)
@@ -276,9 +277,9 @@ def regression():
 
 
 class TestValues:
-    """Values of a regression far from zero, of different units, and without variance."""
+    """Regression with large offsets, different units and constant outputs."""
 
-    def test_offset(self, regression):
+    def test_score_is_independent_of_the_offset(self, regression):
         X, values = regression
         adapter = IsotropyLayer("ridge", max_epochs=5, random_state=0)
         expected = clone(adapter).fit(X, values).score(X, values)
@@ -287,22 +288,22 @@ class TestValues:
             assert clone(adapter).fit(X, moved).score(X, moved) == pytest.approx(expected, abs=1e-3)
 
     @pytest.mark.parametrize("head_training", ["frozen", "joint"])
-    def test_outputs_of_different_units(self, head_training, regression):
+    def test_outputs_in_different_units(self, head_training, regression):
         X, values = regression
         Y = np.column_stack([values, 1e6 * X[:, 2]])
         layer = IsotropyLayer("ridge", head_training=head_training, random_state=0).fit(X, Y)
         assert r2_score(Y, layer.predict(X), multioutput="raw_values").min() > 0.95
 
     @pytest.mark.parametrize("constant", [0.0, 0.1, 7.0])
-    def test_an_output_without_variance_does_not_choose_the_epoch(self, constant, regression):
+    def test_constant_output_is_not_part_of_the_score(self, constant, regression):
         X, values = regression
         Y = np.column_stack([values, np.full(len(values), constant)])
         layer = IStarAdapter("ridge", max_epochs=3, random_state=0).fit(X, Y)
         assert all(0.5 < epoch["valid_score"] <= 1 for epoch in layer.history_)
 
 
-def test_merged_into_a_checkpoint_with_dead_units(tmp_path):
-    """DistilBERT's head reads the outputs of a ReLU, some of which are zero for every text."""
+def test_merge_into_a_checkpoint_with_dead_units(tmp_path):
+    """Inputs of DistilBERT's head are ReLU outputs, of which some can be zero for all texts."""
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(WORDS, size=n)) for n in rng.integers(2, 12, 60)]
     labels = rng.integers(0, 3, 60)
@@ -325,7 +326,7 @@ def test_merged_into_a_checkpoint_with_dead_units(tmp_path):
 
 
 @pytest.mark.parametrize(("offset", "warns"), [(1e4, False), (1e7, True)])
-def test_a_mean_far_beyond_the_spread_is_a_warning(offset, warns):
+def test_mean_far_larger_than_the_spread_warns(offset, warns):
     X, y = make_classification(200, 5, random_state=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

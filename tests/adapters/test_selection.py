@@ -1,4 +1,4 @@
-"""Which epoch is kept, when training stops and what a fit warns of."""
+"""The choice of the epoch, early stopping, warnings of a fit, and the automatic ridge."""
 
 import warnings
 
@@ -24,8 +24,8 @@ def accuracy(outputs, index):
     return float(outputs.mean())
 
 
-def run_through(shares, *, weight=1.0, patience=None, penalties=None):
-    """Judge epochs 0, 1, ... in which these shares of the rows are right; stop as training does."""
+def run_epochs(shares, *, weight=1.0, patience=None, penalties=None):
+    """Run the selection over epochs with the given accuracies, until it stops the training."""
     selection = Selection(accuracy, weight, patience, np.random.RandomState(0))
     history = []
     for number, share in enumerate(shares):
@@ -47,19 +47,19 @@ def run_through(shares, *, weight=1.0, patience=None, penalties=None):
         ([0.8, 0.8, 0.79, 0.5], 2),  # 0.04 is one standard error
         ([0.8, 0.9, 0.7, 0.88], 3),
         ([0.8, 0.9, 0.7, 0.85], 1),
-        ([0.5, 0.6, 0.9, 0.8], 2),  # what is as good as the best so far may not be so later
-        ([0.8, 0.6, 0.7, 0.65], 2),  # none is as good as the start: the best of them
+        ([0.5, 0.6, 0.9, 0.8], 2),  # epoch 1 is replaced by a better one
+        ([0.8, 0.6, 0.7, 0.65], 2),  # none reaches the start, so the best one is kept
     ],
 )
 def test_the_last_epoch_as_good_as_the_best_is_kept(shares, kept):
-    chosen = run_through(shares).selection.chosen
+    chosen = run_epochs(shares).selection.chosen
     assert (chosen.number, chosen.state) == (kept, {"n": kept})
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0, -1.0])
 @pytest.mark.parametrize("penalties", [[0, 1, 2, 3], [3, 2, 1, 0], [0, 5, 0, 5]])
-def test_values_of_the_penalty_play_no_part(weight, penalties):
-    run = run_through([0.8, 0.8, 0.82, 0.5], weight=weight, penalties=penalties)
+def test_values_of_the_penalty_have_no_effect(weight, penalties):
+    run = run_epochs([0.8, 0.8, 0.82, 0.5], weight=weight, penalties=penalties)
     assert run.selection.chosen.number == 2
 
 
@@ -71,11 +71,11 @@ def test_without_a_head_the_lowest_weighted_penalty_is_kept():
 
 
 def test_patience_counts_from_the_choice():
-    assert run_through([0.8, 0.8, 0.5, 0.5, 0.5, 0.8], patience=3).history[-1]["epoch"] == 4
-    assert run_through([0.8, 0.8, 0.5, 0.5, 0.8, 0.8], patience=3).history[-1]["epoch"] == 5
+    assert run_epochs([0.8, 0.8, 0.5, 0.5, 0.5, 0.8], patience=3).history[-1]["epoch"] == 4
+    assert run_epochs([0.8, 0.8, 0.5, 0.5, 0.8, 0.8], patience=3).history[-1]["epoch"] == 5
 
 
-def test_an_epoch_that_is_not_finite_is_not_kept():
+def test_epoch_with_non_finite_outputs_is_not_kept():
     selection = Selection(accuracy, 1.0, None, np.random.RandomState(0))
     right = np.ones((N, 1))
     for number, finite in enumerate([True, True, False]):
@@ -83,37 +83,37 @@ def test_an_epoch_that_is_not_finite_is_not_kept():
     assert selection.chosen.number == 1
 
 
-class TestDoubts:
-    def test_harm_gives_both_figures_and_the_way_out(self):
-        (doubt,) = run_through([0.8, 0.6, 0.7]).doubts(max_epochs=2)
-        assert isinstance(doubt, UserWarning)
+class TestWarnings:
+    def test_lower_score_than_at_the_start(self):
+        (warning,) = run_epochs([0.8, 0.6, 0.7]).warnings(max_epochs=2)
+        assert isinstance(warning, UserWarning)
         for part in (
             "0.8 before",
-            "0.7 at the epoch kept (2)",
+            "0.7 at the kept epoch (2)",
             "LogitPreservingWhitening",
             "ridge",
         ):
-            assert part in str(doubt)
+            assert part in str(warning)
 
-    def test_haste_where_the_score_rises_to_the_end(self):
-        rising = run_through([0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
-        (doubt,) = rising.doubts(max_epochs=6)
-        assert isinstance(doubt, ConvergenceWarning)
-        assert "max_epochs=6" in str(doubt)
-        assert "from 0.7 to 0.9 in the last 2 epoch(s)" in str(doubt)
+    def test_score_that_still_rises_at_max_epochs(self):
+        rising = run_epochs([0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
+        (warning,) = rising.warnings(max_epochs=6)
+        assert isinstance(warning, ConvergenceWarning)
+        assert "max_epochs=6" in str(warning)
+        assert "from 0.7 to 0.9 in the last 2 epoch(s)" in str(warning)
 
     @pytest.mark.parametrize(
         "shares", [[0.8, 0.8, 0.8, 0.8], [0.3, 0.9, 0.9, 0.9], [0.3, 0.5, 0.9, 0.5]]
     )
-    def test_none_where_the_score_has_settled(self, shares):
-        assert run_through(shares).doubts(max_epochs=3) == []
+    def test_no_warning_if_the_score_has_settled(self, shares):
+        assert run_epochs(shares).warnings(max_epochs=3) == []
 
-    def test_none_without_validation_rows(self):
-        assert Run(None).doubts(max_epochs=3) == []
+    def test_no_warning_without_validation_rows(self):
+        assert Run(None).warnings(max_epochs=3) == []
 
 
 def few_rows(n, d=60, seed=0):
-    """Rows of which one direction of large variance tells the class, and the others nothing."""
+    """Rows with the class in one direction of large variance, and noise in the others."""
     rng = np.random.default_rng(seed)
     y = rng.integers(2, size=n)
     X = 0.3 * rng.normal(size=(n, d))
@@ -122,7 +122,7 @@ def few_rows(n, d=60, seed=0):
 
 
 @pytest.mark.parametrize("adapter", [IsotropyLayer, IStarAdapter])
-def test_few_rows_keep_the_task_by_default_and_lose_it_without_the_ridge(adapter):
+def test_accuracy_on_few_rows_is_kept_with_the_default_ridge_only(adapter):
     losses = {"auto": [], 0.0: []}
     for seed in range(3):
         X, y = few_rows(1100, seed=seed)
@@ -135,7 +135,7 @@ def test_few_rows_keep_the_task_by_default_and_lose_it_without_the_ridge(adapter
 
 
 @pytest.mark.parametrize("solver", ["minibatch", "exact"])
-def test_the_ridge_holds_the_outputs_of_a_regression_on_few_rows(solver):
+def test_ridge_keeps_the_score_of_a_regression_on_few_rows(solver):
     X, y = make_regression(1000, 60, n_informative=10, noise=50.0, random_state=0)
     fitted = IsotropyLayer("ridge", solver=solver, random_state=0).fit(X[:90], y[:90])
     start = fitted.head_.score(X[90:], y[90:])
@@ -143,15 +143,15 @@ def test_the_ridge_holds_the_outputs_of_a_regression_on_few_rows(solver):
 
 
 @pytest.fixture(scope="module")
-def good():
-    """Rows of 200 dimensions, and a head that was fitted to many of them."""
+def head_on_many_rows():
+    """Rows, labels, and a head fitted to all of these rows."""
     X, y = few_rows(5000, d=200)
     return X, y, fit_head("logistic", X, y)
 
 
 @pytest.mark.parametrize("max_epochs", [1, 3, 30])
-def test_few_rows_and_few_epochs_keep_the_task(max_epochs):
-    """Also those of the second fit, to all rows, which no rows judge."""
+def test_accuracy_is_kept_with_few_rows_and_few_epochs(max_epochs):
+    """The second fit trains on all rows, so no validation rows check it."""
     losses = []
     for seed in range(4):
         X, y = few_rows(1120, seed=seed)
@@ -161,8 +161,8 @@ def test_few_rows_and_few_epochs_keep_the_task(max_epochs):
     assert np.mean(losses) < 0.01
 
 
-def test_scores_that_differ_by_rounding_are_equal():
-    """Outputs are computed in float32, so 1 - R² of a perfect fit is rounding."""
+def test_rounding_differences_of_scores_are_ignored():
+    """Outputs are computed in float32, so 1 - R² of a perfect fit is a rounding error."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 6))
     with warnings.catch_warnings():
@@ -171,8 +171,8 @@ def test_scores_that_differ_by_rounding_are_equal():
     assert layer.score(X, layer.predict(X)) > 0.999
 
 
-def test_harm_is_a_warning_of_a_fit_and_a_default_fit_is_silent(good):
-    X, y, head = good
+def test_fit_without_ridge_warns_and_default_fit_does_not(head_on_many_rows):
+    X, y, head = head_on_many_rows
     with pytest.warns(UserWarning, match="this fit harms the task"):
         IsotropyLayer(head, ridge=0.0, random_state=0).fit(X[:300], y[:300])
     with warnings.catch_warnings():
@@ -181,8 +181,8 @@ def test_harm_is_a_warning_of_a_fit_and_a_default_fit_is_silent(good):
     assert layer.score(X[300:], y[300:]) > head.score(X[300:], y[300:]) - 0.01
 
 
-def test_a_head_that_needs_more_epochs_is_a_convergence_warning(good):
-    X, y, head = good
+def test_fit_with_too_few_epochs_gives_a_convergence_warning(head_on_many_rows):
+    X, y, head = head_on_many_rows
     wrong = LinearHead(-head.coef_, -head.intercept_, [0, 1])
     options = {"lr_schedule": "constant", "max_epochs": 6, "random_state": 0}
     with pytest.warns(ConvergenceWarning, match="max_epochs=6 while the validation score was"):
@@ -193,8 +193,7 @@ def test_a_head_that_needs_more_epochs_is_a_convergence_warning(good):
 
 
 class TestAutomaticRidge:
-    def test_of_values_is_that_of_an_f_test(self):
-        """By least squares, as in a textbook."""
+    def test_regression_ridge_equals_that_from_least_squares(self):
         rng = np.random.default_rng(0)
         X = rng.normal(size=(80, 5)) * [9, 1, 1, 1, 0.1] + 3
         outputs = rng.normal(size=(80, 1))
@@ -208,8 +207,8 @@ class TestAutomaticRidge:
         ridge = automatic_ridge(X, targets, outputs, Moments().update(X))
         assert ridge == pytest.approx((1 - share) / share)
 
-    def test_repeating_every_row_changes_nothing(self):
-        """Repetitions tell nothing new about the noise."""
+    def test_weights_of_all_rows_have_no_effect(self):
+        """Repeated rows do not add degrees of freedom."""
         rng = np.random.default_rng(0)
         X, y = rng.normal(size=(60, 4)), rng.integers(3, size=60)
         outputs, ones = X @ rng.normal(size=(4, 3)), np.ones(60)
@@ -218,34 +217,34 @@ class TestAutomaticRidge:
         assert thrice == pytest.approx(once)
         assert 0 < once < 24
 
-    def test_of_one_row_that_occurs_twice_among_few(self):
-        """One degree of freedom too many would make the fit of the residuals look perfect."""
+    def test_repeated_row_among_few_has_no_effect(self):
+        """With one degree of freedom too many, the residuals would be fitted exactly."""
         X, y = few_rows(50)
         layer = IsotropyLayer(solver="exact").fit(X, y)
         again = IsotropyLayer(solver="exact").fit(np.vstack([X, X[:1]]), np.append(y, y[0]))
         assert again.ridge_ == layer.ridge_
 
-    def test_is_largest_where_rows_are_fewer_than_dimensions(self):
+    def test_ridge_is_largest_with_fewer_rows_than_dimensions(self):
         X, y = few_rows(50)
         layer = IsotropyLayer(solver="exact").fit(X, y)
         assert layer.ridge_ == pytest.approx(0.99 / 0.04)
 
-    def test_of_a_head_that_contradicts_the_rows_is_small(self, good):
-        X, y, head = good
+    def test_ridge_is_small_for_a_head_that_contradicts_the_rows(self, head_on_many_rows):
+        X, y, head = head_on_many_rows
         wrong = LinearHead(-head.coef_, -head.intercept_, [0, 1])
         fits = {h: IsotropyLayer(h, solver="exact").fit(X[:2000], y[:2000]) for h in (head, wrong)}
         assert fits[wrong].ridge_ < 0.5 < fits[head].ridge_
         assert fits[wrong].score(X[2000:], y[2000:]) > 0.7
 
-    def test_is_zero_without_a_head(self):
+    def test_ridge_is_zero_without_a_head(self):
         X, _ = few_rows(50)
         assert IsotropyLayer(None, max_epochs=1).fit(X).ridge_ == 0
 
     @pytest.mark.parametrize("coordinates", ["raw", "whitened"])
     @pytest.mark.parametrize("network", ["linear", "mlp"])
     @pytest.mark.parametrize("kind", ["logistic", "ridge"])
-    def test_what_holds_the_outputs_is_their_mean_squared_change(self, kind, network, coordinates):
-        """Of all rows under a linear layer, whose covariance is hardly shrunk; else of a batch."""
+    def test_ridge_is_the_mean_squared_change_of_the_outputs(self, kind, network, coordinates):
+        """The tolerance covers the shrinkage of the covariance under a linear network."""
         rng = np.random.default_rng(0)
         X = (rng.normal(size=(20_000, 4)) * [5, 2, 1, 0.5] + 1).astype(np.float32)
         y = X @ rng.normal(size=(4, 2)) if kind == "ridge" else rng.integers(3, size=20_000)
@@ -262,11 +261,11 @@ class TestAutomaticRidge:
             for parameter in net.module_.network.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape))
             after = net.module_(points)
-            held = net.ridge(after, points)
+            penalty = net.ridge(after, points)
         change = after.outputs - before
         if kind == "logistic":
             change = change - change.mean(-1, keepdim=True)
             expected = 2 * change.square().sum(-1).mean(-1)
         else:
             expected = 2 * change.square().mean((-2, -1))
-        torch.testing.assert_close(held, expected, rtol=1e-2, atol=1e-6)
+        torch.testing.assert_close(penalty, expected, rtol=1e-2, atol=1e-6)

@@ -1,4 +1,4 @@
-"""The gradients that training writes out itself, against finite differences."""
+"""Hand-written gradients against finite differences."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ class TestLinearAndProduct:
         torch.testing.assert_close(points, X @ weight.mT)
         torch.testing.assert_close(product, coef @ weight)
 
-    def test_a_frozen_part_gets_no_gradient(self, rows):
+    def test_frozen_parts_get_no_gradient(self, rows):
         X = draw(*rows, grad=False)
         for trained in (0, 1):
             parts = draw(K, D, D, seed=1, grad=trained == 0), draw(K, C, D, grad=trained == 1)
@@ -47,10 +47,10 @@ class TestMeanSquare:
     def test_gradients(self, diagonal, classifies):
         assert gradcheck(_MeanSquare.apply, (*self.parts(diagonal), classifies))
 
-    def test_is_the_mean_over_points_of_that_mean_and_covariance(self, diagonal, classifies):
+    def test_value_equals_the_mean_over_points(self, diagonal, classifies):
         coef, shift, root, mean = self.parts(diagonal)
         matrix = root.expand(1, D, D).diag_embed()[0, 0] if diagonal else root[0]
-        # Points mean ± √d R eᵢ have that mean and the covariance RRᵀ.
+        # The points mean ± √d R eᵢ have this mean and the covariance RRᵀ.
         points = (mean + D**0.5 * torch.cat([matrix, -matrix], 1)).expand(K, D, 2 * D)
         change = coef @ points + shift
         if classifies:

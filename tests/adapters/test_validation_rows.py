@@ -1,4 +1,4 @@
-"""What the chosen epoch is judged by has no part in training."""
+"""The validation rows choose the epoch and are not used in training."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def data():
 
 
 def losses_and_map(adapter, X, y):
-    """Losses of the training that chooses the epoch, and outputs unless all rows are fitted to."""
+    """Losses of the first training, and outputs unless a second fit uses all rows."""
     fitted = clone(adapter).fit(X, y)
     losses = [entry["train_loss"] for entry in fitted.history_ if entry["epoch"]]
     again = isinstance(adapter.head, str) and not isinstance(adapter, FlowAdapter)
@@ -48,11 +48,11 @@ def losses_and_map(adapter, X, y):
 
 
 @pytest.mark.parametrize("adapter", TRAINED, ids=repr)
-def test_the_rows_that_choose_the_epoch_have_no_part_in_training(adapter, data):
-    """With one epoch nothing is chosen: a row that is changed matters if it is trained on."""
+def test_validation_rows_are_not_used_in_training(adapter, data):
+    """With one epoch there is no choice, so a change of a validation row has no effect."""
     X, y = data
     before = losses_and_map(adapter, X, y)
-    unseen = []
+    without_effect = []
     for row in range(len(X)):
         changed = X.copy()
         changed[row] = 3 - 2 * changed[row]
@@ -60,13 +60,13 @@ def test_the_rows_that_choose_the_epoch_have_no_part_in_training(adapter, data):
         if outputs is not None:
             outputs[row] = before[1][row]
         if (losses, outputs) == before:
-            unseen.append(row)
-    assert len(unseen) == 6  # 0.3 of 20
+            without_effect.append(row)
+    assert len(without_effect) == 6  # 0.3 of 20 rows
 
 
 @pytest.mark.parametrize("n", [39, 40])
-def test_a_head_that_is_fitted_to_few_rows_is_fitted_to_all_of_them_in_the_end(n):
-    """Ten rows for each of four dimensions are not few."""
+def test_head_on_few_rows_is_finally_fitted_to_all_rows(n):
+    """Fewer than ten rows for each of the four dimensions count as few."""
     X, y = make_classification(n, 4, n_informative=3, n_redundant=0, random_state=0)
     layer = IsotropyLayer(**ONE_EPOCH).fit(X, y)
     expected = fit_head("logistic", X, y)
@@ -78,12 +78,12 @@ def test_a_head_that_is_fitted_to_few_rows_is_fitted_to_all_of_them_in_the_end(n
     assert layer.best_epoch_ == layer.n_iter_ == 1
 
 
-def test_the_second_fit_has_the_epochs_that_were_chosen():
+def test_second_fit_runs_the_chosen_number_of_epochs():
     X, y = make_classification(30, 4, n_informative=3, n_redundant=0, random_state=0)
     starts = []
 
     def distance(reader, outputs, y):
-        starts.append(outputs.copy())  # the first are those of all validation rows at the start
+        starts.append(outputs.copy())  # the first ones are of the start, on all validation rows
         return -float(np.abs(outputs[:, None] - starts[0][None]).sum(2).min(1).mean())
 
     layer = IsotropyLayer(max_epochs=6, scoring=distance, random_state=0)
@@ -94,7 +94,7 @@ def test_the_second_fit_has_the_epochs_that_were_chosen():
     np.testing.assert_allclose(layer.transform(X), alone.transform(X), atol=1e-5)
 
 
-def test_members_of_a_search_split_their_rows_as_single_fits_do():
+def test_members_of_a_search_have_the_same_splits_as_single_fits():
     X, y = make_classification(90, 5, n_informative=4, n_redundant=0, random_state=0)
     layer, grid = IsotropyLayer(max_epochs=2), {"random_state": [0, 1, 2]}
     together = AdapterSearchCV(layer, grid, cv=3).fit(X, y).cv_results_["mean_test_score"]
@@ -103,7 +103,7 @@ def test_members_of_a_search_split_their_rows_as_single_fits_do():
     assert len(set(together)) > 1
 
 
-def test_a_class_of_one_row_is_trained_on(data):
+def test_single_row_of_a_class_is_a_training_row(data):
     X, y = data
     y = np.where(np.arange(20) == 7, 2, y)
     for seed in range(8):
@@ -111,7 +111,7 @@ def test_a_class_of_one_row_is_trained_on(data):
         np.testing.assert_array_equal(layer.classes_, [0, 1, 2])
 
 
-def test_few_rows_are_all_trained_on(data):
+def test_very_few_rows_are_not_split(data):
     X, y = data
     layer = IsotropyLayer(max_epochs=2, random_state=0).fit(X[:11], y[:11])
     assert layer.best_epoch_ == layer.n_iter_ == 2
@@ -121,7 +121,7 @@ def test_few_rows_are_all_trained_on(data):
 @pytest.mark.parametrize("adapter", [IsotropyLayer(), FlowAdapter("logistic", alpha=0.5)])
 def test_without_patience_training_never_stops_early(adapter, data):
     X, y = data
-    head = LinearHead(np.zeros((2, 4)), [0.0, 1.0], [0, 1])  # no epoch can be better than another
+    head = LinearHead(np.zeros((2, 4)), [0.0, 1.0], [0, 1])  # all epochs score equally
     options = {"head": head, "max_epochs": 8, "lr": 1e-9, "random_state": 0}
     for patience, expected in ((2, 3), (None, 8)):
         adapter = clone(adapter).set_params(**options, patience=patience).fit(X, y)

@@ -361,7 +361,7 @@ class TestComposition:
 
     def test_maps_in_the_wrong_order_are_refused(self):
         narrow = Affine(np.ones((2, 3)), np.zeros(2))
-        with pytest.raises(ValueError, match="takes 3 features, but the one before it gives out 2"):
+        with pytest.raises(ValueError, match="takes 3 features, but the one before it returns 2"):
             compose([narrow, narrow])
 
     def test_pipelines_merge(self, checkpoint, embedded, tmp_path):

@@ -56,7 +56,7 @@ def at_once(adapter, grid, X=X, y=Y):
     shared = [problems[each.random_state] for each in adapters]
     members = [each._make_member(problem) for each, problem in zip(adapters, shared, strict=True)]
     outcomes = fit_members(members, lambda _: None)
-    return [each._take(outcome) for each, outcome in zip(adapters, outcomes, strict=True)]
+    return [each._set_outcome(outcome) for each, outcome in zip(adapters, outcomes, strict=True)]
 
 
 KINDS = [

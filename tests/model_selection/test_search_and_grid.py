@@ -185,7 +185,7 @@ def test_the_state_of_a_penalty_outlives_the_members_that_stop():
     problem = adapter._prepare(X, Y)
     outcomes = fit_members([each._make_member(problem) for each in together], lambda _: None)
     for each, outcome in zip(together, outcomes, strict=True):
-        each._take(outcome)
+        each._set_outcome(outcome)
     assert alone[1].n_iter_ < alone[0].n_iter_
     for ours, theirs in zip(together, alone, strict=True):
         losses = [[epoch["train_loss"] for epoch in each.history_[1:]] for each in (ours, theirs)]

@@ -1,1 +1,1 @@
-"""The normalizing flow: adapter, fitted map and network."""
+"""The normalising flow adapter."""

@@ -13,11 +13,11 @@ from skorch.callbacks import GradientNormClipping
 
 from isoadapt._utils.devices import resolve_device, to_tensor
 from isoadapt._utils.threads import one_blas_thread_if_small
-from isoadapt.adapters._base import BaseAdapter, own_random_state, whole_or_nothing
+from isoadapt.adapters._base import BaseAdapter, make_random_state, restore_on_failure
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._spread import check_spread
 from isoadapt.adapters._training._batches import Batches, Rows
-from isoadapt.adapters._training._loop import Judge, epochs_bar, run_epochs
+from isoadapt.adapters._training._loop import EpochEvaluator, epochs_bar, run_epochs
 from isoadapt.adapters._training._net import AdapterNet, classification_loss, regression_loss
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._selection import Run, Selection
@@ -31,34 +31,36 @@ if TYPE_CHECKING:
     from isoadapt.adapters._flow._network import FlowNetwork, FlowObjective
 
 _MAX_NORM = 1.0
-_START_ROWS = 2048  # ActNorms start from so many rows, or all
-_CALIBRATED = 32  # fewer rows tell too little of the outputs' variances
+_START_ROWS = 2048  # largest number of rows that initialise the ActNorms
+_MIN_CALIBRATION_ROWS = 32  # fewer rows do not determine the variances of the outputs
 
 
 class FlowAdapter(BaseAdapter):
     """Normalising flow: an invertible network that makes embeddings standard normal.
 
-    Maximum likelihood of embeddings h under z = f(h) ~ N(0, I). The flow f is a chain of blocks,
-    each ActNorm, permutation and coupling, and a last ActNorm. Couplings shift one half of the
-    coordinates, and scale it if affine, by what a small network makes of the other half. The flow
-    starts as the standardisation of the features.
+    The flow f maximises the likelihood of embeddings h under z = f(h) ~ N(0, I). It is a chain of
+    blocks, each consisting of ActNorm, permutation and coupling, followed by a last ActNorm. A
+    coupling shifts one half of the coordinates, and also scales it if affine, by the outputs of a
+    small network whose inputs are the other half. The initial flow is the standardisation of the
+    features.
 
-    Without `alpha` no label is used; from 32 rows on, the last ActNorm ends at its
-    maximum-likelihood value, so that the outputs of the rows it was fitted to have mean 0 and
-    variance 1; and a head is fitted to the outputs. With `alpha` the loss is
-    ``alpha * task + (1 - alpha) * bits`` under a frozen head that reads the outputs. The head's
-    weights are converted to the units of the standardised embeddings first, so that the flow
-    starts with the head's own predictions.
+    Without `alpha` the flow is trained without labels. With at least 32 rows, the last ActNorm is
+    then set to its maximum-likelihood value, so that the outputs of the rows given to `fit` have
+    mean 0 and variance 1. If `head` is given, a head is fitted to the outputs.
+
+    With `alpha` the loss is ``alpha * task + (1 - alpha) * bits``, with the task loss of a frozen
+    head on the outputs. The head's weights are first converted to the units of the standardised
+    embeddings, so that the initial flow preserves the head's predictions.
 
     The outputs do not depend on the scale of the embeddings. Features without variance are only
-    centred, and divided by the average spread.
+    centred and divided by the root mean square of the standard deviations.
 
     Parameters
     ----------
     head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
-        The head that predicts on the outputs, as in :class:`IsotropyLayer`; None makes a
-        transformer only. Without `alpha`, the estimator or the named probe is fitted to the
-        outputs, and in place of a frozen head a probe of its kind.
+        The head that predicts from the outputs, as in :class:`IsotropyLayer`. With None the
+        adapter is a transformer only. Without `alpha`, the estimator or the named probe is fitted
+        to the outputs; a frozen head is replaced by a probe of its kind.
     n_blocks : int, default=8
         Number of blocks.
     hidden : int, default=128
@@ -66,63 +68,64 @@ class FlowAdapter(BaseAdapter):
     coupling : {"additive", "affine"}, default="affine"
         "additive" shifts and keeps volumes; "affine" also scales, by factors from 0.61 to 1.65.
     alpha : float, default=None
-        Share of the task in the loss, in (0, 1]; needs a head.
+        Weight of the task in the loss, in (0, 1]; requires a head. None: train without labels.
     balance : {"ema", "cumulative"} or None, default="ema"
-        With `alpha`, how the losses are balanced, see :class:`~isoadapt.losses.JointLoss`.
+        How the two losses are balanced with `alpha`; see :class:`~isoadapt.losses.JointLoss`.
     smoothing : float, default=0.15
-        How fast the moving means of "ema" follow, in (0, 1].
+        Smoothing factor of the moving means of "ema", in (0, 1].
     lr : float, default=1e-3
         Learning rate of Adam.
     batch_size : int, default=128
-        Largest size of a mini-batch.
+        Maximum size of a mini-batch.
     max_epochs : int, default=15
-        Passes over the training rows at most.
+        Maximum number of passes over the training rows.
     validation_fraction : float or None, default=0.3
-        Share of the rows that chooses the epoch, in [0, 1), stratified for classifiers with
-        `alpha`. They have no part in training before the epoch is chosen; without `alpha`, the
-        last ActNorm's value and the head are then computed from all rows. With 0 or None, and
-        with fewer than 4 rows on a side, all rows are trained on and the last epoch is kept.
+        Fraction of the rows that is used to choose the epoch, in [0, 1), stratified for classifiers
+        with `alpha`. These rows are not used in training; without `alpha`, the value of the last
+        ActNorm and the head are then computed from all rows. With 0 or None, or if a side of the
+        split would have fewer than 4 rows, the flow is trained on all rows and the last epoch is
+        kept.
     patience : int or None, default=10
-        Epochs without a new choice before training stops; None never stops early.
+        Training stops after this many epochs without a new choice; None never stops early.
     scoring : str, callable or None, default=None
-        With `alpha`, the task's metric, as in scikit-learn; None: accuracy or R².
+        Metric of the task with `alpha`, as in scikit-learn; None means accuracy or R².
     device : str, default="auto"
-        Where to train: "cpu", "cuda" and so on; "auto" is the GPU where there is one.
+        Device for training, such as "cpu" or "cuda"; "auto" is a GPU if there is one.
     random_state : int, RandomState instance or None, default=None
-        Seeds split, permutations, start of the network, shuffling and bootstrap.
+        Controls the split, the permutations, the initial weights, shuffling and the bootstrap.
     verbose : int, default=0
         Above 0, a progress bar is shown on a terminal.
 
     Attributes
     ----------
     map_ : FlowMap
-        The fitted flow, float64 arrays.
+        The fitted flow, with float64 arrays.
     head_ : LinearHead or None
-        The head that reads its outputs.
+        The head on the outputs.
     history_ : list of dict
-        One entry for each epoch: "epoch", "train_loss" and "dur" (seconds); with a validation
-        split also "valid_cost", the bits/dim of the validation rows after standardisation
-        (weighted with ``(1 - alpha) / alpha``), and "valid_score", the task's metric with
-        `alpha`, minus the cost without.
+        One entry for each epoch, with "epoch", "train_loss" and "dur" (seconds). With a validation
+        split there are also "valid_cost", the bits/dim of the standardised validation rows
+        (multiplied by ``(1 - alpha) / alpha`` with `alpha`), and "valid_score", the metric of the
+        task with `alpha` and minus the cost without.
     n_iter_ : int
-        Epochs run.
+        Number of epochs run.
     best_epoch_ : int
-        Epoch kept, from 1: the one with the fewest bits/dim, with `alpha` among those within one
-        bootstrap standard error of the best score.
+        Number of the kept epoch, from 1. Without `alpha` it has the fewest bits/dim. With `alpha`
+        it is the last epoch whose score is within one bootstrap standard error of the best score.
 
     Notes
     -----
     The flow is trained in float32 and evaluated in float64; `inverse_transform` returns
     embeddings up to rounding. Bits/dim of rows X are
-    ``-adapter.score_samples(X) / (X.shape[1] * np.log(2))``. On a CPU, small steps of training
-    run in one thread, as those of :class:`IsotropyLayer` do.
+    ``-adapter.score_samples(X) / (X.shape[1] * np.log(2))``. As for :class:`IsotropyLayer`, small
+    training steps run in one thread on a CPU.
 
     References
     ----------
     "On the sentence embeddings from pre-trained language models" trains such a flow from
-    sentence embeddings to a normal distribution; "Glow: generative flow with invertible 1×1
-    convolutions" has ActNorm, "NICE: non-linear independent components estimation" the additive
-    coupling.
+    sentence embeddings to a normal distribution. ActNorm is from "Glow: generative flow with
+    invertible 1×1 convolutions", the additive coupling from "NICE: non-linear independent
+    components estimation".
 
     Examples
     --------
@@ -195,16 +198,16 @@ class FlowAdapter(BaseAdapter):
         self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)
-    @whole_or_nothing
+    @restore_on_failure
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
-        """Fit to embeddings.
+        """Fit the flow, and the head if there is one.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
             Embeddings.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
-            Labels or values; not used where ``head`` is None.
+            Labels or values; ignored if ``head`` is None.
 
         Returns
         -------
@@ -215,7 +218,7 @@ class FlowAdapter(BaseAdapter):
         ------
         ValueError
             If X is constant or not finite, if `alpha` is given without a head, if y has labels
-            unknown to the head, or if training diverges.
+            that the head does not know, or if training diverges.
         """
         with one_blas_thread_if_small(X):
             return self._fit(X, y)
@@ -226,7 +229,7 @@ class FlowAdapter(BaseAdapter):
         check_spread(rows)
         refit = self._refits_head()
         if refit and not needs_fit(self.head):
-            self._resolve_head(rows, labels)  # refuses one of another width before training
+            self._resolve_head(rows, labels)  # raises before training if its width is wrong
         module, head, run = self._train(rows, None if self.alpha is None else labels)
         map_ = self._take_map(module, rows)
         if refit:
@@ -237,7 +240,7 @@ class FlowAdapter(BaseAdapter):
         return self._set_fitted(map_, head)
 
     def score_samples(self, X: ArrayLike) -> Floats:
-        """Log-likelihood of each row under the flow.
+        """Compute the log-likelihood of each row under the flow.
 
         Parameters
         ----------
@@ -264,15 +267,15 @@ class FlowAdapter(BaseAdapter):
     def _check_alpha(self) -> None:
         if self.alpha is not None and self.head is None:
             raise ValueError(
-                f"alpha={self.alpha!r} needs a head whose task loss joins the likelihood, but "
+                f"alpha={self.alpha!r} needs a head, whose task loss is added to the bits, but "
                 "head=None: pass a head, or alpha=None to train without labels"
             )
 
     def _train(
         self, X: NDArray[Any], y: NDArray[Any] | None
     ) -> tuple["FlowObjective", LinearHead | None, Run]:
-        """Train, with the head's task where there are labels, and tell how it went."""
-        rng = own_random_state(self.random_state)
+        """Train the flow, with the head's task if there are labels; return module, head and run."""
+        rng = make_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
         device = resolve_device(self.device)
         labels = y if self._head_kind() == "classifier" else None
@@ -282,24 +285,25 @@ class FlowAdapter(BaseAdapter):
         head, targets, score, units = None, None, None, TargetUnits.of(None)
         if y is not None:
             own = cast(LinearHead, self._resolve_head(X[fitting], y[fitting]))
-            head, targets = network.read_by(own), own.targets(y)
+            head, targets = network.normalised_head(own), own.targets(y)
             units = TargetUnits.of(targets[fitting])
         module = self._make_module(network, X, None if head is None else units.head(head))
         values = units.targets(targets)
-        y_there = None if values is None else to_tensor(values, device)
-        numbers = Rows(torch.arange(len(X), device=device), y_there)
-        judge, run = None, Run(None)
+        y_on_device = None if values is None else to_tensor(values, device)
+        numbers = Rows(torch.arange(len(X), device=device), y_on_device)
+        evaluator, run = None, Run(None)
         if validating is not None:
             if head is not None and y is not None:
                 score = make_score(head, y[validating], self.scoring, units)
             selection = Selection(score, self._bits_weight(), self.patience, rng)
-            there = torch.from_numpy(validating).to(device)
-            judge, run = Judge(numbers, there, [selection], counts_start=False), Run(selection)
+            held_out = torch.from_numpy(validating).to(device)
+            evaluator = EpochEvaluator(numbers, held_out, [selection], counts_start=False)
+            run = Run(selection)
         index = torch.from_numpy(fitting).to(device)
         batches = Batches(numbers, index, self.batch_size, [generator])
-        net = self._make_net(module, judge)
+        net = self._make_net(module, evaluator)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
-            run_epochs(net, batches, [run], judge, self.max_epochs, tick=lambda _: bar.update())
+            run_epochs(net, batches, [run], evaluator, self.max_epochs, tick=lambda _: bar.update())
         return net.module_, head, run
 
     def _bits_weight(self) -> float:
@@ -308,7 +312,7 @@ class FlowAdapter(BaseAdapter):
     def _make_network(
         self, X: NDArray[Any], generator: torch.Generator, device: torch.device
     ) -> "FlowNetwork":
-        """Make the flow, started from rows."""
+        """Make the flow, with ActNorms initialised from rows."""
         from isoadapt.adapters._flow._network import FlowNetwork
 
         coupling = cast("Coupling", self.coupling)
@@ -319,17 +323,17 @@ class FlowAdapter(BaseAdapter):
     def _make_module(
         self, network: "FlowNetwork", X: NDArray[Any], head: LinearHead | None
     ) -> "FlowObjective":
-        """Join the flow to the rows, and to the head."""
+        """Combine the flow with the rows and the head."""
         from isoadapt.adapters._flow._network import FlowObjective
 
         X = X if X.flags.writeable else X.copy()
         device = network.mean.device
         return FlowObjective(network, torch.from_numpy(X).to(device), head).to(device)
 
-    def _make_net(self, module: "FlowObjective", judge: Judge | None) -> AdapterNet:
+    def _make_net(self, module: "FlowObjective", evaluator: EpochEvaluator | None) -> AdapterNet:
         callbacks: list[tuple[str, Any]] = [("clip", GradientNormClipping(_MAX_NORM))]
-        if judge is not None:
-            callbacks.append(("judge", judge))
+        if evaluator is not None:
+            callbacks.append(("evaluator", evaluator))
         return AdapterNet(
             module,
             JointLoss(
@@ -352,12 +356,12 @@ class FlowAdapter(BaseAdapter):
         )
 
     def _take_map(self, module: "FlowObjective", X: NDArray[Any]) -> "FlowMap":
-        """Take the map from the trained network, the last ActNorm refined where no head reads."""
+        """Take the map from the trained network; without `alpha` calibrate its last ActNorm."""
         parameters = list(module.network.parameters())
         if not all(bool(parameter.isfinite().all()) for parameter in parameters):
             raise self._diverged()
         map_ = module.network.map()
-        if self.alpha is None and len(X) >= _CALIBRATED:
+        if self.alpha is None and len(X) >= _MIN_CALIBRATION_ROWS:
             map_ = map_.calibrated(X)
             if not np.isfinite([map_.last.log_scale, map_.last.shift]).all():
                 raise self._diverged()
@@ -365,6 +369,6 @@ class FlowAdapter(BaseAdapter):
 
     def _diverged(self) -> ValueError:
         return ValueError(
-            f"training diverged with lr={self.lr}: the flow is no longer finite; choose a smaller "
-            "lr, or coupling='additive'"
+            f"training diverged with lr={self.lr}: the weights of the flow are no longer finite; "
+            "choose a smaller lr, or coupling='additive'"
         )

@@ -1,7 +1,7 @@
-"""The flow as zuko's transforms, and fitted as a map.
+"""The transforms of a flow, and a fitted flow as a map.
 
-A flow is a chain of blocks, each ActNorm -> permutation -> coupling; then come a permutation that
-puts the features back in order, and a last ActNorm.
+A flow is a chain of blocks, each consisting of ActNorm, permutation and coupling. A permutation
+that restores the order of the features and a last ActNorm follow the blocks.
 """
 
 import math
@@ -26,7 +26,7 @@ from zuko.transforms import (
 from isoadapt.adapters._maps import Floats
 from isoadapt.geometry import Moments, dead_dimensions
 
-_FLOOR = 1e-3  # of standard deviations, relative to the largest
+_FLOOR = 1e-3  # least standard deviation, relative to the largest
 _SLOPE = math.exp(-0.5)  # least scale of an affine coupling; the largest is its inverse
 _CHUNK = 1024
 
@@ -35,54 +35,28 @@ A = TypeVar("A", Tensor, NDArray[Any])
 
 
 class Block(NamedTuple, Generic[A]):
-    """One block: ActNorm, permutation, and a coupling conditioned by one hidden layer.
+    """Parameters of one block: ActNorm, permutation, and a coupling with one hidden layer."""
 
-    Attributes
-    ----------
-    log_scale, shift : array of shape (d,)
-        ActNorm: x -> exp(log_scale) x + shift.
-    order : array of shape (d,)
-        Permutation: x -> x[order].
-    hidden_weight, hidden_bias : array of shape (n_hidden, d - d // 2) and (n_hidden,)
-        Of the conditioner's hidden layer, which reads the first half of the coordinates.
-    readout_weight, readout_bias : array of shape (m, n_hidden) and (m,)
-        Of its readout: the shifts of the second half, m = d // 2, and below them, in affine
-        couplings, as many unbounded log-scales.
-    """
-
-    log_scale: A
-    shift: A
-    order: A
-    hidden_weight: A
-    hidden_bias: A
-    readout_weight: A
-    readout_bias: A
+    log_scale: A  # ActNorm, (d,): x -> exp(log_scale) x + shift
+    shift: A  # (d,)
+    order: A  # permutation, (d,): x -> x[order]
+    hidden_weight: A  # (n_hidden, d - d // 2); the input is the kept half of the coordinates
+    hidden_bias: A  # (n_hidden,)
+    # Shifts of the other half, m = d // 2; in affine couplings then as many unbounded log-scales.
+    readout_weight: A  # (m, n_hidden) or (2 m, n_hidden)
+    readout_bias: A  # (m,) or (2 m,)
 
 
 class Last(NamedTuple, Generic[A]):
-    """What comes after the blocks: a permutation and ActNorm.
+    """Parameters of the last steps: a permutation and ActNorm."""
 
-    Attributes
-    ----------
-    order : array of shape (d,)
-        Permutation: x -> x[order].
-    log_scale, shift : array of shape (d,)
-        ActNorm: x -> exp(log_scale) x + shift.
-    """
-
-    order: A
-    log_scale: A
-    shift: A
+    order: A  # permutation, (d,): x -> x[order]
+    log_scale: A  # ActNorm, (d,): x -> exp(log_scale) x + shift
+    shift: A  # (d,)
 
 
 class Scaling(Transform):
-    """ActNorm as a transform, x -> exp(log_scale) x + shift.
-
-    Parameters
-    ----------
-    log_scale, shift : Tensor of shape (d,)
-        One for each feature.
-    """
+    """ActNorm as a transform, x -> exp(log_scale) x + shift, with parameters of shape (d,)."""
 
     domain = constraints.real_vector
     codomain = constraints.real_vector
@@ -99,18 +73,12 @@ class Scaling(Transform):
         return (y - self.shift) * (-self.log_scale).exp()
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        """Give the same for each row: the sum of the log-scales."""
+        """Return the sum of the log-scales for each row."""
         return self.log_scale.sum().expand(x.shape[:-1])
 
 
 class Permutation(PermutationTransform):
-    """Permutation whose gradient is cheap, x -> x[order].
-
-    Parameters
-    ----------
-    order : Tensor of shape (d,)
-        The permutation.
-    """
+    """Permutation x -> x[order], of which the gradient is fast."""
 
     def _call(self, x: Tensor) -> Tensor:
         return x.index_select(-1, self.order)
@@ -120,14 +88,9 @@ class Permutation(PermutationTransform):
 
 
 class HalfCoupling(CouplingTransform):
-    """Coupling that keeps the first half of the coordinates, cut without an index.
+    """Coupling that keeps the first `n_kept` coordinates, selected by slicing.
 
-    Parameters
-    ----------
-    meta : callable
-        From the first half to the transform of the second.
-    n_kept : int
-        Width of the first half.
+    `meta` maps them to the transform of the other coordinates.
     """
 
     def __init__(self, meta: Callable[[Tensor], Transform], n_kept: int) -> None:
@@ -135,58 +98,30 @@ class HalfCoupling(CouplingTransform):
         self.meta, self.n_kept = meta, n_kept
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Cut rows in two."""
+        """Split rows into kept and transformed coordinates."""
         return x[..., : self.n_kept], x[..., self.n_kept :]
 
     def merge(self, x_a: Tensor, x_b: Tensor, shape: torch.Size) -> Tensor:
-        """Join the halves."""
+        """Join kept and transformed coordinates."""
         return torch.cat([x_a, x_b], dim=-1)
 
 
 def make_transform(
     coupling: str, blocks: Sequence[Block[Tensor]], last: Last[Tensor]
 ) -> ComposedTransform:
-    """Chain the blocks and what comes after them.
-
-    Parameters
-    ----------
-    coupling : {"additive", "affine"}
-        What the second half of the coordinates undergoes.
-    blocks : sequence of Block
-        The first to be applied first.
-    last : Last
-        Applied after all blocks.
-
-    Returns
-    -------
-    ComposedTransform
-        From rows to z; its ``inv`` is the way back.
-    """
+    """Chain the blocks and the last steps; the result maps rows to z, and its ``inv`` maps back."""
     steps = [step for block in blocks for step in block_steps(coupling, block)]
     return ComposedTransform(*steps, Permutation(last.order), Scaling(last.log_scale, last.shift))
 
 
 def block_steps(coupling: str, block: Block[Tensor]) -> tuple[Transform, Transform, Transform]:
-    """Give the transforms of a block.
-
-    Parameters
-    ----------
-    coupling : {"additive", "affine"}
-        What the coupling does.
-    block : Block
-        Its parameters.
-
-    Returns
-    -------
-    tuple of Transform
-        ActNorm, permutation and coupling.
-    """
+    """Return ActNorm, permutation and coupling of a block."""
     coupled = HalfCoupling(_conditioner(coupling, block), block.hidden_weight.shape[1])
     return Scaling(block.log_scale, block.shift), Permutation(block.order), coupled
 
 
 def _conditioner(coupling: str, block: Block[Tensor]) -> Callable[[Tensor], Transform]:
-    """From the kept half to the transform of the other, conditioned on it."""
+    """Return the function from the kept coordinates to the transform of the others."""
 
     def condition(kept: Tensor) -> Transform:
         hidden = F.elu(F.linear(kept, block.hidden_weight, block.hidden_bias))
@@ -200,52 +135,18 @@ def _conditioner(coupling: str, block: Block[Tensor]) -> Callable[[Tensor], Tran
 
 
 def log_likelihood(transform: ComposedTransform, X: Tensor) -> Tensor:
-    """Log-likelihood of rows that the transform should make standard normal.
-
-    Parameters
-    ----------
-    transform : ComposedTransform
-        The flow.
-    X : Tensor of shape (n, d)
-        Rows.
-
-    Returns
-    -------
-    Tensor of shape (n,)
-        In nats.
-    """
+    """Return the log-likelihood (n,) in nats of rows (n, d) under a flow to N(0, I)."""
     Z, log_det = transform.call_and_ladj(X)
     return standard_normal(Z) + log_det
 
 
 def standard_normal(Z: Tensor) -> Tensor:
-    """Log-density of the standard normal distribution.
-
-    Parameters
-    ----------
-    Z : Tensor of shape (..., d)
-        Points.
-
-    Returns
-    -------
-    Tensor of shape (...)
-        In nats.
-    """
+    """Return the log-density of N(0, I) in nats, shape (...), at points (..., d)."""
     return -0.5 * (Z.square().sum(-1) + Z.shape[-1] * math.log(2 * math.pi))
 
 
 class FlowMap(NamedTuple):
-    """A fitted flow: a map and a density.
-
-    Attributes
-    ----------
-    coupling : {"additive", "affine"}
-        What couplings do.
-    blocks : tuple of Block
-        Of float64 arrays, the order of integers.
-    last : Last
-        What comes after them, of such arrays too.
-    """
+    """A fitted flow in float64, as a map and as a density."""
 
     coupling: Coupling
     blocks: tuple[Block[NDArray[Any]], ...]
@@ -253,61 +154,30 @@ class FlowMap(NamedTuple):
 
     @property
     def n_features_out(self) -> int:
-        """Width of the outputs."""
+        """Number of output features."""
         return len(self.last.shift)
 
     def __call__(self, X: Floats) -> Floats:
         return self.transform()(torch.tensor(X)).numpy()
 
     def inverted(self) -> Callable[[Floats], Floats]:
-        """Give the way back.
-
-        Returns
-        -------
-        callable
-            From z to embeddings, exact up to rounding.
-        """
+        """Return the inverse, from z to embeddings; it is exact up to rounding."""
         back = self.transform().inv
         return lambda Z: back(torch.tensor(Z)).numpy()
 
     def log_likelihood(self, X: Floats) -> Floats:
-        """Log-likelihood of rows.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n_samples, n_features)
-            Rows.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            In nats.
-        """
+        """Return the log-likelihood of each row in nats."""
         return log_likelihood(self.transform(), torch.tensor(X)).numpy()
 
     def transform(self) -> ComposedTransform:
-        """Build the transform of float64 tensors.
-
-        Returns
-        -------
-        ComposedTransform
-            From rows to z.
-        """
+        """Build the transform of float64 tensors from rows to z."""
         blocks = [Block(*map(torch.tensor, block)) for block in self.blocks]
         return make_transform(self.coupling, blocks, Last(*map(torch.tensor, self.last)))
 
     def calibrated(self, X: NDArray[Any]) -> "FlowMap":
-        """Give the last ActNorm its maximum-likelihood value: outputs of mean 0 and variance 1.
+        """Return the flow with the maximum-likelihood value of the last ActNorm.
 
-        Parameters
-        ----------
-        X : ndarray of shape (n_samples, n_features)
-            Rows, taken in chunk by chunk.
-
-        Returns
-        -------
-        FlowMap
-            The same but for the last ActNorm.
+        The outputs of the rows X then have mean 0 and variance 1.
         """
         transform, moments = self.transform(), Moments()
         for start in range(0, len(X), _CHUNK):
@@ -320,19 +190,9 @@ class FlowMap(NamedTuple):
 
 
 def floored(deviations: Tensor, dead: float | Tensor) -> Tensor:
-    """Raise small standard deviations to a share of the largest.
+    """Raise standard deviations (d,) to at least 1e-3 of the largest.
 
-    Parameters
-    ----------
-    deviations : Tensor of shape (d,)
-        Standard deviations.
-    dead : float or Tensor of shape ()
-        What takes the place of those without variance.
-
-    Returns
-    -------
-    Tensor of shape (d,)
-        At least 1e-3 of the largest, but for those of constant features.
+    Those of features without variance are replaced by `dead`.
     """
     raised = deviations.clamp(min=_FLOOR * deviations.max())
     constant = dead_dimensions(deviations.double().square())

@@ -1,4 +1,4 @@
-"""The flow in training."""
+"""The flow as a trainable network."""
 
 import math
 from typing import Any, cast
@@ -27,13 +27,7 @@ _CHUNK = 1024
 
 
 class ActNorm(nn.Module):
-    """Scale and shift of each feature, started so that given rows come out normalised.
-
-    Parameters
-    ----------
-    d : int
-        Number of features.
-    """
+    """Scale and shift of each of d features, initialised to normalise given rows."""
 
     def __init__(self, d: int) -> None:
         super().__init__()
@@ -42,43 +36,19 @@ class ActNorm(nn.Module):
 
     @torch.no_grad()
     def start(self, X: Tensor) -> None:
-        """Normalise rows: mean 0 and standard deviation 1.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, d)
-            Rows.
-        """
+        """Initialise so that rows (n, d) are mapped to mean 0 and standard deviation 1."""
         deviations = floored(X.std(dim=0), 1.0)
         self.log_scale.copy_(-deviations.log())
         self.shift.copy_(-X.mean(dim=0) / deviations)
 
     def freeze(self, dead: Tensor) -> None:
-        """Keep features without variance as they are: their likelihood has no maximum.
-
-        Parameters
-        ----------
-        dead : Tensor of shape (d,)
-            Whether each feature has no variance.
-        """
+        """Do not train features that `dead` (d,) marks: they have no maximum-likelihood value."""
         for parameter in (self.log_scale, self.shift):
             _freeze(parameter, dead)
 
 
 class BlockNetwork(ActNorm):
-    """The parameters of a block; its coupling starts as the identity.
-
-    Parameters
-    ----------
-    order : Tensor of shape (d,)
-        The permutation.
-    hidden : int
-        Width of the conditioner's hidden layer.
-    coupling : {"additive", "affine"}
-        What the coupling does.
-    generator : torch.Generator
-        Draws the start of the hidden layer.
-    """
+    """Parameters of a block with `hidden` units; its coupling is initialised as the identity."""
 
     order: Tensor
 
@@ -97,51 +67,26 @@ class BlockNetwork(ActNorm):
         self.readout_bias = nn.Parameter(torch.zeros(n_parameters))
 
     def freeze(self, dead: Tensor) -> None:
-        """Let features without variance pass unchanged and unread.
-
-        Parameters
-        ----------
-        dead : Tensor of shape (d,)
-            Whether each feature that enters the block has no variance.
-        """
+        """Pass features that `dead` (d,) marks unchanged, and ignore them as inputs."""
         super().freeze(dead)
         kept, other = dead[self.order].split([self.hidden_weight.shape[1], len(dead) // 2])
         with torch.no_grad():
             self.hidden_weight[:, kept] = 0
         _freeze(self.hidden_weight, kept)
-        read = other.repeat(len(self.readout_bias) // len(other))
-        _freeze(self.readout_weight, read[:, None])
-        _freeze(self.readout_bias, read)
+        constant = other.repeat(len(self.readout_bias) // len(other))
+        _freeze(self.readout_weight, constant[:, None])
+        _freeze(self.readout_bias, constant)
 
     def tensors(self) -> Block[Tensor]:
-        """Return the parameters.
-
-        Returns
-        -------
-        Block
-            In the order of its fields.
-        """
+        """Return the parameters as a Block."""
         return Block(*(getattr(self, name) for name in Block._fields))
 
 
 class FlowNetwork(nn.Module):
-    """A flow in training, float32; the embeddings are centred and scaled in float64 before.
+    """A flow in training, in float32; embeddings are centred and scaled in float64 before.
 
-    Couplings start as the identity and the features end in order, so that the flow starts as the
-    standardisation of the features.
-
-    Parameters
-    ----------
-    d : int
-        Number of features.
-    n_blocks : int
-        Number of blocks.
-    hidden : int
-        Width of the hidden layers.
-    coupling : {"additive", "affine"}
-        What couplings do.
-    generator : torch.Generator
-        Draws permutations and hidden layers.
+    Couplings are initialised as the identity, and the last permutation restores the order of the
+    features, so that the initial flow is the standardisation of the features.
     """
 
     mean: Tensor
@@ -168,13 +113,7 @@ class FlowNetwork(nn.Module):
 
     @torch.no_grad()
     def start(self, X: Tensor) -> None:
-        """Start the ActNorms one after the other; nothing happens when that was done before.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, d)
-            Rows, from 256 on if there are so many.
-        """
+        """Initialise the ActNorms one after another from rows (n, d), unless this has been done."""
         if self.initialised:
             return
         deviation = X.double().std(dim=0)
@@ -193,64 +132,26 @@ class FlowNetwork(nn.Module):
         self.initialised.fill_(True)
 
     def normalise(self, X: Tensor) -> Tensor:
-        """Centre and scale embeddings in float64.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, d)
-            Embeddings.
-
-        Returns
-        -------
-        Tensor of shape (n, d)
-            The network's input, float32.
-        """
+        """Centre and scale embeddings (n, d) in float64; return float32."""
         return ((X - self.mean) / self.deviation).float()
 
     def forward(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Transform embeddings.
+        """Return outputs Z (n, d) and log-likelihoods (n,) of embeddings (n, d).
 
-        Parameters
-        ----------
-        X : Tensor of shape (n, d)
-            Embeddings.
-
-        Returns
-        -------
-        Z : Tensor of shape (n, d)
-            Outputs.
-        log_likelihood : Tensor of shape (n,)
-            Of the centred and scaled embeddings, in nats.
+        The likelihoods, in nats, are those of the centred and scaled embeddings.
         """
         blocks = [block.tensors() for block in self.blocks]
         transform = make_transform(self.coupling, blocks, self._last())
         Z, log_det = transform.call_and_ladj(self.normalise(X))
         return Z, standard_normal(Z) + log_det
 
-    def read_by(self, head: LinearHead) -> LinearHead:
-        """Give a head of embeddings in the units in which the flow starts.
-
-        Parameters
-        ----------
-        head : LinearHead
-            Reads embeddings.
-
-        Returns
-        -------
-        LinearHead
-            Gives the same outputs for centred and scaled embeddings.
-        """
+    def normalised_head(self, head: LinearHead) -> LinearHead:
+        """Convert a head on embeddings into the equal head on centred and scaled embeddings."""
         intercept = head.intercept_ + head.coef_ @ _array(self.mean)
         return LinearHead(head.coef_ * _array(self.deviation), intercept, head.classes_)
 
     def map(self) -> FlowMap:
-        """Return the flow as a map of embeddings.
-
-        Returns
-        -------
-        FlowMap
-            In float64, the first centring and scaling taken into the first ActNorm.
-        """
+        """Return a float64 map, with centring and scaling merged into the first ActNorm."""
         first, *others = (Block(*map(_array, block.tensors())) for block in self.blocks)
         scale = np.exp(first.log_scale) / _array(self.deviation)
         first = first._replace(
@@ -263,14 +164,14 @@ class FlowNetwork(nn.Module):
 
 
 def _order(d: int, number: int, generator: torch.Generator) -> Tensor:
-    """Draw a permutation; every second one lets what was kept change places with the rest."""
+    """Draw a permutation; odd block numbers reverse the order, which exchanges the halves."""
     if number % 2:
         return torch.arange(d - 1, -1, -1)
     return torch.randperm(d, generator=generator)
 
 
 def _freeze(parameter: nn.Parameter, dead: Tensor) -> None:
-    """Keep the entries that `dead`, of a shape that broadcasts, marks as they are in training."""
+    """Set to zero the gradients of the entries that `dead`, broadcast to the parameter, marks."""
     if dead.any():
         kept = (~dead).to(parameter)
         parameter.register_hook(lambda gradient: gradient * kept)
@@ -282,16 +183,9 @@ def _array(tensor: Tensor) -> NDArray[Any]:
 
 
 class FlowObjective(nn.Module):
-    """What is trained: the flow, judged by the bits of rows and read by a frozen head.
+    """The trained module: the flow's bits/dim, and the outputs of a frozen head on its outputs.
 
-    Parameters
-    ----------
-    network : FlowNetwork
-        The flow.
-    X : Tensor of shape (n, d)
-        All embeddings, on the training device; rows are told by number.
-    head : LinearHead or None
-        Reads the outputs.
+    `X` (n, d) are all embeddings on the training device; rows are selected by number.
     """
 
     coef: Tensor | None
@@ -307,45 +201,17 @@ class FlowObjective(nn.Module):
         self.register_buffer("intercept", intercept)
 
     def member_state(self, member: int) -> dict[str, Tensor]:
-        """Copy the weights.
-
-        Parameters
-        ----------
-        member : int
-            0, for there is one.
-
-        Returns
-        -------
-        dict of str to Tensor
-            By name.
-        """
+        """Copy the weights by name; `member` is 0, as there is one member."""
         return {name: value.clone() for name, value in self.state_dict().items()}
 
     def load_member(self, member: int, state: dict[str, Tensor]) -> None:
-        """Put back what :meth:`member_state` gave.
-
-        Parameters
-        ----------
-        member : int
-            0, for there is one.
-        state : dict of str to Tensor
-            The weights.
-        """
+        """Restore the weights from :meth:`member_state`; `member` is 0."""
         self.load_state_dict(state)
 
     def forward(self, numbers: Tensor) -> Adapted:
-        """Judge and read rows.
+        """Evaluate the rows with the given numbers (n,).
 
-        Parameters
-        ----------
-        numbers : Tensor of shape (n,)
-            Of the rows.
-
-        Returns
-        -------
-        Adapted
-            As points of shape (1, n), minus the log-likelihood of each after centring and scaling,
-            in bits for each dimension; and the head's outputs.
+        The points (1, n) of the result are the bits/dim of the centred and scaled embeddings.
         """
         if self.training:
             return Adapted(*self._forward(numbers))

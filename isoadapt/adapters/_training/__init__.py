@@ -1,1 +1,1 @@
-"""The engine that trains adapters under a penalty."""
+"""The training engine of the adapters with a penalty."""

@@ -1,4 +1,4 @@
-"""Rows on the training device, and shuffled batches of them."""
+"""Rows on the training device, and shuffled mini-batches of them."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,30 +9,19 @@ from torch import Tensor
 
 
 class Rows(NamedTuple):
-    """Embeddings, or numbers that stand for them, targets and weights on the training device."""
+    """Inputs of the network, targets and weights of rows, on the training device."""
 
-    X: Tensor
+    X: Tensor  # (n, d) or (K, n, d); row numbers (n,) when a flow is trained
     y: Tensor | None
-    weights: Tensor | None = None
+    weights: Tensor | None = None  # (n,) or (K, n)
 
     @property
     def n_rows(self) -> int:
-        """How many rows a member has."""
+        """Number of rows of each member."""
         return self.X.shape[-2] if self.X.ndim > 1 else len(self.X)
 
     def take(self, index: Tensor) -> "Rows":
-        """Select rows.
-
-        Parameters
-        ----------
-        index : Tensor of shape (m,) or (K, m)
-            Which; of each member, if it has two axes.
-
-        Returns
-        -------
-        Rows
-            Those rows.
-        """
+        """Select rows by an index (m,), or (K, m) with the rows of each member."""
         y, weights = (None if part is None else part[index] for part in self[1:])
         return Rows(self.X[index], y, weights)
 
@@ -40,16 +29,8 @@ class Rows(NamedTuple):
 class Batches:
     """Shuffled batches of nearly equal size, sliced on the device.
 
-    Parameters
-    ----------
-    rows : Rows
-        All rows there are.
-    index : Tensor of shape (n,) or (K, n)
-        Those to train on: the same for all members, or each member's own.
-    batch_size : int
-        Largest size of a batch.
-    generators : sequence of torch.Generator
-        One, or one for each member: they shuffle, anew in each pass.
+    `index`, of shape (n,) for all members or (K, n), holds the row numbers to train on. There is
+    one generator, or one for each member; each pass is shuffled again.
     """
 
     def __init__(
@@ -71,13 +52,7 @@ class Batches:
             yield self.rows.take(part)
 
     def keep(self, members: Sequence[int]) -> None:
-        """Go on with some of the members.
-
-        Parameters
-        ----------
-        members : sequence of int
-            Which.
-        """
+        """Keep only the given members."""
         if self.index.ndim == 2:
             self.index = self.index[members]
             self.generators = [self.generators[member] for member in members]

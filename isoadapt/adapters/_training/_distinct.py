@@ -1,4 +1,4 @@
-"""The rows of a sample, each of them once, and how often each occurs."""
+"""Merging of repeated rows of a sample into frequency weights."""
 
 from typing import Any, NamedTuple
 
@@ -8,31 +8,17 @@ from numpy.typing import NDArray
 from isoadapt.adapters._maps import Floats
 
 _BLOCK = 1024
-_COLUMNS = 32  # that are compared first; where these differ, the rows do
+_COLUMNS = 32  # about so many columns are compared first, before whole rows
 
 
 class Sample(NamedTuple):
-    """Rows to fit to.
+    """Rows to fit to."""
 
-    Attributes
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-        Embeddings.
-    y : ndarray of shape (n_samples,) or (n_samples, n_outputs), or None
-        Labels or values.
-    groups : ndarray of shape (n_samples,) or None
-        Numbers of the groups.
-    weights : ndarray of shape (n_samples,) or None
-        How often each row occurs, above zero; None: once.
-    kept : ndarray of shape (n_samples,) or None
-        Which rows of the input these are; None: all of them.
-    """
-
-    X: NDArray[Any]
-    y: NDArray[Any] | None
-    groups: NDArray[np.int64] | None
-    weights: Floats | None
-    kept: NDArray[np.int64] | None
+    X: NDArray[Any]  # (n_samples, n_features)
+    y: NDArray[Any] | None  # labels or values, (n_samples,) or (n_samples, n_outputs)
+    groups: NDArray[np.int64] | None  # group numbers, (n_samples,)
+    weights: Floats | None  # positive frequencies, (n_samples,); None: all are 1
+    kept: NDArray[np.int64] | None  # row numbers in the input, (n_samples,); None: all rows
 
 
 def distinct_rows(
@@ -41,26 +27,11 @@ def distinct_rows(
     groups: NDArray[Any] | None,
     weights: Floats | None,
 ) -> Sample:
-    """Leave out rows of weight zero, and take rows that are equal as one of their summed weight.
+    """Drop rows of weight zero, and merge equal rows into one row with their summed weight.
 
-    A fit to the result does not depend on how repetitions are written: as rows or as weights, in
-    whatever order. Where every row that is left counts once, the rows stay in their order.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-        Embeddings.
-    y : ndarray of shape (n_samples,) or (n_samples, n_outputs), or None
-        Labels or values; rows are equal only if these are.
-    groups : ndarray of shape (n_samples,) or None
-        Groups, likewise.
-    weights : ndarray of shape (n_samples,) or None
-        Frequency weights, zero or more.
-
-    Returns
-    -------
-    Sample
-        The rows, of which X is a copy unless all are kept.
+    Rows are equal if their labels and groups are equal too. The result does not depend on whether
+    repetitions are written as rows or as weights, nor on their order. If all remaining weights are
+    1, the rows keep their order. `X` is returned without a copy if every row is kept.
     """
     codes = None if groups is None else _codes(groups)
     keys = _fingerprints(X[:, :: -(-X.shape[1] // _COLUMNS)])
@@ -75,7 +46,7 @@ def distinct_rows(
         return Sample(X, y, codes, None, None)
     order = positive if once else order
     labels = None if y is None else y[order]
-    # Numbers of groups that are left out would tell the two ways to leave them out apart.
+    # Without renumbering, dropping a row and giving it weight zero would have different results.
     left = None if codes is None else _codes(codes[order])
     return Sample(X[order], labels, left, None if once else counts, order)
 
@@ -88,7 +59,7 @@ def _merged(
     weights: Floats,
     positive: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], Floats]:
-    """One row of each set of equal ones, in an order that depends on the set of rows alone."""
+    """Return one row number and the summed weight of each set of equal rows, in canonical order."""
     _, place, times = np.unique(keys[positive, 0], return_inverse=True, return_counts=True)
     alike = positive[times[place] > 1]
     whole = np.zeros((len(X), 2), dtype=np.uint64)
@@ -107,7 +78,7 @@ def _merged(
 
 
 def _fingerprints(X: NDArray[Any], rows: NDArray[np.int64] | None = None) -> NDArray[np.uint64]:
-    """128 bits of each row (n, 2): equal for equal rows, and but for them as good as never."""
+    """Hash each row to 128 bits, (n, 2): equal rows agree, and others differ almost surely."""
     n = len(X) if rows is None else len(rows)
     n_words = X.shape[1] * X.itemsize // 4
     factors = np.frombuffer(np.random.RandomState(0).bytes(16 * n_words), dtype=np.uint64)
@@ -121,5 +92,5 @@ def _fingerprints(X: NDArray[Any], rows: NDArray[np.int64] | None = None) -> NDA
 
 
 def _codes(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Number the different values in their order."""
+    """Number the distinct values in sorted order."""
     return np.unique(values, return_inverse=True)[1]

@@ -1,4 +1,4 @@
-"""Members trained together in one network; the fit of one adapter is that of a single member."""
+"""Training of several members in one network; an adapter's own fit has a single member."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 from isoadapt._utils.devices import to_tensor
 from isoadapt.adapters._maps import Floats
 from isoadapt.adapters._training._batches import Batches, Rows
-from isoadapt.adapters._training._loop import Alternation, Judge, LinearSchedule, run_epochs
+from isoadapt.adapters._training._loop import (
+    Alternation,
+    EpochEvaluator,
+    LinearSchedule,
+    run_epochs,
+)
 from isoadapt.adapters._training._member import Member, Outcome
 from isoadapt.adapters._training._net import AdapterNet, classification_loss, regression_loss
 from isoadapt.adapters._training._networks import HeadedNetwork, LinearNetwork, MLPNetwork
@@ -24,9 +29,10 @@ from isoadapt.losses import JointLoss
 
 
 def fit_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[Outcome]:
-    """Train members, then those that have a problem on all rows again, for as many epochs.
+    """Train members; those with a second fit are then trained on all rows for as many epochs.
 
-    `tick` is told, after each epoch of the first training, how many members have stopped.
+    After each epoch of the first training, `tick` is called with the number of members that
+    stopped.
     """
     outcomes = train_members(members, tick)
     again = {
@@ -49,21 +55,21 @@ def fit_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[O
 def train_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[Outcome]:
     """Train members in one network, each with the result that it would have alone.
 
-    All have equal settings, and equal numbers of rows on both sides of the split.
+    All members have equal settings, and equal numbers of training and of validation rows.
     """
     order = sorted(range(len(members)), key=lambda k: members[k].rates)
     members = [members[k] for k in order]
     settings, runs = members[0].settings, [_make_run(member) for member in members]
-    table = _Table(members, settings.device)
-    alike = all(member.problem is members[0].problem for member in members)
-    streams = members[:1] if alike else members
+    table = _RowTable(members, settings.device)
+    same_rows = all(member.problem is members[0].problem for member in members)
+    streams = members[:1] if same_rows else members
     generators = [torch.Generator().manual_seed(member.problem.seed) for member in members]
-    judge = None
+    evaluator = None
     selections = [run.selection for run in runs if run.selection is not None]
     if selections:
         validating = [m.problem.validating for m in streams if m.problem.validating is not None]
-        judge = Judge(table.rows, table.index(streams, validating), selections)
-    net = _make_net(members, generators, table.device, judge)
+        evaluator = EpochEvaluator(table.rows, table.index(streams, validating), selections)
+    net = _make_net(members, generators, table.device, evaluator)
     batches = Batches(
         table.rows,
         table.index(streams, [member.problem.fitting for member in streams]),
@@ -75,12 +81,12 @@ def train_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list
     def finish(member: int, place: int) -> None:
         outcomes[order[member]] = _outcome(members[member], runs[member], net.module_, place)
 
-    run_epochs(net, batches, runs, judge, settings.max_epochs, tick=tick, finish=finish)
+    run_epochs(net, batches, runs, evaluator, settings.max_epochs, tick=tick, finish=finish)
     return [outcomes[k] for k in range(len(members))]
 
 
 def _make_run(member: Member) -> Run:
-    """Set out how the epoch of a member is chosen."""
+    """Set up how the epoch of a member is chosen."""
     problem = member.problem
     if problem.validating is None:
         return Run(None, member.n_epochs)
@@ -88,8 +94,8 @@ def _make_run(member: Member) -> Run:
     return Run(Selection(member.score, member.weight, patience, rng, member.least_error))
 
 
-class _Table:
-    """The rows of all problems, one below the other, in their coordinates and on the device."""
+class _RowTable:
+    """The rows of all problems, concatenated, in their coordinates and on the device."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         self.device = device
@@ -116,7 +122,7 @@ class _Table:
     def index(
         self, members: Sequence[Member], numbers: Sequence[NDArray[np.int64]]
     ) -> torch.Tensor:
-        """Give the places of each member's rows, of shape (n,) for a single one."""
+        """Return the positions of each member's rows, (K, n), or (n,) for a single member."""
         places = [
             self.offsets[id(member.problem)] + rows
             for member, rows in zip(members, numbers, strict=True)
@@ -129,7 +135,7 @@ def _make_net(
     members: Sequence[Member],
     generators: Sequence[torch.Generator],
     device: torch.device,
-    judge: Judge | None,
+    evaluator: EpochEvaluator | None,
 ) -> AdapterNet:
     settings = members[0].settings
     coordinates = [member.problem.coordinates for member in members]
@@ -144,15 +150,15 @@ def _make_net(
         if each.head is not None
     ]
     penalties = [member.penalty for member in members]
-    module = HeadedNetwork(network, heads or None, shifts=penalties[0].sees_shifts)
+    module = HeadedNetwork(network, heads or None, shifts=penalties[0].depends_on_shifts)
     module.train_parts(network=True, head=settings.head_training == "joint")
     callbacks: list[tuple[str, Any]] = []
     if settings.lr_schedule == "linear":
         callbacks.append(("schedule", LinearSchedule(settings.max_epochs)))
     if settings.head_training == "alternating":
         callbacks.append(("alternation", Alternation()))
-    if judge is not None:
-        callbacks.append(("judge", judge))
+    if evaluator is not None:
+        callbacks.append(("evaluator", evaluator))
     weights = torch.tensor([member.weight for member in members])
     return AdapterNet(
         module,
@@ -174,7 +180,7 @@ def _make_net(
 
 
 def _make_ridge(members: Sequence[Member], module: HeadedNetwork) -> OutputRidge | None:
-    """Make what holds the outputs of the heads to those at the start; None if nothing does."""
+    """Make the ridge on changes of the heads' outputs; None if no member has one."""
     weights = [member.ridge for member in members]
     if module.coef is None or not any(weights):
         return None
@@ -204,6 +210,6 @@ def _outcome(member: Member, run: Run, module: HeadedNetwork, place: int) -> Out
 def diverged(lr: float) -> ValueError:
     """Make the error for weights that are not finite."""
     return ValueError(
-        f"training diverged with lr={lr}: weights are no longer finite; choose a smaller lr or a "
-        "smaller ridge, or scale the embeddings"
+        f"training diverged with lr={lr}: the weights are no longer finite; choose a smaller lr "
+        "or a smaller ridge, or scale the embeddings"
     )

@@ -1,4 +1,4 @@
-"""Equality of penalties, which are compared before one of them serves several members."""
+"""Comparison of penalties by content, before one of them serves several members."""
 
 from collections.abc import Mapping
 from types import FunctionType
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 def known_to_be_equal(first: Any, second: Any) -> bool:
-    """Compare two values by content; False also where they cannot be compared.
+    """Whether two values are known to have equal content; False if they cannot be compared.
 
-    Functions are equal if they have the same code, default values and closure, other objects if
-    pickle would store the same: modules are compared by their parameters, buffers and attributes.
+    Functions are equal if their code, default values and closures are. Other objects are equal if
+    pickle would store the same; modules are thus compared by parameters, buffers and attributes.
     """
     if first is second:
         return True
@@ -31,7 +31,7 @@ def known_to_be_equal(first: Any, second: Any) -> bool:
         return (first == second) is True
     try:
         return known_to_be_equal(_parts(first), _parts(second))
-    except TypeError:  # without a state that could be compared
+    except TypeError:  # there is no state to compare
         return False
 
 
@@ -43,7 +43,7 @@ def _equal_arrays(first: Any, second: Any) -> bool:
 
 
 def _parts(value: Any) -> Any:
-    """What an object consists of."""
+    """Return what determines the behaviour of a function, or the state of another object."""
     if not isinstance(value, FunctionType):
         return value.__reduce_ex__(4)
     closure = tuple(cell.cell_contents for cell in value.__closure__ or ())

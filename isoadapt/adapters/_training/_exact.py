@@ -1,8 +1,8 @@
-"""The exact solver: L-BFGS for the directions the head reads, whitening for the others.
+"""The exact solver: L-BFGS in the head's row space, and whitening outside it.
 
-A frozen head of rank r sees r output directions; IsoScore is free of scale and the other d - r
-directions are free. So only the seen coordinates U have to be searched, and the unseen ones are
-whitened in closed form.
+The outputs of a frozen head depend only on the r coordinates in its row space, and IsoScore does
+not depend on the scale. So L-BFGS only searches the map to these coordinates, and the other d - r
+directions are whitened in closed form.
 """
 
 from typing import Any, NamedTuple, cast
@@ -14,38 +14,42 @@ from scipy.special import softmax
 
 from isoadapt.adapters._linalg import oas_shrinkage
 from isoadapt.adapters._maps import Affine, Floats
-from isoadapt.adapters._row_space import row_space, whiten_unseen
+from isoadapt.adapters._row_space import row_space, whiten_complement
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.heads import LinearHead
 
 
 class ExactFit(NamedTuple):
-    """What the solver found."""
+    """The result of the exact solver."""
 
     map: Affine
-    losses: list[float]
+    losses: list[float]  # at the start and after each iteration
     n_iter: int
 
 
 class _Objective(NamedTuple):
     points: Floats  # (n, d), whitened
-    targets: NDArray[Any]  # class numbers (n,), or values (n, C) in their units
-    coef: Floats  # (C, r): the head on the seen coordinates
+    targets: NDArray[Any]  # class numbers (n,), or values (n, C) in the units of the problem
+    coef: Floats  # (C, r), the head in coordinates of its row space
     intercept: Floats  # (C,)
-    start: Floats  # (r, d + 1): U_0 and its offset
+    start: Floats  # (r, d + 1), the initial map to these coordinates and its offset
     variances: Floats  # (d, d): covariance of the points
     weight: float
     ridge: float
     row_weights: Floats | None = None  # (n,), of mean 1
 
     def __call__(self, flat: Floats) -> tuple[float, Floats]:
-        """Task loss + weight (1 - best IsoScore) + ridge × mean squared change of the outputs."""
+        """Return the joint loss and its gradient, flattened.
+
+        The loss is task loss + weight (1 - IsoScore) + ridge × mean squared change of the outputs,
+        where IsoScore is that with whitened directions outside the head's row space.
+        """
         block = flat.reshape(self.start.shape)
         linear, offset = block[:, :-1], block[:, -1]
-        seen = self.points @ linear.T + offset
-        task, to_outputs = self._task(seen @ self.coef.T + self.intercept)
-        to_seen = to_outputs @ self.coef
-        gradient = np.column_stack([to_seen.T @ self.points, to_seen.sum(axis=0)])
+        inside = self.points @ linear.T + offset
+        task, to_outputs = self._task(inside @ self.coef.T + self.intercept)
+        to_inside = to_outputs @ self.coef
+        gradient = np.column_stack([to_inside.T @ self.points, to_inside.sum(axis=0)])
         penalty, to_linear = self._anisotropy(linear)
         change = block - self.start
         pulled = self._metric() @ change
@@ -54,7 +58,7 @@ class _Objective(NamedTuple):
         return task + penalty + self.ridge * float((change * pulled).sum()), gradient.ravel()
 
     def _metric(self) -> Floats:
-        """Squared change of the outputs as a form of that of the seen coordinates, (r, r)."""
+        """Matrix (r, r) that maps changes in the row space to squared changes of the outputs."""
         if self.targets.ndim == 2:
             return self.coef.T @ self.coef / len(self.coef)
         centred = self.coef - self.coef.mean(axis=0)
@@ -75,7 +79,7 @@ class _Objective(NamedTuple):
         return float((weights[:, 0] * losses).mean()), weights * gradient / n
 
     def _anisotropy(self, linear: Floats) -> tuple[float, Floats]:
-        """Weighted 1 - IsoScore of the seen block, best unseen directions granted."""
+        """Weighted 1 - IsoScore with whitened directions outside the row space; its gradient."""
         spread = linear @ self.variances
         cov = spread @ linear.T
         trace, square = cov.trace(), (cov**2).sum()
@@ -89,43 +93,30 @@ class _Objective(NamedTuple):
 
 
 def solve_exact(problem: Problem, weight: float, ridge: float, max_iter: int = 500) -> ExactFit:
-    """Minimise the joint loss over all linear layers.
+    """Minimise the joint loss over all linear layers, in whitened coordinates.
 
-    Parameters
-    ----------
-    problem : Problem
-        In whitened coordinates, the head's directions first. Without a head nothing but
-        whitening is left.
-    weight : float
-        Of 1 - IsoScore, zero or more. At zero the unseen directions stay as they are.
-    ridge : float
-        Weight of the mean squared change of the head's outputs.
-    max_iter : int, default=500
-        Iterations of L-BFGS at most.
-
-    Returns
-    -------
-    ExactFit
-        The map, the loss after each iteration and their number.
+    `weight` is that of 1 - IsoScore; at zero, directions outside the head's row space are left
+    unchanged. `ridge` is that of the mean squared change of the head's outputs. Without a head the
+    solution is whitening.
     """
     head, out = problem.head, problem.coordinates.out
     if head is None or problem.targets is None:
         d = len(out)
-        seen, unseen = np.zeros((d, 0)), np.eye(d)
+        inside, outside = np.zeros((d, 0)), np.eye(d)
         found = ExactFit(Affine(np.zeros((0, d)), np.zeros(0)), [], 0)
     else:
         rank = row_space(head.coef_)[0].shape[1]
-        seen, unseen = out[:, :rank], out[:, rank:]
-        found = _solve_seen(problem, head, rank, weight, ridge, max_iter)
+        inside, outside = out[:, :rank], out[:, rank:]
+        found = _solve_row_space(problem, head, rank, weight, ridge, max_iter)
     if not weight:
-        matrix = seen @ found.map.matrix + unseen @ unseen.T
-        return found._replace(map=Affine(matrix, seen @ found.map.offset))
+        matrix = inside @ found.map.matrix + outside @ outside.T
+        return found._replace(map=Affine(matrix, inside @ found.map.offset))
     shrinkage = oas_shrinkage(problem.moments)
-    whitened = whiten_unseen(problem.moments, found.map, seen, unseen, shrinkage)
+    whitened = whiten_complement(problem.moments, found.map, inside, outside, shrinkage)
     return found._replace(map=whitened)
 
 
-def _solve_seen(
+def _solve_row_space(
     problem: Problem, head: LinearHead, rank: int, weight: float, ridge: float, max_iter: int
 ) -> ExactFit:
     coordinates, into = problem.coordinates, problem.coordinates.into

@@ -1,4 +1,4 @@
-"""The epochs of a training: what happens before, in and after each."""
+"""The loop over the epochs of a training, and its callbacks."""
 
 import sys
 import time
@@ -17,24 +17,11 @@ from isoadapt.adapters._training._net import AdapterNet
 from isoadapt.adapters._training._selection import Run, Selection
 
 
-class Judge(Callback):
-    """Judges each epoch of each member on validation rows.
+class EpochEvaluator(Callback):
+    """Callback that evaluates each epoch of each member on the validation rows.
 
-    Parameters
-    ----------
-    rows : Rows
-        All rows there are.
-    index : Tensor of shape (m,) or (K, m)
-        Those for validation: the same for all members, or each member's own.
-    selections : sequence of Selection
-        One for each member.
-    counts_start : bool, default=True
-        Whether the weights at the start are judged too, as epoch 0.
-
-    Attributes
-    ----------
-    epochs : list of Epoch
-        The last one of each member.
+    `index` (m,), or (K, m), holds the numbers of these rows. With `counts_start`, the initial
+    weights are evaluated too, as epoch 0. `epochs` holds the last evaluated epoch of each member.
     """
 
     def __init__(
@@ -48,20 +35,20 @@ class Judge(Callback):
         self.counts_start = counts_start
 
     @torch.no_grad()
-    def judge_start(self, net: AdapterNet, batches: Batches, runs: Sequence[Run]) -> None:
-        """Evaluate the weights at the start and note them as epoch 0."""
+    def evaluate_start(self, net: AdapterNet, batches: Batches, runs: Sequence[Run]) -> None:
+        """Evaluate the initial weights and record them as epoch 0."""
         net.penalty.refresh(net.module_.network, batches)
-        self.judge(net, 0)
+        self.evaluate(net, 0)
         for run, epoch in zip(runs, self.epochs, strict=True):
             run.history.append({"epoch": 0, **epoch.figures()})
 
     def on_epoch_end(self, net: AdapterNet, **kwargs: Any) -> None:
         """Evaluate the present weights and offer them as candidates."""
-        self.judge(net, len(net.history))
+        self.evaluate(net, len(net.history))
 
     @torch.no_grad()
-    def judge(self, net: AdapterNet, number: int) -> None:
-        """Evaluate the present weights as those of an epoch; 0 is the start."""
+    def evaluate(self, net: AdapterNet, number: int) -> None:
+        """Evaluate the present weights as those of epoch `number`; 0 is the start."""
         net._set_training(False)
         rows = self.rows.take(self.index)
         adapted, outputs, _ = net.module_(rows.X)
@@ -80,31 +67,25 @@ class Judge(Callback):
         ]
 
     def keep(self, members: Sequence[int]) -> None:
-        """Go on with some of the members.
-
-        Parameters
-        ----------
-        members : sequence of int
-            Which.
-        """
+        """Keep only the given members."""
         if self.index.ndim == 2:
             self.index = self.index[members]
         self.selections = [self.selections[member] for member in members]
 
 
 class LinearSchedule(Callback):
-    """Lower the learning rates linearly from epoch to epoch, so that Adam's steps settle."""
+    """Callback that lowers the learning rates linearly from epoch to epoch."""
 
     def __init__(self, max_epochs: int) -> None:
         self.max_epochs = max_epochs
 
     def on_epoch_begin(self, net: AdapterNet, **kwargs: Any) -> None:
-        """Set the rates of this epoch: the full ones in the first, 1/max_epochs in the last."""
+        """Set this epoch's factor of the rates: 1 in the first epoch, 1/max_epochs in the last."""
         net.optimizer_.factor = 1 - (len(net.history) - 1) / self.max_epochs
 
 
 class Alternation(Callback):
-    """Train the adapter in odd epochs and the head in even ones."""
+    """Callback that trains the adapter in odd epochs and the head in even ones."""
 
     def on_epoch_begin(self, net: AdapterNet, **kwargs: Any) -> None:
         """Choose what this epoch trains."""
@@ -113,20 +94,7 @@ class Alternation(Callback):
 
 
 def epochs_bar(max_epochs: int, verbose: int) -> tqdm:
-    """Show the epochs of a fit, on a terminal only.
-
-    Parameters
-    ----------
-    max_epochs : int
-        How many there are at most.
-    verbose : int
-        Whether to show anything.
-
-    Returns
-    -------
-    tqdm
-        A bar, to be used in a ``with`` block.
-    """
+    """Return a progress bar of epochs, shown only if `verbose` and on a terminal."""
     hidden = not (verbose and sys.stderr.isatty())
     return tqdm(total=max_epochs, desc="epochs", disable=hidden)
 
@@ -135,44 +103,30 @@ def run_epochs(
     net: AdapterNet,
     batches: Batches,
     runs: Sequence[Run],
-    judge: Judge | None,
+    evaluator: EpochEvaluator | None,
     max_epochs: int,
     *,
     tick: Callable[[int], Any],
     finish: Callable[[int, int], Any] = lambda member, place: None,
 ) -> None:
-    """Run the epochs; members that have stopped drop out.
+    """Run at most `max_epochs` epochs; members that have stopped are removed from the network.
 
-    Parameters
-    ----------
-    net : AdapterNet
-        Not initialised yet.
-    batches : Batches
-        To train on.
-    runs : sequence of Run
-        One for each member, filled in.
-    judge : Judge or None
-        Among its callbacks; None keeps the last epoch.
-    max_epochs : int
-        How many epochs at most.
-    tick : callable
-        Told, after each epoch, how many members have stopped.
-    finish : callable
-        Told the number of each member that has stopped and its present place in the net, which
-        holds the weights to keep.
+    `net` is not initialised yet; `runs` are filled in. Without `evaluator` the last epoch is kept.
+    `tick` is called after each epoch with the number of members that stopped; `finish` is called
+    for each of these with its number and its present place in `net`, which then holds its weights.
     """
     net.initialize()
     active = list(range(len(runs)))
     with ExitStack() as threads:
         threads.enter_context(net.step_threads(batches))
-        if judge is not None and judge.counts_start:
-            judge.judge_start(net, batches, runs)
+        if evaluator is not None and evaluator.counts_start:
+            evaluator.evaluate_start(net, batches, runs)
         for number in range(1, max_epochs + 1):
             threads.enter_context(net.step_threads(batches))
             started = time.perf_counter()
             net.fit_loop(batches, epochs=1)
             seconds = (time.perf_counter() - started) / len(active)
-            _note_epoch(net, [runs[member] for member in active], judge, number, seconds)
+            _note_epoch(net, [runs[member] for member in active], evaluator, number, seconds)
             stopped = [
                 place
                 for place, member in enumerate(active)
@@ -189,17 +143,21 @@ def run_epochs(
             if not active:
                 return
             if stopped:
-                for part in (net, batches, judge):
+                for part in (net, batches, evaluator):
                     if part is not None:
                         part.keep(left)
 
 
 def _note_epoch(
-    net: AdapterNet, runs: Sequence[Run], judge: Judge | None, number: int, seconds: float
+    net: AdapterNet,
+    runs: Sequence[Run],
+    evaluator: EpochEvaluator | None,
+    number: int,
+    seconds: float,
 ) -> None:
     """Add an entry to the history of each member."""
     for place, (run, loss) in enumerate(zip(runs, net.epoch_losses.tolist(), strict=True)):
         entry = {"epoch": number, "train_loss": loss}
-        if judge is not None:
-            entry |= judge.epochs[place].figures()
+        if evaluator is not None:
+            entry |= evaluator.epochs[place].figures()
         run.history.append(entry | {"dur": seconds})

@@ -1,4 +1,4 @@
-"""One fit of an adapter as plain data, and what comes of it."""
+"""Plain data that describe one fit of an adapter, and its result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +16,9 @@ from isoadapt.heads import LinearHead
 
 @dataclass(frozen=True)
 class Settings:
-    """How a network is trained; members that are trained together have the same settings.
+    """Training settings, equal for all members that are trained together.
 
-    The names are those of the parameters of a penalised adapter; `classifies` says whether the
-    head is a classifier.
+    The names are those of the parameters of a penalised adapter.
     """
 
     network: str
@@ -31,52 +30,29 @@ class Settings:
     max_epochs: int
     patience: int | None
     device: torch.device
-    classifies: bool
+    classifies: bool  # whether the head is a classifier
 
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One fit: what is trained, by which loss, at which rates, and how its epochs are scored.
-
-    Attributes
-    ----------
-    problem : Problem
-        Rows, split, head and coordinates.
-    settings : Settings
-        How the network is trained.
-    penalty : Penalty
-        Of the adapted rows.
-    weight : float
-        Of the penalty beside the task loss.
-    ridge : float
-        Weight, in the task loss, of the mean squared change of the head's outputs.
-    rates : Rates
-        Of AdamW.
-    score : Score or None
-        Of the validation rows; None takes the lowest penalty for the best epoch.
-    least_error : float
-        The standard error of the score is no smaller.
-    for_problem : callable or None
-        Makes the same member for another problem, for a second fit to all rows.
-    n_epochs : int or None
-        After how many epochs training stops where no rows choose that.
-    """
+    """One fit: its data, loss, learning rates and the choice of its epoch."""
 
     problem: Problem
     settings: Settings
-    penalty: Penalty
-    weight: float
-    ridge: float
+    penalty: Penalty  # of the adapted rows
+    weight: float  # of the penalty in the joint loss; the task loss has weight 1
+    ridge: float  # weight, in the task loss, of the mean squared change of the head's outputs
     rates: Rates
-    score: Score | None = None
-    least_error: float = 0.0
+    score: Score | None = None  # None: the epoch with the lowest penalty is the best
+    least_error: float = 0.0  # lower bound of the standard error of the validation score
+    # Makes the same member for another problem; the second fit, to all rows, needs it.
     for_problem: Callable[[Problem], "Member"] | None = None
-    n_epochs: int | None = None
+    n_epochs: int | None = None  # number of epochs to run when there are no validation rows
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What comes of a member: its epochs, the fitted map and head, or the error that ended it."""
+    """The result of training a member: its epochs with the fitted map and head, or the error."""
 
     run: Run
     ridge: float

@@ -1,14 +1,14 @@
-"""How many members have room to be trained together."""
+"""The number of members that fit into memory."""
 
 import torch
 
 from isoadapt.adapters._training._member import Settings
 
 CPU_BYTES = 2 * 2**30
-_CACHED_BYTES = 48 * 2**20  # weights, gradients and moments of more members slow a CPU down
-_TENSORS = 12  # of the size of the weights, the kept epoch included
-_ROW_TENSORS = 6  # of the size of a batch, and of the validation rows
-_INDEX_BYTES = 24  # of a row: its number in the order of a member's epoch
+_CACHED_BYTES = 48 * 2**20  # larger weights, gradients and Adam moments slow a CPU down
+_TENSORS = 12  # number of tensors of the size of the weights, including the kept epoch
+_ROW_TENSORS = 6  # number of tensors of the size of a batch plus the validation rows
+_INDEX_BYTES = 24  # per row, for its number in the shuffled order of an epoch
 
 
 def n_members(
@@ -18,15 +18,16 @@ def n_members(
     max_memory: int | None,
     own_rows: bool,
 ) -> int:
-    """How many members have room, fitted to X of a shape (n, d), each on its own rows or not.
+    """Return how many members, fitted to X of the given shape (n, d), fit into memory together.
 
-    `max_memory` is in bytes; None is 2 GiB, or half of what is free on a GPU.
+    `own_rows` says whether each member has its own rows. `max_memory` is in bytes; None means 2
+    GiB, or half of the free memory of a GPU.
     """
     n, d = shape
     weights = 4 * d * (d + 1) * (1 if settings.network == "linear" else 3)
-    judged = 4 * d * round(n * validation_share)
+    validation = 4 * d * round(n * validation_share)
     batch = 4 * d * min(n, settings.batch_size)
-    size = _TENSORS * weights + _ROW_TENSORS * (judged + batch) + _INDEX_BYTES * n
+    size = _TENSORS * weights + _ROW_TENSORS * (validation + batch) + _INDEX_BYTES * n
     if own_rows:
         size += 4 * n * d
     if settings.device.type == "cuda":

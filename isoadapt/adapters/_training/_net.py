@@ -1,4 +1,4 @@
-"""The mini-batch solver: skorch's loop over tensors that already lie on the device."""
+"""The mini-batch solver: the training loop of skorch over tensors that are on the device."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,29 +17,12 @@ from isoadapt.adapters._training._ridge import OutputRidge
 
 
 class AdapterNet(NeuralNet):
-    """The loop of skorch, with batches from the device and a joint loss as criterion.
+    """The training loop of skorch, with batches from the device and a joint loss as criterion.
 
-    Parameters
-    ----------
-    module : Module
-        What is trained, such as HeadedNetwork: from points to adapted ones and the head's outputs.
-    criterion : JointLoss
-        Joins task loss and penalty.
-    task_loss : callable
-        (outputs (K, n, C), targets[, weights]) -> one loss for each member.
-    penalties : sequence of Penalty
-        Of the adapted points, one for each member.
-    ridge : OutputRidge or None, default=None
-        Holds the outputs of the head to those at the start.
-    **kwargs : dict
-        For :class:`skorch.NeuralNet`.
-
-    Attributes
-    ----------
-    penalty : Penalty
-        That of all members.
-    epoch_losses : Tensor of shape (K,)
-        Mean joint losses of the last epoch.
+    `task_loss` maps outputs (K, n, C), targets and weights to one loss per member, `penalties` has
+    one penalty per member, and `ridge` penalises changes of the head's outputs. `penalty` is the
+    penalty of all members together, and `epoch_losses` (K,) are the mean joint losses of the last
+    epoch.
     """
 
     def __init__(
@@ -54,28 +37,28 @@ class AdapterNet(NeuralNet):
         self.task_loss = task_loss
         self.ridge = ridge
         self.penalty = penalties[0].join(penalties[1:])
-        shared = self.penalty is penalties[0]  # so is, then, the state that training gives it
+        shared = self.penalty is penalties[0]  # then the state set in training is shared too
         self.penalties = [self.penalty] * len(penalties) if shared else penalties
         super().__init__(module, criterion, **kwargs)
 
     def get_split_datasets(
         self, X: Batches, y: None = None, **fit_params: Any
     ) -> tuple[Batches, None]:
-        """Train on all rows given: the callback holds those for validation."""
+        """Train on all given rows; a callback holds the validation rows."""
         return X, None
 
     def get_iterator(self, dataset: Batches, training: bool = False) -> Batches:
-        """Take the batches as they are."""
+        """Return the batches unchanged."""
         return dataset
 
     def infer(self, x: Tensor, **fit_params: Any) -> Adapted:
-        """Adapt a batch that is a tensor already."""
+        """Adapt a batch, which is already a tensor on the device."""
         return self.module_(x)
 
     def run_single_epoch(
         self, iterator: Batches | None, training: bool, prefix: str, step_fn: Any, **fit_params: Any
     ) -> None:
-        """Run the batches; the losses are looked at once, at the end, so none waits for them."""
+        """Run the batches; the losses are read once at the end, without waiting in between."""
         if iterator is None:
             return
         with torch.no_grad():
@@ -87,7 +70,7 @@ class AdapterNet(NeuralNet):
         self.epoch_losses = weights @ torch.stack(losses) / weights.sum()
 
     def train_step(self, batch: Rows, **fit_params: Any) -> dict[str, Any]:
-        """Take one step; AdamW needs no closure."""
+        """Take one optimizer step, without a closure."""
         self.optimizer_.zero_grad()
         losses = self.get_loss(self.infer(batch.X), batch)
         losses.sum().backward()
@@ -101,7 +84,7 @@ class AdapterNet(NeuralNet):
         *args: Any,
         **kwargs: Any,
     ) -> Tensor:
-        """Joint loss of each member on a batch; the ridge is a part of the task loss."""
+        """Return the joint losses (K,) on a batch; the ridge is part of the task loss."""
         outputs = y_pred.outputs
         penalty = self.penalty(y_pred.points, batch.y, self.module_.network)
         if outputs is None or batch.y is None:
@@ -112,31 +95,14 @@ class AdapterNet(NeuralNet):
         return self.criterion_(task_loss, penalty)
 
     def step_threads(self, batches: Batches) -> AbstractContextManager[None]:
-        """Let torch use one thread if the steps are small; a GPU's leave the threads alone.
-
-        Parameters
-        ----------
-        batches : Batches
-            To train on.
-
-        Returns
-        -------
-        context manager
-            For the steps.
-        """
+        """Return a context with one torch thread if training runs in small steps on the CPU."""
         if torch.device(self.device).type != "cpu":
             return nullcontext()
         n_parameters = sum(parameter.numel() for parameter in self.module_.parameters())
         return one_thread_if_small(n_parameters, batches.index.shape[-1] // batches.n_batches)
 
     def keep(self, members: Sequence[int]) -> None:
-        """Go on with some of the members.
-
-        Parameters
-        ----------
-        members : sequence of int
-            Which.
-        """
+        """Keep only the given members."""
         index = torch.tensor(members, device=self.device)
         for parameter in self.module_.parameters():
             parameter.data, parameter.grad = parameter.data[index], None
@@ -150,27 +116,15 @@ class AdapterNet(NeuralNet):
         self.penalty = self.penalties[0].join(self.penalties[1:])
 
     def _set_training(self, training: bool = True) -> None:
-        """Walk through the modules only when the mode changes."""
+        """Switch the modules between training and evaluation only when the mode changes."""
         if self.module_.training != training or self.criterion_.training != training:
             super()._set_training(training)
 
 
 def classification_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Cross-entropy of each member.
+    """Return the cross-entropy (K,) of logits (K, n, C) for class numbers (n,) or (K, n).
 
-    Parameters
-    ----------
-    outputs : Tensor of shape (K, n, C)
-        Logits.
-    targets : Tensor of shape (n,) or (K, n)
-        Class numbers.
-    weights : Tensor of shape (n,) or (K, n), default=None
-        Factors of the rows' losses, of mean 1 over all rows.
-
-    Returns
-    -------
-    Tensor of shape (K,)
-        Means over the rows.
+    The row weights, (n,) or (K, n), have mean 1 over all rows.
     """
     n_members, n, _ = outputs.shape
     if n_members == 1 and weights is None:
@@ -181,21 +135,9 @@ def classification_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None
 
 
 def regression_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Mean squared error of each member.
+    """Return the mean squared error (K,) of outputs (K, n, C) for values (n, C) or (K, n, C).
 
-    Parameters
-    ----------
-    outputs : Tensor of shape (K, n, C)
-        Predictions.
-    targets : Tensor of shape (n, C) or (K, n, C)
-        Values.
-    weights : Tensor of shape (n,) or (K, n), default=None
-        Factors of the rows' losses, of mean 1 over all rows.
-
-    Returns
-    -------
-    Tensor of shape (K,)
-        Means over the rows and outputs.
+    The row weights, (n,) or (K, n), have mean 1 over all rows.
     """
     squares = (outputs - targets).square()
     return (squares if weights is None else squares * weights[..., None]).mean((-2, -1))

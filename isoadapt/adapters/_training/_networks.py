@@ -1,6 +1,6 @@
 """Networks that adapt embeddings, trained for several members at once.
 
-All tensors carry a leading member axis K; inputs of shape (n, d) are shared by the members.
+All parameters have a leading member axis K; inputs of shape (n, d) are shared by the members.
 """
 
 from collections.abc import Sequence
@@ -19,32 +19,17 @@ from isoadapt.heads import LinearHead
 
 
 class Adapted(NamedTuple):
-    """What a network makes of points.
+    """The output of a network: adapted points, and the outputs of the heads."""
 
-    Attributes
-    ----------
-    points : Tensor of shape (K, n, d)
-        Adapted points.
-    outputs : Tensor of shape (K, n, n_outputs) or None
-        What the heads make of them.
-    reader : tuple of Tensor, or None
-        Coefficients (K, n_outputs, d) and offsets (K, 1, n_outputs) of the affine maps from points
-        to outputs; None where they are not affine.
-    """
-
-    points: Tensor
-    outputs: Tensor | None
+    points: Tensor  # (K, n, d)
+    outputs: Tensor | None  # of the heads, (K, n, n_outputs)
+    # Coefficients (K, n_outputs, d) and offsets (K, 1, n_outputs) of the affine maps from the
+    # network's inputs to the heads' outputs; None if these maps are not affine.
     reader: tuple[Tensor, Tensor] | None = None
 
 
 class LinearNetwork(nn.Module):
-    """One linear layer for each member, z = Ax + c.
-
-    Parameters
-    ----------
-    starts : sequence of Affine
-        Where each member starts.
-    """
+    """One linear layer for each member, z = Ax + c, initialised from `starts`."""
 
     def __init__(self, starts: Sequence[Affine]) -> None:
         super().__init__()
@@ -52,86 +37,32 @@ class LinearNetwork(nn.Module):
         self.bias = _members([start.offset[None] for start in starts])
 
     def forward(self, X: Tensor) -> Tensor:
-        """Adapt points.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, d) or (K, n, d)
-            Points.
-
-        Returns
-        -------
-        Tensor of shape (K, n, d)
-            Adapted points.
-        """
+        """Adapt points (n, d) or (K, n, d); return (K, n, d)."""
         return self.unshifted(X) + self.bias
 
     def unshifted(self, X: Tensor) -> Tensor:
-        """Adapt points, but for the last shift by the bias c.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, d) or (K, n, d)
-            Points.
-
-        Returns
-        -------
-        Tensor of shape (K, n, d)
-            Adapted points minus c.
-        """
+        """Adapt points (n, d) or (K, n, d) without adding the bias c; return (K, n, d)."""
         return _linear(X, self.weight)
 
     def read(self, X: Tensor, coef: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Give points as :meth:`unshifted`, and the product of heads and weights.
+        """Return adapted points without the bias (K, n, d), and the product of heads and weights.
 
-        Parameters
-        ----------
-        X : Tensor of shape (n, d) or (K, n, d)
-            Points.
-        coef : Tensor of shape (K, n_outputs, d)
-            Coefficients of the heads.
-
-        Returns
-        -------
-        points : Tensor of shape (K, n, d)
-            Adapted points minus c.
-        product : Tensor of shape (K, n_outputs, d) or None
-            From points to outputs; None if the network is not linear.
+        The product (K, n_outputs, d) maps points to outputs; it is None if the network is not
+        linear. The heads' coefficients `coef` have shape (K, n_outputs, d).
         """
         points, product = _LinearAndProduct.apply(X, self.weight, coef)
         return points, product
 
     def map(self, member: int, coordinates: Coordinates) -> Affine | ResidualMLP:
-        """Return a member as a map of embeddings.
-
-        Parameters
-        ----------
-        member : int
-            Which.
-        coordinates : Coordinates
-            Those it was trained in.
-
-        Returns
-        -------
-        Affine or ResidualMLP
-            In float64.
-        """
-        return coordinates.unwind(_affine(self.weight[member], self.bias[member, 0]))
+        """Return a member as a float64 map of embeddings; it was trained in `coordinates`."""
+        return coordinates.embedding_map(_affine(self.weight[member], self.bias[member, 0]))
 
 
 class MLPNetwork(LinearNetwork):
-    """A linear layer plus a hidden layer beside it, z = Ax + c + V gelu(Ux + u).
+    """A linear layer with a parallel hidden layer of equal width, z = Ax + c + V gelu(Ux + u).
 
-    V starts at zero, so that every member starts as the linear layer does.
-
-    Parameters
-    ----------
-    starts : sequence of Affine
-        Where each member's linear part starts; U is as wide as it.
-    generators : sequence of torch.Generator
-        Draw the start of each member's U.
-    dead : sequence of ndarray of shape (d,), default=None
-        Inputs of each member that have no variance; U does not read them. None: all have some.
+    V starts at zero, so that every member starts as its linear layer. U is drawn from the members'
+    generators. `dead` (d,) marks inputs of each member without variance; U ignores them.
     """
 
     def __init__(
@@ -150,76 +81,30 @@ class MLPNetwork(LinearNetwork):
         self.readout = nn.Parameter(torch.zeros(n_members, d, d))
 
     def unshifted(self, X: Tensor) -> Tensor:
-        """Adapt points, but for the last shift by the bias c.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, d) or (K, n, d)
-            Points.
-
-        Returns
-        -------
-        Tensor of shape (K, n, d)
-            Adapted points minus c.
-        """
+        """Adapt points (n, d) or (K, n, d) without adding the bias c; return (K, n, d)."""
         hidden = F.gelu(_linear(X, self.hidden_weight) + self.hidden_bias)
         return torch.baddbmm(super().unshifted(X), hidden, self.readout.mT)
 
     def read(self, X: Tensor, coef: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Give points as :meth:`unshifted`; there is no product.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, d) or (K, n, d)
-            Points.
-        coef : Tensor of shape (K, n_outputs, d)
-            Not used.
-
-        Returns
-        -------
-        points : Tensor of shape (K, n, d)
-            Adapted points minus c.
-        product : None
-            Of heads and weights.
-        """
+        """Return adapted points without the bias (K, n, d), and None for the product."""
         return self.unshifted(X), None
 
     def map(self, member: int, coordinates: Coordinates) -> ResidualMLP:
-        """Return a member as a map of embeddings.
-
-        Parameters
-        ----------
-        member : int
-            Which.
-        coordinates : Coordinates
-            Those it was trained in.
-
-        Returns
-        -------
-        ResidualMLP
-            In float64.
-        """
+        """Return a member as a float64 map of embeddings; it was trained in `coordinates`."""
         linear = _affine(self.weight[member], self.bias[member, 0])
         hidden = _affine(self.hidden_weight[member], self.hidden_bias[member, 0])
         return ResidualMLP(
-            coordinates.unwind(linear),
+            coordinates.embedding_map(linear),
             hidden.after(coordinates.into),
             coordinates.scale * coordinates.out @ _array(self.readout[member]),
         )
 
 
 class HeadedNetwork(nn.Module):
-    """A network and the linear heads that read it.
+    """A network with linear heads on its outputs; `heads` None means that there are none.
 
-    Parameters
-    ----------
-    network : LinearNetwork
-        The adapter.
-    heads : sequence of LinearHead, or None
-        Where each member's head starts; None: no heads.
-    shifts : bool, default=True
-        Whether the points that it gives are shifted by the bias. Where a penalty does not look at
-        shifts, the head alone should read it: rounding would be all that moved it otherwise.
+    `shifts` says whether the returned points include the bias. It is false for penalties that do
+    not depend on shifts, because their gradient for the bias would consist of rounding errors only.
     """
 
     def __init__(
@@ -236,85 +121,29 @@ class HeadedNetwork(nn.Module):
             self.intercept = _members([head.intercept_[None] for head in heads])
 
     def member_state(self, member: int) -> dict[str, Tensor]:
-        """Copy a member's weights.
-
-        Parameters
-        ----------
-        member : int
-            Which.
-
-        Returns
-        -------
-        dict of str to Tensor
-            By name, without the member axis.
-        """
+        """Copy the weights of a member, by name and without the member axis."""
         return {name: value[member].clone() for name, value in self.state_dict().items()}
 
     def load_member(self, member: int, state: dict[str, Tensor]) -> None:
-        """Put back what :meth:`member_state` gave.
-
-        Parameters
-        ----------
-        member : int
-            Which.
-        state : dict of str to Tensor
-            Its weights.
-        """
+        """Restore the weights of a member from :meth:`member_state`."""
         for name, value in self.state_dict().items():
             value[member] = state[name]
 
     def head_arrays(self, member: int) -> tuple[Floats, Floats]:
-        """Return a member's head.
-
-        Parameters
-        ----------
-        member : int
-            Which.
-
-        Returns
-        -------
-        coef : ndarray of shape (n_outputs, d)
-            Weights.
-        intercept : ndarray of shape (n_outputs,)
-            Bias.
-
-        Raises
-        ------
-        ValueError
-            If there is no head.
-        """
+        """Return coefficients (n_outputs, d) and intercepts (n_outputs,) of a member's head."""
         if self.coef is None or self.intercept is None:
             raise ValueError("this network was made without a head")
         return _array(self.coef[member]), _array(self.intercept[member, 0])
 
     def train_parts(self, network: bool, head: bool) -> None:
-        """Choose what is trained.
-
-        Parameters
-        ----------
-        network : bool
-            Whether the adapter learns.
-        head : bool
-            Whether the head learns.
-        """
+        """Choose whether the network and the head are trained."""
         self.network.requires_grad_(network)
         for parameter in (self.coef, self.intercept):
             if parameter is not None:
                 parameter.requires_grad_(head)
 
     def forward(self, X: Tensor) -> Adapted:
-        """Adapt points and read them.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, d) or (K, n, d)
-            Points.
-
-        Returns
-        -------
-        Adapted
-            Adapted points, less the bias unless `shifts`, and the heads' outputs.
-        """
+        """Adapt points (n, d) or (K, n, d), and apply the heads."""
         network = self.network
         if self.coef is None or self.intercept is None:
             return Adapted(network(X) if self.shifts else network.unshifted(X), None)
@@ -329,7 +158,10 @@ class HeadedNetwork(nn.Module):
 
 
 class _LinearAndProduct(torch.autograd.Function):
-    """The points XWᵀ, and the product HW with heads H: their gradients for W are one matrix."""
+    """The points XWᵀ and the product HW with heads H.
+
+    One function sums the two gradients with respect to W in one matrix.
+    """
 
     @staticmethod
     def forward(ctx: Any, X: Tensor, weight: Tensor, coef: Tensor) -> tuple[Tensor, Tensor]:
@@ -354,14 +186,15 @@ class _LinearAndProduct(torch.autograd.Function):
 
 def _linear(X: Tensor, weight: Tensor) -> Tensor:
     n_members, width, _ = weight.shape
-    if X.ndim == 3 and n_members > 1:  # written so that no gradient needs transposing
+    if X.ndim == 3 and n_members > 1:  # in this form the gradient needs no transposition
         return (weight @ X.mT).mT
     rows = X.squeeze(0) if X.ndim == 3 else X
     return F.linear(rows, weight.flatten(0, 1)).view(-1, n_members, width).transpose(0, 1)
 
 
 def _members(starts: Sequence[Floats]) -> nn.Parameter:
-    rows = np.ascontiguousarray(np.stack(starts), dtype=np.float32)  # the optimizer copies others
+    # The optimizer would copy tensors that are not contiguous.
+    rows = np.ascontiguousarray(np.stack(starts), dtype=np.float32)
     return nn.Parameter(torch.tensor(rows))
 
 

@@ -1,4 +1,4 @@
-"""AdamW for several members, each at its own learning rate."""
+"""AdamW for several members, with separate learning rates for each."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
@@ -10,10 +10,11 @@ from torch.optim.adamw import adamw
 
 
 class Rates(NamedTuple):
-    """Rates of a member: its first `n_read` outputs, which a head reads, take `read_lr` for `lr`.
+    """Learning rates of a member; `read_lr` replaces `lr` for its first `n_read` outputs.
 
-    A step of Adam changes all weights alike, so the outputs of a head, sums over all inputs, move
-    far in the first steps where rows are few.
+    The head reads these outputs. Adam changes all weights by steps of similar size, so the head's
+    outputs, which are sums over all inputs, would move far in the first steps if there are few
+    rows.
     """
 
     lr: float
@@ -23,11 +24,11 @@ class Rates(NamedTuple):
 
 
 class MemberAdamW(torch.optim.Optimizer):
-    """Fused AdamW over parameters (K, ...) with rates of each member.
+    """Fused AdamW over parameters (K, ...), with separate rates for each member.
 
-    Neighbours of equal rates are stepped together, so members are best sorted by them. Parameters
-    without a gradient stay as they are. `lr` is what skorch passes to every optimizer; it has no
-    effect.
+    Adjacent members with equal rates are stepped together, so members should be sorted by rates.
+    Parameters without a gradient are not changed. `lr` has no effect: skorch passes it to every
+    optimizer.
     """
 
     def __init__(
@@ -35,17 +36,11 @@ class MemberAdamW(torch.optim.Optimizer):
     ) -> None:
         super().__init__(params, {})
         self.rates = list(rates)
-        self.factor = 1.0  # on all learning rates
+        self.factor = 1.0  # multiplies all learning rates
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """Take one step.
-
-        Parameters
-        ----------
-        closure : None
-            Not used: the gradients are there already.
-        """
+        """Take one step; the gradients exist already, so `closure` is not used."""
         trained = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         states = [self._state(parameter) for parameter in trained]
         start = 0
@@ -76,13 +71,7 @@ class MemberAdamW(torch.optim.Optimizer):
             state["step"] += 1
 
     def keep(self, members: Sequence[int]) -> None:
-        """Go on with some of the members; the parameters have been cut already.
-
-        Parameters
-        ----------
-        members : sequence of int
-            Which.
-        """
+        """Keep only the given members; the parameters have been reduced already."""
         self.rates = [self.rates[member] for member in members]
         for state in self.state.values():
             index = torch.tensor(members, device=state["exp_avg"].device)
@@ -99,7 +88,7 @@ class MemberAdamW(torch.optim.Optimizer):
 
 
 def _first_outputs(parameter: Tensor, n: int) -> Tensor:
-    """What makes the first n outputs, of weights (K, d, d) or a bias (K, 1, d)."""
+    """Return the part of weights (K, d, d) or a bias (K, 1, d) that makes the first n outputs."""
     return parameter[:, :n] if parameter.shape[1] > 1 else parameter[..., :n]
 
 

@@ -1,4 +1,4 @@
-"""The penalty of a mini-batch, for one member or several."""
+"""The penalty of a mini-batch, for one or several members."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Self
@@ -11,81 +11,42 @@ from isoadapt.adapters._training._networks import LinearNetwork
 
 
 class UnequalPenaltiesError(ValueError):
-    """Members cannot be trained together: one penalty does not serve all of them."""
+    """Members cannot be trained together, because one penalty does not serve all of them."""
 
 
 class Penalty:
-    """Penalty of adapted points.
+    """Penalty of adapted points: `loss` maps points (K, n, d) to one value per member (K,)."""
 
-    Parameters
-    ----------
-    loss : callable
-        From points (K, n, d) to one penalty for each member (K,).
-    """
-
-    sees_shifts: ClassVar[bool] = True
-    """Whether it changes where all points are shifted."""
+    depends_on_shifts: ClassVar[bool] = True
+    """Whether the penalty changes when all points are shifted."""
 
     def __init__(self, loss: Callable[..., Tensor]) -> None:
         self.loss = loss
 
     def join(self, others: Sequence[Self]) -> "Penalty":
-        """Give one penalty for several members, whose adapters differ in numbers only.
+        """Return one penalty for the members of this and the other penalties, in this order.
 
-        A penalty that depends on one of these numbers must override this method. Without it, such
-        members are trained one at a time by :class:`~isoadapt.model_selection.AdapterSearchCV`.
-
-        Parameters
-        ----------
-        others : sequence of Penalty
-            Those of the members after the first, which is this one's.
-
-        Returns
-        -------
-        Penalty
-            Of all of them; here this one, to which all others must be equal.
-
-        Raises
-        ------
-        UnequalPenaltiesError
-            If another one differs in its loss or in any other attribute, or cannot be compared.
+        This default requires that all are equal, and raises UnequalPenaltiesError if they differ in
+        any attribute or cannot be compared. Override it for a penalty that depends on a parameter
+        with different values in the members; otherwise AdapterSearchCV trains such members one at a
+        time.
         """
         if all(known_to_be_equal(self, other) for other in others):
             return self
         name = type(self).__name__
         raise UnequalPenaltiesError(
-            f"the candidates' penalties ({name}) differ, or cannot be compared, and {name}.join "
-            "does not combine them: override join, or remove the parameters that change the "
-            "penalty from the adapter's _batchable_params"
+            f"the penalties of the candidates ({name}) differ or cannot be compared, and "
+            f"{name}.join does not combine them: override join, or remove the parameters that "
+            "change the penalty from the adapter's _batchable_params"
         )
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
-        """Look at the network before an epoch; here nothing is to be seen.
-
-        Parameters
-        ----------
-        network : LinearNetwork
-            As it is now.
-        batches : Batches
-            What is trained on.
-        """
+        """Prepare for an epoch with the present network; the default does nothing."""
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
-        """Compute the penalty of a batch.
+        """Return the penalties (K,) of adapted points (K, n, d).
 
-        Parameters
-        ----------
-        points : Tensor of shape (K, n, d)
-            Adapted points.
-        targets : Tensor of shape (n,) or (n, n_outputs), or None
-            Class numbers, or values; (K, n) or (K, n, n_outputs) where members have rows of
-            their own.
-        network : LinearNetwork
-            That adapted them.
-
-        Returns
-        -------
-        Tensor of shape (K,)
-            One penalty for each member.
+        Targets are class numbers (n,) or values (n, n_outputs), with a leading axis K if the
+        members have different rows. `network` is the network that adapted the points.
         """
         return self.loss(points)

@@ -1,4 +1,4 @@
-"""The covariance of what a network makes of all rows that are trained on."""
+"""The covariance of a network's outputs over the training rows."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ _CHUNK = 8192
 
 @torch.no_grad()
 def outputs_covariance(network: LinearNetwork, batches: Batches, n_rows: int) -> Tensor:
-    """Covariance of each member's outputs (K, d, d), from at most `n_rows` rows spread evenly."""
+    """Return the covariance (K, d, d) of the outputs, from at most `n_rows` evenly spaced rows."""
     n = batches.index.shape[-1]
     index = batches.index[..., :: -(-n // n_rows)]
     moments = [Moments() for _ in network.weight]

@@ -1,4 +1,4 @@
-"""The input of a fit: rows, their split, head and coordinates."""
+"""The input of a fit: rows, split, head and coordinates."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,65 +19,34 @@ from isoadapt.heads import LinearHead
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The input of a fit, shared by members that are fitted to the same rows and split.
+    """The input of a fit, shared by all members with the same rows and split."""
 
-    Attributes
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-        Embeddings.
-    y : ndarray of shape (n_samples,) or (n_samples, n_outputs), or None
-        Labels or values.
-    targets : ndarray or None
-        The same as class numbers (n_samples,) or values (n_samples, n_outputs).
-    head : LinearHead or None
-        What reads the adapted embeddings.
-    moments : Moments
-        Of the rows that are trained on.
-    coordinates : Coordinates
-        In which the network is trained, from these moments.
-    fitting : ndarray of shape (n_fitting,)
-        Numbers of the rows that are trained on.
-    validating : ndarray of shape (n_validating,), or None
-        Numbers of the rows that choose the epoch, from which nothing else is taken.
-    seed : int
-        Of the generator that shuffles and draws the start.
-    rng : RandomState
-        Draws the bootstrap samples; each member has its own copy.
-    weights : ndarray of shape (n_samples,) or None
-        How often each row counts; None: once.
-    kept : ndarray of shape (n_samples,) or None
-        Which rows of the input X and y hold; None: all of them.
-    weighted : bool
-        Whether weights were given, and did not come from repeated rows only.
-    refit : callable or None
-        Makes the problem of the second fit, with all rows to train on; None if there is none.
-    """
-
-    X: NDArray[Any]
-    y: NDArray[Any] | None
-    targets: NDArray[Any] | None
-    head: LinearHead | None
-    moments: Moments
-    coordinates: Coordinates
-    fitting: NDArray[np.int64]
-    validating: NDArray[np.int64] | None
-    seed: int
-    rng: np.random.RandomState
-    weights: Floats | None = None
-    kept: NDArray[np.int64] | None = None
-    weighted: bool = False
+    X: NDArray[Any]  # embeddings, (n_samples, n_features)
+    y: NDArray[Any] | None  # labels or values, (n_samples,) or (n_samples, n_outputs)
+    targets: NDArray[Any] | None  # y as class numbers (n_samples,) or values (n_samples, n_outputs)
+    head: LinearHead | None  # on the adapted embeddings
+    moments: Moments  # of the training rows
+    coordinates: Coordinates  # in which the network is trained, computed from the moments
+    fitting: NDArray[np.int64]  # numbers of the training rows
+    validating: NDArray[np.int64] | None  # numbers of the rows that only choose the epoch
+    seed: int  # of the generator that shuffles and draws the initial weights
+    rng: np.random.RandomState  # draws the bootstrap samples; each member copies it
+    weights: Floats | None = None  # frequencies of the rows, (n_samples,); None: all are 1
+    kept: NDArray[np.int64] | None = None  # row numbers of X in the input; None: all rows
+    weighted: bool = False  # whether the user gave weights, rather than only repeated rows
+    # Makes the problem of the second fit, which trains on all rows; None: there is none.
     refit: Callable[["Problem"], "Problem"] | None = None
 
     @cached_property
     def on_all_rows(self) -> "Problem | None":
-        """The problem of the second fit, with all rows to train on; None if there is none."""
+        """Problem of the second fit, which trains on all rows; None if there is no second fit."""
         return None if self.refit is None else self.refit(self)
 
     @cached_property
     def inputs_root(self) -> Floats:
-        """Give a root R of the covariance RRᵀ of what enters the network.
+        """A root R of the covariance RRᵀ of the network's inputs.
 
-        Of shape (d, d), or the diagonal of a diagonal one, (d,).
+        It has shape (d, d), or is the diagonal (d,) if the inputs are uncorrelated.
         """
         coordinates = self.coordinates
         if coordinates.deviations is not None:
@@ -88,7 +57,7 @@ class Problem:
 
     @cached_property
     def shrunk_root(self) -> Floats:
-        """Give a root of the shrunk covariance of what enters the network, as `inputs_root`."""
+        """Root of the shrunk covariance of the network's inputs, in the format of `inputs_root`."""
         coordinates = self.coordinates
         if coordinates.deviations is not None:
             return np.ones(len(self.moments))
@@ -98,12 +67,12 @@ class Problem:
 
     @cached_property
     def units(self) -> TargetUnits:
-        """Give origin and unit of the targets, from the rows that are trained on."""
+        """Origin and unit of the targets, from the training rows."""
         weights = None if self.weights is None else self.weights[self.fitting]
         return TargetUnits.of(None if self.targets is None else self.targets[self.fitting], weights)
 
     def row_weights(self) -> Floats | None:
-        """Give the weights of the rows in the task loss, of mean 1 over those trained on."""
+        """Return the row weights (n,) of the task loss, of mean 1 over the training rows."""
         return None if self.weights is None else self.weights / self.weights[self.fitting].mean()
 
     def by_accuracy(self, scoring: Any) -> bool:
@@ -113,7 +82,7 @@ class Problem:
 
     @cached_property
     def automatic_ridge(self) -> float:
-        """Estimate how firmly the head's outputs are to be held, from the rows trained on."""
+        """The automatic weight of the ridge, from the training rows; 0 without a head or labels."""
         targets = self.units.targets(self.targets)
         if self.head is None or targets is None:
             return 0.0
@@ -129,7 +98,10 @@ class Problem:
         )
 
     def inputs(self) -> Floats:
-        """Give what enters the network, without rounding in directions without variance."""
+        """Return the network's inputs (n, d).
+
+        Those of the training rows are exactly zero in directions without variance.
+        """
         points = map_rows(self.coordinates.into, self.X)
         points[np.ix_(self.fitting, self.coordinates.dead)] = 0
         return points

@@ -16,7 +16,7 @@ from isoadapt.adapters._training._networks import Adapted, HeadedNetwork
 from isoadapt.geometry import DEAD, Moments
 
 _LEVEL = 0.95
-_LEAST_SHARE = 0.01  # the share of a change that is trusted is no smaller
+_LEAST_SHARE = 0.01  # lower bound of the share of signal
 
 
 def automatic_ridge(
@@ -26,33 +26,15 @@ def automatic_ridge(
     moments: Moments,
     weights: Floats | None = None,
 ) -> float:
-    """Estimate from the rows how firmly the outputs of a head should be held.
+    """Estimate the weight of the mean squared change of the head's outputs in the task loss.
 
     The step of the outputs that lowers the task loss is a regression of its negative gradient on
-    the embeddings. With F the statistic of that regression, about 1/F of what it explains is noise
-    that new rows do not repeat; more cautiously, the share s = 1 - q/F is taken for signal, with q
-    the 0.95 quantile of F without any signal. The ridge is the one under which the step that
-    minimises a quadratic upper bound of the task loss is shrunk by s: (1 - s) / s for the mean
-    squared error, (1 - s) / (4 s) for the cross-entropy, whose curvature is at most half. s is at
-    least 0.01, and is 0.01 where there are no more rows than directions.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, d)
-        Embeddings that are trained on.
-    targets : ndarray of shape (n,) or (n, n_outputs)
-        Class numbers, or values.
-    outputs : ndarray of shape (n, n_outputs)
-        What the head makes of the embeddings, in the units of the targets.
-    moments : Moments
-        Of these embeddings, each counted by its weight.
-    weights : ndarray of shape (n,), default=None
-        Of the rows, of mean 1; None: all equal.
-
-    Returns
-    -------
-    float
-        Weight of the mean squared change of the outputs, beside the task loss.
+    the embeddings X (n, d). With F the statistic of its F-test, about 1/F of the explained variance
+    is noise. The share taken as signal is, more cautiously, s = 1 - q/F, at least 0.01, with q the
+    0.95 quantile of F without any signal. The ridge shrinks by s the step that minimises a
+    quadratic upper bound of the task loss. It is (1 - s) / s for the mean squared error and (1 - s)
+    / (4 s) for the cross-entropy, whose curvature is at most 1/2. `outputs` (n, n_outputs) have the
+    units of the targets, and `weights` (n,) have mean 1.
     """
     residuals = _residuals(targets, outputs)
     roots = np.ones((1, 1)) if weights is None else np.sqrt(weights)[:, None]
@@ -62,7 +44,7 @@ def automatic_ridge(
 
 
 def _residuals(targets: NDArray[Any], outputs: Floats) -> Floats:
-    """Gradient of the task loss of each row with respect to its outputs, but for a factor."""
+    """Return the gradient of each row's task loss with respect to its outputs, up to a factor."""
     if targets.ndim == 2:
         return outputs - targets
     residuals = softmax(outputs, axis=1)
@@ -71,11 +53,11 @@ def _residuals(targets: NDArray[Any], outputs: Floats) -> Floats:
 
 
 def _share_of_signal(X: NDArray[Any], roots: Floats, residuals: Floats, moments: Moments) -> float:
-    """1 - q/F of the regression of the residuals on the embeddings, 0 at least.
+    """Return 1 - q/F, at least 0, of the regression of the residuals on the embeddings.
 
-    `roots` (n, 1) or (1, 1) are those of the weights of the rows.
+    `roots`, (n, 1) or (1, 1), are the square roots of the row weights.
     """
-    n = len(residuals)  # repeated rows tell nothing new of the noise
+    n = len(residuals)  # distinct rows: repeated rows do not add degrees of freedom
     cov = moments.covariance(ddof=0).numpy()
     eigenvalues, vectors = np.linalg.eigh(cov)
     live = eigenvalues > DEAD * cov.trace()
@@ -97,33 +79,19 @@ def _share_of_signal(X: NDArray[Any], roots: Floats, residuals: Floats, moments:
 class OutputRidge(NamedTuple):
     """The weighted mean squared change of each member's head outputs since the start.
 
-    Under a linear network it is that of all rows that are trained on, from their moments: over a
-    batch of fewer rows than dimensions it would pull in a few directions only, and Adam's steps of
-    full size would carry the outputs off in the others. Under another network it is that of the
-    batch.
-
-    Attributes
-    ----------
-    weights : Tensor of shape (K,)
-        Weight of each member's change.
-    coef : Tensor of shape (K, n_outputs, d)
-        From the network's inputs to the outputs, at the start.
-    intercept : Tensor of shape (K, 1, n_outputs)
-        The same map's offset.
-    mean : Tensor of shape (K or 1, d, 1)
-        Of the inputs.
-    root : Tensor of shape (K or 1, d, d) or (K or 1, 1, d)
-        Root of their shrunk covariance, or its diagonal.
-    classifies : bool
-        Whether the outputs are logits: then only their differences count, and squares are summed
-        over the outputs, else averaged.
+    For a linear network it is computed over all training rows, from their moments. Over a batch
+    with fewer rows than dimensions the ridge would act in a few directions only, and Adam's
+    full-sized steps would change the outputs in the others. For other networks it is computed over
+    the batch.
     """
 
-    weights: Tensor
-    coef: Tensor
-    intercept: Tensor
-    mean: Tensor
-    root: Tensor
+    weights: Tensor  # of each member's change, (K,)
+    coef: Tensor  # from the network's inputs to the outputs at the start, (K, n_outputs, d)
+    intercept: Tensor  # offset of that map, (K, 1, n_outputs)
+    mean: Tensor  # of the inputs, (K or 1, d, 1)
+    root: Tensor  # of their shrunk covariance, (K or 1, d, d), or its diagonal (K or 1, 1, d)
+    # Whether the outputs are logits: then only their differences count, and squares are summed
+    # over the outputs. Otherwise squares are averaged.
     classifies: bool
 
     @classmethod
@@ -135,7 +103,10 @@ class OutputRidge(NamedTuple):
         roots: Floats,
         classifies: bool,
     ) -> Self:
-        """Hold to the present outputs; means (K or 1, 1, d), roots (K or 1, d[, d])."""
+        """Take the present outputs as the reference.
+
+        `means` have shape (K or 1, 1, d), and `roots` (K or 1, d, d) or (K or 1, d).
+        """
         if module.coef is None or module.intercept is None:
             raise ValueError("this network was made without a head")
         with torch.no_grad():
@@ -152,7 +123,7 @@ class OutputRidge(NamedTuple):
         )
 
     def __call__(self, adapted: Adapted, X: Tensor, row_weights: Tensor | None = None) -> Tensor:
-        """Weighted mean squared change of each member (K,), on the inputs X (n, d) or (K, n, d)."""
+        """Return the weighted mean squared changes (K,) on network inputs X (n, d) or (K, n, d)."""
         if adapted.reader is not None:
             coef, intercept = adapted.reader
             change, shift = coef - self.coef, (intercept - self.intercept).mT
@@ -168,7 +139,7 @@ class OutputRidge(NamedTuple):
         return self.weights * squares.mean(-1)
 
     def keep(self, members: Tensor) -> "OutputRidge":
-        """Go on with some of the members."""
+        """Return the ridge of the given members only."""
         shared = len(self.root) == 1
         parts = (self.weights, self.coef, self.intercept)
         weights, coef, intercept = (part[members] for part in parts)
@@ -177,10 +148,10 @@ class OutputRidge(NamedTuple):
 
 
 class _MeanSquare(torch.autograd.Function):
-    """Mean square (K,) of Dx + s for random x of a mean and a root R of the covariance.
+    """Mean square (K,) of Dx + s, for random x of the given mean and covariance root R.
 
-    For D (K, n_outputs, d) and s (K, n_outputs, 1). It is one function, because its many small
-    operations would take as long as the products of the network.
+    D has shape (K, n_outputs, d) and s (K, n_outputs, 1). A hand-written gradient replaces many
+    small operations, which would take as long as the matrix products of the network.
     """
 
     @staticmethod
@@ -205,5 +176,5 @@ class _MeanSquare(torch.autograd.Function):
 
 
 def _relative(outputs: Tensor, classifies: bool) -> Tensor:
-    """Logits (K, n_outputs, m) less their mean over the classes; values as they are."""
+    """Subtract from logits (K, n_outputs, m) their class mean; return values unchanged."""
     return outputs - outputs.mean(-2, keepdim=True) if classifies else outputs

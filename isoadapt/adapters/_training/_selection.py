@@ -1,4 +1,4 @@
-"""Which epoch of a member to keep, when to stop, and what to warn of."""
+"""The choice of the epoch to keep, early stopping, and warnings about a fit."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from isoadapt.adapters._training._task_score import Score
 
-_ROUNDING = 1e-5  # relative, of scores: outputs are computed in float32
+_ROUNDING = 1e-5  # relative rounding error of scores: outputs are computed in float32
 
 
 @dataclass
 class Epoch:
-    """One epoch as a candidate: its validation score, its weighted penalty and the weights."""
+    """One epoch as a candidate: its validation score, its weighted penalty and its weights."""
 
     number: int
     score: float
@@ -25,39 +25,19 @@ class Epoch:
     state: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def figures(self) -> dict[str, float]:
-        """Score and penalty under their names in the history of a fit."""
+        """Return score and penalty under their names in the history of a fit."""
         return {"valid_score": self.score, "valid_cost": self.cost}
 
 
 class Selection:
-    """Early stopping of a member: which epoch to keep.
+    """Early stopping of one member: the choice of the epoch to keep.
 
-    It is the last one whose validation score is within one bootstrap standard error of the best
-    score, that of the start included; if there is none, the one with the best score. Values of the
-    penalty play no part, so that a control without a penalty is chosen by the same rule. Only the
-    weights of one epoch stay in memory.
-
-    Parameters
-    ----------
-    score : callable or None
-        See `Score`; None where there is no head, when the lowest weighted penalty wins.
-    weight : float
-        Of the penalty in the joint loss.
-    patience : int or None
-        How many epochs without a new choice end the training; None never does.
-    rng : RandomState
-        Draws the bootstrap samples.
-    least_error : float, default=0.0
-        The standard error is no smaller: where all rows are right, the bootstrap gives 0.
-
-    Attributes
-    ----------
-    start : Epoch or None
-        What the weights at the start are worth; None if that was not asked.
-    chosen : Epoch or None
-        The epoch to keep; None before the first.
-    best, error : float
-        The best score so far and its standard error.
+    The last epoch is chosen whose validation score is within one bootstrap standard error of the
+    best score, that of the start included; if there is none, the epoch with the best score. The
+    value of the penalty is not used, so that a control without a penalty is chosen by the same
+    rule. Without `score`, which means without a head, the lowest weighted penalty is best. After
+    `patience` epochs without a new choice training stops. Only the weights of one epoch are kept in
+    memory.
     """
 
     def __init__(
@@ -68,14 +48,15 @@ class Selection:
         rng: np.random.RandomState,
         least_error: float = 0.0,
     ) -> None:
-        self.score, self.weight, self.least_error = score, weight, least_error
+        self.score, self.weight = score, weight
+        self.least_error = least_error  # if all rows are right, the bootstrap's error is 0
         self.patience, self.rng = patience, rng
         self.start: Epoch | None = None
         self.chosen: Epoch | None = None
         self.best, self.error = -math.inf, 0.0
 
     def done(self, epoch: int) -> bool:
-        """Whether the choice has stood for `patience` epochs."""
+        """Whether the choice has not changed for `patience` epochs."""
         if self.patience is None or self.chosen is None:
             return False
         return epoch - self.chosen.number >= self.patience
@@ -88,25 +69,10 @@ class Selection:
         outputs: NDArray[Any] | None,
         state: Callable[[], dict[str, Tensor]],
     ) -> Epoch:
-        """Judge an epoch by what it makes of the validation rows, and keep it if it is chosen.
+        """Score an epoch on the validation rows, and keep it if it is chosen.
 
-        Parameters
-        ----------
-        number : int
-            Of the epoch, from 1; 0 for the start, which is never chosen.
-        penalty : float
-            Of the adapted rows.
-        finite : bool
-            Whether these are finite.
-        outputs : ndarray of shape (m, C) or None
-            What the head makes of them.
-        state : callable
-            Copies the present weights.
-
-        Returns
-        -------
-        Epoch
-            As judged.
+        `penalty` and `finite` refer to the adapted rows, `outputs` (m, C) are the head's, and
+        `state` copies the present weights. Epoch 0 is the start, which is never chosen.
         """
         cost = self.weight * penalty
         if not finite:
@@ -129,7 +95,7 @@ class Selection:
         return epoch
 
     def _is_as_good(self, epoch: Epoch) -> bool:
-        """Whether an epoch does the task as well as the best, but for one standard error."""
+        """Whether an epoch scores within one standard error of the best score."""
         return epoch.score >= self.best - self.error
 
     def _task_score(self, score: Score, outputs: NDArray[Any]) -> float:
@@ -137,11 +103,11 @@ class Selection:
         try:
             value = score(outputs, np.arange(n))
         except ValueError as error:
-            raise ValueError(f"scoring cannot judge the {n} validation rows: {error}") from error
+            raise ValueError(f"scoring failed on the {n} validation rows: {error}") from error
         if not math.isfinite(value):
             raise ValueError(
-                f"scoring gives {value} on the {n} validation rows, perhaps because a class is "
-                "missing: use more rows, another scoring, or validation_fraction=None"
+                f"scoring returned {value} on the {n} validation rows, perhaps because they lack "
+                "a class: use more rows, another scoring, or validation_fraction=None"
             )
         if value > self.best:
             samples = self.rng.randint(n, size=(200, n))
@@ -153,7 +119,7 @@ class Selection:
 
 
 def _defined(score: Score, outputs: NDArray[Any], index: NDArray[Any]) -> float:
-    """Score a bootstrap sample; NaN where it lacks a class that the metric needs."""
+    """Score a bootstrap sample; NaN if it lacks a class that the metric needs."""
     try:
         return score(outputs, index)
     except ValueError:
@@ -162,9 +128,9 @@ def _defined(score: Score, outputs: NDArray[Any], index: NDArray[Any]) -> float:
 
 @dataclass
 class Run:
-    """The training of one member: how its epochs are judged, what they were, which was kept.
+    """The training of one member: its selection, its history and the number of the kept epoch.
 
-    With `n_epochs`, their number is settled, and the last one is kept.
+    With `n_epochs`, training runs for that many epochs and the last one is kept.
     """
 
     selection: Selection | None
@@ -173,43 +139,46 @@ class Run:
     best_epoch: int = 0
 
     def stops(self, epoch: int) -> bool:
-        """Whether training ends after an epoch, the choice having stood for long or settled."""
+        """Whether training ends after an epoch."""
         if self.n_epochs is not None:
             return epoch >= self.n_epochs
         return self.selection is not None and self.selection.done(epoch)
 
     def choose(self, last: int) -> Epoch | None:
-        """Settle the epoch to keep; None is the last one, whose weights are there."""
+        """Return the epoch to keep; None means the last one, whose weights are in the network."""
         chosen = None if self.selection is None else self.selection.chosen
         self.best_epoch = last if chosen is None else chosen.number
         return chosen
 
-    def doubts(self, max_epochs: int) -> list[Warning]:
-        """Warn if the kept epoch scores below the start, or the score still rose at max_epochs."""
+    def warnings(self, max_epochs: int) -> list[Warning]:
+        """Warnings for a kept epoch worse than the start and a score still rising at the end."""
         selection = self.selection
         if selection is None or selection.score is None:
             return []
-        found = [_harm(selection), _haste(selection, self.history, max_epochs)]
-        return [doubt for doubt in found if doubt is not None]
+        found = [
+            _lower_score_warning(selection),
+            _max_epochs_warning(selection, self.history, max_epochs),
+        ]
+        return [warning for warning in found if warning is not None]
 
 
-def _harm(selection: Selection) -> UserWarning | None:
-    """Warn where the kept epoch is worse than the start by more than a standard error."""
+def _lower_score_warning(selection: Selection) -> UserWarning | None:
+    """Warn if the kept epoch scores below the start by more than one standard error."""
     start, chosen, error = selection.start, selection.chosen, selection.error
     if start is None or chosen is None or chosen.score >= start.score - error:
         return None
     return UserWarning(
         f"this fit harms the task: the validation score is {start.score:.4g} before training and "
-        f"{chosen.score:.4g} at the epoch kept ({chosen.number}), lower by more than one standard "
-        f"error ({error:.2g}). Use LogitPreservingWhitening, which changes no prediction, "
+        f"{chosen.score:.4g} at the kept epoch ({chosen.number}), which is lower by more than one "
+        f"standard error ({error:.2g}). Use LogitPreservingWhitening, which changes no prediction, "
         "a larger ridge, a smaller lr, or more rows or epochs"
     )
 
 
-def _haste(
+def _max_epochs_warning(
     selection: Selection, history: Sequence[Mapping[str, float]], max_epochs: int
 ) -> ConvergenceWarning | None:
-    """Warn where the last epoch is kept and the score rose until then by more than its error."""
+    """Warn if the last epoch is kept and the score was still rising significantly."""
     chosen, window = selection.chosen, max(1, max_epochs // 3)
     if chosen is None or chosen.number < max_epochs:
         return None

@@ -1,10 +1,10 @@
-"""Which rows are trained on, and which choose the epoch."""
+"""The split of rows into training and validation rows."""
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
-_MIN_ROWS = 4  # fewer rows on either side of a split cannot be scored
+_MIN_ROWS = 4  # on each side of a split; fewer cannot be scored
 
 Index = NDArray[np.int64]
 
@@ -16,28 +16,11 @@ def split_rows(
     rng: np.random.RandomState,
     groups: NDArray[np.int64] | None = None,
 ) -> tuple[Index, Index | None]:
-    """Split rows into those to train on and those to validate on.
+    """Return sorted numbers of the training rows and of the validation rows.
 
-    Parameters
-    ----------
-    n : int
-        How many rows there are.
-    labels : ndarray of shape (n,) or None
-        Classes; the split is stratified by them where each has two rows, and all of them are
-        among the rows to train on.
-    fraction : float or None
-        Share of the rows to validate on.
-    rng : RandomState
-        Draws them.
-    groups : ndarray of shape (n,) or None, default=None
-        Numbers of the groups, from 0 on, each of which stays on one side.
-
-    Returns
-    -------
-    fitting : ndarray of shape (n_fitting,)
-        Sorted row numbers.
-    validating : ndarray of shape (n - n_fitting,), or None
-        Sorted row numbers; None where nothing, or fewer than 4 rows on a side, would be left.
+    The latter are None if fewer than 4 rows would be left on a side. Without groups, the split is
+    stratified if each class has at least two rows, and every class has a training row. Each group,
+    numbered from 0, stays on one side.
     """
     rows, n_valid = np.arange(n), round(n * (fraction or 0))
     if min(n_valid, n - n_valid) < _MIN_ROWS:
@@ -55,7 +38,7 @@ def split_rows(
     fitting, validating = train_test_split(
         rows, test_size=n_valid, stratify=stratify, random_state=rng
     )
-    if classes is not None:  # a head that is fitted needs every class
+    if classes is not None:  # a head fitted to the training rows needs every class
         found, first = np.unique(classes[validating], return_index=True)
         lacking = validating[first[~np.isin(found, classes[fitting])]]
         fitting = np.concatenate([fitting, lacking])
@@ -71,11 +54,11 @@ def _drawn_groups(
     fraction: float,
     rng: np.random.RandomState,
 ) -> NDArray[np.bool_]:
-    """Whether to validate on each group (n_groups,).
+    """Whether each group is used for validation, (n_groups,).
 
-    From the largest group to the smallest, those of equal size in random order, a group is taken
-    if that brings the rows taken of each class nearer to their share of those gone through, and if
-    it leaves rows of each class to train on.
+    Groups are visited from the largest to the smallest, in random order if equally large. A group
+    is taken if it brings the number of rows taken of each class closer to the given fraction of
+    those visited, and if training rows of each class remain.
     """
     classes = np.zeros_like(groups)
     if labels is not None:

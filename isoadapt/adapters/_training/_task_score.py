@@ -1,4 +1,4 @@
-"""The task's metric on the outputs of a head, and the units of its targets."""
+"""The task's metric on the outputs of a head, and the units of the targets."""
 
 import inspect
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from sklearn.metrics import check_scoring, r2_score
 from isoadapt.adapters._maps import Floats
 from isoadapt.heads import LinearHead
 
-_ROUNDING = 1e-12  # relative deviation up to which values count as constant
+_ROUNDING = 1e-12  # values with a smaller relative deviation count as constant
 
 Score = Callable[[NDArray[Any], NDArray[Any]], float]
-"""(outputs of the head (m, C), row numbers (m,)) -> task score of those rows."""
+"""Maps outputs of the head (m, C) and row numbers (m,) to the score of these rows."""
 
 
 class TargetUnits(NamedTuple):
-    """Origin and unit in which a task loss takes the values of a regression, for each output.
+    """Origin and unit of each output of a regression in the task loss.
 
-    In these units the mean squared error is one minus R², whatever the values' offset and scale.
-    Class numbers and logits are left as they are.
+    In these units the mean squared error is 1 - R², whatever the offset and scale of the values.
+    Class numbers and logits are left unchanged.
     """
 
     center: Floats
@@ -29,9 +29,9 @@ class TargetUnits(NamedTuple):
 
     @classmethod
     def of(cls, targets: NDArray[Any] | None, weights: NDArray[Any] | None = None) -> "TargetUnits":
-        """Take mean and standard deviation of targets (n,) or (n, n_outputs), weighted.
+        """Take the weighted mean and standard deviation of targets (n,) or (n, n_outputs).
 
-        Outputs without variance get the unit of the others.
+        Outputs without variance get the root mean square of the other outputs' units.
         """
         if targets is None or targets.ndim == 1:
             return cls(np.zeros(1), np.ones(1))
@@ -42,13 +42,13 @@ class TargetUnits(NamedTuple):
         return cls(center, np.where(constant, others, deviations))
 
     def targets(self, targets: NDArray[Any] | None) -> NDArray[Any] | None:
-        """Give targets in these units."""
+        """Convert targets to these units."""
         if targets is None or targets.ndim == 1:
             return targets
         return (targets - self.center) / self.scale
 
     def head(self, head: LinearHead) -> LinearHead:
-        """Give a head whose outputs are in these units."""
+        """Convert a head so that its outputs are in these units."""
         intercept = (head.intercept_ - self.center) / self.scale
         return LinearHead(head.coef_ / self.scale[:, None], intercept, head.classes_)
 
@@ -58,7 +58,7 @@ class TargetUnits(NamedTuple):
         return LinearHead(head.coef_ * self.scale[:, None], intercept, head.classes_)
 
     def outputs(self, outputs: NDArray[Any]) -> NDArray[Any]:
-        """Give outputs (n, n_outputs) in the units of the values."""
+        """Convert outputs (n, n_outputs) from these units to those of the values."""
         return outputs * self.scale + self.center
 
 
@@ -69,25 +69,11 @@ def make_score(
     units: TargetUnits | None = None,
     weights: NDArray[Any] | None = None,
 ) -> Score:
-    """Score the outputs of a head by the task's metric.
+    """Return a function that scores outputs of `head` with the metric of the task.
 
-    Parameters
-    ----------
-    head : LinearHead
-        Whose outputs.
-    y : ndarray of shape (n,) or (n, n_outputs)
-        True labels or values.
-    scoring : str, callable or None, default=None
-        As in scikit-learn; None is accuracy or R², the latter over outputs with variance.
-    units : TargetUnits, default=None
-        In which the outputs that are scored are; None: those of `y`.
-    weights : ndarray of shape (n,), default=None
-        How often each row counts. A `scoring` that takes no weights judges each row that often.
-
-    Returns
-    -------
-    callable
-        See `Score`.
+    `scoring` None means accuracy, or R² over the outputs with variance. `units` are those of the
+    outputs, by default those of the true values `y`. `weights` (n,) are frequencies; a `scoring`
+    without sample_weight gets each row that often.
     """
     units = TargetUnits.of(None) if units is None else units
     if scoring is None:
@@ -119,25 +105,15 @@ def make_score(
             return float(value)
         except TypeError as error:
             raise TypeError(
-                f"scoring={scoring!r} gives {value!r}, but must give one number for each call"
+                f"scoring={scoring!r} returned {value!r}, but must return one number; pass a "
+                "metric with a single value"
             ) from error
 
     return score
 
 
 def takes_weights(scorer: Any) -> bool:
-    """Tell whether a scorer takes ``sample_weight``.
-
-    Parameters
-    ----------
-    scorer : callable
-        As ``check_scoring`` gives it.
-
-    Returns
-    -------
-    bool
-        Judged by the signature of the scorer, or of the metric in it.
-    """
+    """Whether a scorer, or the metric inside it, has a parameter ``sample_weight``."""
     kinds = inspect.signature(getattr(scorer, "_score_func", scorer)).parameters.values()
     return any(each.name == "sample_weight" or each.kind is each.VAR_KEYWORD for each in kinds)
 

@@ -1,0 +1,1 @@
+"""What Sphinx runs to make pages, tables and pictures from the code."""

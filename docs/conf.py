@@ -1,0 +1,57 @@
+"""Settings of Sphinx; `make docs` builds the site without a warning."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from isoadapt import __version__  # noqa: E402
+
+project = "isoadapt"
+author = "isoadapt developers"
+copyright = author
+version = release = __version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+    "sphinx_gallery.gen_gallery",
+    "docs._ext.site_pages",
+]
+exclude_patterns = ["_build", "_ext", "gallery/*.ipynb"]
+
+# Every link to a name of isoadapt must lead somewhere; names of other packages are plain text.
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(?!isoadapt).*")]
+default_role = "code"
+
+autodoc_typehints = "none"
+autodoc_member_order = "alphabetical"
+numpydoc_show_class_members = False
+numpydoc_class_members_toctree = False
+
+sphinx_gallery_conf = {
+    "examples_dirs": str(HERE.parent / "examples"),
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"\.py$",
+    "reset_argv": "docs._ext.gallery.checkpoint_argument",
+    "download_all_examples": False,
+    "show_memory": False,
+    "min_reported_time": 0,
+    "abort_on_example_error": True,
+}
+
+html_theme = "pydata_sphinx_theme"
+html_title = "isoadapt"
+html_static_path = ["_static"]
+html_show_sourcelink = False
+html_theme_options = {
+    "navigation_with_keys": False,
+    "show_prev_next": True,
+    "secondary_sidebar_items": ["page-toc"],
+    "header_links_before_dropdown": 7,
+}
+
+linkcheck_timeout = 20

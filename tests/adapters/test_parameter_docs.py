@@ -1,0 +1,105 @@
+"""The parameters and fitted attributes in the docstrings of the adapters."""
+
+import ast
+import inspect
+import pydoc
+from typing import NamedTuple
+
+import pytest
+from numpydoc.docscrape import ClassDoc
+from sklearn.datasets import make_classification
+
+from isoadapt import (
+    AllButTheTop,
+    ClusterIsotropy,
+    CosRegAdapter,
+    IsoBN,
+    IsotropyLayer,
+    IStarAdapter,
+    LogitPreservingWhitening,
+    PenaltyAdapter,
+    SpectrumControlAdapter,
+    TopologicalEntropyAdapter,
+    Whitening,
+)
+from isoadapt.adapters import ADAPTERS
+
+# Groups of adapters whose shared entries have the same text.
+PENALISED = (
+    IsotropyLayer,
+    IStarAdapter,
+    CosRegAdapter,
+    SpectrumControlAdapter,
+    TopologicalEntropyAdapter,
+    PenaltyAdapter,
+)
+REFIT = (IsoBN, AllButTheTop, ClusterIsotropy, Whitening)
+OTHER_THAN_FLOW = (*PENALISED, *REFIT, LogitPreservingWhitening)
+
+# Parameters and attributes of one name that differ in meaning, so that their texts may differ.
+DIFFERENT = {
+    "lam",  # the effect of its sign depends on the penalty
+    "bias_corrected",  # in IStarAdapter it replaces the shrinkage
+    "solver",  # in IStarAdapter "exact" restricts lam and zeta
+    "n_components",  # removed by AllButTheTop and ClusterIsotropy, kept by Whitening
+    "map_",  # ClusterIsotropy has a class of its own
+    "history_",  # "exact" has entries of another kind, as it has no epochs
+    "n_iter_",
+    "best_epoch_",
+}
+
+
+class Entry(NamedTuple):
+    kind: str
+    default: str
+    text: str
+
+
+def entries(adapter, section):
+    found = {}
+    for name, kind, text in ClassDoc(adapter)[section]:
+        kind, _, default = kind.partition(", default=")
+        found[name] = Entry(kind, default, "\n".join(text))
+    return found
+
+
+def shared(adapters, section):
+    """Each documented name, with the different kinds and texts that the adapters give it."""
+    tables = [entries(adapter, section) for adapter in adapters]
+    for name in sorted(set().union(*tables) - DIFFERENT):
+        yield name, {table[name][::2] for table in tables if name in table}
+
+
+@pytest.mark.parametrize("adapter", [*ADAPTERS.values(), PenaltyAdapter])
+def test_every_parameter_is_documented_in_order_with_its_default(adapter):
+    parameters = inspect.signature(adapter).parameters
+    documented = entries(adapter, "Parameters")
+    assert list(documented) == list(parameters)
+    for name, parameter in parameters.items():
+        if parameter.default is inspect.Parameter.empty:
+            assert not documented[name].default
+        else:
+            assert ast.literal_eval(documented[name].default) == parameter.default, name
+
+
+@pytest.mark.parametrize("section", ["Parameters", "Attributes"])
+@pytest.mark.parametrize("adapters", [PENALISED, REFIT], ids=["penalised", "refitted"])
+def test_shared_entries_have_one_text(adapters, section):
+    assert [name for name, texts in shared(adapters, section) if len(texts) > 1] == []
+
+
+@pytest.mark.parametrize("adapter", OTHER_THAN_FLOW)
+def test_every_fitted_attribute_is_documented(adapter):
+    X, y = make_classification(60, 6, random_state=0)
+    estimator = adapter(lambda Z: Z.var()) if adapter is PenaltyAdapter else adapter()
+    estimator.set_params(head="logistic")
+    if "max_epochs" in estimator.get_params():
+        estimator.set_params(max_epochs=1)
+    fitted = {name for name in dir(estimator.fit(X, y)) if name.endswith("_") and name[0] != "_"}
+    fitted.add("feature_names_in_")
+    assert fitted == set(entries(adapter, "Attributes"))
+
+
+@pytest.mark.parametrize("adapter", OTHER_THAN_FLOW)
+def test_signatures_in_help_are_short(adapter):
+    assert "numpy._typing" not in pydoc.plain(pydoc.render_doc(adapter))

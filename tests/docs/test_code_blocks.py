@@ -1,0 +1,106 @@
+"""Every code block of the site and of the README runs, or is a command with existing options."""
+
+import doctest
+import functools
+import importlib.util
+import re
+import shlex
+import shutil
+import tomllib
+
+import pytest
+import typer
+
+from isoadapt import datasets
+from isoadapt.cli._app import app
+from tests.cli.command_line import succeed
+from tests.docs.blocks import PAGES, README, ROOT, blocks, name, of_language, shell_lines
+from tests.tiny_models import save_model
+
+COMMANDS = typer.main.get_command(app).commands
+CHEAP = {"audit", "fit", "transform", "merge"}
+LANGUAGES = {"python", "sh", "text"}
+small_corpus = functools.partial(datasets.make_acceptability, 96, 60)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model") / "checkpoint", num_labels=2)
+
+
+@pytest.fixture
+def folder(checkpoint, tmp_path, monkeypatch):
+    """A working folder with what `make demo` leaves, and a corpus that is quickly encoded."""
+    shutil.copytree(checkpoint, tmp_path / "isoadapt-demo" / "checkpoint")
+    monkeypatch.setattr(datasets, "make_acceptability", small_corpus)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=name)
+def test_languages_are_known(page):
+    assert {block.language for block in blocks(page)} <= LANGUAGES
+    text = page.read_text("utf-8")
+    assert len(blocks(page)) == len(re.findall(r"^(?:```\w+|\.\. code-block::)", text, re.M))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in [README, *PAGES] if of_language(page, "python")], ids=name
+)
+def test_python_blocks_run(page, folder):
+    names = {"__name__": "page"}
+    for code in of_language(page, "python"):
+        exec(compile(code, name(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if ">>> " in page.read_text()], ids=name)
+def test_doctests_hold(page):
+    text = page.read_text("utf-8")
+    test = doctest.DocTestParser().get_doctest(text, {}, name(page), str(page), 0)
+    assert test.examples
+    assert doctest.DocTestRunner(verbose=False).run(test).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("page", "line"),
+    [(page, line) for page in [README, *PAGES] for line in shell_lines(page)],
+    ids=lambda value: value if isinstance(value, str) else name(value),
+)
+def test_shell_commands_exist(page, line):
+    program, *arguments = shlex.split(line, comments=True)
+    if program == "isoadapt":
+        command, *options = arguments
+        COMMANDS[command].make_context(command, options)  # raises on what it does not know
+    elif program == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+        assert arguments[0] in targets
+    elif program == "python":
+        flag, module, *_ = [*arguments, ""]
+        found = importlib.util.find_spec(module) if flag == "-m" else (ROOT / flag).is_file()
+        assert found
+    else:
+        assert (program, arguments[0]) == ("pip", "install")
+        known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        extras = re.findall(r"[\w-]+", "".join(re.findall(r"\[(.*?)\]", line)))
+        assert set(extras) <= known["optional-dependencies"].keys()
+
+
+def test_the_cheap_commands_run(folder):
+    shutil.copytree("isoadapt-demo/checkpoint", "my-model")
+    corpus = small_corpus(random_state=0)
+    for file in ("train", "dev", "texts"):
+        rows = zip(corpus.dev_texts, corpus.dev_labels, strict=True)
+        lines = ["sentence\tlabel", *(f"{text}\t{label}" for text, label in rows), ""]
+        (folder / f"{file}.tsv").write_text("\n".join(lines))
+    for line in shell_lines(ROOT / "docs" / "guide" / "command_line.rst"):
+        _, command, *options = shlex.split(line, comments=True)
+        if command in CHEAP:
+            succeed(command, *options)
+    assert (folder / "my-merged-model" / "model.safetensors").is_file()
+
+
+def test_local_links_of_the_readme_lead_somewhere():
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README.read_text("utf-8"))
+    local = [link for link in links if not link.startswith("http")]
+    assert local
+    assert all((ROOT / link).exists() for link in local)

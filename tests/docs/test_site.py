@@ -1,0 +1,59 @@
+"""What the site makes from the code: API pages, tables, and pictures."""
+
+import pkgutil
+import re
+from importlib import import_module
+
+import pytest
+
+import isoadapt
+from docs import picture
+from docs._ext import adapter_tables, api, drawing, results
+from isoadapt.adapters import VARIANTS
+
+
+def test_every_exported_name_has_one_page():
+    found = [each.name for each in pkgutil.walk_packages(isoadapt.__path__, "isoadapt.")]
+    public = [name for name in found if "._" not in name]
+    modules = [isoadapt, *map(import_module, public)]
+    exported = {
+        id(getattr(module, name)): name
+        for module in modules
+        for name in getattr(module, "__all__", [])
+    }
+    pages = api.pages()
+    documented = [name for name in pages if name != "index.rst"]
+    assert sorted(name.split(".")[-2] for name in documented) == sorted(exported.values())
+    for name in documented:
+        path = name.removesuffix(".rst")
+        assert re.search(
+            rf"^\.\. (autoclass|autofunction|py:data):: {re.escape(path)}$", pages[name], re.M
+        )
+        assert pages["index.rst"].count(f"<{path}>`") == 1
+
+
+def test_pages_of_classes_list_their_methods():
+    page = api.pages()["isoadapt.IsotropyLayer.rst"]
+    for method in ("fit", "transform", "predict", "to_affine"):
+        assert f".. automethod:: {method}\n" in page
+    assert "set_fit_request" not in page
+
+
+def test_the_measured_table_has_a_row_for_each_variant():
+    table = adapter_tables.tables()["measured.txt"]
+    assert table.count("\n   * - :class:") == len(VARIANTS)
+    assert results.number(results.adapter_rows("CoLA dev")["no adapter"]["accuracy"]) == 0.742
+
+
+def test_the_drawing_has_every_package_below_those_it_imports():
+    graph = drawing.imports_between_packages()
+    rows = {name: i for i, row in enumerate(drawing.levels(graph)) for name in row}
+    assert rows.keys() == graph.keys()
+    assert all(rows[name] > rows[other] for name in graph for other in graph[name])
+    svg = drawing.svg(graph)
+    assert all(f">{name}</text>" in svg for name in graph)
+
+
+def test_the_picture_of_the_readme_shows_the_stored_figures():
+    if picture.PICTURE.read_text("utf-8") != picture.picture():
+        pytest.fail("benchmarks/RESULTS.md changed: run python docs/picture.py")
