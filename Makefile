@@ -1,7 +1,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
+CORE_TESTS := $(addprefix tests/,adapters geometry losses model_selection cli test_heads.py test_metrics.py)
 
-.PHONY: demo test lint bench reproduction clean
+PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/pytest
+
+.PHONY: demo test test-all test-min mutations lint bench reproduction clean
 
 # One environment for everything, made on first use and again when a version changes.
 .venv/.installed: pyproject.toml constraints.txt
@@ -20,8 +23,24 @@ lint: .venv/.installed  ## ruff, mypy and the docstrings
 	$(BIN)/mypy
 	$(BIN)/numpydoc lint $$(git ls-files 'isoadapt/*.py')
 
-test: lint  ## lint, then every test and doctest
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n 2
+test: lint  ## lint, then the tests and doctests, but for the slow ones
+	$(PYTEST) -q -n 2
+
+test-all: lint  ## lint, then every test and doctest
+	$(PYTEST) -q -n 2 -m 'slow or not slow'
+
+# The lowest versions that pyproject.toml allows, in an environment of their own.
+.venv-min/.installed: pyproject.toml constraints-min.txt
+	$(PYTHON) -m venv .venv-min
+	.venv-min/bin/python -m pip install --quiet -c constraints-min.txt torch
+	.venv-min/bin/python -m pip install --quiet -c constraints-min.txt -e . pytest pytest-xdist hypothesis pandas polars pyarrow
+	touch $@
+
+test-min: .venv-min/.installed  ## the tests of the core on the lowest versions allowed
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 .venv-min/bin/pytest -q -n 2 $(CORE_TESTS)
+
+mutations: .venv/.installed  ## wrong versions of the mathematics, each of which the tests must catch
+	$(BIN)/python tests/mutations.py
 
 bench: .venv/.installed  ## every speed figure, as ratios measured in one run
 	$(BIN)/python -m benchmarks
@@ -30,4 +49,4 @@ reproduction: .venv/.installed  ## the papers' experiments, for days: OPTIONS='-
 	$(BIN)/python -m benchmarks.reproduction.frozen --commit '$(COMMIT)' $(OPTIONS)
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-min
