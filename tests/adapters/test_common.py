@@ -118,6 +118,8 @@ def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
+# Some of these checks fit to a frame and transform an array, and the reverse.
+@pytest.mark.filterwarnings(r"ignore:X (has|does not have valid) feature names:UserWarning")
 @pytest.mark.parametrize(
     "check",
     [
