@@ -6,7 +6,6 @@ import torch
 from benchmarks.speed import gpu
 from benchmarks.speed._harness import Measurement
 
-
 # It times the fine-tuning of a whole model several times over.
 SLOW = {gpu.finetuning_on: pytest.mark.slow}
 
