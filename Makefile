@@ -1,8 +1,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
+MIN_EXTRAS := pytest pytest-xdist hypothesis pandas polars pyarrow accelerate gudhi ripser scikit-dimension IsoScore
 CORE_TESTS := $(addprefix tests/,adapters geometry losses model_selection cli test_heads.py test_metrics.py)
 
-PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/pytest
+OFFLINE := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 .PHONY: demo test test-all test-min mutations lint bench reproduction clean
 
@@ -24,20 +25,20 @@ lint: .venv/.installed  ## ruff, mypy and the docstrings
 	$(BIN)/numpydoc lint $$(git ls-files 'isoadapt/*.py')
 
 test: lint  ## lint, then the tests and doctests, but for the slow ones
-	$(PYTEST) -q -n 2
+	$(OFFLINE) $(BIN)/pytest -q -n 2
 
 test-all: lint  ## lint, then every test and doctest
-	$(PYTEST) -q -n 2 -m 'slow or not slow'
+	$(OFFLINE) $(BIN)/pytest -q -n 2 -m 'slow or not slow'
 
 # The lowest versions that pyproject.toml allows, in an environment of their own.
 .venv-min/.installed: pyproject.toml constraints-min.txt
 	$(PYTHON) -m venv .venv-min
 	.venv-min/bin/python -m pip install --quiet -c constraints-min.txt torch
-	.venv-min/bin/python -m pip install --quiet -c constraints-min.txt -e . pytest pytest-xdist hypothesis pandas polars pyarrow
+	.venv-min/bin/python -m pip install --quiet -c constraints-min.txt -e . $(MIN_EXTRAS)
 	touch $@
 
 test-min: .venv-min/.installed  ## the tests of the core on the lowest versions allowed
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 .venv-min/bin/pytest -q -n 2 $(CORE_TESTS)
+	$(OFFLINE) .venv-min/bin/pytest -q -n 2 $(CORE_TESTS)
 
 mutations: .venv/.installed  ## wrong versions of the mathematics, each of which the tests must catch
 	$(BIN)/python tests/mutations.py
