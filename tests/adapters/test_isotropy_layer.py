@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from scipy.linalg import block_diag
 from scipy.optimize import approx_fprime
 from sklearn.datasets import make_classification, make_regression
 from sklearn.linear_model import LogisticRegression
@@ -17,6 +18,7 @@ from isoadapt.adapters._training._exact import _Objective
 from isoadapt.adapters._training._loop import Judge
 from isoadapt.adapters._training._networks import LinearNetwork, MLPNetwork
 from isoadapt.adapters._training._split import split_rows
+from isoadapt.geometry import isoscore_from_covariance
 from isoadapt.losses import IsoScoreLoss, JointLoss
 from isoadapt.metrics import isoscore
 
@@ -267,6 +269,26 @@ class TestExact:
             at = rng.normal(size=14)
             numeric = approx_fprime(at, lambda flat, p=problem: p(flat)[0], 1e-7)
             np.testing.assert_allclose(problem(at)[1], numeric, rtol=1e-4, atol=1e-5)
+
+    def test_penalty_is_one_minus_the_isoscore_with_the_best_unseen_variance(self):
+        rng = np.random.default_rng(0)
+        points = rng.normal(size=(50, 6))
+        linear, variances = rng.normal(size=(2, 7)), np.cov(points.T)
+        coef, intercept, targets = (
+            rng.normal(size=(3, 2)),
+            rng.normal(size=3),
+            rng.integers(0, 3, 50),
+        )
+        start = np.zeros((2, 7))
+        with_penalty, without = (
+            _Objective(points, targets, coef, intercept, start, variances, weight, ridge=0.3)
+            for weight in (5.0, 0.0)
+        )
+        seen = linear[:, :-1] @ variances @ linear[:, :-1].T
+        best = (seen**2).sum() / seen.trace()
+        score = isoscore_from_covariance(torch.from_numpy(block_diag(seen, best * np.eye(4))))
+        penalty = with_penalty(linear.ravel())[0] - without(linear.ravel())[0]
+        assert penalty == pytest.approx(5.0 * (1 - score.item()))
 
     def test_beats_every_layer_that_gradient_descent_finds(self, cone):
         """The objective at the solution is a lower bound for linear layers near it."""
