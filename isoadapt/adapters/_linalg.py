@@ -26,9 +26,10 @@ def descending_eigh(cov: Floats) -> tuple[Floats, Floats]:
     eigenvectors : ndarray of shape (d, d)
         Columns, with signs fixed.
     """
+    if not len(cov):  # SciPy before 1.14 refuses it
+        return np.zeros(0), np.zeros((0, 0))
     values, vectors = eigh((cov + cov.T) / 2)
-    if len(values):
-        vectors, _ = svd_flip(vectors[:, ::-1], None)
+    vectors, _ = svd_flip(vectors[:, ::-1], None)
     return values[::-1].clip(min=0), vectors
 
 
