@@ -1,7 +1,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
+MIN_EXTRAS := pytest pytest-xdist hypothesis pandas polars pyarrow accelerate gudhi ripser scikit-dimension IsoScore
+CORE_TESTS := $(addprefix tests/,adapters geometry losses model_selection cli test_heads.py test_metrics.py)
 
-.PHONY: demo test lint docs gallery linkcheck bench reproduction licenses release-check clean
+OFFLINE := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+
+.PHONY: demo test test-all test-min mutations lint docs gallery linkcheck bench reproduction licenses release-check clean
 
 # One environment for everything, made on first use and again when a version changes.
 .venv/.installed: pyproject.toml constraints.txt
@@ -24,8 +28,24 @@ lint: .venv/.installed  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint  ## lint, then every test and doctest
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n 2
+test: lint  ## lint, then the tests and doctests, but for the slow ones
+	$(OFFLINE) $(BIN)/pytest -q -n 2
+
+test-all: lint  ## lint, then every test and doctest
+	$(OFFLINE) $(BIN)/pytest -q -n 2 -m 'slow or not slow'
+
+# The lowest versions that pyproject.toml allows, in an environment of their own.
+.venv-min/.installed: pyproject.toml constraints-min.txt
+	$(PYTHON) -m venv .venv-min
+	.venv-min/bin/python -m pip install --quiet -c constraints-min.txt torch
+	.venv-min/bin/python -m pip install --quiet -c constraints-min.txt -e . $(MIN_EXTRAS)
+	touch $@
+
+test-min: .venv-min/.installed  ## the tests of the core on the lowest versions allowed
+	$(OFFLINE) .venv-min/bin/pytest -q -n 2 $(CORE_TESTS)
+
+mutations: .venv/.installed  ## wrong versions of the mathematics, each of which the tests must catch
+	$(BIN)/python tests/mutations.py
 
 docs: .venv/.docs  ## the site in docs/_build/html; the gallery shows code without running it
 	$(BIN)/python -m sphinx -W --keep-going -q -D plot_gallery=0 docs docs/_build/html
@@ -51,4 +71,4 @@ release-check: .venv/.installed  ## build wheel and sdist, install the wheel els
 	$(BIN)/python tools/release_check.py
 
 clean:
-	rm -rf .venv docs/_build docs/api docs/gallery docs/generated docs/sg_execution_times.rst
+	rm -rf .venv .venv-min docs/_build docs/api docs/gallery docs/generated docs/sg_execution_times.rst

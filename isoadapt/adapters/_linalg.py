@@ -16,9 +16,10 @@ def descending_eigh(cov: Floats) -> tuple[Floats, Floats]:
 
     Negative eigenvalues are set to zero. The eigenvectors are columns with deterministic signs.
     """
+    if not len(cov):  # SciPy before 1.14 refuses it
+        return np.zeros(0), np.zeros((0, 0))
     values, vectors = eigh((cov + cov.T) / 2)
-    if len(values):
-        vectors, _ = svd_flip(vectors[:, ::-1], None)
+    vectors, _ = svd_flip(vectors[:, ::-1], None)
     return values[::-1].clip(min=0), vectors
 
 

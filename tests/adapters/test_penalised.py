@@ -15,9 +15,8 @@ from isoadapt import (
     SpectrumControlAdapter,
     TopologicalEntropyAdapter,
 )
-from isoadapt.adapters import _topological_entropy
+from isoadapt.adapters import Affine, _topological_entropy
 from isoadapt.adapters._istar import _ExactShrinkage, _SampledShrinkage
-from isoadapt.adapters._maps import Affine
 from isoadapt.adapters._row_space import row_space
 from isoadapt.adapters._spectrum_control import _SVD_INTERVAL, _ExactSpectrum, _second_moment_root
 from isoadapt.adapters._training._batches import Batches, Rows

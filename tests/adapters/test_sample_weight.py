@@ -14,8 +14,8 @@ from isoadapt import (
     LinearHead,
     SpectrumControlAdapter,
 )
+from isoadapt.adapters import Affine
 from isoadapt.adapters._istar import _SampledShrinkage
-from isoadapt.adapters._maps import Affine
 from isoadapt.adapters._training._batches import Batches, Rows
 from isoadapt.adapters._training._distinct import distinct_rows
 from isoadapt.adapters._training._networks import LinearNetwork

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.encoders import TransformerEncoder, _models, load_checkpoint, release
-from isoadapt.encoders._texts import as_texts
+from isoadapt.encoders import TransformerEncoder, _models, as_texts, load_checkpoint, release
 from tests.tiny_models import TEXTS, make_model, save_model
 
 

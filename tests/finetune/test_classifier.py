@@ -19,8 +19,7 @@ from transformers import (
 )
 
 from isoadapt import load_checkpoint
-from isoadapt.finetune import _training, add_isobn, finetune_text_classifier
-from isoadapt.finetune._trainer import IsotropyTrainer
+from isoadapt.finetune import IsotropyTrainer, _training, add_isobn, finetune_text_classifier
 from isoadapt.losses import CosRegLoss, IsoScoreLoss, PersistentEntropyLoss, SpectrumControlLoss
 from isoadapt.metrics import isoscore
 

@@ -11,7 +11,7 @@ from IsoScore import IsoScore as package
 from torch.autograd import gradcheck
 
 from isoadapt import metrics
-from isoadapt.geometry._isoscore import isoscore_from_covariance, isoscore_star
+from isoadapt.geometry import isoscore_from_covariance, isoscore_star
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 F64 = torch.float64

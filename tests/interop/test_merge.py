@@ -24,7 +24,7 @@ from isoadapt import (
     load_checkpoint,
 )
 from isoadapt._utils.folders import LIST
-from isoadapt.adapters._maps import Affine, compose
+from isoadapt.adapters import Affine, compose
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from tests.tiny_models import ARCHITECTURES, WORDS, make_model, make_tokenizer, save_model
 

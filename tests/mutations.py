@@ -1,0 +1,244 @@
+"""Wrong versions of the mathematics, each of which the tests must catch.
+
+``python tests/mutations.py`` applies one mutation after the other to a copy of the tree, runs the
+tests named with it and reports which were caught. ``python tests/mutations.py isobn ridge`` runs
+those whose file contains one of these words.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("isoadapt", "tests", "benchmarks", "examples")
+FILES = ("pyproject.toml", "constraints.txt", "README.md", "CHANGELOG.md", "Makefile")
+SECONDS = 600  # of one run of tests; a mutation that makes them hang counts as caught
+
+
+class Mutation(NamedTuple):
+    """A change of one file of isoadapt, and the tests that must fail under it."""
+
+    file: str  # below isoadapt/
+    old: str  # occurs there exactly once
+    new: str
+    tests: str  # files below tests/, separated by blanks
+
+
+STAR = "geometry/test_isoscore_star.py"
+EXACT = "adapters/test_isotropy_layer.py adapters/test_selection.py"
+SELECTION = "adapters/test_selection.py"
+CLOSED = "adapters/test_closed_form.py"
+
+MUTATIONS = [
+    Mutation("geometry/_isoscore.py", "return (ratio - 1) / (d - 1)", "return ratio / d", STAR),
+    Mutation("geometry/_isoscore.py", "core = 4 * to_square", "core = 2 * to_square", STAR),
+    Mutation(
+        "geometry/_isoscore.py", "** 2, 2 * zeta * (1 - zeta)", "** 2, zeta * (1 - zeta)", STAR
+    ),
+    Mutation(
+        "geometry/_unbiased.py",
+        "n * n - 3 * n + 1",
+        "n * n - 3 * n",
+        "geometry/test_isoscore_bias.py",
+    ),
+    Mutation(
+        "geometry/_cosine.py", "- unit.square().sum((-2, -1))", "", "losses/test_cosreg_loss.py"
+    ),
+    Mutation(
+        "geometry/_moments.py",
+        "self.count * other.count / total",
+        "self.count * other.count / (total + 1)",
+        "geometry/test_moments.py",
+    ),
+    Mutation(
+        "geometry/_moments.py",
+        "(shift @ (third + pull))",
+        "(shift @ third)",
+        "geometry/test_moments.py",
+    ),
+    Mutation(
+        "geometry/_dimension.py",
+        "-ranks / len(nearest)",
+        "-ranks / (len(nearest) + 1)",
+        "geometry/test_dimension.py",
+    ),
+    Mutation("geometry/_partition.py", "std(correction=0)", "std()", "geometry/test_partition.py"),
+    Mutation(
+        "geometry/_persistence.py",
+        "share * (size + 2)",
+        "share * size",
+        "geometry/test_persistence.py",
+    ),
+    Mutation("losses/_joint.py", "/ (1 + self._step)", "/ 1", "losses/test_joint_loss.py"),
+    Mutation(
+        "losses/_spectrum_control.py",
+        "max(Z.shape[-2], 1) ** 0.5",
+        "max(Z.shape[-1], 1) ** 0.5",
+        "losses/test_spectrum_control_loss.py",
+    ),
+    Mutation(
+        "losses/_persistent_entropy.py",
+        "+ n * member[:, None]",
+        "",
+        "losses/test_persistent_entropy_loss.py",
+    ),
+    Mutation("adapters/_linalg.py", "(moments.count + 1) *", "moments.count *", CLOSED),
+    Mutation("adapters/_linalg.py", "** (-power / 2)", "** -power", CLOSED),
+    Mutation(
+        "adapters/_isobn.py", "(gamma * std + eps)", "(gamma + eps)", "adapters/test_isobn.py"
+    ),
+    Mutation(
+        "adapters/_row_space.py", "float(balance * (trace / total))", "float(balance)", CLOSED
+    ),
+    Mutation(
+        "adapters/_all_but_the_top.py",
+        "-matrix @ mean",
+        "-mean",
+        "adapters/test_all_but_the_top.py",
+    ),
+    Mutation(
+        "adapters/_training/_exact.py", "2 * self.ridge * pulled", "self.ridge * pulled", EXACT
+    ),
+    Mutation("adapters/_training/_exact.py", "self.weight / (d - 1)", "self.weight / d", EXACT),
+    Mutation("adapters/_training/_ridge.py", "return ridge / 4 if", "return ridge if", SELECTION),
+    Mutation("adapters/_training/_ridge.py", "1 - quantile / ratio", "1 - 1 / ratio", SELECTION),
+    Mutation(
+        "adapters/_training/_coordinates.py",
+        "shrink(eigenvalues, oas_shrinkage(moments))",
+        "eigenvalues",
+        "adapters/test_penalised.py adapters/test_isotropy_layer.py",
+    ),
+    Mutation(
+        "adapters/_training/_coordinates.py",
+        "self.scale * (head.coef_ @ self.out)",
+        "head.coef_ @ self.out",
+        "adapters/test_penalised.py adapters/test_isotropy_layer.py",
+    ),
+    Mutation(
+        "adapters/_training/_selection.py", ">= self.best - self.error", ">= self.best", SELECTION
+    ),
+    Mutation(
+        "adapters/_training/_selection.py",
+        ".number >= self.patience",
+        ".number > self.patience",
+        SELECTION,
+    ),
+    Mutation(
+        "adapters/_training/_split.py",
+        "(left > count)",
+        "(left >= count)",
+        "adapters/test_sample_weight.py",
+    ),
+    Mutation(
+        "encoders/_cache/_keys.py",
+        'len(part).to_bytes(8, "little") + part',
+        "part",
+        "encoders/test_cache.py",
+    ),
+    Mutation(
+        "encoders/_cache/_store.py",
+        'np.argsort(uses["tick"], kind="stable")',
+        'np.argsort(uses["tick"], kind="stable")[::-1]',
+        "encoders/test_store.py",
+    ),
+    Mutation(
+        "interop/_merge.py",
+        "[rows[label] for label in labels]",
+        "list(rows.values())",
+        "interop/test_merge.py",
+    ),
+]
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the mutations of the files named by some words, all without any; 1 if one survives."""
+    chosen = [m for m in MUTATIONS if not words or any(word in m.file for word in words)]
+    check_texts(chosen)
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        copy_tree(tree)
+        names = sorted({name for mutation in chosen for name in mutation.tests.split()})
+        if not passes(tree, names):
+            sys.exit("the tests fail, or take too long, without any mutation: mend them first")
+        survivors = [mutation for mutation in chosen if not is_caught(tree, mutation)]
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutations are caught")
+    return 1 if survivors else 0
+
+
+def check_texts(mutations: Sequence[Mutation]) -> None:
+    """Exit unless every mutation changes its file at exactly one place, and its tests exist."""
+    problems = []
+    for mutation in mutations:
+        count = (ROOT / "isoadapt" / mutation.file).read_text().count(mutation.old)
+        if count != 1:
+            problems.append(f"{mutation.file}: {mutation.old!r} occurs {count} times, not once")
+        missing = [name for name in mutation.tests.split() if not (ROOT / "tests" / name).is_file()]
+        problems += [f"{mutation.file}: there is no tests/{name}" for name in missing]
+    if problems:
+        sys.exit("\n".join(problems))
+
+
+def copy_tree(target: Path) -> None:
+    """Copy what the tests read, and make sure that it is the copy they import."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, target / name, ignore=ignored)
+    for name in FILES:
+        shutil.copyfile(ROOT / name, target / name)
+    command = [sys.executable, "-c", "import isoadapt; print(isoadapt.__file__)"]
+    found = subprocess.run(
+        command, cwd=target, env=environment(target), check=True, capture_output=True, text=True
+    ).stdout
+    if not Path(found.strip()).resolve().is_relative_to(target.resolve()):
+        sys.exit(f"the tests would import {found.strip()} instead of the copy in {target}")
+
+
+def is_caught(tree: Path, mutation: Mutation) -> bool:
+    """Apply a mutation to the copy, run its tests, report, and take the mutation back."""
+    file = tree / "isoadapt" / mutation.file
+    original = file.read_text()
+    file.write_text(original.replace(mutation.old, mutation.new))
+    try:
+        caught = not passes(tree, mutation.tests.split())
+    finally:
+        file.write_text(original)
+    word = "caught  " if caught else "SURVIVED"
+    print(f"{word} {mutation.file}: {mutation.old!r} -> {mutation.new!r}", flush=True)
+    return caught
+
+
+def passes(tree: Path, names: Sequence[str]) -> bool:
+    """Run tests in the copy up to the first failure; whether all pass in time."""
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
+    command = [sys.executable, "-m", "pytest", *options, *(f"tests/{name}" for name in names)]
+    try:
+        result = subprocess.run(
+            command,
+            cwd=tree,
+            env=environment(tree),
+            timeout=SECONDS,
+            capture_output=True,
+            text=True,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    if result.returncode not in (0, 1):  # neither passed nor failed: not even collected
+        sys.exit(f"pytest ended with {result.returncode}:\n{result.stdout}{result.stderr}")
+    return result.returncode == 0
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """Variables under which the copy is imported, and no stale bytecode."""
+    shared = os.environ.get("ISOADAPT_SHARED", str(ROOT.parent / "shared"))
+    fixed = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "ISOADAPT_SHARED": shared}
+    offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **offline, **fixed}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
