@@ -182,6 +182,26 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """
         return self._fitted().predict(X)
 
+    @available_if(_fitted_adapter_has("predict"))
+    def transform_predict(self, X: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Adapt the embeddings and predict, with one pass of the encoder.
+
+        Parameters
+        ----------
+        X : sequence of str or of pairs of str
+            Texts, as for :meth:`fit`.
+
+        Returns
+        -------
+        vectors : ndarray of shape (n_samples, n_features_out), float32
+            What :meth:`transform` returns.
+        predictions : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            What :meth:`predict` returns.
+        """
+        steps = self._fitted()
+        embeddings = steps["encoder"].transform(X)
+        return steps["adapter"].transform(embeddings), steps["adapter"].predict(embeddings)
+
     @available_if(_fitted_adapter_has("predict_proba"))
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Predict class probabilities with the head, from the adapted embeddings.

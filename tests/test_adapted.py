@@ -53,6 +53,26 @@ class TestAdaptedEncoder:
         assert whole.decision_function(texts).shape == (60, 3)
         assert is_classifier(whole)
 
+    def test_transform_predict_is_both_in_one_pass(self, checkpoint, data, monkeypatch):
+        texts, y = data
+        model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(texts, y)
+        expected = model.transform(texts), model.predict(texts)
+        encoded, transform = [], TransformerEncoder.transform
+        monkeypatch.setattr(
+            TransformerEncoder,
+            "transform",
+            lambda self, X: encoded.append(len(X)) or transform(self, X),
+        )
+        vectors, predictions = model.transform_predict(texts)
+        np.testing.assert_array_equal(vectors, expected[0])
+        np.testing.assert_array_equal(predictions, expected[1])
+        assert encoded == [60]
+
+    def test_transform_predict_needs_a_head(self, tmp_path, data):
+        folder = save_model(tmp_path / "encoder", kind="AutoModel")
+        model = AdaptedEncoder(folder, Whitening()).fit(data[0])
+        assert not hasattr(model, "transform_predict")
+
     def test_weights_and_groups_reach_the_adapter(self, checkpoint, data):
         texts, y = data
         encoder, head = load_checkpoint(checkpoint)
