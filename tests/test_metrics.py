@@ -510,6 +510,7 @@ def test_groups_of_two_dimensions_are_refused():
         isotropy_report(cloud(30, 5), groups=[["a", "b"]] * 30)
 
 
-def test_everything_public_is_listed_and_documented():
-    assert set(metrics.__all__) == {f.__name__ for f in ALL} | {"IsotropyReport"}
-    assert all(getattr(metrics, name).__doc__ for name in metrics.__all__)
+def test_every_public_function_of_one_matrix_is_tested_here():
+    of_neighbours = {"hubness", "neighbour_overlap", "retrieval_report", "similarity_correlation"}
+    functions = {name for name in metrics.__all__ if name.islower()}
+    assert functions - of_neighbours == {f.__name__ for f in ALL}

@@ -41,4 +41,4 @@ def test_copyleft_is_recognised(licence, copyleft):
 def test_a_package_belongs_to_all_that_install_it():
     users = LICENSES["installed_by"](PROJECT["project"])
     assert "core" in users["sympy"]  # through torch
-    assert users["matplotlib"] == {"demo", "plot", "test"}  # test: through scikit-dimension
+    assert {"demo", "plot", "test"} <= users["matplotlib"]  # test: through scikit-dimension

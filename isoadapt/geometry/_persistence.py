@@ -200,8 +200,9 @@ def spanning_parents(points: Floats) -> Indices:
 
 def edge_lengths(points: Floats, parents: Indices) -> Floats:
     """Lengths (n - 1,) of the edges of the tree that `spanning_parents` found."""
-    differences = points[1:] - points[parents]
-    return np.sqrt(np.einsum("ij,ij->i", differences, differences))
+    with np.errstate(over="ignore", invalid="ignore"):
+        differences = points[1:] - points[parents]
+        return np.sqrt(np.einsum("ij,ij->i", differences, differences))
 
 
 def selected_indices(lengths: Floats) -> Indices:

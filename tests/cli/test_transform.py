@@ -78,7 +78,7 @@ class TestTransform:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["absent", "X.npy", "out.npy"], "save_adapter made"),
+            (["absent", "X.npy", "out.npy"], "is not a folder; pass one that save_adapter wrote"),
             (["a", "absent.npy", "out.npy"], "absent.npy"),
             (["a", "X.npy", "out.csv"], r"must end in \.npy or \.parquet"),
             (["a", "X.npy", "absent/out.npy"], "'absent' is not a folder"),

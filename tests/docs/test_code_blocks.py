@@ -44,6 +44,8 @@ def test_languages_are_known(page):
     assert len(blocks(page)) == len(re.findall(r"^(?:```\w+|\.\. code-block::)", text, re.M))
 
 
+# torch warns of its data loader's default, which concerns machines without a GPU only.
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
 @pytest.mark.parametrize(
     "page", [page for page in [README, *PAGES] if of_language(page, "python")], ids=name
 )

@@ -236,7 +236,7 @@ class Returning(torch.nn.Module):
     [
         (lambda points: points.square().mean(0), ValueError, r"shape \(16,\)"),
         (lambda points: points.square().mean().view(1), ValueError, r"shape \(1,\)"),
-        (lambda points: float(points.square().mean()), TypeError, "float"),
+        (lambda points: float(points.detach().square().mean()), TypeError, "float"),
         (lambda points: (points.square().mean(),), TypeError, "tuple"),
         (lambda points: None, TypeError, "NoneType"),
         (lambda points: (points > 0).sum(), TypeError, "int64"),

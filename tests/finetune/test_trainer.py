@@ -333,6 +333,7 @@ def test_the_rows_behind_it_are_drawn_without_touching_the_generators(tmp_path):
     assert torch.rand(1) == expected
 
 
+@pytest.mark.filterwarnings("ignore:PersistentEntropyLoss.* was 0 in every batch")
 @pytest.mark.parametrize("penalty", [IsoScoreLoss(0.0), CosRegLoss(), PersistentEntropyLoss()])
 def test_it_is_not_computed_where_nothing_looks_at_it(penalty, tmp_path):
     trainer = make_trainer(plain_model(), make_rows(8), tmp_path, penalty)

@@ -88,6 +88,7 @@ class TestTrainingTogether:
                 alone.history_[0]["train_loss"], rel=1e-4, abs=1e-5
             )
 
+    @pytest.mark.filterwarnings("ignore:training ended at max_epochs")
     def test_scores_and_the_epochs_kept_are_those_of_each_alone(self, adapter, grid):
         adapter = clone(adapter).set_params(max_epochs=4, random_state=0)
         pairs = zip(at_once(adapter, grid, *MANY), one_by_one(adapter, grid, *MANY), strict=True)
@@ -102,6 +103,7 @@ STOPPING = {"patience": 2, "lr": 0.3, "lr_schedule": "constant", "ridge": 0.0, "
 STOPPING |= {"scoring": "neg_log_loss"}
 
 
+@pytest.mark.filterwarnings("ignore:this fit harms the task")
 @pytest.mark.parametrize("lams", [[-3, 5], [0, 5, -1], [5, 0]])
 def test_members_stop_when_they_would_alone_and_the_others_go_on(lams):
     adapter = IStarAdapter(HEAD, max_epochs=10, **STOPPING)
@@ -346,6 +348,8 @@ class TestWhatCannotBeTrainedTogether:
             {"adapter__validation_fraction": [0.3, "x"]},
         ],
     )
+    @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
+    @pytest.mark.filterwarnings("ignore:[0-9]+ of [0-9]+ fits could not be trained together")
     def test_a_bad_candidate_leaves_the_others_alone(self, grid):
         pipe = Pipeline([("pca", PCA(6)), ("adapter", IStarAdapter(**QUICK))])
         with pytest.warns(FitFailedWarning):
@@ -384,6 +388,7 @@ class TestWhatCannotBeTrainedTogether:
             AdapterSearchCV(IStarAdapter(HEAD), {"zeta": [7.0]}, error_score="raise").fit(X, Y)
 
 
+@pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
 class TestInterrupt:
     def interrupted(self, monkeypatch, after, **options):
         scored = together.Evaluation._score

@@ -176,6 +176,7 @@ class GrowingAdapter(CosRegAdapter):
         return Growing(None)
 
 
+@pytest.mark.filterwarnings("ignore:this fit harms the task")
 def test_the_state_of_a_penalty_outlives_the_members_that_stop():
     options = {"patience": 2, "lr": 0.2, "scoring": "neg_log_loss", "random_state": 0}
     adapter = GrowingAdapter(HEAD, max_epochs=8, **options)
