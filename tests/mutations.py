@@ -36,7 +36,7 @@ CLOSED = "adapters/test_closed_form.py"
 
 MUTATIONS = [
     Mutation("geometry/_isoscore.py", "return (ratio - 1) / (d - 1)", "return ratio / d", STAR),
-    Mutation("geometry/_isoscore.py", "core = 4 * to_square", "core = 2 * to_square", STAR),
+    Mutation("geometry/_isoscore.py", "core = 4 * grad_square", "core = 2 * grad_square", STAR),
     Mutation(
         "geometry/_isoscore.py", "** 2, 2 * zeta * (1 - zeta)", "** 2, zeta * (1 - zeta)", STAR
     ),
@@ -57,7 +57,7 @@ MUTATIONS = [
     ),
     Mutation(
         "geometry/_moments.py",
-        "(shift @ (third + pull))",
+        "(shift @ (third + scatter_shift))",
         "(shift @ third)",
         "geometry/test_moments.py",
     ),

@@ -25,6 +25,8 @@ from isoadapt import (
 from isoadapt.losses import SpectrumControlLoss
 from isoadapt.metrics import anisotropy, cumulative_explained_variance, isoscore, two_nn
 
+pytestmark = pytest.mark.slow
+
 
 class Task:
     def __init__(self, path):

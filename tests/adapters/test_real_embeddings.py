@@ -48,6 +48,7 @@ class TestRealEmbeddings:
         hits = head.predict(X_eval) == y_eval
         assert layer.score(X_eval, y_eval) >= hits.mean() - standard_error(hits)
 
+    @pytest.mark.slow
     def test_minibatch_over_seeds(self, tasks, task):
         head, (X, y), (X_eval, y_eval) = parts(tasks[task])
         hits = head.predict(X_eval) == y_eval

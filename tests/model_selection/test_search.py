@@ -104,7 +104,7 @@ STOPPING |= {"scoring": "neg_log_loss"}
 
 
 @pytest.mark.filterwarnings("ignore:this fit harms the task")
-@pytest.mark.parametrize("lams", [[-3, 5], [0, 5, -1], [5, 0]])
+@pytest.mark.parametrize("lams", [[-3, 5], [0, 5, -1]])
 def test_members_stop_when_they_would_alone_and_the_others_go_on(lams):
     adapter = IStarAdapter(HEAD, max_epochs=10, **STOPPING)
     grid = {"lam": lams, "random_state": [0, 1]}
