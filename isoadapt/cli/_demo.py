@@ -225,7 +225,9 @@ def _verdict(rows: list[_Row], y: NDArray[Any]) -> str:
     metric = next(iter(layer.task))
     gain = layer.task[metric] - control.task[metric]
     error = _paired_error(control, layer, y)
-    if abs(gain) <= 2 * error:
+    if not (gain or error):
+        meaning = "no prediction differs: no evidence that isotropy changes the task"
+    elif abs(gain) <= 2 * error:
         meaning = f"within noise (± {2 * error:.4f}): no evidence that isotropy changes the task"
     else:
         effect = "helps" if gain > 0 else "costs"

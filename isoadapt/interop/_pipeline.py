@@ -49,6 +49,10 @@ def take_apart(model: Any) -> Parts:
         head = name, last if isinstance(last, LinearHead) else LinearHead.from_estimator(last)
     for _, step in steps:
         if not isinstance(step, BaseAdapter):
+            if hasattr(step, "best_estimator_"):
+                raise TypeError(
+                    f"adapter is a search, {type(step).__name__}: pass its best_estimator_"
+                )
             raise TypeError(
                 f"adapter: {step!r} is not an adapter of isoadapt; pass an adapter, a Pipeline of "
                 "adapters or an AdaptedEncoder, and use joblib.dump for other estimators"
