@@ -48,8 +48,31 @@ class TestSimilarityCorrelation:
         with pytest.raises(ValueError, match=message):
             similarity_correlation(A, B, list(scores))
 
+    def test_cosines_that_differ_by_rounding_only_are_equal(self):
+        A = draw(100, 8)
+        with pytest.raises(ValueError, match="all cosines are"):
+            similarity_correlation(A, A, np.arange(100))
+
+    def test_of_tensors_with_gradients(self):
+        A, B, scores = (torch.from_numpy(draw(9, 4, seed)) for seed in range(3))
+        expected = similarity_correlation(A, B, scores[:, 0])
+        assert similarity_correlation(A, B, scores[:, 0].requires_grad_()) == expected
+
 
 class TestRetrievalReport:
+    def test_of_equal_documents_the_first_rows_are_found(self):
+        documents = np.ones((300, 6))
+        assert retrieval_report(draw(4, 6), documents, [0] * 4, k=3).mrr == 1.0
+
+    @pytest.mark.parametrize("relevant", [np.eye(4, dtype=bool), [0.5] * 4, ["0"] * 4, {0: [1]}])
+    def test_refuses_what_is_no_row_number(self, relevant):
+        with pytest.raises(TypeError, match="relevant"):
+            retrieval_report(draw(4, 6), draw(4, 6), relevant, k=2)
+
+    def test_frozen_sets(self):
+        X = draw(4, 6)
+        assert retrieval_report(X, X, [frozenset({i}) for i in range(4)], k=2).mrr == 1.0
+
     def test_ndcg_is_that_of_scikit_learn(self):
         queries, documents = draw(40, 5), draw(100, 5, 1)
         rng = np.random.default_rng(2)

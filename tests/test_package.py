@@ -13,6 +13,7 @@ import pytest
 
 import isoadapt
 from isoadapt import IsotropyLayer, LinearHead
+from isoadapt._utils.lazy import lazy_names
 
 
 def python(code):
@@ -110,3 +111,13 @@ def test_missing_extra_is_one_message(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r'The picture needs matplotlib.*"isoadapt\[plot\]"'):
         import_optional("matplotlib.figure", feature="The picture", extra="plot")
+
+
+def test_an_attribute_error_in_a_lazy_import_is_reported(monkeypatch):
+    def broken(name):
+        raise AttributeError("a dependency is broken")
+
+    get_attribute, _ = lazy_names("isoadapt", {"Whitening": "isoadapt.adapters"})
+    monkeypatch.setattr("importlib.import_module", broken)
+    with pytest.raises(ImportError, match=r"isoadapt.adapters.*a dependency is broken"):
+        get_attribute("Whitening")

@@ -17,7 +17,11 @@ def lazy_names(
             return importlib.import_module(f"{package}.{name}")
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(modules[name]), name)
+        try:
+            module = importlib.import_module(modules[name])
+        except AttributeError as error:  # Python would report only that the name is missing
+            raise ImportError(f"{modules[name]} cannot be imported: {error}") from error
+        value = getattr(module, name)
         setattr(sys.modules[package], name, value)  # later accesses are ordinary
         return value
 

@@ -59,11 +59,15 @@ def nearest_neighbours(
         scores = torch.addmm(low_bias, block.float(), low_points.T)
         values, found = _largest(_without(scores, rows, own), n_candidates)
         near, index = _nearest(search, block, found, k)
-        margin = rounding * (block.norm(dim=1) + largest)
-        uncertain = values[:, -1] + margin > _score(near[:, -1], block, metric)
+        norms = block.norm(dim=1)
+        margin = rounding * (norms + largest) + 8 * torch.finfo(block.dtype).eps * norms.square()
+        uncertain = values[:, -1] + margin >= _score(near[:, -1], block, metric)
         if uncertain.any() and not complete:
             exact = _without(search.scores(block[uncertain]), rows[uncertain], own)
-            found = exact.topk(n_candidates).indices
+            best, found = exact.topk(n_candidates)
+            tied = best[:, -1] >= best[:, k - 1]  # topk takes any of more ties than candidates
+            order = exact[tied].sort(dim=1, descending=True, stable=True).indices
+            found[tied] = order[:, :n_candidates]
             near[uncertain], index[uncertain] = _nearest(search, block[uncertain], found, k)
         distances.append(near)
         numbers.append(index)
@@ -85,7 +89,7 @@ def _prepared(points: Tensor, queries: Tensor, metric: str) -> tuple[Tensor, Ten
     if metric == "cosine":
         return _unit(points), _unit(queries), 1.0
     _, exponent = math.frexp(float(torch.maximum(points.abs().max(), queries.abs().max())))
-    unit = 2.0 ** max(exponent, -1022)  # squares neither over- nor underflow then
+    unit = 2.0 ** min(max(exponent, -1022), 1023)  # squares neither over- nor underflow then
     points, queries = points / unit, queries / unit
     mean = points.mean(0)
     return points - mean, queries - mean, unit

@@ -340,7 +340,7 @@ def _read(path: Path, limit: int) -> bytes:
             "again"
         )
     with path.open("rb") as file:
-        return file.read(limit)
+        return file.read(min(limit, found.st_size + 1))
 
 
 @contextmanager

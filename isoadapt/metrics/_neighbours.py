@@ -1,6 +1,6 @@
 """How well vectors serve similarity and search: correlation, retrieval, hubness and neighbours."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,12 +101,13 @@ def similarity_correlation(A: ArrayLike, B: ArrayLike, scores: ArrayLike) -> flo
             "of B must be the embeddings of pair i"
         )
     given = check_array(
-        column_or_1d(scores), dtype=np.float64, ensure_2d=False, input_name="scores"
+        column_or_1d(as_array(scores)), dtype=np.float64, ensure_2d=False, input_name="scores"
     )
     check_consistent_length(first, given)
     similarities = cosines(first, second).cpu().numpy()
+    rounding = 8 * np.finfo(np.float64).eps * first.shape[1] ** 0.5
     for name, values in (("scores", given), ("cosines", similarities)):
-        if np.ptp(values) == 0:
+        if np.ptp(values) <= (rounding if name == "cosines" else 0):
             raise ValueError(
                 f"all {name} are {values[0]:.4g}, so their correlation is not defined: use pairs "
                 "of different similarity"
@@ -298,10 +299,9 @@ def _check_metric(metric: str) -> None:
 
 def _relevant_sets(relevant: Iterable[Any], n_queries: int, n_documents: int) -> list[set[int]]:
     """Row numbers of the documents that are relevant to each query, checked."""
-    sets = [
-        {int(entry) for entry in ([own] if np.ndim(own) == 0 and not isinstance(own, set) else own)}
-        for own in relevant
-    ]
+    if isinstance(relevant, Mapping):
+        raise TypeError("relevant is a dict: pass a list with the row numbers of each query")
+    sets = [_row_numbers(own, query) for query, own in enumerate(relevant)]
     if len(sets) != n_queries:
         raise ValueError(
             f"relevant has {len(sets)} entries for {n_queries} queries: give the row numbers of "
@@ -314,3 +314,14 @@ def _relevant_sets(relevant: Iterable[Any], n_queries: int, n_documents: int) ->
                 f"number, from 0 to {n_documents - 1}; leave out queries without one"
             )
     return sets
+
+
+def _row_numbers(own: Any, query: int) -> set[int]:
+    """Row numbers of the documents that are relevant to one query: an integer, or several."""
+    numbers = np.atleast_1d(np.asarray(list(own) if isinstance(own, Set) else own))
+    if numbers.size and (numbers.dtype.kind not in "iu" or numbers.ndim > 1):
+        raise TypeError(
+            f"relevant[{query}]={own!r} must hold integers, the row numbers of documents; pass "
+            "np.flatnonzero(row) for a row of booleans"
+        )
+    return set(numbers.tolist())

@@ -82,3 +82,15 @@ class TestNearestNeighbours:
 def test_a_zero_row_is_at_distance_one_from_every_other():
     X = np.vstack([np.zeros(3), draw(20, 3)])
     np.testing.assert_allclose(search(X, 3)[0][0], 1)
+
+
+def test_distances_of_the_largest_numbers_that_float64_holds():
+    X = draw(20, 3)
+    largest = X * (np.finfo(np.float64).max / 2 / np.abs(X).max()) * 1.9
+    np.testing.assert_array_equal(search(largest, 3, "euclidean")[1], search(X, 3, "euclidean")[1])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_more_equal_distances_than_candidates(metric):
+    numbers = search(np.ones((500, 8)), 3, metric)[1]
+    np.testing.assert_array_equal(numbers[3:], np.tile([0, 1, 2], (497, 1)))

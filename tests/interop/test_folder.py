@@ -380,6 +380,16 @@ class TestFolders:
         with pytest.raises(AdapterFolderError, match=re.escape("its format is not")):
             load_adapter(checkpoint)
 
+    @pytest.mark.parametrize("size", [-1, 10**30])
+    def test_a_wrong_size(self, size, tmp_path):
+        folder = save_adapter(Whitening().fit(X), tmp_path / "a")
+        config = json.loads((folder / "config.json").read_text())
+        config["tensors"]["bytes"] = size
+        config["sha256"] = _checksum(config)
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(AdapterFolderError):
+            load_adapter(folder)
+
     def test_another_format(self, tmp_path):
         folder = save_adapter(Whitening().fit(X), tmp_path / "a")
         config = json.loads((folder / "config.json").read_text())
