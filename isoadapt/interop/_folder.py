@@ -60,8 +60,11 @@ def save_adapter(
         :class:`~isoadapt.TransformerEncoder` and end with a linear model. Of an encoder, the
         folder holds the name of its checkpoint and the parameters that determine its vectors, but
         not the weights. If the ``head`` of an adapter is a frozen estimator, that is saved as a
-        LinearHead. If its ``head`` is unfitted, the head that was fitted is saved. Settings of
-        ``set_output`` and ``set_fit_request`` are not saved.
+        LinearHead. If its ``head`` is unfitted, the head that was fitted is saved. A linear model
+        that ends a pipeline is saved as a LinearHead too: its predictions stay, but its
+        probabilities become the softmax of its decision values, which differs for one-vs-rest
+        models of three or more classes. Settings of ``set_output`` and ``set_fit_request`` are not
+        saved.
     folder : str or path-like
         The folder to write.
     base_model : str, path-like or TransformerEncoder, default=None
@@ -170,7 +173,8 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
     -------
     adapter or Pipeline
         The fitted adapter. Its outputs and predictions are bitwise identical to those of the
-        adapter that was saved. A pipeline or AdaptedEncoder is loaded as a Pipeline. Its encoder
+        adapter that was saved, except those of a linear model that ended a pipeline, see
+        :func:`save_adapter`. A pipeline or AdaptedEncoder is loaded as a Pipeline. Its encoder
         loads the checkpoint on first use, by the name that was saved.
 
     Raises

@@ -89,7 +89,9 @@ class IsotropyReport:
     def _compared(self) -> list[Any]:
         """Values that two equal reports have in common, with None for NaN."""
         values = [getattr(self, entry.name) for entry in fields(self) if entry.compare]
-        return [None if isinstance(value, float) and math.isnan(value) else value for value in values]
+        return [
+            None if isinstance(value, float) and math.isnan(value) else value for value in values
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dict of plain numbers and lists.
