@@ -17,6 +17,7 @@ from isoadapt.metrics import (
     anisotropy,
     cumulative_explained_variance,
     effective_rank,
+    hubness,
     isoscore,
     isoscore_star,
     isotropy_report,
@@ -147,6 +148,8 @@ def assert_report_equals_single_functions(report, X):
         "partition_isotropy": partition_isotropy(X),
         "partition_dispersion": partition_dispersion(X),
         "two_nn": two_nn(X),
+        "hubness": hubness(X).skewness if len(X) > 11 else math.nan,
+        "antihub_share": hubness(X).antihub_share if len(X) > 11 else math.nan,
         "mean_profile": X.mean(0),
         "variance_profile": X.var(0, ddof=1),
     }
@@ -213,7 +216,7 @@ def test_groups_without_a_dimension_have_nan():
 def test_the_dimension_of_many_rows_is_taken_from_some(monkeypatch):
     X = cloud(400, 3)
     whole = isotropy_report(X)
-    monkeypatch.setattr(_report, "_TWO_NN_ROWS", 100)
+    monkeypatch.setattr(_report, "_SAMPLED", 100)
     sampled = isotropy_report(X)
     assert sampled.two_nn != whole.two_nn
     assert sampled.two_nn == isotropy_report(X).two_nn == pytest.approx(whole.two_nn, rel=0.5)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 METRICS = ("cosine", "euclidean")
 
 _SCORES = 2**23  # scores in memory at a time: 32 MiB in float32
+_GATHERED = 2**18  # numbers of candidates in memory at a time, so that they stay in the cache
 _SPARE = 6  # candidates beyond k, whose distances are computed in float64 too
 _GROUP = 64  # columns whose largest score is compared first
 
@@ -27,6 +28,11 @@ class _Search(NamedTuple):
 
     def distances(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """Distances (m, c) from queries (m, d) to candidates (m, c), without cancellation."""
+        size = max(1, _GATHERED // (candidates.shape[1] * queries.shape[1]))
+        parts = zip(queries.split(size), candidates.split(size), strict=True)
+        return torch.cat([self._distances(*part) for part in parts])
+
+    def _distances(self, queries: Tensor, candidates: Tensor) -> Tensor:
         points = self.points[candidates]
         if self.metric == "euclidean":
             return (points - queries[:, None]).norm(dim=-1)
@@ -48,15 +54,15 @@ def nearest_neighbours(
     own = queries is None
     points, targets, unit = _prepared(points, points if queries is None else queries, metric)
     search = _Search(points, _bias(points, metric), metric)
-    low_points, low_bias = _padded(points.float(), search.bias.float())
+    low_points = _padded(torch.cat([points, search.bias[:, None]], dim=1).float())
     n_candidates = min(k + _SPARE, len(points) - own)
     complete = n_candidates == len(points) - own
     largest = points.norm(dim=1).max()
-    rounding = 2 * points.shape[1] * torch.finfo(torch.float32).eps * largest
+    rounding = (points.shape[1] + 2) * torch.finfo(torch.float32).eps * largest
     distances, numbers = [], []
-    for rows in _blocks(len(targets), len(low_points), n_candidates * points.shape[1]):
+    for rows in torch.arange(len(targets)).split(max(1, _SCORES // len(low_points))):
         block = targets[rows]
-        scores = torch.addmm(low_bias, block.float(), low_points.T)
+        scores = F.pad(block.float(), (0, 1), value=1.0) @ low_points.T
         values, found = _largest(_without(scores, rows, own), n_candidates)
         near, index = _nearest(search, block, found, k)
         norms = block.norm(dim=1)
@@ -101,22 +107,17 @@ def _unit(points: Tensor) -> Tensor:
     return F.normalize(points / largest.where(largest > 0, 1.0), dim=1)
 
 
-def _padded(points: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Points and bias, with rows added that are never near, up to a multiple of `_GROUP`."""
-    missing = -len(points) % _GROUP
-    return F.pad(points, (0, 0, 0, missing)), F.pad(bias, (0, missing), value=-torch.inf)
+def _padded(points: Tensor) -> Tensor:
+    """Points with their bias, and rows that are never near, up to a multiple of `_GROUP`."""
+    padded = F.pad(points, (0, 0, 0, -len(points) % _GROUP))
+    padded[len(points) :, -1] = -torch.inf
+    return padded
 
 
 def _bias(points: Tensor, metric: str) -> Tensor:
     """What is added to the product with a query: nothing, or minus half the squared norm."""
     squares = points.square().sum(1)
     return squares / -2 if metric == "euclidean" else torch.zeros_like(squares)
-
-
-def _blocks(m: int, n: int, gathered: int) -> tuple[Tensor, ...]:
-    """Numbers of m queries, so that n scores and `gathered` numbers of each fit in memory."""
-    size = max(1, min(_SCORES // n, 2 * _SCORES // gathered))
-    return torch.arange(m).split(size)
 
 
 def _without(scores: Tensor, rows: Tensor, own: bool) -> Tensor:

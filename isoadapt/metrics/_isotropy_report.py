@@ -14,9 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from isoadapt import geometry
+from isoadapt.metrics._neighbours import HubnessReport, hubness
 from isoadapt.metrics._points import as_points, clamped_score, mean_cosine, varies
 
-_TWO_NN_ROWS = 5_000  # rows used for TwoNN, whose cost is quadratic in them
+_SAMPLED = 5_000  # rows for TwoNN and hubness, whose cost is quadratic in the rows
+_NEIGHBOURS = 10  # for hubness
 _SHOWN = 8  # dimensions or groups that are listed by name
 
 
@@ -46,6 +48,10 @@ class IsotropyReport:
         I1 and I2 of the partition function.
     mean_cosine : float
         Mean cosine of all pairs of different rows.
+    hubness, antihub_share : float
+        Skewness of the 10-occurrence by cosine, and share of the rows that are no other row's
+        neighbour, as :func:`~isoadapt.metrics.hubness` computes them, on at most 5,000 rows. NaN
+        for fewer than 12 rows; `hubness` is also NaN if all rows occur equally often.
     mean_profile, variance_profile : ndarray of shape (n_features,)
         Mean and variance of each dimension. The variance divides by n_samples - 1.
     outlier_dimensions : tuple of int
@@ -75,6 +81,8 @@ class IsotropyReport:
     partition_isotropy: float
     partition_dispersion: float
     mean_cosine: float
+    hubness: float
+    antihub_share: float
     mean_profile: NDArray[np.float64] = field(compare=False)
     variance_profile: NDArray[np.float64] = field(compare=False)
     outlier_dimensions: tuple[int, ...] = ()
@@ -123,6 +131,7 @@ class IsotropyReport:
             f"  partition function  {self.partition_isotropy:8.2g}   dispersion "
             f"{self.partition_dispersion:.2g}   (both depend on scale)",
             f"  mean cosine         {self.mean_cosine:8.4f}",
+            f"  hubness             {self.hubness:8.2f}   antihubs {self.antihub_share:.4f}",
             _dimensions_line("outlier dimensions", self._outliers_by_size()),
         ]
         if self.dead_dimensions:
@@ -157,8 +166,9 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
     Returns
     -------
     IsotropyReport
-        All metrics. Print it, or convert it with ``to_dict()``. The TwoNN dimension is estimated
-        on at most 5,000 rows, because its cost is quadratic in them; :func:`two_nn` uses all rows.
+        All metrics. Print it, or convert it with ``to_dict()``. The TwoNN dimension and hubness
+        are computed on at most 5,000 rows, because their cost is quadratic in them;
+        :func:`two_nn` and :func:`hubness` use all rows.
 
     Raises
     ------
@@ -186,6 +196,7 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
       TwoNN dimension         3.17
       partition function   7.8e-08   dispersion 1.7   (both depend on scale)
       mean cosine          -0.0010
+      hubness                 0.02   antihubs 0.0100
       outlier dimensions         0
     """
     points = as_points(X)
@@ -247,15 +258,19 @@ def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyRep
     raw, centred = geometry.spectrum(points, center=False), geometry.spectrum(points)
     log_z = geometry.log_partition(points)
     mean, variance = points.mean(0), points.var(0)
+    sample = _sample(points)
+    occurrence = _hubness(sample)
     return IsotropyReport(
         n_samples=n,
         n_features=d,
         **spectral_figures(raw, centred, geometry.norm_concentration(points), n, d),
         effective_rank=float(geometry.effective_rank(centred)),
-        two_nn=two_nn_or_nan(_sample(points)),
+        two_nn=two_nn_or_nan(sample),
         partition_isotropy=float(geometry.partition_isotropy(log_z)),
         partition_dispersion=float(geometry.partition_dispersion(log_z)),
         mean_cosine=mean_cosine(points),
+        hubness=occurrence.skewness,
+        antihub_share=occurrence.antihub_share,
         mean_profile=mean.numpy(),
         variance_profile=variance.numpy(),
         outlier_dimensions=_outliers(mean, variance),
@@ -304,12 +319,19 @@ def _missing(label: Any) -> bool:
     return label is None or not (isinstance(same, bool | np.bool_) and same)
 
 
+def _hubness(points: Tensor) -> HubnessReport:
+    """Hubness of points (n, d), NaN where there are too few."""
+    if len(points) < _NEIGHBOURS + 2:
+        return HubnessReport(math.nan, math.nan, math.nan, 0)
+    return hubness(points, _NEIGHBOURS)
+
+
 def _sample(points: Tensor) -> Tensor:
-    """At most `_TWO_NN_ROWS` rows, drawn with a fixed seed."""
-    if len(points) <= _TWO_NN_ROWS:
+    """At most `_SAMPLED` rows, drawn with a fixed seed."""
+    if len(points) <= _SAMPLED:
         return points
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))
-    return points[order[:_TWO_NN_ROWS]]
+    return points[order[:_SAMPLED]]
 
 
 def _outliers(mean: Tensor, variance: Tensor) -> tuple[int, ...]:

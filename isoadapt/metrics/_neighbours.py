@@ -1,5 +1,6 @@
 """How well vectors serve similarity and search: correlation, retrieval, hubness and neighbours."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -223,10 +224,9 @@ def hubness(X: ArrayLike, k: int = 10, *, metric: str = "cosine") -> HubnessRepo
     _check_metric(metric)
     counts = neighbour_counts(nearest_neighbours(points, k, metric)[1], len(points)).double()
     deviations = counts - k  # the mean is k
-    variance = deviations.square().mean()
-    skewness = deviations.pow(3).mean() / variance.pow(1.5)
+    variance = float(deviations.square().mean())
     return HubnessReport(
-        float(skewness),
+        float(deviations.pow(3).mean()) / variance**1.5 if variance else math.nan,
         float(deviations.abs().sum() / (2 * k * len(points))),
         float((counts == 0).double().mean()),
         int(counts.max()),

@@ -14,6 +14,12 @@ from sklearn.pipeline import Pipeline
 
 from isoadapt import metrics
 
+
+def hubness(X: ArrayLike, k: int = 10, metric: str = "cosine") -> float:
+    """Skewness of the k-occurrence, of `metrics.hubness`."""
+    return metrics.hubness(X, k, metric=metric).skewness
+
+
 _GREATER_IS_BETTER: dict[Callable[..., float], bool] = {
     metrics.isoscore: True,
     metrics.isoscore_star: True,
@@ -24,6 +30,7 @@ _GREATER_IS_BETTER: dict[Callable[..., float], bool] = {
     metrics.cumulative_explained_variance: False,
     metrics.anisotropy: False,
     metrics.mean_cosine_similarity: False,
+    hubness: False,
 }
 _BY_NAME = {metric.__name__: metric for metric in _GREATER_IS_BETTER}
 
@@ -45,11 +52,12 @@ def make_isotropy_scorer(
     metric : str or callable, default="isoscore"
         Name of a function of :mod:`isoadapt.metrics`: "isoscore", "isoscore_star",
         "effective_rank", "two_nn", "partition_isotropy", "partition_dispersion",
-        "cumulative_explained_variance", "anisotropy" or "mean_cosine_similarity"; or a callable
-        that takes the transformed matrix and returns a number.
+        "cumulative_explained_variance", "anisotropy", "mean_cosine_similarity" or "hubness", of
+        which the skewness is taken; or a callable that takes the transformed matrix and returns a
+        number.
     greater_is_better : bool, default=None
         Whether greater values of the metric are better. If False, the scorer returns the metric
-        with its sign changed, so that a search can maximise it. None is False for the last four
+        with its sign changed, so that a search can maximise it. None is False for the last five
         of the names above, and True for the other names and for other callables.
     **kwargs : dict
         Passed to the metric, for example ``bias_corrected=True`` or ``k=1``.
@@ -114,7 +122,7 @@ class _IsotropyScorer:
     greater_is_better: bool
 
     def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:
-        score = float(self.metric(_transformed(estimator, X), **self.kwargs))
+        score = float(self.metric(transformed_rows(estimator, X), **self.kwargs))
         return score if self.greater_is_better else -score
 
     def _accept_sample_weight(self) -> bool:
@@ -229,7 +237,9 @@ class BestAboveFloor:
             _check_name(name, scores)
 
 
-def _find_metric(metric: str | Callable[..., float]) -> Callable[..., float]:
+def _find_metric(metric: str | Callable[..., Any]) -> Callable[..., float]:
+    if metric is metrics.hubness:
+        return hubness
     if callable(metric):
         return metric
     if not isinstance(metric, str):
@@ -253,7 +263,7 @@ def _check_kwargs(metric: Callable[..., float], kwargs: Mapping[str, Any]) -> No
         raise TypeError(f"{metric.__name__} does not take {', '.join(unknown)}: it takes {takes}")
 
 
-def _transformed(estimator: Any, X: Any) -> ArrayLike:
+def transformed_rows(estimator: Any, X: Any) -> ArrayLike:
     """Output of the estimator's transform or, without one, input of the pipeline's last step."""
     if hasattr(estimator, "transform"):
         return estimator.transform(X)
