@@ -49,7 +49,7 @@ ARCHITECTURES = {
         dict.fromkeys(("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id"), 2),
         [_IDS, _MASK],
     ),
-    "xlnet": ({"d_inner": 24, "summary_type": "last"}, [_IDS, _TYPES, _MASK]),
+    "xlnet": ({"d_inner": 24, "d_head": 8, "summary_type": "last"}, [_IDS, _TYPES, _MASK]),
     "gpt2": ({"pad_token_id": None, "bos_token_id": 2, "eos_token_id": 2}, [_IDS, _MASK]),
 }
 

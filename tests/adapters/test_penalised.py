@@ -106,6 +106,7 @@ class TestAllPenalised:
         fitted = adapter(head, batch_size=16, max_epochs=3, random_state=0).fit(X, y)
         assert np.isfinite(fitted.transform(X)).all()
 
+    @pytest.mark.filterwarnings("ignore:this fit harms the task")
     def test_many_rows(self, adapter):
         rng = np.random.default_rng(0)
         X = rng.normal(size=(100_000, 4)).astype(np.float32) * [9, 1, 1, 1]
