@@ -194,7 +194,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         Returns
         -------
         vectors : ndarray of shape (n_samples, n_features_out), float32
-            What :meth:`transform` returns.
+            The adapted embeddings, as :meth:`transform` computes them; always an array.
         predictions : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             What :meth:`predict` returns.
         """

@@ -49,7 +49,8 @@ def nearest_neighbours(
     other row, or the Euclidean distance. Of equal distances, the smaller number comes first.
 
     A product in float32 finds candidates, whose distances are then computed in float64. A query for
-    which rounding leaves the candidates uncertain is searched again in float64.
+    which rounding leaves the candidates uncertain is searched again in float64. Distances below
+    about 1e-7 of the largest norm are not resolved.
     """
     own = queries is None
     points, targets, unit = _prepared(points, points if queries is None else queries, metric)

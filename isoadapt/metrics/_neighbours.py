@@ -133,7 +133,8 @@ def retrieval_report(
     documents : array-like of shape (n_documents, n_features)
         Embeddings of the documents, at least k.
     relevant : sequence of int, or of collections of int, of length n_queries
-        Row numbers of the documents that are relevant to each query, at least one.
+        Row numbers of the documents that are relevant to each query, at least one. It is not a
+        matrix of zeros and ones, whose entries would be read as row numbers.
     k : int, default=10
         Rank up to which results count.
     metric : {"cosine", "euclidean"}, default="cosine"
