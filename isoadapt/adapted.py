@@ -194,7 +194,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         Returns
         -------
         vectors : ndarray of shape (n_samples, n_features_out), float32
-            The adapted embeddings, as :meth:`transform` computes them; always an array.
+            The adapted embeddings, as :meth:`transform` computes them; ``set_output`` of this
+            estimator has no effect on them.
         predictions : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             What :meth:`predict` returns.
         """
