@@ -31,7 +31,7 @@ def by_definition(X, k, metric):
 
 @pytest.mark.parametrize("metric", METRICS)
 class TestNearestNeighbours:
-    @pytest.mark.parametrize(("n", "d"), [(2000, 24), (60, 3), (300, 500)])
+    @pytest.mark.parametrize(("n", "d"), [(6000, 4), (60, 3), (300, 500)])
     def test_equals_scikit_learn(self, metric, n, d):
         X = draw(n, d)
         distances, numbers = search(X, 10, metric)
@@ -39,6 +39,21 @@ class TestNearestNeighbours:
         their_distances, their_numbers = expected.kneighbors()
         np.testing.assert_array_equal(numbers, their_numbers)
         np.testing.assert_allclose(distances, their_distances, rtol=1e-9, atol=1e-12)
+
+    def test_equal_rows_in_several_blocks(self, metric):
+        X = np.tile(draw(2000, 3), (3, 1))
+        numbers = search(X, 2, metric)[1]
+        own = np.arange(6000)[:, None]
+        copies = np.stack([(own[:, 0] + shift) % 6000 for shift in (2000, 4000)], axis=1)
+        np.testing.assert_array_equal(numbers, np.sort(copies, axis=1))
+
+    def test_nearest_last(self, metric):
+        X = draw(6000, 3)
+        order = np.argsort(-np.linalg.norm(X, axis=1))
+        numbers = search(X[order], 3, metric, X[:50])[1]
+        np.testing.assert_array_equal(order[numbers], search(X, 3, metric, X[:50])[1])
+        among = search(X[order], 3, metric)[1]
+        np.testing.assert_array_equal(order[among], search(X, 3, metric)[1][order])
 
     def test_queries(self, metric):
         X, queries = draw(700, 12), draw(90, 12, seed=1)
