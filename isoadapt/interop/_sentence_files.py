@@ -37,8 +37,12 @@ class Module:
 
 def pooling_modules(pooling: Pooling, width: int) -> Iterator[Module]:
     """Yield the modules of a pooling of hidden states (B, T, width)."""
-    modes = {key: mode in pooling.modes for mode, key in _POOLINGS.items()}
-    yield Module("Pooling", {"word_embedding_dimension": width, **modes, "include_prompt": True})
+    settings: dict[str, Any] = {"word_embedding_dimension": width, "include_prompt": True}
+    if pooling.modes == tuple(mode for mode in _POOLINGS if mode in pooling.modes):
+        settings |= {key: mode in pooling.modes for mode, key in _POOLINGS.items()}
+    else:  # another order, which versions before 6 do not know
+        settings["pooling_mode"] = list(pooling.modes)
+    yield Module("Pooling", settings)
     if pooling.normalize:
         yield normalize_module()
 

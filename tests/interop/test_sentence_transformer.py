@@ -1,0 +1,208 @@
+"""One folder serves adapted vectors and the classifier, in a process without isoadapt."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.pipeline import make_pipeline
+
+from isoadapt import (
+    LogitPreservingWhitening,
+    TransformerEncoder,
+    Whitening,
+    load_checkpoint,
+)
+from isoadapt.interop import (
+    to_sentence_transformer,
+)
+from tests.tiny_models import ARCHITECTURES, TEXTS, WORDS, save_model
+
+library = pytest.importorskip("sentence_transformers")
+
+rng = np.random.default_rng(0)
+ROWS = [" ".join(rng.choice(WORDS, size=n)) for n in rng.integers(2, 12, 90)]
+LABELS = rng.integers(0, 3, len(ROWS))
+LENGTH = 9  # tokens; some of TEXTS are longer
+SERVE = """
+import sys, json
+sys.modules["isoadapt"] = None  # importing it fails
+import numpy as np, torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+torch.set_num_threads(1)
+for job in json.load(sys.stdin):
+    folder, texts = job["folder"], job["texts"]
+    model = SentenceTransformer(folder, device="cpu")
+    found = {
+        "padded": model.encode(texts),
+        "alone": model.encode(texts, batch_size=1),
+        "length": model.max_seq_length,
+    }
+    if job["classifies"]:
+        model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        tokens = AutoTokenizer.from_pretrained(folder)(
+            texts, padding=True, truncation=True, return_tensors="pt"
+        )
+        with torch.inference_mode():
+            found["logits"] = model(**tokens).logits.numpy()
+    np.savez(job["out"], **found)
+    exec(job["code"], {})
+"""
+
+
+class Served:
+    """Folders with the vectors and logits that are expected of them, loaded in one process."""
+
+    def __init__(self, folder):
+        self.folder, self.jobs, self.expected = folder, [], {}
+
+    def add(self, name, pipeline, model, texts, logits=None, **options):
+        """Export a pipeline of encoder and adapter; `logits` of its head, if there is a head."""
+        written = to_sentence_transformer(pipeline, model, self.folder / name, **options)
+        vectors = np.concatenate([pipeline.transform([text]) for text in texts])
+        self.expected[name] = vectors, logits
+        self.jobs.append(
+            {
+                "folder": str(written),
+                "texts": texts,
+                "classifies": logits is not None,
+                "out": str(self.folder / f"{name}.npz"),
+                "code": "",
+            }
+        )
+
+    def run(self):
+        done = subprocess.run(
+            [sys.executable, "-P", "-I", "-c", SERVE],
+            input=json.dumps(self.jobs),
+            text=True,
+            capture_output=True,
+            check=False,
+            cwd=self.folder,
+        )
+        assert done.returncode == 0, done.stderr
+        return self
+
+    def found(self, name):
+        return np.load(self.folder / f"{name}.npz")
+
+    def check(self, name):
+        found, (vectors, logits) = self.found(name), self.expected[name]
+        for kind in ("padded", "alone"):
+            assert np.abs(cosines(found[kind]) - cosines(vectors)).max() < 1e-5, (name, kind)
+            np.testing.assert_allclose(found[kind], vectors, atol=1e-4 * np.abs(vectors).max())
+        if logits is not None:
+            assert np.abs(found["logits"] - logits).max() < 1e-4 * np.abs(logits).max(), name
+
+
+def cosines(vectors):
+    rows = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return rows @ rows.T
+
+
+def fitted(adapter, encoder, y=None):
+    """Fit to embeddings with noise: a random model leaves some directions all but empty."""
+    X = encoder.transform(ROWS).astype(np.float64)
+    return adapter.fit(X + 0.3 * X.std() * rng.normal(size=X.shape), y)
+
+
+def texts_of(architecture):
+    """A decoder cannot embed a text without tokens."""
+    return [text for text in TEXTS if text] if architecture == "gpt2" else TEXTS
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, bare, request):
+    served = Served(tmp_path_factory.mktemp("served"))
+    for architecture in ARCHITECTURES:
+        model = save_model(served.folder / f"model-{architecture}", architecture)
+        encoder, head = load_checkpoint(model, max_length=LENGTH)
+        texts = texts_of(architecture)
+        logits = head.outputs(encoder.transform(texts))
+        kept = make_pipeline(encoder, fitted(LogitPreservingWhitening(head), encoder))
+        served.add(f"{architecture}-kept", kept, model, texts, logits)
+        if architecture in ("bert", "modernbert", "xlnet"):
+            adapted = make_pipeline(encoder, fitted(Whitening(head="logistic"), encoder, LABELS))
+            logits = adapted[-1].head_.outputs(adapted.transform(texts))
+            served.add(f"{architecture}-own", adapted, model, texts, logits, normalize=False)
+    for pooling in ("cls", "max", "mean"):
+        encoder = TransformerEncoder(bare, pooling=pooling, max_length=LENGTH)
+        served.add(pooling, make_pipeline(encoder, fitted(Whitening(), encoder)), bare, TEXTS)
+    add_sentence_folder(served, bare)
+    add_cola(served, request)
+    bert = next(job for job in served.jobs if job["folder"].endswith("bert-kept"))
+    card = (served.folder / "bert-kept" / "README.md").read_text()
+    bert["code"] = "\n".join(re.findall(r"```python\n(.*?)```", card, re.DOTALL))
+    return served.run()
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """A tiny BERT without a classifier."""
+    return save_model(tmp_path_factory.mktemp("bare"), kind="AutoModel")
+
+
+def add_sentence_folder(served, bare):
+    """A sentence-transformers folder with its own length, lower case and normalisation."""
+    from sentence_transformers.sentence_transformer import modules
+
+    first = modules.Transformer(str(bare), do_lower_case=True)
+    parts = [first, modules.Pooling(16, ("mean", "max")), modules.Normalize()]
+    model = library.SentenceTransformer(modules=parts, device="cpu")
+    model.max_seq_length = LENGTH
+    model.save(str(served.folder / "sentence"))
+    encoder = TransformerEncoder(served.folder / "sentence")
+    texts = [text.upper() for text in TEXTS]
+    pipeline = make_pipeline(encoder, fitted(Whitening(n_components=4), encoder))
+    served.add("sentence-adapted", pipeline, served.folder / "sentence", texts)
+
+
+def add_cola(served, request):
+    """The fine-tuned MiniLM, where there is one."""
+    try:
+        shared = request.getfixturevalue("shared")
+    except pytest.skip.Exception:
+        return
+    from isoadapt.datasets import make_acceptability
+
+    encoder, head = load_checkpoint(shared / "models" / "cola-minilm", max_length=12)
+    adapter = LogitPreservingWhitening(head)
+    adapter.fit(np.load(shared / "embeddings" / "cola.npz")["E_train"])
+    texts = list(make_acceptability(random_state=0).train_texts[:30])
+    logits = head.outputs(encoder.transform(texts))
+    pipeline = make_pipeline(encoder, adapter)
+    served.add("cola", pipeline, shared / "models" / "cola-minilm", texts, logits)
+
+
+class TestBothDoors:
+    @pytest.mark.parametrize("architecture", ARCHITECTURES)
+    def test_vectors_and_logits_of_every_architecture(self, served, architecture):
+        served.check(f"{architecture}-kept")
+        assert served.found(f"{architecture}-kept")["length"] == LENGTH
+
+    @pytest.mark.parametrize("architecture", ["bert", "modernbert", "xlnet"])
+    def test_the_adapters_own_head_becomes_the_classifier(self, served, architecture):
+        served.check(f"{architecture}-own")
+
+    @pytest.mark.parametrize("pooling", ["cls", "max", "mean"])
+    def test_encoders_without_a_classifier(self, served, pooling):
+        served.check(pooling)
+
+    def test_a_sentence_transformers_folder_keeps_its_modules(self, served):
+        served.check("sentence-adapted")
+        assert served.found("sentence-adapted")["length"] == LENGTH
+
+    def test_the_real_classifier(self, served, shared):
+        served.check("cola")
+
+    def test_the_classifier_is_not_changed_if_its_logits_are_preserved(self, served):
+        for architecture in ARCHITECTURES:
+            before = load_file(served.folder / f"model-{architecture}" / "model.safetensors")
+            after = load_file(served.folder / f"{architecture}-kept" / "model.safetensors")
+            assert before.keys() == after.keys()
+            assert all(torch.equal(before[name], after[name]) for name in before), architecture
