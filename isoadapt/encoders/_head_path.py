@@ -50,9 +50,8 @@ def head_path(backbone: Backbone) -> HeadPath:
         step = _last_step(calls, target)
         if step is None:
             raise ValueError(
-                f"the layers between the hidden states of {type(backbone.model).__name__} and its "
-                "head are not a pooling followed by Linear and LayerNorm layers with the "
-                f"activations {', '.join(cls.__name__ for cls in _ACTIVATIONS)}"
+                "it is not a pooling of hidden states followed by Linear and LayerNorm layers with "
+                f"the activations {', '.join(cls.__name__ for cls in _ACTIVATIONS)}"
             )
         number, activation = step
         layers = [calls[number].layer, activation, *layers]

@@ -257,11 +257,14 @@ def _modules(backbone: Backbone, pooling: Pooling, map_: Affine, normalize: bool
     width = map_.matrix.shape[1]
     if _reads_head_input(pooling):
         try:
+            if backbone.model.config.is_encoder_decoder:
+                raise ValueError("it pools the states of a decoder that follows the encoder")
             before = list(head_modules(head_path(backbone)))
         except ValueError as error:
             raise ValueError(
-                f"sentence-transformers cannot compute the vectors of this classifier: {error}. "
-                f"Fit the adapter to vectors with pooling='mean', or {SERVE}"
+                f"sentence-transformers cannot compute the input of the head of "
+                f"{type(backbone.model).__name__}: {error}; fit the adapter to vectors with "
+                f"pooling='mean', or {SERVE}"
             ) from error
     else:
         before = list(pooling_modules(pooling, width // len(pooling.modes)))

@@ -9,15 +9,21 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import (
+    AdaptedEncoder,
+    FlowAdapter,
     LogitPreservingWhitening,
     TransformerEncoder,
     Whitening,
     load_checkpoint,
 )
 from isoadapt.interop import (
+    load_adapter,
+    merge_into_checkpoint,
+    save_adapter,
     to_sentence_transformer,
 )
 from tests.tiny_models import ARCHITECTURES, TEXTS, WORDS, save_model
@@ -206,3 +212,122 @@ class TestBothDoors:
             after = load_file(served.folder / f"{architecture}-kept" / "model.safetensors")
             assert before.keys() == after.keys()
             assert all(torch.equal(before[name], after[name]) for name in before), architecture
+
+
+@pytest.fixture(scope="module")
+def classifier(checkpoint):
+    """Encoder of the tiny BERT classifier, and a whitening that preserves its logits."""
+    encoder, head = load_checkpoint(checkpoint)
+    return encoder, fitted(LogitPreservingWhitening(head), encoder)
+
+
+def vectors_of(folder):
+    return library.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+
+
+class TestFolder:
+    def test_the_card_tells_both_uses_and_what_was_measured(self, served):
+        both, alone = (
+            (served.folder / name / "README.md").read_text() for name in ("bert-kept", "mean")
+        )
+        for card in (both, alone):
+            assert "# " in card
+            assert "SentenceTransformer(" in card
+            assert re.search(r"Largest differences: cosines \d\.\de-\d\d", card)
+            assert str(served.folder) not in card
+        assert "LogitPreservingWhitening" in both
+        assert "pipeline(" in both
+        assert re.search(r"logits \d\.\de-\d\d \(relative\)", both)
+        assert "text-classification" not in alone
+
+    def test_saved_adapters_and_adapted_encoders(self, checkpoint, classifier, tmp_path):
+        encoder, adapter = classifier
+        save_adapter(adapter, tmp_path / "adapter", base_model=encoder)
+        saved = load_adapter(tmp_path / "adapter")
+        to_sentence_transformer(saved, checkpoint, tmp_path / "m", normalize=True)
+        expected = adapter.transform(encoder.transform(TEXTS))
+        found = vectors_of(tmp_path / "m")
+        np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+        np.testing.assert_allclose(cosines(found), cosines(expected), atol=1e-5)
+        model = AdaptedEncoder(checkpoint, LogitPreservingWhitening(shrinkage=0.1)).fit(ROWS)
+        to_sentence_transformer(model, checkpoint, tmp_path / "m", overwrite=True)
+        np.testing.assert_allclose(vectors_of(tmp_path / "m"), model.transform(TEXTS), atol=1e-4)
+
+    def test_without_a_head_the_classifier_stays(self, checkpoint, classifier, tmp_path):
+        adapter = fitted(Whitening(), classifier[0])
+        to_sentence_transformer(adapter, checkpoint, tmp_path / "m")
+        after = load_checkpoint(tmp_path / "m")[1]
+        np.testing.assert_array_equal(after.coef_, load_checkpoint(checkpoint)[1].coef_)
+
+    def test_pooled_vectors_of_a_classifier_leave_the_classifier_out(self, checkpoint, tmp_path):
+        encoder = TransformerEncoder(checkpoint, pooling="mean")
+        pipeline = make_pipeline(encoder, fitted(Whitening(), encoder))
+        to_sentence_transformer(pipeline, checkpoint, tmp_path / "m")
+        np.testing.assert_allclose(vectors_of(tmp_path / "m"), pipeline.transform(TEXTS), atol=1e-4)
+        with pytest.raises(ValueError, match="no weights for"):
+            load_checkpoint(tmp_path / "m")
+
+
+class TestErrors:
+    @pytest.fixture(autouse=True)
+    def nothing_is_written(self, tmp_path):
+        yield
+        assert not (tmp_path / "out").exists()
+        assert not [path for path in tmp_path.iterdir() if path.name.startswith(".out")]
+
+    def refuse(self, tmp_path, adapter, model, match, error=ValueError):
+        with pytest.raises(error, match=match):
+            to_sentence_transformer(adapter, model, tmp_path / "out")
+
+    def test_adapters_that_are_not_affine(self, checkpoint, classifier, tmp_path):
+        flow = fitted(FlowAdapter(max_epochs=1), classifier[0])
+        self.refuse(tmp_path, flow, checkpoint, "not an affine map.*AdaptedEncoder")
+        self.refuse(tmp_path, Whitening(), checkpoint, "not fitted", NotFittedError)
+
+    def test_vectors_of_something_else(self, checkpoint, bare, classifier, tmp_path):
+        encoder, adapter = classifier
+        self.refuse(tmp_path, make_pipeline(encoder, adapter), bare, "no weights for classifier")
+        other = save_model(tmp_path / "other", num_labels=4)
+        self.refuse(tmp_path, make_pipeline(encoder, adapter), other, "another checkpoint")
+        narrow = Whitening().fit(rng.normal(size=(40, 5)))
+        self.refuse(tmp_path, narrow, checkpoint, "n_features_in_=5.*width 16")
+        encoder = TransformerEncoder(checkpoint, pooling="mean", layer=1)
+        pipeline = make_pipeline(encoder, fitted(Whitening(), encoder))
+        self.refuse(tmp_path, pipeline, checkpoint, "layer=1.*last layer")
+        save_adapter(pipeline[-1], tmp_path / "adapter", base_model=encoder)
+        saved = load_adapter(tmp_path / "adapter")
+        self.refuse(tmp_path, saved, checkpoint, "fitted to vectors with pooling='mean', layer=1")
+        self.refuse(tmp_path, adapter, tmp_path / "none", "config.json", FileNotFoundError)
+
+    @pytest.mark.parametrize(
+        ("architecture", "options", "match"),
+        [
+            ("bart", {}, "decoder.*pooling='mean'.*AdaptedEncoder"),
+            ("modernbert", {"norm_eps": 1e-3}, "eps=0.001"),
+            ("fnet", {}, "cosines.*padding changes"),
+        ],
+    )
+    def test_architectures_that_sentence_transformers_cannot_express(
+        self, tmp_path, architecture, options, match
+    ):
+        model = save_model(tmp_path / "model", architecture, **options)
+        encoder, head = load_checkpoint(model)
+        adapter = fitted(LogitPreservingWhitening(head), encoder)
+        self.refuse(tmp_path, adapter, model, match)
+
+    def test_a_wrong_folder_is_not_published(self, checkpoint, classifier, tmp_path, monkeypatch):
+        encode = library.SentenceTransformer.encode
+        shifted = lambda self, *texts, **options: encode(self, *texts, **options) + 1  # noqa: E731
+        monkeypatch.setattr(library.SentenceTransformer, "encode", shifted)
+        self.refuse(tmp_path, classifier[1], checkpoint, "cosines from the written folder differ")
+
+    def test_sentence_transformers_is_needed(self, checkpoint, classifier, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+        match = r"pip install \"isoadapt\[st\]\""
+        self.refuse(tmp_path, classifier[1], checkpoint, match, ImportError)
+
+    def test_merging_into_an_encoder_names_the_other_export(self, bare, classifier, tmp_path):
+        encoder = TransformerEncoder(bare)
+        adapter = fitted(Whitening(), encoder)
+        with pytest.raises(ValueError, match=r"no classifier.*to_sentence_transformer"):
+            merge_into_checkpoint(adapter, bare, tmp_path / "out")
