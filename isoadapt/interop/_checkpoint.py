@@ -46,7 +46,7 @@ def check_folders(
     if not any(file.is_file() for file in configs):
         raise FileNotFoundError(
             f"model_folder={str(model_folder)!r} is not a folder with a config.json; pass one that "
-            "save_pretrained of a model for sequence classification wrote"
+            "save_pretrained wrote"
         )
     target = check_output_folder(out_folder, overwrite, name="out_folder")
     if target.exists() and target.samefile(source):

@@ -203,10 +203,10 @@ def _check_fit(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
             f"model_folder={str(backbone.folder)!r} have width {width}: fit the adapter to vectors "
             f"of TransformerEncoder({str(backbone.folder)!r})"
         )
-    found = list(sources(parts))
-    kind = (found and vector_source(encoder).kind) or ""
-    for vectors, name in found:
-        check_vectors(vectors, name, backbone, kind, "the vectors")
+    if found := list(sources(parts)):
+        kind = str(vector_source(encoder).kind)
+        for vectors, name in found:
+            check_vectors(vectors, name, backbone, kind, "the vectors")
 
 
 def _network(
@@ -292,7 +292,7 @@ def _write_transformer(
 
 
 def _padding_token(tokenizer: Any, config: Any) -> str:
-    """Return a token to pad with: that of the model, else the end token, else the first special."""
-    if config.pad_token_id is not None:
-        return tokenizer.convert_ids_to_tokens(config.pad_token_id)
-    return tokenizer.eos_token or next(iter(tokenizer.all_special_tokens), None) or "[PAD]"
+    """Return a token to pad with: that of the model, else the end token, else the first token."""
+    numbers = (config.pad_token_id, tokenizer.eos_token_id, 0)
+    number = next(number for number in numbers if number is not None)
+    return tokenizer.convert_ids_to_tokens(number)
