@@ -133,10 +133,14 @@ def to_sentence_transformer(
     if the adapter preserves them, as :class:`~isoadapt.LogitPreservingWhitening` on the head of
     the checkpoint does. It also stays as it is if there is no head behind the adapter, so that its
     logits remain those of the checkpoint. Otherwise its weights are WA and its bias is Wc + b, as
-    in :func:`merge_into_checkpoint`.
+    in :func:`~isoadapt.interop.merge_into_checkpoint`. A head without a bias, such as that of
+    GPT-2, only admits adapters that need none.
 
     An adapter of mean-, cls- or max-pooled vectors does not read what enters the classifier. The
     folder then holds the transformer without a classifier.
+
+    The folder is written in float32. transformers loads a checkpoint that was saved in half
+    precision in half precision, and the logits of that original then differ slightly.
 
     The maximum length of the encoder becomes that of the SentenceTransformer and of the tokenizer,
     so that a pipeline with ``truncation=True`` reads the same tokens. A decoder whose tokenizer has
