@@ -83,10 +83,11 @@ def merge_into_checkpoint(
     TypeError
         If a step of the pipeline is not an adapter.
     ValueError
-        If `model_folder` has no classifier; :func:`~isoadapt.interop.to_sentence_transformer` is for such models.
-        If an adapter is not affine or its width is not that of the head of the checkpoint, if it
-        was fitted to other vectors than those that enter this head, if the two heads have
-        different classes, or if a bias is needed but the architecture has none.
+        If `model_folder` has no classifier, for which there is
+        :func:`~isoadapt.interop.to_sentence_transformer`. If an adapter is not affine or its width
+        is not that of the head of the checkpoint, if it was fitted to other vectors than those that
+        enter this head, if the two heads have different classes, or if a bias is needed but the
+        architecture has none.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
 

@@ -139,8 +139,8 @@ def to_sentence_transformer(
     An adapter of mean-, cls- or max-pooled vectors does not read what enters the classifier. The
     folder then holds the transformer without a classifier.
 
-    The folder is written in float32. transformers loads a checkpoint that was saved in half
-    precision in half precision, and the logits of that original then differ slightly.
+    The folder is written in float32. If `model_folder` was saved in half precision, transformers
+    computes its logits in half precision by default, and these differ slightly.
 
     The maximum length of the encoder becomes that of the SentenceTransformer and of the tokenizer,
     so that a pipeline with ``truncation=True`` reads the same tokens. A decoder whose tokenizer has
