@@ -7,7 +7,7 @@ import typer
 
 from isoadapt import __version__
 from isoadapt._utils.errors import reason
-from isoadapt.cli._commands import audit, demo, finetune, fit, merge, transform
+from isoadapt.cli._commands import audit, demo, export, finetune, fit, merge, transform
 from isoadapt.cli._settings import SettingsCommand
 
 _EXPECTED = (
@@ -43,6 +43,7 @@ app.command(cls=SettingsCommand)(finetune)
 app.command(cls=SettingsCommand)(fit)
 app.command()(transform)
 app.command()(merge)
+app.command()(export)
 
 
 def main() -> None:

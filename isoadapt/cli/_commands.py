@@ -11,6 +11,7 @@ from isoadapt.cli._options import (
     Label,
     MaxLength,
     OverwriteCheckpoint,
+    Separately,
     Source,
     Table,
     Tables,
@@ -127,6 +128,7 @@ def fit(
         ),
     ] = None,
     text: Text = None,
+    separately: Separately = False,
     label: Label = None,
     labels: Annotated[
         Path | None, typer.Option(help="File with the labels of a .npy matrix.")
@@ -139,7 +141,7 @@ def fit(
     """Fit an adapter to texts or to a matrix of embeddings, and save it in a folder."""
     from isoadapt.cli import _fit
 
-    source = Source(on, model, label, labels, max_length, columns(text))
+    source = Source(on, model, label, labels, max_length, columns(text), separately)
     typer.echo(_fit.fit(name, source, out, settings or [], overwrite))
 
 
@@ -151,13 +153,14 @@ def transform(
         str | None, typer.Option(help="Checkpoint that embeds the texts. Default: that of the fit.")
     ] = None,
     text: Text = None,
+    separately: Separately = False,
     label: Annotated[str | None, typer.Option(help="Column of labels to leave out.")] = None,
     max_length: MaxLength = None,
 ) -> None:
     """Transform texts or a matrix of embeddings with a saved adapter."""
     from isoadapt.cli import _transform
 
-    rows = Source(source, model, label, max_length=max_length, text=columns(text))
+    rows = Source(source, model, label, None, max_length, columns(text), separately)
     _transform.transform(folder, rows, out)
 
 
@@ -171,3 +174,20 @@ def merge(
     from isoadapt.cli import _merge
 
     _merge.merge(folder, model, out, overwrite)
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="Folder of a saved affine adapter.")],
+    out: Annotated[Path, typer.Option(help="Output folder for the model.")],
+    model: Annotated[
+        Path | None, typer.Option(help="Folder of the checkpoint. Default: that of the fit.")
+    ] = None,
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="Scale the vectors to unit length.")
+    ] = False,
+    overwrite: OverwriteCheckpoint = False,
+) -> None:
+    """Write adapter and checkpoint as one model for sentence-transformers and transformers."""
+    from isoadapt.cli import _export
+
+    _export.export(folder, model, out, normalize, overwrite)

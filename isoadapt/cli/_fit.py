@@ -35,6 +35,11 @@ def fit(name: str, source: Source, out: Path, settings: Sequence[str], overwrite
     check_several_rows(X, source.path)
     if not any(setting.partition("=")[0].strip() == "head" for setting in settings):
         _take_head(adapter, source, y)
+    if source.separately and adapter._needs_y():
+        raise ValueError(
+            f"{type(adapter).__name__} needs labels, but with --separately the labels are those of "
+            f"pairs, not of texts: name one column with --text{_without_head(adapter)}"
+        )
     if y is None and adapter._needs_y():
         raise ValueError(
             f"{type(adapter).__name__} needs labels, and {source.path} has none: name their column "

@@ -16,7 +16,18 @@ TABLE = (
 Table = Annotated[Path | None, typer.Option(help=TABLE)]
 Text = Annotated[
     str | None,
-    typer.Option(help="Column of texts, or two columns of pairs as A,B. Default: found by name."),
+    typer.Option(
+        help="Column of texts, or two columns as A,B, whose texts are embedded together as pairs. "
+        "Default: found by name."
+    ),
+]
+Separately = Annotated[
+    bool,
+    typer.Option(
+        "--separately",
+        help="Embed the texts of two columns each alone, as for similarity and search, instead of "
+        "as pairs: the rows of the first column, then those of the second. Labels are not used.",
+    ),
 ]
 Label = Annotated[str | None, typer.Option(help="Column of labels. Default: label.")]
 MaxLength = Annotated[int | None, typer.Option(help="Maximum number of tokens of a text.")]
@@ -34,6 +45,7 @@ class Source(NamedTuple):
     labels: Path | None = None  # a file with the labels of a .npy matrix
     max_length: int | None = None
     text: list[str] | None = None  # one column, or two of pairs; None finds them by name
+    separately: bool = False  # whether the texts of two columns are embedded each alone
 
     def is_matrix(self) -> bool:
         """Return whether the file holds embeddings: .npy, or Parquet without a model."""

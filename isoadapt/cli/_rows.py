@@ -19,6 +19,11 @@ def read_rows(
     """Read a matrix or embed texts, and return X of shape (n, d) and y of shape (n,) or None."""
     label = source.label or "label"
     if source.is_matrix():
+        if source.separately:
+            raise ValueError(
+                f"--separately is for two columns of texts, but {str(source.path)!r} is read as a "
+                "matrix: omit it, or name a table and the --model that embeds its texts"
+            )
         if source.label is not None and source.path.suffix.lower() == ".npy":
             raise ValueError(
                 f"--label {label}: a .npy matrix has no columns. To give labels, use --labels y.npy"
@@ -32,8 +37,20 @@ def read_rows(
             "checkpoint that embeds them (the name of a matrix ends in .npy or .parquet)"
         )
     texts, y = load_table(source.path, text=source.text, label=label)
+    if source.separately:
+        texts, y = _each_alone(texts, source.path), None
     encoder = TransformerEncoder(source.model, max_length=source.max_length, verbose=1)
     return encoder.transform(texts), y
+
+
+def _each_alone(texts: Sequence[Any], path: Path) -> list[str]:
+    """Return the texts of the first column, then those of the second."""
+    if isinstance(texts[0], str):
+        raise ValueError(
+            f"--separately needs two columns of texts, but one is read from {str(path)!r}: omit "
+            "it, or name two columns with --text A,B"
+        )
+    return [text for column in zip(*texts, strict=True) for text in column]
 
 
 def check_several_rows(X: Any, path: str | Path) -> None:
@@ -60,6 +77,8 @@ def data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
     data: dict[str, Any] = {"source": source.path.name, "rows": n_rows}
     if source.max_length is not None:
         data["max_length"] = source.max_length
+    if source.separately:
+        data["pairs"] = "separately"
     return data
 
 

@@ -8,14 +8,17 @@ from isoadapt.encoders._checkpoint import (
     read_head as read_head,
 )
 from isoadapt.encoders._folder import (
+    read_object as read_object,
     transformer_folder as transformer_folder,
     weight_files as weight_files,
 )
+from isoadapt.encoders._head_path import HeadPath as HeadPath, head_path as head_path
 from isoadapt.encoders._layer_report import LayerReport
 from isoadapt.encoders._layers import layer_report
 from isoadapt.encoders._models import (
     check_files as check_files,
     checkpoint_folder as checkpoint_folder,
+    names_classifier as names_classifier,
     quiet as quiet,
     release,
     tokenizer_folder as tokenizer_folder,

@@ -24,7 +24,7 @@ class Pooling:
 
     def __call__(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Pool hidden states (B, T, d) under a mask (B, T) of ones and zeros."""
-        pooled = torch.cat([_MODES[mode](hidden, mask) for mode in self.modes], dim=1)
+        pooled = torch.cat([MODES[mode](hidden, mask) for mode in self.modes], dim=1)
         return torch.nn.functional.normalize(pooled, dim=1) if self.normalize else pooled
 
 
@@ -65,7 +65,7 @@ def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
     return _sum(hidden, weights) / weights.sum(dim=1, keepdim=True)
 
 
-_MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cls": _cls,
     "max": _max,
     "mean": _mean,
@@ -147,10 +147,10 @@ def _modes(config: dict[str, Any]) -> tuple[str, ...]:
         mode for key, mode in _LEGACY_KEYS.items() if config.get(key)
     ]
     modes = (tuple(modes) or ("mean",)) if isinstance(modes, list | tuple) else (modes,)
-    unknown = [mode for mode in modes if str(mode) not in _MODES]
+    unknown = [mode for mode in modes if str(mode) not in MODES]
     if unknown:
         raise ValueError(
             f"the checkpoint's pooling mode {unknown[0]!r} is not supported (supported "
-            f"are {', '.join(_MODES)}); choose pooling='cls', 'mean' or 'max'"
+            f"are {', '.join(MODES)}); choose pooling='cls', 'mean' or 'max'"
         )
     return modes

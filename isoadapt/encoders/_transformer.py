@@ -211,7 +211,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         ----------
         X : sequence of str or of pairs of str
             List, tuple, 1-D array or Series of str. Pairs are a list of 2-tuples, an array of shape
-            (n, 2) or a two-column DataFrame.
+            (n, 2) or a two-column DataFrame. The texts of a pair are joined into one input, and
+            give one vector. For a vector of each text, pass the two columns in two calls.
 
         Returns
         -------

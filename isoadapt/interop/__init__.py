@@ -11,5 +11,12 @@ from isoadapt.interop._folder import (
 )
 from isoadapt.interop._merge import merge_into_checkpoint
 from isoadapt.interop._pipeline import take_apart as take_apart
+from isoadapt.interop._sentence_transformer import to_sentence_transformer
 
-__all__ = ["AdapterFolderError", "load_adapter", "merge_into_checkpoint", "save_adapter"]
+__all__ = [
+    "AdapterFolderError",
+    "load_adapter",
+    "merge_into_checkpoint",
+    "save_adapter",
+    "to_sentence_transformer",
+]

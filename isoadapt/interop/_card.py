@@ -12,7 +12,7 @@ from isoadapt.encoders import VectorSource
 from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.interop._pipeline import Parts
 
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ARGUMENTS = re.compile(r"pooling='(head_input|cls|mean|max)'(, layer=-?\d+)?")
 _PACKAGES = ("isoadapt", "numpy", "scikit-learn", "torch")
 
@@ -29,27 +29,27 @@ def model_card(parts: Parts, origin: Mapping[str, Any], source: VectorSource | N
     width_out = parts.adapters[-1][1].map_.n_features_out
     sections = [
         _front_matter(base),
-        f"# {name}" + (f" for {_inline(_short(base))}" if base else ""),
+        f"# {name}" + (f" for {inline(short_name(base))}" if base else ""),
         f"{kind} of isoadapt: it maps embeddings of width {parts.first().n_features_in_} to "
         f"{width_out}. {_head(parts.last_head())}",
-        f"- Base model: {_inline(base or 'not given')}{_vectors(source)}\n"
+        f"- Base model: {inline(base or 'not given')}{_vectors(source)}\n"
         f"- Data: {_data(origin['data'])}",
         _metrics(origin["metrics"]),
         _loading(base, origin["data"], source, parts.encoder is not None),
         "## Parameters\n\n" + "\n\n".join(_parameters(parts)),
-        "## Versions\n\n" + _versions(),
+        "## Versions\n\n" + versions(),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _short(base: str) -> str:
+def short_name(base: str) -> str:
     """Return a name on the Hub unchanged, and the last part of a path."""
-    return base if _HUB_NAME.fullmatch(base) else Path(base).name
+    return base if HUB_NAME.fullmatch(base) else Path(base).name
 
 
 def _front_matter(base: str | None) -> str:
     lines = ["library_name: isoadapt", "tags:", "- isoadapt", "- isotropy", "- embeddings"]
-    if base and _HUB_NAME.fullmatch(base) and not Path(base).exists():
+    if base and HUB_NAME.fullmatch(base) and not Path(base).exists():
         lines.append(f"base_model: {json.dumps(base)}")
     return "\n".join(["---", *lines, "---"])
 
@@ -62,14 +62,14 @@ def _head(head: LinearHead | None) -> str:
         return f"Its head is a multi-label classifier with {len(head.coef_)} labels."
     if head.classes_ is None:
         return f"Its linear head predicts {len(head.coef_)} number(s)."
-    classes = ", ".join(_inline(label) for label in head.classes_[:20].tolist())
+    classes = ", ".join(inline(label) for label in head.classes_[:20].tolist())
     return f"Its linear head has {len(head.classes_)} classes: {classes}."
 
 
 def _data(data: Any) -> str:
     if isinstance(data, Mapping):
-        return ", ".join(f"{_inline(name)} {_inline(value)}" for name, value in data.items())
-    return _inline(data or "not given")
+        return ", ".join(f"{inline(name)} {inline(value)}" for name, value in data.items())
+    return inline(data or "not given")
 
 
 def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:
@@ -80,7 +80,7 @@ def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:
     for name in names:
         figures = [column.get(name) for column in metrics.values()]
         rows.append([name, *("" if x is None else f"{x:.4g}" for x in figures)])
-    lines = [f"| {' | '.join(map(_inline, row))} |" for row in rows]
+    lines = [f"| {' | '.join(map(inline, row))} |" for row in rows]
     return "## Metrics\n\n" + "\n".join(lines)
 
 
@@ -118,16 +118,17 @@ def _parameters(parts: Parts) -> Iterator[str]:
     """List the parameters of each adapter, under its name where there are several."""
     for name, adapter in parts.adapters:
         values = adapter.get_params(deep=False)
-        lines = [f"- {key}: {_inline(repr(value))}" for key, value in values.items()]
-        title = [f"{_inline(name)}:", ""] if len(parts.adapters) > 1 else []
+        lines = [f"- {key}: {inline(repr(value))}" for key, value in values.items()]
+        title = [f"{inline(name)}:", ""] if len(parts.adapters) > 1 else []
         yield "\n".join([*title, *lines])
 
 
-def _versions() -> str:
-    packages = [f"- {name} {version(name)}" for name in _PACKAGES]
+def versions(*more: str) -> str:
+    """List the versions of Python, of the packages used, and of some more."""
+    packages = [f"- {name} {version(name)}" for name in (*_PACKAGES, *more)]
     return "\n".join([f"- Python {platform.python_version()}", *packages])
 
 
-def _inline(value: Any) -> str:
+def inline(value: Any) -> str:
     """Convert a value to text on one line that does not break a Markdown table."""
     return " ".join(str(value).split()).replace("|", "\\|")

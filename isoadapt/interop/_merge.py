@@ -1,41 +1,31 @@
 """Merging of an affine adapter into the classifier of a checkpoint."""
 
-import copy
 import os
-import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
-import torch
-
-from isoadapt._utils.folders import CHECKPOINT, atomic_folder, check_output_folder
-from isoadapt.adapters import Affine, BaseAdapter, Floats, compose
+from isoadapt._utils.folders import CHECKPOINT, atomic_folder
+from isoadapt.adapters import compose
 from isoadapt.encoders import (
     HEAD_VECTORS,
-    Backbone,
     TransformerEncoder,
-    VectorSource,
-    eval_copy,
+    names_classifier,
     quiet,
     read_head,
     tokenizer_folder,
-    transformer_folder,
-    vector_source,
 )
-from isoadapt.heads import LinearHead, MultiLabelHead
-from isoadapt.interop._adapter import SOURCE
-from isoadapt.interop._pipeline import Parts, take_apart
-
-_COPIED = re.compile(
-    r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|modules"
-    r"|sentence_bert_config|config_sentence_transformers)\.json|(vocab|merges)\.txt"
-    r"|[^/]*\.(model|jinja)|\d+_\w+/(config\.json|model\.safetensors)"
+from isoadapt.interop._checkpoint import (
+    affine,
+    check_folders,
+    check_kinds,
+    check_vectors,
+    check_widths,
+    copy_files,
+    reordered,
+    sources,
+    with_head,
 )
-_ROUNDING = 1e-8  # relative size up to which a bias counts as zero
-_SERVE = "serve it with isoadapt.AdaptedEncoder instead"
+from isoadapt.interop._pipeline import take_apart
 
 
 def merge_into_checkpoint(
@@ -93,9 +83,11 @@ def merge_into_checkpoint(
     TypeError
         If a step of the pipeline is not an adapter.
     ValueError
-        If an adapter is not affine or its width is not that of the head of the checkpoint, if it
-        was fitted to other vectors than those that enter this head, if the two heads have
-        different classes, or if a bias is needed but the architecture has none.
+        If `model_folder` has no classifier, for which there is
+        :func:`~isoadapt.interop.to_sentence_transformer`. If an adapter is not affine or its width
+        is not that of the head of the checkpoint, if it was fitted to other vectors than those that
+        enter this head, if the two heads have different classes, or if a bias is needed but the
+        architecture has none.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
 
@@ -120,177 +112,24 @@ def merge_into_checkpoint(
     >>> AutoModelForSequenceClassification.from_pretrained("my-model-merged")  # doctest: +SKIP
     """
     parts = take_apart(adapter)
-    map_, head = compose(_affine(step) for _, step in parts.adapters), parts.last_head()
-    source = Path(model_folder).expanduser()
-    configs = (transformer_folder(source) / "config.json", source / "adapter_config.json")
-    if not any(file.is_file() for file in configs):
-        raise FileNotFoundError(
-            f"model_folder={str(model_folder)!r} is not a folder with a config.json; pass one that "
-            "save_pretrained of a model for sequence classification wrote"
-        )
-    target = check_output_folder(out_folder, overwrite, name="out_folder")
-    if target.exists() and target.samefile(source):
-        raise FileExistsError(
-            f"out_folder={str(out_folder)!r} is model_folder, which is kept; choose another folder"
+    map_, head = compose(affine(step) for _, step in parts.adapters), parts.last_head()
+    source, target = check_folders(model_folder, out_folder, overwrite)
+    if not names_classifier(source):
+        raise ValueError(
+            f"model_folder={str(model_folder)!r} has no classifier to merge into: it was not saved "
+            "from a model for sequence classification. isoadapt.interop.to_sentence_transformer "
+            "writes the adapter behind an encoder without a classifier"
         )
     encoder = TransformerEncoder(source, pooling="head_input", device="cpu")
     own = read_head(encoder)
-    _check_kinds(own if head is None else head, own)
+    check_kinds(own if head is None else head, own)
     backbone = encoder._backbone()
-    head = _reordered(own if head is None else head, own, backbone.model.config)
-    _check_widths(map_, head, own)
-    for vectors, name in _sources(parts):
-        _check_vectors(vectors, name, backbone)
-    network = _with_head(backbone, head, map_)
+    head = reordered(own if head is None else head, own, backbone.model.config)
+    check_widths(map_, head, own)
+    for vectors, name in sources(parts):
+        check_vectors(vectors, name, backbone, HEAD_VECTORS, "the inputs of the last layer")
+    network = with_head(backbone, head, map_)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
-        _copy_files(tokenizer_folder(source), written, backbone.tokenizer)
+        copy_files(tokenizer_folder(source), written, backbone.tokenizer, sentence=True)
     return target
-
-
-def _sources(parts: Parts) -> Iterator[tuple[VectorSource, str]]:
-    """Yield the sources of the first adapter's vectors, each with a description for messages."""
-    if parts.encoder is not None:
-        encoder = parts.encoder[1]
-        yield _encoder_source(encoder), f"the encoder with model={_shown(encoder.model)}"
-    first = parts.first()
-    if hasattr(first, SOURCE):
-        yield getattr(first, SOURCE), f"the record of the saved {type(first).__name__}"
-
-
-def _shown(model: Any) -> str:
-    named = isinstance(model, str | os.PathLike)
-    return repr(os.fspath(model)) if named else f"a live {type(model[0]).__name__}"
-
-
-def _encoder_source(encoder: TransformerEncoder) -> VectorSource:
-    try:
-        return vector_source(encoder)
-    except OSError as error:
-        raise OSError(
-            f"the pipeline's encoder cannot be loaded, so it cannot be checked that its vectors "
-            f"are those of model_folder ({error}); if its folder was moved, set the new one with "
-            "set_params(model=...) of the encoder, or pass the adapter alone"
-        ) from error
-
-
-def _check_vectors(vectors: VectorSource, name: str, backbone: Backbone) -> None:
-    """Raise unless the vectors are those that enter the head of this checkpoint."""
-    folder = str(backbone.folder)
-    way_out = (
-        f"fit the adapter to TransformerEncoder({folder!r}, {HEAD_VECTORS}).transform(texts), or "
-        f"{_SERVE}"
-    )
-    if vectors.kind not in (HEAD_VECTORS, None):
-        raise ValueError(
-            f"the adapter was fitted to vectors with {vectors.kind} ({name}), but the input of the "
-            f"last layer of model_folder={folder!r} are vectors with {HEAD_VECTORS}: {way_out}"
-        )
-    if not vectors.is_of(backbone):
-        raise ValueError(
-            f"the adapter was fitted to vectors of another checkpoint ({name}) than "
-            f"model_folder={folder!r}, with other weights or another tokenizer: merge it into that "
-            f"checkpoint or a copy of it, or {way_out}"
-        )
-
-
-def _affine(adapter: BaseAdapter) -> Affine:
-    if not hasattr(adapter, "to_affine"):
-        raise ValueError(
-            f"adapter={adapter!r} is not an affine map z = Ah + c, and only those can be merged "
-            f"into a linear head; use an adapter with to_affine, or {_SERVE}"
-        )
-    return adapter.to_affine()
-
-
-def _check_kinds(head: LinearHead, own: LinearHead) -> None:
-    """Raise if only one of the two heads is a multi-label head."""
-    if isinstance(head, MultiLabelHead) != isinstance(own, MultiLabelHead):
-        raise ValueError(
-            f"the adapter's head is {head!r}, the checkpoint's {own!r}: only one of them is a "
-            "multi-label head. Fit the adapter with the checkpoint's own head or without a head; "
-            "for a head whose outputs are logits of labels, use "
-            "isoadapt.heads.MultiLabelHead(coef, intercept)"
-        )
-
-
-def _reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
-    """Return a head without classes whose outputs are in the order of the checkpoint's labels."""
-    if head.classes_ is None or own.classes_ is None:
-        if (head.classes_ is None) != (own.classes_ is None) or len(head.coef_) != len(own.coef_):
-            raise ValueError(
-                f"the adapter's head is {head!r}, the checkpoint's {own!r}: both must be "
-                "classifiers, or regressors with the same number of outputs"
-            )
-        return head
-    rows = {label: row for row, label in enumerate(head.classes_.tolist())}
-    numbers = list(range(config.num_labels))
-    names = [config.id2label[number] for number in numbers]
-    known = own.classes_.tolist()
-    for labels in (numbers, names) if known == numbers else (names,):
-        if set(labels) == set(rows) and len(labels) == len(rows):
-            order = [rows[label] for label in labels]
-            return LinearHead(head.coef_[order], head.intercept_[order])
-    raise ValueError(
-        f"the adapter's head has the classes {list(rows)}, the checkpoint {known} "
-        f"(by name {names}): fit the adapter on the checkpoint's labels"
-    )
-
-
-def _check_widths(map_: Affine, head: LinearHead, own: LinearHead) -> None:
-    if map_.matrix.shape[1] != own.n_features_in_:
-        raise ValueError(
-            f"the adapter has n_features_in_={map_.matrix.shape[1]}, but the checkpoint's head "
-            f"takes embeddings of width {own.n_features_in_}: fit the adapter to embeddings of "
-            "this checkpoint, from the encoder that load_checkpoint returns"
-        )
-    if map_.n_features_out != head.n_features_in_:
-        raise ValueError(
-            f"the adapter returns {map_.n_features_out} features, but the head takes "
-            f"{head.n_features_in_}: fit the adapter with a head, or without reducing the width"
-        )
-
-
-def _with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:
-    """Return a shallow copy of the model whose classifier includes the adapter and the head."""
-    old = cast(torch.nn.Linear, backbone.head)
-    new = eval_copy(old)
-    weight, bias = head.coef_ @ map_.matrix, head.coef_ @ map_.offset + head.intercept_
-    new.weight = _parameter(weight)
-    if new.bias is not None:
-        new.bias = _parameter(bias)
-    elif not _is_rounding(bias, head, map_):
-        raise ValueError(
-            f"the head of {type(backbone.model).__name__} has no bias, but this adapter needs one "
-            f"(largest entry {np.abs(bias).max():.3g}): LogitPreservingWhitening on the "
-            f"checkpoint's own head needs none; or {_SERVE}"
-        )
-    network = eval_copy(backbone.model, {old: new})
-    network.config = copy.deepcopy(backbone.model.config)  # save_pretrained writes to it
-    return network
-
-
-def _is_rounding(bias: Floats, head: LinearHead, map_: Affine) -> bool:
-    """Return whether a bias is zero up to the rounding of its terms."""
-    terms = np.linalg.norm(head.coef_, axis=1) * np.linalg.norm(map_.offset)
-    return bool((np.abs(bias) <= _ROUNDING * (terms + np.abs(head.intercept_))).all())
-
-
-def _parameter(values: Floats) -> torch.nn.Parameter:
-    weights = torch.tensor(values, dtype=torch.float32)
-    if not bool(weights.isfinite().all()):
-        raise ValueError(
-            f"the merged weights reach {np.abs(values).max():.3g}, beyond float32: increase the "
-            f"adapter's shrinkage, or {_SERVE}"
-        )
-    return torch.nn.Parameter(weights, requires_grad=False)
-
-
-def _copy_files(source: Path, target: Path, tokenizer: Any) -> None:
-    """Copy the files of the tokenizer and of sentence-transformers."""
-    own = set(tokenizer.vocab_files_names.values())  # may include rare names such as bpe.codes
-    for path in sorted(source.rglob("*")):
-        name = path.relative_to(source).as_posix()
-        if path.is_file() and (name in own or _COPIED.fullmatch(name)):
-            (target / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(path, target / name)

@@ -18,7 +18,7 @@ from tests.docs.blocks import PAGES, README, ROOT, blocks, name, of_language, sh
 from tests.tiny_models import save_model
 
 COMMANDS = typer.main.get_command(app).commands
-CHEAP = {"audit", "fit", "transform", "merge"}
+CHEAP = {"audit", "fit", "transform", "merge", "export"}
 LANGUAGES = {"python", "sh", "text"}
 small_corpus = functools.partial(datasets.make_acceptability, 96, 60)
 
@@ -98,7 +98,8 @@ def test_the_cheap_commands_run(folder):
         _, command, *options = shlex.split(line, comments=True)
         if command in CHEAP:
             succeed(command, *options)
-    assert (folder / "my-merged-model" / "model.safetensors").is_file()
+    for written in ("my-merged-model", "my-exported-model"):
+        assert (folder / written / "model.safetensors").is_file()
 
 
 def test_local_links_of_the_readme_lead_somewhere():

@@ -1,0 +1,130 @@
+"""The files of a sentence-transformers folder: its modules with their settings and weights."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from isoadapt.adapters import Affine
+from isoadapt.encoders import HeadPath, Pooling
+
+_TYPE = "sentence_transformers.models"  # read by all versions of the library
+_NORM_EPS = 1e-5  # of its LayerNorm module, where it cannot be set
+_POOLINGS = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module that follows the transformer: its class, its settings and its weights."""
+
+    kind: str
+    config: dict[str, Any] = field(default_factory=dict)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+
+def pooling_modules(pooling: Pooling, width: int) -> Iterator[Module]:
+    """Yield the modules of a pooling of hidden states (B, T, width)."""
+    settings: dict[str, Any] = {"word_embedding_dimension": width, "include_prompt": True}
+    if pooling.modes == tuple(mode for mode in _POOLINGS if mode in pooling.modes):
+        settings |= {key: mode in pooling.modes for mode, key in _POOLINGS.items()}
+    else:  # another order, which versions before 6 do not know
+        settings["pooling_mode"] = list(pooling.modes)
+    yield Module("Pooling", settings)
+    if pooling.normalize:
+        yield normalize_module()
+
+
+def head_modules(path: HeadPath) -> Iterator[Module]:
+    """Yield the modules that compute the input of a classifier's head."""
+    yield from pooling_modules(Pooling((path.pooling,)), path.width)
+    for layer, activation in pairwise((*path.layers, nn.Identity())):
+        if isinstance(layer, nn.Linear):
+            yield _dense(layer.weight, layer.bias, activation)
+        elif isinstance(layer, nn.LayerNorm):
+            yield _layer_norm(layer, activation)
+
+
+def affine_module(map_: Affine) -> Module:
+    """Return the module of an affine map, in float32."""
+    weight = torch.tensor(map_.matrix, dtype=torch.float32)
+    return _dense(weight, torch.tensor(map_.offset, dtype=torch.float32), nn.Identity())
+
+
+def normalize_module() -> Module:
+    """Return the module that scales vectors to unit length."""
+    return Module("Normalize")
+
+
+def _dense(weight: Tensor, bias: Tensor | None, activation: nn.Module) -> Module:
+    config = {
+        "in_features": weight.shape[1],
+        "out_features": weight.shape[0],
+        "bias": bias is not None,
+        "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
+    }
+    weights = {"linear.weight": weight} | ({} if bias is None else {"linear.bias": bias})
+    return Module("Dense", config, weights)
+
+
+def _layer_norm(layer: nn.LayerNorm, activation: nn.Module) -> Module:
+    if layer.eps != _NORM_EPS or not isinstance(activation, nn.Identity):
+        raise ValueError(
+            f"the LayerNorm in front of the head has eps={layer.eps} and is followed by "
+            f"{type(activation).__name__}, but sentence-transformers only has one with "
+            f"eps={_NORM_EPS} that is followed by no activation"
+        )
+    (width,) = layer.normalized_shape
+    given = ((layer.weight, torch.ones(width)), (layer.bias, torch.zeros(width)))
+    weight, bias = (default if own is None else own for own, default in given)
+    return Module("LayerNorm", {"dimension": width}, {"norm.weight": weight, "norm.bias": bias})
+
+
+def write_modules(folder: Path, modules: Sequence[Module]) -> None:
+    """Write the list of modules, and a subfolder for each module after the transformer."""
+    listed = [{"idx": 0, "name": "0", "path": "", "type": f"{_TYPE}.Transformer"}]
+    for number, module in enumerate(modules, start=1):
+        path = f"{number}_{module.kind}"
+        listed.append(
+            {"idx": number, "name": str(number), "path": path, "type": f"{_TYPE}.{module.kind}"}
+        )
+        (folder / path).mkdir()
+        write_json(folder / path / "config.json", module.config)
+        if module.weights:
+            weights = {
+                name: weight.detach().float().cpu().clone().contiguous()
+                for name, weight in module.weights.items()
+            }
+            save_file(weights, folder / path / "model.safetensors", metadata={"format": "pt"})
+    write_json(folder / "modules.json", listed)
+
+
+def write_settings(folder: Path, pooling: Pooling, max_length: int | None, own: Any) -> None:
+    """Write the length and the case of texts, and the prompts and the similarity in `own`."""
+    settings: dict[str, Any] = {"do_lower_case": pooling.lowercase}
+    if max_length is not None:
+        settings["max_seq_length"] = max_length
+    write_json(folder / "sentence_bert_config.json", settings)
+    kept = {
+        "prompts": own.get("prompts") or {},
+        "default_prompt_name": None,
+        "similarity_fn_name": own.get("similarity_fn_name") or "cosine",
+    }
+    write_json(folder / "config_sentence_transformers.json", kept)
+
+
+def write_json(file: Path, content: Any) -> None:
+    """Write a JSON file."""
+    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")

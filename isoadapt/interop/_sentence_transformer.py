@@ -1,0 +1,302 @@
+"""Export of an adapter and its encoder as one folder for transformers and sentence-transformers."""
+
+import copy
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from isoadapt._utils.folders import CHECKPOINT, atomic_folder
+from isoadapt._utils.optional import import_optional
+from isoadapt.adapters import Affine, Floats, compose
+from isoadapt.encoders import (
+    HEAD_VECTORS,
+    Backbone,
+    Pooling,
+    Texts,
+    TransformerEncoder,
+    eval_copy,
+    head_path,
+    quiet,
+    read_head,
+    read_object,
+    tokenizer_folder,
+    vector_source,
+)
+from isoadapt.heads import LinearHead
+from isoadapt.interop._adapter import SOURCE
+from isoadapt.interop._checkpoint import (
+    SERVE,
+    affine,
+    check_folders,
+    check_kinds,
+    check_vectors,
+    check_widths,
+    copy_files,
+    reordered,
+    sources,
+    with_head,
+)
+from isoadapt.interop._pipeline import Parts, take_apart
+from isoadapt.interop._sentence_card import sentence_card
+from isoadapt.interop._sentence_check import Expected, check_written, probe_texts
+from isoadapt.interop._sentence_files import (
+    Module,
+    affine_module,
+    head_modules,
+    normalize_module,
+    pooling_modules,
+    write_json,
+    write_modules,
+    write_settings,
+)
+
+_POOLING = re.compile(r"pooling='(head_input|cls|mean|max)'(?!.*(normalize|lowercase))")
+_SAME = 1e-7  # relative difference up to which the adapter preserves the head's logits
+
+
+def to_sentence_transformer(
+    adapter: Any,
+    model_folder: str | os.PathLike[str],
+    out_folder: str | os.PathLike[str],
+    *,
+    normalize: bool = False,
+    overwrite: bool = False,
+) -> Path:
+    """Write an affine adapter and its encoder as a sentence-transformers model.
+
+    ``SentenceTransformer(out_folder)`` gives the adapted vectors. If the adapter was fitted to the
+    vectors that enter the classifier of the checkpoint, the folder is also a checkpoint for
+    ``AutoModelForSequenceClassification`` and ``pipeline("text-classification")``, over the same
+    copy of the transformer's weights. Neither needs isoadapt.
+
+    The modules are Transformer, Pooling, a Dense with its activation (and a LayerNorm) for each
+    layer in front of the classifier, a Dense for the adapter z = Ah + c, and Normalize on request.
+    The folder is loaded and compared with encoder and adapter before it appears.
+
+    Parameters
+    ----------
+    adapter : adapter, Pipeline or AdaptedEncoder
+        A fitted affine adapter, a pipeline of such adapters, or a fitted
+        :class:`~isoadapt.AdaptedEncoder`. A pipeline may begin with a
+        :class:`~isoadapt.TransformerEncoder`, whose pooling and maximum length are used. Otherwise
+        the pooling is that which a saved adapter records, or "auto". The pipeline may end with a
+        linear model.
+    model_folder : str or path-like
+        The checkpoint of a classifier or of an encoder, or a sentence-transformers folder of
+        Transformer, Pooling and possibly Normalize. A PEFT adapter is merged into its base model.
+    out_folder : str or path-like
+        The folder to write. It appears only when it is complete.
+    normalize : bool, default=False
+        Whether to scale the adapted vectors to unit length. Cosines do not depend on it.
+    overwrite : bool, default=False
+        Whether to replace a checkpoint in `out_folder` that was written by isoadapt or
+        ``save_pretrained``. A folder that holds any other file, or a file that was changed after
+        isoadapt wrote it, is never replaced.
+
+    Returns
+    -------
+    Path
+        The new folder.
+
+    Raises
+    ------
+    ImportError
+        If sentence-transformers is not installed.
+    FileNotFoundError
+        If `model_folder` is not a checkpoint.
+    FileExistsError
+        If `out_folder` holds files and `overwrite` is false, if it holds files that may not be
+        replaced, or if it is `model_folder`.
+    NotFittedError
+        If an adapter is not fitted.
+    TypeError
+        If a step of the pipeline is not an adapter.
+    ValueError
+        If an adapter is not affine or was fitted to other vectors, if the vectors are those of a
+        hidden layer other than the last, if sentence-transformers cannot compute them, if the head
+        does not fit the classifier, or if the vectors or logits from the written folder differ
+        from those of encoder, adapter and head by more than rounding.
+    OSError
+        If the checkpoint of a pipeline's encoder cannot be loaded.
+
+    See Also
+    --------
+    merge_into_checkpoint : Write the adapter into the classifier alone.
+
+    Notes
+    -----
+    The classifier of the folder gives the logits of encoder, adapter and head. It stays as it is
+    if the adapter preserves them, as :class:`~isoadapt.LogitPreservingWhitening` on the head of
+    the checkpoint does. It also stays as it is if there is no head behind the adapter, so that its
+    logits remain those of the checkpoint. Otherwise its weights are WA and its bias is Wc + b, as
+    in :func:`~isoadapt.interop.merge_into_checkpoint`. A head without a bias, such as that of
+    GPT-2, only admits adapters that need none.
+
+    An adapter of mean-, cls- or max-pooled vectors does not read what enters the classifier. The
+    folder then holds the transformer without a classifier.
+
+    The folder is written in float32. If `model_folder` was saved in half precision, transformers
+    computes its logits in half precision by default, and these differ slightly.
+
+    The maximum length of the encoder becomes that of the SentenceTransformer and of the tokenizer,
+    so that a pipeline with ``truncation=True`` reads the same tokens. A decoder whose tokenizer has
+    no padding token gets one, because batches need it. Such a decoder cannot embed an empty text.
+
+    Examples
+    --------
+    >>> from isoadapt.interop import to_sentence_transformer
+    >>> to_sentence_transformer(adapter, "my-classifier", "my-model")  # doctest: +SKIP
+    >>> SentenceTransformer("my-model").encode(["One text."])  # doctest: +SKIP
+    >>> pipeline("text-classification", "my-model")("One text.")  # doctest: +SKIP
+    """
+    library = import_optional(
+        "sentence_transformers", feature="to_sentence_transformer", extra="st"
+    )
+    parts = take_apart(adapter)
+    map_ = compose(affine(step) for _, step in parts.adapters)
+    source, target = check_folders(model_folder, out_folder, overwrite)
+    encoder = _encoder(parts, source)
+    backbone = encoder._backbone()
+    pooling = encoder._pooling(backbone)
+    length = encoder._length(Texts([""]), backbone, pooling)
+    _check_fit(parts, map_, encoder)
+    network, classify = _network(parts, map_, encoder)
+    modules = _modules(backbone, pooling, map_, normalize)
+    texts = probe_texts(backbone.tokenizer, length)
+    vectors = encoder.transform(texts).astype(np.float64)
+    expected = Expected(map_(vectors), classify and classify(vectors), length)
+    with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
+        _write_transformer(written, network, backbone, length)
+        write_settings(
+            written, pooling, length, read_object(source / "config_sentence_transformers.json")
+        )
+        write_modules(written, modules)
+        found = check_written(written, library, texts, expected)
+        card = sentence_card(parts, model_folder, target.name, modules, length, found)
+        (written / "README.md").write_text(card, "utf-8")
+    return target
+
+
+def _encoder(parts: Parts, source: Path) -> TransformerEncoder:
+    """Return an encoder of the checkpoint whose vectors are those the adapter was fitted to."""
+    if parts.encoder is not None:
+        own = parts.encoder[1]
+        settings = {name: getattr(own, name) for name in ("pooling", "layer", "max_length")}
+        return TransformerEncoder(source, device="cpu", **settings)
+    record = getattr(parts.first(), SOURCE, None)
+    pooling = _POOLING.match((record and record.kind) or "")
+    return TransformerEncoder(source, pooling=pooling[1] if pooling else "auto", device="cpu")
+
+
+def _check_fit(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
+    """Raise unless the adapter was fitted to vectors of the encoder, those of its last layer."""
+    backbone = encoder._backbone()
+    if encoder._layer(backbone) != -1:
+        raise ValueError(
+            f"the pipeline's encoder has layer={encoder.layer}, but a sentence-transformers folder "
+            f"holds the output of the last layer: fit the adapter with layer=-1, or {SERVE}"
+        )
+    width = encoder._n_features_out
+    if map_.matrix.shape[1] != width:
+        raise ValueError(
+            f"the adapter has n_features_in_={map_.matrix.shape[1]}, but vectors of "
+            f"model_folder={str(backbone.folder)!r} have width {width}: fit the adapter to vectors "
+            f"of TransformerEncoder({str(backbone.folder)!r})"
+        )
+    if found := list(sources(parts)):
+        kind = str(vector_source(encoder).kind)
+        for vectors, name in found:
+            check_vectors(vectors, name, backbone, kind, "the vectors")
+
+
+def _network(
+    parts: Parts, map_: Affine, encoder: TransformerEncoder
+) -> tuple[Any, Callable[[Floats], Floats] | None]:
+    """Return the network to save, and the function from vectors to the logits of its classifier.
+
+    The function is None if the network has no classifier.
+    """
+    backbone = encoder._backbone()
+    if not _reads_head_input(encoder._pooling(backbone)):
+        return _copy(backbone.model.base_model), None
+    own, config = read_head(encoder), backbone.model.config
+    kept, given = reordered(own, own, config), parts.last_head()
+    if given is None:
+        return _copy(backbone.model), kept.outputs
+    check_kinds(given, own)
+    head = reordered(given, own, config)
+    check_widths(map_, head, own)
+    if _preserves(map_, head, kept):
+        return _copy(backbone.model), kept.outputs
+    return with_head(backbone, head, map_), lambda vectors: head.outputs(map_(vectors))
+
+
+def _reads_head_input(pooling: Pooling) -> bool:
+    return f"pooling={'+'.join(pooling.modes)!r}" == HEAD_VECTORS
+
+
+def _copy(model: Any) -> Any:
+    """Return a shallow copy of a model with a configuration of its own, which saving changes."""
+    network = eval_copy(model)
+    network.config = copy.deepcopy(model.config)
+    return network
+
+
+def _preserves(map_: Affine, head: LinearHead, own: LinearHead) -> bool:
+    """Return whether adapter and head give the logits of the checkpoint's own head."""
+    pairs = (
+        (head.coef_ @ map_.matrix, own.coef_),
+        (head.coef_ @ map_.offset + head.intercept_, own.intercept_),
+    )
+    scale = max(np.abs(own.coef_).max(), np.abs(own.intercept_).max())
+    return all(np.abs(new - old).max() <= _SAME * scale for new, old in pairs)
+
+
+def _modules(backbone: Backbone, pooling: Pooling, map_: Affine, normalize: bool) -> list[Module]:
+    """Return the modules that follow the transformer."""
+    width = map_.matrix.shape[1]
+    if _reads_head_input(pooling):
+        try:
+            if backbone.model.config.is_encoder_decoder:
+                raise ValueError("it pools the states of a decoder that follows the encoder")
+            before = list(head_modules(head_path(backbone)))
+        except ValueError as error:
+            raise ValueError(
+                f"sentence-transformers cannot compute the input of the head of "
+                f"{type(backbone.model).__name__}: {error}; fit the adapter to vectors with "
+                f"pooling='mean', or {SERVE}"
+            ) from error
+    else:
+        before = list(pooling_modules(pooling, width // len(pooling.modes)))
+    return [*before, affine_module(map_), *([normalize_module()] if normalize else [])]
+
+
+def _write_transformer(
+    folder: Path, network: Any, backbone: Backbone, max_length: int | None
+) -> None:
+    """Write the network, and its tokenizer with the length and padding of the encoder."""
+    tokenizer, source = backbone.tokenizer, tokenizer_folder(cast(Path, backbone.folder))
+    changes: dict[str, Any] = {} if max_length is None else {"model_max_length": max_length}
+    if tokenizer.pad_token is None:
+        changes["pad_token"] = _padding_token(tokenizer, network.config)
+    if backbone.limit is not None:  # padding on the left would shift the learned positions
+        changes["padding_side"] = "right"
+    if network.config.pad_token_id is None:
+        token = changes.get("pad_token", tokenizer.pad_token)
+        network.config.pad_token_id = tokenizer.convert_tokens_to_ids(token)
+    network.save_pretrained(folder)
+    copy_files(source, folder, tokenizer, sentence=False)
+    if any(getattr(tokenizer, name) != value for name, value in changes.items()):
+        settings = folder / "tokenizer_config.json"
+        write_json(settings, read_object(settings) | changes)
+
+
+def _padding_token(tokenizer: Any, config: Any) -> str:
+    """Return a token to pad with: that of the model, else the end token, else the first token."""
+    numbers = (config.pad_token_id, tokenizer.eos_token_id, 0)
+    number = next(number for number in numbers if number is not None)
+    return tokenizer.convert_ids_to_tokens(number)

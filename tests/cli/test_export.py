@@ -1,0 +1,77 @@
+"""Export of adapters on the command line, and two columns of texts embedded each alone."""
+
+import numpy as np
+import pytest
+
+from isoadapt import TransformerEncoder, load_checkpoint
+from isoadapt.interop import load_adapter, provenance, read_config
+from tests.cli.command_line import fail, succeed, texts_and_labels
+from tests.tiny_models import PAIRS
+
+library = pytest.importorskip("sentence_transformers")
+WHITENING = ["--set", "shrinkage=0.1"]
+
+
+class TestExport:
+    def test_one_folder_with_vectors_and_labels(self, files, checkpoint):
+        options = ["--on", "texts.tsv", "--model", checkpoint, "--out", "a", "--max-length", 4]
+        succeed("fit", "whitening", *options, *WHITENING)
+        completed = succeed("export", "a", "--model", checkpoint, "--out", "m", "--normalize")
+        assert "SentenceTransformer('m')" in completed.stdout
+        assert "pipeline('text-classification', 'm')" in completed.stdout
+        texts = texts_and_labels()[0][:5]
+        model = library.SentenceTransformer("m", device="cpu")
+        assert model.max_seq_length == 4
+        encoder, head = load_checkpoint("m")
+        embeddings = encoder.transform(texts)
+        expected = load_adapter("a").transform(embeddings)
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+        np.testing.assert_allclose(model.encode(texts), expected, atol=1e-4)
+        before = load_checkpoint(checkpoint)[1]
+        adapter = load_adapter("a")
+        logits = adapter.head_.outputs(adapter.transform(embeddings))
+        np.testing.assert_allclose(head.outputs(embeddings), logits, atol=1e-4)
+        assert not np.allclose(head.coef_, before.coef_)
+        assert "not empty" in fail("export", "a", "--out", "m")
+        succeed("export", "a", "--out", "m", "--overwrite")  # the recorded checkpoint
+        rows = library.SentenceTransformer("m", device="cpu").encode(texts)
+        assert not np.allclose(np.linalg.norm(rows, axis=1), 1)
+
+    def test_the_checkpoint_must_be_known(self, files, checkpoint):
+        succeed("fit", "whitening", "--on", "X.npy", "--out", "a")
+        assert "pass --model" in fail("export", "a", "--out", "m")
+        assert "n_features_in_=5" in fail("export", "a", "--model", checkpoint, "--out", "m")
+        assert not (files / "m").exists()
+
+
+class TestSeparately:
+    @pytest.fixture
+    def pairs(self, files):
+        rows = ["\t".join((*pair, str(i % 2))) for i, pair in enumerate(PAIRS) if all(pair)]
+        (files / "pairs.tsv").write_text("\n".join(["a\tb\tlabel", *rows]) + "\n")
+        return [pair for pair in PAIRS if all(pair)]
+
+    def test_each_text_is_embedded_alone(self, files, checkpoint, pairs):
+        options = ["--model", checkpoint, "--text", "a,b", "--separately"]
+        fitted = ["--set", "shrinkage=0.5", "head=None"]
+        succeed("fit", "whitening", "--on", "pairs.tsv", *options, "--out", "a", *fitted)
+        succeed("transform", "a", "pairs.tsv", "both.npy", "--text", "a,b", "--separately")
+        succeed("transform", "a", "pairs.tsv", "left.npy", "--text", "a")
+        succeed("transform", "a", "pairs.tsv", "right.npy", "--text", "b")
+        both = np.load("both.npy")
+        columns = [np.load("left.npy"), np.load("right.npy")]
+        np.testing.assert_array_equal(both, np.concatenate(columns))
+        left, right = (list(column) for column in zip(*pairs, strict=True))
+        alone = TransformerEncoder(checkpoint).transform(left + right)
+        np.testing.assert_array_equal(both, load_adapter("a").transform(alone))
+        np.testing.assert_allclose(both.mean(axis=0), 0, atol=1e-4)  # fitted to the same rows
+        assert provenance(read_config(files / "a"))["data"]["pairs"] == "separately"
+
+    def test_it_needs_two_columns(self, files, checkpoint, pairs):
+        adapter = ["whitening", "--out", "a", "--separately", "--on"]
+        message = fail("fit", *adapter, "texts.tsv", "--model", checkpoint)
+        assert "needs two columns" in message
+        assert "matrix" in fail("fit", *adapter, "X.npy")
+        options = ["pairs.tsv", "--text", "a,b", "--model", checkpoint]
+        message = fail("fit", "isotropy-layer", *adapter[1:], *options)
+        assert "labels are those of pairs" in message

@@ -1,0 +1,333 @@
+"""One folder serves adapted vectors and the classifier, in a process without isoadapt."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+
+from isoadapt import (
+    AdaptedEncoder,
+    FlowAdapter,
+    LogitPreservingWhitening,
+    TransformerEncoder,
+    Whitening,
+    load_checkpoint,
+)
+from isoadapt.interop import (
+    load_adapter,
+    merge_into_checkpoint,
+    save_adapter,
+    to_sentence_transformer,
+)
+from tests.tiny_models import ARCHITECTURES, TEXTS, WORDS, save_model
+
+library = pytest.importorskip("sentence_transformers")
+
+rng = np.random.default_rng(0)
+ROWS = [" ".join(rng.choice(WORDS, size=n)) for n in rng.integers(2, 12, 90)]
+LABELS = rng.integers(0, 3, len(ROWS))
+LENGTH = 9  # tokens; some of TEXTS are longer
+SERVE = """
+import sys, json
+sys.modules["isoadapt"] = None  # importing it fails
+import numpy as np, torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+torch.set_num_threads(1)
+for job in json.load(sys.stdin):
+    folder, texts = job["folder"], job["texts"]
+    model = SentenceTransformer(folder, device="cpu")
+    found = {
+        "padded": model.encode(texts),
+        "alone": model.encode(texts, batch_size=1),
+        "length": model.max_seq_length,
+    }
+    if job["classifies"]:
+        model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        tokens = AutoTokenizer.from_pretrained(folder)(
+            texts, padding=True, truncation=True, return_tensors="pt"
+        )
+        with torch.inference_mode():
+            found["logits"] = model(**tokens).logits.numpy()
+    np.savez(job["out"], **found)
+    exec(job["code"], {})
+"""
+
+
+class Served:
+    """Folders with the vectors and logits that are expected of them, loaded in one process."""
+
+    def __init__(self, folder):
+        self.folder, self.jobs, self.expected = folder, [], {}
+
+    def add(self, name, pipeline, model, texts, logits=None, **options):
+        """Export a pipeline of encoder and adapter; `logits` of its head, if there is a head."""
+        written = to_sentence_transformer(pipeline, model, self.folder / name, **options)
+        vectors = np.concatenate([pipeline.transform([text]) for text in texts])
+        self.expected[name] = vectors, logits
+        self.jobs.append(
+            {
+                "folder": str(written),
+                "texts": texts,
+                "classifies": logits is not None,
+                "out": str(self.folder / f"{name}.npz"),
+                "code": "",
+            }
+        )
+
+    def run(self):
+        done = subprocess.run(
+            [sys.executable, "-P", "-I", "-c", SERVE],
+            input=json.dumps(self.jobs),
+            text=True,
+            capture_output=True,
+            check=False,
+            cwd=self.folder,
+        )
+        assert done.returncode == 0, done.stderr
+        return self
+
+    def found(self, name):
+        return np.load(self.folder / f"{name}.npz")
+
+    def check(self, name):
+        found, (vectors, logits) = self.found(name), self.expected[name]
+        for kind in ("padded", "alone"):
+            assert np.abs(cosines(found[kind]) - cosines(vectors)).max() < 1e-5, (name, kind)
+            np.testing.assert_allclose(found[kind], vectors, atol=1e-4 * np.abs(vectors).max())
+        if logits is not None:
+            assert np.abs(found["logits"] - logits).max() < 1e-4 * np.abs(logits).max(), name
+
+
+def cosines(vectors):
+    rows = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return rows @ rows.T
+
+
+def fitted(adapter, encoder, y=None):
+    """Fit to embeddings with noise: a random model leaves some directions all but empty."""
+    X = encoder.transform(ROWS).astype(np.float64)
+    return adapter.fit(X + 0.3 * X.std() * rng.normal(size=X.shape), y)
+
+
+def texts_of(architecture):
+    """A decoder cannot embed a text without tokens."""
+    return [text for text in TEXTS if text] if architecture == "gpt2" else TEXTS
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, bare, request):
+    served = Served(tmp_path_factory.mktemp("served"))
+    for architecture in ARCHITECTURES:
+        model = save_model(served.folder / f"model-{architecture}", architecture)
+        encoder, head = load_checkpoint(model, max_length=LENGTH)
+        texts = texts_of(architecture)
+        logits = head.outputs(encoder.transform(texts))
+        kept = make_pipeline(encoder, fitted(LogitPreservingWhitening(head), encoder))
+        served.add(f"{architecture}-kept", kept, model, texts, logits)
+        if architecture in ("bert", "modernbert"):
+            adapted = make_pipeline(encoder, fitted(Whitening(head="logistic"), encoder, LABELS))
+            logits = adapted[-1].head_.outputs(adapted.transform(texts))
+            served.add(f"{architecture}-own", adapted, model, texts, logits)
+    for pooling in ("max", "mean"):
+        encoder = TransformerEncoder(bare, pooling=pooling, max_length=LENGTH)
+        served.add(pooling, make_pipeline(encoder, fitted(Whitening(), encoder)), bare, TEXTS)
+    add_sentence_folder(served, bare)
+    add_cola(served, request)
+    bert = next(job for job in served.jobs if job["folder"].endswith("bert-kept"))
+    card = (served.folder / "bert-kept" / "README.md").read_text()
+    bert["code"] = "\n".join(re.findall(r"```python\n(.*?)```", card, re.DOTALL))
+    return served.run()
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """A tiny BERT without a classifier."""
+    return save_model(tmp_path_factory.mktemp("bare"), kind="AutoModel")
+
+
+def add_sentence_folder(served, bare):
+    """A sentence-transformers folder with its own length, lower case and normalisation."""
+    from sentence_transformers.sentence_transformer import modules
+
+    first = modules.Transformer(str(bare), do_lower_case=True)
+    parts = [first, modules.Pooling(16, ("mean", "max")), modules.Normalize()]
+    model = library.SentenceTransformer(modules=parts, device="cpu")
+    model.max_seq_length = LENGTH
+    model.save(str(served.folder / "sentence"))
+    encoder = TransformerEncoder(served.folder / "sentence")
+    texts = [text.upper() for text in TEXTS]
+    pipeline = make_pipeline(encoder, fitted(Whitening(n_components=4), encoder))
+    served.add("sentence-adapted", pipeline, served.folder / "sentence", texts)
+
+
+def add_cola(served, request):
+    """The fine-tuned MiniLM, where there is one."""
+    try:
+        shared = request.getfixturevalue("shared")
+    except pytest.skip.Exception:
+        return
+    from isoadapt.datasets import make_acceptability
+
+    encoder, head = load_checkpoint(shared / "models" / "cola-minilm", max_length=12)
+    adapter = LogitPreservingWhitening(head)
+    adapter.fit(np.load(shared / "embeddings" / "cola.npz")["E_train"])
+    texts = list(make_acceptability(random_state=0).train_texts[:30])
+    logits = head.outputs(encoder.transform(texts))
+    pipeline = make_pipeline(encoder, adapter)
+    served.add("cola", pipeline, shared / "models" / "cola-minilm", texts, logits)
+
+
+class TestBothDoors:
+    @pytest.mark.parametrize("architecture", ARCHITECTURES)
+    def test_vectors_and_logits_of_every_architecture(self, served, architecture):
+        served.check(f"{architecture}-kept")
+        assert served.found(f"{architecture}-kept")["length"] == LENGTH
+
+    @pytest.mark.parametrize("architecture", ["bert", "modernbert"])
+    def test_the_adapters_own_head_becomes_the_classifier(self, served, architecture):
+        served.check(f"{architecture}-own")
+
+    @pytest.mark.parametrize("pooling", ["max", "mean"])
+    def test_encoders_without_a_classifier(self, served, pooling):
+        served.check(pooling)
+
+    def test_a_sentence_transformers_folder_keeps_its_modules(self, served):
+        served.check("sentence-adapted")
+        assert served.found("sentence-adapted")["length"] == LENGTH
+
+    def test_the_real_classifier(self, served, shared):
+        served.check("cola")
+
+    def test_the_classifier_is_not_changed_if_its_logits_are_preserved(self, served):
+        for architecture in ARCHITECTURES:
+            before = load_file(served.folder / f"model-{architecture}" / "model.safetensors")
+            after = load_file(served.folder / f"{architecture}-kept" / "model.safetensors")
+            assert before.keys() == after.keys()
+            assert all(torch.equal(before[name], after[name]) for name in before), architecture
+
+
+@pytest.fixture(scope="module")
+def classifier(checkpoint):
+    """Encoder of the tiny BERT classifier, and a whitening that preserves its logits."""
+    encoder, head = load_checkpoint(checkpoint)
+    return encoder, fitted(LogitPreservingWhitening(head), encoder)
+
+
+def vectors_of(folder):
+    return library.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+
+
+class TestFolder:
+    def test_the_card_tells_both_uses_and_what_was_measured(self, served):
+        both, alone = (
+            (served.folder / name / "README.md").read_text() for name in ("bert-kept", "mean")
+        )
+        for card in (both, alone):
+            assert "# " in card
+            assert "SentenceTransformer(" in card
+            assert re.search(r"Largest differences: cosines \d\.\de-\d\d", card)
+            assert str(served.folder) not in card
+        assert "LogitPreservingWhitening" in both
+        assert "pipeline(" in both
+        assert re.search(r"logits \d\.\de-\d\d \(relative\)", both)
+        assert "text-classification" not in alone
+
+    def test_saved_adapters_and_adapted_encoders(self, checkpoint, classifier, tmp_path):
+        encoder, adapter = classifier
+        save_adapter(adapter, tmp_path / "adapter", base_model=encoder)
+        saved = load_adapter(tmp_path / "adapter")
+        to_sentence_transformer(saved, checkpoint, tmp_path / "m", normalize=True)
+        expected = adapter.transform(encoder.transform(TEXTS))
+        found = vectors_of(tmp_path / "m")
+        np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+        np.testing.assert_allclose(cosines(found), cosines(expected), atol=1e-5)
+        model = AdaptedEncoder(checkpoint, LogitPreservingWhitening(shrinkage=0.1)).fit(ROWS)
+        to_sentence_transformer(model, checkpoint, tmp_path / "m", overwrite=True)
+        np.testing.assert_allclose(vectors_of(tmp_path / "m"), model.transform(TEXTS), atol=1e-4)
+
+    def test_without_a_head_the_classifier_stays(self, checkpoint, classifier, tmp_path):
+        adapter = fitted(Whitening(), classifier[0])
+        to_sentence_transformer(adapter, checkpoint, tmp_path / "m")
+        after = load_checkpoint(tmp_path / "m")[1]
+        np.testing.assert_array_equal(after.coef_, load_checkpoint(checkpoint)[1].coef_)
+
+    def test_pooled_vectors_of_a_classifier_leave_the_classifier_out(self, checkpoint, tmp_path):
+        encoder = TransformerEncoder(checkpoint, pooling="mean")
+        pipeline = make_pipeline(encoder, fitted(Whitening(), encoder))
+        to_sentence_transformer(pipeline, checkpoint, tmp_path / "m")
+        np.testing.assert_allclose(vectors_of(tmp_path / "m"), pipeline.transform(TEXTS), atol=1e-4)
+        with pytest.raises(ValueError, match="no weights for"):
+            load_checkpoint(tmp_path / "m")
+
+
+class TestErrors:
+    @pytest.fixture(autouse=True)
+    def nothing_is_written(self, tmp_path):
+        yield
+        assert not (tmp_path / "out").exists()
+        assert not [path for path in tmp_path.iterdir() if path.name.startswith(".out")]
+
+    def refuse(self, tmp_path, adapter, model, match, error=ValueError):
+        with pytest.raises(error, match=match):
+            to_sentence_transformer(adapter, model, tmp_path / "out")
+
+    def test_adapters_that_are_not_affine(self, checkpoint, classifier, tmp_path):
+        flow = fitted(FlowAdapter(max_epochs=1), classifier[0])
+        self.refuse(tmp_path, flow, checkpoint, "not an affine map.*AdaptedEncoder")
+        self.refuse(tmp_path, Whitening(), checkpoint, "not fitted", NotFittedError)
+
+    def test_vectors_of_something_else(self, checkpoint, bare, classifier, tmp_path):
+        encoder, adapter = classifier
+        self.refuse(tmp_path, make_pipeline(encoder, adapter), bare, "no weights for classifier")
+        other = save_model(tmp_path / "other", num_labels=4)
+        self.refuse(tmp_path, make_pipeline(encoder, adapter), other, "another checkpoint")
+        narrow = Whitening().fit(rng.normal(size=(40, 5)))
+        self.refuse(tmp_path, narrow, checkpoint, "n_features_in_=5.*width 16")
+        encoder = TransformerEncoder(checkpoint, pooling="mean", layer=1)
+        pipeline = make_pipeline(encoder, fitted(Whitening(), encoder))
+        self.refuse(tmp_path, pipeline, checkpoint, "layer=1.*last layer")
+        save_adapter(pipeline[-1], tmp_path / "adapter", base_model=encoder)
+        saved = load_adapter(tmp_path / "adapter")
+        self.refuse(tmp_path, saved, checkpoint, "fitted to vectors with pooling='mean', layer=1")
+        self.refuse(tmp_path, adapter, tmp_path / "none", "config.json", FileNotFoundError)
+
+    @pytest.mark.parametrize(
+        ("architecture", "options", "match"),
+        [
+            ("bart", {}, "decoder.*pooling='mean'.*AdaptedEncoder"),
+            ("modernbert", {"norm_eps": 1e-3}, "eps=0.001"),
+            ("fnet", {}, "cosines.*padding changes"),
+        ],
+    )
+    def test_architectures_that_sentence_transformers_cannot_express(
+        self, tmp_path, architecture, options, match
+    ):
+        model = save_model(tmp_path / "model", architecture, **options)
+        encoder, head = load_checkpoint(model)
+        adapter = fitted(LogitPreservingWhitening(head), encoder)
+        self.refuse(tmp_path, adapter, model, match)
+
+    def test_a_wrong_folder_is_not_published(self, checkpoint, classifier, tmp_path, monkeypatch):
+        encode = library.SentenceTransformer.encode
+        shifted = lambda self, *texts, **options: encode(self, *texts, **options) + 1  # noqa: E731
+        monkeypatch.setattr(library.SentenceTransformer, "encode", shifted)
+        self.refuse(tmp_path, classifier[1], checkpoint, "cosines from the written folder differ")
+
+    def test_sentence_transformers_is_needed(self, checkpoint, classifier, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+        match = r"pip install \"isoadapt\[st\]\""
+        self.refuse(tmp_path, classifier[1], checkpoint, match, ImportError)
+
+    def test_merging_into_an_encoder_names_the_other_export(self, bare, classifier, tmp_path):
+        encoder = TransformerEncoder(bare)
+        adapter = fitted(Whitening(), encoder)
+        with pytest.raises(ValueError, match=r"no classifier.*to_sentence_transformer"):
+            merge_into_checkpoint(adapter, bare, tmp_path / "out")
