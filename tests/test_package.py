@@ -22,14 +22,20 @@ def python(code):
     )
 
 
-def test_import_loads_nothing_heavy():
-    code = (
-        "import sys, isoadapt.datasets, isoadapt.report\n"
+def test_all_names_can_be_imported_at_once_and_load_nothing_heavy():
+    completed = python(
+        "import sys, isoadapt\n"
+        "isoadapt.metrics.isoscore, isoadapt.geometry, isoadapt.encoders\n"
         "from isoadapt import *\n"
+        "print(IsotropyLayer.__name__, load_checkpoint.__name__)\n"
+        "import isoadapt.datasets, isoadapt.report\n"
         "from isoadapt.finetune import finetune_text_classifier, IsoBNLayer\n"
-        "print(sorted(sys.modules))"
+        "print(sorted(sys.modules))\n"
+        "isoadapt.cli"
     )
-    loaded = python(code).stdout
+    names, _, loaded = completed.stdout.partition("\n")
+    assert names == "IsotropyLayer load_checkpoint", completed.stderr
+    assert completed.returncode == 0, completed.stderr
     assert "'isoadapt.adapters'" in loaded
     for module in ("transformers", "zuko", "matplotlib", "typer", "lmdb", "accelerate", "datasets"):
         assert f"'{module}'" not in loaded
@@ -41,16 +47,6 @@ def test_import_of_the_package_alone_is_light():
     assert "'metrics'" in loaded
     for module in ("torch", "sklearn", "numpy"):
         assert f"'{module}'" not in loaded
-
-
-def test_all_names_can_be_imported_at_once():
-    completed = python(
-        "import isoadapt\n"
-        "isoadapt.metrics.isoscore, isoadapt.geometry, isoadapt.cli\n"
-        "from isoadapt import *\n"
-        "print(IsotropyLayer.__name__, load_checkpoint.__name__)"
-    )
-    assert completed.stdout == "IsotropyLayer load_checkpoint\n", completed.stderr
 
 
 @pytest.mark.parametrize("package", ["", ".adapters", ".finetune"])

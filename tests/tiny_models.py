@@ -49,7 +49,11 @@ ARCHITECTURES = {
         dict.fromkeys(("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id"), 2),
         [_IDS, _MASK],
     ),
-    "xlnet": ({"d_inner": 24, "d_head": 8, "summary_type": "last"}, [_IDS, _TYPES, _MASK]),
+    "xlnet": (
+        {"d_model": 16, "n_layer": 2, "n_head": 2, "d_head": 8, "d_inner": 24}
+        | {"summary_type": "last"},
+        [_IDS, _TYPES, _MASK],
+    ),
     "gpt2": ({"pad_token_id": None, "bos_token_id": 2, "eos_token_id": 2}, [_IDS, _MASK]),
 }
 
@@ -186,8 +190,9 @@ def make_model(architecture="bert", kind="AutoModelForSequenceClassification", *
     settings = _SMALL | (ARCHITECTURES[architecture][0] if own is None else own) | changes
     if architecture == "gpt2":
         settings["n_positions"] = settings.pop("max_position_embeddings")
-    if architecture == "xlnet":  # has no limit, and says so when told of one
-        del settings["max_position_embeddings"]
+    if architecture == "xlnet":  # has no limit; transformers 5.2 checks d_head by its own names
+        for name in ("max_position_embeddings", "hidden_size", "num_attention_heads"):
+            del settings[name]
     if architecture == "funnel":  # counts its layers by block_sizes alone
         del settings["num_hidden_layers"]
     config = transformers.AutoConfig.for_model(architecture, **settings)

@@ -1,6 +1,7 @@
 """The application with its commands, in the order of its help, and its entry point."""
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -49,6 +50,17 @@ app.command()(export)
 def main() -> None:
     """Run the program. An expected error is printed on one line, without a traceback."""
     try:
+        _check_arguments(sys.argv[1:])
         app()
     except _EXPECTED as error:
         sys.exit(f"isoadapt: {reason(error)}")
+
+
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """Raise ValueError for an argument with a null byte, which no operating system accepts."""
+    for argument in arguments:
+        if "\0" in argument:
+            raise ValueError(
+                f"the argument {argument!r} has a null byte, which no path or name may contain; "
+                "remove it"
+            )

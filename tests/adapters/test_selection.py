@@ -9,11 +9,13 @@ from scipy.stats import f as f_distribution
 from sklearn.datasets import make_regression
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression
+from sklearn.metrics import r2_score
 
 from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
 from isoadapt.adapters._training._engine import _make_net
 from isoadapt.adapters._training._ridge import automatic_ridge
 from isoadapt.adapters._training._selection import Run, Selection
+from isoadapt.adapters._training._task_score import make_score
 from isoadapt.geometry import Moments
 from isoadapt.heads import fit_head
 
@@ -81,6 +83,33 @@ def test_epoch_with_non_finite_outputs_is_not_kept():
     for number, finite in enumerate([True, True, False]):
         selection.consider(number, 0.0, finite, right, dict)
     assert selection.chosen.number == 1
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_r2_of_each_sample_is_that_of_scikit_learn(n_outputs, weighted):
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(30, n_outputs)) * [1e3] + 1e4
+    y[2:, 0] = 7.0  # constant in some samples
+    outputs = (y + rng.normal(size=y.shape)).astype(np.float32)
+    outputs[:, 0] = 7.0
+    weights = rng.integers(1, 4, size=30).astype(float) if weighted else None
+    score = make_score(LinearHead(np.eye(n_outputs), np.zeros(n_outputs)), y, weights=weights)
+    samples = [np.arange(30), np.arange(2, 30), *rng.integers(30, size=(200, 30))]
+    found = [score(outputs[index], index) for index in samples]
+    expected = [
+        r2_score(
+            y[index], outputs[index], sample_weight=None if weights is None else weights[index]
+        )
+        for index in samples
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_r2_of_outputs_that_overflow_is_refused():
+    score = make_score(LinearHead(np.eye(1), np.zeros(1)), np.arange(4.0)[:, None])
+    with pytest.raises(ValueError, match="outputs of the head contain NaN or infinity"):
+        score(np.array([[0.0], [1.0], [np.inf], [3.0]]), np.arange(4))
 
 
 class TestWarnings:

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from isoadapt import IsotropyLayer, TransformerEncoder, Whitening, cli, load_checkpoint
 from isoadapt.adapters import METHODS
-from isoadapt.cli._fit import _make_adapter
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import isoscore
 from tests.cli.command_line import X, Y, fail, succeed, texts_and_labels
@@ -172,8 +171,9 @@ class TestFit:
         ("spectrum-control", "SpectrumControlAdapter"),
     ],
 )
-def test_names_of_adapters(name, expected):
-    assert type(_make_adapter(name, [])).__name__ == expected
+def test_names_of_adapters(name, expected, files):
+    message = fail("fit", name, "--on", "X.npy", "--out", "a", "--set", "nonsense=1")
+    assert f"nonsense=1: {expected} takes name=value" in message
 
 
 @pytest.mark.parametrize(
@@ -188,11 +188,17 @@ def test_names_of_adapters(name, expected):
         (" 0.5 ", 0.5),
     ],
 )
-def test_values_of_parameters(text, value):
-    found = _make_adapter("whitening", [f"shrinkage={text}"]).shrinkage
+def test_values_of_parameters(text, value, files):
+    succeed("fit", "whitening", "--on", "X.npy", "--out", "a", "--set", f"shrinkage={text}")
+    found = load_adapter("a").shrinkage
     assert found == value
     assert type(found) is type(value)
-    assert _make_adapter("isobn", ["head=null"]).head is _make_adapter("isobn", ["head=None"]).head
+
+
+@pytest.mark.parametrize("nothing", ["null", "None"])
+def test_no_head(nothing, files):
+    succeed("fit", "isobn", "--on", "X.npy", "--out", "a", "--set", f"head={nothing}")
+    assert load_adapter("a").head is None
 
 
 def test_the_folder_of_the_command_line_has_no_pickle(files):

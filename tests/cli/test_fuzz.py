@@ -403,6 +403,10 @@ def test_adapters_that_are_none(name, inside, tmp_path):
         refuse(inside, name, "merge", folder, "model", "out")
 
 
+def test_null_byte(inside):
+    refuse(inside, r"'a\x00b' has a null byte", "fit", "whitening", "--on", "a\0b", "--out", "out")
+
+
 def test_paths_that_cannot_be(inside, tmp_path):
     (tmp_path / "folder.npy").mkdir()
     (tmp_path / "folder.npy" / "kept").touch()

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from isoadapt import datasets
-from isoadapt.cli._app import app
+from isoadapt.cli import app
 from tests.cli.command_line import succeed
 from tests.docs.blocks import PAGES, README, ROOT, blocks, name, of_language, shell_lines
 from tests.tiny_models import save_model

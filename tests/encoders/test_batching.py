@@ -96,6 +96,15 @@ def test_no_more_than_one_block_ahead_is_kept(monkeypatch):
         assert len(started) <= number + 2
 
 
+@pytest.fixture
+def frozen_objects():
+    """Present objects are left out of garbage collections, each of which is faster then."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("frozen_objects")
 def test_what_is_held_on_the_device_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "_HELD", 10)
     out = np.full((40, 1), np.nan, dtype=np.float32)

@@ -1,4 +1,7 @@
-"""Small fitted adapters of every class."""
+"""Small fitted adapters of every class, and the checksum of an adapter folder."""
+
+import hashlib
+import json
 
 import numpy as np
 
@@ -21,6 +24,13 @@ VARIANTS = {
     "ridge": {"head": "ridge"},
     "unsupervised": {"head": None},
 }
+
+
+def checksum(config):
+    """The checksum of a configuration, as someone would compute it who changes it on purpose."""
+    rest = {key: value for key, value in config.items() if key != "sha256"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def make(name, variant="default"):

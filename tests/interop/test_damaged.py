@@ -15,7 +15,7 @@ from sklearn.base import clone
 
 from isoadapt import Whitening
 from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
-from tests.interop.examples import X, fitted
+from tests.interop.examples import X, checksum, fitted
 from tests.interop.test_folder import same
 
 CONFIG, TENSORS = "config.json", "adapter.safetensors"
@@ -87,9 +87,7 @@ def signed(config, tensors):
     """The folder of someone who knows how the checksums are made."""
     blob = tensors if isinstance(tensors, bytes) else save(tensors)
     config = config | {"tensors": {"bytes": len(blob), "sha256": hashlib.sha256(blob).hexdigest()}}
-    rest = {key: value for key, value in config.items() if key != "sha256"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
-    config["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    config["sha256"] = checksum(config)
     return {CONFIG: json.dumps(config).encode(), TENSORS: blob}
 
 

@@ -25,10 +25,15 @@ from isoadapt import (
     adapters,
 )
 from isoadapt.geometry import Moments
-from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
-from isoadapt.interop._folder import _checksum, provenance, read_config
+from isoadapt.interop import (
+    AdapterFolderError,
+    load_adapter,
+    provenance,
+    read_config,
+    save_adapter,
+)
 from isoadapt.metrics import isoscore, isotropy_report
-from tests.interop.examples import HEAD, LABELS, VARIANTS, X, fitted, make
+from tests.interop.examples import HEAD, LABELS, VARIANTS, X, checksum, fitted, make
 from tests.tiny_models import WORDS
 
 CASES = [(name, v) for name in adapters.ADAPTERS for v in VARIANTS if make(name, v) is not None]
@@ -79,7 +84,7 @@ def test_a_parameter_that_was_added_later_has_its_default(name, parameter, tmp_p
     folder = save_adapter(adapter, tmp_path / "a")
     config = json.loads((folder / "config.json").read_text())
     del config["parameters"][parameter]
-    config["sha256"] = _checksum(config)
+    config["sha256"] = checksum(config)
     (folder / "config.json").write_text(json.dumps(config))
     loaded = load_adapter(folder)
     assert getattr(loaded, parameter) == getattr(type(adapter)(), parameter)
@@ -385,7 +390,7 @@ class TestFolders:
         folder = save_adapter(Whitening().fit(X), tmp_path / "a")
         config = json.loads((folder / "config.json").read_text())
         config["tensors"]["bytes"] = size
-        config["sha256"] = _checksum(config)
+        config["sha256"] = checksum(config)
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(AdapterFolderError):
             load_adapter(folder)

@@ -21,6 +21,7 @@ from isoadapt.interop import (
     merge_into_checkpoint,
     save_adapter,
 )
+from tests.interop.examples import checksum
 from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model
 
 rng = np.random.default_rng(0)
@@ -280,13 +281,11 @@ class TestSavedAdapters:
         [{"kind": 3}, {"dtype": "int4"}, {"checkpoint": None}, {"more": "x"}],
     )
     def test_a_damaged_identity_is_refused(self, change, checkpoint, tmp_path):
-        from isoadapt.interop._folder import _checksum
-
         encoder = TransformerEncoder(checkpoint)
         folder = self.save(encoder, tmp_path / "a", encoder)
         config = json.loads((folder / "config.json").read_text())
         config["vectors"] |= change
-        config["sha256"] = _checksum(config)
+        config["sha256"] = checksum(config)
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(AdapterFolderError, match="vectors"):
             load_adapter(folder)

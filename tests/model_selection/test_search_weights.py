@@ -116,6 +116,8 @@ class TestAdapterSearch:
         if in_pipeline:
             scaler = StandardScaler().set_fit_request(sample_weight=False)
             estimator, grid = make_pipeline(scaler, adapter), {"istaradapter__lam": LAMS}
+            # In scikit-learn 1.7 a pipeline's score has a sample_weight of its own to request.
+            estimator.set_score_request(sample_weight=True)
         ours, theirs = search_both(
             estimator, grid, cv=GroupKFold(3), sample_weight=COUNTS, groups=GROUPS
         )
