@@ -7,7 +7,7 @@ import typer
 
 from isoadapt import __version__
 from isoadapt._utils.errors import reason
-from isoadapt.cli._commands import audit, demo, finetune, fit, merge, transform
+from isoadapt.cli._commands import audit, compare, demo, finetune, fit, merge, transform
 from isoadapt.cli._settings import SettingsCommand
 
 _EXPECTED = (
@@ -39,6 +39,7 @@ def _common(
 
 app.command()(demo)
 app.command()(audit)
+app.command()(compare)
 app.command(cls=SettingsCommand)(finetune)
 app.command(cls=SettingsCommand)(fit)
 app.command()(transform)
