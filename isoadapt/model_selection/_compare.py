@@ -75,7 +75,7 @@ def compare_adapters(
         Embeddings to judge on, of rows that the encoder has not seen.
     y_test : array-like of shape (n_test,) or (n_test, n_outputs), default=None
         Labels or values of `X_test`.
-    encoder_saw : bool or boolean mask of shape (n_samples,), default=None
+    encoder_saw : bool or array-like of bool of shape (n_samples,), default=None
         Whether the encoder was trained on the rows of X. True requires `X_test`. A mask without
         `X_test` makes the rows that the encoder saw the training rows, and judges on the others.
         With None, a warning says what the figures cannot tell.
