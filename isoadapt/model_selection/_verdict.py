@@ -86,7 +86,14 @@ def _gain(base: Row, better: Sequence[Row], use: Use) -> str:
     if use.of_vectors:
         text += f" and changes {_changes(best)}"
     text = text.removesuffix(",")
-    others = better[1:]
+    others = list(better[1:])
+    harmless = [row for row in others if use.of_vectors and not row["changed_predictions"]]
+    if harmless and best["changed_predictions"]:
+        others.remove(harmless[0])
+        text += (
+            f"; {_name(harmless[0])} raises it to {harmless[0]['score']:.3f} and changes no "
+            "prediction"
+        )
     if others:
         text += f"; {_names(others)} {'raises' if len(others) == 1 else 'raise'} it too"
     return text
