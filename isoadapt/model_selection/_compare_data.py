@@ -213,7 +213,7 @@ def make_plan(
     n_rows, fit_rows = len(data.X), np.arange(n_fit)
     saw = _check_saw(encoder_saw, n_fit)
     if saw is None:
-        warnings.warn(_UNKNOWN, UserWarning, stacklevel=4)
+        warnings.warn(_UNKNOWN, UserWarning, stacklevel=3)
     if isinstance(saw, np.ndarray) and not has_test:
         if saw.all():
             raise ValueError(_SEEN)
@@ -273,11 +273,9 @@ def _folds(data: Data, cv: Any, seed: int) -> list[tuple[NDArray[np.int64], NDAr
     if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
         if cv < 2:
             raise ValueError(f"cv={cv} must be at least 2 folds, or a splitter")
-        return [
-            (train, test)
-            for repeat in range(N_REPEATS)
-            for train, test in _splitter(data, int(cv), seed + repeat).split(data.X, y, groups)
-        ]
+        seeds = [(seed + repeat) % 2**32 for repeat in range(N_REPEATS)]
+        repeats = [_splitter(data, int(cv), each).split(data.X, y, groups) for each in seeds]
+        return [pair for repeat in repeats for pair in repeat]
     splits = cv.split(data.X, y, groups) if hasattr(cv, "split") else iter(cv)
     pairs = [(np.asarray(train), np.asarray(test)) for train, test in splits]
     if len(pairs) < 2:

@@ -78,11 +78,11 @@ class Comparison:
         Returns
         -------
         pandas.DataFrame
-            One line for each use and adapter, with these columns. "use", "adapter"; "kind":
-            baseline, control or adapter; "metric"; "score" with its 0.95 interval "ci_low",
-            "ci_high"; "difference" from no adapter with its interval "difference_low",
-            "difference_high", its "p_value" and, after Holm's adjustment for all adapters of the
-            use, "p_holm"; "control", the control that is hardest to beat for this adapter, with
+            One line for each use and adapter, with these columns. "use", "adapter"; "score" with
+            its 0.95 interval "ci_low", "ci_high"; the "difference" from no adapter, its "p_value"
+            and, after Holm's adjustment for all adapters of the use, "p_holm"; "kind": baseline,
+            control or adapter; "metric"; the interval of the difference "difference_low",
+            "difference_high"; "control", the control that is hardest to beat for this adapter, with
             "control_difference", "control_p_value" and "control_p_holm". The other columns are the
             same for all uses: "isoscore", "isoscore_corrected", "ev1", "mean_cosine", "hubness"
             (skewness of the 10-occurrence), "neighbour_overlap" (share of the 10 nearest neighbours

@@ -143,7 +143,7 @@ def _task_figures(
     head = getattr(estimator, "head_", None)
     if head is not None:
         probabilities = head.predict_proba(transformed(estimator, X))
-        figures["cross_entropy"] = float(log_loss(y, probabilities, labels=head.classes_))
+        figures["cross_entropy"] = _or_nan(lambda: log_loss(y, probabilities, labels=head.classes_))
     return float(accuracy_score(y, predictions)), figures
 
 
