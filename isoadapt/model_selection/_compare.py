@@ -136,8 +136,9 @@ def compare_adapters(
     of means (accuracy, precision and reciprocal ranks) are tested by the exact or simulated
     distribution under random signs, which for accuracies is McNemar's test: with a few changed
     predictions, the percentile bootstrap would find too many differences. Other differences are
-    tested by the share of the draws on one side of zero. Tests on pairs, queries and rows are
-    conditional on the fitted adapters.
+    tested by the share of the draws on one side of zero. Each row counts for "neighbours" as the
+    centre and as a neighbour of others. Tests on pairs, queries and rows are conditional on the
+    fitted adapters, and those of a search on the documents.
 
     References
     ----------

@@ -57,7 +57,7 @@ class Outcome:
     figures: dict[str, float] = field(default_factory=dict)
     predictions: NDArray[Any] | None = None  # (n_test,) or (n_test, n_outputs)
     score: float = math.nan
-    precision: Floats | None = None  # (n_test,): share of neighbours of the same class
+    precision: Floats | None = None  # (n_test,): contributions to that of neighbours
     inside: Floats | None = None  # (n_test,): share of foreign rows that lie farther away
     outside: Floats | None = None  # (n_foreign,): share of test rows that lie nearer
     cosines: Floats | None = None  # (n_pairs,)
@@ -106,7 +106,7 @@ def _judge_rows(estimator: Any, data: Data, split: Split, outcome: Outcome) -> N
     outcome.score, of_task = _task_figures(estimator, X, y, outcome.predictions, data.task)
     outcome.figures |= _geometry(X, Z) | of_task
     if data.task == "classify":
-        outcome.precision = same_class_precision(Z, y)
+        outcome.precision = same_class_shares(Z, y)
     if data.foreign is not None:
         reference = transformed(estimator, data.X[split.train])
         inner, outer = (
@@ -167,10 +167,20 @@ def _or_nan(figure: Callable[[], float]) -> float:
         return math.nan
 
 
-def same_class_precision(Z: Floats, y: NDArray[Any]) -> Floats:
-    """Share (n,) of the nearest other rows of Z, at most 10, that are of the same class."""
-    numbers = nearest_neighbours(torch.from_numpy(Z), min(K, len(Z) - 1))[1].numpy()
-    return (np.asarray(y)[numbers] == np.asarray(y)[:, None]).mean(axis=1)
+def same_class_shares(Z: Floats, y: NDArray[Any]) -> Floats:
+    """Contribution (n,) of each row to the precision of its 10 nearest other rows.
+
+    The precision, the share of neighbours of the same class, is the mean of the contributions. A
+    row contributes by its neighbours and by the rows that it is a neighbour of. Both are needed for
+    its variance: a label decides about all rows around it.
+    """
+    k = min(K, len(Z) - 1)
+    numbers = nearest_neighbours(torch.from_numpy(Z), k)[1].numpy()
+    same = (np.asarray(y)[numbers] == np.asarray(y)[:, None]).astype(np.float64)
+    precision = same.mean()
+    excess = same - precision
+    as_neighbour = np.bincount(numbers.ravel(), weights=excess.ravel(), minlength=len(Z))
+    return precision + (excess.sum(axis=1) + as_neighbour) / k
 
 
 def _mean_distance(Z: Floats, reference: Floats) -> Floats:

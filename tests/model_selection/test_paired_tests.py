@@ -16,7 +16,7 @@ from isoadapt.model_selection._evidence import (
     Sample,
     TwoMeans,
 )
-from isoadapt.model_selection._measure import placements
+from isoadapt.model_selection._measure import placements, same_class_shares
 from isoadapt.model_selection._paired_tests import Units, corrected_t, holm, sign_flip_p
 
 rng = np.random.default_rng(0)
@@ -138,6 +138,22 @@ class TestStatistics:
         expected = roc_auc_score([0] * 20 + [1] * 10, np.concatenate([inner, outer]))
         assert inside.mean() == pytest.approx(expected)
         assert outside.mean() == pytest.approx(expected)
+
+    def test_shares_of_neighbours_have_the_mean_of_the_precision(self):
+        Z, y = rng.normal(size=(40, 3)), rng.integers(0, 2, size=40)
+        unit = Z / np.linalg.norm(Z, axis=1)[:, None]
+        cosines = unit @ unit.T - 9 * np.eye(40)
+        nearest = np.argsort(-cosines, axis=1)[:, :10]
+        assert same_class_shares(Z, y).mean() == pytest.approx(np.mean(y[nearest] == y[:, None]))
+
+    def test_few_false_positives_among_neighbours_of_noise(self):
+        found = 0
+        for seed in range(300):
+            generator = np.random.default_rng(seed)
+            Z, y = generator.normal(size=(2, 60, 4)), generator.integers(0, 2, size=60)
+            shares = [same_class_shares(part, y) for part in Z]
+            found += sign_flip_p(shares[1] - shares[0], seed) <= 0.05
+        assert binomtest(found, 300, 0.05, "greater").pvalue > 0.001
 
     def test_draws_of_the_area_vary_like_those_of_a_plain_bootstrap(self):
         inner, outer = rng.normal(size=200), rng.normal(0.8, size=100)
