@@ -13,6 +13,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
+from isoadapt import metrics
 from isoadapt._utils.devices import as_array
 from isoadapt.heads import LinearHead, MultiLabelHead, needs_fit
 from isoadapt.model_selection._measure import Data, Split
@@ -199,11 +200,10 @@ def _search(
             f"queries, documents and relevant must be given together; {', '.join(missing)} is "
             "missing"
         )
-    return (
-        _vectors(queries, "queries", encoder, d),
-        _vectors(documents, "documents", encoder, d),
-        list(relevant),
-    )
+    asked = _vectors(queries, "queries", encoder, d)
+    found = _vectors(documents, "documents", encoder, d)
+    metrics.reciprocal_ranks(asked, found, relevant, k=1)  # raises for wrong row numbers
+    return asked, found, list(relevant)
 
 
 def make_plan(

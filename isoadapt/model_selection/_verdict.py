@@ -73,7 +73,7 @@ def sentence(rows: Sequence[Row]) -> str:
     if worse:
         lowest = f"{_name(worse[-1])} the most, " if len(worse) > 1 else ""
         verb = "lower it," if lowest else "lowers it"
-        clauses.append(f"{_names(worse)} {verb} {lowest}to {worse[-1]['score']:.3f}")
+        clauses.append(f"{_names(worse)} {verb} {lowest}to {_after(base, worse[-1])}")
     return f"{use.phrase}, {'; '.join(clauses)}."
 
 
@@ -91,7 +91,7 @@ def _gain(base: Row, better: Sequence[Row], use: Use) -> str:
     if harmless and best["changed_predictions"]:
         others.remove(harmless[0])
         text += (
-            f"; {_name(harmless[0])} raises it to {harmless[0]['score']:.3f} and changes no "
+            f"; {_name(harmless[0])} raises it to {_after(base, harmless[0])} and changes no "
             "prediction"
         )
     if others:
@@ -119,10 +119,19 @@ def _changes(row: Row) -> str:
 
 
 def _steps(base: Row, row: Row) -> str:
-    before, after = f"{base['score']:.3f}", f"{row['score']:.3f}"
-    if before == after:
-        before, after = f"{base['score']:.5f}", f"{row['score']:.5f}"
-    return f"from {before} to {after}"
+    return f"from {_digits(base, row).format(base['score'])} to {_after(base, row)}"
+
+
+def _after(base: Row, row: Row) -> str:
+    return _digits(base, row).format(row["score"])
+
+
+def _digits(base: Row, row: Row) -> str:
+    """Format in which the two scores differ."""
+    formats = ("{:.3f}", "{:.5f}", "{:.9f}")
+    scores = base["score"], row["score"]
+    differing = (each for each in formats if len({each.format(score) for score in scores}) > 1)
+    return next(differing, formats[0])
 
 
 def _names(rows: Sequence[Row]) -> str:

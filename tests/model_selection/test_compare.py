@@ -456,6 +456,10 @@ class TestAdapters:
         ({"pairs": (["a"], ["b"], [1.0])}, "pairs holds texts, which need an encoder"),
         ({"pairs": (X, X, np.ones(len(X)))}, "different score"),
         ({"queries": X}, "documents, relevant is missing"),
+        (
+            {"queries": X[:2], "documents": X, "relevant": [0, 99]},
+            r"relevant\[1\]=\[99\] must name",
+        ),
         ({"foreign": X[:, :2]}, "foreign has 2 features and X 6"),
         ({"head": "linear"}, "head='linear' must be 'logistic'"),
         ({"encoder_saw": np.zeros(3)}, "boolean mask with one entry for each of the 90 rows"),
