@@ -65,7 +65,7 @@ def test_sentence_agrees_with_the_table(rows):
     assert ("lower it" in said or "lowers it" in said) == bool(worse)
     if worse:
         lowest = min(row["score"] for row in worse)
-        found = re.search(r"lowers? it.* to ([\d.]+)\.$", said)
+        found = re.search(r"lowers? it.* to (\d\.\d+)\.$", said)
         assert float(found[1]) == pytest.approx(lowest, abs=6e-4)
         assert float(found[1]) < rows[0]["score"] + 1e-9
 
@@ -79,7 +79,7 @@ def check_gain(said, better, base, explained):
     best = better[0]
     assert first.startswith((best["adapter"], repr(best["adapter"])))
     assert "raises the" in first
-    before, after = re.search(r"from ([\d.]+) to ([\d.]+)", first).groups()
+    before, after = re.search(r"from (\d\.\d+) to (\d\.\d+)", first).groups()
     assert float(before) == pytest.approx(base["score"], abs=6e-4)
     assert float(after) == pytest.approx(best["score"], abs=6e-4)
     assert float(before) < float(after)
@@ -93,7 +93,7 @@ def check_gain(said, better, base, explained):
     assert said.count("changes no prediction") == bool(harmless)
     second = bool(harmless) and harmless[0] is not best
     if second:
-        found = re.search(r"raises it to ([\d.]+) and changes no prediction", said)
+        found = re.search(r"raises it to (\d\.\d+) and changes no prediction", said)
         assert float(found[1]) == pytest.approx(harmless[0]["score"], abs=6e-4)
     assert ("raise it too" in said or "raises it too" in said) == (len(better) > 1 + second)
     assert ("not shown to exceed" in said) == bool(explained)
