@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,15 +49,16 @@ class Run(NamedTuple):
 def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
     """Embed the tables, compare the adapters, and print the comparison."""
     chosen = _check_usage(rows, adapters, options)
-    with _messages(options.quiet), no_empty_leftovers(options.out or Path.cwd()):
-        if options.out is not None:
-            writable_folder(options.out)
+    out = None if options.out is None else options.out.expanduser()
+    with _messages(options.quiet), nullcontext() if out is None else no_empty_leftovers(out):
+        if out is not None:
+            writable_folder(out)
         encoder = TransformerEncoder(
             model, max_length=rows.max_length, verbose=0 if options.quiet else 1
         )
         comparison = _compare(encoder, rows, chosen, options)
-        if options.out is not None:
-            _save(comparison, encoder, options.out, options.quiet)
+        if out is not None:
+            _save(comparison, encoder, out, options.quiet)
     if options.as_json:
         typer.echo(json.dumps(comparison.to_dict(), indent=2))
     else:

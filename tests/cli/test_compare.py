@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from isoadapt.interop import load_adapter
+from isoadapt.model_selection import Comparison
 from tests.cli.command_line import fail, run, succeed
 
 NAMES = ["--adapters", "logit-preserving-whitening", "--adapters", "Whitening"]
@@ -47,6 +49,18 @@ class TestCompare:
         assert completed.stderr == ""
         found = json.loads(completed.stdout)
         assert {row["use"] for row in found["rows"]} == {"classify", "neighbours"}
+
+    def test_best_adapters_are_saved(self, tables, checkpoint, tmp_path, monkeypatch):
+        monkeypatch.setattr(
+            Comparison, "best_adapter", lambda self, use=None: self.estimators.get("Whitening")
+        )
+        arguments = [tables / "dev.tsv", "--model", checkpoint, "--encoder-unseen", *NAMES[2:]]
+        completed = succeed("compare", *arguments, "--out", tmp_path / "out")
+        assert "Note:" not in completed.stderr
+        folders = {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()}
+        assert folders == {"best-for-classify", "best-for-neighbours"}
+        adapter = load_adapter(tmp_path / "out" / "best-for-classify")
+        assert type(adapter).__name__ == "Whitening"
 
     def test_what_is_not_known_of_the_encoder_is_a_note(self, tables, checkpoint):
         completed = succeed("compare", tables / "dev.tsv", "--model", checkpoint, *NAMES[2:])
