@@ -8,7 +8,16 @@ import typer
 
 from isoadapt import __version__
 from isoadapt._utils.errors import reason
-from isoadapt.cli._commands import audit, demo, export, finetune, fit, merge, transform
+from isoadapt.cli._commands import (
+    audit,
+    compare,
+    demo,
+    export,
+    finetune,
+    fit,
+    merge,
+    transform,
+)
 from isoadapt.cli._settings import SettingsCommand
 
 _EXPECTED = (
@@ -40,6 +49,7 @@ def _common(
 
 app.command()(demo)
 app.command()(audit)
+app.command()(compare)
 app.command(cls=SettingsCommand)(finetune)
 app.command(cls=SettingsCommand)(fit)
 app.command()(transform)

@@ -60,6 +60,59 @@ def audit(
     _audit.audit(source, texts, columns(text), label, max_length, layers, as_json)
 
 
+def compare(
+    table: Annotated[Path, typer.Argument(help=TABLE)],
+    model: Annotated[str, typer.Option(help="Checkpoint that embeds the texts.")],
+    test: Annotated[
+        Path | None,
+        typer.Option(help="Table that the encoder has not seen. The adapters are judged on it."),
+    ] = None,
+    encoder_saw: Annotated[
+        bool | None,
+        typer.Option(
+            "--encoder-saw/--encoder-unseen",
+            help="Whether the encoder was trained on TABLE. If it was, --test is needed.",
+        ),
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(help="Judge similarity too: sentence1, sentence2 and, as label, a score."),
+    ] = None,
+    foreign: Annotated[
+        Path | None, typer.Option(help="Judge outliers too: table of texts of another kind.")
+    ] = None,
+    adapters: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="fast (the default: closed form and exact solvers), all, or a name; names may be "
+            f"given by several --adapters: {', '.join(METHODS)}."
+        ),
+    ] = None,
+    text: Text = None,
+    label: Label = None,
+    max_length: MaxLength = None,
+    jobs: Annotated[int | None, typer.Option(help="Number of processes.")] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder to keep finished fits in, to go on after a stop.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for comparison.json and the best adapter of each use."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress and notes.")] = False,
+) -> None:
+    """Compare adapters with no adapter and with controls, on your task and other uses.
+
+    Example: isoadapt compare train.tsv --model my-model --test dev.tsv --encoder-saw
+    """
+    from isoadapt.cli import _compare
+
+    rows = _compare.Rows(table, test, pairs, foreign, columns(text), label, max_length)
+    options = _compare.Run(encoder_saw, jobs, cache, as_json, quiet, out)
+    _compare.compare(model, rows, adapters or [], options)
+
+
 def finetune(
     model: Annotated[str, typer.Option(help="Folder or name of the model to start from.")],
     train: Annotated[Path, typer.Option(help=TABLE)],

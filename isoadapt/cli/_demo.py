@@ -1,7 +1,6 @@
 """Implementation of ``isoadapt demo``: all adapters and two controls on one checkpoint."""
 
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,34 +9,30 @@ import numpy as np
 import torch
 import typer
 from numpy.typing import NDArray
-from sklearn.metrics import (
-    accuracy_score,
-    log_loss,
-    matthews_corrcoef,
-    mean_squared_error,
-    r2_score,
-)
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import LinearHead, TransformerEncoder, load_checkpoint
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.folders import no_empty_leftovers
 from isoadapt._utils.optional import import_optional
-from isoadapt.adapters import VARIANTS, Variant
-from isoadapt.cli._options import say
+from isoadapt.adapters import VARIANTS
+from isoadapt.cli._options import notes, say
 from isoadapt.datasets import load_table, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.geometry import spectrum
-from isoadapt.heads import fit_head
-from isoadapt.metrics import (
-    cumulative_explained_variance,
-    isoscore,
-    mean_cosine_similarity,
-)
+from isoadapt.model_selection import Comparison, compare_adapters
 
 _BASE = "no adapter"
-_CONTROL = "same layer, no penalty"
 _LAYER = "IsotropyLayer, minibatch"
+_FIGURES = {
+    "matthews": "Matthews",
+    "cross_entropy": "cross-entropy",
+    "mse": "MSE",
+    "isoscore": "IsoScore",
+    "isoscore_corrected": "corrected",
+    "ev1": "EV1",
+    "mean_cosine": "mean cosine",
+}
 
 
 class _Split(NamedTuple):
@@ -48,17 +43,11 @@ class _Split(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One line of the table."""
+    """One line of the table; controls have neither embeddings nor an adapter."""
 
     name: str
-    task: dict[str, float]
-    isoscore: float
-    isoscore_corrected: float
-    ev1: float
-    mean_cosine: float
-    seconds: float
-    predictions: NDArray[Any]
-    embeddings: NDArray[Any]
+    figures: dict[str, Any]
+    embeddings: NDArray[Any] | None
     adapter: Any
 
 
@@ -80,15 +69,15 @@ def demo(
         start = time.perf_counter()
         say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {checkpoint} ...")
         encoder, head = load_checkpoint(checkpoint, verbose=1)
-        rows = _compare(
-            head,
-            _Split(encoder.transform(texts), labels),
-            _Split(encoder.transform(dev_texts), dev_labels),
-            lambda name: say(f"Fitting: {name} ..."),
-        )
+        train_rows = _Split(encoder.transform(texts), labels)
+        dev_rows = _Split(encoder.transform(dev_texts), dev_labels)
+        say("Fitting every adapter and the controls ...")
+        with notes():
+            comparison = _compare(head, train_rows, dev_rows)
+        rows = _table_rows(comparison, dev_rows)
         typer.echo(f"\nEvaluated on {len(dev_texts)} texts that no adapter was fitted to:\n")
         typer.echo(_format_table(rows))
-        typer.echo(f"\n{_verdict(rows, dev_labels)}\n")
+        typer.echo(f"\n{_verdict(rows)}\n{comparison.verdict()}\n")
         _save_spectra(rows, out / "spectra.png")
         _save_pipeline(encoder.set_params(verbose=0), rows, out / "pipeline.joblib")
         say(f"Encoded, fitted and evaluated in {time.perf_counter() - start:.0f} s.")
@@ -132,78 +121,48 @@ def _fine_tune(texts: Any, labels: Any, out: Path) -> str:
     return str(folder)
 
 
-def _compare(
-    head: LinearHead, train: _Split, dev: _Split, announce: Callable[[str], None]
-) -> list[_Row]:
-    """Fit every adapter on the training rows and evaluate it on the other rows."""
-    rows = []
-    for name, fit in _candidates(head):
-        announce(name)
-        start = time.perf_counter()
-        model = fit(train)
-        seconds = time.perf_counter() - start
-        Z = model.transform(dev.X.astype(np.float64)) if hasattr(model, "transform") else dev.X
-        rows.append(_evaluate(name, model, Z, dev, seconds))
-    return rows
-
-
-def _candidates(head: LinearHead) -> Iterator[tuple[str, Callable[[_Split], Any]]]:
-    probe = "ridge" if head.classes_ is None else "logistic"
-    control = Variant(_CONTROL, "IsotropyLayer", {"alpha": 1.0})
-    yield _BASE, lambda train: head
-    yield "head refit only", lambda train: fit_head(probe, train.X, train.y)
-    for variant in (control, *(each for each in VARIANTS if each.brief)):
-        adapter = variant.make(head)
-        if "random_state" in adapter.get_params():
-            adapter.set_params(random_state=0)
-        yield variant.name, lambda train, adapter=adapter: adapter.fit(*train)  # type: ignore[misc]
-
-
-def _evaluate(name: str, model: Any, Z: NDArray[Any], dev: _Split, seconds: float) -> _Row:
-    predictions = model.predict(dev.X)
-    if hasattr(model, "predict_proba"):
-        probabilities = model.predict_proba(dev.X)
-        task = {
-            "accuracy": accuracy_score(dev.y, predictions),
-            "Matthews": matthews_corrcoef(dev.y, predictions),
-            "cross-entropy": log_loss(dev.y, probabilities, labels=_classes(model)),
-        }
-    else:
-        task = {
-            "R2": r2_score(dev.y, predictions),
-            "correlation": np.corrcoef(dev.y, predictions)[0, 1],
-            "MSE": mean_squared_error(dev.y, predictions),
-        }
-    return _Row(
-        name,
-        {key: float(value) for key, value in task.items()},
-        isoscore(Z),
-        isoscore(Z, bias_corrected=True),
-        cumulative_explained_variance(Z, k=1),
-        mean_cosine_similarity(Z),
-        seconds,
-        predictions,
-        Z,
-        model,
+def _compare(head: LinearHead, train: _Split, dev: _Split) -> Comparison:
+    """Fit every adapter on the training rows and judge it on the other rows."""
+    comparison = compare_adapters(
+        train.X,
+        train.y,
+        {variant.name: variant.make(head) for variant in VARIANTS if variant.brief},
+        head=head,
+        X_test=dev.X,
+        y_test=dev.y,
+        encoder_saw=True,
+        random_state=0,
+        verbose=1,
     )
+    if _LAYER not in comparison.estimators:
+        raise ValueError(f"the demo needs {_LAYER}: {'; '.join(comparison.notes)}")
+    return comparison
 
 
-def _classes(model: Any) -> NDArray[Any]:
-    return np.asarray(model.classes_)
+def _table_rows(comparison: Comparison, dev: _Split) -> list[_Row]:
+    """Rows of the task, with the embeddings of the judged rows."""
+    rows = []
+    for figures in comparison.rows:
+        if figures["use"] != comparison.uses[0]:
+            continue
+        name = figures["adapter"]
+        adapter = comparison.estimators.get(name)
+        embeddings = dev.X if name == _BASE else None
+        if adapter is not None:
+            embeddings = adapter.transform(dev.X.astype(np.float64))
+        rows.append(_Row(name, figures, embeddings, adapter))
+    return rows
 
 
 def _format_table(rows: list[_Row]) -> str:
     """Format the rows as an aligned table."""
-    header = ["", *rows[0].task, "IsoScore", "corrected", "EV1", "mean cosine", "fit s"]
+    shown = [key for key in _FIGURES if key in rows[0].figures]
+    header = ["", rows[0].figures["metric"], *(_FIGURES[key] for key in shown), "fit s"]
     cells = [
         [
             row.name,
-            *(f"{value:.4f}" for value in row.task.values()),
-            f"{row.isoscore:.4f}",
-            f"{row.isoscore_corrected:.4f}",
-            f"{row.ev1:.4f}",
-            f"{row.mean_cosine:.4f}",
-            "-" if row.name == _BASE else f"{row.seconds:.1f}",
+            *(f"{row.figures[key]:.4f}" for key in ("score", *shown)),
+            "-" if row.name == _BASE else f"{row.figures['fit_seconds']:.1f}",
         ]
         for row in rows
     ]
@@ -218,40 +177,13 @@ def _format_table(rows: list[_Row]) -> str:
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
-def _verdict(rows: list[_Row], y: NDArray[Any]) -> str:
-    """Compare the Isotropy Layer with its control in one sentence."""
-    table = {row.name: row for row in rows}
-    base, control, layer = table[_BASE], table[_CONTROL], table[_LAYER]
-    metric = next(iter(layer.task))
-    gain = layer.task[metric] - control.task[metric]
-    error = _paired_error(control, layer, y)
-    if not (gain or error):
-        meaning = "no prediction differs: no evidence that isotropy changes the task"
-    elif abs(gain) <= 2 * error:
-        meaning = f"within noise (± {2 * error:.4f}): no evidence that isotropy changes the task"
-    else:
-        effect = "helps" if gain > 0 else "costs"
-        meaning = f"beyond noise (± {2 * error:.4f}): isotropy itself {effect} here"
-    return (
-        f"The Isotropy Layer took the corrected IsoScore from {base.isoscore_corrected:.4f} to "
-        f"{layer.isoscore_corrected:.4f}; {gain:+.4f} {metric} against the same layer without "
-        f"penalty is {meaning}."
+def _verdict(rows: list[_Row]) -> str:
+    """Say in one sentence what the Isotropy Layer did to the isotropy."""
+    before, after = (
+        next(row.figures["isoscore_corrected"] for row in rows if row.name == name)
+        for name in (_BASE, _LAYER)
     )
-
-
-def _paired_error(first: _Row, second: _Row, y: NDArray[Any]) -> float:
-    """Return the bootstrap standard error of the difference in the first metric."""
-    rng = np.random.default_rng(0)
-    metric = r2_score if "R2" in first.task else accuracy_score
-    samples = rng.integers(len(y), size=(300, len(y)))
-    return float(
-        np.std(
-            [
-                metric(y[i], second.predictions[i]) - metric(y[i], first.predictions[i])
-                for i in samples
-            ]
-        )
-    )
+    return f"The Isotropy Layer took the corrected IsoScore from {before:.4f} to {after:.4f}."
 
 
 def _save_spectra(rows: list[_Row], path: Path) -> None:
@@ -262,7 +194,7 @@ def _save_spectra(rows: list[_Row], path: Path) -> None:
     axes = figure.subplots()
     axes.set_prop_cycle(color=matplotlib.color_sequences["tab20"])
     for row in rows:
-        if row.name == "head refit only":  # its embeddings are those without an adapter
+        if row.embeddings is None:
             continue
         variances = spectrum(torch.from_numpy(row.embeddings.astype(np.float64))).numpy()
         shares = variances / variances.sum()

@@ -30,6 +30,7 @@ from isoadapt.metrics._neighbours import (
     RetrievalReport,
     hubness,
     neighbour_overlap,
+    reciprocal_ranks as reciprocal_ranks,
     retrieval_report,
     similarity_correlation,
 )

@@ -160,6 +160,36 @@ def retrieval_report(
     >>> report.mrr, report.recall
     (0.75, 1.0)
     """
+    hits, n_relevant = _hits(queries, documents, relevant, k, metric)
+    gains = 1 / np.log2(np.arange(2, k + 2))
+    ideal = np.cumsum(gains)[np.minimum(n_relevant, k) - 1]
+    return RetrievalReport(
+        float(_reciprocal_ranks(hits).mean()),
+        float((hits.sum(axis=1) / n_relevant).mean()),
+        float((hits @ gains / ideal).mean()),
+    )
+
+
+def reciprocal_ranks(
+    queries: ArrayLike,
+    documents: ArrayLike,
+    relevant: Sequence[Any] | NDArray[Any],
+    k: int = 10,
+    *,
+    metric: str = "cosine",
+) -> NDArray[np.float64]:
+    """Reciprocal ranks (n_queries,) whose mean is the MRR of :func:`retrieval_report`."""
+    return _reciprocal_ranks(_hits(queries, documents, relevant, k, metric)[0])
+
+
+def _reciprocal_ranks(hits: NDArray[np.bool_]) -> NDArray[np.float64]:
+    return np.where(hits.any(axis=1), 1 / (1 + hits.argmax(axis=1)), 0.0)
+
+
+def _hits(
+    queries: ArrayLike, documents: ArrayLike, relevant: Any, k: int, metric: str
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Whether each of the k nearest documents is relevant (n_queries, k), and how many are."""
     asked, found = _points(queries, "queries", 1), _points(documents, "documents", 1)
     if asked.shape[1] != found.shape[1]:
         raise ValueError(
@@ -171,15 +201,7 @@ def retrieval_report(
     sets = _relevant_sets(relevant, len(asked), len(found))
     numbers = nearest_neighbours(found, k, metric, asked)[1].cpu().numpy()
     hits = np.array([np.isin(row, list(own)) for row, own in zip(numbers, sets, strict=True)])
-    n_relevant = np.array([len(own) for own in sets])
-    gains = 1 / np.log2(np.arange(2, k + 2))
-    ideal = np.cumsum(gains)[np.minimum(n_relevant, k) - 1]
-    reciprocal = np.where(hits.any(axis=1), 1 / (1 + hits.argmax(axis=1)), 0.0)
-    return RetrievalReport(
-        float(reciprocal.mean()),
-        float((hits.sum(axis=1) / n_relevant).mean()),
-        float((hits @ gains / ideal).mean()),
-    )
+    return hits, np.array([len(own) for own in sets])
 
 
 def hubness(X: ArrayLike, k: int = 10, *, metric: str = "cosine") -> HubnessReport:

@@ -1,5 +1,7 @@
-"""Grid search over adapters, isotropy scorers, and the choice of a candidate by its scores."""
+"""Comparison of adapters, grid search over adapters, and scorers of isotropy and of use."""
 
+from isoadapt.model_selection._compare import compare_adapters
+from isoadapt.model_selection._comparison import Comparison
 from isoadapt.model_selection._scorers import BestAboveFloor, make_isotropy_scorer
 from isoadapt.model_selection._search import AdapterSearchCV
 from isoadapt.model_selection._vector_scorers import (
@@ -11,6 +13,8 @@ from isoadapt.model_selection._vector_scorers import (
 __all__ = [
     "AdapterSearchCV",
     "BestAboveFloor",
+    "Comparison",
+    "compare_adapters",
     "make_isotropy_scorer",
     "make_overlap_scorer",
     "make_retrieval_scorer",

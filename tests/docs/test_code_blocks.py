@@ -18,7 +18,7 @@ from tests.docs.blocks import PAGES, README, ROOT, blocks, name, of_language, sh
 from tests.tiny_models import save_model
 
 COMMANDS = typer.main.get_command(app).commands
-CHEAP = {"audit", "fit", "transform", "merge", "export"}
+CHEAP = {"audit", "compare", "export", "fit", "transform", "merge"}
 LANGUAGES = {"python", "sh", "text"}
 small_corpus = functools.partial(datasets.make_acceptability, 96, 60)
 

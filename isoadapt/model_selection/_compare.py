@@ -1,0 +1,213 @@
+"""Comparison of adapters on a task and on other uses of the vectors, with tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import check_random_state
+
+from isoadapt.model_selection._compare_data import make_data, make_plan
+from isoadapt.model_selection._compare_run import run
+from isoadapt.model_selection._compare_table import make_rows
+from isoadapt.model_selection._comparison import Comparison
+from isoadapt.model_selection._methods import ADAPTER, make_methods
+
+
+def compare_adapters(
+    X: ArrayLike,
+    y: ArrayLike,
+    adapters: Any = "fast",
+    *,
+    head: Any = "logistic",
+    cv: Any = 5,
+    X_test: ArrayLike | None = None,
+    y_test: ArrayLike | None = None,
+    encoder_saw: bool | ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    pairs: tuple[Any, Any, ArrayLike] | None = None,
+    queries: Any = None,
+    documents: Any = None,
+    relevant: Sequence[Any] | None = None,
+    foreign: Any = None,
+    encoder: Any = None,
+    n_jobs: int | None = None,
+    random_state: Any = None,
+    verbose: int = 0,
+    cache: str | os.PathLike[str] | None = None,
+) -> Comparison:
+    """Compare adapters with no adapter and with controls, on a task and on other uses.
+
+    There are two protocols. With `X_test`, every adapter is fitted to X and judged on the test
+    rows. Without it, the task is judged by a repeated cross-validation on X. A use is judged if its
+    data are given:
+
+    - the task: accuracy of a classifier, or R² of a regressor, always;
+    - "neighbours": share of the 10 nearest judged rows that are of the same class, for classifiers;
+    - "similarity": Spearman correlation of the cosines of `pairs` with their scores;
+    - "search": mean reciprocal rank, up to rank 10, of the first relevant document of each query;
+    - "outliers": AUROC of the mean cosine distance to the 10 nearest training rows, judged rows
+      against `foreign` rows.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        Embeddings.
+    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Labels, or values for a regression.
+    adapters : str, estimator, list or dict, default="fast"
+        "fast" are all adapters in closed form or with an exact solver; "all" adds those that are
+        trained by mini-batches. Otherwise a name, an estimator with ``fit`` and ``transform``, a
+        list of both, or a dict of estimators by name. `head` replaces the head of every adapter.
+        Transformers without a head are followed by one that is fitted to their output.
+    head : LinearHead, linear estimator or {"logistic", "ridge"}, default="logistic"
+        The head of all rows, as in :class:`~isoadapt.IsotropyLayer`: that of a checkpoint, or one
+        that is fitted to the training rows. It decides whether the task is a classification.
+    cv : int, splitter or iterable, default=5
+        Number of folds, which are repeated 3 times with different shuffles, stratified for
+        classifiers and grouped if `groups` are given; or a splitter or splits, which are used as
+        they are. Ignored with `X_test`.
+    X_test : array-like of shape (n_test, n_features), default=None
+        Embeddings to judge on, of rows that the encoder has not seen.
+    y_test : array-like of shape (n_test,) or (n_test, n_outputs), default=None
+        Labels or values of `X_test`.
+    encoder_saw : bool or array-like of bool of shape (n_samples,), default=None
+        Whether the encoder was trained on the rows of X. True requires `X_test`. A mask without
+        `X_test` makes the rows that the encoder saw the training rows, and judges on the others.
+        With None, a warning says what the figures cannot tell.
+    groups : array-like of shape (n_samples,), default=None
+        Rows of one group, such as a sentence and its corrupted twin, share a fold. Adapters whose
+        ``fit`` takes groups get them.
+    pairs : tuple (A, B, scores), default=None
+        Embeddings, or texts, of the first and the second part of each pair, and its similarity.
+    queries, documents : array-like of shape (n, n_features), or sequence of str, default=None
+        Embeddings, or texts, of queries and of the documents to find.
+    relevant : sequence of int, or of collections of int, default=None
+        Row numbers of the documents that are relevant to each query.
+    foreign : array-like of shape (n_foreign, n_features), or sequence of str, default=None
+        Embeddings, or texts, that do not belong to the distribution of X.
+    encoder : transformer of texts, default=None
+        Embeds `pairs`, `queries`, `documents` and `foreign` if they are texts. It must be the one
+        that X was embedded with.
+    n_jobs : int, default=None
+        Number of processes. The result does not depend on it, except for the seconds.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the folds, of the bootstrap and of adapters whose own random state is None.
+    verbose : int, default=0
+        Above 0, show a progress bar on a terminal.
+    cache : str or path-like, default=None
+        Folder to keep the result of each fit in, under a name made from the content of the data and
+        the parameters. A comparison that was stopped goes on from there. It requires an integer
+        `random_state`. The files are pickles: use only folders that you trust.
+
+    Returns
+    -------
+    Comparison
+        Table, verdict, and fitted adapters.
+
+    Raises
+    ------
+    ValueError
+        If X was seen by the encoder and there are no other rows to judge on, if data do not fit
+        together, or if an adapter is unknown.
+    KeyboardInterrupt
+        If the comparison is interrupted before the baseline and the controls are complete.
+
+    Warns
+    -----
+    UserWarning
+        If `encoder_saw` is None; for the warnings of the fits and for adapters that are left out
+        because a fit failed; and if the comparison was interrupted (Ctrl-C). It then has the
+        adapters that were complete.
+
+    Notes
+    -----
+    The references are "no adapter" and the controls "head refit only", if the head is frozen, and
+    "same layer, no penalty", the training of a penalised adapter without its penalty. An adapter is
+    credited with a gain only if it is better than no adapter and than each of its controls, at the
+    level 0.05 after Holm's adjustment for all adapters of the use.
+
+    In a cross-validation, the task is tested by the corrected resampled t test. All other intervals
+    are percentiles of 5,000 paired bootstrap draws of rows, groups, pairs or queries. Differences
+    of means (accuracy, precision and reciprocal ranks) are tested by the exact or simulated
+    distribution under random signs, which for accuracies is McNemar's test: with a few changed
+    predictions, the percentile bootstrap would find too many differences. Other differences are
+    tested by the share of the draws on one side of zero. Each row counts for "neighbours" as the
+    centre and as a neighbour of others. Tests on pairs, queries and rows are conditional on the
+    fitted adapters, and those of a search on the documents.
+
+    References
+    ----------
+    C. Nadeau and Y. Bengio (2003), "Inference for the Generalization Error". S. Holm (1979), "A
+    Simple Sequentially Rejective Multiple Test Procedure".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_classification
+    >>> from isoadapt.model_selection import compare_adapters
+    >>> X, y = make_classification(300, 8, n_informative=5, random_state=0)
+    >>> comparison = compare_adapters(
+    ...     X, y, ["Whitening", "LogitPreservingWhitening"], encoder_saw=False, random_state=0
+    ... )
+    >>> print(comparison.verdict("classify"))
+    On classification, no adapter is shown to change the accuracy, which is ... without one.
+    >>> comparison.best_adapter("classify") is None
+    True
+    """
+    folder = _check_cache(cache, random_state)
+    data, n_fit = make_data(
+        X,
+        y,
+        X_test,
+        y_test,
+        head=head,
+        groups=groups,
+        encoder=encoder,
+        pairs=pairs,
+        queries=queries,
+        documents=documents,
+        relevant=relevant,
+        foreign=foreign,
+    )
+    methods = make_methods(adapters, head, data.task)
+    seed = _seed(random_state)
+    plan = make_plan(
+        data, n_fit, cv=cv, encoder_saw=encoder_saw, seed=seed, has_test=X_test is not None
+    )
+    outcomes, notes = run(methods, data, plan.splits, n_jobs=n_jobs, verbose=verbose, cache=folder)
+    done = [method for method in methods if method.name in outcomes]
+    return Comparison(
+        make_rows(done, outcomes, data, plan, seed),
+        plan.protocol,
+        {
+            method.name: outcomes[method.name][-1].estimator
+            for method in done
+            if method.kind == ADAPTER
+        },
+        notes,
+    )
+
+
+def _check_cache(cache: Any, random_state: Any) -> Path | None:
+    if cache is None:
+        return None
+    if not isinstance(random_state, int | np.integer):
+        raise ValueError(
+            f"cache={str(cache)!r} needs an integer random_state, but random_state={random_state!r}"
+            ": fits with other seeds are not found again"
+        )
+    return Path(cache)
+
+
+def _seed(random_state: Any) -> int:
+    """Integer from a random state; None draws one without NumPy's global generator."""
+    if random_state is None:
+        return int(np.random.default_rng().integers(2**31 - 1000))
+    if isinstance(random_state, int | np.integer):
+        check_random_state(random_state)
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1000))

@@ -1,0 +1,297 @@
+"""Validation of the data of a comparison, and the rows that its protocol fits to and judges on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
+from sklearn.utils import get_tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
+
+from isoadapt import metrics
+from isoadapt._utils.devices import as_array
+from isoadapt.heads import LinearHead, MultiLabelHead, needs_fit
+from isoadapt.model_selection._measure import Data, Split
+from isoadapt.model_selection._paired_tests import Floats
+
+N_REPEATS = 3
+_FEWEST = 3  # rows that are judged
+
+_UNKNOWN = (
+    "encoder_saw=None: it is not known whether the encoder was trained on the rows that are "
+    "judged. If it was, the figures do not tell which adapter helps on new rows, because the "
+    "classes of training rows are already separated. Pass encoder_saw=False if the encoder has not "
+    "seen X, or encoder_saw=True with X_test and y_test that it has not seen"
+)
+_SEEN = (
+    "encoder_saw=True: cross-validation on rows that the encoder was trained on cannot tell "
+    "whether an adapter helps, because their classes are already separated. Pass X_test and y_test "
+    "that the encoder has not seen; or only such rows as X, with encoder_saw=False; or a mask of "
+    "the rows that it has seen, and the others are judged"
+)
+
+
+class Plan(NamedTuple):
+    """The splits of a comparison and the protocol in words."""
+
+    splits: list[Split]
+    protocol: str
+    resampled: bool  # whether the task is judged by a cross-validation
+
+
+def task_of(head: Any) -> str:
+    """Return "classify" or "regress", according to the head."""
+    if isinstance(head, MultiLabelHead):
+        head.refuse("compare_adapters")
+    if isinstance(head, str) and head in ("logistic", "ridge"):
+        return "classify" if head == "logistic" else "regress"
+    kind = get_tags(head).estimator_type if hasattr(head, "predict") else None
+    if kind not in ("classifier", "regressor"):
+        raise ValueError(
+            f"head={head!r} must be 'logistic', 'ridge', a LinearHead or a linear classifier or "
+            "regressor of scikit-learn"
+        )
+    return "classify" if kind == "classifier" else "regress"
+
+
+def make_data(
+    X: Any,
+    y: Any,
+    X_test: Any,
+    y_test: Any,
+    *,
+    head: Any,
+    groups: Any,
+    encoder: Any,
+    pairs: Any,
+    queries: Any,
+    documents: Any,
+    relevant: Any,
+    foreign: Any,
+) -> tuple[Data, int]:
+    """Check all data; rows of X and, after them, of X_test; and the number of rows of X."""
+    task = task_of(head)
+    if (X_test is None) != (y_test is None):
+        raise ValueError("X_test and y_test must be given together, or neither")
+    rows, targets = _labelled(X, y, "X", task)
+    if groups is not None:
+        groups = np.asarray(as_array(groups))
+        check_consistent_length(rows, groups)
+    n_fit, d = rows.shape
+    if X_test is not None:
+        test_rows, test_targets = _labelled(X_test, y_test, "X_test", task)
+        _check_width(test_rows, d, "X_test")
+        rows = np.concatenate([rows, test_rows])
+        targets = np.concatenate([targets, test_targets])
+    if not needs_fit(head):
+        LinearHead.from_estimator(head).check_width(d)
+        LinearHead.from_estimator(head).targets(targets)  # raises for unknown labels
+    data = Data(
+        rows,
+        targets,
+        task,
+        groups,
+        _pairs(pairs, encoder, d),
+        _search(queries, documents, relevant, encoder, d),
+        None if foreign is None else _vectors(foreign, "foreign", encoder, d),
+    )
+    return data, n_fit
+
+
+def _labelled(X: Any, y: Any, name: str, task: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    if y is None:
+        raise ValueError(
+            "y=None, but compare_adapters needs labels or values, because heads and controls are "
+            "fitted to them"
+        )
+    rows: NDArray[Any] = check_array(
+        as_array(X),
+        dtype=[np.float64, np.float32],
+        order="C",
+        ensure_min_samples=_FEWEST,
+        ensure_min_features=2,
+        input_name=name,
+    )
+    targets: NDArray[Any] = check_array(
+        as_array(y),
+        dtype=np.float64 if task == "regress" else None,
+        ensure_2d=False,
+        input_name=name.replace("X", "y"),
+    )
+    if task == "classify" or targets.shape[1:] == (1,):
+        targets = column_or_1d(targets)
+    check_consistent_length(rows, targets)
+    if task == "classify":
+        try:
+            check_classification_targets(targets)
+        except ValueError as error:
+            raise ValueError(
+                f"y must contain labels, because the head is a classifier ({error}): use "
+                "head='ridge' for a regression"
+            ) from error
+    return rows, targets
+
+
+def _vectors(value: Any, name: str, encoder: Any, d: int) -> Floats:
+    """Matrix (n, d) of vectors, or of texts that the encoder embeds."""
+    if _are_texts(value):
+        if encoder is None:
+            raise ValueError(
+                f"{name} holds texts, which need an encoder: pass encoder=, the one that X was "
+                "embedded with, or embed them first"
+            )
+        value = encoder.transform(value)
+    rows: Floats = check_array(as_array(value), dtype=np.float64, input_name=name)
+    _check_width(rows, d, name)
+    return rows
+
+
+def _are_texts(value: Any) -> bool:
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None and getattr(dtype, "kind", "O") in "fiub":
+        return False
+    first = next(iter(value), None) if hasattr(value, "__iter__") else None
+    return isinstance(first, str) or (isinstance(first, tuple) and isinstance(first[0], str))
+
+
+def _check_width(rows: NDArray[Any], d: int, name: str) -> None:
+    if rows.shape[1] != d:
+        raise ValueError(
+            f"{name} has {rows.shape[1]} features and X {d}: embed both by the same encoder"
+        )
+
+
+def _pairs(pairs: Any, encoder: Any, d: int) -> tuple[Floats, Floats, Floats] | None:
+    if pairs is None:
+        return None
+    if not isinstance(pairs, tuple | list) or len(pairs) != 3:
+        raise ValueError(
+            f"pairs must be three things, (A, B, scores), but {type(pairs).__name__} was given"
+            f"{f' with {len(pairs)}' if hasattr(pairs, '__len__') else ''}: pass two matrices, or "
+            "two lists of texts with encoder=, and one score for each pair"
+        )
+    first, second = (_vectors(part, "pairs", encoder, d) for part in pairs[:2])
+    scores: Floats = check_array(
+        as_array(pairs[2]), dtype=np.float64, ensure_2d=False, input_name="scores"
+    )
+    check_consistent_length(first, second, scores)
+    if len(scores) < _FEWEST or np.ptp(scores) == 0:
+        raise ValueError(
+            f"pairs holds {len(scores)} pairs with {len(np.unique(scores))} different score(s): a "
+            "correlation needs at least 3 pairs and different scores"
+        )
+    return first, second, scores
+
+
+def _search(
+    queries: Any, documents: Any, relevant: Any, encoder: Any, d: int
+) -> tuple[Floats, Floats, list[Any]] | None:
+    given = {"queries": queries, "documents": documents, "relevant": relevant}
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) == 3:
+        return None
+    if missing:
+        raise ValueError(
+            f"queries, documents and relevant must be given together; {', '.join(missing)} is "
+            "missing"
+        )
+    asked = _vectors(queries, "queries", encoder, d)
+    found = _vectors(documents, "documents", encoder, d)
+    metrics.reciprocal_ranks(asked, found, relevant, k=1)  # raises for wrong row numbers
+    return asked, found, list(relevant)
+
+
+def make_plan(
+    data: Data, n_fit: int, *, cv: Any, encoder_saw: Any, seed: int, has_test: bool
+) -> Plan:
+    """Choose the protocol: fit to X and judge on other rows, or a cross-validation."""
+    n_rows, fit_rows = len(data.X), np.arange(n_fit)
+    saw = _check_saw(encoder_saw, n_fit)
+    if saw is None:
+        warnings.warn(_UNKNOWN, UserWarning, stacklevel=3)
+    if isinstance(saw, np.ndarray) and not has_test:
+        if saw.all():
+            raise ValueError(_SEEN)
+        if saw.any():
+            test = np.flatnonzero(~saw)
+            _check_judged([test], data)
+            return _single(fit_rows[saw], test, seed, "rows that the encoder has not seen")
+    if has_test:
+        return _single(fit_rows, np.arange(n_fit, n_rows), seed, "test rows")
+    if saw is True:
+        raise ValueError(_SEEN)
+    pairs = _folds(data, cv, seed)
+    _check_judged([test for _, test in pairs], data)
+    splits = [Split(train, test, False, seed) for train, test in pairs]
+    final = Split(fit_rows, np.array([], dtype=np.int64), True, seed)
+    of_groups = "" if data.groups is None else "grouped "
+    protocol = (
+        f"Cross-validation on {n_rows} rows with {len(splits)} {of_groups}splits, with the "
+        "corrected resampled t test for the task, and paired tests of rows, pairs and queries for "
+        "other uses."
+    )
+    return Plan([*splits, final], protocol, resampled=True)
+
+
+def _single(train: Any, test: Any, seed: int, what: str) -> Plan:
+    protocol = (
+        f"Fitted to {len(train)} rows and judged on {len(test)} {what}, with paired bootstrap "
+        "intervals."
+    )
+    return Plan([Split(train, test, True, seed)], protocol, resampled=False)
+
+
+def _check_judged(tests: Sequence[NDArray[np.int64]], data: Data) -> None:
+    fewest = min(map(len, tests))
+    if fewest < _FEWEST:
+        raise ValueError(
+            f"only {fewest} rows are judged at a time, of {len(data.X)}; at least {_FEWEST} are "
+            "needed: use fewer folds or more rows"
+        )
+
+
+def _check_saw(encoder_saw: Any, n: int) -> bool | NDArray[np.bool_] | None:
+    if encoder_saw is None or isinstance(encoder_saw, bool | np.bool_):
+        return None if encoder_saw is None else bool(encoder_saw)
+    mask = np.asarray(as_array(encoder_saw))
+    if mask.shape != (n,) or mask.dtype != bool:
+        raise ValueError(
+            f"encoder_saw has shape {mask.shape} and dtype {mask.dtype}, but must be True, False, "
+            f"None or a boolean mask with one entry for each of the {n} rows of X"
+        )
+    return mask
+
+
+def _folds(data: Data, cv: Any, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Row numbers of the splits; a number of folds is repeated with different shuffles."""
+    y, groups = data.y, data.groups
+    if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
+        if cv < 2:
+            raise ValueError(f"cv={cv} must be at least 2 folds, or a splitter")
+        seeds = [(seed + repeat) % 2**32 for repeat in range(N_REPEATS)]
+        repeats = [_splitter(data, int(cv), each).split(data.X, y, groups) for each in seeds]
+        return [pair for repeat in repeats for pair in repeat]
+    splits = cv.split(data.X, y, groups) if hasattr(cv, "split") else iter(cv)
+    pairs = [(np.asarray(train), np.asarray(test)) for train, test in splits]
+    if len(pairs) < 2:
+        raise ValueError(
+            f"cv={cv!r} gives {len(pairs)} split(s), but at least 2 are needed for a test; to "
+            "judge on one set of rows, pass X_test and y_test"
+        )
+    return pairs
+
+
+def _splitter(data: Data, n_folds: int, seed: int) -> Any:
+    kinds: dict[tuple[bool, bool], Any] = {
+        (True, True): StratifiedGroupKFold,
+        (True, False): StratifiedKFold,
+        (False, True): GroupKFold,
+        (False, False): KFold,
+    }
+    kind = kinds[data.task == "classify", data.groups is not None]
+    return kind(n_folds, shuffle=True, random_state=seed)

@@ -1,0 +1,171 @@
+"""Run the fits of a comparison: in parallel, with progress, a cache and early stopping."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import joblib
+from joblib import Parallel, delayed
+from tqdm import tqdm
+
+from isoadapt import __version__
+from isoadapt._utils.files import atomic_path, writable_folder
+from isoadapt.model_selection._measure import Data, Outcome, Split, measure
+from isoadapt.model_selection._methods import ADAPTER, Method
+
+Outcomes = dict[str, list[Outcome]]
+
+
+def run(
+    methods: Sequence[Method],
+    data: Data,
+    splits: Sequence[Split],
+    *,
+    n_jobs: int | None,
+    verbose: int,
+    cache: Path | None,
+) -> tuple[Outcomes, list[str]]:
+    """Outcomes of each complete method on all splits, and notes about the others.
+
+    After an interrupt, the methods that are complete are returned, if the baseline and the controls
+    are among them.
+    """
+    keys = _keys(methods, data, splits, cache)
+    found: dict[tuple[int, int], Outcome] = {}
+    jobs = Parallel(n_jobs, return_as="generator_unordered")(
+        delayed(_job)(numbers, method, data, split, keys.get(numbers))
+        for number, method in enumerate(methods)
+        for place, split in enumerate(splits)
+        for numbers in [(number, place)]
+    )
+    total = len(methods) * len(splits)
+    no_bar = not (verbose and sys.stderr.isatty())
+    stopped = False
+    try:
+        with tqdm(total=total, unit=" fits", desc="Comparing", disable=no_bar) as bar:
+            for numbers, outcome in jobs:
+                found[numbers] = outcome
+                bar.set_postfix_str(methods[numbers[0]].name, refresh=False)
+                bar.update()
+    except KeyboardInterrupt:
+        stopped = True
+        if not _has_references(methods, found, len(splits)):
+            raise
+    return _complete(methods, found, len(splits), stopped)
+
+
+def _job(
+    numbers: tuple[int, int], method: Method, data: Data, split: Split, file: Path | None
+) -> tuple[tuple[int, int], Outcome]:
+    """Read an outcome from the cache, or measure it and write it there."""
+    kept = _read(file)
+    if kept is not None:
+        return numbers, kept
+    outcome = measure(method, data, split)
+    if file is not None and outcome.error is None:
+        with atomic_path(file) as temporary:
+            joblib.dump(outcome, temporary, compress=3)
+    return numbers, outcome
+
+
+def _read(file: Path | None) -> Outcome | None:
+    """Outcome in a file of the cache; None if there is none, or if it is damaged."""
+    if file is None or not file.is_file():
+        return None
+    try:
+        outcome = joblib.load(file)
+    except Exception:  # a damaged pickle can raise anything
+        return None
+    return outcome if isinstance(outcome, Outcome) else None
+
+
+def _keys(
+    methods: Sequence[Method], data: Data, splits: Sequence[Split], cache: Path | None
+) -> dict[tuple[int, int], Path]:
+    """File of each fit in the cache, named by the content of everything that it depends on."""
+    if cache is None:
+        return {}
+    folder = writable_folder(cache.expanduser())
+    of_data = joblib.hash((__version__, data))
+    keys = {}
+    for number, method in enumerate(methods):
+        try:
+            of_method = joblib.hash(method.estimator)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"cache={str(cache)!r} needs adapters that can be pickled, but {method.name!r} "
+                f"cannot ({error}): use a function of a module instead of a lambda, or cache=None"
+            ) from error
+        for place, split in enumerate(splits):
+            key = joblib.hash((of_data, of_method, *split))
+            keys[number, place] = folder / f"{key}.joblib"
+    return keys
+
+
+def _has_references(
+    methods: Sequence[Method], found: dict[tuple[int, int], Outcome], n_splits: int
+) -> bool:
+    """Whether the baseline and all controls are complete."""
+    return all(
+        (number, place) in found
+        for number, method in enumerate(methods)
+        if method.kind != ADAPTER
+        for place in range(n_splits)
+    )
+
+
+def _complete(
+    methods: Sequence[Method],
+    found: dict[tuple[int, int], Outcome],
+    n_splits: int,
+    stopped: bool,
+) -> tuple[Outcomes, list[str]]:
+    """Methods that are complete, and notes about failures, interrupts and warnings of fits."""
+    outcomes: Outcomes = {}
+    notes: list[str] = []
+    missing = []
+    for number, method in enumerate(methods):
+        own = [found.get((number, place)) for place in range(n_splits)]
+        done = [outcome for outcome in own if outcome is not None]
+        if len(done) < n_splits:
+            missing.append(method.name)
+            continue
+        errors = [outcome.error for outcome in done if outcome.error is not None]
+        if errors:
+            _refuse_failed_reference(method, errors[0])
+            notes.append(
+                f"{method.name} was left out: {len(errors)} of {n_splits} fits failed, the first "
+                f"with {errors[0]}"
+            )
+            continue
+        outcomes[method.name] = [replace(outcome, messages=()) for outcome in done]
+        notes += _messages(method.name, done)
+    if stopped:
+        notes.append(f"the comparison was interrupted before these were done: {', '.join(missing)}")
+    for note in notes:
+        warnings.warn(note, UserWarning, stacklevel=4)
+    return outcomes, notes
+
+
+def _refuse_failed_reference(method: Method, error: str) -> None:
+    if method.kind != ADAPTER:
+        raise ValueError(
+            f"{method.name!r}, with which the adapters are compared, could not be fitted: {error}"
+        )
+
+
+def _messages(name: str, outcomes: Sequence[Outcome]) -> list[str]:
+    """Distinct warnings of the fits of a method, and in how many fits they came."""
+    found: dict[str, int] = {}
+    for outcome in outcomes:
+        for message in outcome.messages:
+            found[message] = found.get(message, 0) + 1
+    several = len(outcomes) > 1
+    times: Any = f" (in {{}} of {len(outcomes)} fits)" if several else ""
+    return [f"{name}: {message}{times.format(count)}" for message, count in found.items()]

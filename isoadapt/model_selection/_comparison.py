@@ -1,0 +1,250 @@
+"""The result of a comparison of adapters: its table, its verdict, and how it is shown."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from isoadapt._utils.errors import choices
+from isoadapt._utils.optional import import_optional
+from isoadapt.model_selection._methods import BASELINE
+from isoadapt.model_selection._verdict import USES, is_credited, sentence
+
+_FIGURES = {
+    "isoscore": "IsoScore",
+    "isoscore_corrected": "corrected",
+    "ev1": "EV1",
+    "mean_cosine": "mean cosine",
+    "hubness": "hubness",
+    "neighbour_overlap": "overlap",
+    "matthews": "Matthews",
+    "cross_entropy": "cross-entropy",
+    "mse": "MSE",
+    "fit_seconds": "fit s",
+    "transform_seconds": "transform s",
+}
+
+
+class _Table(NamedTuple):
+    """A table of texts for people."""
+
+    title: str
+    header: list[str]
+    cells: list[list[str]]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Result of :func:`compare_adapters`.
+
+    It shows its tables and the verdict when it is printed, and as HTML in a notebook. It can be
+    pickled.
+
+    Attributes
+    ----------
+    rows : list of dict
+        The table: one dict for each use and each row of the comparison, with the columns that
+        :meth:`to_frame` describes.
+    protocol : str
+        How the figures were obtained, in one sentence.
+    uses : list of str
+        Names of the uses for which data were given, the task first.
+    estimators : dict of str to estimator
+        Each adapter by its name, fitted to all rows of X.
+    notes : list of str
+        Warnings of the fits, and adapters that were left out because their fit failed.
+    """
+
+    rows: list[dict[str, Any]]
+    protocol: str
+    estimators: dict[str, Any]
+    notes: list[str]
+
+    @property
+    def uses(self) -> list[str]:
+        """Names of the uses for which data were given.
+
+        Returns
+        -------
+        list of str
+            Some of "classify", "regress", "similarity", "search", "neighbours", "outliers".
+        """
+        return list(dict.fromkeys(row["use"] for row in self.rows))
+
+    def to_frame(self) -> Any:
+        """Return the table as a data frame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One line for each use and adapter, with these columns. "use", "adapter"; "score" with
+            its 0.95 interval "ci_low", "ci_high"; the "difference" from no adapter, its "p_value"
+            and, after Holm's adjustment for all adapters of the use, "p_holm"; "kind": baseline,
+            control or adapter; "metric"; the interval of the difference "difference_low",
+            "difference_high"; "control", the control that is hardest to beat for this adapter, with
+            "control_difference", "control_p_value" and "control_p_holm". The other columns are the
+            same for all uses: "isoscore", "isoscore_corrected", "ev1", "mean_cosine", "hubness"
+            (skewness of the 10-occurrence), "neighbour_overlap" (share of the 10 nearest neighbours
+            kept), figures of the task, "fit_seconds", "transform_seconds", "changed_predictions"
+            and "n_predictions".
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed.
+        """
+        pandas = import_optional("pandas", feature="Comparison.to_frame", extra="data")
+        return pandas.DataFrame(self.rows)
+
+    def best_adapter(self, use: str | None = None) -> Any:
+        """Return the best adapter for a use, fitted to all rows.
+
+        Parameters
+        ----------
+        use : str, default=None
+            One of ``uses``. None is the task, "classify" or "regress".
+
+        Returns
+        -------
+        estimator or None
+            The adapter with the highest score among those that are shown to be better than no
+            adapter and than their controls, after Holm's adjustment. None if there is none: then
+            nothing speaks for an adapter in this use.
+
+        Raises
+        ------
+        ValueError
+            If the use is unknown, or no data were given for it.
+        """
+        credited = [row for row in self._rows_of(use) if is_credited(row)]
+        if not credited:
+            return None
+        return self.estimators[max(credited, key=lambda row: row["score"])["adapter"]]
+
+    def verdict(self, use: str | None = None) -> str:
+        """Say in one sentence for each use what the tests show.
+
+        Parameters
+        ----------
+        use : str, default=None
+            One of ``uses``. None is all of them.
+
+        Returns
+        -------
+        str
+            One sentence, or one line for each use.
+
+        Raises
+        ------
+        ValueError
+            If the use is unknown, or no data were given for it.
+        """
+        uses = self.uses if use is None else [use]
+        return "\n".join(sentence(self._rows_of(each)) for each in uses)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain data, for JSON.
+
+        Returns
+        -------
+        dict
+            "protocol", "rows", "verdict" by use, and "notes". NaN is replaced by None.
+        """
+        rows = [
+            {
+                key: None if isinstance(value, float) and math.isnan(value) else value
+                for key, value in row.items()
+            }
+            for row in self.rows
+        ]
+        verdict = {use: self.verdict(use) for use in self.uses}
+        return {"protocol": self.protocol, "rows": rows, "verdict": verdict, "notes": self.notes}
+
+    def _rows_of(self, use: str | None) -> list[dict[str, Any]]:
+        use = self.uses[0] if use is None else use
+        if use not in self.uses:
+            raise ValueError(f"use={use!r} is not in this comparison; {choices(use, self.uses)}")
+        return [row for row in self.rows if row["use"] == use]
+
+    # --- display -----------------------------------------------------------------------------
+
+    def _tables(self) -> list[_Table]:
+        return [*(_use_table(self._rows_of(use)) for use in self.uses), self._figures()]
+
+    def _figures(self) -> _Table:
+        """Figures that do not depend on the use."""
+        rows = self._rows_of(None)
+        shown = [key for key in _FIGURES if key in rows[0]]
+        header = ["", *(_FIGURES[key] for key in shown), "changed"]
+        cells = [
+            [
+                row["adapter"],
+                *(_number(row[key], 2 if key.endswith("seconds") else 4) for key in shown),
+                f"{row['changed_predictions']}/{row['n_predictions']}",
+            ]
+            for row in rows
+        ]
+        return _Table("Geometry and cost", header, cells)
+
+    def __str__(self) -> str:
+        parts = [self.protocol, *(_as_text(table) for table in self._tables()), self.verdict()]
+        return "\n\n".join(parts)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        sentences = "".join(f"<p>{html.escape(self.verdict(use))}</p>" for use in self.uses)
+        tables = "".join(_as_html(table) for table in self._tables())
+        return f"<div><p>{html.escape(self.protocol)}</p>{tables}{sentences}</div>"
+
+
+def _use_table(rows: Sequence[dict[str, Any]]) -> _Table:
+    use = USES[rows[0]["use"]]
+    title = f"{use.phrase}: {use.metric}"
+    header = ["", "score", "95 % interval", "difference", "p Holm", "beyond control", "p Holm"]
+    return _Table(title, header, [_use_cells(row) for row in rows])
+
+
+def _use_cells(row: dict[str, Any]) -> list[str]:
+    baseline = row["kind"] == BASELINE
+    return [
+        row["adapter"],
+        f"{row['score']:.4f}",
+        f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]",
+        "-" if baseline else f"{row['difference']:+.4f}",
+        _number(row["p_holm"], 3),
+        "-" if row["control"] is None else f"{row['control_difference']:+.4f}",
+        _number(row["control_p_holm"], 3),
+    ]
+
+
+def _number(value: float, decimals: int) -> str:
+    return "-" if math.isnan(value) else f"{value:.{decimals}f}"
+
+
+def _as_text(table: _Table) -> str:
+    lines = [table.header, *table.cells]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(table.header))]
+    texts = [
+        "  ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    ]
+    rule = "-" * max(len(text) for text in texts)
+    return "\n".join([table.title, texts[0].rstrip(), rule, *(t.rstrip() for t in texts[1:])])
+
+
+def _as_html(table: _Table) -> str:
+    header = "".join(f"<th>{html.escape(each)}</th>" for each in table.header)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>"
+        for line in table.cells
+    )
+    caption = f"<caption>{html.escape(table.title)}</caption>"
+    return f"<table>{caption}<thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"

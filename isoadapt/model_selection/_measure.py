@@ -1,0 +1,210 @@
+"""Fit a method to some rows, and measure it on other rows and on the data of each use."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef, r2_score
+from sklearn.utils.validation import has_fit_parameter
+
+from isoadapt import metrics
+from isoadapt._utils.errors import reason
+from isoadapt._utils.threads import one_blas_thread_if_small
+from isoadapt.geometry import cosines, nearest_neighbours
+from isoadapt.model_selection._methods import Method, seeded
+from isoadapt.model_selection._paired_tests import Floats
+
+K = 10  # number of neighbours and rank of a search
+
+_FAILURES = (ValueError, ArithmeticError, RuntimeError, np.linalg.LinAlgError)
+_COSINE_DIGITS = 10  # cosines that agree up to rounding have equal ranks
+
+
+@dataclass(frozen=True)
+class Data:
+    """All rows with their labels or values, and the data of the other uses."""
+
+    X: NDArray[Any]
+    y: NDArray[Any]
+    task: str  # "classify" or "regress"
+    groups: NDArray[Any] | None = None
+    pairs: tuple[Floats, Floats, Floats] | None = None
+    search: tuple[Floats, Floats, list[list[int]]] | None = None  # queries, documents, relevant
+    foreign: Floats | None = None
+
+
+class Split(NamedTuple):
+    """Row numbers to fit to, and those to judge on, which may be none."""
+
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+    final: bool  # whether it gives the fitted estimator, and figures of pairs and queries
+    seed: int
+
+
+@dataclass
+class Outcome:
+    """What a method achieved on a split; arrays are None where there are no data."""
+
+    figures: dict[str, float] = field(default_factory=dict)
+    predictions: NDArray[Any] | None = None  # (n_test,) or (n_test, n_outputs)
+    score: float = math.nan
+    precision: Floats | None = None  # (n_test,): contributions to that of neighbours
+    inside: Floats | None = None  # (n_test,): share of foreign rows that lie farther away
+    outside: Floats | None = None  # (n_foreign,): share of test rows that lie nearer
+    cosines: Floats | None = None  # (n_pairs,)
+    reciprocal: Floats | None = None  # (n_queries,)
+    estimator: Any = None
+    messages: tuple[str, ...] = ()
+    error: str | None = None
+
+
+def measure(method: Method, data: Data, split: Split) -> Outcome:
+    """Fit and measure a method on a split. A failed fit gives an outcome with an error."""
+    outcome = Outcome()
+    with warnings.catch_warnings(record=True) as caught, one_blas_thread_if_small(data.X):
+        warnings.simplefilter("always", UserWarning)
+        try:
+            _measure(method, data, split, outcome)
+        except _FAILURES as failure:
+            outcome = Outcome(error=f"{type(failure).__name__}: {reason(failure)}")
+    found = [" ".join(str(each.message).split()) for each in caught]
+    outcome.messages = tuple(dict.fromkeys(found))
+    return outcome
+
+
+def _measure(method: Method, data: Data, split: Split, outcome: Outcome) -> None:
+    estimator = seeded(method.estimator, split.seed)
+    options = {}
+    if data.groups is not None and has_fit_parameter(estimator, "groups"):
+        options["groups"] = data.groups[split.train]
+    start = time.perf_counter()
+    estimator.fit(data.X[split.train], data.y[split.train], **options)
+    outcome.figures["fit_seconds"] = time.perf_counter() - start
+    if len(split.test):
+        _judge_rows(estimator, data, split, outcome)
+    if split.final:
+        outcome.estimator = estimator
+        _judge_other_uses(estimator, data, outcome)
+
+
+def _judge_rows(estimator: Any, data: Data, split: Split, outcome: Outcome) -> None:
+    """Measure the task, the geometry, neighbours and outliers on the judged rows."""
+    X, y = data.X[split.test].astype(np.float64), data.y[split.test]
+    start = time.perf_counter()
+    Z = transformed(estimator, X)
+    outcome.figures["transform_seconds"] = time.perf_counter() - start
+    outcome.predictions = np.asarray(estimator.predict(X))
+    outcome.score, of_task = _task_figures(estimator, X, y, outcome.predictions, data.task)
+    outcome.figures |= _geometry(X, Z) | of_task
+    if data.task == "classify":
+        outcome.precision = same_class_shares(Z, y)
+    if data.foreign is not None:
+        reference = transformed(estimator, data.X[split.train])
+        inner, outer = (
+            _mean_distance(rows, reference) for rows in (Z, transformed(estimator, data.foreign))
+        )
+        outcome.inside, outcome.outside = placements(inner, outer)
+
+
+def _judge_other_uses(estimator: Any, data: Data, outcome: Outcome) -> None:
+    """Measure pairs and queries, which are no rows of the table."""
+    if data.pairs is not None:
+        first, second = (torch.from_numpy(transformed(estimator, part)) for part in data.pairs[:2])
+        outcome.cosines = cosines(first, second).numpy().round(_COSINE_DIGITS)
+    if data.search is not None:
+        queries, documents = (transformed(estimator, part) for part in data.search[:2])
+        outcome.reciprocal = metrics.reciprocal_ranks(
+            queries, documents, data.search[2], min(K, len(documents))
+        )
+
+
+def transformed(estimator: Any, X: NDArray[Any]) -> Floats:
+    """Transform rows (n, d) in float64."""
+    return np.ascontiguousarray(estimator.transform(X.astype(np.float64)), dtype=np.float64)
+
+
+def _task_figures(
+    estimator: Any, X: Floats, y: NDArray[Any], predictions: NDArray[Any], task: str
+) -> tuple[float, dict[str, float]]:
+    """Score of the task, and further figures of it."""
+    if task == "regress":
+        errors = (np.asarray(y, dtype=np.float64) - predictions) ** 2
+        return float(r2_score(y, predictions)), {"mse": float(errors.mean())}
+    figures = {"matthews": float(matthews_corrcoef(y, predictions))}
+    head = getattr(estimator, "head_", None)
+    if head is not None:
+        probabilities = head.predict_proba(transformed(estimator, X))
+        figures["cross_entropy"] = _or_nan(lambda: log_loss(y, probabilities, labels=head.classes_))
+    return float(accuracy_score(y, predictions)), figures
+
+
+def _geometry(X: Floats, Z: Floats) -> dict[str, float]:
+    """Figures of the geometry of adapted rows Z, NaN where they are not defined."""
+    k = min(K, len(Z) - 1)
+    return {
+        "isoscore": _or_nan(lambda: metrics.isoscore(Z)),
+        "isoscore_corrected": _or_nan(lambda: metrics.isoscore(Z, bias_corrected=True)),
+        "ev1": _or_nan(lambda: metrics.cumulative_explained_variance(Z, k=1)),
+        "mean_cosine": _or_nan(lambda: metrics.mean_cosine_similarity(Z)),
+        "hubness": _or_nan(lambda: metrics.hubness(Z, k).skewness),
+        "neighbour_overlap": _or_nan(lambda: metrics.neighbour_overlap(X, Z, k)),
+    }
+
+
+def _or_nan(figure: Callable[[], float]) -> float:
+    try:
+        return float(figure())
+    except (ValueError, ArithmeticError):
+        return math.nan
+
+
+def same_class_shares(Z: Floats, y: NDArray[Any]) -> Floats:
+    """Contribution (n,) of each row to the precision of its 10 nearest other rows.
+
+    The precision, the share of neighbours of the same class, is the mean of the contributions. A
+    row contributes by its neighbours and by the rows that it is a neighbour of. Both are needed for
+    its variance: a label decides about all rows around it.
+    """
+    k = min(K, len(Z) - 1)
+    numbers = nearest_neighbours(torch.from_numpy(Z), k)[1].numpy()
+    same = (np.asarray(y)[numbers] == np.asarray(y)[:, None]).astype(np.float64)
+    precision = same.mean()
+    excess = same - precision
+    as_neighbour = np.bincount(numbers.ravel(), weights=excess.ravel(), minlength=len(Z))
+    return precision + (excess.sum(axis=1) + as_neighbour) / k
+
+
+def _mean_distance(Z: Floats, reference: Floats) -> Floats:
+    """Mean cosine distance (n,) to the nearest rows of the reference, at most 10."""
+    k = min(K, len(reference))
+    distances = nearest_neighbours(torch.from_numpy(reference), k, queries=torch.from_numpy(Z))[0]
+    return distances.mean(dim=1).numpy().round(_COSINE_DIGITS)
+
+
+def placements(inner: Floats, outer: Floats) -> tuple[Floats, Floats]:
+    """Share of outer values above each inner one (n,), and of inner values below each outer (m,).
+
+    Ties count one half. The mean of either is the area under the ROC curve.
+    """
+    ordered_in, ordered_out = np.sort(inner), np.sort(outer)
+    above = [np.searchsorted(ordered_out, inner, side=side) for side in ("left", "right")]
+    below = [np.searchsorted(ordered_in, outer, side=side) for side in ("left", "right")]
+    return 1 - (above[0] + above[1]) / 2 / len(outer), (below[0] + below[1]) / 2 / len(inner)
+
+
+def n_changed(before: NDArray[Any], after: NDArray[Any]) -> int:
+    """Number of rows whose predictions differ; values may differ by rounding."""
+    if np.asarray(before).dtype.kind == "f" and np.asarray(after).dtype.kind == "f":
+        differs = np.abs(after - before) > 1e-6 * max(float(np.std(before)), 1e-300)
+    else:
+        differs = before != after
+    return int(differs.reshape(len(differs), -1).any(axis=1).sum())

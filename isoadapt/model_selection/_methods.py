@@ -1,0 +1,239 @@
+"""The methods of a comparison: no adapter, the adapters, and the controls that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.pipeline import Pipeline
+
+from isoadapt import IsotropyLayer, LinearHead
+from isoadapt._utils.errors import choices
+from isoadapt.adapters import ADAPTERS, METHODS, VARIANTS, FlowAdapter, PenalisedAdapter
+from isoadapt.heads import fit_head, needs_fit
+
+NO_ADAPTER = "no adapter"
+HEAD_REFIT = "head refit only"
+_LAYER = "same layer, no penalty"
+_RAW_LAYER = "same layer in raw coordinates, no penalty"
+_EXACT_LAYER = "exact layer, no penalty"
+_FLOW = "same flow, no penalty"
+
+BASELINE, CONTROL, ADAPTER = "baseline", "control", "adapter"
+PROBES = {"classify": "logistic", "regress": "ridge"}
+
+
+class UnchangedEmbeddings(BaseEstimator):
+    """The embeddings as they are, with a frozen head or one that is fitted to them."""
+
+    def __init__(self, head: Any) -> None:
+        self.head = head
+
+    def fit(self, X: NDArray[Any], y: NDArray[Any]) -> Self:
+        """Fit the head, unless it is frozen."""
+        fitted = needs_fit(self.head)
+        self.head_ = fit_head(self.head, X, y) if fitted else LinearHead.from_estimator(self.head)
+        return self
+
+    def transform(self, X: ArrayLike) -> Any:
+        """Return the embeddings."""
+        return X
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Predict by the head."""
+        return self.head_.predict(X)
+
+
+class WithProbe(BaseEstimator):
+    """A transformer without a head, and a head that is fitted to its output."""
+
+    def __init__(self, transformer: Any, head: Any) -> None:
+        self.transformer = transformer
+        self.head = head
+
+    def fit(self, X: NDArray[Any], y: NDArray[Any]) -> Self:
+        """Fit a clone of the transformer, and the head to its output."""
+        self.transformer_ = clone(self.transformer).fit(X, y)
+        self.head_ = fit_head(self.head, self.transform(X), y)
+        return self
+
+    def transform(self, X: ArrayLike) -> Any:
+        """Transform the embeddings."""
+        return self.transformer_.transform(X)
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Predict by the head on the transformed embeddings."""
+        return self.head_.predict(self.transform(X))
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the comparison: its estimator before the fit, and the names of its controls."""
+
+    name: str
+    estimator: Any
+    kind: str
+    controls: tuple[str, ...] = ()
+
+
+def make_methods(adapters: Any, head: Any, task: str) -> list[Method]:
+    """The baseline, the controls and the adapters, in this order."""
+    found = [Method(NO_ADAPTER, UnchangedEmbeddings(head), BASELINE)]
+    common: tuple[str, ...] = ()
+    if not needs_fit(head):  # otherwise "no adapter" has a new head already
+        found.append(Method(HEAD_REFIT, UnchangedEmbeddings(PROBES[task]), CONTROL))
+        common = (HEAD_REFIT,)
+    chosen: list[Method] = []
+    for name, template in _choose(adapters, head).items():
+        estimator = _with_head(template, head, task)
+        needed = _control(estimator, name, found)
+        if needed is not None and needed not in found:
+            found.append(needed)
+        own = (needed.name,) if needed is not None else ()
+        chosen.append(Method(name, estimator, ADAPTER, common + own))
+    _check_names(found, chosen)
+    return found + chosen
+
+
+def is_fast(estimator: Any) -> bool:
+    """Whether an adapter is fitted without epochs: in closed form or by the exact solver."""
+    parameters = estimator.get_params(deep=False)
+    return "max_epochs" not in parameters or parameters.get("solver") == "exact"
+
+
+def seeded(estimator: Any, seed: int) -> Any:
+    """Clone whose random states are `seed` where they were None."""
+    copy = clone(estimator)
+    missing = {
+        name: seed
+        for name, value in copy.get_params().items()
+        if value is None and name.rpartition("__")[2] == "random_state"
+    }
+    return copy.set_params(**missing)
+
+
+# --- adapters ------------------------------------------------------------------------------------
+
+
+def _choose(adapters: Any, head: Any) -> dict[str, Any]:
+    """Estimators by name."""
+    if isinstance(adapters, str) and adapters in ("fast", "all"):
+        made = {variant.name: variant.make(head) for variant in VARIANTS}
+        return {name: made[name] for name in made if adapters == "all" or is_fast(made[name])}
+    if isinstance(adapters, Mapping):
+        return {str(name): _check_estimator(each) for name, each in adapters.items()}
+    single = isinstance(adapters, str) or hasattr(adapters, "fit")
+    if not single and not isinstance(adapters, Iterable):
+        raise TypeError(_admissible(adapters))
+    found: dict[str, Any] = {}
+    for each in [adapters] if single else adapters:
+        name, estimator = _named(each, head) if isinstance(each, str) else (None, each)
+        _check_estimator(estimator)
+        name = _unused(name or " ".join(repr(estimator).split()), found)
+        found[name] = estimator
+    if not found:
+        raise ValueError(f"adapters={adapters!r} names no adapter: pass at least one, or 'fast'")
+    return found
+
+
+def _named(name: str, head: Any) -> tuple[str, Any]:
+    """Find an adapter by the name of a variant, of a class or of the command line."""
+    for variant in VARIANTS:
+        if variant.name == name:
+            return name, variant.make(head)
+    cls = METHODS.get(name, name)
+    if cls not in ADAPTERS:
+        known = ["fast", "all", *ADAPTERS, *(variant.name for variant in VARIANTS)]
+        raise ValueError(f"adapters={name!r} is not the name of an adapter; {choices(name, known)}")
+    return cls, ADAPTERS[cls](head=head)
+
+
+def _check_estimator(estimator: Any) -> Any:
+    if isinstance(estimator, type) or not (
+        hasattr(estimator, "fit") and hasattr(estimator, "transform")
+    ):
+        raise TypeError(_admissible(estimator))
+    return estimator
+
+
+def _admissible(value: Any) -> str:
+    return (
+        f"adapters={value!r} must be 'fast', 'all', the name of an adapter, an estimator with fit "
+        "and transform, a list of names and estimators, or a dict of estimators"
+    )
+
+
+def _unused(name: str, taken: Mapping[str, Any]) -> str:
+    """Number a name that is taken."""
+    numbers = (f"{name} ({number})" for number in range(2, len(taken) + 3))
+    return next(each for each in (name, *numbers) if each not in taken)
+
+
+def _with_head(template: Any, head: Any, task: str) -> Any:
+    """Clone of an adapter with the head of the comparison, or followed by a probe."""
+    estimator = clone(template)
+    last = estimator.steps[-1][0] if isinstance(estimator, Pipeline) else None
+    name = "head" if last is None else f"{last}__head"
+    if name in estimator.get_params():
+        return estimator.set_params(**{name: head})
+    return WithProbe(estimator, head if needs_fit(head) else PROBES[task])
+
+
+def _check_names(controls: list[Method], adapters: list[Method]) -> None:
+    reserved = {method.name for method in controls}
+    for method in adapters:
+        if method.name in reserved:
+            raise ValueError(
+                f"adapters: the name {method.name!r} is that of a control; choose another one"
+            )
+
+
+# --- controls ------------------------------------------------------------------------------------
+
+
+def _control(estimator: Any, name: str, known: list[Method]) -> Method | None:
+    """Return the control of a trained adapter, which is trained alike but without a penalty.
+
+    A control in `known` with the same parameters is returned instead of a new one.
+    """
+    adapter = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+    template = _without_penalty(adapter)
+    if template is None:
+        return None
+    if isinstance(estimator, Pipeline):
+        template = clone(estimator).set_params(**{estimator.steps[-1][0]: template})
+    title = _FLOW if isinstance(adapter, FlowAdapter) else _LAYER
+    if getattr(adapter, "solver", None) == "exact":
+        title = _EXACT_LAYER
+    elif getattr(adapter, "coordinates", None) == "raw":
+        title = _RAW_LAYER
+    new = Method(title, template, CONTROL)
+    for method in known:
+        if method.kind == CONTROL and _settings(method.estimator) == _settings(template):
+            return method
+    taken = {method.name for method in known}
+    return replace(new, name=f"{title}, as {name}") if title in taken else new
+
+
+def _without_penalty(adapter: Any) -> Any:
+    """Return the same adapter without its penalty, or None for one that is not trained by one."""
+    if isinstance(adapter, FlowAdapter):
+        return None if adapter.alpha is None else clone(adapter).set_params(alpha=1.0)
+    if not isinstance(adapter, PenalisedAdapter):
+        return None
+    layer = IsotropyLayer()
+    own = adapter.get_params(deep=False)
+    ignored = {"alpha", "balance", "smoothing", "bias_corrected"}
+    shared = {name: own[name] for name in layer.get_params(deep=False) if name in own}
+    return layer.set_params(
+        **{name: value for name, value in shared.items() if name not in ignored}, alpha=1.0
+    )
+
+
+def _settings(estimator: Any) -> str:
+    """Parameters of an estimator as a text."""
+    parameters = estimator.get_params()
+    return repr([(name, repr(parameters[name])) for name in sorted(parameters)])

@@ -1,0 +1,94 @@
+"""The comparison as a user meets it."""
+
+import json
+
+import pytest
+
+from isoadapt.interop import load_adapter
+from isoadapt.model_selection import Comparison
+from tests.cli.command_line import fail, run, succeed
+
+NAMES = ["--adapters", "logit-preserving-whitening", "--adapters", "Whitening"]
+
+
+@pytest.fixture(scope="module")
+def pairs(tables):
+    rows = [(tables / name).read_text().splitlines()[1:] for name in ("train.tsv", "dev.tsv")]
+    lines = [
+        f"{first.split(chr(9))[0]}\t{second.split(chr(9))[0]}\t{number % 6}"
+        for number, (first, second) in enumerate(zip(*rows, strict=True))
+    ]
+    path = tables / "pairs.tsv"
+    path.write_text("\n".join(["sentence1\tsentence2\tlabel", *lines]) + "\n")
+    return path
+
+
+class TestCompare:
+    def test_tables_and_verdicts(self, tables, checkpoint, pairs, tmp_path):
+        completed = succeed(
+            "compare",
+            tables / "train.tsv",
+            *["--model", checkpoint, "--test", tables / "dev.tsv", "--encoder-saw"],
+            *["--pairs", pairs, "--foreign", pairs, "--out", tmp_path / "out", *NAMES],
+        )
+        assert completed.stdout.startswith("Fitted to 90 rows and judged on 90 test rows")
+        for name in ("no adapter", "head refit only", "LogitPreservingWhitening", "Whitening"):
+            lines = completed.stdout.splitlines()
+            assert sum(line.startswith(f"{name}  ") for line in lines) == 5
+        verdict = completed.stdout.splitlines()[-4:]
+        starts = ["On classification, ", "For similarity, ", "For neighbours ", "For outliers, "]
+        assert all(line.startswith(start) for line, start in zip(verdict, starts, strict=True))
+        assert "Encoding the 90 texts" in completed.stderr
+        saved = json.loads((tmp_path / "out" / "comparison.json").read_text())
+        assert [*saved["verdict"].values()] == verdict
+
+    def test_json_and_nothing_else(self, tables, checkpoint):
+        completed = succeed(
+            "compare", tables / "dev.tsv", "--model", checkpoint, "--json", "--quiet", *NAMES[2:]
+        )
+        assert completed.stderr == ""
+        found = json.loads(completed.stdout)
+        assert {row["use"] for row in found["rows"]} == {"classify", "neighbours"}
+
+    def test_best_adapters_are_saved(self, tables, checkpoint, tmp_path, monkeypatch):
+        monkeypatch.setattr(
+            Comparison, "best_adapter", lambda self, use=None: self.estimators.get("Whitening")
+        )
+        arguments = [tables / "dev.tsv", "--model", checkpoint, "--encoder-unseen", *NAMES[2:]]
+        completed = succeed("compare", *arguments, "--out", tmp_path / "out")
+        assert "Note:" not in completed.stderr
+        folders = {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()}
+        assert folders == {"best-for-classify", "best-for-neighbours"}
+        adapter = load_adapter(tmp_path / "out" / "best-for-classify")
+        assert type(adapter).__name__ == "Whitening"
+
+    def test_what_is_not_known_of_the_encoder_is_a_note(self, tables, checkpoint):
+        completed = succeed("compare", tables / "dev.tsv", "--model", checkpoint, *NAMES[2:])
+        assert "Note: encoder_saw=None: it is not known" in completed.stderr
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--encoder-saw"], "--test"),
+            (["--adapters", "whitenin"], "did you mean"),
+            (["--adapters", "fast", "--adapters", "isobn"], "cannot be combined"),
+            (["--nonsense"], "No such option"),
+        ],
+    )
+    def test_wrong_usage(self, options, message, tables, checkpoint):
+        completed = run("compare", tables / "dev.tsv", "--model", checkpoint, *options)
+        assert completed.code == 2
+        assert completed.stdout == ""
+        assert message in " ".join(completed.stderr.replace("│", " ").split())
+
+    def test_failures_are_one_line(self, tables, checkpoint, pairs, tmp_path):
+        (tmp_path / "texts.tsv").write_text("sentence\na cat\na dog\n")
+        model = ["--model", checkpoint]
+        assert "no column 'label'" in fail("compare", tmp_path / "texts.tsv", *model)
+        assert "is not a file" in fail("compare", tmp_path / "absent.tsv", *model)
+        train = tables / "train.tsv"
+        assert "sentence1" in fail("compare", train, *model, "--pairs", train)
+
+    def test_help_has_an_example(self):
+        help_text = " ".join(run("compare", "--help").stdout.replace("│", " ").split())
+        assert "Example: isoadapt compare train.tsv --model my-model" in help_text
