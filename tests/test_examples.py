@@ -16,11 +16,14 @@ from tests.tiny_models import save_model
         ("grid_search", "best: {"),
         ("save_and_load", "same predictions: True"),
         ("own_penalty", "lam=1: IsoScore"),
+        ("classifier_search", "predictions changed: 0 of 204"),
+        ("outliers", "10 nearest neighbours, adapted: AUROC"),
     ],
 )
 def test_examples_run(example, expected, tmp_path, monkeypatch, capsys):
     folder = save_model(tmp_path / "checkpoint", num_labels=2)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
     monkeypatch.setattr(sys, "argv", [example, str(folder)])
     runpy.run_path(str(Path(__file__).parents[1] / "examples" / f"{example}.py"))
     assert expected in capsys.readouterr().out

@@ -16,6 +16,7 @@ from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.folders import no_empty_leftovers
 from isoadapt._utils.optional import import_optional
 from isoadapt.adapters import VARIANTS
+from isoadapt.cli._demo_similarity import report, similarity
 from isoadapt.cli._options import notes, say
 from isoadapt.datasets import load_table, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
@@ -64,6 +65,7 @@ def demo(
         writable_folder(out)
         import_optional("matplotlib", feature="The plot", extra="plot")
         texts, labels, dev_texts, dev_labels = _read_tables(train, dev, text)
+        before = minilm_folder() if checkpoint is None else None
         if checkpoint is None:
             checkpoint = _fine_tune(texts, labels, out)
         start = time.perf_counter()
@@ -80,6 +82,8 @@ def demo(
         typer.echo(f"\n{_verdict(rows)}\n{comparison.verdict()}\n")
         _save_spectra(rows, out / "spectra.png")
         _save_pipeline(encoder.set_params(verbose=0), rows, out / "pipeline.joblib")
+        result = similarity(encoder, head, texts, train_rows.X, dev_rows.X, before)
+        typer.echo(f"{report(result)}\n")
         say(f"Encoded, fitted and evaluated in {time.perf_counter() - start:.0f} s.")
         typer.echo(f"Spectra: {out / 'spectra.png'}   pipeline: {out / 'pipeline.joblib'}")
 

@@ -1,9 +1,18 @@
-"""Labelled texts from files, the Hugging Face Hub and a generated corpus, and a small model."""
+"""Labelled texts from files, the Hub and a generated corpus, similar pairs, and a small model."""
 
 from isoadapt.datasets._acceptability._corpus import AcceptabilityCorpus, make_acceptability
 from isoadapt.datasets._hub import load_hub
 from isoadapt.datasets._matrices import load_matrix as load_matrix
 from isoadapt.datasets._minilm import minilm_folder
+from isoadapt.datasets._similarity_pairs import SimilarityPairs, load_similarity_pairs
 from isoadapt.datasets._tables import load_table
 
-__all__ = ["AcceptabilityCorpus", "load_hub", "load_table", "make_acceptability", "minilm_folder"]
+__all__ = [
+    "AcceptabilityCorpus",
+    "SimilarityPairs",
+    "load_hub",
+    "load_similarity_pairs",
+    "load_table",
+    "make_acceptability",
+    "minilm_folder",
+]

@@ -49,6 +49,14 @@ class TestDemo:
         kept = next(line for line in lines if line.startswith("LogitPreserving")).split()
         assert base[2:5] == kept[1:4]
 
+    def test_it_ends_with_similarity(self, result):
+        table = result[0].stdout.partition("102 graded sentence pairs")[2]
+        starts = ("classifier's vectors  ", "classifier's vectors, centred", "adapted by LogitPre")
+        assert all(f"\n{start}" in table for start in starts)
+        assert "It changed 0 of 90 predictions" in table
+        assert "\nencoder before fine-tuning" not in table
+        assert "is usually better still at similarity" in table
+
     def test_picture_and_pipeline(self, result):
         _, out = result
         assert (out / "spectra.png").read_bytes().startswith(b"\x89PNG")
