@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import nct, t
 
+from isoadapt.model_selection import holm as holm
+
 LEVEL = 0.05
 N_DRAWS = 2_000
 
@@ -46,16 +48,6 @@ def power(effect: float, n: int, level: float = LEVEL) -> float:
     """Return the probability that the interval of n differences is above 0; effect in sd."""
     needed = t.ppf(1 - level / 2, n - 1)
     return float(nct.sf(needed, n - 1, effect * math.sqrt(n)))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values for multiple tests with the method of Holm (1979)."""
-    order = np.argsort(p_values, kind="stable")
-    n = len(order)
-    scaled = np.array([p_values[i] * (n - rank) for rank, i in enumerate(order)])
-    adjusted = np.empty(n)
-    adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
-    return adjusted.tolist()
 
 
 def _mean_and_error(steps: Sequence[float]) -> tuple[float, float]:
