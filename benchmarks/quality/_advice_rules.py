@@ -57,8 +57,10 @@ def majority(outcomes: Sequence[Outcome]) -> bool:
 
 def fit_threshold(outcomes: Sequence[Outcome], figures: Sequence[str] = FIGURES) -> Rule:
     """Return the threshold with the most right answers; the zone is empty."""
-    candidates = [rule for figure in figures for rule in _thresholds(outcomes, figure)]
-    return max(candidates, key=lambda rule: _right(rule, outcomes))
+    return max(
+        (_best_threshold(outcomes, figure) for figure in figures),
+        key=lambda rule: _right(rule, outcomes),
+    )
 
 
 def fit_zone(outcomes: Sequence[Outcome], figures: Sequence[str] = FIGURES) -> Rule:
@@ -89,16 +91,25 @@ def _right(rule: Rule, outcomes: Sequence[Outcome]) -> int:
 
 
 def _values(outcomes: Sequence[Outcome], figure: str) -> NDArray[np.float64]:
-    return np.unique([outcome.figures[figure] for outcome in outcomes])
+    """Return the different values of a figure in ascending order, without NaN."""
+    values = np.unique([outcome.figures[figure] for outcome in outcomes])
+    return values[~np.isnan(values)]
 
 
-def _thresholds(outcomes: Sequence[Outcome], figure: str) -> list[Rule]:
-    values = _values(outcomes, figure)
-    return [
-        Rule(figure, rising, float(bound), float(bound))
-        for bound in (values[1:] + values[:-1]) / 2
-        for rising in (False, True)
-    ]
+def _best_threshold(outcomes: Sequence[Outcome], figure: str) -> Rule:
+    """Return the best of the midpoints between values and of the two rules without a threshold."""
+    values = np.array([outcome.figures[figure] for outcome in outcomes])
+    gains = np.array([outcome.gains for outcome in outcomes])
+    known = _values(outcomes, figure)
+    bounds = np.concatenate([[-np.inf], (known[1:] + known[:-1]) / 2])
+    above = values >= bounds[:, None]
+    right = {
+        rising: ((above == rising) == gains)[:, ~np.isnan(values)].sum(axis=1)
+        for rising in (True, False)
+    }
+    rising = right[True].max() >= right[False].max()
+    bound = float(bounds[right[rising].argmax()])
+    return Rule(figure, bool(rising), bound, bound)
 
 
 def _widened(rule: Rule, outcomes: Sequence[Outcome]) -> Rule:

@@ -35,12 +35,13 @@ class Recipe:
     lr: float = 1e-4  # highest value, after a warm-up over 5 % of the steps; falls linearly to 0
     batch_size: int = 32
     random_state: int = 0
+    bfloat16: bool = True  # mixed precision
 
 
 RECIPES = {
     recipe.task: recipe
     for recipe in (
-        Recipe("sst2_sentence", 600, 32),
+        Recipe("sst2_sentence", 600, 32, bfloat16=False),
         Recipe(MANY, 500, 32),
         Recipe("cola", 600, 32),
         Recipe("stsb", 250, 48),
@@ -138,6 +139,7 @@ def finetune(recipe: Recipe) -> None:
                 logging_strategy="no",
                 disable_tqdm=True,
                 report_to="none",
+                bf16=recipe.bfloat16,
                 use_cpu=True,
                 dataloader_pin_memory=False,
             ),

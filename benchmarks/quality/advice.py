@@ -95,7 +95,7 @@ def _rules_table(outcomes: Sequence[Outcome]) -> str:
             usual = score.majority / score.answered if score.answered else float("nan")
             values = [outcome.figures[figures[0]] for outcome in outcomes]
             gains = [outcome.after - outcome.before for outcome in outcomes]
-            correlation = f"{spearmanr(values, gains).statistic:.2f}" if len(figures) == 1 else ""
+            correlation = f"{_correlation(values, gains):.2f}" if len(figures) == 1 else ""
             rows.append(
                 [
                     name,
@@ -117,6 +117,10 @@ def _rules_table(outcomes: Sequence[Outcome]) -> str:
         "rule of all tasks",
     ]
     return markdown_table(header, rows)
+
+
+def _correlation(values: Sequence[float], gains: Sequence[float]) -> float:
+    return float(spearmanr(values, gains, nan_policy="omit").statistic)
 
 
 def _cases_table(cases: Cases) -> str:
