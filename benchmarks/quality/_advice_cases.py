@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from benchmarks._data import Floats
 from benchmarks._store import CellStore
 from benchmarks.quality import _dual_texts as texts
-from benchmarks.quality._checkpoints import EPOCHS, training_rows
+from benchmarks.quality._checkpoints import training_rows
 from benchmarks.quality._dual_cells import CHECKPOINTS, Checkpoint
 from benchmarks.quality._dual_rows import ENCODER, LAYERS, Embedder
 from benchmarks.quality._layer_vectors import CLS, HEAD_INPUT, layer_name
@@ -102,24 +102,28 @@ def task_texts(task: str) -> list[str]:
     return texts.drawn(found, MAX_TEXTS)
 
 
-def all_cases(tasks: Sequence[str]) -> Iterator[Case]:
-    """Yield the cases of tasks; those of the encoder itself come with the texts of each task."""
-    for name, task, folder, identity in _checkpoints(tasks):
+def all_cases(tasks: Sequence[str], epochs: Sequence[int]) -> Iterator[Case]:
+    """Yield the cases of tasks and epochs, and of shared checkpoints; 0 epochs is the encoder."""
+    for name, task, folder, identity in _checkpoints(tasks, epochs):
         for pooling in POOLINGS:
             for normalise in (False, True):
                 yield Case(task, name, Embedder(folder, identity, pooling, normalise))
 
 
-def _checkpoints(tasks: Sequence[str]) -> Iterator[tuple[str, str, Path, str]]:
+def _checkpoints(
+    tasks: Sequence[str], epochs: Sequence[int]
+) -> Iterator[tuple[str, str, Path, str]]:
     for checkpoint in CHECKPOINTS.values():
         if checkpoint.epochs is None and checkpoint.task in tasks:
             yield checkpoint.name, checkpoint.task, checkpoint.folder(), checkpoint.identity()
     for task in tasks:
-        yield "0 epochs", task, minilm_folder(), ENCODER
-        for epoch in EPOCHS:
-            one = Checkpoint(task, task, epoch)
-            unit = "epoch" if epoch == 1 else "epochs"
-            yield f"{epoch} {unit}", task, one.folder(), one.identity()
+        for epoch in epochs:
+            name = "1 epoch" if epoch == 1 else f"{epoch} epochs"
+            if epoch == 0:
+                yield name, task, minilm_folder(), ENCODER
+            else:
+                one = Checkpoint(task, task, epoch)
+                yield name, task, one.folder(), one.identity()
 
 
 def measure_case(case: Case) -> Outcome:

@@ -32,10 +32,11 @@ _POINTS = (
     f"{_SST2.rows} training sentences of SST-2, and phenomenon-12-minilm after "
     f"{max(_MANY.epochs)} epochs on {_MANY.rows} generated sentences of twelve classes; both are "
     "far from what all training rows would give. cola-minilm and mrpc-minilm are trained fully.",
-    "Maps are fitted without labels on single training texts of the task: all of CoLA's, at most "
+    "Maps are fitted without labels on single training texts of the task: all of CoLA's, "
     f"{MAX_OWN:,} of the other tasks; “STS-B texts” are {MAX_TARGET:,} training texts of STS-B. "
-    "No text of an evaluated split is used for fitting. Some of mrpc-minilm’s training texts "
-    "also occur in STS-B, which contains pairs of MRPC.",
+    "From both, all texts that a column is evaluated on are left out, with the same spelling. "
+    "The encoders were fine-tuned on all rows: 16 of CoLA's dev sentences are also training "
+    "sentences, and some of MRPC's training sentences are in STS-B and in MRPC's test split.",
     "Logistic heads are standardised logistic regressions on the rows that the checkpoint was "
     f"fine-tuned on: all of CoLA's, {MAX_PAIRS:,} of MRPC's pairs. On MRPC, heads read the vector "
     "of a joined pair.",

@@ -112,7 +112,8 @@ def preserving(embed: Embedder, head: LinearHead, own: OwnTexts) -> Vectors:
 
 def preserving_target(embed: Embedder, head: LinearHead, own: OwnTexts) -> Vectors:
     """Return whitened vectors with the same head; the map is fitted on STS-B training texts."""
-    return _preserving(embed, head, texts.target_texts())
+    judged = set(own.singles)
+    return _preserving(embed, head, [text for text in texts.target_texts() if text not in judged])
 
 
 def encoder(embed: Embedder, head: LinearHead, own: OwnTexts) -> Vectors:

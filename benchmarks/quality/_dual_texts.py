@@ -88,8 +88,10 @@ def own_texts(task: str, finetuned_here: bool) -> OwnTexts:
         inputs, judged = read(task, "dev")
         rows = list(range(len(inputs)))[:MAX_ROWS]
     kept = [inputs[row] for row in rows]
+    fit = drawn(singles(list(texts)), len(texts) if task == "cola" else MAX_OWN)
+    excluded = {*evaluated_texts(), *singles(kept)}
     return OwnTexts(
-        drawn(singles(list(texts)), len(texts) if task == "cola" else MAX_OWN),
+        [text for text in fit if text not in excluded],
         train,
         np.asarray(train_labels),
         kept,
@@ -111,11 +113,18 @@ def similarity(split: str) -> Similarity:
 
 @cache
 def target_texts() -> list[str]:
-    """Return texts of the STS-B training split, without those of the test split."""
-    test = set(singles(read("stsb", "test")[0]))
-    return drawn(
-        [text for text in singles(read("stsb", "train")[0]) if text not in test], MAX_TARGET
-    )
+    """Return texts of the STS-B training split that no column is evaluated on."""
+    found = drawn(singles(read("stsb", "train")[0]), MAX_TARGET)
+    return [text for text in found if text not in evaluated_texts()]
+
+
+@cache
+def evaluated_texts() -> frozenset[str]:
+    """Return the texts of all columns other than those of a task."""
+    test = similarity("test")
+    searches = entailment_search(), paraphrase_search()
+    searched = [text for one in searches for text in (*one.queries, *one.documents)]
+    return frozenset((*test.first, *test.second, *searched, *foreign_texts()))
 
 
 @cache

@@ -28,7 +28,7 @@ from benchmarks.quality._advice_cases import (
     outcome_store,
 )
 from benchmarks.quality._advice_rules import RELIABLE, fit_threshold, fit_zone, judge
-from benchmarks.quality._checkpoints import RECIPES
+from benchmarks.quality._checkpoints import EPOCHS, RECIPES
 from benchmarks.quality._command import add_write_option, publish, run_resumable
 
 CELLS = FOLDER / "quality" / "results" / "advice.jsonl"
@@ -37,11 +37,11 @@ SHOWN = ("isoscore_corrected", "ev1", "mean_cosine", "effective_rank_share", "hu
 Cases = Sequence[tuple[Key, Outcome]]
 
 
-def obtain_outcomes(path: Path, tasks: Sequence[str], fresh: bool) -> Cases:
+def obtain_outcomes(path: Path, tasks: Sequence[str], epochs: Sequence[int], fresh: bool) -> Cases:
     """Read the outcomes of all cases from the file, or measure and save them."""
     store = outcome_store(path, fresh)
     found = []
-    for case in all_cases(tasks):
+    for case in all_cases(tasks, epochs):
         key = case.key()
         outcome = store.get(key)
         if outcome is None:
@@ -147,6 +147,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--tasks", nargs="+", choices=RECIPES, default=list(RECIPES), metavar="TASK"
     )
+    parser.add_argument(
+        "--epochs", nargs="+", type=int, choices=(0, *EPOCHS), default=[0, *EPOCHS], metavar="N"
+    )
     parser.add_argument("--cells", type=Path, default=CELLS, help="file of finished cases")
     parser.add_argument("--fresh", action="store_true", help="measure all cases again")
     add_write_option(parser)
@@ -155,7 +158,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def run(options: argparse.Namespace) -> int:
     """Measure missing cases, then print and write the section."""
-    cases = obtain_outcomes(options.cells, options.tasks, options.fresh)
+    cases = obtain_outcomes(options.cells, options.tasks, options.epochs, options.fresh)
     publish(advice_text(cases, written(versions())), options.write, "advice")
     return 0
 

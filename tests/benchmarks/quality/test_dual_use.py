@@ -19,8 +19,15 @@ from benchmarks.quality._dual_cells import (
 )
 from benchmarks.quality._dual_claims import check_lines
 from benchmarks.quality._dual_rows import BEST_LAYER, OWN, RAW, ROWS
+from benchmarks.quality._dual_texts import (
+    entailment_search,
+    evaluated_texts,
+    paraphrase_search,
+    target_texts,
+)
 from benchmarks.quality._layer_vectors import HEAD_INPUT, cached_vectors, layer_name, layer_vectors
 from isoadapt import TransformerEncoder, load_checkpoint
+from isoadapt.datasets import load_table
 from isoadapt.metrics import hubness, retrieval_report, similarity_correlation
 
 
@@ -132,6 +139,29 @@ def test_table_has_a_line_for_each_checkpoint_and_row():
     text = dual_use.dual_use_text(table(), "nothing")
     assert text.count("| cola-minilm |") == len(ROWS)
     assert "0.800 ± 0.010" in text
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_no_map_is_fitted_on_an_evaluated_text(shared, name):
+    own = CHECKPOINTS[name].own_texts()
+    evaluated = evaluated_texts() | set(own.singles)
+    assert len(own.fit) > 1000
+    assert not evaluated & set(own.fit)
+    assert not evaluated_texts() & set(target_texts())
+    assert len(own.inputs) == len(own.labels)
+    assert len(own.train_inputs) == len(own.train_labels)
+
+
+def test_searches_name_the_right_documents(shared):
+    for search in (entailment_search(), paraphrase_search()):
+        assert len(search.queries) == len(search.relevant)
+        assert len(set(search.documents)) == len(search.documents)
+    premises, hypotheses = entailment_search().documents, entailment_search().queries
+    assert (len(hypotheses), len(premises)) == (1249, 2379)
+    pairs, labels = load_table(shared / "data" / "rte" / "train.tsv")
+    entailed = {pair for pair, label in zip(pairs, labels, strict=True) if label == 0}
+    found = zip(entailment_search().relevant, hypotheses, strict=True)
+    assert {(premises[number], hypothesis) for number, hypothesis in found} == entailed
 
 
 def test_recipes_have_folders_of_their_own():
