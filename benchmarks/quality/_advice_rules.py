@@ -44,6 +44,8 @@ class Score(NamedTuple):
     answered: int
     cases: int
     majority: int  # right answers of the majority rule on the answered cases
+    better: int  # tasks with more right answers than the majority rule
+    worse: int  # tasks with fewer
 
     def hit_rate(self) -> float:
         """Return the share of the answers that are right; NaN without answers."""
@@ -73,17 +75,17 @@ def fit_zone(outcomes: Sequence[Outcome], figures: Sequence[str] = FIGURES) -> R
 
 def judge(fit: Callable[[Sequence[Outcome]], Rule], outcomes: Sequence[Outcome]) -> Score:
     """Fit a rule to all tasks but one and judge it on that one, for each task."""
-    right = answered = by_majority = 0
+    found = []
     for task in sorted({outcome.task for outcome in outcomes}):
         others = [outcome for outcome in outcomes if outcome.task != task]
         rule, usual = fit(others), majority(others)
-        for outcome in outcomes:
-            answer = rule.answer(outcome) if outcome.task == task else None
-            if answer is not None:
-                answered += 1
-                right += answer == outcome.gains
-                by_majority += usual == outcome.gains
-    return Score(right, answered, len(outcomes), by_majority)
+        given = [(rule.answer(o), o.gains) for o in outcomes if o.task == task]
+        answered = [(answer, gains) for answer, gains in given if answer is not None]
+        right = sum(answer == gains for answer, gains in answered)
+        found.append((right, len(answered), sum(usual == gains for _, gains in answered)))
+    right, n_answered, usually = (sum(part) for part in zip(*found, strict=True))
+    better, worse = (sum(sign * (one[0] - one[2]) > 0 for one in found) for sign in (1, -1))
+    return Score(right, n_answered, len(outcomes), usually, better, worse)
 
 
 def _right(rule: Rule, outcomes: Sequence[Outcome]) -> int:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from benchmarks.quality._dual_cells import SEARCH, SIGN_BITS, STSB, Cell
-from benchmarks.quality._dual_rows import BEST_LAYER, OWN, RAW
+from benchmarks.quality._dual_cells import COLUMNS, HUBNESS, SEARCH, SIGN_BITS, STSB, Cell
+from benchmarks.quality._dual_rows import BEFORE, BEST_LAYER, OWN, RAW
 
 TARGETS = (
     ("cola-minilm", STSB, 0.70),
@@ -41,6 +41,26 @@ def check_lines(table: Mapping[str, Mapping[str, Cell]]) -> list[str]:
             f"{_verdict(kept)} ({cell.changed} of {cell.n_rows:,}, {cell.logit_error:.0e})"
         )
     return lines
+
+
+def comparison_lines(table: Mapping[str, Mapping[str, Cell]]) -> list[str]:
+    """Return in which columns the map is better and worse than other vectors, beyond the error."""
+    return [
+        f"{name}, {OWN} against {other}: {_comparison(cells[OWN], cells[other])}"
+        for name, cells in table.items()
+        for other in (RAW, BEFORE)
+    ]
+
+
+def _comparison(cell: Cell, other: Cell) -> str:
+    """Sort columns by the difference; it counts if it exceeds both standard errors."""
+    better, worse = [], []
+    for column in COLUMNS:
+        here, there = cell.figures[column], other.figures[column]
+        gain = (there.value - here.value) if column == HUBNESS else (here.value - there.value)
+        if abs(gain) > max(here.error, there.error):
+            (better if gain > 0 else worse).append(column)
+    return f"better in {'; '.join(better) or 'none'}. Worse in {'; '.join(worse) or 'none'}"
 
 
 def _verdict(holds: bool) -> str:

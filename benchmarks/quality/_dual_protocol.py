@@ -36,7 +36,7 @@ _POINTS = (
     f"{MAX_OWN:,} of the other tasks; “STS-B texts” are {MAX_TARGET:,} training texts of STS-B. "
     "From both, all texts that a column is evaluated on are left out, with the same spelling. "
     "The encoders were fine-tuned on all rows: 16 of CoLA's dev sentences are also training "
-    "sentences, and some of MRPC's training sentences are in STS-B and in MRPC's test split.",
+    "sentences, and some of MRPC's training sentences are in STS-B.",
     "Logistic heads are standardised logistic regressions on the rows that the checkpoint was "
     f"fine-tuned on: all of CoLA's, {MAX_PAIRS:,} of MRPC's pairs. On MRPC, heads read the vector "
     "of a joined pair.",

@@ -134,6 +134,7 @@ def _moved(head: LinearHead, coef: Floats, intercept: NDArray[Any]) -> LinearHea
 OWN = "LogitPreservingWhitening, own texts"
 RAW = "raw"
 BEST_LAYER = "best raw layer"
+BEFORE = "encoder before fine-tuning, logistic head"
 ROWS: Mapping[str, Callable[[Embedder, LinearHead, OwnTexts], Vectors]] = {
     RAW: raw,
     "centred": centred,
@@ -142,5 +143,5 @@ ROWS: Mapping[str, Callable[[Embedder, LinearHead, OwnTexts], Vectors]] = {
     "AllButTheTop, logistic head": all_but_the_top,
     OWN: preserving,
     "LogitPreservingWhitening, STS-B texts": preserving_target,
-    "encoder before fine-tuning, logistic head": encoder,
+    BEFORE: encoder,
 }

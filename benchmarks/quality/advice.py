@@ -103,6 +103,7 @@ def _rules_table(outcomes: Sequence[Outcome]) -> str:
                     f"{score.hit_rate():.3f}",
                     f"{usual:.3f}",
                     f"{score.answered} of {score.cases}",
+                    f"{score.better} / {score.worse}",
                     correlation,
                     str(fit(outcomes, figures)),
                 ]
@@ -113,6 +114,7 @@ def _rules_table(outcomes: Sequence[Outcome]) -> str:
         "hit rate",
         "majority",
         "answered",
+        "tasks better / worse",
         "Spearman with the change",
         "rule of all tasks",
     ]

@@ -25,11 +25,13 @@ from benchmarks.quality._dual_cells import (
     cell_store,
     measure_cell,
 )
-from benchmarks.quality._dual_claims import check_lines
+from benchmarks.quality._dual_claims import check_lines, comparison_lines
 from benchmarks.quality._dual_protocol import PROTOCOL_TEXT
 from benchmarks.quality._dual_rows import ROWS
 
 CELLS = FOLDER / "quality" / "results" / "dual_use.jsonl"
+
+COUNTED = "In these comparisons, a difference counts if it exceeds both standard errors."
 
 Table = Mapping[str, Mapping[str, Cell]]
 
@@ -57,7 +59,8 @@ def dual_use_text(table: Table, setting: str) -> str:
         for checkpoint, cells in table.items()
         for row, cell in cells.items()
     ]
-    checks = "\n".join(f"- {line}" for line in check_lines(table))
+    found = [*check_lines(table), *comparison_lines(table), COUNTED]
+    checks = "\n".join(f"- {line}" for line in found)
     parts = (markdown_table(header, rows), checks, PROTOCOL_TEXT, f"Measured with {setting}.")
     return "\n\n".join(part for part in parts if part)
 

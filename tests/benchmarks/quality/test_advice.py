@@ -73,6 +73,7 @@ def test_tasks_are_left_out():
     cases = [*separable(task="a"), *separable(task="bb"), *separable(task="ccc")]
     score = judge(fit_threshold, cases)
     assert (score.right, score.answered, score.cases) == (60, 60, 60)
+    assert (score.better, score.worse) == (3, 0)
     reversed_task = [one._replace(task="d", before=one.after, after=one.before) for one in cases]
     assert judge(fit_threshold, [*cases[:20], *reversed_task[:20]]).right == 0
 
@@ -82,6 +83,7 @@ def test_majority_is_counted_on_answered_cases():
     assert majority(cases)
     score = judge(lambda _: Rule("ev1", True, 0.5, 0.5), cases)
     assert (score.right, score.majority, score.answered) == (3, 3, 4)
+    assert (score.better, score.worse) == (0, 0)
 
 
 def test_outcomes_are_read_back_and_shown(tmp_path):

@@ -17,7 +17,7 @@ from benchmarks.quality._dual_cells import (
     cell_line,
     cell_store,
 )
-from benchmarks.quality._dual_claims import check_lines
+from benchmarks.quality._dual_claims import check_lines, comparison_lines
 from benchmarks.quality._dual_rows import BEST_LAYER, OWN, RAW, ROWS
 from benchmarks.quality._dual_texts import (
     entailment_search,
@@ -125,6 +125,15 @@ def test_checks_hold_or_fail_with_the_figures():
     close["cola-minilm"][OWN] = cell(0.9, changed=1)
     assert "(1 of 100" in check_lines(close)[-1]
     assert ": no (" in check_lines(close)[-1]
+
+
+def test_comparisons_count_differences_beyond_the_errors():
+    cells = table(**{SEARCH: 0.305, STSB: 0.1, HUBNESS: 0.9})
+    against_raw = comparison_lines(cells)[0]
+    better, worse = against_raw.split("Worse in ")
+    assert worse == f"{STSB}; {HUBNESS}"
+    assert SIGN_BITS in better
+    assert SEARCH not in against_raw
 
 
 def test_cells_are_read_back(tmp_path):
