@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from benchmarks._data import Floats
 from benchmarks._store import CellStore
 from benchmarks.quality import _dual_texts as texts
-from benchmarks.quality._checkpoints import training_rows
+from benchmarks.quality._checkpoints import RECIPES, checkpoint_folder, finetune, training_rows
 from benchmarks.quality._dual_cells import CHECKPOINTS, Checkpoint
 from benchmarks.quality._dual_rows import ENCODER, LAYERS, Embedder
 from benchmarks.quality._layer_vectors import CLS, HEAD_INPUT, layer_name
@@ -122,12 +122,17 @@ def _checkpoints(
             if epoch == 0:
                 yield name, task, minilm_folder(), ENCODER
             else:
-                one = Checkpoint(task, task, epoch)
-                yield name, task, one.folder(), one.identity()
+                folder = checkpoint_folder(RECIPES[task], epoch)
+                yield name, task, folder, Checkpoint(task, task, epoch).identity()
 
 
 def measure_case(case: Case) -> Outcome:
-    """Describe the training texts' vectors, whiten them, and judge the map on STS-B test."""
+    """Describe the training texts' vectors, whiten them, and judge the map on STS-B test.
+
+    A checkpoint that is missing is fine-tuned first.
+    """
+    if not case.embed.folder.exists():
+        finetune(RECIPES[case.task])
     own = case.embed(task_texts(case.task))
     test = texts.similarity("test")
     A, B = case.embed(test.first), case.embed(test.second)
