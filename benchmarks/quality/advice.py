@@ -68,7 +68,7 @@ def advice_text(cases: Cases, setting: str) -> str:
         "chosen among ten after the fact."
     )
     parts = (summary, _verdict(outcomes), _rules_table(outcomes), _cases_table(cases))
-    return "\n\n".join([*parts, PROTOCOL_TEXT, f"Measured with {setting}."])
+    return "\n\n".join([*parts, _protocol(cases), f"Measured with {setting}."])
 
 
 def _verdict(outcomes: Sequence[Outcome]) -> str:
@@ -82,17 +82,21 @@ def _verdict(outcomes: Sequence[Outcome]) -> str:
     )
 
 
-PROTOCOL_TEXT = (
-    f"Figures are those of the vectors of at most {MAX_TEXTS:,} single training texts of the task, "
-    'without texts of the STS-B test split. The map is `Whitening(shrinkage="oas")`, fitted to '
-    "the same vectors. The outcome is the Spearman correlation of cosines with the scores of the "
-    "1,379 test pairs of STS-B, before and after the map. “0 epochs” is all-MiniLM-L6-v2, whose "
-    "head input is the output of its pooler, with the texts of the task. The checkpoints of 1, 5 "
-    "and 20 epochs come from one run for each task, on few rows: "
-    + ", ".join(f"{recipe.task} {recipe.rows}" for recipe in RECIPES.values())
-    + ". Cases of one task share its texts, and cases of one checkpoint share its weights, so the "
-    "cases are not independent."
-)
+def _protocol(cases: Cases) -> str:
+    """Return how the cases were measured, with the training rows of the runs that they hold."""
+    names = {f"{epoch} epoch{'s' * (epoch > 1)}" for epoch in EPOCHS}
+    runs = {key.task for key, _ in cases if key.checkpoint in names}
+    rows = ", ".join(f"{name} {RECIPES[name].rows}" for name in RECIPES if name in runs)
+    return (
+        f"Figures are those of the vectors of at most {MAX_TEXTS:,} single training texts of the "
+        'task, without texts of the STS-B test split. The map is `Whitening(shrinkage="oas")`, '
+        "fitted to the same vectors. The outcome is the Spearman correlation of cosines with the "
+        "scores of the 1,379 test pairs of STS-B, before and after the map. “0 epochs” is "
+        "all-MiniLM-L6-v2, whose head input is the output of its pooler, with the texts of the "
+        "task. The checkpoints of 1, 5 and 20 epochs come from one run for each task, on few "
+        f"training rows: {rows or 'none'}. Cases of one task share its texts, and cases of one "
+        "checkpoint share its weights, so the cases are not independent."
+    )
 
 
 def _rules_table(outcomes: Sequence[Outcome]) -> str:
