@@ -42,14 +42,15 @@ def corrected_t(values: Floats, ratio: float) -> Effect:
     """Corrected resampled t test of values (J,), one for each split of a cross-validation.
 
     Nadeau and Bengio (2003): the variance of the mean is (1/J + ratio) times that of the values,
-    where `ratio` is the number of test rows divided by the number of training rows.
+    where `ratio` is the number of test rows divided by the number of training rows. Values that are
+    all equal give no estimate of their error: the p-value is then 1.
     """
     values = np.where(np.abs(values) < ROUNDING, 0.0, values)
     n, mean = len(values), float(values.mean())
     spread = 0.0 if np.ptp(values) < ROUNDING else float(values.std(ddof=1))
     error = math.sqrt(1 / n + ratio) * spread
     if error == 0:
-        return Effect(mean, mean, mean, 1.0 if mean == 0 else 0.0)
+        return Effect(mean, mean, mean, 1.0)
     half = float(t.ppf(1 - LEVEL / 2, n - 1)) * error
     return Effect(mean, mean - half, mean + half, 2 * float(t.sf(abs(mean) / error, n - 1)))
 

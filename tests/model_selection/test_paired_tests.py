@@ -40,6 +40,9 @@ class TestCorrectedT:
     def test_no_difference(self):
         assert corrected_t(np.full(15, 1e-15), 0.25) == (0.0, 0.0, 0.0, 1.0)
 
+    def test_equal_differences_are_no_evidence(self):
+        assert corrected_t(np.full(2, 0.01), 0.25).p_value == 1.0
+
     def test_few_false_positives_in_repeated_cross_validation(self):
         """Nearest centroids of two subsets of noise: no difference in truth."""
         found = [_cross_validated_p(np.random.default_rng(seed)) <= 0.05 for seed in range(300)]
