@@ -120,7 +120,7 @@ def encoded_parts(
         for i in cut:
             part.first[i] = part.first[i][: lengths[rows[i]]]
         columns = _call(tokenizer, part, max_length, return_offsets_mapping=bool(cut), **options)
-        offsets = columns.pop("offset_mapping", None)
+        offsets = columns.pop("offset_mapping", [])
         unsure = [i for i in cut if not _is_enough(part.first[i], offsets[i], max_length)]
         whole = texts.take(rows[i] for i in unsure)
         for places in _parts(whole.lengths()):
