@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -133,36 +132,6 @@ class TestLeftovers:
         left = self.leftover(tmp_path, ["replacing", "new/mine.txt"])
         write(tmp_path / "out", "new")
         assert (left / "new" / "mine.txt").read_text() == "left"
-
-
-def test_other_threads_files_keep_their_permissions(tmp_path):
-    """The umask belongs to the whole process."""
-    expected = os.umask(0o027)
-    os.umask(0o027)
-    modes, stop = set(), threading.Event()
-
-    def create():
-        while not stop.is_set():
-            path = tmp_path / "other"
-            path.touch()
-            modes.add(path.stat().st_mode & 0o777)
-            path.unlink()
-
-    thread = threading.Thread(target=create)
-    thread.start()
-    try:
-        for i in range(300):
-            with atomic_path(tmp_path / "file") as path:
-                path.write_text("new")
-            if i % 10 == 0:
-                write(tmp_path / "out", "new")
-    finally:
-        stop.set()
-        thread.join()
-        os.umask(expected)
-    assert modes == {0o640}
-    for file in ("file", "out/a.txt"):
-        assert (tmp_path / file).stat().st_mode & 0o777 == 0o640
 
 
 def test_the_umask_is_never_set(tmp_path, monkeypatch):

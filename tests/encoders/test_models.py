@@ -1,15 +1,24 @@
 """The store of loaded models, changed and damaged checkpoints, and settings of the loaders."""
 
+import logging as stdlib_logging
 import shutil
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 
-from isoadapt.encoders import TransformerEncoder, _models, as_texts, load_checkpoint, release
+from isoadapt.encoders import (
+    TransformerEncoder,
+    _models,
+    as_texts,
+    load_checkpoint,
+    quiet,
+    release,
+)
 from tests.tiny_models import TEXTS, make_model, save_model
 
 
@@ -131,23 +140,50 @@ def test_code_in_a_checkpoint_does_not_run(checkpoint, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_settings_of_the_loaders_are_restored(checkpoint):
-    from huggingface_hub.utils import are_progress_bars_disabled
+def test_settings_of_transformers_are_never_changed(checkpoint, tmp_path, monkeypatch, capfd):
+    from transformers import AutoModel
     from transformers.utils import logging
 
-    def settings():
-        return (
-            logging.get_verbosity(),
-            logging.is_progress_bar_enabled(),
-            are_progress_bars_disabled(),
-        )
-
-    before = settings()
-    logging.set_verbosity_info()
-    changed = settings()
+    for name in ("set_verbosity", "set_verbosity_error", "disable_progress_bar"):
+        monkeypatch.setattr(logging, name, lambda *args: pytest.fail("the settings are global"))
+    monkeypatch.setattr(logging, "_tqdm_active", True)
+    monkeypatch.setattr(logging._get_library_root_logger(), "level", 20)
+    release()
+    capfd.readouterr()
     TransformerEncoder(checkpoint).transform(TEXTS)
-    assert settings() == changed
-    logging.set_verbosity(before[0])
+    assert capfd.readouterr() == ("", "")
+    assert logging.get_verbosity() == 20
+    AutoModel.from_pretrained(checkpoint).save_pretrained(tmp_path)
+    assert "Writing model shards" in capfd.readouterr().err
+
+
+def test_messages_are_hidden_in_one_thread_only():
+    from transformers.utils import logging
+
+    class Handler(stdlib_logging.Handler):
+        def emit(self, record):
+            shown.append(record.getMessage())
+
+    shown, handler = [], Handler()
+    logging.add_handler(handler)
+    logger = logging.get_logger("transformers.tests")
+    other = threading.Thread(target=lambda: logger.warning("from another thread"))
+    bars = []
+    before = logging.set_tqdm_hook(lambda make, args, options: bars.append(options) or [])
+    try:
+        with quiet(), quiet():
+            logger.warning("hidden")
+            logger.error("an error")
+            logging.tqdm(range(3))
+            other.start()
+            other.join()
+        logger.warning("after the block")
+        logging.tqdm(range(3))
+    finally:
+        logging.set_tqdm_hook(before)
+        logging.remove_handler(handler)
+    assert shown == ["an error", "from another thread", "after the block"]
+    assert bars == [{"disable": True}, {}]
 
 
 def test_interpreter_without_network_loads_a_folder(checkpoint):
