@@ -95,7 +95,9 @@ def merge_into_checkpoint(
     ValueError
         If an adapter is not affine or its width is not that of the head of the checkpoint, if it
         was fitted to other vectors than those that enter this head, if the two heads have
-        different classes, or if a bias is needed but the architecture has none.
+        different classes, or if a bias is needed but the architecture has none. If a file that
+        would be copied is a link to a file outside `model_folder`, other than the links in the
+        cache of the Hugging Face Hub.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
 
@@ -292,5 +294,18 @@ def _copy_files(source: Path, target: Path, tokenizer: Any) -> None:
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source).as_posix()
         if path.is_file() and (name in own or _COPIED.fullmatch(name)):
+            _check_inside(source, path)
             (target / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target / name)
+
+
+def _check_inside(folder: Path, file: Path) -> None:
+    """Raise ValueError if a file is a link that leads out of a checkpoint."""
+    places, real = [folder.resolve()], file.resolve()
+    if places[0].parent.name == "snapshots":  # the cache of the Hub, whose files are links
+        places.append(places[0].parent.parent / "blobs")
+    if not any(real.is_relative_to(place) for place in places):
+        raise ValueError(
+            f"{str(file)!r} is a link to {str(real)!r}, outside the checkpoint, and is not copied "
+            "into a new one: replace the link by the file that belongs there"
+        )
