@@ -15,6 +15,7 @@ import torch
 from isoadapt._utils.errors import reason
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._folder import (
+    check_numbers,
     read_object,
     sentence_modules,
     transformer_folder,
@@ -314,6 +315,7 @@ def check_files(folder: Path, tokenizer_dir: Path) -> None:
         missing = "a tokenizer (tokenizer.json, tokenizer_config.json or a vocabulary)"
     else:
         check_json(folder)
+        check_numbers(folder / "config.json", tokenizer_dir / "tokenizer_config.json")
         return
     raise FileNotFoundError(
         f"model={str(folder)!r} is a folder without {missing}; pass one made by save_pretrained "

@@ -1,5 +1,6 @@
 """The store of loaded models, changed and damaged checkpoints, and settings of the loaders."""
 
+import json
 import logging as stdlib_logging
 import shutil
 import subprocess
@@ -203,3 +204,31 @@ def test_interpreter_without_network_loads_a_folder(checkpoint):
         check=False,
     )
     assert (done.stdout, done.stderr) == ("(1, 16)\n", "")
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("config.json", {"num_hidden_layers": 10**9}),
+        ("config.json", {"num_hidden_layers": -1}),
+        ("config.json", {"num_labels": 10**12}),
+        ("config.json", {"text_config": {"num_layers": 10**9}}),
+        ("config.json", {"hidden_size": 10**12}),
+        ("config.json", {"vocab_size": [16]}),
+        ("config.json", {"id2label": ["a", "b", "c"]}),
+        ("config.json", {"quantization_config": []}),
+        ("tokenizer_config.json", {"model_max_length": []}),
+        ("tokenizer_config.json", {"model_max_length": "many"}),
+        ("tokenizer_config.json", {"added_tokens_decoder": []}),
+        ("tokenizer.json", {"model": []}),
+        ("tokenizer.json", {"added_tokens": {}}),
+    ],
+)
+def test_lists_for_objects_and_absurd_sizes_are_one_error(file, change, checkpoint, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(checkpoint, folder)
+    entries = json.loads((folder / file).read_text()) | change
+    (folder / file).write_text(json.dumps(entries))
+    with pytest.raises((OSError, ValueError)) as caught:
+        load_checkpoint(folder)[0].transform(TEXTS)
+    assert str(folder) in str(caught.value)
