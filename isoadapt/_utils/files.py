@@ -1,7 +1,9 @@
 """Atomic writing of files, and checks that a folder is writable."""
 
 import os
+import stat
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     and the temporary file is removed. OSError is raised if the folder is missing or not writable.
     """
     target = Path(target)
+    mode = new_file_mode(target.parent)
     handle, name = tempfile.mkstemp(
         prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent
     )
@@ -24,17 +27,21 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        permit_as_new(temporary)
+        temporary.chmod(mode)  # whatever wrote it
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def permit_as_new(file: Path) -> None:
-    """Give a file the permissions of a newly created one, whatever wrote it."""
-    umask = os.umask(0)
-    os.umask(umask)
-    file.chmod(0o666 & ~umask)
+def new_file_mode(folder: Path) -> int:
+    """Return the permissions of a file that is created in a folder, without changing the umask."""
+    probe = folder / f".{uuid.uuid4().hex}"
+    handle = os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(handle).st_mode)
+    finally:
+        os.close(handle)
+        probe.unlink()
 
 
 def writable_folder(folder: str | os.PathLike[str]) -> Path:

@@ -1,18 +1,22 @@
 """Atomic writing of folders, which replaces only folders with the same kind of content."""
 
+import errno
+import glob
 import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isoadapt._utils.files import permit_as_new, writable_folder
+from isoadapt._utils.exchange import exchange, locked, try_lock
+from isoadapt._utils.files import new_file_mode, writable_folder
 
 LIST = "isoadapt.sha256"  # file with the list of the files in its folder
 
@@ -148,6 +152,7 @@ _SAVED = re.compile(  # by models, by tokenizers, by sentence-transformers
     r"|(spiece|sentencepiece|sentencepiece\.bpe|tokenizer|spm|spm_char)\.model"
     r"|(modules|sentence_bert_config|config_sentence_transformers)\.json"
 )
+_REPLACING = "replacing"  # file in a temporary folder while the folder beside it is replaced
 CHECKPOINT = Content("a checkpoint", _saved_by_transformers)
 
 
@@ -242,27 +247,44 @@ def atomic_folder(target: Path, overwrite: bool, content: Content) -> Iterator[P
     """Yield a temporary folder beside `target`; on success, sync it and move it to `target`.
 
     If the block fails or is interrupted, `target` is not changed and the temporary folder is
-    removed. FileExistsError is raised if `target` holds files that may not be replaced, also if
-    they appeared during the block.
+    removed; if the process is killed, the next call for this `target` removes it. FileExistsError
+    is raised if `target` holds files that may not be replaced, also if they appeared during the
+    block. On Linux there is a folder at `target` at every moment. Several processes may write to
+    the same `target`; the last one to finish replaces what the others wrote.
     """
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
-        written = Path(scratch) / "new"
+    with ExitStack() as stack:
+        with locked(target.parent) as has_locks:
+            if has_locks:
+                _remove_leftovers(target, content)
+            prefix = _prefix(target)
+            directory = tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent)
+            scratch = Path(stack.enter_context(directory))
+            stack.enter_context(try_lock(scratch))  # shows that it is in use
+        written = scratch / "new"
         written.mkdir()
         yield written
         content.write_list(written)
+        mode = new_file_mode(scratch)
         for file in written.rglob("*"):
             if file.is_file():
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
-                permit_as_new(file)
-        if target.is_symlink() or (target.exists() and not target.is_dir()):
-            raise _taken(target)
-        before = _entries(target) if target.exists() else {}
-        if before and not overwrite:
-            raise _taken(target)
-        if before:
-            _check_replaceable(target, content, repr(str(target)))
-        _put_in_place(written, target, Path(scratch) / "old", before)
+                file.chmod(mode)
+        with locked(target.parent):
+            before = _check_target(target, overwrite, content)
+            _put_in_place(written, target, scratch, before)
+
+
+def _check_target(target: Path, overwrite: bool, content: Content) -> dict[str, tuple[int, ...]]:
+    """Return the entries of the folder to be replaced; raise if it may not be replaced."""
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise _taken(target)
+    before = _entries(target) if target.exists() else {}
+    if before and not overwrite:
+        raise _taken(target)
+    if before:
+        _check_replaceable(target, content, repr(str(target)))
+    return before
 
 
 def _taken(target: Path) -> FileExistsError:
@@ -272,29 +294,88 @@ def _taken(target: Path) -> FileExistsError:
 
 
 def _put_in_place(
+    written: Path, target: Path, scratch: Path, before: dict[str, tuple[int, ...]]
+) -> None:
+    """Move a folder to `target`; restore that on an error, or if it differs from `before`."""
+    if not before:
+        try:
+            written.rename(target)  # also in place of an empty folder
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise _taken(target) from error
+            raise
+        return
+    (scratch / _REPLACING).touch()
+    if not _exchanged(written, target, before):
+        _rename_twice(written, target, scratch / "old", before)
+    (scratch / _REPLACING).unlink()
+
+
+def _exchanged(written: Path, target: Path, before: dict[str, tuple[int, ...]]) -> bool:
+    """Exchange two folders and check the former `target`; return False if the system cannot."""
+    new, inode = _entries(written), written.stat().st_ino
+    try:
+        if not exchange(written, target):
+            return False
+        if _entries(written) != before:
+            raise _taken(target)
+    except BaseException:
+        if target.stat().st_ino == inode:
+            exchange(written, target)
+            if _entries(written) != new:
+                raise _kept(written, target) from None
+        raise
+    return True
+
+
+def _rename_twice(
     written: Path, target: Path, aside: Path, before: dict[str, tuple[int, ...]]
 ) -> None:
-    """Rename a folder to `target`; restore that on an error, or if it differs from `before`."""
+    """Replace `target` on systems that cannot exchange folders."""
     try:
-        if target.exists():
-            target.rename(aside)
-            if _entries(aside) != before:
-                raise _taken(target)
+        target.rename(aside)
+        if _entries(aside) != before:
+            raise _taken(target)
         written.rename(target)
     except BaseException:
         if aside.exists():
-            _put_back(aside, target)
+            try:
+                aside.rename(target)
+            except OSError as error:
+                raise _kept(aside, target) from error
         raise
 
 
-def _put_back(aside: Path, target: Path) -> None:
-    """Rename a folder to `target`, or to a new name beside it if `target` exists by now."""
-    try:
-        aside.rename(target)
-    except OSError as error:
-        kept = Path(tempfile.mkdtemp(prefix=f"{target.name}-kept-", dir=target.parent)) / "old"
-        aside.rename(kept)
-        raise OSError(
-            f"{str(target)!r} was created again in the meantime; its former content is kept as "
-            f"{str(kept)!r}"
-        ) from error
+def _kept(folder: Path, target: Path) -> OSError:
+    """Rename a folder to a new name beside `target`, and return an error that names it."""
+    kept = Path(tempfile.mkdtemp(prefix=f"{target.name}-kept-", dir=target.parent)) / "old"
+    folder.rename(kept)
+    return OSError(
+        f"{str(target)!r} was created or changed in the meantime; its former content is kept as "
+        f"{str(kept)!r}"
+    )
+
+
+def _prefix(target: Path) -> str:
+    """Return the beginning of the names of temporary folders for `target`."""
+    return f".{target.name}.isoadapt-"
+
+
+def _remove_leftovers(target: Path, content: Content) -> None:
+    """Remove the temporary folders of killed processes, under the lock of the parent folder.
+
+    A folder that a process was killed while replacing is put back, or kept if it holds files that
+    may not be replaced.
+    """
+    for scratch in target.parent.glob(f"{glob.escape(_prefix(target))}*"):
+        with suppress(OSError), try_lock(scratch) as free:  # not a folder, or not readable
+            if not free:
+                continue
+            replacing = (scratch / _REPLACING).exists()
+            for folder in (scratch / "old", scratch / "new"):
+                if folder.name == "old" and folder.exists() and not target.exists():
+                    folder.rename(target)
+                if replacing and folder.exists() and content.not_replaceable(folder):
+                    break
+            else:
+                shutil.rmtree(scratch, ignore_errors=True)

@@ -220,6 +220,7 @@ class MomentsAdapter(OnePassAdapter):
         self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
     ) -> dict[str, Any]:
         moments = Moments().update(X, weights)
+        check_spread(moments)
         return {"moments_": moments, **self._fit_moments(moments, head)}
 
     def _why_no_partial_fit(self) -> str | None:

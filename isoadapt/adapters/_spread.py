@@ -13,8 +13,16 @@ _MAX_MEAN_TO_SPREAD = 1e5
 
 
 def check_spread(X: NDArray[Any] | Moments, rows: str = "rows") -> None:
-    """Raise ValueError if all rows are equal; `rows` is their name in the message."""
+    """Raise ValueError if all rows are equal; `rows` is their name in the message.
+
+    Moments that are not finite, because the rows are too large, raise ValueError too.
+    """
     if isinstance(X, Moments):
+        if not bool(X.scatter.isfinite().all()) or not math.isfinite(float(X.scatter.trace())):
+            raise ValueError(
+                "X is too large: sums of squares of its entries overflow float64; divide X by its "
+                "standard deviation, X.std()"
+            )
         n_samples, constant = X.count, not X.scatter.diagonal().any()
     else:
         starts = range(0, len(X), _BLOCK)

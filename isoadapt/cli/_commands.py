@@ -29,11 +29,14 @@ def demo(
         str | None, typer.Option(help="Fine-tuned checkpoint. Default: a MiniLM is fine-tuned.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Output folder.")] = Path("isoadapt-demo"),
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing checkpoint in the folder.")
+    ] = False,
 ) -> None:
     """Fine-tune a checkpoint or use a given one, fit every adapter, and compare the results."""
     from isoadapt.cli import _demo
 
-    _demo.demo(train, dev, columns(text), checkpoint, out)
+    _demo.demo(train, dev, columns(text), checkpoint, out, overwrite)
 
 
 def audit(

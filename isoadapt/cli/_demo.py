@@ -58,6 +58,7 @@ def demo(
     text: list[str] | None,
     checkpoint: str | None,
     out: Path,
+    overwrite: bool,
 ) -> None:
     """Fine-tune a checkpoint or use a given one, fit every adapter, and compare the results."""
     out = out.expanduser()
@@ -67,7 +68,7 @@ def demo(
         texts, labels, dev_texts, dev_labels = _read_tables(train, dev, text)
         before = minilm_folder() if checkpoint is None else None
         if checkpoint is None:
-            checkpoint = _fine_tune(texts, labels, out)
+            checkpoint = _fine_tune(texts, labels, out, overwrite)
         start = time.perf_counter()
         say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {checkpoint} ...")
         encoder, head = load_checkpoint(checkpoint, verbose=1)
@@ -107,7 +108,7 @@ def _read_tables(
     return texts, labels, dev_texts, dev_labels
 
 
-def _fine_tune(texts: Any, labels: Any, out: Path) -> str:
+def _fine_tune(texts: Any, labels: Any, out: Path, overwrite: bool) -> str:
     """Fine-tune all-MiniLM-L6-v2 and return the folder of the checkpoint."""
     start = time.perf_counter()
     say(f"Fine-tuning all-MiniLM-L6-v2 on {len(texts)} texts (one to three minutes on 2 cores) ...")
@@ -118,7 +119,7 @@ def _fine_tune(texts: Any, labels: Any, out: Path) -> str:
         out / "checkpoint",
         lr=1e-4,
         random_state=0,
-        overwrite=True,
+        overwrite=overwrite,
         verbose=1,
     )
     say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")

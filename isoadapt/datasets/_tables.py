@@ -36,8 +36,9 @@ def load_table(
 ) -> tuple[Texts, NDArray[Any] | None]:
     """Read texts and labels from a TSV or CSV file with a header line, or from a Parquet file.
 
-    Text files must be UTF-8. In a ``.tsv`` file, as in those of GLUE, a quotation mark is an
-    ordinary character. In a ``.csv`` file, it quotes fields that hold commas or line breaks.
+    Text files and binary columns of Parquet files must be UTF-8. In a ``.tsv`` file, as in those of
+    GLUE, a quotation mark is an ordinary character. In a ``.csv`` file, it quotes fields that hold
+    commas or line breaks.
 
     Parameters
     ----------
@@ -67,7 +68,8 @@ def load_table(
         If the suffix is not supported, or if the file is damaged, not UTF-8, empty or without
         rows. If a row has too few or too many fields, or if its label is empty, NaN or infinite.
         If a column does not exist or holds neither strings nor numbers, or if the columns of the
-        texts are ambiguous.
+        texts are ambiguous. If a column of a Parquet file holds bytes that are not UTF-8, or a
+        column of texts has empty cells or NaN.
 
     Examples
     --------
@@ -83,7 +85,7 @@ def load_table(
     path = Path(path).expanduser()
     header, read = _open(path)
     text_at, label_at = _columns(path, header, text, label)
-    table = read(text_at if label_at is None else [*text_at, label_at])
+    table = read(text_at, [] if label_at is None else [label_at])
     if not table:
         raise ValueError(f"{path} holds a header line only; add at least one row")
     columns = [[fields[i] for _, fields in table] for i in range(len(text_at))]
@@ -91,8 +93,8 @@ def load_table(
     return texts, None if label_at is None else _labels(path, table)
 
 
-def _open(path: Path) -> tuple[list[str], Callable[[list[int]], list[Row]]]:
-    """Return the names of the columns, and a function that reads columns by their indices."""
+def _open(path: Path) -> tuple[list[str], Callable[[list[int], list[int]], list[Row]]]:
+    """Return the names of the columns, and a function that reads columns of texts and labels."""
     suffix = path.suffix.lower()
     if suffix not in (".tsv", ".csv", ".parquet"):
         raise ValueError(
@@ -193,7 +195,7 @@ def _default_text_columns(path: Path, header: list[str], label: str | None) -> l
 
 
 def _select_columns(
-    path: Path, header: list[str], table: list[Row], columns: list[int]
+    path: Path, header: list[str], table: list[Row], texts: list[int], labels: list[int]
 ) -> list[Row]:
     """Select some columns of a table; all rows must have as many fields as the header."""
     for number, fields in table:
@@ -202,7 +204,7 @@ def _select_columns(
                 f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)} "
                 f"({listed(header)}); correct this line"
             )
-    return [(number, [fields[i] for i in columns]) for number, fields in table]
+    return [(number, [fields[i] for i in (*texts, *labels)]) for number, fields in table]
 
 
 def _labels(path: Path, table: list[Row]) -> NDArray[Any]:

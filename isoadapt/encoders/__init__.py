@@ -1,6 +1,7 @@
 """Text encoders: frozen transformers as scikit-learn transformers, with their embedding cache."""
 
 from isoadapt.encoders._backbone import Backbone as Backbone
+from isoadapt.encoders._batching import encoded_parts as encoded_parts
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache
 from isoadapt.encoders._checkpoint import (
     encoder_head as encoder_head,

@@ -18,7 +18,8 @@ from isoadapt.encoders._texts import Texts
 # A fast tokenizer stores the truncation of its last call, so two threads must not call it at once.
 _TOKENIZER_LOCK = threading.Lock()
 _TOKEN_INPUTS = ("input_ids", "token_type_ids")
-_BLOCK = 2048  # texts tokenised at a time
+_BLOCK = 2048  # texts in a block of tokens
+_CHARACTERS = 2**19  # characters that a tokenizer gets in one call
 _HELD = 4096  # vectors left on the device before they are copied to the host
 
 
@@ -76,6 +77,64 @@ def tokenize(
     tokenizer's side.
     """
     wanted = [name for name in _TOKEN_INPUTS if name in names]
+    filler = {"input_ids": _first_special(tokenizer), "token_type_ids": 0}
+    lengths: list[int] = []
+    parts: dict[str, list[NDArray[np.int64]]] = {name: [] for name in wanted}
+    types = "token_type_ids" in wanted
+    for columns in encoded_parts(
+        tokenizer, texts, max_length, return_attention_mask=False, return_token_type_ids=types
+    ):
+        lengths += (max(1, len(row)) for row in columns["input_ids"])
+        for name, values in parts.items():
+            flat = chain.from_iterable(row or [filler[name]] for row in columns[name])
+            values.append(np.fromiter(flat, np.int64))
+    counts = np.array(lengths)
+    order = np.argsort(-counts, kind="stable")
+    places = _places(counts, order)
+    padding = {"input_ids": _pad_id(tokenizer), "token_type_ids": tokenizer.pad_token_type_id}
+    left = tokenizer.padding_side == "left" and not counts_positions
+    joined = {name: np.concatenate(values)[places] for name, values in parts.items()}
+    return Tokens(order, counts[order], joined, padding, left)
+
+
+def _places(counts: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the indices that put concatenated rows of `counts` values into another order."""
+    shifts = (np.cumsum(counts) - counts)[order]
+    counts = counts[order]
+    return np.repeat(shifts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+
+
+def encoded_parts(
+    tokenizer: Any, texts: Texts, max_length: int | None, **options: Any
+) -> Iterator[dict[str, list[list[int]]]]:
+    """Tokenise a few texts at a time, and yield lists of token ids and other inputs, by name.
+
+    The tokens are those of one call for all texts. The memory that is used at a time does not grow
+    with the number of texts. Of a text that is much longer than `max_length`, only the beginning
+    is tokenised, provided that the rest cannot affect the tokens that are kept.
+    """
+    lengths = _lengths(tokenizer, texts, max_length)
+    for rows in _parts(lengths):
+        part = texts.take(rows)
+        cut = [i for i, row in enumerate(rows) if lengths[row] < len(texts.first[row])]
+        for i in cut:
+            part.first[i] = part.first[i][: lengths[rows[i]]]
+        columns = _call(tokenizer, part, max_length, return_offsets_mapping=bool(cut), **options)
+        offsets = columns.pop("offset_mapping", [])
+        unsure = [i for i in cut if not _is_enough(part.first[i], offsets[i], max_length)]
+        whole = texts.take(rows[i] for i in unsure)
+        for places in _parts(whole.lengths()):
+            found = _call(tokenizer, whole.take(places), max_length, **options)
+            for name, values in columns.items():
+                for place, value in zip(places, found[name], strict=True):
+                    values[unsure[place]] = value
+        yield columns
+
+
+def _call(
+    tokenizer: Any, texts: Texts, max_length: int | None, **options: Any
+) -> dict[str, list[Any]]:
+    """Call a tokenizer with or without truncation."""
     with _TOKENIZER_LOCK:
         encoded = tokenizer(
             texts.first,
@@ -83,25 +142,49 @@ def tokenize(
             truncation=max_length is not None,
             max_length=max_length,
             padding=False,
-            return_attention_mask=False,
-            return_token_type_ids="token_type_ids" in wanted,
             verbose=False,
+            **options,
         )
-    columns = {name: encoded[name] for name in wanted}
-    lengths = np.fromiter(map(len, columns["input_ids"]), np.int64, len(texts))
-    for i in np.flatnonzero(lengths == 0):
-        lengths[i] = 1
-        for name, rows in columns.items():
-            rows[i] = [_first_special(tokenizer) if name == "input_ids" else 0]
-    order = np.argsort(-lengths, kind="stable")
-    total = int(lengths.sum())
-    flat = {
-        name: np.fromiter(chain.from_iterable(rows[i] for i in order.tolist()), np.int64, total)
-        for name, rows in columns.items()
-    }
-    padding = {"input_ids": _pad_id(tokenizer), "token_type_ids": tokenizer.pad_token_type_id}
-    left = tokenizer.padding_side == "left" and not counts_positions
-    return Tokens(order, lengths[order], flat, padding, left)
+    return dict(encoded)
+
+
+def _lengths(tokenizer: Any, texts: Texts, max_length: int | None) -> NDArray[np.int64]:
+    """Return for each input how many characters are tokenised: all, or those up to a white space.
+
+    Pairs are tokenised whole, because the length of one text decides where the other is truncated.
+    """
+    lengths = texts.lengths()
+    if max_length is None or texts.second is not None:
+        return lengths
+    if not tokenizer.is_fast or tokenizer.truncation_side != "right":
+        return lengths
+    size = 512 + 32 * max_length
+    for i in np.flatnonzero(lengths > size):
+        words = texts.first[i][:size].rsplit(None, 1)
+        if len(words) == 2:
+            lengths[i] = len(words[0])
+    return lengths
+
+
+def _is_enough(text: str, offsets: list[tuple[int, int]], max_length: int | None) -> bool:
+    """Return whether the kept tokens end so early that the text after `text` does not affect them.
+
+    Tokenizers split at white space. The tokens must end in the first half of `text`, before the
+    last white space.
+    """
+    end = max((stop for _, stop in offsets), default=0)
+    return len(offsets) == max_length and end <= len(text) // 2 and len(text[end:].split()) > 1
+
+
+def _parts(lengths: NDArray[np.int64]) -> Iterator[range]:
+    """Split inputs of given lengths into parts of at most `_CHARACTERS` characters or one input."""
+    ends = np.cumsum(lengths)
+    start = 0
+    while start < len(lengths):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + _CHARACTERS, side="right")))
+        yield range(start, stop)
+        start = stop
 
 
 def _first_special(tokenizer: Any) -> int:

@@ -1,9 +1,14 @@
 """JSON files and safetensors weights of a checkpoint folder, and the files that they name."""
 
 import json
+import re
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+_BOUNDS = [  # of numbers in a configuration, from which transformers builds lists
+    (re.compile(r"num_(hidden_)?layers|n_layers?|(encoder|decoder)_layers"), (0, 10_000)),
+    (re.compile(r"num_labels"), (0, 10_000_000)),
+]
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -26,6 +31,27 @@ def read_object(path: Path) -> dict[str, Any]:
             "copy it again"
         )
     return found or {}
+
+
+def check_numbers(config: Path, tokenizer_config: Path) -> None:
+    """Check the numbers that would make loading endless or fail later, with an unclear error."""
+    entries = read_object(config)
+    for part in (entries, *(value for value in entries.values() if isinstance(value, dict))):
+        for name, value in part.items():
+            bounds = next((bounds for names, bounds in _BOUNDS if names.fullmatch(name)), None)
+            if bounds is None or not isinstance(value, int | float):
+                continue
+            if not bounds[0] <= value <= bounds[1]:
+                raise ValueError(
+                    f"{config} is damaged ({name}={value}, but it must be from {bounds[0]} to "
+                    f"{bounds[1]}); copy it again"
+                )
+    length = read_object(tokenizer_config).get("model_max_length")
+    if not isinstance(length, int | float | None):
+        raise ValueError(
+            f"{tokenizer_config} is damaged (model_max_length={length!r}, but it must be a number);"
+            " copy it again"
+        )
 
 
 def inside(folder: Path, name: Any, named_by: Path) -> Path:

@@ -1,5 +1,6 @@
 """Loading of models into one store for the whole process, so that clones do not load them twice."""
 
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -14,6 +15,7 @@ import torch
 from isoadapt._utils.errors import reason
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._folder import (
+    check_numbers,
     read_object,
     sentence_modules,
     transformer_folder,
@@ -209,6 +211,13 @@ def names_classifier(folder: Path) -> bool:
 def _download(name: str, revision: str | None, code: bool) -> Path:
     """Download a checkpoint, once for each process, without other formats of weights."""
     from huggingface_hub import snapshot_download
+    from tqdm import tqdm
+
+    class Hidden(tqdm):
+        """A progress bar that is not shown."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options | {"disable": True})
 
     key = (name, revision, code)
     if key in _DOWNLOADED:
@@ -221,6 +230,7 @@ def _download(name: str, revision: str | None, code: bool) -> Path:
                 revision=revision,
                 allow_patterns=patterns,
                 ignore_patterns=["onnx/*", "openvino/*"],
+                tqdm_class=Hidden,
             )
     except (OSError, ValueError) as error:
         raise OSError(
@@ -305,6 +315,7 @@ def check_files(folder: Path, tokenizer_dir: Path) -> None:
         missing = "a tokenizer (tokenizer.json, tokenizer_config.json or a vocabulary)"
     else:
         check_json(folder)
+        check_numbers(folder / "config.json", tokenizer_dir / "tokenizer_config.json")
         return
     raise FileNotFoundError(
         f"model={str(folder)!r} is a folder without {missing}; pass one made by save_pretrained "
@@ -362,19 +373,43 @@ def _check_complete(folder: Path, missing: set[str], head: bool) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide progress bars and messages of the loaders; restore their settings afterwards."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
-    from transformers.utils import logging
+    """Hide progress bars and messages of transformers, except errors, in this thread.
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    hub_silent = are_progress_bars_disabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    The settings of transformers belong to the whole process and are not changed.
+    """
+    from transformers.utils import logging as settings
+
+    for handler in logging.getLogger("transformers").handlers:
+        handler.addFilter(_shows)  # has no effect if it was added before
+    if hasattr(settings, "set_tqdm_hook"):  # not in the first versions of transformers 5
+        previous = settings.set_tqdm_hook(_bar)
+        if previous is not _bar:
+            _OTHER_HOOK[0] = previous
+    _THREAD.depth += 1
     try:
         yield
     finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-        if hub_silent:
-            disable_progress_bars()
+        _THREAD.depth -= 1
+
+
+class _Thread(threading.local):
+    """How many blocks of :func:`quiet` a thread is in."""
+
+    depth = 0
+
+
+_THREAD = _Thread()
+_OTHER_HOOK: list[Any] = [None]  # the hook for progress bars that others set
+
+
+def _shows(record: logging.LogRecord) -> bool:
+    """Filter of messages: whether one is shown."""
+    return not _THREAD.depth or record.levelno >= logging.ERROR
+
+
+def _bar(factory: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Hook of transformers that makes a progress bar, which is hidden inside :func:`quiet`."""
+    if _THREAD.depth:
+        options = options | {"disable": True}
+    hook = _OTHER_HOOK[0]
+    return factory(*args, **options) if hook is None else hook(factory, args, options)

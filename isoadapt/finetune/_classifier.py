@@ -25,6 +25,7 @@ from isoadapt.encoders import (
     as_texts,
     check_files,
     checkpoint_folder,
+    encoded_parts,
     position_limit,
     quiet,
     transformer_folder,
@@ -95,7 +96,8 @@ def finetune_text_classifier(
         is replaced by a new one. The checkpoint may have been trained for another task, such as
         a classifier as the start of a regression. Of a sentence-transformers folder, only the
         transformer and its tokenizer are fine-tuned and saved, not the other modules. A PEFT
-        adapter must first be merged into its base model with ``merge_and_unload`` of peft.
+        adapter must first be merged into its base model with ``merge_and_unload`` of peft. Code
+        that comes with a checkpoint is never executed.
     texts : sequence of str or of pairs of str
         Texts as a list, tuple, 1-D array, Series or torch Dataset of str. Pairs as a list of
         2-tuples, an array of shape (n, 2), a two-column DataFrame or a torch Dataset of 2-tuples.
@@ -141,8 +143,8 @@ def finetune_text_classifier(
         Weight decay, applied to all weights except biases and normalisation layers. None: one
         tenth of `lr`.
     max_length : int, default=128
-        Number of tokens that an input is truncated to, including special tokens. A model with
-        fewer positions truncates to its own limit.
+        Number of tokens that an input is truncated to, including special tokens. It must be
+        greater than their number. A model with fewer positions truncates to its own limit.
     device : str or torch.device, default="auto"
         Device to train on. "auto" is "cuda" if available, else "cpu".
     random_state : int, default=None
@@ -176,7 +178,8 @@ def finetune_text_classifier(
     ValueError
         If the numbers of texts and labels differ, if there is only one class, if integer labels
         are not 0..C-1, or if a label is masked or not finite in float32. If the model does not
-        have a layer in `where`, if `lam`, `balance` or `where` is given without a penalty, or if
+        have a layer in `where`, if `max_length` leaves no token for the text, if `lam`, `balance`
+        or `where` is given without a penalty, or if
         the recipe "isotropy-layer" cannot hold out a part of each class. If the model is a PEFT
         adapter, its configuration is damaged, or its weights are not safetensors files in its own
         folder.
@@ -304,15 +307,16 @@ def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
     check_files(folder, folder)
     weight_files(folder)  # raises unless the weights are safetensors files in this folder
     try:
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         targets.configure(config)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         network = AutoModelForSequenceClassification.from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
             ignore_mismatched_sizes=True,
+            trust_remote_code=False,
         )
     except Exception as error:  # damaged files make transformers raise errors of many classes
         raise OSError(
@@ -342,6 +346,16 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """Tokenize the texts: one dict of token lists and the label per text."""
     limit = min(max_length, tokenizer.model_max_length, position_limit(network) or max_length)
-    columns = tokenizer(texts.first, texts.second, truncation=True, max_length=limit)
-    columns["labels"] = targets.values.tolist()
-    return [{name: values[i] for name, values in columns.items()} for i in range(len(texts))]
+    special = tokenizer.num_special_tokens_to_add(pair=texts.second is not None)
+    if limit <= special:
+        raise ValueError(
+            f"max_length={limit} leaves no token for the text, because an input of this model has "
+            f"{special} special tokens; choose max_length={special + 1} or more"
+        )
+    rows = []
+    for columns in encoded_parts(tokenizer, texts, limit):
+        names, values = columns.keys(), zip(*columns.values(), strict=True)
+        rows += [dict(zip(names, row, strict=True)) for row in values]
+    for row, label in zip(rows, targets.values.tolist(), strict=True):
+        row["labels"] = label
+    return rows

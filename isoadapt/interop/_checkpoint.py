@@ -203,5 +203,17 @@ def copy_files(source: Path, target: Path, tokenizer: Any, *, sentence: bool) ->
         name = path.relative_to(source).as_posix()
         copied = name in own or _TOKENIZER.fullmatch(name)
         if path.is_file() and (copied or (sentence and _SENTENCE.fullmatch(name))):
+            _check_inside(source, path)
             (target / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target / name)
+
+
+def _check_inside(folder: Path, file: Path) -> None:
+    """Raise ValueError if a file is a link that leads out of a checkpoint."""
+    own, real = folder.resolve(), file.resolve()
+    hub = [parent.parent / "blobs" for parent in own.parents if parent.name == "snapshots"]
+    if not any(real.is_relative_to(place) for place in (own, *hub)):
+        raise ValueError(
+            f"{str(file)!r} is a link to {str(real)!r}, outside the checkpoint, and is not copied "
+            "into a new one: replace the link by the file that belongs there"
+        )

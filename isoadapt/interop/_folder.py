@@ -29,6 +29,7 @@ _KEYS |= {"format", "format_version", "isoadapt_version", "tensors", "sha256"}
 _VERSIONS = {1: {"class", "parameters", "state"}, 2: {"steps"}}  # keys of adapters and pipelines
 _VECTORS = "vectors"  # key that is present only if the source of the vectors is known
 _MAX_CONFIG = 16 * 2**20  # bytes
+_ATTEMPTS = 20  # to read a folder that is replaced at the same time
 
 
 class AdapterFolderError(ValueError):
@@ -189,6 +190,27 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
     >>> from isoadapt.interop import load_adapter
     >>> load_adapter("path/to/adapter").transform(embeddings)  # doctest: +SKIP
     """
+    for _ in range(_ATTEMPTS - 1):
+        before = _identity(folder)
+        try:
+            return _load(folder)
+        except (AdapterFolderError, FileNotFoundError):
+            if _identity(folder) == before:  # it was not replaced while it was read
+                raise
+    return _load(folder)
+
+
+def _identity(folder: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """Return what distinguishes a folder from one that replaces it; None if it does not exist."""
+    try:
+        state = os.stat(Path(folder).expanduser())
+    except OSError:
+        return None
+    return state.st_ino, state.st_ctime_ns
+
+
+def _load(folder: str | os.PathLike[str]) -> Any:
+    """Load an adapter from a folder that is not replaced in the meantime."""
     config = read_config(folder)
     path = Path(folder).expanduser() / TENSORS
     size = config["tensors"]["bytes"]

@@ -87,7 +87,8 @@ def merge_into_checkpoint(
         :func:`~isoadapt.interop.to_sentence_transformer`. If an adapter is not affine or its width
         is not that of the head of the checkpoint, if it was fitted to other vectors than those that
         enter this head, if the two heads have different classes, or if a bias is needed but the
-        architecture has none.
+        architecture has none. If a file that would be copied is a link to a file outside
+        `model_folder`, other than the links in the cache of the Hugging Face Hub.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
 

@@ -119,7 +119,8 @@ def to_sentence_transformer(
         If an adapter is not affine or was fitted to other vectors, if the vectors are those of a
         hidden layer other than the last, if sentence-transformers cannot compute them, if the head
         does not fit the classifier, or if the vectors or logits from the written folder differ
-        from those of encoder, adapter and head by more than rounding.
+        from those of encoder, adapter and head by more than rounding. If a file that would be
+        copied is a link to a file outside `model_folder`, as for ``merge_into_checkpoint``.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
 

@@ -17,6 +17,7 @@ from isoadapt import (
     LinearHead,
     LogitPreservingWhitening,
     Whitening,
+    adapters,
 )
 from isoadapt.metrics import isoscore
 
@@ -329,3 +330,16 @@ def test_chunk_of_one_row_with_small_weight(weight):
     parts = Whitening().partial_fit(X[:39]).partial_fit(X[39:], sample_weight=[weight])
     whole = Whitening().fit(X, sample_weight=np.append(np.ones(39), weight))
     np.testing.assert_allclose(parts.to_affine().matrix, whole.to_affine().matrix, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:lbfgs failed")
+@pytest.mark.parametrize("name", ["Whitening", "LogitPreservingWhitening", "AllButTheTop", "IsoBN"])
+def test_embeddings_whose_squares_overflow_are_refused(name):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 5)), np.arange(60) % 2
+    make = getattr(adapters, name)
+    for scale in (1e100, 1e150):
+        assert np.isfinite(make().fit(X * scale, y).transform(X * scale)).all()
+    for scale in (1e154, 1e200, 1e300):
+        with pytest.raises(ValueError, match=r"X is too large: .* overflow float64; divide X"):
+            make().fit(X * scale, y)

@@ -1,5 +1,7 @@
 """The demo as a user meets it."""
 
+import shutil
+
 import joblib
 import pytest
 
@@ -77,3 +79,25 @@ class TestDemo:
         completed = run("demo", *options)
         assert str(completed.code).startswith("isoadapt: ")
         assert message in str(completed.code)
+
+
+@pytest.mark.parametrize("options", [[], ["--checkpoint", "no/such/checkpoint"]])
+def test_a_failed_demo_leaves_no_folders(options, tables, tmp_path):
+    texts = ["--train", tables / "train.tsv", "--dev", "absent.tsv"]
+    if options:
+        texts[-1] = tables / "dev.tsv"
+    completed = run("demo", *texts, *options, "--out", tmp_path / "a" / "b")
+    assert str(completed.code).startswith("isoadapt: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_is_replaced_with_a_flag_only(tables, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("isoadapt.cli._demo.minilm_folder", lambda: checkpoint)
+    shutil.copytree(checkpoint, tmp_path / "checkpoint")
+    before = (tmp_path / "checkpoint" / "model.safetensors").read_bytes()
+    texts = ["--train", tables / "train.tsv", "--dev", tables / "dev.tsv"]
+    completed = run("demo", *texts, "--out", tmp_path)
+    assert "exists and is not empty" in str(completed.code)
+    assert "--overwrite" in str(completed.code)
+    assert (tmp_path / "checkpoint" / "model.safetensors").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]

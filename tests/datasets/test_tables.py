@@ -134,3 +134,35 @@ def test_benchmark_files_are_read_whole(name):
         assert labels is None
     else:
         assert labels.dtype.kind == ("f" if name.startswith("stsb") else "i")
+
+
+class TestColumnsOfParquet:
+    def table(self, tmp_path, texts, labels=(0, 1)):
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pa.table({"sentence": texts, "label": labels}), tmp_path / "a.parquet")
+        return tmp_path / "a.parquet"
+
+    @pytest.mark.parametrize("kind", ["binary", "large_binary", "dictionary", "fixed"])
+    def test_binary_columns_are_decoded(self, tmp_path, kind):
+        pa = pytest.importorskip("pyarrow")
+        values = ["the café".encode(), "été dog".encode()]
+        size = {"fixed": len(values[0])}.get(kind, -1)
+        texts = pa.array(values, pa.large_binary() if kind == "large_binary" else pa.binary(size))
+        texts = texts.dictionary_encode() if kind == "dictionary" else texts
+        labels = pa.array([b"good", b"bad"])
+        found, classes = load_table(self.table(tmp_path, texts, labels))
+        assert found == ["the café", "été dog"]
+        assert classes.tolist() == ["good", "bad"]
+
+    def test_bytes_that_are_not_utf8_name_the_row(self, tmp_path):
+        path = self.table(tmp_path, [b"the cat", b"caf\xe9"])
+        with pytest.raises(ValueError, match=r"row 2: column 'sentence' .*0xe9 at position 3"):
+            load_table(path)
+
+    @pytest.mark.parametrize("texts", [["the cat", None], [1.5, float("nan")], [b"the cat", None]])
+    def test_missing_texts_name_the_row(self, tmp_path, texts):
+        path = self.table(tmp_path, texts)
+        with pytest.raises(ValueError, match=r"'sentence' has 1 empty cells \(row 2\); drop"):
+            load_table(path)

@@ -1,15 +1,25 @@
 """The store of loaded models, changed and damaged checkpoints, and settings of the loaders."""
 
+import json
+import logging as stdlib_logging
 import shutil
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 
-from isoadapt.encoders import TransformerEncoder, _models, as_texts, load_checkpoint, release
+from isoadapt.encoders import (
+    TransformerEncoder,
+    _models,
+    as_texts,
+    load_checkpoint,
+    quiet,
+    release,
+)
 from tests.tiny_models import TEXTS, make_model, save_model
 
 
@@ -131,23 +141,50 @@ def test_code_in_a_checkpoint_does_not_run(checkpoint, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_settings_of_the_loaders_are_restored(checkpoint):
-    from huggingface_hub.utils import are_progress_bars_disabled
+def test_settings_of_transformers_are_never_changed(checkpoint, tmp_path, monkeypatch, capfd):
+    from transformers import AutoModel
     from transformers.utils import logging
 
-    def settings():
-        return (
-            logging.get_verbosity(),
-            logging.is_progress_bar_enabled(),
-            are_progress_bars_disabled(),
-        )
-
-    before = settings()
-    logging.set_verbosity_info()
-    changed = settings()
+    for name in ("set_verbosity", "set_verbosity_error", "disable_progress_bar"):
+        monkeypatch.setattr(logging, name, lambda *args: pytest.fail("the settings are global"))
+    monkeypatch.setattr(logging, "_tqdm_active", True)
+    monkeypatch.setattr(logging._get_library_root_logger(), "level", 20)
+    release()
+    capfd.readouterr()
     TransformerEncoder(checkpoint).transform(TEXTS)
-    assert settings() == changed
-    logging.set_verbosity(before[0])
+    assert capfd.readouterr() == ("", "")
+    assert logging.get_verbosity() == 20
+    AutoModel.from_pretrained(checkpoint).save_pretrained(tmp_path)
+    assert "Writing model shards" in capfd.readouterr().err
+
+
+def test_messages_are_hidden_in_one_thread_only():
+    from transformers.utils import logging
+
+    class Handler(stdlib_logging.Handler):
+        def emit(self, record):
+            shown.append(record.getMessage())
+
+    shown, handler = [], Handler()
+    logging.add_handler(handler)
+    logger = logging.get_logger("transformers.tests")
+    other = threading.Thread(target=lambda: logger.warning("from another thread"))
+    bars = []
+    before = logging.set_tqdm_hook(lambda make, args, options: bars.append(options) or [])
+    try:
+        with quiet(), quiet():
+            logger.warning("hidden")
+            logger.error("an error")
+            logging.tqdm(range(3))
+            other.start()
+            other.join()
+        logger.warning("after the block")
+        logging.tqdm(range(3))
+    finally:
+        logging.set_tqdm_hook(before)
+        logging.remove_handler(handler)
+    assert shown == ["an error", "from another thread", "after the block"]
+    assert bars == [{"disable": True}, {}]
 
 
 def test_interpreter_without_network_loads_a_folder(checkpoint):
@@ -167,3 +204,31 @@ def test_interpreter_without_network_loads_a_folder(checkpoint):
         check=False,
     )
     assert (done.stdout, done.stderr) == ("(1, 16)\n", "")
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("config.json", {"num_hidden_layers": 10**9}),
+        ("config.json", {"num_hidden_layers": -1}),
+        ("config.json", {"num_labels": 10**12}),
+        ("config.json", {"text_config": {"num_layers": 10**9}}),
+        ("config.json", {"hidden_size": 10**12}),
+        ("config.json", {"vocab_size": [16]}),
+        ("config.json", {"id2label": ["a", "b", "c"]}),
+        ("config.json", {"quantization_config": []}),
+        ("tokenizer_config.json", {"model_max_length": []}),
+        ("tokenizer_config.json", {"model_max_length": "many"}),
+        ("tokenizer_config.json", {"added_tokens_decoder": []}),
+        ("tokenizer.json", {"model": []}),
+        ("tokenizer.json", {"added_tokens": {}}),
+    ],
+)
+def test_lists_for_objects_and_absurd_sizes_are_one_error(file, change, checkpoint, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(checkpoint, folder)
+    entries = json.loads((folder / file).read_text()) | change
+    (folder / file).write_text(json.dumps(entries))
+    with pytest.raises((OSError, ValueError)) as caught:
+        load_checkpoint(folder)[0].transform(TEXTS)
+    assert str(folder) in str(caught.value)

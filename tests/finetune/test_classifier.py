@@ -1,6 +1,7 @@
 """finetune_text_classifier: an ordinary checkpoint comes out, or nothing at all."""
 
 import io
+import json
 import random
 import shutil
 import sys
@@ -548,3 +549,51 @@ def test_a_model_that_cannot_be_loaded(base, data, tmp_path):
     torch.save(model.state_dict(), pickled / "pytorch_model.bin")
     with pytest.raises(OSError, match=r"pickled.*safetensors"):
         finetune_text_classifier(pickled, *data, tmp_path / "out", **QUICK)
+
+
+def test_code_of_a_checkpoint_is_neither_run_nor_asked_about(base, data, tmp_path, monkeypatch):
+    hostile, ran = tmp_path / "hostile", tmp_path / "ran"
+    shutil.copytree(base, hostile)
+    (hostile / "evil.py").write_text(
+        f"open({str(ran)!r}, 'w')\n"
+        "from transformers import BertConfig, BertForSequenceClassification\n"
+        "class Config(BertConfig):\n    model_type = 'evil'\n"
+        "class Model(BertForSequenceClassification):\n    config_class = Config\n"
+    )
+    config = json.loads((hostile / "config.json").read_text())
+    config["model_type"] = "evil"
+    config["auto_map"] = {
+        "AutoConfig": "evil.Config",
+        "AutoModelForSequenceClassification": "evil.Model",
+    }
+    (hostile / "config.json").write_text(json.dumps(config))
+    questions = []
+    monkeypatch.setattr("builtins.input", lambda *args: questions.append(args) or "y")
+    with pytest.raises(OSError, match="hostile"):
+        finetune_text_classifier(hostile, *data, tmp_path / "out", **QUICK)
+    assert not questions
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(("pairs", "special"), [(False, 2), (True, 3)])
+def test_special_tokens_alone_are_no_text(base, data, tmp_path, pairs, special):
+    texts, labels = data
+    texts = list(zip(texts, texts, strict=True)) if pairs else texts
+    for max_length in range(1, special + 1):
+        with pytest.raises(ValueError, match=rf"max_length={max_length}\b.* {special} special"):
+            finetune_text_classifier(
+                base, texts, labels, tmp_path / "new" / "out", max_length=max_length, **QUICK
+            )
+        assert not (tmp_path / "new").exists()
+    finetune_text_classifier(base, texts, labels, tmp_path / "out", max_length=special + 1, **QUICK)
+
+
+def test_the_end_of_long_texts_has_no_effect(base, data, tmp_path):
+    texts, labels = data
+    texts = [f"{text} {text} day night tea" for text in texts]
+    long = [text + " sea rain" * 5000 for text in texts]
+    settings = {"max_length": 5, **QUICK}
+    expected = weights(finetune_text_classifier(base, texts, labels, tmp_path / "a", **settings))
+    found = weights(finetune_text_classifier(base, long, labels, tmp_path / "b", **settings))
+    for name, values in found.items():
+        assert torch.equal(values, expected[name]), name

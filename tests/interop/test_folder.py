@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pandas as pd
@@ -376,6 +377,26 @@ class TestFolders:
             save_adapter(Whitening(strength=0.5).fit(X), folder, overwrite=True)
         assert load_adapter(folder).strength == 1.0
         assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="only Linux exchanges folders")
+    def test_a_folder_that_is_replaced_all_the_time_can_be_read(self, tmp_path):
+        folder = save_adapter(Whitening(strength=1.0).fit(X), tmp_path / "a")
+        others = [Whitening(strength=value).fit(X) for value in (0.25, 0.5)]
+        stop = threading.Event()
+
+        def replace():
+            while not stop.is_set():
+                for adapter in others:
+                    save_adapter(adapter, folder, overwrite=True)
+
+        writer = threading.Thread(target=replace)
+        writer.start()
+        try:
+            found = {load_adapter(folder).strength for _ in range(300)}
+        finally:
+            stop.set()
+            writer.join()
+        assert {0.25, 0.5} <= found <= {0.25, 0.5, 1.0}
 
     def test_a_missing_folder(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="save_adapter wrote"):
