@@ -1,6 +1,5 @@
 """Tokenisation, and batches with a token budget: rows sorted by length, with little padding."""
 
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from isoadapt.encoders._locks import TOKENIZER_LOCK
 from isoadapt.encoders._texts import Texts
 
-# A fast tokenizer stores the truncation of its last call, so two threads must not call it at once.
-_TOKENIZER_LOCK = threading.Lock()
 _TOKEN_INPUTS = ("input_ids", "token_type_ids")
 _BLOCK = 2048  # texts tokenised at a time
 _HELD = 4096  # vectors left on the device before they are copied to the host
@@ -76,7 +74,7 @@ def tokenize(
     tokenizer's side.
     """
     wanted = [name for name in _TOKEN_INPUTS if name in names]
-    with _TOKENIZER_LOCK:
+    with TOKENIZER_LOCK:
         encoded = tokenizer(
             texts.first,
             texts.second,
