@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import lmdb
+from filelock import FileLock
 from lmdb.verify import VerifyError, verify
 
-from isoadapt.encoders._cache._files import held, permit_group, reserve
+from isoadapt.encoders._cache._files import held, lock_in, permit_group, reserve
 
 Result = TypeVar("Result")
 Operation = Callable[[lmdb.Transaction, Mapping[str, Any]], Result]
@@ -55,6 +56,7 @@ class Environment:
         self._environment: Any = None
         self._file: tuple[int, int] | None = None
         self._last_use = 0.0
+        self._writers: FileLock | None = None
 
     def run(self, operation: Operation[Result], *, write: bool = False) -> Result:
         """Run an operation in a transaction, again if the environment had to be recovered.
@@ -104,7 +106,7 @@ class Environment:
         with self.lock:
             if self._environment is not None:
                 self._environment.close()
-            self._environment = self._file = None
+            self._environment = self._file = self._writers = None
 
     def close_if_idle(self) -> None:
         """Close the environment unless another thread is using it."""
@@ -205,11 +207,13 @@ class Environment:
     def _file_lock(self) -> AbstractContextManager[None]:
         """Hold the lock under which the file is opened, renamed or removed."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        return held(self.folder, "store")
+        return held(lock_in(self.folder, "store"))
 
     def _write_lock(self) -> AbstractContextManager[None]:
         """Hold the lock of writers. LMDB has one too, but a wait for it cannot be interrupted."""
-        return held(self.folder, "write")
+        if self._writers is None:
+            self._writers = lock_in(self.folder, "write")
+        return held(self._writers)
 
     def file_id(self) -> tuple[int, int] | None:
         """Return device and inode of the data file; None if it does not exist."""

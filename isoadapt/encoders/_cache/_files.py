@@ -25,19 +25,19 @@ def lock_in(folder: Path, name: str) -> FileLock:
 
 
 @contextmanager
-def held(folder: Path, name: str) -> Iterator[None]:
-    """Hold a lock in `folder/locks`; warn if this takes long.
+def held(lock: FileLock) -> Iterator[None]:
+    """Hold a lock of :func:`lock_in`; warn if this takes long.
 
     Attempts are repeated, because a wait in the kernel could not be interrupted by Ctrl-C.
     """
-    lock = lock_in(folder, name)
     started, pause, warned = time.monotonic(), _SHORTEST_PAUSE, False
     while True:
         with suppress(Timeout):
             lock.acquire(blocking=False)
             break
         if not warned and time.monotonic() - started > PATIENCE:
-            warn_of_wait(folder, "to write", name)
+            file = Path(lock.lock_file)
+            warn_of_wait(file.parents[1], "to write", file.stem)
             warned = True
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
