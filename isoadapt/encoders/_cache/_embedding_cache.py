@@ -72,9 +72,9 @@ class EmbeddingCache:
     -----
     UserWarning
         If the store was damaged. It is renamed to ``rows.damaged`` in the same folder, where it
-        replaces an earlier damaged store, and an empty store is created. Also if vectors of a wrong
-        width were deleted, if the disk fills up while texts are encoded, and if this process has
-        waited for another one for five seconds.
+        replaces an earlier damaged store, and an empty store is created. A warning is also given if
+        vectors of a wrong width were deleted, if the disk fills up while texts are encoded, and if
+        this process has waited for another one for five seconds.
 
     See Also
     --------
