@@ -45,20 +45,23 @@ class Store:
         """
 
         def look_up(transaction: Any, tables: Mapping[str, Any]) -> Any:
-            vectors, found, wrong = None, np.zeros(len(keys), dtype=bool), []
+            vectors: NDArray[np.float32] | None = None
+            found, wrong = np.zeros(len(keys), dtype=bool), list[bytes]()
             size = _row_size(transaction, tables, group)
             for i in _order_by_key(keys):
                 value = transaction.get(keys[i], db=tables["rows"])
                 if value is None:
                     continue
                 content = _content(keys[i], value)
-                size = len(content) if size is None else size
-                if len(content) != size or size % 4:
+                size = max(4, len(content) // 4 * 4) if size is None else size
+                if len(content) != size:
                     wrong.append(keys[i])
                     continue
                 if vectors is None:
-                    vectors = np.empty((len(keys), size // 4), dtype=np.float32)
-                vectors[i], found[i] = np.frombuffer(content, dtype="<f4"), True
+                    vectors = np.empty((len(keys), size // 4), dtype="<f4")
+                    target = vectors.data.cast("B")
+                target[i * size : (i + 1) * size] = content
+                found[i] = True
             return vectors, found, wrong
 
         vectors, found, wrong = self._environment.run(look_up)
