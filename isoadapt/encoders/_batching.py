@@ -1,6 +1,5 @@
 """Tokenisation, and batches with a token budget: rows sorted by length, with little padding."""
 
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from isoadapt.encoders._locks import TOKENIZER_LOCK
 from isoadapt.encoders._texts import Texts
 
-# A fast tokenizer stores the truncation of its last call, so two threads must not call it at once.
-_TOKENIZER_LOCK = threading.Lock()
 _TOKEN_INPUTS = ("input_ids", "token_type_ids")
 _BLOCK = 2048  # texts in a block of tokens
 _CHARACTERS = 2**19  # characters that a tokenizer gets in one call
@@ -135,7 +133,7 @@ def _call(
     tokenizer: Any, texts: Texts, max_length: int | None, **options: Any
 ) -> dict[str, list[Any]]:
     """Call a tokenizer with or without truncation."""
-    with _TOKENIZER_LOCK:
+    with TOKENIZER_LOCK:
         encoded = tokenizer(
             texts.first,
             texts.second,

@@ -21,6 +21,7 @@ from isoadapt.encoders._folder import (
     transformer_folder,
     weight_files,
 )
+from isoadapt.encoders._locks import MODELS_LOCK
 from isoadapt.encoders._network import find_last_linear
 from isoadapt.encoders._peft import (
     CONFIG,
@@ -38,7 +39,6 @@ _CAPACITY = 2
 _STORE: "OrderedDict[tuple[Any, ...], Backbone]" = OrderedDict()
 _GRAPHS: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()  # of the ONNX backend, ready to run
 _DOWNLOADED: dict[tuple[str, str | None, bool], Path] = {}
-_LOCK = threading.RLock()
 _OBJECTS = [f"{name}config.json" for name in ("", "generation_", "tokenizer_")]
 _OBJECTS += ["special_tokens_map.json", "added_tokens.json", "model.safetensors.index.json"]
 _FILES = (".json", ".safetensors", ".txt", ".model", ".codes", ".tokenizer", ".py", ".jinja")
@@ -59,7 +59,7 @@ def stored_backbone(
     anyway. On the device "meta" no weights are read. A checkpoint that is not found, incomplete or
     damaged raises OSError. Weights that are missing or do not fit raise ValueError.
     """
-    with _LOCK:
+    with MODELS_LOCK:
         folder = checkpoint_folder(model, revision, trust_remote_code)
         head = head or names_classifier(folder)
         key = (fingerprint(folder), dtype, device, head, trust_remote_code)
@@ -73,7 +73,7 @@ def stored_graph(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:
 
     A forked process loads its own graph, because threads are not inherited.
     """
-    with _LOCK:
+    with MODELS_LOCK:
         return _load_once(_GRAPHS, (os.getpid(), *key), load)
 
 
@@ -97,7 +97,7 @@ def checkpoint_folder(
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
-    with _LOCK:
+    with MODELS_LOCK:
         return _download(str(model), revision, trust_remote_code)
 
 
@@ -136,7 +136,7 @@ def loaded_backbone(model: str | os.PathLike[str]) -> Backbone | None:
     It is found even if the folder has since been moved or removed.
     """
     folder = Path(model).expanduser()
-    with _LOCK:
+    with MODELS_LOCK:
         return next(
             (
                 backbone
@@ -158,7 +158,7 @@ def release() -> None:
     >>> from isoadapt.encoders import release
     >>> release()
     """
-    with _LOCK:
+    with MODELS_LOCK:
         _STORE.clear()
         _GRAPHS.clear()
         _DOWNLOADED.clear()

@@ -1,13 +1,12 @@
 """Detection of models whose vectors change with padding, by a probe with two short texts."""
 
-import threading
-
 import torch
 from torch import Tensor
 
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import to_device, tokenize
 from isoadapt.encoders._forward import explained_failure
+from isoadapt.encoders._locks import PROBES_LOCK
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
 from isoadapt.encoders._texts import Texts
 
@@ -17,7 +16,6 @@ _PROBE = Texts(["It was far.", "It was far, and then the road ran on under the t
 # rounding alone causes 1e-6 to 3e-6 in float32 and 1.5 to 3.5 machine epsilons in half precision.
 _TOLERANCE = 1e-5
 _EPSILONS = 4
-_LOCK = threading.Lock()
 
 
 def needs_equal_lengths(backbone: Backbone, pooling: Pooling) -> bool:
@@ -31,7 +29,7 @@ def needs_equal_lengths(backbone: Backbone, pooling: Pooling) -> bool:
         return True
     if (head and own is None) or (own is not None and own != tokenizers):
         return True  # the model would treat padding as text, or text as padding
-    with _LOCK:
+    with PROBES_LOCK:
         key = (head, tokenizers, backbone.tokenizer.padding_side)
         if key not in backbone.probes:
             backbone.probes[key] = _padding_changes_vectors(backbone, head)

@@ -57,13 +57,14 @@ class EmbeddingCache:
         store is mapped into memory. Other files in the folder are not touched.
     max_size : int, default=10 * 2**30
         Bytes that vectors and their keys may take, at least 2**20. If they take more, the least
-        recently used vectors are deleted until nine tenths of this size are left. The file takes up
-        to about twice as much. It does not shrink, but free space in it is reused.
+        recently used vectors are deleted until nine tenths of this size are left. The file takes at
+        most about twice as much. Vectors are also deleted to keep this limit, because the pages of
+        the file are not completely filled. The file does not shrink, but its free space is reused.
 
     Raises
     ------
     OSError
-        On first use, if the folder cannot be written to.
+        If the folder cannot be written to, or the disk is full.
     ValueError
         On first use, if a parameter is out of range.
 
@@ -71,7 +72,9 @@ class EmbeddingCache:
     -----
     UserWarning
         If the store was damaged. It is renamed to ``rows.damaged`` in the same folder, where it
-        replaces an earlier damaged store, and an empty store is created.
+        replaces an earlier damaged store, and an empty store is created. A warning is also given if
+        vectors of a wrong width were deleted, if the disk fills up while texts are encoded, and if
+        this process has waited for another one for five seconds.
 
     See Also
     --------
@@ -90,6 +93,10 @@ class EmbeddingCache:
     of different versions of torch and transformers as equal. A live model is identified by its
     weights, its configuration, the tokenizer with all its attributes, and the names of its classes.
     Changes to the code of these classes are not detected.
+
+    Everyone who can write to the folder can change vectors: the checksums detect accidental damage
+    only. If the folder permits its group to write, all files in it do, so that the members of the
+    group can share the cache.
 
     If another program truncates the file while it is in use, the process is terminated.
 

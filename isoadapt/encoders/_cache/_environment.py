@@ -7,9 +7,10 @@ to disk before the page that refers to them, so a crash of the machine leaves no
 import os
 import shutil
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,11 +18,16 @@ import lmdb
 from filelock import FileLock
 from lmdb.verify import VerifyError, verify
 
+from isoadapt.encoders._cache._files import held, lock_in, permit_group, reserve
+
 Result = TypeVar("Result")
 Operation = Callable[[lmdb.Transaction, Mapping[str, Any]], Result]
 
 _FIRST_MAP = 2**30  # bytes of address space, not of disk space; doubled when full
 _READERS = 1024
+_LOCK_FILE = 17 * 4096  # bytes of LMDB's lock file: 64 for each reader, and its header
+_OPEN_AT_ONCE = 8  # environments; each takes three file descriptors and its map
+_FULL = 2**20  # free bytes below which a disk is regarded as full
 
 
 class Damaged(Exception):
@@ -36,9 +42,9 @@ class Environment:
     """The environment `rows.lmdb` in a folder, opened on first use.
 
     If it is damaged, it is renamed to `rows.damaged` with a warning and replaced by an empty one.
-    LMDB checks much of what it reads, but some damage would terminate the process. The time of the
-    last transaction is therefore stored as the modification time of the file `sealed`. If the data
-    file has another modification time, :func:`lmdb.verify.verify` checks it before it is opened.
+    LMDB checks much of what it reads, but some damage would terminate the process. The modification
+    time that the data file has after a transaction is therefore stored in the file `sealed`. If
+    the data file has another one, :func:`lmdb.verify.verify` checks it before it is opened.
     """
 
     def __init__(self, folder: Path, tables: tuple[str, ...]) -> None:
@@ -49,6 +55,8 @@ class Environment:
         self._tables: dict[str, Any] = {}
         self._environment: Any = None
         self._file: tuple[int, int] | None = None
+        self._last_use = 0.0
+        self._writers: FileLock | None = None
 
     def run(self, operation: Operation[Result], *, write: bool = False) -> Result:
         """Run an operation in a transaction, again if the environment had to be recovered.
@@ -57,14 +65,19 @@ class Environment:
         be called more than once, and raises :class:`Damaged` if it finds damage. Only one process
         writes at a time. Errors of the folder or the disk are raised as :class:`Unusable`.
         """
-        with self.lock, self._reraise_unusable():  # no transaction is open when the map is resized
+        with self.reraise_unusable():
+            if self._environment is None:
+                _close_others(self)
+        with self.lock, self.reraise_unusable():  # no transaction is open when the map is resized
+            self._last_use = time.monotonic()
             while True:
                 environment = self._open()
                 try:
-                    with environment.begin(write=write, buffers=not write) as transaction:
-                        result = operation(transaction, self._tables)
-                    if write:
-                        self._seal()
+                    with self._write_lock() if write else nullcontext():
+                        with environment.begin(write=write, buffers=not write) as transaction:
+                            result = operation(transaction, self._tables)
+                        if write:
+                            self._seal()
                     return result
                 except lmdb.MapResizedError:
                     environment.set_mapsize(0)
@@ -79,12 +92,12 @@ class Environment:
         found = self._file
         self.close()
         with self._file_lock():
-            if found == self._file_id():  # otherwise another process has replaced it already
+            if found == self.file_id():  # otherwise another process has replaced it already
                 self._replace(error)
 
     def remove(self) -> None:
         """Delete everything, including an environment that was set aside."""
-        with self.lock, self._reraise_unusable(), self._file_lock():
+        with self.lock, self.reraise_unusable(), self._file_lock():
             self._set_aside()
             shutil.rmtree(self.folder / "rows.damaged", ignore_errors=True)
 
@@ -93,11 +106,28 @@ class Environment:
         with self.lock:
             if self._environment is not None:
                 self._environment.close()
-            self._environment = self._file = None
+            self._environment = self._file = self._writers = None
+
+    def close_if_idle(self) -> None:
+        """Close the environment unless another thread is using it."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self.close()
+            finally:
+                self.lock.release()
+
+    def has_open(self, file: tuple[int, int] | None) -> bool:
+        """Return whether the data file with this device and inode is open."""
+        return self._environment is not None and self._file == file
+
+    @property
+    def last_use(self) -> float | None:
+        """Time of the last operation, or None if the environment is closed."""
+        return None if self._environment is None else self._last_use
 
     def _open(self) -> Any:
         """Return the open environment; reopen it if its file was replaced."""
-        if self._environment is None or self._file != self._file_id():
+        if self._environment is None or self._file != self.file_id():
             self.close()
             with self._file_lock():
                 while self._environment is None:
@@ -112,6 +142,7 @@ class Environment:
     def _load(self) -> None:
         """Open the environment, after checking its file if it is not sealed."""
         self.path.mkdir(exist_ok=True)
+        reserve(self.path / "lock.mdb", _LOCK_FILE)
         environment = lmdb.open(
             str(self.path),
             map_size=_FIRST_MAP,
@@ -122,29 +153,37 @@ class Environment:
         )
         try:
             environment.reader_check()
-            with environment.begin(write=True):  # no other process writes during the check
+            with self._write_lock():  # no other process writes during the check
                 if not self._is_sealed(environment) and (found := problems(self.path)):
                     raise lmdb.CorruptedError(found[0])
-            self._tables = {name: environment.open_db(name.encode()) for name in self._names}
+                self._tables = {name: environment.open_db(name.encode()) for name in self._names}
+                self._seal()
         except BaseException:
             environment.close()
             raise
-        self._environment, self._file = environment, self._file_id()
-        (self.path / "sealed").touch()
-        self._seal()
+        self._environment, self._file = environment, self.file_id()
+        for path in (self.path, *self.path.iterdir()):
+            permit_group(path, self.folder)
 
     def _is_sealed(self, environment: Any) -> bool:
         """Return whether the file is complete and unchanged since the last transaction."""
         data, seal = (self.path / name for name in ("data.mdb", "sealed"))
         pages = environment.info()["last_pgno"] + 1
         long_enough = data.stat().st_size >= pages * environment.stat()["psize"]
-        return long_enough and seal.exists() and seal.stat().st_mtime_ns == data.stat().st_mtime_ns
+        return long_enough and seal.exists() and seal.read_bytes() == _modified(data)
 
     def _seal(self) -> None:
-        """Store the modification time of the data as that of the file `sealed`."""
+        """Store the modification time of the data in the file `sealed`.
+
+        It is the content of that file, because only its owner may set its modification time.
+        """
         with suppress(FileNotFoundError):  # renamed by another process
-            changed = (self.path / "data.mdb").stat().st_mtime_ns
-            os.utime(self.path / "sealed", ns=(changed, changed))
+            changed = _modified(self.path / "data.mdb")
+            seal = os.open(self.path / "sealed", os.O_WRONLY | os.O_CREAT, 0o666)
+            try:
+                os.write(seal, changed)
+            finally:
+                os.close(seal)
 
     def _replace(self, error: Exception) -> None:
         """Set a damaged environment aside with a warning; raise `error` if it is sound."""
@@ -165,13 +204,18 @@ class Environment:
         if self.path.exists():
             self.path.rename(aside)
 
-    def _file_lock(self) -> FileLock:
-        """Return the lock under which the file is opened, renamed or removed."""
-        locks = self.folder / "locks"
-        locks.mkdir(parents=True, exist_ok=True)
-        return FileLock(locks / "store.lock")
+    def _file_lock(self) -> AbstractContextManager[None]:
+        """Hold the lock under which the file is opened, renamed or removed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return held(lock_in(self.folder, "store"))
 
-    def _file_id(self) -> tuple[int, int] | None:
+    def _write_lock(self) -> AbstractContextManager[None]:
+        """Hold the lock of writers. LMDB has one too, but a wait for it cannot be interrupted."""
+        if self._writers is None:
+            self._writers = lock_in(self.folder, "write")
+        return held(self._writers)
+
+    def file_id(self) -> tuple[int, int] | None:
         """Return device and inode of the data file; None if it does not exist."""
         try:
             stat = (self.path / "data.mdb").stat()
@@ -180,12 +224,15 @@ class Environment:
         return stat.st_dev, stat.st_ino
 
     @contextmanager
-    def _reraise_unusable(self) -> Iterator[None]:
+    def reraise_unusable(self) -> Iterator[None]:
         """Turn errors of the folder, the disk or LMDB into :class:`Unusable`."""
         try:
             yield
         except (OSError, lmdb.Error) as error:
             reason = getattr(error, "strerror", None) or error
+            with suppress(OSError):  # LMDB reports a partial write as an input/output error
+                if isinstance(error, lmdb.Error) and shutil.disk_usage(self.folder).free < _FULL:
+                    reason = f"{reason}; the disk is full"
             raise Unusable(
                 f"cache={str(self.folder)!r} cannot be used ({reason}); choose a folder that can "
                 "be written to, or cache=None"
@@ -204,6 +251,24 @@ def environment_in(folder: str | os.PathLike[str], tables: tuple[str, ...]) -> E
     path = Path(folder).expanduser().resolve()
     with _ENVIRONMENTS_LOCK:
         return _ENVIRONMENTS.setdefault(path, Environment(path, tables))
+
+
+def _close_others(environment: Environment) -> None:
+    """Before an environment is opened, close its file under a former name, and idle environments.
+
+    The caller holds the lock of no environment, so a fork that waits for all of them can proceed.
+    """
+    with _ENVIRONMENTS_LOCK:
+        others = [other for other in _ENVIRONMENTS.values() if other is not environment]
+        file = environment.file_id()
+        for other in others:
+            if other.has_open(file):
+                with other.lock:
+                    other.close()
+        opened = [(use, other) for other in others if (use := other.last_use) is not None]
+        opened.sort(key=lambda pair: pair[0], reverse=True)
+        for _, other in opened[_OPEN_AT_ONCE - 1 :]:
+            other.close_if_idle()
 
 
 def _before_fork() -> None:
@@ -225,6 +290,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
     )
+
+
+def _modified(file: Path) -> bytes:
+    """Return the time at which a file was last modified."""
+    return file.stat().st_mtime_ns.to_bytes(8, "big", signed=True)
 
 
 def problems(path: Path) -> list[str]:

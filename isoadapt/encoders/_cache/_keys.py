@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from isoadapt.encoders._batching import _TOKENIZER_LOCK
+from isoadapt.encoders._locks import TOKENIZER_LOCK
 from isoadapt.encoders._models import base_folder, checkpoint_files, fingerprint
 from isoadapt.encoders._texts import Texts
 
@@ -92,7 +92,7 @@ def live_identity(model: Any, tokenizer: Any) -> Identity:
 
 def _tokenizer_files(tokenizer: Any) -> list[tuple[str, str]]:
     """Hash the files that a tokenizer saves, without truncation and padding of its last call."""
-    with tempfile.TemporaryDirectory() as folder, _TOKENIZER_LOCK:
+    with tempfile.TemporaryDirectory() as folder, TOKENIZER_LOCK:
         tokenizer.save_pretrained(folder)
         files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
     if "tokenizer.json" in files:

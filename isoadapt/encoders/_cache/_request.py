@@ -3,14 +3,14 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import count
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from numpy.typing import NDArray
 
+from isoadapt.encoders._cache import _files
 from isoadapt.encoders._cache._environment import Unusable
 from isoadapt.encoders._cache._keys import Identity, row_keys
 from isoadapt.encoders._cache._store import Store
@@ -45,7 +45,7 @@ class Request:
         self._texts, self._identify, self._encode = texts, identify, encode
         self._progress = progress
         self._identity = identify()
-        self._keys = row_keys(self._identity, texts)
+        self._keys, self._group = row_keys(self._identity, texts), self._identity.digest
         self._known = np.zeros(len(texts), dtype=bool)
         self._lengths = texts.lengths()
         self._longest_first = np.argsort(-self._lengths, kind="stable")
@@ -66,14 +66,13 @@ class Request:
             warnings.warn(f"encoding continues without the cache: {error}", stacklevel=2)
         except Changed:
             return self._encode(self._texts)
-        missing = self._missing()
-        if len(missing):
+        while len(missing := self._missing()):
             self._fill(missing, self._encode(self._texts.take(missing)))
         return self._vectors
 
     def _work(self, name: bytes) -> None:
         """Encode unclaimed texts, in batches of about two seconds, until nothing is missing."""
-        characters = _CHARACTERS
+        characters, progress = _CHARACTERS, time.monotonic()
         queue = self._missing()
         while len(queue):
             limit = np.searchsorted(self._lengths[queue].cumsum(), characters, side="right")
@@ -82,12 +81,22 @@ class Request:
             if claimed:
                 seconds = self._encode_and_store(queue[claimed])
                 characters = int(characters * np.clip(_SECONDS / seconds, 0.5, 2.0))
+                progress = time.monotonic()
             else:
                 _release_dead_claims(self._store)
+                if time.monotonic() - progress > _files.PATIENCE:
+                    locks = map(_lock_name, self._store.owners() - {name})
+                    _files.warn_of_wait(
+                        self._store.folder, "for texts that are being encoded", *locks
+                    )
+                    progress = np.inf  # one warning until the next progress
                 time.sleep(_POLL_SECONDS)
             queue = queue[seen:]
             if not len(queue):
+                before = self._known.sum()
                 self._read()
+                if self._known.sum() > before:
+                    progress = time.monotonic()
                 queue = self._missing()
 
     def _encode_and_store(self, rows: NDArray[np.int64]) -> float:
@@ -98,22 +107,23 @@ class Request:
         if self._identify() != self._identity:
             raise Changed
         self._fill(rows, vectors)
-        self._store.put([self._keys[i] for i in rows], vectors, self._max_size)
+        self._store.put([self._keys[i] for i in rows], vectors, self._max_size, self._group)
         return seconds
 
     def _read(self) -> None:
         """Read the missing rows that are stored."""
         missing = self._missing()
-        vectors, found = self._store.read([self._keys[i] for i in missing])
+        vectors, found = self._store.read([self._keys[i] for i in missing], self._group)
         if vectors is not None:
             self._fill(missing[found], vectors[found])
             self._store.touch([self._keys[i] for i in missing[found]])
             self._progress(int(found.sum()))
 
     def _fill(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
-        """Set the vectors of some rows."""
-        if not self._known.any():
+        """Set the vectors of some rows; rows of another width, which are wrong, become missing."""
+        if vectors.shape[1] != self._vectors.shape[1]:
             self._vectors = np.empty((len(self._known), vectors.shape[1]), dtype=np.float32)
+            self._known[:] = False
         self._vectors[rows] = vectors
         self._known[rows] = True
 
@@ -125,12 +135,7 @@ class Request:
 @contextmanager
 def _worker(store: Store) -> Iterator[bytes]:
     """Yield a name that no other live worker has, and release its claims afterwards."""
-    for number in count():
-        name = number.to_bytes(4, "big")
-        lock = _lock(store, name)
-        with suppress(Timeout):
-            lock.acquire(blocking=False)
-            break
+    name, lock = _free_name(store)
     try:
         _release_claims(store, name)  # those of a killed worker that had the same name
         yield name
@@ -139,11 +144,23 @@ def _worker(store: Store) -> Iterator[bytes]:
         lock.release()
 
 
+def _free_name(store: Store) -> tuple[bytes, FileLock]:
+    """Return the first name that no live worker has, and its lock, which is then held."""
+    number = 0
+    while (lock := store.try_lock(_lock_name(number.to_bytes(4, "big")))) is None:
+        number += 1
+    return number.to_bytes(4, "big"), lock
+
+
 def _release_dead_claims(store: Store) -> None:
     """Release the claims of workers that have died, whose locks are therefore free."""
     for name in store.owners():
-        with suppress(Timeout), _lock(store, name).acquire(blocking=False):
-            store.unclaim(name)
+        lock = store.try_lock(_lock_name(name))
+        if lock is not None:
+            try:
+                store.unclaim(name)
+            finally:
+                lock.release()
 
 
 def _release_claims(store: Store, name: bytes) -> None:
@@ -152,6 +169,6 @@ def _release_claims(store: Store, name: bytes) -> None:
         store.unclaim(name)
 
 
-def _lock(store: Store, name: bytes) -> FileLock:
-    """Return the lock that a worker holds as long as it lives."""
-    return FileLock(store.folder / "locks" / f"worker-{int.from_bytes(name, 'big')}.lock")
+def _lock_name(name: bytes) -> str:
+    """Return the name of the lock that a worker holds as long as it lives."""
+    return f"worker-{int.from_bytes(name, 'big')}"

@@ -2,14 +2,17 @@
 
 import os
 import struct
+import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from isoadapt.encoders._cache._environment import Damaged, environment_in, problems
+from isoadapt.encoders._cache._files import lock_in
 
 _TABLES = ("rows", "used", "claims", "counts")
 _COUNTS = struct.Struct("<4Q")
@@ -17,6 +20,9 @@ _USE = np.dtype([("key", "V20"), ("tick", ">u8")])
 _EVICTED_AT_ONCE = 1000
 _KEPT = 0.9  # fraction of the maximum size that remains after an eviction
 _OVER = 0.05  # fraction of the maximum size that may be written before the next eviction
+_PAGES = 1.8  # times the maximum size: pages in use that lead to an eviction
+_KEPT_PAGES = 1.75  # times the maximum size: pages in use that remain after an eviction
+_DIRTY = 2 * 4096  # bytes of pages that writing or deleting a row may copy
 
 
 class Store:
@@ -29,24 +35,39 @@ class Store:
         self._environment = environment_in(folder, _TABLES)
         self.folder = self._environment.folder
 
-    def read(self, keys: Sequence[bytes]) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
+    def read(
+        self, keys: Sequence[bytes], group: bytes = b""
+    ) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
         """Look rows up; return vectors (len(keys), d) and which rows were found (len(keys),).
 
         The vectors are None if no row was found. Rows that were not found have arbitrary values.
+        All rows of a group have one width. A row of another width is deleted, with a warning.
         """
 
         def look_up(transaction: Any, tables: Mapping[str, Any]) -> Any:
-            vectors, found = None, np.zeros(len(keys), dtype=bool)
+            vectors: NDArray[np.float32] | None = None
+            found, wrong = np.zeros(len(keys), dtype=bool), list[bytes]()
+            size = _row_size(transaction, tables, group)
             for i in _order_by_key(keys):
                 value = transaction.get(keys[i], db=tables["rows"])
-                if value is not None:
-                    vector = np.frombuffer(_content(keys[i], value), dtype="<f4")
-                    if vectors is None:
-                        vectors = np.empty((len(keys), len(vector)), dtype=np.float32)
-                    vectors[i], found[i] = vector, True
-            return vectors, found
+                if value is None:
+                    continue
+                content = _content(keys[i], value)
+                size = max(4, len(content) // 4 * 4) if size is None else size
+                if len(content) != size:
+                    wrong.append(keys[i])
+                    continue
+                if vectors is None:
+                    vectors = np.empty((len(keys), size // 4), dtype="<f4")
+                    target = vectors.data.cast("B")
+                target[i * size : (i + 1) * size] = content
+                found[i] = True
+            return vectors, found, wrong
 
-        return self._environment.run(look_up)
+        vectors, found, wrong = self._environment.run(look_up)
+        if wrong:
+            self._discard(wrong)
+        return vectors, found
 
     def touch(self, keys: Sequence[bytes]) -> None:
         """Count rows as hits, and mark them as used now."""
@@ -59,16 +80,25 @@ class Store:
 
         self._environment.run(mark, write=True)
 
-    def put(self, keys: Sequence[bytes], vectors: NDArray[np.float32], max_size: int) -> None:
-        """Store rows, count them as misses and release the claims on them.
+    def put(
+        self,
+        keys: Sequence[bytes],
+        vectors: NDArray[np.float32],
+        max_size: int,
+        group: bytes = b"",
+    ) -> None:
+        """Store rows of a group, count them as misses and release the claims on them.
 
-        If keys and rows exceed `max_size` bytes, the least recently used rows are deleted.
+        If keys and rows exceed `max_size` bytes, or their pages too much of the file, the least
+        recently used rows are deleted.
         """
 
         order = _order_by_key(keys)
-        step = max(1, int(_OVER * max_size) // max(1, vectors[:1].nbytes))
+        row_size = 4 * vectors.shape[1]
+        step = max(1, int(_OVER * max_size) // max(_DIRTY, row_size))
 
-        def write(transaction: Any, tables: Mapping[str, Any]) -> int:
+        def write(transaction: Any, tables: Mapping[str, Any]) -> bool:
+            _set_row_size(transaction, tables, group, row_size)
             now = _tick_bytes(_counts(transaction, tables).ticks + 1)
             size = 0
             for i in part:
@@ -77,12 +107,13 @@ class Store:
                     size += len(keys[i]) + len(row)
                 transaction.put(keys[i], now, db=tables["used"])
                 transaction.delete(keys[i], db=tables["claims"])
-            return _count(transaction, tables, misses=len(part), ticks=1, size=size).size
+            size = _count(transaction, tables, misses=len(part), ticks=1, size=size).size
+            return size > max_size or _in_use(transaction, tables) > _PAGES * max_size
 
         for start in range(0, len(order), step):
             part = order[start : start + step]
-            if self._environment.run(write, write=True) > max_size:
-                self._evict(int(_KEPT * max_size))
+            if self._environment.run(write, write=True):
+                self._evict(max_size, step)
 
     def claim(self, keys: Sequence[bytes], owner: bytes, limit: int) -> tuple[list[int], int]:
         """Claim up to `limit` rows that are neither stored nor claimed already.
@@ -135,7 +166,12 @@ class Store:
     def check(self) -> tuple[int, list[str]]:
         """Check the whole file, and set it aside if it is damaged; return rows and problems."""
 
-        def walk(transaction: Any, tables: Mapping[str, Any]) -> tuple[int, list[str]]:
+        rows, found = 0, list[str]()
+
+        def walk(transaction: Any, tables: Mapping[str, Any]) -> None:
+            nonlocal rows, found
+            if found:  # this is the empty store that has replaced the damaged one
+                return
             rows = transaction.stat(tables["rows"])["entries"]
             found = problems(self._environment.path)
             if not found:  # in a damaged file, a cursor might loop forever
@@ -144,20 +180,41 @@ class Store:
                         _content(key, value)
                     except Damaged as error:
                         found.append(str(error))
-            return rows, found
-
-        with self._environment.lock:
-            rows, found = self._environment.run(walk, write=True)  # a writer excludes others
             if found:
-                self._environment.recover(Damaged(found[0]))
+                raise Damaged(found[0])
+
+        self._environment.run(walk, write=True)  # a writer excludes others
         return rows, found
 
     def clear(self) -> None:
         """Delete everything."""
         self._environment.remove()
 
-    def _evict(self, size: int) -> None:
-        """Delete the least recently used rows until the rest fits into `size` bytes."""
+    def try_lock(self, name: str) -> FileLock | None:
+        """Acquire and return a lock in the folder; return None if it is held already."""
+        with self._environment.reraise_unusable():
+            lock = lock_in(self.folder, name)
+            try:
+                lock.acquire(blocking=False)
+            except Timeout:
+                return None
+            return lock
+
+    def _discard(self, keys: Sequence[bytes]) -> None:
+        """Delete rows of a wrong width, so that they are encoded again."""
+
+        def delete(transaction: Any, tables: Mapping[str, Any]) -> None:
+            _count(transaction, tables, size=-sum(_delete(transaction, tables, k) for k in keys))
+
+        self._environment.run(delete, write=True)
+        warnings.warn(
+            f"{len(keys)} vectors in the embedding cache in {str(self.folder)!r} had a wrong width "
+            "and were deleted, so their texts are encoded again",
+            stacklevel=2,
+        )
+
+    def _evict(self, max_size: int, step: int) -> None:
+        """Delete the least recently used rows, at most `step` at once, until the rest fits."""
 
         def list_uses(transaction: Any, tables: Mapping[str, Any]) -> NDArray[np.void]:
             found = bytearray()
@@ -167,21 +224,25 @@ class Store:
             return np.frombuffer(found, dtype=_USE)
 
         def delete(transaction: Any, tables: Mapping[str, Any]) -> bool:
-            gone, surplus = 0, _counts(transaction, tables).size - size
+            gone, surplus = 0, _counts(transaction, tables).size - int(_KEPT * max_size)
+
+            def fits() -> bool:
+                pages = _in_use(transaction, tables)
+                return gone >= surplus and pages <= _KEPT_PAGES * max_size
+
             for key, ticks in oldest.tolist():
-                if gone >= surplus:
+                if fits():
                     break
                 if transaction.get(key, db=tables["used"]) == _tick_bytes(ticks):  # not used since
-                    transaction.delete(key, db=tables["used"])
-                    row = transaction.pop(key, db=tables["rows"])
-                    gone += len(key) + len(row or b"")
+                    gone += _delete(transaction, tables, key)
             _count(transaction, tables, size=-gone)
-            return gone < surplus
+            return not fits()
 
         uses = self._environment.run(list_uses)
         uses = uses[np.argsort(uses["tick"], kind="stable")]
-        for start in range(0, len(uses), _EVICTED_AT_ONCE):
-            oldest = uses[start : start + _EVICTED_AT_ONCE]
+        step = min(step, _EVICTED_AT_ONCE)
+        for start in range(0, len(uses), step):
+            oldest = uses[start : start + step]
             if not self._environment.run(delete, write=True):
                 return
 
@@ -209,6 +270,37 @@ def _count(transaction: Any, tables: Mapping[str, Any], **more: int) -> _Counts:
     new = old._replace(**{name: getattr(old, name) + value for name, value in more.items()})
     transaction.put(b"counts", _with_checksum(b"counts", _COUNTS.pack(*new)), db=tables["counts"])
     return new
+
+
+def _in_use(transaction: Any, tables: Mapping[str, Any]) -> int:
+    """Return the bytes of all pages that hold data; other pages of the file are reused."""
+    pages = size = 0
+    for table in tables.values():
+        stat = transaction.stat(table)
+        pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        size = stat["psize"]
+    return pages * size
+
+
+def _delete(transaction: Any, tables: Mapping[str, Any], key: bytes) -> int:
+    """Delete a row and its last use; return the bytes of key and row."""
+    transaction.delete(key, db=tables["used"])
+    row = transaction.pop(key, db=tables["rows"])
+    return 0 if row is None else len(key) + len(row)
+
+
+def _row_size(transaction: Any, tables: Mapping[str, Any], group: bytes) -> int | None:
+    """Return the bytes of a vector of a group; None if they are not known."""
+    stored = transaction.get(b"size" + group, db=tables["counts"])
+    return None if stored is None else int.from_bytes(_content(b"size" + group, stored), "little")
+
+
+def _set_row_size(transaction: Any, tables: Mapping[str, Any], group: bytes, size: int) -> None:
+    """Store the bytes of a vector of a group."""
+    key = b"size" + group
+    if _row_size(transaction, tables, group) != size:
+        row = _with_checksum(key, size.to_bytes(4, "little"))
+        transaction.put(key, row, db=tables["counts"])
 
 
 def _tick_bytes(ticks: int) -> bytes:

@@ -1,0 +1,29 @@
+"""Locks that threads share for loading models and tokenising, and which forks wait for."""
+
+import os
+import threading
+
+# In the order in which a thread may hold more than one of them.
+MODELS_LOCK = threading.RLock()  # the stores of loaded models
+PROBES_LOCK = threading.Lock()  # the probes for the influence of padding
+TOKENIZER_LOCK = threading.Lock()  # a fast tokenizer stores the truncation of its last call
+
+_LOCKS = (MODELS_LOCK, PROBES_LOCK, TOKENIZER_LOCK)
+
+
+def _before_fork() -> None:
+    """Wait until no other thread loads or tokenises: a child would never see it finish."""
+    for lock in _LOCKS:
+        lock.acquire()
+
+
+def _after_fork() -> None:
+    """Release the locks that were acquired before the fork."""
+    for lock in reversed(_LOCKS):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+    )

@@ -1,0 +1,70 @@
+"""Processes forked while another thread loads a model, tokenises or probes a model."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+CODE = """
+import os, sys, threading, time
+from isoadapt import TransformerEncoder
+from isoadapt.encoders import _models, _padding
+
+step, folder = sys.argv[1:]
+encoder = TransformerEncoder(folder)
+inside = threading.Event()
+
+def slowly(call):
+    def wrapper(*args, **options):
+        inside.set()
+        time.sleep(0.5)
+        return call(*args, **options)
+    return wrapper
+
+if step == "load":
+    _models._load = slowly(_models._load)
+elif step == "probe":
+    _padding._padding_changes_vectors = slowly(_padding._padding_changes_vectors)
+else:
+    encoder.transform(["a cat"])
+    kind = type(_models.loaded_backbone(folder).tokenizer)
+    kind.__call__ = slowly(kind.__call__)
+thread = threading.Thread(target=encoder.transform, args=(["a cat"],))
+thread.start()
+inside.wait()
+pid = os.fork()
+if pid == 0:
+    encoder.transform(["a dog"])
+    os._exit(0)
+deadline = time.monotonic() + 30
+while time.monotonic() < deadline:
+    done, status = os.waitpid(pid, os.WNOHANG)
+    if done:
+        break
+    time.sleep(0.05)
+else:
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    status = "the child waits forever"
+thread.join()
+sys.exit(status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.parametrize("step", ["load", "probe", "tokenise"])
+def test_a_child_can_encode_although_another_thread_was_busy_at_the_fork(checkpoint, step):
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, step, checkpoint],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
