@@ -178,7 +178,7 @@ def finetune(
 
     Example:
 
-    isoadapt finetune --model my-base --train train.tsv --dev dev.tsv --out my-tuned
+    isoadapt finetune --model my-base --train train.tsv --penalty istar
     """
     from isoadapt.cli import _finetune
 
