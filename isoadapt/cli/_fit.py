@@ -139,9 +139,9 @@ def _metric(adapter: BaseAdapter) -> str:
 
 def _table(metrics: dict[str, dict[str, float]]) -> str:
     names = {"isoscore": "IsoScore", "isoscore_corrected": "  corrected", "ev1": "EV1", "r2": "R²"}
-    lines = [f"{'':16}{'before':>10}{'after':>10}"]
+    lines = [f"{'':16}{'before':>11}{'after':>11}"]
     for key, value in metrics["after"].items():
         before = metrics["before"].get(key)
-        shown = "" if before is None else f"{before:.4f}"
-        lines.append(f"{names.get(key, key):16}{shown:>10}{value:>10.4f}")
+        shown = "" if before is None else f"{before:.4g}"
+        lines.append(f"{names.get(key, key):16}{shown:>11}{value:>11.4g}")
     return "\n".join(lines)
