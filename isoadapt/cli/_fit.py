@@ -70,7 +70,13 @@ def fit(
         )
     console.show(
         f"{_table(metrics)}\n{_ROWS}\n\nAdapter: {out}",
-        {"adapter": str(out), "method": name, "rows": len(X), **metrics},
+        {
+            "adapter": str(out),
+            "method": name,
+            "rows": len(X),
+            "evaluated_on": "rows of the fit",
+            **metrics,
+        },
     )
 
 

@@ -23,7 +23,7 @@ KEYS = {
     "audit": {"isoscore", "truncation", "vectors", "references", "next_steps"},
     "compare": {"protocol", "rows", "verdict", "notes"},
     "finetune": {"checkpoint", "dev"},
-    "fit": {"adapter", "method", "rows", "before", "after"},
+    "fit": {"adapter", "method", "rows", "evaluated_on", "before", "after"},
     "transform": {"file", "n_samples", "n_features", "dtype"},
     "merge": {"checkpoint", "head"},
     "export": {"model", "classifies"},
@@ -163,14 +163,6 @@ def test_failures_are_one_line_and_exit_status_1(command, place):
     assert completed.stdout == ""
 
 
-def test_progress_and_notes_are_on_standard_error(place):
-    arguments = ["compare", "dev.tsv", "--model", "my-model", "--adapters", "whitening"]
-    completed = run_in(place, *arguments, "--json")
-    json.loads(completed.stdout)
-    assert "Encoding the 90 texts of dev.tsv ..." in completed.stderr
-    assert "Note: encoder_saw=None" in completed.stderr
-
-
 def test_a_comparison_that_was_interrupted_shows_what_is_done_and_exits_with_130(
     place, monkeypatch
 ):
@@ -186,3 +178,5 @@ def test_a_comparison_that_was_interrupted_shows_what_is_done_and_exits_with_130
     completed = run_in(place, *arguments, "--json")
     assert completed.code == 130
     assert {row["adapter"] for row in json.loads(completed.stdout)["rows"]} > {"Whitening"}
+    assert "Encoding the 90 texts of dev.tsv ..." in completed.stderr
+    assert "Note: encoder_saw=None" in completed.stderr
