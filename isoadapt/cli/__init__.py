@@ -1,4 +1,4 @@
-"""The command-line program ``isoadapt``: demo, audit, finetune, fit, transform and merge."""
+"""The command-line program ``isoadapt``: measure, compare, fit, apply and export adapters."""
 
 from isoadapt.cli._app import app, main
 

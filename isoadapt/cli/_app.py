@@ -18,6 +18,7 @@ from isoadapt.cli._commands import (
     merge,
     transform,
 )
+from isoadapt.cli._options import WrongUsage
 from isoadapt.cli._settings import SettingsCommand
 
 _EXPECTED = (
@@ -58,19 +59,28 @@ app.command()(export)
 
 
 def main() -> None:
-    """Run the program. An expected error is printed on one line, without a traceback."""
+    """Run the program.
+
+    An expected error is printed on one line, without a traceback. The exit status is 2 for wrong
+    usage, 1 for other errors, and 130 after an interrupt.
+    """
     try:
         _check_arguments(sys.argv[1:])
         app()
+    except WrongUsage as error:
+        typer.echo(f"isoadapt: {reason(error)}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except _EXPECTED as error:
         sys.exit(f"isoadapt: {reason(error)}")
 
 
 def _check_arguments(arguments: Sequence[str]) -> None:
-    """Raise ValueError for an argument with a null byte, which no operating system accepts."""
+    """Raise WrongUsage for an argument with a null byte, which no operating system accepts."""
     for argument in arguments:
         if "\0" in argument:
-            raise ValueError(
+            raise WrongUsage(
                 f"the argument {argument!r} has a null byte, which no path or name may contain; "
                 "remove it"
             )

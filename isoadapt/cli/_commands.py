@@ -8,9 +8,12 @@ import typer
 from isoadapt.adapters import METHODS
 from isoadapt.cli._options import (
     TABLE,
+    AsJson,
+    Console,
     Label,
     MaxLength,
     OverwriteCheckpoint,
+    Quiet,
     Separately,
     Source,
     Table,
@@ -32,11 +35,18 @@ def demo(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing checkpoint in the folder.")
     ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Fine-tune a checkpoint or use a given one, fit every adapter, and compare the results."""
+    """Fine-tune a checkpoint or use a given one, fit every adapter, and compare the results.
+
+    Example:
+
+    isoadapt demo --train train.tsv --dev dev.tsv --checkpoint my-model
+    """
     from isoadapt.cli import _demo
 
-    _demo.demo(train, dev, columns(text), checkpoint, out, overwrite)
+    _demo.demo(train, dev, columns(text), checkpoint, out, overwrite, Console(as_json, quiet))
 
 
 def audit(
@@ -53,14 +63,20 @@ def audit(
     ] = None,
     max_length: MaxLength = None,
     layers: Annotated[
-        bool, typer.Option("--layers", help="Report on the tokens of each layer instead.")
+        bool, typer.Option("--layers", help="Report on the tokens of each layer too.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Report the isotropy of the embeddings of texts, or of a matrix of embeddings."""
+    """Report the isotropy of the embeddings of texts, or of a matrix of embeddings.
+
+    Example:
+
+    isoadapt audit my-model texts.tsv
+    """
     from isoadapt.cli import _audit
 
-    _audit.audit(source, texts, columns(text), label, max_length, layers, as_json)
+    _audit.audit(source, texts, columns(text), label, max_length, layers, Console(as_json, quiet))
 
 
 def compare(
@@ -102,17 +118,19 @@ def compare(
         Path | None,
         typer.Option(help="Folder for comparison.json and the best adapter of each use."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress and notes.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compare adapters with no adapter and with controls, on your task and other uses.
 
-    Example: isoadapt compare train.tsv --model my-model --test dev.tsv --encoder-saw
+    Example:
+
+    isoadapt compare train.tsv --model my-model --test dev.tsv --encoder-saw
     """
     from isoadapt.cli import _compare
 
     rows = _compare.Rows(table, test, pairs, foreign, columns(text), label, max_length)
-    options = _compare.Run(encoder_saw, jobs, cache, as_json, quiet, out)
+    options = _compare.Run(encoder_saw, jobs, cache, out, Console(as_json, quiet))
     _compare.compare(model, rows, adapters or [], options)
 
 
@@ -156,13 +174,21 @@ def finetune(
         "isoadapt-finetuned"
     ),
     overwrite: OverwriteCheckpoint = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Fine-tune a classifier with or without an isotropy penalty, and evaluate it."""
+    """Fine-tune a classifier with or without an isotropy penalty, and evaluate it.
+
+    Example:
+
+    isoadapt finetune --model my-base --train train.tsv --penalty istar
+    """
     from isoadapt.cli import _finetune
 
     tables = Tables(train, dev, columns(text), label, max_length)
     given = [*(settings or []), *([f"where={where}"] if where else [])]
-    typer.echo(_finetune.finetune(model, tables, penalty, given, recipe, out, overwrite))
+    console = Console(as_json, quiet)
+    _finetune.finetune(model, tables, penalty, given, recipe, out, overwrite, console)
 
 
 def fit(
@@ -193,12 +219,19 @@ def fit(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing adapter.")
     ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Fit an adapter to texts or to a matrix of embeddings, and save it in a folder."""
+    """Fit an adapter to texts or to a matrix of embeddings, and save it in a folder.
+
+    Example:
+
+    isoadapt fit whitening --on train.tsv --model my-model --out my-adapter
+    """
     from isoadapt.cli import _fit
 
     source = Source(on, model, label, labels, max_length, columns(text), separately)
-    typer.echo(_fit.fit(name, source, out, settings or [], overwrite))
+    _fit.fit(name, source, out, settings or [], overwrite, Console(as_json, quiet))
 
 
 def transform(
@@ -212,12 +245,19 @@ def transform(
     separately: Separately = False,
     label: Annotated[str | None, typer.Option(help="Column of labels to leave out.")] = None,
     max_length: MaxLength = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Transform texts or a matrix of embeddings with a saved adapter."""
+    """Transform texts or a matrix of embeddings with a saved adapter.
+
+    Example:
+
+    isoadapt transform my-adapter dev.tsv adapted.npy
+    """
     from isoadapt.cli import _transform
 
     rows = Source(source, model, label, None, max_length, columns(text), separately)
-    _transform.transform(folder, rows, out)
+    _transform.transform(folder, rows, out, Console(as_json, quiet))
 
 
 def merge(
@@ -225,11 +265,18 @@ def merge(
     model: Annotated[Path, typer.Argument(help="Folder of the checkpoint.")],
     out: Annotated[Path, typer.Argument(help="Output folder for the merged checkpoint.")],
     overwrite: OverwriteCheckpoint = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Merge an affine adapter into a checkpoint, which then needs no isoadapt."""
+    """Merge an affine adapter into a checkpoint, which then needs no isoadapt.
+
+    Example:
+
+    isoadapt merge my-adapter my-model my-merged-model
+    """
     from isoadapt.cli import _merge
 
-    _merge.merge(folder, model, out, overwrite)
+    _merge.merge(folder, model, out, overwrite, Console(as_json, quiet))
 
 
 def export(
@@ -242,8 +289,15 @@ def export(
         bool, typer.Option("--normalize", help="Scale the vectors to unit length.")
     ] = False,
     overwrite: OverwriteCheckpoint = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Write adapter and checkpoint as one model for sentence-transformers and transformers."""
+    """Write adapter and checkpoint as one model for sentence-transformers and transformers.
+
+    Example:
+
+    isoadapt export my-adapter --model my-model --out my-exported-model
+    """
     from isoadapt.cli import _export
 
-    _export.export(folder, model, out, normalize, overwrite)
+    _export.export(folder, model, out, normalize, overwrite, Console(as_json, quiet))

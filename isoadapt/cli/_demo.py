@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import joblib
 import numpy as np
 import torch
-import typer
 from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 
@@ -16,8 +15,8 @@ from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.folders import no_empty_leftovers
 from isoadapt._utils.optional import import_optional
 from isoadapt.adapters import VARIANTS
-from isoadapt.cli._demo_similarity import report, similarity
-from isoadapt.cli._options import notes, say
+from isoadapt.cli._demo_similarity import Similarity, report, similarity
+from isoadapt.cli._options import Console, WrongUsage
 from isoadapt.datasets import load_table, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.geometry import spectrum
@@ -59,42 +58,57 @@ def demo(
     checkpoint: str | None,
     out: Path,
     overwrite: bool,
+    console: Console,
 ) -> None:
     """Fine-tune a checkpoint or use a given one, fit every adapter, and compare the results."""
     out = out.expanduser()
-    with no_empty_leftovers(out):
+    with console.notes(), no_empty_leftovers(out):
         writable_folder(out)
         import_optional("matplotlib", feature="The plot", extra="plot")
-        texts, labels, dev_texts, dev_labels = _read_tables(train, dev, text)
+        texts, labels, dev_texts, dev_labels = _read_tables(train, dev, text, console)
         before = minilm_folder() if checkpoint is None else None
         if checkpoint is None:
-            checkpoint = _fine_tune(texts, labels, out, overwrite)
+            checkpoint = _fine_tune(texts, labels, out, overwrite, console)
         start = time.perf_counter()
-        say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {checkpoint} ...")
-        encoder, head = load_checkpoint(checkpoint, verbose=1)
+        console.say(f"Encoding {len(texts)} + {len(dev_texts)} texts with {checkpoint} ...")
+        encoder, head = load_checkpoint(checkpoint, verbose=console.verbose)
         train_rows = _Split(encoder.transform(texts), labels)
         dev_rows = _Split(encoder.transform(dev_texts), dev_labels)
-        say("Fitting every adapter and the controls ...")
-        with notes():
-            comparison = _compare(head, train_rows, dev_rows)
+        console.say("Fitting every adapter and the controls ...")
+        comparison = _compare(head, train_rows, dev_rows, console)
         rows = _table_rows(comparison, dev_rows)
-        typer.echo(f"\nEvaluated on {len(dev_texts)} texts that no adapter was fitted to:\n")
-        typer.echo(_format_table(rows))
-        typer.echo(f"\n{_verdict(rows)}\n{comparison.verdict()}\n")
         _save_spectra(rows, out / "spectra.png")
         _save_pipeline(encoder.set_params(verbose=0), rows, out / "pipeline.joblib")
         result = similarity(encoder, head, texts, train_rows.X, dev_rows.X, before)
-        typer.echo(f"{report(result)}\n")
-        say(f"Encoded, fitted and evaluated in {time.perf_counter() - start:.0f} s.")
-        typer.echo(f"Spectra: {out / 'spectra.png'}   pipeline: {out / 'pipeline.joblib'}")
+        console.say(f"Encoded, fitted and evaluated in {time.perf_counter() - start:.0f} s.")
+    _show(comparison, rows, result, out, len(dev_texts), console)
+
+
+def _show(
+    comparison: Comparison,
+    rows: list[_Row],
+    result: Similarity,
+    out: Path,
+    n_texts: int,
+    console: Console,
+) -> None:
+    """Print the tables, the verdicts and the written files."""
+    files = {"spectra": str(out / "spectra.png"), "pipeline": str(out / "pipeline.joblib")}
+    text = (
+        f"\nEvaluated on {n_texts} texts that no adapter was fitted to:\n\n"
+        f"{_format_table(rows)}\n\n{_verdict(rows)}\n{comparison.verdict()}\n\n"
+        f"{report(result)}\n\nSpectra: {files['spectra']}   pipeline: {files['pipeline']}"
+    )
+    figures = {"comparison": comparison.to_dict(), "similarity": result._asdict(), **files}
+    console.show(text, figures)
 
 
 def _read_tables(
-    train: Path | None, dev: Path | None, text: list[str] | None
+    train: Path | None, dev: Path | None, text: list[str] | None, console: Console
 ) -> tuple[Any, Any, Any, Any]:
     """Read training and evaluation texts with labels, or generate a corpus without tables."""
     if (train is None) != (dev is None):
-        raise ValueError("--train and --dev must be given together")
+        raise WrongUsage("--train and --dev must be given together")
     if train is None or dev is None:
         corpus = make_acceptability(random_state=0)
         return corpus.train_texts, corpus.train_labels, corpus.dev_texts, corpus.dev_labels
@@ -104,14 +118,16 @@ def _read_tables(
         if found is None:
             raise ValueError(f"{path} has no column 'label', but the demo needs labels")
     if set(texts) & set(dev_texts):
-        say(f"Note: {len(set(texts) & set(dev_texts))} texts are in both tables.")
+        console.say(f"Note: {len(set(texts) & set(dev_texts))} texts are in both tables.")
     return texts, labels, dev_texts, dev_labels
 
 
-def _fine_tune(texts: Any, labels: Any, out: Path, overwrite: bool) -> str:
+def _fine_tune(texts: Any, labels: Any, out: Path, overwrite: bool, console: Console) -> str:
     """Fine-tune all-MiniLM-L6-v2 and return the folder of the checkpoint."""
     start = time.perf_counter()
-    say(f"Fine-tuning all-MiniLM-L6-v2 on {len(texts)} texts (one to three minutes on 2 cores) ...")
+    console.say(
+        f"Fine-tuning all-MiniLM-L6-v2 on {len(texts)} texts (one to three minutes on 2 cores) ..."
+    )
     folder = finetune_text_classifier(
         minilm_folder(),
         texts,
@@ -120,13 +136,13 @@ def _fine_tune(texts: Any, labels: Any, out: Path, overwrite: bool) -> str:
         lr=1e-4,
         random_state=0,
         overwrite=overwrite,
-        verbose=1,
+        verbose=console.verbose,
     )
-    say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
+    console.say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
     return str(folder)
 
 
-def _compare(head: LinearHead, train: _Split, dev: _Split) -> Comparison:
+def _compare(head: LinearHead, train: _Split, dev: _Split, console: Console) -> Comparison:
     """Fit every adapter on the training rows and judge it on the other rows."""
     comparison = compare_adapters(
         train.X,
@@ -137,7 +153,7 @@ def _compare(head: LinearHead, train: _Split, dev: _Split) -> Comparison:
         y_test=dev.y,
         encoder_saw=True,
         random_state=0,
-        verbose=1,
+        verbose=console.verbose,
     )
     if _LAYER not in comparison.estimators:
         raise ValueError(f"the demo needs {_LAYER}: {'; '.join(comparison.notes)}")

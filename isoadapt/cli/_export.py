@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import typer
 from sklearn.pipeline import Pipeline
 
 from isoadapt import TransformerEncoder
+from isoadapt.cli._options import Console, WrongUsage
 from isoadapt.encoders import names_classifier
 from isoadapt.interop import (
     load_adapter,
@@ -17,24 +17,28 @@ from isoadapt.interop import (
 )
 
 
-def export(folder: Path, model: Path | None, out: Path, normalize: bool, overwrite: bool) -> None:
+def export(
+    folder: Path, model: Path | None, out: Path, normalize: bool, overwrite: bool, console: Console
+) -> None:
     """Write an adapter and its encoder as one folder, and print how to load it."""
-    adapter, origin = load_adapter(folder), provenance(read_config(folder))
-    source = _checkpoint(model, origin["base_model"])
-    to_sentence_transformer(
-        _with_length(adapter, source, origin["data"]),
-        source,
-        out,
-        normalize=normalize,
-        overwrite=overwrite,
-    )
+    with console.notes():
+        adapter, origin = load_adapter(folder), provenance(read_config(folder))
+        source = _checkpoint(model, origin["base_model"])
+        to_sentence_transformer(
+            _with_length(adapter, source, origin["data"]),
+            source,
+            out,
+            normalize=normalize,
+            overwrite=overwrite,
+        )
     lines = [
         f"Exported: {out}",
         f"Vectors: sentence_transformers.SentenceTransformer({str(out)!r})",
     ]
-    if names_classifier(out.expanduser()):
+    classifies = names_classifier(out.expanduser())
+    if classifies:
         lines.append(f"Labels: transformers.pipeline('text-classification', {str(out)!r})")
-    typer.echo("\n".join(lines))
+    console.show("\n".join(lines), {"model": str(out), "classifies": classifies})
 
 
 def _checkpoint(model: Path | None, recorded: Any) -> Path:
@@ -42,7 +46,7 @@ def _checkpoint(model: Path | None, recorded: Any) -> Path:
     if model is not None:
         return model
     if recorded is None or not Path(recorded).is_dir():
-        raise ValueError(
+        raise WrongUsage(
             f"the model that the adapter records ({recorded!r}) is not a folder here: pass --model"
         )
     return Path(recorded)

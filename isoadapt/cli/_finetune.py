@@ -12,12 +12,20 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 from isoadapt import load_checkpoint
 from isoadapt._utils.errors import choices
 from isoadapt._utils.folders import reserved_folder
-from isoadapt.cli._options import Tables, notes, say
+from isoadapt.cli._options import Console, Tables, WrongUsage
 from isoadapt.cli._settings import read_settings
 from isoadapt.datasets import load_table
 from isoadapt.finetune import PENALTIES, PLACES, RECIPES, finetune_text_classifier
 from isoadapt.metrics import isotropy_report
 
+_TITLES = {
+    "r2": "R²",
+    "matthews": "Matthews",
+    "isoscore": "IsoScore",
+    "isoscore_corrected": "  corrected",
+    "ev1": "EV1",
+    "anisotropy1": "anisotropy_1",
+}
 _JOINING = ("lam", "balance", "where")
 _TRAINING = (
     "epochs",
@@ -38,10 +46,11 @@ def finetune(
     recipe: str | None,
     out: Path,
     overwrite: bool,
-) -> str:
-    """Fine-tune and save a classifier, and return its figures on the dev table and its folder."""
+    console: Console,
+) -> None:
+    """Fine-tune and save a classifier, and print its figures on the dev table and its folder."""
     options = _make_options(penalty, recipe, settings)
-    with reserved_folder(out, overwrite, name="--out"):
+    with console.notes(), reserved_folder(out, overwrite, name="--out"):
         texts, labels = _read(tables.train, tables)
         dev = None if tables.dev is None else _read(tables.dev, tables)
         if dev is not None:
@@ -50,7 +59,9 @@ def finetune(
                     f"{tables.dev} holds only one distinct text, but evaluation needs at least two"
                 )
             _check_known(dev[1], labels, tables)
-        say(f"Fine-tuning {model} on {len(texts)} texts{_described(penalty, recipe, settings)} ...")
+        console.say(
+            f"Fine-tuning {model} on {len(texts)} texts{_described(penalty, recipe, settings)} ..."
+        )
         start = time.perf_counter()
         finetune_text_classifier(
             model,
@@ -59,26 +70,30 @@ def finetune(
             out,
             max_length=tables.max_length,
             overwrite=overwrite,
-            verbose=1,
+            verbose=console.verbose,
             **options,
         )
-    say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
-    figures = "" if dev is None else _figures(out, dev, tables)
-    return f"{figures}Checkpoint: {out}"
+    console.say(f"Fine-tuned in {time.perf_counter() - start:.0f} s.")
+    figures = None if dev is None else _figures(out, dev, tables, console)
+    lines = [f"Checkpoint: {out}"]
+    if dev is not None and figures is not None:
+        table = [f"{_TITLES.get(name, name):16}{value:>11.4g}" for name, value in figures.items()]
+        lines = [f"On the {len(dev[0])} texts of {tables.dev}:", *table, "", *lines]
+    console.show("\n".join(lines), {"checkpoint": str(out), "dev": figures})
 
 
-def _figures(out: Path, dev: tuple[Any, NDArray[Any]], tables: Tables) -> str:
-    """Evaluate the saved checkpoint on the dev table, and return its figures, one a line."""
+def _figures(
+    out: Path, dev: tuple[Any, NDArray[Any]], tables: Tables, console: Console
+) -> dict[str, float]:
+    """Evaluate the saved checkpoint on the dev table."""
     try:
-        with notes():
-            figures = _evaluate(out, *dev, tables.max_length)
+        with console.notes():
+            return _evaluate(out, *dev, tables.max_length, console.verbose)
     except ValueError as error:
         raise ValueError(
             f"{out} holds the fine-tuned checkpoint, but it cannot be evaluated on "
             f"{tables.dev}: {error}"
         ) from error
-    lines = [f"{name:16}{value:>10.4f}" for name, value in figures.items()]
-    return "\n".join([f"On the {len(dev[0])} texts of {tables.dev}:", *lines, "", ""])
 
 
 def _make_options(
@@ -86,14 +101,14 @@ def _make_options(
 ) -> dict[str, Any]:
     """Make the loss from its name, and separate its parameters from those of training."""
     if recipe is not None and recipe not in RECIPES:
-        raise ValueError(f"--recipe {recipe!r} is not a recipe; {choices(recipe, RECIPES)}")
+        raise WrongUsage(f"--recipe {recipe!r} is not a recipe; {choices(recipe, RECIPES)}")
     if penalty is None:
         _refuse_without_penalty(settings)
         values = read_settings(settings, _TRAINING, "training without a penalty")
         _check_booleans(values, {})
         return {"recipe": recipe, **values}
     if penalty not in PENALTIES:
-        raise ValueError(f"--penalty {penalty!r} is not a penalty; {choices(penalty, PENALTIES)}")
+        raise WrongUsage(f"--penalty {penalty!r} is not a penalty; {choices(penalty, PENALTIES)}")
     method = PENALTIES[penalty]
     known = (*method.parameters, *_JOINING, *_TRAINING)
     values = read_settings(settings, known, f"training with {penalty}")
@@ -107,7 +122,7 @@ def _refuse_without_penalty(settings: Sequence[str]) -> None:
     of_penalties = {*_JOINING, *(name for each in PENALTIES.values() for name in each.parameters)}
     for setting in settings:
         if setting.partition("=")[0].strip() in of_penalties:
-            raise ValueError(
+            raise WrongUsage(
                 f"{setting} needs --penalty: choose from {', '.join(PENALTIES)}, or omit {setting}"
             )
 
@@ -115,7 +130,7 @@ def _refuse_without_penalty(settings: Sequence[str]) -> None:
 def _check_where(where: Any) -> None:
     layers = where if isinstance(where, list | tuple) else [where]
     if where not in PLACES and not (layers and all(type(layer) is int for layer in layers)):
-        raise ValueError(
+        raise WrongUsage(
             f"--where {where!r} is not valid; choose from {', '.join(PLACES)}, or give the numbers "
             "of layers, such as 1,6"
         )
@@ -125,34 +140,34 @@ def _check_booleans(values: dict[str, Any], defaults: dict[str, Any]) -> None:
     """Check that only parameters with a Boolean default are set to true or false."""
     for name, value in values.items():
         if isinstance(value, bool) and not isinstance(defaults.get(name), bool):
-            raise ValueError(f"--set {name}={value}: {name} cannot be true or false")
+            raise WrongUsage(f"--set {name}={value}: {name} cannot be true or false")
 
 
 def _evaluate(
-    folder: Path, texts: Sequence[Any], labels: NDArray[Any], max_length: int
+    folder: Path, texts: Sequence[Any], labels: NDArray[Any], max_length: int, verbose: int
 ) -> dict[str, float]:
     """Return the task metrics of a checkpoint and the isotropy of its head input."""
-    encoder, head = load_checkpoint(folder, verbose=1)
+    encoder, head = load_checkpoint(folder, verbose=verbose)
     limit = encoder._backbone().limit or max_length
     X = encoder.set_params(max_length=min(max_length, limit)).transform(texts)
     predicted = head.predict(X)
     if head.classes_ is None:
         task = {
             "correlation": float(np.corrcoef(labels, predicted)[0, 1]),
-            "R²": r2_score(labels, predicted),
+            "r2": r2_score(labels, predicted),
         }
     else:
         task = {
             "accuracy": accuracy_score(labels, predicted),
-            "Matthews": matthews_corrcoef(labels, predicted),
+            "matthews": matthews_corrcoef(labels, predicted),
         }
     report = isotropy_report(X)
     return {
         **task,
-        "IsoScore": report.isoscore,
-        "  corrected": report.isoscore_corrected,
-        "EV1": report.ev1,
-        "anisotropy_1": report.anisotropy1,
+        "isoscore": report.isoscore,
+        "isoscore_corrected": report.isoscore_corrected,
+        "ev1": report.ev1,
+        "anisotropy1": report.anisotropy1,
     }
 
 

@@ -11,7 +11,7 @@ from isoadapt import TransformerEncoder
 from isoadapt._utils.errors import choices
 from isoadapt._utils.folders import check_output_folder
 from isoadapt.adapters import ADAPTERS, METHODS, BaseAdapter
-from isoadapt.cli._options import Source, notes, say
+from isoadapt.cli._options import Console, Source, WrongUsage
 from isoadapt.cli._rows import (
     check_several_rows,
     data_to_record,
@@ -27,26 +27,34 @@ from isoadapt.metrics import isotropy_report
 _ROWS = "These figures are for the rows that the adapter was fitted to. Evaluate it on other rows."
 
 
-def fit(name: str, source: Source, out: Path, settings: Sequence[str], overwrite: bool) -> str:
-    """Fit and save an adapter, and return the table of the figures before and after."""
+def fit(
+    name: str,
+    source: Source,
+    out: Path,
+    settings: Sequence[str],
+    overwrite: bool,
+    console: Console,
+) -> None:
+    """Fit and save an adapter, and print the figures before and after."""
     adapter = _make_adapter(name, settings)
     check_output_folder(out, overwrite, content=ADAPTER, name="--out")
-    X, y = read_rows(source)
+    with console.notes():
+        X, y = read_rows(source, verbose=console.verbose)
     check_several_rows(X, source.path)
     if not any(setting.partition("=")[0].strip() == "head" for setting in settings):
         _take_head(adapter, source, y)
     if source.separately and adapter._needs_y():
-        raise ValueError(
+        raise WrongUsage(
             f"{type(adapter).__name__} needs labels, but with --separately the labels are those of "
             f"pairs, not of texts: name one column with --text{_without_head(adapter)}"
         )
     if y is None and adapter._needs_y():
-        raise ValueError(
+        raise WrongUsage(
             f"{type(adapter).__name__} needs labels, and {source.path} has none: name their column "
             f"with --label, or their file with --labels{_without_head(adapter)}"
         )
-    say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
-    with notes():
+    console.say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
+    with console.notes():
         before = _figures(X, _head_score(adapter, X, y))
         adapter.fit(X, y)
         adapted = adapter.transform(X)
@@ -60,16 +68,28 @@ def fit(name: str, source: Source, out: Path, settings: Sequence[str], overwrite
             metrics={f"{name}, on the rows it was fitted to": metrics[name] for name in metrics},
             overwrite=overwrite,
         )
-    return f"{_table(metrics)}\n{_ROWS}\n\nAdapter: {out}"
+    console.show(
+        f"{_table(metrics)}\n{_ROWS}\n\nAdapter: {out}",
+        {
+            "adapter": str(out),
+            "method": name,
+            "rows": len(X),
+            "evaluated_on": "rows of the fit",
+            **metrics,
+        },
+    )
 
 
 def _make_adapter(name: str, settings: Sequence[str]) -> BaseAdapter:
     """Make an adapter from its name and its parameters as strings."""
     if name not in METHODS:
-        raise ValueError(f"{name!r} is not the name of an adapter; {choices(name, METHODS)}")
+        raise WrongUsage(f"{name!r} is not the name of an adapter; {choices(name, METHODS)}")
     cls = ADAPTERS[METHODS[name]]
     adapter = cls(**read_settings(settings, cls._get_param_names(), cls.__name__))
-    adapter._validate_params()
+    try:
+        adapter._validate_params()
+    except ValueError as error:
+        raise WrongUsage(str(error)) from error
     return adapter
 
 
@@ -125,9 +145,9 @@ def _metric(adapter: BaseAdapter) -> str:
 
 def _table(metrics: dict[str, dict[str, float]]) -> str:
     names = {"isoscore": "IsoScore", "isoscore_corrected": "  corrected", "ev1": "EV1", "r2": "R²"}
-    lines = [f"{'':16}{'before':>10}{'after':>10}"]
+    lines = [f"{'':16}{'before':>11}{'after':>11}"]
     for key, value in metrics["after"].items():
         before = metrics["before"].get(key)
-        shown = "" if before is None else f"{before:.4f}"
-        lines.append(f"{names.get(key, key):16}{shown:>10}{value:>10.4f}")
+        shown = "" if before is None else f"{before:.4g}"
+        lines.append(f"{names.get(key, key):16}{shown:>11}{value:>11.4g}")
     return "\n".join(lines)

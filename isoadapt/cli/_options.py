@@ -1,10 +1,11 @@
 """Options that several commands share, and messages to the user."""
 
+import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -31,6 +32,10 @@ Separately = Annotated[
 ]
 Label = Annotated[str | None, typer.Option(help="Column of labels. Default: label.")]
 MaxLength = Annotated[int | None, typer.Option(help="Maximum number of tokens of a text.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="Print the result and errors only, no progress or notes.")
+]
 OverwriteCheckpoint = Annotated[
     bool, typer.Option("--overwrite", help="Replace an existing checkpoint.")
 ]
@@ -68,16 +73,44 @@ def columns(text: str | None) -> list[str] | None:
     return None if text is None else text.split(",")
 
 
-def say(message: str) -> None:
-    """Print a message to standard error, separate from the result of the command."""
-    typer.echo(message, err=True)
+class WrongUsage(ValueError):
+    """Options or values of the command line that are not admissible: exit status 2."""
 
 
-@contextmanager
-def notes() -> Iterator[None]:
-    """Print each distinct warning of the block once, as a note."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield
-    for message in dict.fromkeys(" ".join(str(warning.message).split()) for warning in caught):
-        say(f"Note: {message}")
+class Console(NamedTuple):
+    """What a command prints: its result on standard output, all else on standard error."""
+
+    as_json: bool = False
+    quiet: bool = False
+
+    @property
+    def verbose(self) -> int:
+        """Value of the parameter ``verbose`` of estimators."""
+        return int(not self.quiet)
+
+    def say(self, message: str) -> None:
+        """Print a message to standard error, unless the command is quiet."""
+        if not self.quiet:
+            typer.echo(message, err=True)
+
+    def show(self, text: str, figures: dict[str, Any]) -> None:
+        """Print the result of the command, as text or as JSON, where NaN becomes null."""
+        typer.echo(json.dumps(_plain(figures), indent=2) if self.as_json else text)
+
+    @contextmanager
+    def notes(self) -> Iterator[None]:
+        """Print each distinct warning of the block once, as a note, unless the command is quiet."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            yield
+        for message in dict.fromkeys(" ".join(str(warning.message).split()) for warning in caught):
+            self.say(f"Note: {message}")
+
+
+def _plain(value: Any) -> Any:
+    """Replace NaN by None in nested figures, because JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if value != value else value

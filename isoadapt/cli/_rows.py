@@ -7,46 +7,46 @@ from typing import Any
 from numpy.typing import NDArray
 
 from isoadapt import TransformerEncoder
-from isoadapt.cli._options import Source
+from isoadapt.cli._options import Source, WrongUsage
 from isoadapt.datasets import load_matrix, load_table
 from isoadapt.encoders import vector_source
 from isoadapt.interop import SOURCE, take_apart
 
 
 def read_rows(
-    source: Source, features: Sequence[str] | None = None
+    source: Source, features: Sequence[str] | None = None, verbose: int = 1
 ) -> tuple[Any, NDArray[Any] | None]:
     """Read a matrix or embed texts, and return X of shape (n, d) and y of shape (n,) or None."""
     label = source.label or "label"
     if source.is_matrix():
         if source.separately:
-            raise ValueError(
+            raise WrongUsage(
                 f"--separately is for two columns of texts, but {str(source.path)!r} is read as a "
                 "matrix: omit it, or name a table and the --model that embeds its texts"
             )
         if source.label is not None and source.path.suffix.lower() == ".npy":
-            raise ValueError(
+            raise WrongUsage(
                 f"--label {label}: a .npy matrix has no columns. To give labels, use --labels y.npy"
             )
         return load_matrix(source.path, label=label, labels=source.labels, features=features)
     if source.labels is not None:
-        raise ValueError("--labels is for matrices. To name the column of a table, use --label")
+        raise WrongUsage("--labels is for matrices. To name the column of a table, use --label")
     if source.model is None:
-        raise ValueError(
+        raise WrongUsage(
             f"{str(source.path)!r} is read as a table of texts, which needs --model, the "
             "checkpoint that embeds them (the name of a matrix ends in .npy or .parquet)"
         )
     texts, y = load_table(source.path, text=source.text, label=label)
     if source.separately:
         texts, y = _each_alone(texts, source.path), None
-    encoder = TransformerEncoder(source.model, max_length=source.max_length, verbose=1)
+    encoder = TransformerEncoder(source.model, max_length=source.max_length, verbose=verbose)
     return encoder.transform(texts), y
 
 
 def _each_alone(texts: Sequence[Any], path: Path) -> list[str]:
     """Return the texts of the first column, then those of the second."""
     if isinstance(texts[0], str):
-        raise ValueError(
+        raise WrongUsage(
             f"--separately needs two columns of texts, but one is read from {str(path)!r}: omit "
             "it, or name two columns with --text A,B"
         )
@@ -91,7 +91,7 @@ def with_recorded_model(source: Source, origin: dict[str, Any]) -> Source:
     if source.is_matrix() or source.model is not None:
         return source
     if base is None or not Path(base).is_dir():
-        raise ValueError(
+        raise WrongUsage(
             f"{str(source.path)!r} is read as a table of texts, and the model that the adapter "
             f"records ({base!r}) is not a folder here: pass --model"
         )

@@ -8,6 +8,8 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from isoadapt.cli._options import WrongUsage
+
 _FLAG = "--set"
 _SETTING = re.compile(r"[A-Za-z_]\w*=")
 
@@ -38,7 +40,7 @@ def read_settings(settings: Sequence[str], known: Collection[str], taker: str) -
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))
         if not equals or name not in known:
-            raise ValueError(
+            raise WrongUsage(
                 f"--set {setting}: {taker} takes name=value with the names {', '.join(known)}"
             )
         values[name] = _literal(text)

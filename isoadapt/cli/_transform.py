@@ -4,42 +4,46 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.optional import import_optional
-from isoadapt.cli._options import Source, notes
+from isoadapt.cli._options import Console, Source, WrongUsage
 from isoadapt.cli._rows import check_recorded_source, read_rows, with_recorded_model
 from isoadapt.interop import load_adapter, provenance, read_config, take_apart
 
 _MATRICES = (".npy", ".parquet")
 
 
-def transform(folder: Path, rows: Source, out: Path) -> None:
+def transform(folder: Path, rows: Source, out: Path, console: Console) -> None:
     """Transform texts or a matrix of embeddings with a saved adapter, and write the result."""
     _check_out(out, rows.path)
-    adapter = take_apart(load_adapter(folder)).without_encoder()
-    rows = with_recorded_model(rows, provenance(read_config(folder)))
-    check_recorded_source(adapter, rows)
-    X, _ = read_rows(rows, features=getattr(adapter, "feature_names_in_", None))
-    with notes():
+    with console.notes():
+        adapter = take_apart(load_adapter(folder)).without_encoder()
+        rows = with_recorded_model(rows, provenance(read_config(folder)))
+        check_recorded_source(adapter, rows)
+        names = getattr(adapter, "feature_names_in_", None)
+        X, _ = read_rows(rows, features=names, verbose=console.verbose)
         adapted = adapter.transform(X)
     with atomic_path(out.expanduser()) as path:
         _write(path, adapted, adapter.get_feature_names_out().tolist())
-    typer.echo(f"Wrote {len(adapted)} × {adapted.shape[1]} ({adapted.dtype}): {out}")
+    n, d = adapted.shape
+    console.show(
+        f"Wrote {n} × {d} ({adapted.dtype}): {out}",
+        {"file": str(out), "n_samples": n, "n_features": d, "dtype": str(adapted.dtype)},
+    )
 
 
 def _check_out(out: Path, source: Path) -> None:
     """Check that ``out`` can be written before anything is read."""
     if out.suffix.lower() not in _MATRICES:
-        raise ValueError(f"{str(out)!r} must end in .npy or .parquet, which determines the format")
+        raise WrongUsage(f"{str(out)!r} must end in .npy or .parquet, which determines the format")
     if not out.expanduser().parent.is_dir():
         raise FileNotFoundError(f"{str(out.parent)!r} is not a folder; create it first")
     if out.expanduser().is_dir():
         raise IsADirectoryError(f"{str(out)!r} is a folder; give the name of a file")
     if out.expanduser().resolve() == source.expanduser().resolve():
-        raise ValueError(f"{str(out)!r} is the input file; give another name for the result")
+        raise WrongUsage(f"{str(out)!r} is the input file; give another name for the result")
 
 
 def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:

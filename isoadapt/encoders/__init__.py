@@ -38,6 +38,7 @@ from isoadapt.encoders._truncation import measure_truncation as measure_truncati
 from isoadapt.encoders._vectors import (
     HEAD_VECTORS as HEAD_VECTORS,
     VectorSource as VectorSource,
+    describe_vectors as describe_vectors,
     vector_source as vector_source,
 )
 

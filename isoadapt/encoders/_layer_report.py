@@ -8,15 +8,14 @@ from isoadapt._utils.optional import import_optional
 
 _COLUMNS = {
     "layer": ("layer", "d"),
-    "isoscore": ("IsoScore", ".4f"),
-    "isoscore_corrected": ("corrected", ".4f"),
-    "ev1": ("EV1", ".4f"),
-    "ev2": ("EV2", ".4f"),
-    "ev3": ("EV3", ".4f"),
-    "anisotropy1": ("anisotropy_1", ".4f"),
-    "anisotropy1_centered": ("centred", ".4f"),
-    "mean_cosine": ("mean cosine", ".4f"),
-    "two_nn": ("TwoNN", ".2f"),
+    "isoscore": ("IsoScore", ".4g"),
+    "isoscore_corrected": ("corrected", ".4g"),
+    "ev1": ("EV1", ".4g"),
+    "ev2": ("EV2", ".4g"),
+    "ev3": ("EV3", ".4g"),
+    "anisotropy1": ("anisotropy_1", ".4g"),
+    "mean_cosine": ("mean cosine", ".4g"),
+    "two_nn": ("TwoNN", ".4g"),
 }
 
 
@@ -31,8 +30,7 @@ class LayerFigures:
     ev1: float  # fraction of the variance along the first principal direction
     ev2: float  # along the first two
     ev3: float  # along the first three
-    anisotropy1: float  # fraction of the first squared singular value
-    anisotropy1_centered: float
+    anisotropy1: float  # fraction of the first squared singular value, without centring
     mean_cosine: float  # over all pairs of different tokens
     two_nn: float  # TwoNN intrinsic dimension of a sample of the tokens
 
@@ -48,8 +46,8 @@ class LayerReport(Sequence[LayerFigures]):
         One entry for each hidden state, from the embedding layer, 0, to the last layer. An entry
         has the attributes ``layer``, ``n_tokens``, ``isoscore``, ``isoscore_corrected`` (bias
         corrected), ``ev1``, ``ev2`` and ``ev3`` (fraction of the variance along the first one, two
-        and three principal directions), ``anisotropy1`` and ``anisotropy1_centered`` (fraction of
-        the first squared singular value, raw and centred), ``mean_cosine`` (over all pairs of
+        and three principal directions), ``anisotropy1`` (fraction of the first squared singular
+        value, without centring; with centring it is ``ev1``), ``mean_cosine`` (over all pairs of
         different tokens) and ``two_nn`` (TwoNN intrinsic dimension of a sample of the tokens). A
         figure that is not defined is NaN.
     n_texts : int
@@ -113,7 +111,7 @@ class LayerReport(Sequence[LayerFigures]):
         lines = ["  ".join(map(str.rjust, row, widths)) for row in cells]
         title = (
             f"LayerReport: {self[0].n_tokens} tokens × {self.n_features} from {self.n_texts} "
-            "texts (IsoScore: 1 = isotropic)"
+            "texts, token states without pooling (IsoScore: 1 = isotropic)"
         )
         return "\n".join([title, *lines])
 

@@ -35,7 +35,6 @@ _SPREAD_FIGURES = (
     "ev2",
     "ev3",
     "anisotropy1",
-    "anisotropy1_centered",
     "two_nn",
 )
 

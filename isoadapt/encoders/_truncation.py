@@ -35,15 +35,13 @@ class Truncation:
         }
 
     def __str__(self) -> str:
-        line = (
-            f"  truncated texts     {self.share_of_texts_truncated:8.4f}   {self.n_truncated} of "
-            f"{self.n_texts}"
-        )
         if self.max_length is None:
-            return f"{line}; the model has no limit"
+            return f"{self.n_texts} texts, none truncated (the model has no limit)"
+        if not self.n_truncated:
+            return f"{self.n_texts} texts, none truncated at max_length={self.max_length} tokens"
         return (
-            f"{line} exceed max_length={self.max_length} tokens; "
-            f"{self.share_of_tokens_kept:.4f} of all tokens are kept"
+            f"{self.n_texts} texts, {self.n_truncated} truncated at max_length={self.max_length} "
+            f"tokens ({self.share_of_tokens_kept:.4g} of all tokens are kept)"
         )
 
 

@@ -58,6 +58,19 @@ def vector_source(encoder: TransformerEncoder) -> VectorSource:
     return VectorSource(digest, dtype, _kind(encoder, backbone))  # type: ignore[arg-type]
 
 
+def describe_vectors(encoder: TransformerEncoder) -> str:
+    """Say in words how an encoder makes one vector of a text; the model is not run."""
+    encoder._validate_params()
+    backbone = encoder._outline()
+    pooling, n = encoder._pooling(backbone), backbone.n_layers
+    if pooling.modes == (HEAD_INPUT,):
+        return "input of the classifier's last linear layer (pooling='head_input')"
+    layer = encoder._layer(backbone) % (n + 1)
+    modes = "+".join(pooling.modes)
+    normalized = ", normalized to unit length" if pooling.normalize else ""
+    return f"token states of layer {layer} of {n} (pooling={modes!r}){normalized}"
+
+
 def _exact_backbone(encoder: TransformerEncoder) -> Backbone:
     """Return the model of an encoder with float32 weights, or a live model as it is."""
     if not isinstance(encoder.model, str | os.PathLike):

@@ -34,6 +34,7 @@ from isoadapt.metrics._neighbours import (
     retrieval_report,
     similarity_correlation,
 )
+from isoadapt.metrics._references import NEXT_STEPS as NEXT_STEPS, REFERENCES as REFERENCES
 from isoadapt.metrics._scores import (
     anisotropy,
     cumulative_explained_variance,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -14,12 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from isoadapt import geometry
+from isoadapt.metrics._isotropy_text import report_text
 from isoadapt.metrics._neighbours import HubnessReport, hubness
 from isoadapt.metrics._points import as_points, clamped_score, mean_cosine, varies
 
 _SAMPLED = 5_000  # rows for TwoNN and hubness, whose cost is quadratic in the rows
 _NEIGHBOURS = 10  # for hubness
-_SHOWN = 8  # dimensions or groups that are listed by name
+_SHOWN = 8  # groups that are listed by name
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class IsotropyReport:
         Plain and bias-corrected IsoScore. The latter is NaN for fewer than 4 rows.
     ev1, ev2, ev3 : float
         Share of the variance along the first one, two and three principal directions.
-    anisotropy1, anisotropy1_centered : float
-        Share of the first squared singular value, without and with centring.
+    anisotropy1 : float
+        Share of the first squared singular value without centring. With centring it is `ev1`.
     effective_rank : float
         Exponential of the entropy of the normalised spectrum.
     two_nn : float
@@ -75,7 +76,6 @@ class IsotropyReport:
     ev2: float
     ev3: float
     anisotropy1: float
-    anisotropy1_centered: float
     effective_rank: float
     two_nn: float
     partition_isotropy: float
@@ -117,39 +117,32 @@ class IsotropyReport:
         plain["groups"] = {name: group.to_dict() for name, group in self.groups.items()}
         return plain
 
+    def plot(self, *, ax: Any = None) -> Any:
+        """Plot the figures that are at most 1 as bars, beside the reference values.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a new figure with pyplot.
+
+        Returns
+        -------
+        matplotlib Axes
+            The axes.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        """
+        from isoadapt.metrics._isotropy_plot import plot_report
+
+        return plot_report(self, ax)
+
     def __str__(self) -> str:
-        lines = [
-            f"IsotropyReport: {self.n_samples} × {self.n_features}",
-            f"  IsoScore            {self.isoscore:8.4f}   corrected {self.isoscore_corrected:.4f}"
-            "   (1 = isotropic)",
-            f"  explained variance  {self.ev1:8.4f}   first 2 {self.ev2:.4f}, first 3 "
-            f"{self.ev3:.4f}",
-            f"  anisotropy_1        {self.anisotropy1:8.4f}   centred "
-            f"{self.anisotropy1_centered:.4f}",
-            f"  effective rank      {self.effective_rank:8.2f}   of {self.n_features}",
-            f"  TwoNN dimension     {self.two_nn:8.2f}",
-            f"  partition function  {self.partition_isotropy:8.2g}   dispersion "
-            f"{self.partition_dispersion:.2g}   (both depend on scale)",
-            f"  mean cosine         {self.mean_cosine:8.4f}",
-            f"  hubness             {self.hubness:8.2f}   antihubs {self.antihub_share:.4f}",
-            _dimensions_line("outlier dimensions", self._outliers_by_size()),
-        ]
-        if self.dead_dimensions:
-            lines.append(_dimensions_line("dead dimensions", self.dead_dimensions))
-        lines += [
-            f"  group {name}: n={group.n_samples}, IsoScore {group.isoscore:.4f} (corrected "
-            f"{group.isoscore_corrected:.4f}), EV1 {group.ev1:.4f}, mean cosine "
-            f"{group.mean_cosine:.4f}{_dead_note(group)}"
-            for name, group in self.groups.items()
-        ]
-        return "\n".join(lines)
+        return report_text(self)
 
     __repr__ = __str__
-
-    def _outliers_by_size(self) -> list[int]:
-        """Outlier dimensions in descending order of their second moment."""
-        size = self.mean_profile**2 + self.variance_profile
-        return sorted(self.outlier_dimensions, key=lambda dimension: -size[dimension])
 
 
 def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyReport:
@@ -166,8 +159,9 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
     Returns
     -------
     IsotropyReport
-        All metrics. Print it, or convert it with ``to_dict()``. The TwoNN dimension and hubness
-        are computed on at most 5,000 rows, because their cost is quadratic in them;
+        All metrics. Print it for a table beside the values of a healthy and of a collapsed
+        encoder, convert it with ``to_dict()``, or draw it with ``plot()``. The TwoNN dimension and
+        hubness are computed on at most 5,000 rows, because their cost is quadratic in them;
         :func:`two_nn` and :func:`hubness` use all rows.
 
     Raises
@@ -189,15 +183,26 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
     >>> X = np.random.default_rng(0).normal(size=(200, 4)) * [10, 1, 1, 1]
     >>> isotropy_report(X)
     IsotropyReport: 200 × 4
-      IsoScore              0.0216   corrected 0.0219   (1 = isotropic)
-      explained variance    0.9690   first 2 0.9801, first 3 0.9909
-      anisotropy_1          0.9688   centred 0.9690
-      effective rank          1.19   of 4
-      TwoNN dimension         3.17
-      partition function   7.8e-08   dispersion 1.7   (both depend on scale)
-      mean cosine          -0.0010
-      hubness                 0.02   antihubs 0.0100
-      outlier dimensions         0
+                                value    healthy  collapsed
+      IsoScore, corrected     0.02188      0.244  0.0002582   1 = isotropic
+      IsoScore, plain         0.02157     0.2235  0.0002572   too low if rows are few
+      EV1                       0.969    0.04944     0.9541   share of the first direction
+      EV2                      0.9801    0.08253     0.9582   of the first two
+      EV3                      0.9909     0.1097     0.9603   of the first three
+      anisotropy_1             0.9688     0.1365     0.9711   as EV1, without centring
+      effective rank / d        0.297      0.396   0.003879   1.188 of 4
+      TwoNN dimension           3.167      3.231      13.36
+      partition function    7.808e-08          -          -   depends on scale
+        its dispersion          1.732          -          -   depends on scale
+      mean cosine          -0.0009708     0.1188     0.4738
+      hubness                 0.01914       1.55      3.839   skewness
+      antihubs                   0.01    0.01342    0.08629   share of the rows
+      outlier dimensions            0
+      healthy: all-MiniLM-L6-v2; collapsed: a classifier fine-tuned from it on CoLA; both on the
+      1,043 dev sentences of CoLA, with 384 dimensions
+      next: LogitPreservingWhitening (keeps a classifier's predictions), Whitening (no head),
+      IsotropyLayer (trains for the task too), none (an encoder trained for similarity);
+      measure the effect on your task with compare_adapters or `isoadapt compare`
     """
     points = as_points(X)
     n, d = points.shape
@@ -240,7 +245,6 @@ def spectral_figures(
         "ev2": ev2,
         "ev3": ev3,
         "anisotropy1": float(geometry.anisotropy(raw, 1)),
-        "anisotropy1_centered": ev1,
     }
 
 
@@ -277,19 +281,6 @@ def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyRep
         dead_dimensions=_indices(geometry.dead_dimensions(variance)),
         groups=groups,
     )
-
-
-def _dimensions_line(title: str, dimensions: Sequence[int]) -> str:
-    """Line of the printed report with the number of dimensions and the first of them."""
-    more = ", …" if len(dimensions) > _SHOWN else ""
-    named = f"   {', '.join(map(str, dimensions[:_SHOWN]))}{more}" if dimensions else ""
-    return f"  {title:<18}  {len(dimensions):8d}{named}"
-
-
-def _dead_note(group: IsotropyReport) -> str:
-    """Number of dead dimensions, for the line of a group."""
-    n_dead = len(group.dead_dimensions)
-    return f", {n_dead} dead dimension{'s' * (n_dead > 1)}" if n_dead else ""
 
 
 def _rows_by_group(points: Tensor, groups: ArrayLike) -> dict[str, Tensor]:

@@ -21,6 +21,8 @@ from isoadapt.model_selection._methods import ADAPTER, Method
 
 Outcomes = dict[str, list[Outcome]]
 
+INTERRUPTED = "the comparison was interrupted"  # beginning of the note on it
+
 
 def run(
     methods: Sequence[Method],
@@ -147,7 +149,7 @@ def _complete(
         outcomes[method.name] = [replace(outcome, messages=()) for outcome in done]
         notes += _messages(method.name, done)
     if stopped:
-        notes.append(f"the comparison was interrupted before these were done: {', '.join(missing)}")
+        notes.append(f"{INTERRUPTED} before these were done: {', '.join(missing)}")
     for note in notes:
         warnings.warn(note, UserWarning, stacklevel=4)
     return outcomes, notes

@@ -40,13 +40,20 @@ def succeed(*arguments):
     return completed
 
 
-def fail(*arguments):
-    """The message of a command that must fail: one line."""
-    completed = run(*arguments)
-    assert str(completed.code).startswith("isoadapt: "), completed
-    assert "\n" not in str(completed.code)
+def message_of(completed):
+    """The one line that says why a command failed or was used wrongly."""
+    message = completed.code  # a string is printed by the interpreter, with exit status 1
+    if completed.code == 2:
+        message = completed.stderr.rstrip("\n").split("\n")[-1]
+    assert str(message).startswith("isoadapt: "), completed
+    assert "\n" not in str(message)
     assert "Traceback" not in completed.stderr
-    return str(completed.code)
+    return str(message)
+
+
+def fail(*arguments):
+    """The message of a command that must fail or is used wrongly: one line."""
+    return message_of(run(*arguments))
 
 
 def texts_and_labels():

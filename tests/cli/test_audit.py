@@ -1,12 +1,14 @@
 """The audit as a user meets it."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.cli.command_line import run
+from isoadapt.adapters import ADAPTERS
+from tests.cli.command_line import fail, run, succeed
 from tests.tiny_models import save_model
 
 
@@ -16,7 +18,7 @@ class TestAudit:
         np.save(tmp_path / "X.npy", rng.normal(size=(90, 4)) * [9, 1, 1, 1])
         completed = run("audit", tmp_path / "X.npy")
         assert completed.code in (None, 0), completed
-        assert completed.stdout.startswith("IsotropyReport: 90 × 4")
+        assert completed.stdout.startswith("IsotropyReport: 90 × 4\n")
         report = json.loads(run("audit", tmp_path / "X.npy", "--json").stdout)
         assert report["n_samples"] == 90
         assert 0 < report["isoscore"] < 0.1
@@ -26,7 +28,7 @@ class TestAudit:
         frame.assign(kind=["x", "y"] * 45).to_parquet(tmp_path / "X.parquet")
         completed = run("audit", tmp_path / "X.parquet", "--label", "kind")
         assert completed.code in (None, 0), completed
-        assert completed.stdout.startswith("IsotropyReport: 90 × 4")
+        assert completed.stdout.startswith("IsotropyReport: 90 × 4\n")
         assert "group y: n=45" in completed.stdout
 
     def test_model_on_texts_with_classes(self, tables, checkpoint):
@@ -38,11 +40,39 @@ class TestAudit:
     def test_layers(self, tables, checkpoint):
         completed = run("audit", checkpoint, tables / "dev.tsv", "--layers")
         assert completed.code in (None, 0), completed
-        title, header, *rows, _ = completed.stdout.splitlines()
-        assert title.startswith("LayerReport: 720 tokens × 16 from 90 texts")
-        names = "layer IsoScore corrected EV1 EV2 EV3 anisotropy_1 centred mean cosine TwoNN"
+        tokens, _, vectors = completed.stdout.partition("\n\nVectors: ")
+        *_, heading, title, header = tokens.splitlines()[:-3]
+        assert heading == "Tokens of each layer:"
+        assert title.startswith("LayerReport: 720 tokens × 16 from 90 texts, token states without")
+        names = "layer IsoScore corrected EV1 EV2 EV3 anisotropy_1 mean cosine TwoNN"
         assert " ".join(header.split()) == names
-        assert [row.split()[0] for row in rows] == ["0", "1", "2"]
+        assert [row.split()[0] for row in tokens.splitlines()[-3:]] == ["0", "1", "2"]
+        assert vectors.startswith("one for each text, input of the classifier's last linear layer")
+        assert "IsotropyReport: 90 × 16" in vectors
+
+    def test_layers_of_one_text_have_no_pooled_report(self, checkpoint, tmp_path):
+        (tmp_path / "one.tsv").write_text("sentence\nthe cat sat on the mat\n")
+        arguments = ["audit", checkpoint, tmp_path / "one.tsv", "--layers"]
+        assert "IsotropyReport" not in succeed(*arguments).stdout
+        assert "pooled" not in json.loads(succeed(*arguments, "--json").stdout)
+
+    def test_what_was_pooled(self, checkpoint, tables, tmp_path):
+        dev = tables / "dev.tsv"
+        lines = succeed("audit", checkpoint, dev).stdout.splitlines()
+        found = next(line for line in lines if line.startswith("Vectors: "))
+        assert found.endswith("last linear layer (pooling='head_input')")
+        body = save_model(tmp_path / "body", kind="AutoModel")
+        vectors = json.loads(succeed("audit", body, dev, "--json").stdout)["vectors"]
+        assert vectors == "token states of layer 2 of 2 (pooling='mean')"
+
+    def test_references_and_next_steps_as_json(self, tmp_path):
+        np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(90, 4)))
+        found = json.loads(succeed("audit", tmp_path / "X.npy", "--json").stdout)
+        healthy, collapsed = (found["references"][name] for name in ("healthy", "collapsed"))
+        assert healthy.keys() == collapsed.keys() > {"isoscore_corrected", "ev1", "mean_cosine"}
+        for name in re.findall(r"\b[A-Z][a-z]+[A-Z]?\w+ing\b", found["next_steps"]):
+            assert name in ADAPTERS
+        assert "LogitPreservingWhitening" in found["next_steps"]
 
     def test_layers_as_json(self, tables, checkpoint):
         options = ["--layers", "--json", "--max-length", "3"]
@@ -65,9 +95,8 @@ class TestAudit:
             "share_of_texts_truncated": 0.5,
             "share_of_tokens_kept": 33 / 40,
         }
-        last = run("audit", *arguments).stdout.splitlines()[-1]
-        expected = "3 of 6 exceed max_length=7 tokens; 0.8250 of all tokens are kept"
-        assert " ".join(last.split()) == f"truncated texts 0.5000 {expected}"
+        line = "Texts: 6 texts, 3 truncated at max_length=7 tokens (0.825 of all tokens are kept)"
+        assert line in succeed("audit", *arguments).stdout.splitlines()
 
     def test_no_text_is_truncated(self, tables, checkpoint, tmp_path):
         report = json.loads(run("audit", checkpoint, tables / "dev.tsv", "--json").stdout)
@@ -77,8 +106,10 @@ class TestAudit:
         model = save_model(tmp_path / "xlnet", "xlnet")
         completed = run("audit", model, tables / "dev.tsv", "--json")
         assert json.loads(completed.stdout)["truncation"]["max_length"] is None
-        last = run("audit", model, tables / "dev.tsv").stdout.splitlines()[-1]
-        assert " ".join(last.split()) == "truncated texts 0.0000 0 of 90; the model has no limit"
+        lines = succeed("audit", model, tables / "dev.tsv").stdout.splitlines()
+        assert "Texts: 90 texts, none truncated (the model has no limit)" in lines
+        lines = succeed("audit", checkpoint, tables / "dev.tsv").stdout.splitlines()
+        assert "Texts: 90 texts, none truncated at max_length=64 tokens" in lines
 
     def test_pairs_are_counted_together(self, tmp_path, checkpoint):
         rows = ["the cat\ta dog", "the cat sat on the mat\ta dog ran", "cat\tdog"]
@@ -115,6 +146,4 @@ class TestAudit:
         pickle = tmp_path / "pickle.npy"
         np.save(pickle, np.array([{}], dtype=object), allow_pickle=True)
         arguments = [a.format(checkpoint=checkpoint, pickle=pickle) for a in arguments]
-        completed = run("audit", *arguments)
-        assert str(completed.code).startswith("isoadapt: ")
-        assert message in str(completed.code)
+        assert message in fail("audit", *arguments)

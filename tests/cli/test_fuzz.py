@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.cli.command_line import run
+from tests.cli.command_line import fail, message_of, run
 from tests.tiny_models import WORDS, save_model
 
 rng = np.random.default_rng(0)
@@ -58,13 +58,10 @@ def check(folder, *arguments):
         if (folder / "out").exists():
             (folder / "out").rmdir()
         return None
-    if code == 2:  # the parser of the arguments refused them
-        assert "Usage: " in completed.stderr
+    if code == 2 and "Usage: " in completed.stderr:  # the parser of the arguments refused them
         return completed.stderr
-    assert isinstance(code, str), completed
-    assert code.startswith("isoadapt: "), completed
+    code = message_of(completed)
     assert len(code) > 30
-    assert "\n" not in code
     assert len(code) < 1200
     assert listing(folder) == before, code
     return code
@@ -318,10 +315,10 @@ def test_the_configuration_of_a_model_is_no_object(data, inside, tmp_path):
 
 def test_a_model_that_is_set_to_return_tuples(inside, tmp_path):
     model = save_model(tmp_path / "m")
-    expected = run("audit", "model", "texts.tsv").stdout
+    report = run("audit", "model", "texts.tsv", "--json").stdout
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"return_dict": False}))
-    assert run("audit", model, "texts.tsv").stdout == expected != ""
+    assert run("audit", model, "texts.tsv", "--json").stdout == report != ""
     for command in model_commands(model):
         check(inside, *command)
 
@@ -437,8 +434,8 @@ def test_paths_that_cannot_be(inside, tmp_path):
 def test_settings_that_are_none(value, inside):
     for name in ("shrinkage", "n_components"):
         settings = ["--set", f"{name}={value}", "--out", "out"]
-        completed = run("fit", "whitening", "--on", "X.npy", *settings)
-        assert str(completed.code).startswith(f"isoadapt: The '{name}' parameter"), completed
+        message = fail("fit", "whitening", "--on", "X.npy", *settings)
+        assert message.startswith(f"isoadapt: The '{name}' parameter")
     assert not (inside / "out").exists()
 
 
