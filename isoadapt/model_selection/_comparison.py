@@ -119,10 +119,30 @@ class Comparison:
         ValueError
             If the use is unknown, or no data were given for it.
         """
-        credited = [row for row in self._rows_of(use) if is_credited(row)]
-        if not credited:
-            return None
-        return self.estimators[max(credited, key=lambda row: row["score"])["adapter"]]
+        credited = self.credited(use)
+        return self.estimators[credited[0]] if credited else None
+
+    def credited(self, use: str | None = None) -> list[str]:
+        """Return the names of the adapters that are shown to help in a use.
+
+        Parameters
+        ----------
+        use : str, default=None
+            One of ``uses``. None is the task, "classify" or "regress".
+
+        Returns
+        -------
+        list of str
+            The adapters that are shown to be better than no adapter and than their controls, after
+            Holm's adjustment, the highest score first.
+
+        Raises
+        ------
+        ValueError
+            If the use is unknown, or no data were given for it.
+        """
+        rows = [row for row in self._rows_of(use) if is_credited(row)]
+        return [row["adapter"] for row in sorted(rows, key=lambda row: -row["score"])]
 
     def verdict(self, use: str | None = None) -> str:
         """Say in one sentence for each use what the tests show.

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isoadapt._utils.optional import import_optional
+from isoadapt.report._axes import panels, plain
 
 _ISOTROPY = {
     "isoscore_star": "IsoScore*",
@@ -46,6 +46,11 @@ class AnisotropyProfile:
         The curve of each name. EV1 is the anisotropy₁ of centred points, so ``ev1`` and
         ``anisotropy1_centered`` share one curve.
 
+    Raises
+    ------
+    ValueError
+        If a name does not have one value for each step.
+
     Examples
     --------
     >>> from isoadapt.report import AnisotropyProfile
@@ -57,6 +62,12 @@ class AnisotropyProfile:
     def __init__(self, steps: ArrayLike, figures: Mapping[str, ArrayLike]) -> None:
         self.steps = np.asarray(steps)
         self.figures = {name: np.asarray(values, float) for name, values in figures.items()}
+        for name, values in self.figures.items():
+            if values.shape != self.steps.shape:
+                raise ValueError(
+                    f"figures[{name!r}] has shape {values.shape}, but steps has shape "
+                    f"{self.steps.shape}; pass one value for each step, NaN where there is none"
+                )
 
     @classmethod
     def from_trainer(cls, trainer: Any, *, ax: Any = None) -> Self:
@@ -166,9 +177,8 @@ class AnisotropyProfile:
         ValueError
             If `ax` holds more than two Axes.
         """
-        pyplot = import_optional("matplotlib.pyplot", feature="AnisotropyProfile", extra="plot")
         if ax is None:
-            ax = pyplot.subplots(2, 1, sharex=True, figsize=(7, 6), layout="constrained")[1]
+            ax = panels(None, "AnisotropyProfile", ["isotropy", "losses"], (7, 6), rows=True)
         self.axes_: NDArray[Any] = np.atleast_1d(ax)
         if self.axes_.shape not in ((1,), (2,)):
             raise ValueError(
@@ -185,6 +195,8 @@ class AnisotropyProfile:
             self._draw(self.axes_[1], {name: name.replace("_", " ") for name in self._losses()})
             self.axes_[1].set_ylabel("loss")
         self.axes_[-1].set_xlabel("training step")
+        for axes in self.axes_:
+            plain(axes)
         return self
 
     def _losses(self) -> list[str]:

@@ -24,15 +24,6 @@ LOG = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def drawn_off_screen():
-    backend = matplotlib.get_backend()
-    pyplot.switch_backend("Agg")
-    yield
-    pyplot.close("all")
-    pyplot.switch_backend(backend)
-
-
 def test_lines_are_the_log():
     display = AnisotropyProfile.from_log_history(LOG)
     np.testing.assert_array_equal(display.steps, [5, 10, 15])
@@ -77,6 +68,11 @@ def test_log_without_figures(log):
     message = f"log_history has {len(log)} entries, none with isotropy figures.*logging_steps"
     with pytest.raises(ValueError, match=message):
         AnisotropyProfile.from_log_history(log)
+
+
+def test_one_value_for_each_step():
+    with pytest.raises(ValueError, match=r"figures\['ev1'\] has shape \(2,\), but steps"):
+        AnisotropyProfile([1, 2, 3], {"ev1": [0.1, 0.2]})
 
 
 def test_own_axes_and_nothing_global():

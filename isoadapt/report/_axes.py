@@ -1,0 +1,56 @@
+"""Axes to draw on, colours, and checks that the displays share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_array
+
+from isoadapt._utils.optional import import_optional
+
+BASELINE = "black"
+REST = "0.7"  # grey
+STRONG = ("tab:blue", "tab:orange", "tab:green", "tab:red")
+
+
+def panels(
+    ax: Any, feature: str, names: list[str], size: tuple[float, float], *, rows: bool = False
+) -> NDArray[Any]:
+    """Return one Axes for each name, those of `ax` or those of a new figure made with pyplot.
+
+    The panels are side by side, or below each other if `rows` is set.
+    """
+    if ax is None:
+        pyplot = import_optional("matplotlib.pyplot", feature=feature, extra="plot")
+        shape = (len(names), 1) if rows else (1, len(names))
+        new = pyplot.subplots(*shape, squeeze=False, figsize=size, layout="constrained")[1]
+        return np.asarray(new).ravel()
+    import_optional("matplotlib", feature=feature, extra="plot")
+    given = np.asarray(ax, dtype=object).ravel()
+    if len(given) != len(names) or not all(hasattr(each, "plot") for each in given):
+        shown = [type(each).__name__ for each in given]
+        raise ValueError(
+            f"ax={shown} does not fit {feature}, which draws {len(names)} panel(s): "
+            f"{', '.join(names)}; pass {len(names)} matplotlib Axes, or None for a new figure"
+        )
+    return given
+
+
+def points(X: ArrayLike, name: str) -> NDArray[np.float64]:
+    """Check embeddings of at least two rows that are not all equal."""
+    array = check_array(X, dtype=np.float64, ensure_min_samples=2, input_name=name)
+    if not np.ptp(array, axis=0).any():
+        raise ValueError(
+            f"{name} has {len(array)} equal rows, which have no variance to draw; pass embeddings "
+            "of different texts"
+        )
+    return array
+
+
+def plain(axes: Any) -> None:
+    """Remove the upper and the right border, and draw a light grid."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3, linewidth=0.6)
+    axes.set_axisbelow(True)

@@ -1,0 +1,216 @@
+"""Forest plot of a comparison of adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from isoadapt._utils.errors import choices
+from isoadapt.model_selection import Comparison
+from isoadapt.report._axes import BASELINE, STRONG, panels, plain
+
+_COLUMNS = {
+    "score": ("score", "ci_low", "ci_high"),
+    "difference": ("difference", "difference_low", "difference_high"),
+}
+_CONTROL = "0.55"  # grey
+
+
+class _Style(NamedTuple):
+    """How the point of a row is drawn."""
+
+    label: str
+    colour: str
+    marker: str
+    face: str
+
+
+_STYLES = {
+    "baseline": _Style("no adapter", BASELINE, "D", BASELINE),
+    "control": _Style("control", _CONTROL, "s", "white"),
+    "adapter": _Style("adapter, no gain shown", BASELINE, "o", "white"),
+    "credited": _Style("adapter, gain shown", STRONG[0], "o", STRONG[0]),
+}
+
+
+class ComparisonDisplay:
+    """Forest plot of a comparison of adapters, with one panel for each use.
+
+    Create it with :meth:`from_comparison`, which also draws it. Each row of a panel is a point with
+    its 0.95 interval; a vertical line is the value without an adapter. Controls are grey squares.
+    Filled blue points are adapters whose gain over no adapter and over their controls is shown by
+    the tests, after Holm's adjustment.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        Result of :func:`~isoadapt.model_selection.compare_adapters`.
+    quantity : {"score", "difference"}, default="score"
+        Draw the scores, or their differences from no adapter. The tests are about differences. The
+        intervals of two scores may overlap although their difference is shown not to be zero,
+        because both are judged on the same rows.
+    uses : sequence of str, default=None
+        Uses to draw. None are all of the comparison.
+
+    Attributes
+    ----------
+    figure_ : matplotlib Figure
+        The figure.
+    axes_ : ndarray of matplotlib Axes, shape (n_uses,)
+        One panel for each use.
+    containers_ : dict of (str, str) to matplotlib ErrorbarContainer
+        Point and interval by use and name of the adapter.
+
+    Raises
+    ------
+    ValueError
+        If a use is not in the comparison, or if `quantity` is unknown.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_classification
+    >>> from isoadapt.model_selection import compare_adapters
+    >>> from isoadapt.report import ComparisonDisplay
+    >>> X, y = make_classification(300, 8, n_informative=5, random_state=0)
+    >>> comparison = compare_adapters(X, y, ["Whitening"], encoder_saw=False, random_state=0)
+    >>> display = ComparisonDisplay.from_comparison(comparison)  # doctest: +SKIP
+    >>> display.figure_.savefig("comparison.png")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        *,
+        quantity: str = "score",
+        uses: Sequence[str] | None = None,
+    ) -> None:
+        if quantity not in _COLUMNS:
+            raise ValueError(f"quantity={quantity!r} is unknown; {choices(quantity, _COLUMNS)}")
+        self.comparison = comparison
+        self.quantity = quantity
+        self.uses = list(comparison.uses if uses is None else uses)
+        for use in self.uses:
+            if use not in comparison.uses:
+                raise ValueError(
+                    f"uses: {use!r} is not in this comparison; {choices(use, comparison.uses)}"
+                )
+        if not self.uses:
+            raise ValueError(f"uses is empty; choose from {', '.join(comparison.uses)}")
+
+    @classmethod
+    def from_comparison(
+        cls,
+        comparison: Comparison,
+        *,
+        quantity: str = "score",
+        uses: Sequence[str] | None = None,
+        ax: Any = None,
+    ) -> Self:
+        """Plot a comparison.
+
+        Parameters
+        ----------
+        comparison : Comparison
+            Result of :func:`~isoadapt.model_selection.compare_adapters`.
+        quantity : {"score", "difference"}, default="score"
+            Draw the scores, or their differences from no adapter.
+        uses : sequence of str, default=None
+            Uses to draw. None are all of the comparison.
+        ax : matplotlib Axes, one for each use, default=None
+            Axes to draw on, as for :meth:`plot`.
+
+        Returns
+        -------
+        ComparisonDisplay
+            The display.
+
+        Raises
+        ------
+        ValueError
+            If a use is not in the comparison, or if `quantity` is unknown.
+        """
+        return cls(comparison, quantity=quantity, uses=uses).plot(ax=ax)
+
+    def plot(self, *, ax: Any = None) -> Self:
+        """Draw the plot.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, one for each use, default=None
+            Axes to draw on. None makes a new figure with pyplot.
+
+        Returns
+        -------
+        ComparisonDisplay
+            The display itself.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        ValueError
+            If the number of Axes is not the number of uses.
+        """
+        rows = {use: self._rows(use) for use in self.uses}
+        longest = max(map(len, rows.values()))
+        size = (4.8 + 2.2 * len(rows), 1.5 + 0.27 * longest)
+        self.axes_ = panels(ax, "ComparisonDisplay", self.uses, size)
+        self.figure_ = self.axes_[0].figure
+        self.containers_: dict[tuple[str, str], Any] = {}
+        for axes, use in zip(self.axes_, self.uses, strict=True):
+            self._draw(axes, use, rows[use])
+        self._add_legend()
+        return self
+
+    def _rows(self, use: str) -> list[dict[str, Any]]:
+        return [row for row in self.comparison.rows if row["use"] == use]
+
+    def _draw(self, axes: Any, use: str, rows: list[dict[str, Any]]) -> None:
+        """Draw the panel of a use; the first row is at the top."""
+        credited = self.comparison.credited(use)
+        middle, low, high = _COLUMNS[self.quantity]
+        for y, row in enumerate(rows):
+            style = _STYLES["credited" if row["adapter"] in credited else row["kind"]]
+            # The baseline has no difference from itself.
+            value = 0.0 if np.isnan(row[middle]) else row[middle]
+            if row["kind"] == "baseline":
+                axes.axvline(value, color=BASELINE, linewidth=0.9, linestyle="--", zorder=1)
+            # A percentile interval need not contain the estimate itself.
+            reach = np.clip([[value - row[low]], [row[high] - value]], 0, None)
+            self.containers_[use, row["adapter"]] = axes.errorbar(
+                value,
+                y,
+                xerr=None if np.isnan(reach).any() else reach,
+                fmt=style.marker,
+                color=style.colour,
+                markerfacecolor=style.face,
+                label=style.label,
+                markersize=5,
+                linewidth=1.3,
+            )
+        first = axes is self.axes_[0]
+        axes.set_yticks(range(len(rows)), [row["adapter"] if first else "" for row in rows])
+        label = rows[0]["metric"]
+        axes.set_xlabel(label if self.quantity == "score" else f"difference in {label}")
+        axes.set_title(use, fontsize=10)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        plain(axes)
+
+    def _add_legend(self) -> None:
+        """Add one legend for all panels, beside the last one."""
+        found: dict[str, Any] = {}
+        for axes in self.axes_:
+            handles, labels = axes.get_legend_handles_labels()
+            found |= dict(zip(labels, handles, strict=True))
+        shown = [style.label for style in _STYLES.values() if style.label in found]
+        self.axes_[-1].legend(
+            [found[label] for label in shown],
+            shown,
+            fontsize=8,
+            frameon=False,
+            loc="upper left",
+            bbox_to_anchor=(1.02, 1.0),
+            borderaxespad=0.0,
+        )

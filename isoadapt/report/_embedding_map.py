@@ -1,0 +1,230 @@
+"""Map of embeddings in two dimensions, before and after an adapter."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.decomposition import PCA
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import check_consistent_length, column_or_1d
+
+from isoadapt.report._axes import REST, STRONG, panels, plain, points
+
+_PANELS = ["before", "after"]
+_COLOURS = [*STRONG, "tab:purple", "tab:brown", "tab:pink", "tab:olive", "tab:cyan"]
+
+
+class EmbeddingMapDisplay:
+    """Map of embeddings before and after an adapter, coloured by class.
+
+    Create it with :meth:`from_embeddings` or :meth:`from_estimator`, which also draw it. Both
+    panels show the same two directions. They are the principal directions of both sets together,
+    after each set has been centred and divided by the root of its total variance. The title of a
+    panel gives the share of the variance of the set that it shows.
+
+    The map cannot show more than these two directions. With a small share, classes that lie apart
+    in other directions overlap on the map, and neighbours on the map need not be neighbours among
+    the embeddings. The two panels have different scales, so distances cannot be compared between
+    them. The map is no evidence that an adapter helps: measure the use itself, for example with
+    :func:`~isoadapt.model_selection.compare_adapters`.
+
+    Parameters
+    ----------
+    before : array-like of shape (n_samples, 2)
+        Coordinates before the adapter.
+    after : array-like of shape (n_samples, 2)
+        Coordinates after the adapter.
+    y : array-like of shape (n_samples,), default=None
+        Class of each row.
+    shares : tuple of two float, default=None
+        Share of the variance that the coordinates have, before and after.
+
+    Attributes
+    ----------
+    figure_ : matplotlib Figure
+        The figure.
+    axes_ : ndarray of matplotlib Axes, shape (2,)
+        The panels before and after.
+    points_ : dict of (str, str) to matplotlib PathCollection
+        The points by panel, "before" or "after", and by class. Without classes the class is "". The
+        nine most frequent classes have colours. The points of all others are grey, under the class
+        "other classes".
+
+    Raises
+    ------
+    ValueError
+        If the coordinates and the classes do not fit together.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_classification
+    >>> from isoadapt import Whitening
+    >>> from isoadapt.report import EmbeddingMapDisplay
+    >>> X, y = make_classification(300, 8, random_state=0)
+    >>> display = EmbeddingMapDisplay.from_estimator(Whitening().fit(X), X, y)  # doctest: +SKIP
+    >>> display.figure_.savefig("map.png")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        before: ArrayLike,
+        after: ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        shares: tuple[float, float] | None = None,
+    ) -> None:
+        self.before, self.after = points(before, "before"), points(after, "after")
+        for name, coordinates in (("before", self.before), ("after", self.after)):
+            if coordinates.shape[1] != 2:
+                raise ValueError(
+                    f"{name} has {coordinates.shape[1]} columns, but a map has 2; "
+                    "EmbeddingMapDisplay.from_embeddings projects embeddings"
+                )
+        self.y = None if y is None else _classes(y)
+        check_consistent_length(self.before, self.after, self.y)
+        self.shares = shares
+
+    @classmethod
+    def from_embeddings(
+        cls, X: ArrayLike, Z: ArrayLike, y: ArrayLike | None = None, *, ax: Any = None
+    ) -> Self:
+        """Project embeddings before and after an adapter and plot them.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Embeddings before the adapter.
+        Z : array-like of shape (n_samples, n_features)
+            Embeddings of the same rows after the adapter.
+        y : array-like of shape (n_samples,), default=None
+            Class of each row.
+        ax : two matplotlib Axes, default=None
+            Axes to draw on, as for :meth:`plot`.
+
+        Returns
+        -------
+        EmbeddingMapDisplay
+            The display.
+
+        Raises
+        ------
+        ValueError
+            If X and Z do not have the same shape and at least two columns, if one is not finite or
+            has no variance, or if `y` has another length or continuous values.
+        """
+        sets = [_standardised(X, "X"), _standardised(Z, "Z")]
+        shapes = [each.shape for each in sets]
+        if shapes[0] != shapes[1] or shapes[0][1] < 2:
+            raise ValueError(
+                f"X has shape {shapes[0]} and Z has shape {shapes[1]}; one projection for both "
+                "needs the same rows and the same number of columns, at least 2"
+            )
+        pca = PCA(2, svd_solver="covariance_eigh").fit(np.vstack(sets))
+        before, after = (pca.transform(each) for each in sets)
+        shares = float(before.var(axis=0).sum()), float(after.var(axis=0).sum())
+        return cls(before, after, y, shares=shares).plot(ax=ax)
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: ArrayLike, y: ArrayLike | None = None, *, ax: Any = None
+    ) -> Self:
+        """Plot embeddings before and after a fitted adapter.
+
+        Parameters
+        ----------
+        estimator : fitted transformer
+            The adapter.
+        X : array-like of shape (n_samples, n_features)
+            Embeddings before the adapter, best of rows that it was not fitted to.
+        y : array-like of shape (n_samples,), default=None
+            Class of each row.
+        ax : two matplotlib Axes, default=None
+            Axes to draw on, as for :meth:`plot`.
+
+        Returns
+        -------
+        EmbeddingMapDisplay
+            The display.
+
+        Raises
+        ------
+        ValueError
+            As for :meth:`from_embeddings`.
+        """
+        return cls.from_embeddings(X, estimator.transform(X), y, ax=ax)
+
+    def plot(self, *, ax: Any = None) -> Self:
+        """Draw the plot.
+
+        Parameters
+        ----------
+        ax : two matplotlib Axes, default=None
+            Axes to draw on, the first for the embeddings before the adapter. None makes a new
+            figure with pyplot.
+
+        Returns
+        -------
+        EmbeddingMapDisplay
+            The display itself.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        ValueError
+            If `ax` does not hold two Axes.
+        """
+        self.axes_ = panels(ax, "EmbeddingMapDisplay", _PANELS, (10, 4.5))
+        self.figure_ = self.axes_[0].figure
+        self.points_: dict[tuple[str, str], Any] = {}
+        shares = self.shares or (None, None)
+        for axes, name, share in zip(self.axes_, _PANELS, shares, strict=True):
+            self._draw(axes, name)
+            shown = "" if share is None else f" ({100 * share:.3g} % of the variance)"
+            axes.set(title=name + shown, xlabel="direction 1", ylabel="direction 2")
+            axes.set_aspect("equal", adjustable="datalim")
+            plain(axes)
+        if self.y is not None:
+            self.axes_[1].legend(
+                frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1.0), title="class"
+            )
+        return self
+
+    def _draw(self, axes: Any, panel: str) -> None:
+        """Draw the points of a panel; grey ones lie below the others."""
+        coordinates = getattr(self, panel)
+        style = {"s": 12, "alpha": 0.7, "linewidths": 0}
+        if self.y is None:
+            self.points_[panel, ""] = axes.scatter(*coordinates.T, color=STRONG[0], **style)
+            return
+        names, counts = np.unique(self.y, return_counts=True)
+        coloured = np.sort(names[np.argsort(-counts, kind="stable")[: len(_COLOURS)]])
+        others = ~np.isin(self.y, coloured)
+        if others.any():
+            label = "other classes"
+            self.points_[panel, label] = axes.scatter(
+                *coordinates[others].T, color=REST, label=label, **style
+            )
+        for colour, name in zip(_COLOURS, coloured, strict=False):
+            self.points_[panel, str(name)] = axes.scatter(
+                *coordinates[self.y == name].T, color=colour, label=str(name), **style
+            )
+
+
+def _standardised(X: ArrayLike, name: str) -> NDArray[np.float64]:
+    """Centre X (n, d) and divide it by the root of its total variance."""
+    array = points(X, name)
+    centred = array - array.mean(axis=0)
+    return np.asarray(centred / np.sqrt(centred.var(axis=0).sum()))
+
+
+def _classes(y: ArrayLike) -> NDArray[Any]:
+    classes = column_or_1d(y)
+    if type_of_target(classes, input_name="y") == "continuous":
+        raise ValueError(
+            "y has continuous values, but the colours are those of classes; pass classes, such as "
+            "np.digitize(y, bins), or None"
+        )
+    return np.asarray(classes)
