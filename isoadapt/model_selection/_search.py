@@ -267,7 +267,9 @@ class AdapterSearchCV(GridSearchCV):
                         results=results,
                         cache=cache,
                     )
-                    own = {n: leading.other_params(candidates[n], y) for n in numbers}
+                    own = {}
+                    for number in numbers:  # no comprehension: warnings name the caller
+                        own[number] = leading.other_params(candidates[number], y)
                     evaluation.run(own)
                     for reason, count in evaluation.unbatched.items():
                         reasons[reason] = reasons.get(reason, 0) + count
