@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, ClassVar, Self, cast
 
@@ -145,7 +145,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                     "choose an adapter that accepts it, such as IsotropyLayer"
                 )
         encoder = clone(self._encoder())
-        adapter = self._adapter_with_head(encoder, y)
+        adapter = self._adapter_with_head(lambda: encoder_head(encoder), y)
         return self._fit_adapter(encoder, adapter, encoder.fit_transform(X, y), y, given)
 
     def transform(self, X: Any) -> NDArray[Any]:
@@ -302,11 +302,13 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """Return the adapter or its default."""
         return IsotropyLayer() if self.adapter is None else self.adapter
 
-    def _adapter_with_head(self, encoder: TransformerEncoder, y: ArrayLike | None) -> Any:
+    def _adapter_with_head(
+        self, read_head: Callable[[], LinearHead | None], y: ArrayLike | None
+    ) -> Any:
         """Return a clone of the adapter, with the checkpoint's head if it is to be used."""
         adapter = clone(self._adapter())
         if _has_default_head(adapter) and not (y is None and adapter.head is None):
-            _take_checkpoint_head(adapter, encoder, y)
+            _take_checkpoint_head(adapter, read_head(), y)
         return adapter
 
     def _fit_adapter(
@@ -344,13 +346,12 @@ def _has_default_head(adapter: BaseAdapter) -> bool:
 
 
 def _take_checkpoint_head(
-    adapter: BaseAdapter, encoder: TransformerEncoder, y: ArrayLike | None
+    adapter: BaseAdapter, head: LinearHead | None, y: ArrayLike | None
 ) -> None:
     """Set the checkpoint's head on the adapter if it is usable.
 
     It is usable if it gives one label for each row and knows the labels that it has to predict.
     """
-    head = encoder_head(encoder)
     if head is None or (adapter.head is None and isinstance(head, MultiLabelHead)):
         return
     probe = "logistic" if adapter.head is None else adapter.head

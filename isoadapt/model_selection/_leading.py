@@ -11,7 +11,8 @@ from sklearn.pipeline import Pipeline
 
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters import comparable
-from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders import TransformerEncoder, encoder_head
+from isoadapt.heads import LinearHead
 
 
 def leading_encoder(estimator: Any) -> LeadingEncoder:
@@ -112,6 +113,7 @@ class EncoderOfAdapted(LeadingEncoder):
         self.estimator, self.n_steps, self.names = estimator, 1, ["encoder"]
         self.rest = Pipeline([("adapter", estimator._adapter())])
         self.cached: tuple[Any, Any, Any] | None = None
+        self.heads: dict[Any, LinearHead | None] = {}  # of the checkpoints
         self.messages: set[str] = set()  # warnings about heads that were given
 
     def other_params(self, parameters: Mapping[str, Any], y: Any) -> dict[str, Any]:
@@ -121,7 +123,7 @@ class EncoderOfAdapted(LeadingEncoder):
         if "adapter" in own and own["adapter"] is None:
             own["adapter"] = model._adapter()
         given = model._adapter().head
-        head = self._resolve(model, model._encoder(), y).head
+        head = self._resolve(model, parameters, y).head
         return own if head is given else {**own, "adapter__head": head}
 
     def fit_params(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,18 +137,25 @@ class EncoderOfAdapted(LeadingEncoder):
         rows = self.transform(parameters, X, y)
         model = clone(self.estimator).set_params(**clone(dict(parameters), safe=False))
         encoder = self.cached[1]["encoder"] if self.cached else model._encoder()
-        adapter = self._resolve(model, encoder, y)
+        adapter = self._resolve(model, parameters, y)
         return model._fit_adapter(encoder, adapter, rows, y, fit_params)
 
     def _make_encoder(self, parameters: Mapping[str, Any]) -> Pipeline:
         model = clone(self.estimator).set_params(**parameters)
         return Pipeline([("encoder", clone(model._encoder()))])
 
-    def _resolve(self, model: AdaptedEncoder, encoder: Any, y: Any) -> Any:
+    def _resolve(self, model: AdaptedEncoder, parameters: Mapping[str, Any], y: Any) -> Any:
         """Return the adapter with its head; each warning about it is given once."""
+        key = self._key(parameters)
+
+        def read_head() -> LinearHead | None:
+            if key not in self.heads:
+                self.heads[key] = encoder_head(model._encoder())
+            return self.heads[key]
+
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            adapter = model._adapter_with_head(encoder, y)
+            adapter = model._adapter_with_head(read_head, y)
         for each in caught:
             if str(each.message) not in self.messages:
                 self.messages.add(str(each.message))

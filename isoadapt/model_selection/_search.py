@@ -322,8 +322,12 @@ def _stop_early(
     """Fill in NaN scores for the candidates that are not complete on every fold, and warn."""
     grid = [[Fit(number, fold) for fold in range(len(folds))] for number in range(n_candidates)]
     complete = [fits for fits in grid if all(fit in results for fit in fits)]
+    resume = "" if cache is None else f"; the same call resumes from cache={str(cache)!r}"
     if not complete:
-        raise KeyboardInterrupt
+        advice = resume or "; with cache='folder', the work until now would have been kept"
+        raise KeyboardInterrupt(
+            f"the search was interrupted before a candidate was complete{advice}"
+        )
     done = [results[fit] for fits in complete for fit in fits]
     example = next((result for result in done if result["fit_error"] is None), done[0])
     no_scores = {
@@ -333,7 +337,6 @@ def _stop_early(
     for fit in (fit for fits in grid if fits not in complete for fit in fits):
         n_test = _num_samples(folds[fit.fold][1])
         results[fit] = no_scores | {"fit_error": None, "n_test_samples": n_test}
-    resume = "" if cache is None else f"; the same call resumes from cache={str(cache)!r}"
     warnings.warn(
         f"the search was interrupted: {len(complete)} of {n_candidates} candidates are done, the "
         f"others have NaN scores; the best of those done is chosen{resume}",

@@ -27,9 +27,10 @@ class Checkpoint:
         return Checkpoint(self.file.with_name(f"{self.file.stem}-{number}{self.file.suffix}"))
 
     def remove(self) -> None:
-        """Remove the files of all stages."""
-        for file in self.file.parent.glob(f"{self.file.stem}-*{self.file.suffix}"):
-            file.unlink(missing_ok=True)
+        """Remove the files of all stages, and those that a killed process left unfinished."""
+        for start in ("", "."):
+            for file in self.file.parent.glob(f"{start}{self.file.stem}-*{self.file.suffix}"):
+                file.unlink(missing_ok=True)
 
     def load(self, fixed: Mapping[str, Any]) -> Any:
         """Return the saved state; None if there is none, or if the file is damaged."""
