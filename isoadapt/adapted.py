@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, ClassVar, Self, cast
 
@@ -136,20 +137,16 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """
         given = {"sample_weight": sample_weight, "groups": groups}
         given = {name: value for name, value in given.items() if value is not None}
-        encoder = clone(self._encoder())
-        adapter = clone(self._adapter())
         for name in given:
-            if not has_fit_parameter(adapter, name):
-                kind = type(adapter).__name__
+            if not has_fit_parameter(self._adapter(), name):
+                kind = type(self._adapter()).__name__
                 raise ValueError(
                     f"{name} was given, but {kind}.fit does not accept it; fit without {name}, or "
                     "choose an adapter that accepts it, such as IsotropyLayer"
                 )
-        if _has_default_head(adapter) and not (y is None and adapter.head is None):
-            _take_checkpoint_head(adapter, encoder, y)
-        adapter.fit(encoder.fit_transform(X, y), y, **given)
-        self.pipeline_ = Pipeline([("encoder", encoder), ("adapter", adapter)])
-        return self
+        encoder = clone(self._encoder())
+        adapter = self._adapter_with_head(lambda: encoder_head(encoder), y)
+        return self._fit_adapter(encoder, adapter, encoder.fit_transform(X, y), y, given)
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Encode texts and adapt the embeddings.
@@ -305,6 +302,28 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """Return the adapter or its default."""
         return IsotropyLayer() if self.adapter is None else self.adapter
 
+    def _adapter_with_head(
+        self, read_head: Callable[[], LinearHead | None], y: ArrayLike | None
+    ) -> Any:
+        """Return a clone of the adapter, with the checkpoint's head if it is to be used."""
+        adapter = clone(self._adapter())
+        if _has_default_head(adapter) and not (y is None and adapter.head is None):
+            _take_checkpoint_head(adapter, read_head(), y)
+        return adapter
+
+    def _fit_adapter(
+        self,
+        encoder: TransformerEncoder,
+        adapter: Any,
+        embeddings: NDArray[Any],
+        y: ArrayLike | None,
+        given: Mapping[str, Any],
+    ) -> Self:
+        """Fit the adapter to embeddings of the fitted encoder."""
+        adapter.fit(embeddings, y, **given)
+        self.pipeline_ = Pipeline([("encoder", encoder), ("adapter", adapter)])
+        return self
+
     def _fitted(self) -> Pipeline:
         """Return the fitted pipeline."""
         check_is_fitted(self)
@@ -327,13 +346,12 @@ def _has_default_head(adapter: BaseAdapter) -> bool:
 
 
 def _take_checkpoint_head(
-    adapter: BaseAdapter, encoder: TransformerEncoder, y: ArrayLike | None
+    adapter: BaseAdapter, head: LinearHead | None, y: ArrayLike | None
 ) -> None:
     """Set the checkpoint's head on the adapter if it is usable.
 
     It is usable if it gives one label for each row and knows the labels that it has to predict.
     """
-    head = encoder_head(encoder)
     if head is None or (adapter.head is None and isinstance(head, MultiLabelHead)):
         return
     probe = "logistic" if adapter.head is None else adapter.head
@@ -349,5 +367,5 @@ def _take_checkpoint_head(
         f"new head is fitted instead, head={probe!r}. To use the checkpoint's head, relabel y; to "
         f"fit a new one without this warning, pass an estimator: {name}(head=LogisticRegression())",
         UserWarning,
-        stacklevel=4,
+        stacklevel=5,
     )

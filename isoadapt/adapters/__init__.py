@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from isoadapt.adapters._penalty import PenaltyAdapter
     from isoadapt.adapters._spectrum_control import SpectrumControlAdapter
     from isoadapt.adapters._topological_entropy import TopologicalEntropyAdapter
+    from isoadapt.adapters._training._checkpoint import Checkpoint as Checkpoint
     from isoadapt.adapters._training._engine import fit_members as fit_members
     from isoadapt.adapters._training._memory import CPU_BYTES as CPU_BYTES
     from isoadapt.adapters._training._penalty import UnequalPenaltiesError as UnequalPenaltiesError
@@ -69,6 +70,7 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every att
             **MODULES,
             **dict.fromkeys(_MAPS, "isoadapt.adapters._maps"),
             "BaseAdapter": "isoadapt.adapters._base",
+            "Checkpoint": "isoadapt.adapters._training._checkpoint",
             "CPU_BYTES": "isoadapt.adapters._training._memory",
             "MomentsAdapter": "isoadapt.adapters._closed_form",
             "PenalisedAdapter": "isoadapt.adapters._penalised",

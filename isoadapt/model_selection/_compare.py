@@ -16,6 +16,7 @@ from isoadapt.model_selection._compare_run import run
 from isoadapt.model_selection._compare_table import make_rows
 from isoadapt.model_selection._comparison import Comparison
 from isoadapt.model_selection._methods import ADAPTER, make_methods
+from isoadapt.model_selection._result_cache import check_seed
 
 
 def compare_adapters(
@@ -195,11 +196,7 @@ def compare_adapters(
 def _check_cache(cache: Any, random_state: Any) -> Path | None:
     if cache is None:
         return None
-    if not isinstance(random_state, int | np.integer):
-        raise ValueError(
-            f"cache={str(cache)!r} needs an integer random_state, but random_state={random_state!r}"
-            ": fits with other seeds are not found again"
-        )
+    check_seed(cache, random_state)
     return Path(cache)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 import warnings
 from collections.abc import Sequence
@@ -10,14 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import joblib
 from joblib import Parallel, delayed
 from tqdm import tqdm
 
-from isoadapt import __version__
-from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt.model_selection._measure import Data, Outcome, Split, measure
 from isoadapt.model_selection._methods import ADAPTER, Method
+from isoadapt.model_selection._result_cache import ResultCache, read_result, write_result
 
 Outcomes = dict[str, list[Outcome]]
 
@@ -66,25 +63,13 @@ def _job(
     numbers: tuple[int, int], method: Method, data: Data, split: Split, file: Path | None
 ) -> tuple[tuple[int, int], Outcome]:
     """Read an outcome from the cache, or measure it and write it there."""
-    kept = _read(file)
+    kept = read_result(file, Outcome)
     if kept is not None:
         return numbers, kept
     outcome = measure(method, data, split)
-    if file is not None and outcome.error is None:
-        with atomic_path(file) as temporary:
-            joblib.dump(outcome, temporary, compress=3)
+    if outcome.error is None:
+        write_result(file, outcome)
     return numbers, outcome
-
-
-def _read(file: Path | None) -> Outcome | None:
-    """Outcome in a file of the cache; None if there is none, or if it is damaged."""
-    if file is None or not file.is_file():
-        return None
-    try:
-        outcome = joblib.load(file)
-    except Exception:  # a damaged pickle can raise anything
-        return None
-    return outcome if isinstance(outcome, Outcome) else None
 
 
 def _keys(
@@ -93,20 +78,13 @@ def _keys(
     """File of each fit in the cache, named by the content of everything that it depends on."""
     if cache is None:
         return {}
-    folder = writable_folder(cache.expanduser())
-    of_data = joblib.hash((__version__, data))
+    results = ResultCache(cache)
+    of_data = results.hash(data, "the data")
     keys = {}
     for number, method in enumerate(methods):
-        try:
-            of_method = joblib.hash(method.estimator)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise ValueError(
-                f"cache={str(cache)!r} needs adapters that can be pickled, but {method.name!r} "
-                f"cannot ({error}): use a function of a module instead of a lambda, or cache=None"
-            ) from error
+        of_method = results.hash(method.estimator, repr(method.name))
         for place, split in enumerate(splits):
-            key = joblib.hash((of_data, of_method, *split))
-            keys[number, place] = folder / f"{key}.joblib"
+            keys[number, place] = results.file(of_data, of_method, *split)
     return keys
 
 

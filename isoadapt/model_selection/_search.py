@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Integral
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,16 +19,16 @@ from sklearn.model_selection._validation import (
     _insert_error_scores,
     _warn_or_raise_about_fit_failures,
 )
-from sklearn.pipeline import Pipeline
 from sklearn.utils import indexable
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_method_params, _num_samples
 from tqdm import tqdm
 
-from isoadapt.adapters import comparable
-from isoadapt.encoders import TransformerEncoder
+from isoadapt.model_selection._leading import LeadingEncoder, leading_encoder
+from isoadapt.model_selection._result_cache import ResultCache, check_seed
+from isoadapt.model_selection._saved_fits import Fit, Result
 from isoadapt.model_selection._scorers import BestAboveFloor
-from isoadapt.model_selection._together import Evaluation, Fit, Result
+from isoadapt.model_selection._together import Evaluation
 
 _NOT_BATCHED = "{} of {} fits could not be trained together and were done one at a time: {}"
 
@@ -43,9 +45,11 @@ class AdapterSearchCV(GridSearchCV):
     Parameters
     ----------
     estimator : estimator
-        A penalised adapter, such as :class:`~isoadapt.IStarAdapter`, or a pipeline that ends in
-        one. A leading :class:`~isoadapt.TransformerEncoder` encodes all texts once, outside the
-        folds, because the embedding of a text depends on that text alone. All other steps are
+        A penalised adapter, such as :class:`~isoadapt.IStarAdapter`, a pipeline that ends in one,
+        or an :class:`~isoadapt.AdaptedEncoder`. A leading :class:`~isoadapt.TransformerEncoder`
+        encodes all texts once, outside the folds, because the embedding of a text depends on that
+        text alone; so does the encoder of an AdaptedEncoder, whose head is chosen by all labels of
+        the search, as in its ``fit``. All other steps are
         fitted within each fold, including those that scikit-learn treats as stateless, because a
         ``FunctionTransformer`` may mix rows. An encoder behind such a step encodes again in every
         fit; give it a cache. Other adapters are admissible and are fitted one at a time.
@@ -53,8 +57,8 @@ class AdapterSearchCV(GridSearchCV):
         Parameters to try, as for GridSearchCV.
     scoring : str, callable, list, tuple or dict, default=None
         As for GridSearchCV; see :func:`make_isotropy_scorer`. A callable receives the estimator
-        without the leading encoder, and embeddings instead of texts. None is the estimator's own
-        ``score``.
+        without the leading encoder, and embeddings instead of texts; of an AdaptedEncoder, it is
+        a pipeline with the adapter alone. None is the estimator's own ``score``.
     n_jobs : int, default=None
         Number of processes for fits that are done one at a time. Joint training uses torch's
         threads instead.
@@ -75,6 +79,12 @@ class AdapterSearchCV(GridSearchCV):
         Estimated number of bytes that joint training may use at a time, without the embeddings
         and the copies of the training folds. None is 2 GiB, or half of the free memory of a GPU.
         On a CPU fewer members than fit in memory are trained together if that is faster.
+    cache : str or path-like, default=None
+        Folder to keep the results of finished fits in, under names made from the content of the
+        data and the parameters, and every few seconds the state of the training that is under way.
+        A search that was stopped goes on from there, if the same call is made again. It requires
+        integer random states of the adapter, of the other steps and of a splitter that shuffles.
+        The files are pickles: use only folders that you trust.
 
     Attributes
     ----------
@@ -92,8 +102,16 @@ class AdapterSearchCV(GridSearchCV):
     -----
     UserWarning
         If fits were done one at a time, or if the search was interrupted. After Ctrl-C the search
-        ends with the candidates that are complete, and the others have NaN scores. Candidates
-        are completed in blocks; a small grid is a single block.
+        ends with the candidates that are complete, and the others have NaN scores.
+
+    Notes
+    -----
+    Candidates that are trained together are completed together, in blocks. A small grid is a single
+    block, because smaller blocks would take longer. With ``cache``, a training that was stopped
+    inside a block goes on after the last epoch that was saved. On the same machine, with the same
+    number of threads, the scores are then those of a search that was not interrupted, to the last
+    bit; the times are not. Warnings of fits that are read from the folder are not repeated, and
+    fits that fail or whose scores are not finite are done again.
 
     Examples
     --------
@@ -110,6 +128,7 @@ class AdapterSearchCV(GridSearchCV):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **GridSearchCV._parameter_constraints,
         "max_memory": [Interval(Integral, 1, None, closed="left"), None],
+        "cache": [str, os.PathLike, None],
     }
 
     def __init__(
@@ -126,6 +145,7 @@ class AdapterSearchCV(GridSearchCV):
         error_score: float | str = np.nan,
         return_train_score: bool = False,
         max_memory: int | None = None,
+        cache: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(
             estimator,
@@ -140,6 +160,7 @@ class AdapterSearchCV(GridSearchCV):
             return_train_score=return_train_score,
         )
         self.max_memory = max_memory
+        self.cache = cache
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: ArrayLike | None = None, **params: Any) -> Self:
@@ -166,17 +187,19 @@ class AdapterSearchCV(GridSearchCV):
         ValueError
             If no fit succeeds.
         KeyboardInterrupt
-            If the search is interrupted before the first candidate is complete.
+            If the search is interrupted before the first candidate is complete. With ``cache``, the
+            work until then is kept.
         """
         scorers, refit_metric = self._get_scorers()
         X, y = indexable(X, y)
         params = _check_method_params(X, params=params)
         routed = self._get_routed_params_for_fit(params)
+        leading = leading_encoder(self.estimator)
         splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
         folds = list(splitter.split(X, y, **routed.splitter.split))
         candidates = list(ParameterGrid(self.param_grid))
         options = {
-            "fit_params": routed.estimator.fit,
+            "fit_params": leading.fit_params(routed.estimator.fit),
             "score_params": routed.scorer.score,
             "return_train_score": self.return_train_score,
             "error_score": self.error_score,
@@ -191,7 +214,7 @@ class AdapterSearchCV(GridSearchCV):
             clone(self.estimator).set_params(**clone(parameters, safe=False))
         if isinstance(self.refit, BestAboveFloor) and hasattr(scorers, "_scorers"):
             self.refit.check_names(list(scorers._scorers))
-        leading = _LeadingEncoder(self.estimator)
+        self._check_cache(leading, candidates, splitter)
         out = self._search(leading, candidates, X, y, folds, scorers, options)
         _warn_or_raise_about_fit_failures(out, self.error_score)
         if callable(self.scoring):
@@ -212,7 +235,7 @@ class AdapterSearchCV(GridSearchCV):
 
     def _search(
         self,
-        leading: _LeadingEncoder,
+        leading: LeadingEncoder,
         candidates: list[dict[str, Any]],
         X: Any,
         y: Any,
@@ -224,6 +247,7 @@ class AdapterSearchCV(GridSearchCV):
         n_fits = len(candidates) * len(folds)
         results: dict[Fit, Result] = {}
         reasons: dict[str, int] = {}
+        cache = None if self.cache is None else ResultCache(Path(self.cache))
         no_bar = not (self.verbose and sys.stderr.isatty())
         try:
             with tqdm(total=n_fits, unit=" fits", desc="Searching", disable=no_bar) as bar:
@@ -241,13 +265,16 @@ class AdapterSearchCV(GridSearchCV):
                         self.max_memory,
                         bar.update,
                         results=results,
+                        cache=cache,
                     )
-                    own = {n: leading.split_params(candidates[n])[1] for n in numbers}
+                    own = {}
+                    for number in numbers:  # no comprehension: warnings name the caller
+                        own[number] = leading.other_params(candidates[number], y)
                     evaluation.run(own)
                     for reason, count in evaluation.unbatched.items():
                         reasons[reason] = reasons.get(reason, 0) + count
         except KeyboardInterrupt:
-            _stop_early(results, len(candidates), folds)
+            _stop_early(results, len(candidates), folds, self.cache)
         self.unbatched_ = reasons
         for reason, count in reasons.items():
             warnings.warn(_NOT_BATCHED.format(count, n_fits, reason), UserWarning, stacklevel=4)
@@ -257,6 +284,21 @@ class AdapterSearchCV(GridSearchCV):
             for fold in range(len(folds))
         ]
 
+    def _check_cache(
+        self, leading: LeadingEncoder, candidates: list[dict[str, Any]], splitter: Any
+    ) -> None:
+        """Raise ValueError if there is a cache, but a random state is not an integer."""
+        if self.cache is None:
+            return
+        if getattr(splitter, "shuffle", True) and hasattr(splitter, "random_state"):
+            check_seed(self.cache, splitter.random_state, "cv.random_state")
+        for parameters in candidates:
+            own = clone(leading.split_params(parameters)[1], safe=False)
+            for name, value in clone(leading.rest).set_params(**own).get_params().items():
+                steps, _, last = name.rpartition("__")
+                if last == "random_state" and "__" not in steps and "head" not in steps:
+                    check_seed(self.cache, value, name)
+
     def _set_best(self, metric: str) -> None:
         results = self.cv_results_
         self.best_index_ = self._select_best_index(self.refit, metric, results)
@@ -265,7 +307,7 @@ class AdapterSearchCV(GridSearchCV):
             self.best_score_ = results[f"mean_test_{metric}"][self.best_index_]
 
     def _refit(
-        self, leading: _LeadingEncoder, X: Any, y: Any, fit_params: Mapping[str, Any]
+        self, leading: LeadingEncoder, X: Any, y: Any, fit_params: Mapping[str, Any]
     ) -> None:
         before = time.perf_counter()
         self.best_estimator_ = leading.fit(self.best_params_, X, y, fit_params)
@@ -274,93 +316,18 @@ class AdapterSearchCV(GridSearchCV):
             self.feature_names_in_ = self.best_estimator_.feature_names_in_
 
 
-class _LeadingEncoder:
-    """Leading encoders of a pipeline, which transform all rows once, outside the folds.
-
-    There are none if `estimator` is not a pipeline or starts with another step.
-    """
-
-    def __init__(self, estimator: Any) -> None:
-        self.estimator, self.n_steps = estimator, 0
-        if isinstance(estimator, Pipeline):
-            is_leading = [_transforms_row_by_row(step) for _, step in estimator.steps[:-1]]
-            self.n_steps = [*is_leading, False].index(False)
-        self.names = [name for name, _ in estimator.steps[: self.n_steps]] if self.n_steps else []
-        self.rest = estimator[self.n_steps :] if self.n_steps else estimator
-        self.cached: tuple[Any, Any, Any] | None = None
-
-    def split_params(self, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Split parameters into those of the leading steps and the others."""
-        own = {name for name in parameters if name.partition("__")[0] in self.names}
-        return (
-            {name: value for name, value in parameters.items() if name in own},
-            {name: value for name, value in parameters.items() if name not in own},
-        )
-
-    def groups(self, candidates: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-        """Indices of the candidates, grouped by equal parameters of the leading steps."""
-        found: dict[Any, list[int]] = {}
-        for number, parameters in enumerate(candidates):
-            found.setdefault(self._key(parameters), []).append(number)
-        return list(found.values())
-
-    def transform(self, parameters: Mapping[str, Any], X: Any, y: Any) -> Any:
-        """Transform all rows by the leading steps; the last result is cached."""
-        if not self.n_steps:
-            return X
-        key = self._key(parameters)
-        if self.cached is None or self.cached[0] != key:
-            self.cached = None  # free it first: only one copy is held
-            encoder = clone(self.estimator[: self.n_steps])
-            encoder.set_params(**clone(self.split_params(parameters)[0], safe=False))
-            for name, step in encoder.steps:
-                if not _transforms_row_by_row(step):
-                    raise ValueError(
-                        f"param_grid sets {name}={step!r} in place of an encoder, which transforms "
-                        "all rows outside the folds, while other steps must be fitted inside them: "
-                        "use GridSearchCV, or add the step behind the encoder"
-                    )
-            self.cached = key, encoder, encoder.fit(X, y).transform(X)
-        return self.cached[2]
-
-    def fit(
-        self, parameters: Mapping[str, Any], X: Any, y: Any, fit_params: Mapping[str, Any]
-    ) -> Any:
-        """Fit the estimator to all rows, reusing their cached embeddings."""
-        rows = self.transform(parameters, X, y)
-        estimator = clone(self.estimator).set_params(**clone(dict(parameters), safe=False))
-        rest = estimator[self.n_steps :] if self.n_steps else estimator
-        if y is None:
-            rest.fit(rows, **fit_params)
-        else:
-            rest.fit(rows, y, **fit_params)
-        if self.cached is None:
-            return rest
-        estimator.steps = [*self.cached[1].steps, *rest.steps]
-        return estimator
-
-    def _key(self, parameters: Mapping[str, Any]) -> Any:
-        own = self.split_params(parameters)[0]
-        return tuple((name, comparable(own[name])) for name in sorted(own))
-
-
-def _transforms_row_by_row(step: Any) -> bool:
-    """Whether a step needs no fit and the transform of a row does not depend on the other rows.
-
-    The tag `requires_fit` answers only the first question, so only TransformerEncoder and steps
-    that pass rows through are accepted.
-    """
-    if step is None or step == "passthrough":
-        return True
-    return getattr(type(step), "transform", None) is TransformerEncoder.transform
-
-
-def _stop_early(results: dict[Fit, Result], n_candidates: int, folds: Sequence[Any]) -> None:
+def _stop_early(
+    results: dict[Fit, Result], n_candidates: int, folds: Sequence[Any], cache: Any
+) -> None:
     """Fill in NaN scores for the candidates that are not complete on every fold, and warn."""
     grid = [[Fit(number, fold) for fold in range(len(folds))] for number in range(n_candidates)]
     complete = [fits for fits in grid if all(fit in results for fit in fits)]
+    resume = "" if cache is None else f"; the same call resumes from cache={str(cache)!r}"
     if not complete:
-        raise KeyboardInterrupt
+        advice = resume or "; with cache='folder', the work until now would have been kept"
+        raise KeyboardInterrupt(
+            f"the search was interrupted before a candidate was complete{advice}"
+        )
     done = [results[fit] for fits in complete for fit in fits]
     example = next((result for result in done if result["fit_error"] is None), done[0])
     no_scores = {
@@ -372,7 +339,7 @@ def _stop_early(results: dict[Fit, Result], n_candidates: int, folds: Sequence[A
         results[fit] = no_scores | {"fit_error": None, "n_test_samples": n_test}
     warnings.warn(
         f"the search was interrupted: {len(complete)} of {n_candidates} candidates are done, the "
-        "others have NaN scores; the best of those done is chosen",
+        f"others have NaN scores; the best of those done is chosen{resume}",
         UserWarning,
         stacklevel=5,
     )

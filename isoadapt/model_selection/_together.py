@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,23 +21,15 @@ from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters import (
     CPU_BYTES,
+    Checkpoint,
     PenalisedAdapter,
     Problem,
     UnequalPenaltiesError,
     comparable,
     fit_members,
 )
-
-Result = dict[str, Any]
-"""Result of a fit as scikit-learn's searches store it: scores, times, the error."""
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A candidate on a fold, both given by their indices."""
-
-    candidate: int
-    fold: int
+from isoadapt.model_selection._result_cache import ResultCache
+from isoadapt.model_selection._saved_fits import Fit, Result, SavedBlock, SavedFits
 
 
 @dataclass
@@ -55,6 +48,12 @@ class Evaluation:
     report_done: Callable[[int], Any]  # called with the number of fits that have ended
     results: dict[Fit, Result] = field(default_factory=dict)
     unbatched: Counter[str] = field(default_factory=Counter)  # fits done one at a time, by reason
+    cache: ResultCache | None = None
+
+    def __post_init__(self) -> None:
+        options = {name: value for name, value in self.options.items() if name != "verbose"}
+        problem = (self.estimator, self.X, self.y, list(self.folds), self.scorers, options)
+        self.saved = SavedFits(self.cache, problem)
 
     def run(self, candidates: Mapping[int, Mapping[str, Any]]) -> None:
         """Fit and score candidates, given as parameters by index, on every fold."""
@@ -80,8 +79,9 @@ class Evaluation:
         adapter = _adapter(estimator)
         if isinstance(adapter, AdaptedEncoder):
             return (
-                "an AdaptedEncoder encodes the texts in every fit; search over "
-                "make_pipeline(encoder, adapter), or give the encoder a cache"
+                "an AdaptedEncoder inside a pipeline, or with an encoder or methods of its own, "
+                "encodes the texts in every fit; search over the AdaptedEncoder alone, or give the "
+                "encoder a cache"
             )
         if not isinstance(adapter, PenalisedAdapter):
             return f"{type(adapter).__name__} cannot be trained together with other candidates"
@@ -115,10 +115,10 @@ class Evaluation:
     def _run_group(self, candidates: Mapping[int, Mapping[str, Any]]) -> None:
         """Train one group in blocks of candidates, so that an interrupt leaves whole candidates."""
         group = _Group(self, candidates)
+        fits = [Fit(number, fold) for number in candidates for fold in range(len(self.folds))]
         try:
-            n_members = group.n_members()
+            n_members = self.saved.size(fits, candidates, group.n_members)
         except Exception as failure:
-            fits = [Fit(number, fold) for number in candidates for fold in range(len(self.folds))]
             self._retry_separately(fits, failure, candidates)
             return
         n_folds = min(group.n_folds(), n_members)
@@ -132,6 +132,10 @@ class Evaluation:
 
         Members whose penalties cannot be joined are trained one at a time immediately.
         """
+        file = self.saved.file("together", fits, group.candidates)
+        if self._restore(fits, file):
+            return
+        checkpoint = self.saved.checkpoint(fits, group.candidates)
         before = time.perf_counter()
         n_pending = len(fits)
 
@@ -141,7 +145,7 @@ class Evaluation:
             self.report_done(finished)
 
         try:
-            estimators, errors = group.train(fits, on_finished)
+            estimators, errors = group.train(fits, on_finished, checkpoint)
         except Exception as failure:
             self.report_done(n_pending - len(fits))
             if len(fits) == 1:
@@ -156,12 +160,27 @@ class Evaluation:
                 self._run_chunk(group, part)
             return
         seconds = (time.perf_counter() - before) / len(fits)
+        unbatched = self.unbatched.copy()
         for fit, estimator, error in zip(fits, estimators, errors, strict=True):
             if error is None:
                 self.results[fit] = self._score(estimator, fit, seconds)
             else:
                 self.report_done(-1)
                 self._retry_separately([fit], error, group.candidates)
+        results = [self.results[fit] for fit in fits]
+        self.saved.write(file, SavedBlock(results, self.unbatched - unbatched))
+        if checkpoint is not None:
+            checkpoint.remove()
+
+    def _restore(self, fits: Sequence[Fit], file: Path | None) -> bool:
+        """Take the results of fits from their file; False if it has none."""
+        block = self.saved.read(file, len(fits))
+        if block is None:
+            return False
+        self.results.update(zip(fits, block.results, strict=True))
+        self.unbatched += block.unbatched
+        self.report_done(len(fits))
+        return True
 
     def _retry_separately(
         self,
@@ -193,6 +212,8 @@ class Evaluation:
         self, fits: Sequence[Fit], candidates: Mapping[int, Mapping[str, Any]]
     ) -> None:
         """Fit one at a time, in `n_jobs` processes."""
+        files = {fit: self.saved.file("alone", [fit], candidates) for fit in fits}
+        fits = [fit for fit in fits if not self._restore([fit], files[fit])]
         parallel = Parallel(self.n_jobs, pre_dispatch=self.pre_dispatch, return_as="generator")
         jobs = parallel(
             delayed(_fit_and_score)(
@@ -211,6 +232,7 @@ class Evaluation:
         )
         for fit, result in zip(fits, jobs, strict=True):
             self.results[fit] = result
+            self.saved.write(files[fit], SavedBlock([result], Counter()))
             self.report_done(1)
 
 
@@ -251,7 +273,10 @@ class _Group:
             yield from (folds[start : start + n_folds] for start in range(0, len(folds), n_folds))
 
     def train(
-        self, fits: Sequence[Fit], on_finished: Callable[[int], Any]
+        self,
+        fits: Sequence[Fit],
+        on_finished: Callable[[int], Any],
+        checkpoint: Checkpoint | None,
     ) -> tuple[list[Any], list[ValueError | None]]:
         """Fitted estimators and, for each, None or the error of its training."""
         estimators = [
@@ -272,7 +297,9 @@ class _Group:
             if fit.fold in self.fitted_prefixes:
                 estimator.steps[:-1] = self.fitted_prefixes[fit.fold][0].steps
         errors: list[ValueError | None] = [None] * len(fits)
-        for part in _parts_of_equal_size([problems[key] for key in keys]):
+        parts = _parts_of_equal_size([problems[key] for key in keys])
+        for number, part in enumerate(parts):
+            own = None if checkpoint is None else checkpoint.stage(number)
             shared = [problems[keys[index]] for index in part]
             with one_blas_thread_if_small(shared[0].X):
                 adapters = [_adapter(estimators[index]) for index in part]
@@ -280,7 +307,7 @@ class _Group:
                     adapter._make_member(problem)
                     for adapter, problem in zip(adapters, shared, strict=True)
                 ]
-                outcomes = fit_members(members, on_finished)
+                outcomes = fit_members(members, on_finished, own)
             for index, adapter, outcome in zip(part, adapters, outcomes, strict=True):
                 errors[index] = outcome.error
                 if outcome.error is None:

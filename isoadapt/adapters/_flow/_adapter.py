@@ -17,7 +17,7 @@ from isoadapt.adapters._base import BaseAdapter, make_random_state, restore_on_f
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._spread import check_spread
 from isoadapt.adapters._training._batches import Batches, Rows
-from isoadapt.adapters._training._loop import EpochEvaluator, epochs_bar, run_epochs
+from isoadapt.adapters._training._loop import EpochEvaluator, Progress, epochs_bar, run_epochs
 from isoadapt.adapters._training._net import AdapterNet, classification_loss, regression_loss
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._selection import Run, Selection
@@ -303,7 +303,8 @@ class FlowAdapter(BaseAdapter):
         batches = Batches(numbers, index, self.batch_size, [generator])
         net = self._make_net(module, evaluator)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
-            run_epochs(net, batches, [run], evaluator, self.max_epochs, tick=lambda _: bar.update())
+            progress = Progress(net, batches, [run], evaluator)
+            run_epochs(progress, self.max_epochs, tick=lambda _: bar.update())
         return net.module_, head, run
 
     def _bits_weight(self) -> float:

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from isoadapt._utils.devices import to_tensor
 from isoadapt.adapters._maps import Floats
 from isoadapt.adapters._training._batches import Batches, Rows
+from isoadapt.adapters._training._checkpoint import Checkpoint
 from isoadapt.adapters._training._loop import (
     Alternation,
     EpochEvaluator,
     LinearSchedule,
+    Progress,
     run_epochs,
 )
 from isoadapt.adapters._training._member import Member, Outcome
@@ -28,13 +30,16 @@ from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
 
-def fit_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[Outcome]:
+def fit_members(
+    members: Sequence[Member], tick: Callable[[int], Any], checkpoint: Checkpoint | None = None
+) -> list[Outcome]:
     """Train members; those with a second fit are then trained on all rows for as many epochs.
 
     After each epoch of the first training, `tick` is called with the number of members that
-    stopped.
+    stopped. If `checkpoint` has a saved state of the same training, the training goes on from it.
     """
-    outcomes = train_members(members, tick)
+    first, last = (None if checkpoint is None else checkpoint.stage(number) for number in (1, 2))
+    outcomes = train_members(members, tick, first)
     again = {
         place: member.for_problem(member.problem.on_all_rows)
         for place, member in enumerate(members)
@@ -47,12 +52,14 @@ def fit_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[O
             replace(member, n_epochs=outcomes[place].run.best_epoch)
             for place, member in again.items()
         ]
-        for place, found in zip(again, train_members(second, lambda _: None), strict=True):
+        for place, found in zip(again, train_members(second, lambda _: None, last), strict=True):
             outcomes[place] = replace(found, run=outcomes[place].run)
     return outcomes
 
 
-def train_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list[Outcome]:
+def train_members(
+    members: Sequence[Member], tick: Callable[[int], Any], checkpoint: Checkpoint | None = None
+) -> list[Outcome]:
     """Train members in one network, each with the result that it would have alone.
 
     All members have equal settings, and equal numbers of training and of validation rows.
@@ -76,13 +83,23 @@ def train_members(members: Sequence[Member], tick: Callable[[int], Any]) -> list
         settings.batch_size,
         generators[: len(streams)],
     )
-    outcomes: dict[int, Outcome] = {}
+    fixed: dict[str, Any] = {"rows": table.rows}
+    for number, member in enumerate(members):
+        fixed |= {f"problem {number}": member.problem, f"score {number}": member.score}
+    saved = None if checkpoint is None else checkpoint.load(fixed)
+    progress = Progress(net, batches, runs, evaluator) if saved is None else saved
 
     def finish(member: int, place: int) -> None:
-        outcomes[order[member]] = _outcome(members[member], runs[member], net.module_, place)
+        network = progress.net.module_
+        outcome = _outcome(members[member], progress.runs[member], network, place)
+        progress.outcomes[order[member]] = outcome
 
-    run_epochs(net, batches, runs, evaluator, settings.max_epochs, tick=tick, finish=finish)
-    return [outcomes[k] for k in range(len(members))]
+    def save() -> None:
+        if checkpoint is not None:
+            checkpoint.offer(progress, fixed)
+
+    run_epochs(progress, settings.max_epochs, tick=tick, finish=finish, save=save)
+    return [progress.outcomes[k] for k in range(len(members))]
 
 
 def _make_run(member: Member) -> Run:

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -99,34 +100,68 @@ def epochs_bar(max_epochs: int, verbose: int) -> tqdm:
     return tqdm(total=max_epochs, desc="epochs", disable=hidden)
 
 
+@dataclass
+class Progress:
+    """A training between two epochs: after `epoch`, the members `active` are still trained.
+
+    `net` is not initialised before the first epoch. Without `evaluator` the last epoch is kept.
+    """
+
+    net: AdapterNet
+    batches: Batches
+    runs: Sequence[Run]
+    evaluator: EpochEvaluator | None
+    active: list[int] = field(default_factory=list)
+    epoch: int = 0
+    outcomes: dict[int, Any] = field(default_factory=dict)  # of the members that have stopped
+
+    def start(self) -> None:
+        """Initialise the network; evaluate the initial weights if the evaluator needs them."""
+        self.active = list(range(len(self.runs)))
+        self.net.initialize()
+        if self.evaluator is not None and self.evaluator.counts_start:
+            with self.net.step_threads(self.batches):
+                self.evaluator.evaluate_start(self.net, self.batches, self.runs)
+
+    def remove(self, stopped: Sequence[int]) -> None:
+        """Remove the members in the given places."""
+        left = [place for place in range(len(self.active)) if place not in stopped]
+        self.active = [self.active[place] for place in left]
+        if self.active and stopped:
+            for part in (self.net, self.batches, self.evaluator):
+                if part is not None:
+                    part.keep(left)
+
+
 def run_epochs(
-    net: AdapterNet,
-    batches: Batches,
-    runs: Sequence[Run],
-    evaluator: EpochEvaluator | None,
+    progress: Progress,
     max_epochs: int,
     *,
     tick: Callable[[int], Any],
     finish: Callable[[int, int], Any] = lambda member, place: None,
+    save: Callable[[], Any] = lambda: None,
 ) -> None:
     """Run at most `max_epochs` epochs; members that have stopped are removed from the network.
 
-    `net` is not initialised yet; `runs` are filled in. Without `evaluator` the last epoch is kept.
-    `tick` is called after each epoch with the number of members that stopped; `finish` is called
-    for each of these with its number and its present place in `net`, which then holds its weights.
+    The runs of `progress` are filled in. `tick` is called after each epoch with the number of
+    members that stopped; `finish` is called for each of these with its number and its present place
+    in the network, which then holds its weights; `save` is called between two epochs.
     """
-    net.initialize()
-    active = list(range(len(runs)))
+    net, runs = progress.net, progress.runs
+    if progress.epoch == 0:
+        progress.start()
+    else:
+        tick(len(runs) - len(progress.active))
     with ExitStack() as threads:
-        threads.enter_context(net.step_threads(batches))
-        if evaluator is not None and evaluator.counts_start:
-            evaluator.evaluate_start(net, batches, runs)
-        for number in range(1, max_epochs + 1):
-            threads.enter_context(net.step_threads(batches))
+        for number in range(progress.epoch + 1, max_epochs + 1):
+            active = progress.active
+            threads.enter_context(net.step_threads(progress.batches))
             started = time.perf_counter()
-            net.fit_loop(batches, epochs=1)
+            net.fit_loop(progress.batches, epochs=1)
             seconds = (time.perf_counter() - started) / len(active)
-            _note_epoch(net, [runs[member] for member in active], evaluator, number, seconds)
+            _note_epoch(
+                net, [runs[member] for member in active], progress.evaluator, number, seconds
+            )
             stopped = [
                 place
                 for place, member in enumerate(active)
@@ -137,15 +172,12 @@ def run_epochs(
                 if chosen is not None:
                     net.module_.load_member(place, chosen.state)
                 finish(active[place], place)
+            progress.remove(stopped)
+            progress.epoch = number
             tick(len(stopped))
-            left = [place for place in range(len(active)) if place not in stopped]
-            active = [active[place] for place in left]
-            if not active:
+            if not progress.active:
                 return
-            if stopped:
-                for part in (net, batches, evaluator):
-                    if part is not None:
-                        part.keep(left)
+            save()
 
 
 def _note_epoch(

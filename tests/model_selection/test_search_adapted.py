@@ -1,0 +1,139 @@
+"""AdapterSearchCV of an AdaptedEncoder: encoded once, trained together, GridSearchCV's scores."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, KFold
+
+from isoadapt import AdaptedEncoder, IsotropyLayer, IStarAdapter, TransformerEncoder
+from isoadapt.model_selection import AdapterSearchCV
+from tests.tiny_models import WORDS
+
+RNG = np.random.default_rng(0)
+TEXTS = [" ".join(RNG.choice(WORDS, 6)) for _ in range(60)]
+Y = np.arange(60) % 3
+QUICK = {"max_epochs": 2, "random_state": 0, "validation_fraction": None, "lr": 1e-2}
+
+
+def both(estimator, grid, y=Y, given=None, **options):
+    options = {"cv": KFold(3), **options}
+    return tuple(
+        kind(estimator, grid, **options).fit(TEXTS, y, **(given or {}))
+        for kind in (AdapterSearchCV, GridSearchCV)
+    )
+
+
+def assert_same_results(ours, theirs):
+    assert ours.cv_results_["params"] == theirs.cv_results_["params"]
+    for name in ("mean_test_score", "std_test_score"):
+        np.testing.assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], atol=1e-5)
+    assert np.isfinite(theirs.cv_results_["mean_test_score"]).all()
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """Numbers of texts in each pass of the encoder."""
+    transform, calls = TransformerEncoder.transform, []
+    monkeypatch.setattr(
+        TransformerEncoder,
+        "transform",
+        lambda self, X: (calls.append(len(X)), transform(self, X))[1],
+    )
+    return calls
+
+
+def test_texts_are_encoded_once_and_candidates_trained_together(checkpoint, passes):
+    model = AdaptedEncoder(checkpoint, IStarAdapter(**QUICK))
+    grid = {"adapter__lam": [-5, 5], "adapter__zeta": [0.2, 0.8]}
+    ours = AdapterSearchCV(model, grid, cv=KFold(3), scoring="neg_log_loss").fit(TEXTS, Y)
+    assert passes == [60]
+    assert ours.unbatched_ == {}
+    theirs = GridSearchCV(model, grid, cv=KFold(3), scoring="neg_log_loss").fit(TEXTS, Y)
+    assert_same_results(ours, theirs)
+    assert np.ptp(theirs.cv_results_["mean_test_score"]) > 1e-4
+    best = clone(model).set_params(**ours.best_params_).fit(TEXTS, Y)
+    assert type(ours.best_estimator_) is AdaptedEncoder
+    assert ours.best_estimator_.get_params().keys() == best.get_params().keys()
+    np.testing.assert_allclose(ours.transform(TEXTS), best.transform(TEXTS), rtol=1e-5)
+    np.testing.assert_array_equal(ours.predict(TEXTS), best.predict(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("adapter", "grid"),
+    [
+        (None, {"adapter__random_state": [0]}),
+        (None, {"adapter": [IStarAdapter(**QUICK), IsotropyLayer(**QUICK)]}),
+        (IStarAdapter(**QUICK), {"encoder__pooling": ["mean", "cls"], "adapter__lam": [1]}),
+        (IStarAdapter(**QUICK), {"adapter__head": [None, "logistic"]}),
+        (IStarAdapter(**QUICK), {"adapter__head_training": ["frozen", "joint"]}),
+    ],
+    ids=["default", "adapters", "encoder", "head", "head_training"],
+)
+def test_whatever_is_searched(checkpoint, adapter, grid):
+    model = AdaptedEncoder(checkpoint, adapter)
+    if adapter is None and "adapter" not in grid:
+        model.set_params(**{f"adapter__{name}": value for name, value in QUICK.items()})
+    ours, theirs = both(model, grid)
+    assert_same_results(ours, theirs)
+    assert ours.unbatched_ == {}
+    assert type(ours.best_estimator_.pipeline_["adapter"]) is type(
+        theirs.best_estimator_.pipeline_["adapter"]
+    )
+
+
+def test_the_checkpoints_head_is_used_if_it_knows_the_labels(checkpoint):
+    model = AdaptedEncoder(checkpoint, IStarAdapter(**QUICK))
+    grid = {"adapter__lam": [1, 2]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours, theirs = both(model, grid)
+    np.testing.assert_array_equal(
+        ours.best_estimator_.head_.coef_, theirs.best_estimator_.head_.coef_
+    )
+    with pytest.warns(UserWarning, match="labels unknown") as caught:
+        ours = AdapterSearchCV(model, grid, cv=KFold(3)).fit(TEXTS, Y + 5)
+    assert len([each for each in caught if "labels unknown" in str(each.message)]) == 1
+    assert [each.filename for each in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = GridSearchCV(model, grid, cv=KFold(3)).fit(TEXTS, Y + 5)
+    assert_same_results(ours, theirs)
+    assert ours.best_estimator_.classes_.tolist() == [5, 6, 7]
+
+
+def test_weights_reach_the_adapter(checkpoint):
+    model = AdaptedEncoder(checkpoint, IStarAdapter(**QUICK))
+    weights = {"sample_weight": 1 + np.arange(60) % 2}
+    ours, theirs = both(model, {"adapter__lam": [1, 2]}, given=weights, scoring="neg_log_loss")
+    assert_same_results(ours, theirs)
+    assert ours.unbatched_ == {}
+
+
+class Doubled(AdaptedEncoder):
+    """An AdaptedEncoder with a transform of its own."""
+
+    def transform(self, X):
+        return 2 * super().transform(X)
+
+
+def test_a_class_with_methods_of_its_own_is_fitted_whole(checkpoint):
+    with pytest.warns(UserWarning, match="AdaptedEncoder"):
+        ours, theirs = both(Doubled(checkpoint, IStarAdapter(**QUICK)), {"adapter__lam": [1]})
+    assert_same_results(ours, theirs)
+    assert type(ours.best_estimator_) is Doubled
+
+
+def test_resumed_from_a_cache(checkpoint, tmp_path, monkeypatch):
+    model = AdaptedEncoder(checkpoint, IStarAdapter(**QUICK))
+    searches = [
+        AdapterSearchCV(model, {"adapter__lam": [1, 2]}, cv=3, cache=cache)
+        for cache in (tmp_path, tmp_path, None)
+    ]
+    results = [search.fit(TEXTS, Y).cv_results_ for search in searches]
+    np.testing.assert_array_equal(results[0]["mean_test_score"], results[2]["mean_test_score"])
+    assert results[1]["mean_fit_time"].tolist() == results[0]["mean_fit_time"].tolist()
+    default = AdapterSearchCV(AdaptedEncoder(checkpoint), {"adapter__lr": [1e-3]}, cache=tmp_path)
+    with pytest.raises(ValueError, match="adapter__random_state=None"):
+        default.fit(TEXTS, Y)
