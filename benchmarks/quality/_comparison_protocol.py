@@ -16,8 +16,8 @@ _POINTS = (
     "Stored embeddings: adapters are fitted to the training rows, on which the encoder was "
     "fine-tuned, and judged on the rows of dev (for MRPC, RTE and SST-2 dev and test) that are no "
     "copies of training rows. The head is that of the checkpoint. STS-B: the 1,379 test pairs, "
-    "each text embedded alone; some of MRPC's training sentences occur in them. “same class” is the "
-    "precision of the ten nearest judged rows.",
+    "each text embedded alone; some of MRPC's training sentences occur in them. “same class” is "
+    "the precision of the ten nearest judged rows.",
     "Differences are those from no adapter with their 95 % intervals; p Holm is adjusted for all "
     "adapters of the use. A bold score is credited: better than no adapter and than its hardest "
     "control. changed: predictions that differ from those without an adapter.",

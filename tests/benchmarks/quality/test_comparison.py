@@ -101,7 +101,7 @@ def test_counts_of_errors_effects_and_coverage():
     assert found_effects(own, "classify", family=10) == (1, 4)
     assert found_effects([made_trial(0.001, (-0.05, -0.01))], "classify") == (0, 1)
     assert covered(own, "classify", "difference", 0.03) == (3, 4)
-    assert dict((kind, count.n) for _, kind, count in coverages(Setting(FOLDS, 0.1), own)) == {
+    assert {kind: count.n for _, kind, count in coverages(Setting(FOLDS, 0.1), own)} == {
         "score": 4,
         "difference": 3,
     }
