@@ -22,7 +22,7 @@ _POINTS = (
     "adapters of the use. A bold score is credited: better than no adapter and than its hardest "
     "control. changed: predictions that differ from those without an adapter.",
     "Minutes are those of one process with one thread, while other programs kept both cores busy; "
-    'CPU minutes leave the waiting out. "all" ran at low priority.',
+    'CPU minutes leave the waiting out. "all" ran at low priority for a part of the time.',
     f"Noise: {N_NOISE} judged rows of 8 dimensions (and as many training rows for the protocol "
     "with test rows) with random labels, and four adapters with a refitted logistic head: "
     "AllButTheTop, ClusterIsotropy, IsoBN, which changes hardly any prediction, and Whitening to 4 "

@@ -33,6 +33,7 @@ from benchmarks.quality._comparison_tasks import (
 from benchmarks.quality._comparison_text import (
     Runs,
     Trials,
+    changed_line,
     task_checks,
     tasks_text,
     trial_checks,
@@ -86,6 +87,7 @@ def comparison_text(runs: Runs, trials: Trials, setting: str) -> str:
     parts = [
         tasks_text(runs) if runs else "",
         trials_text(trials) if trials else "",
+        changed_line(runs) if runs else "",
         "#### Checks",
         checks,
         PROTOCOL_TEXT,

@@ -15,7 +15,13 @@ from benchmarks.quality._comparison_blocks import (
     obtain_trials,
     stored_trials,
 )
-from benchmarks.quality._comparison_text import coverages, is_credited, task_table
+from benchmarks.quality._comparison_text import (
+    changed_line,
+    coverages,
+    is_credited,
+    task_checks,
+    task_table,
+)
 from benchmarks.quality._comparison_trials import (
     FOLDS,
     TEST_ROWS,
@@ -121,7 +127,7 @@ def test_a_gain_is_credited_only_beyond_the_control():
     assert not is_credited(row | {"difference": -0.1})
 
 
-def test_a_comparison_is_stored_and_reported(tmp_path, rng, monkeypatch):
+def test_a_comparison_is_stored_and_reported(tmp_path, rng):
     X = rng.normal(size=(60, 4)).astype(np.float32)
     y = (X[:, 0] > 0).astype(int)
     pairs = rng.normal(size=(20, 4)), rng.normal(size=(20, 4)), rng.random(20)
@@ -137,6 +143,27 @@ def test_a_comparison_is_stored_and_reported(tmp_path, rng, monkeypatch):
     table = task_table(found)
     assert "head refit only" in table
     assert "0 of 20" in table.splitlines()[-1]
+
+
+def compared(changed):
+    row = {"use": "classify", "kind": "adapter", "n_predictions": 200}
+    rows = [row | {"changed_predictions": number} for number in changed]
+    return tasks.Compared("rte", "fast", rows, {}, [], 400, 200, 0, 90.0, 30.0, False)
+
+
+def test_share_of_changed_predictions_leaves_out_adapters_that_change_none():
+    assert "changes 10.0% of them at the median" in changed_line(
+        {("rte", "fast"): compared([0, 10, 20, 30])}
+    )
+    assert changed_line({("rte", "fast"): compared([0])}) == ""
+
+
+def test_a_run_is_fast_enough_below_its_limit_if_all_its_fits_were_timed():
+    fast, slow = compared([0]), compared([0])._replace(seconds=181.0)
+    (line,) = task_checks({("rte", "fast"): fast})
+    assert "under 3 minutes: yes (1.5; 0.5 of the CPU)" in line
+    for found in (slow, fast._replace(resumed=True)):
+        assert "**no**" in task_checks({("rte", "fast"): found})[0]
 
 
 def test_report_of_stored_results_needs_no_data(tmp_path, monkeypatch, capsys):
