@@ -6,10 +6,12 @@ from benchmarks.quality._comparison_trials import (
     BASE_ACCURACY,
     CORRELATIONS,
     EFFECT,
+    FOLDS,
     N_NOISE,
     N_PAIRS,
     N_PLANTED,
     N_TRAIN,
+    noise_precision,
 )
 
 _POINTS = (
@@ -21,8 +23,8 @@ _POINTS = (
     "Differences are those from no adapter with their 95 % intervals; p Holm is adjusted for all "
     "adapters of the use. A bold score is credited: better than no adapter and than its hardest "
     "control. changed: predictions that differ from those without an adapter.",
-    "Minutes are those of one process with one thread, while other programs kept both cores busy; "
-    'CPU minutes leave the waiting out. "all" ran at low priority for a part of the time.',
+    "Seconds are those of one process with one thread, while other programs kept both cores busy; "
+    'CPU seconds leave the waiting out. "all" ran at low priority for a part of the time.',
     f"Noise: {N_NOISE} judged rows of 8 dimensions (and as many training rows for the protocol "
     "with test rows) with random labels, and four adapters with a refitted logistic head: "
     "AllButTheTop, ClusterIsotropy, IsoBN, which changes hardly any prediction, and Whitening to 4 "
@@ -39,7 +41,9 @@ _POINTS = (
     f"Coverage: of the planted adapter, or of AllButTheTop for noise. Similarity: {N_PAIRS} pairs "
     "whose cosines and scores are joined by a Gaussian copula with a correlation of "
     f"{CORRELATIONS[0]} before and {CORRELATIONS[1]} after the adapter, so that the rank "
-    "correlation is known. The p-value is that of a two-sided binomial test.",
+    "correlation is known. For noise, the expected precision of neighbours is 0.5 among test rows "
+    f"and {noise_precision(FOLDS):.3f} in stratified folds. The p-value is that of a two-sided "
+    "binomial test; at a level of 5 %, some of so many tests are rejected by chance.",
     f"Each setting has up to {REPETITIONS} repetitions with the seeds 0, 1, …; the tables say how "
     "many were run. ± is 1.96 standard errors.",
 )

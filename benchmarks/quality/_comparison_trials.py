@@ -20,6 +20,7 @@ DISCORDANCES = (0.10, 0.20, 0.05)
 
 _SMALL = 1e-3  # scale of the columns that the planted adapter reads
 N_NOISE = 200
+N_FOLDS = 5
 N_PLANTED = 2_000
 N_TRAIN = 500  # training rows of a planted trial with test rows
 N_PAIRS = 300
@@ -110,6 +111,22 @@ def noise_rows(n: int, rng: np.random.Generator) -> tuple[Floats, NDArray[np.int
     return X, rng.integers(2, size=n)
 
 
+def noise_precision(protocol: str) -> float:
+    """Return the expected share of neighbours of the same class if labels are noise.
+
+    Two rows of a sample have the same random label with a probability of one half. Folds are
+    stratified: one of n rows with m of the same label has only m - 1 others.
+    """
+    if protocol == TEST_ROWS:
+        return 0.5
+    fold = N_NOISE / N_FOLDS
+    parts = np.arange(N_FOLDS) / N_FOLDS
+    rounding = float(np.mean(parts * (1 - parts)))  # variance of the rows of a label in a fold
+    # mean of the sum of the squared shares of both labels in a fold
+    squares = 0.5 + 0.5 / N_NOISE + 2 * rounding / fold**2
+    return (squares - 1 / fold) / (1 - 1 / fold)
+
+
 def cheap_adapters() -> dict[str, Any]:
     """Return adapters that change many predictions of a refitted head and are fitted at once."""
     return {
@@ -145,6 +162,7 @@ def run_trial(setting: Setting, seed: int) -> Trial:
         X,
         y,
         {"planted": PlantedAdapter()} if planted else cheap_adapters(),
+        cv=N_FOLDS,
         encoder_saw=False,
         random_state=seed,
         **options,

@@ -88,7 +88,7 @@ def comparison_text(runs: Runs, trials: Trials, setting: str) -> str:
         tasks_text(runs) if runs else "",
         trials_text(trials) if trials else "",
         changed_line(runs) if runs else "",
-        "#### Checks",
+        "### Checks",
         checks,
         PROTOCOL_TEXT,
         f"Measured with {setting}.",

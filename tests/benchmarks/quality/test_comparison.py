@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 from scipy.stats import binom
+from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.quality import _comparison_tasks as tasks, _comparison_trials as trials, comparison
 from benchmarks.quality._comparison_blocks import (
@@ -28,6 +29,7 @@ from benchmarks.quality._comparison_trials import (
     PlantedAdapter,
     Setting,
     Trial,
+    noise_precision,
     planted_pairs,
     planted_rows,
     run_trial,
@@ -73,6 +75,18 @@ def test_rank_correlations_of_planted_pairs_are_known(rng):
     assert similarity_correlation(show(first), show(second), scores) == pytest.approx(
         after, abs=0.02
     )
+
+
+def test_precision_of_noise_in_stratified_folds_is_known(rng, monkeypatch):
+    monkeypatch.setattr(trials, "N_NOISE", 40)
+    shares = []
+    for _ in range(400):
+        y = rng.integers(2, size=40)
+        for _, test in StratifiedKFold(trials.N_FOLDS, shuffle=True, random_state=0).split(y, y):
+            same = y[test][:, None] == y[test]
+            shares.append((same.sum() - len(test)) / (len(test) * (len(test) - 1)))
+    assert np.mean(shares) == pytest.approx(noise_precision(FOLDS), abs=0.005)
+    assert noise_precision(FOLDS) < noise_precision(TEST_ROWS) - 0.02
 
 
 @pytest.mark.parametrize("protocol", [TEST_ROWS, FOLDS])
@@ -161,7 +175,7 @@ def test_share_of_changed_predictions_leaves_out_adapters_that_change_none():
 def test_a_run_is_fast_enough_below_its_limit_if_all_its_fits_were_timed():
     fast, slow = compared([0]), compared([0])._replace(seconds=181.0)
     (line,) = task_checks({("rte", "fast"): fast})
-    assert "under 3 minutes: yes (1.5; 0.5 of the CPU)" in line
+    assert "under 3 minutes: yes (90 s; 30 s of the CPU)" in line
     for found in (slow, fast._replace(resumed=True)):
         assert "**no**" in task_checks({("rte", "fast"): found})[0]
 
