@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 
@@ -19,11 +18,12 @@ from isoadapt.cli._demo_similarity import Similarity, report, similarity
 from isoadapt.cli._options import Console, WrongUsage
 from isoadapt.datasets import load_table, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
-from isoadapt.geometry import spectrum
 from isoadapt.model_selection import Comparison, compare_adapters
+from isoadapt.report import SpectrumDisplay
 
 _BASE = "no adapter"
 _LAYER = "IsotropyLayer, minibatch"
+_HIGHLIGHTED = ("LogitPreservingWhitening", _LAYER, "CosRegAdapter", "AllButTheTop, head refit")
 _FIGURES = {
     "matthews": "Matthews",
     "cross_entropy": "cross-entropy",
@@ -209,28 +209,13 @@ def _verdict(rows: list[_Row]) -> str:
 
 def _save_spectra(rows: list[_Row], path: Path) -> None:
     """Plot the spectra of the embeddings before and after each adapter."""
-    matplotlib = import_optional("matplotlib", feature="The plot", extra="plot")
     figures = import_optional("matplotlib.figure", feature="The plot", extra="plot")
-    figure = figures.Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.subplots()
-    axes.set_prop_cycle(color=matplotlib.color_sequences["tab20"])
-    for row in rows:
-        if row.embeddings is None:
-            continue
-        variances = spectrum(torch.from_numpy(row.embeddings.astype(np.float64))).numpy()
-        shares = variances / variances.sum()
-        style = {"color": "black", "linewidth": 2.5} if row.name == _BASE else {}
-        axes.plot(np.arange(1, len(shares) + 1), shares.clip(1e-9), label=row.name, **style)
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="principal direction",
-        ylabel="share of variance",
-        title="Spectra of held-out embeddings before and after",
-        ylim=(1e-8, 1.5),
+    figure = figures.Figure(figsize=(11, 4.5), layout="constrained")
+    embeddings = {row.name: row.embeddings for row in rows if row.embeddings is not None}
+    SpectrumDisplay.from_embeddings(
+        embeddings, baseline=_BASE, highlight=_HIGHLIGHTED, ax=figure.subplots(1, 2)
     )
-    axes.grid(alpha=0.3)
-    figure.legend(fontsize=8, loc="outside right upper")
+    figure.suptitle("Embeddings of texts that no adapter was fitted to")
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)
 
