@@ -174,7 +174,7 @@ def _planted_table(trials: Trials) -> str:
         if setting.discordance is not None:
             counts = [found_effects(own, "classify", family) for family in (1, FAMILY)]
             rows.append([setting.protocol, f"{setting.discordance:.0%}", *map(_cell, counts)])
-    header = ["protocol", "discordant rows", "found, 1 adapter", f"found, {FAMILY} adapters"]
+    header = ["protocol", "discordant rows", "found, family of 1", f"found, family of {FAMILY}"]
     return markdown_table(header, rows)
 
 
@@ -216,10 +216,12 @@ def trial_checks(trials: Trials) -> list[str]:
                 good = errors.not_above(LEVEL) > LEVEL
                 lines.append(f"{what}, {use}: family-wise errors not above 5 %: {_yes(good)}")
         else:
-            power = found_effects(own, "classify").share
-            lines.append(
-                f"{what}: found in at least {POWER:.0%}: {_yes(power >= POWER)} ({power:.0%})"
-            )
+            for family in (1, FAMILY):
+                power = found_effects(own, "classify", family).share
+                lines.append(
+                    f"{what}, family of {family}: found in at least {POWER:.0%}: "
+                    f"{_yes(power >= POWER)} ({power:.0%})"
+                )
         for use, interval, count in coverages(setting, own):
             good = count.equal_to(1 - LEVEL) > LEVEL
             wide = ", conservative" if not good and count.share > 1 - LEVEL else ""
