@@ -36,9 +36,9 @@ _POINTS = (
     f"other signs with {BASE_ACCURACY + EFFECT:.2f}. A linear head cannot find the product; the "
     "planted adapter computes it, and a logistic head is fitted to the result. Discordant rows are "
     "those that exactly one of both predicts correctly; the fewer they are, the larger is the "
-    "power. “found, family of 1” is the share of trials in which the adapter is shown to be better if it "
-    f"is the only one. “found, family of {FAMILY}” is that for the smallest p-value among {FAMILY} "
-    "adapters, which Holm's adjustment multiplies by their number.",
+    "power. “found, family of 1” is the share of trials in which the adapter is shown to be better "
+    f"if it is the only one. “found, family of {FAMILY}” is that for the smallest p-value among "
+    f"{FAMILY} adapters, which Holm's adjustment multiplies by their number.",
     f"Coverage: of the planted adapter, or of AllButTheTop for noise. Similarity: {N_PAIRS} pairs "
     "whose cosines and scores are joined by a Gaussian copula with a correlation of "
     f"{CORRELATIONS[0]} before and {CORRELATIONS[1]} after the adapter, so that the rank "
