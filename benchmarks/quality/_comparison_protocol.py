@@ -16,7 +16,7 @@ from benchmarks.quality._comparison_trials import (
 
 _POINTS = (
     "Stored embeddings: adapters are fitted to the training rows, on which the encoder was "
-    "fine-tuned, and judged on the rows of dev (for MRPC, RTE and SST-2 dev and test) that are no "
+    "fine-tuned, and judged on the rows of dev (for MRPC and SST-2 dev and test) that are no "
     "copies of training rows. The head is that of the checkpoint. STS-B: the 1,379 test pairs, "
     "each text embedded alone; some of MRPC's training sentences occur in them. “same class” is "
     "the precision of the ten nearest judged rows.",

@@ -32,6 +32,8 @@ MINUTES = {"fast": 3, "all": 45}
 _COLUMNS = ("classify", "similarity", "neighbours")
 _TITLES = {"classify": "accuracy", "similarity": "STS-B", "neighbours": "same class"}
 
+_METRICS = _TITLES | {"similarity": "similarity"}  # of generated pairs
+
 Trials = Mapping[Setting, Sequence[Trial]]
 Runs = Mapping[tuple[str, str], Compared]
 
@@ -182,7 +184,7 @@ def _coverage_table(trials: Trials) -> str:
     rows = []
     for setting, own in trials.items():
         for use, interval, count in coverages(setting, own):
-            what = f"{_TITLES[use]}, {interval}"
+            what = f"{_METRICS[use]}, {interval}"
             p_value = f"{count.equal_to(1 - LEVEL):.3f}"
             rows.append([setting.protocol, _drawn(setting), what, _cell(count), p_value])
     return markdown_table(["protocol", "rows", "interval", "covered", "p, equal to 95 %"], rows)
@@ -226,7 +228,7 @@ def trial_checks(trials: Trials) -> list[str]:
             good = count.equal_to(1 - LEVEL) > LEVEL
             wide = ", conservative" if not good and count.share > 1 - LEVEL else ""
             lines.append(
-                f"{what}, {_TITLES[use]}, {interval}: coverage of 95 % not rejected: {_yes(good)} "
+                f"{what}, {_METRICS[use]}, {interval}: coverage of 95 % not rejected: {_yes(good)} "
                 f"({count.share:.1%}{wide})"
             )
     return lines
