@@ -32,6 +32,8 @@ MINUTES = {"fast": 3, "all": 45}
 _COLUMNS = ("classify", "similarity", "neighbours")
 _TITLES = {"classify": "accuracy", "similarity": "STS-B", "neighbours": "same class"}
 
+_METRICS = _TITLES | {"similarity": "similarity"}  # of generated pairs
+
 Trials = Mapping[Setting, Sequence[Trial]]
 Runs = Mapping[tuple[str, str], Compared]
 
@@ -174,7 +176,7 @@ def _planted_table(trials: Trials) -> str:
         if setting.discordance is not None:
             counts = [found_effects(own, "classify", family) for family in (1, FAMILY)]
             rows.append([setting.protocol, f"{setting.discordance:.0%}", *map(_cell, counts)])
-    header = ["protocol", "discordant rows", "found, 1 adapter", f"found, {FAMILY} adapters"]
+    header = ["protocol", "discordant rows", "found, family of 1", f"found, family of {FAMILY}"]
     return markdown_table(header, rows)
 
 
@@ -182,7 +184,7 @@ def _coverage_table(trials: Trials) -> str:
     rows = []
     for setting, own in trials.items():
         for use, interval, count in coverages(setting, own):
-            what = f"{_TITLES[use]}, {interval}"
+            what = f"{_METRICS[use]}, {interval}"
             p_value = f"{count.equal_to(1 - LEVEL):.3f}"
             rows.append([setting.protocol, _drawn(setting), what, _cell(count), p_value])
     return markdown_table(["protocol", "rows", "interval", "covered", "p, equal to 95 %"], rows)
@@ -216,15 +218,17 @@ def trial_checks(trials: Trials) -> list[str]:
                 good = errors.not_above(LEVEL) > LEVEL
                 lines.append(f"{what}, {use}: family-wise errors not above 5 %: {_yes(good)}")
         else:
-            power = found_effects(own, "classify").share
-            lines.append(
-                f"{what}: found in at least {POWER:.0%}: {_yes(power >= POWER)} ({power:.0%})"
-            )
+            for family in (1, FAMILY):
+                power = found_effects(own, "classify", family).share
+                lines.append(
+                    f"{what}, family of {family}: found in at least {POWER:.0%}: "
+                    f"{_yes(power >= POWER)} ({power:.0%})"
+                )
         for use, interval, count in coverages(setting, own):
             good = count.equal_to(1 - LEVEL) > LEVEL
             wide = ", conservative" if not good and count.share > 1 - LEVEL else ""
             lines.append(
-                f"{what}, {_TITLES[use]}, {interval}: coverage of 95 % not rejected: {_yes(good)} "
+                f"{what}, {_METRICS[use]}, {interval}: coverage of 95 % not rejected: {_yes(good)} "
                 f"({count.share:.1%}{wide})"
             )
     return lines

@@ -39,7 +39,7 @@ from benchmarks.quality._comparison_text import (
     trial_checks,
     trials_text,
 )
-from benchmarks.quality._comparison_trials import SETTINGS
+from benchmarks.quality._comparison_trials import PROTOCOLS, SETTINGS
 
 CELLS = FOLDER / "quality" / "results" / "comparison_{}.jsonl"
 TASKS, TRIALS = "tasks", "trials"
@@ -75,9 +75,12 @@ def stored_runs() -> Runs:
 
 
 def all_trials() -> Trials:
-    """Read the stored trials of each setting."""
+    """Read the stored trials of each setting, by protocol and discordance."""
     blocks = block_store(_cells(TRIALS))
-    found = {setting: stored_trials(setting, blocks) for setting in SETTINGS}
+    ordered = sorted(
+        SETTINGS, key=lambda each: (PROTOCOLS.index(each.protocol), each.discordance or 0)
+    )
+    found = {setting: stored_trials(setting, blocks) for setting in ordered}
     return {setting: trials for setting, trials in found.items() if trials}
 
 
