@@ -102,7 +102,8 @@ def compare_adapters(
     cache : str or path-like, default=None
         Folder to keep the result of each fit in, under a name made from the content of the data and
         the parameters. A comparison that was stopped goes on from there. It requires an integer
-        `random_state`. The files are pickles: use only folders that you trust.
+        `random_state`. Functions and classes count by name: use another folder after a change of
+        their code. The files are pickles: use only folders that you trust.
 
     Returns
     -------
