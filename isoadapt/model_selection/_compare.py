@@ -103,7 +103,8 @@ def compare_adapters(
     cache : str or path-like, default=None
         Folder to keep the result of each fit in, under a name made from the content of the data and
         the parameters. A comparison that was stopped goes on from there. It requires an integer
-        `random_state`. The files are pickles: use only folders that you trust.
+        `random_state`. Functions and classes count by name: use another folder after a change of
+        their code. The files are pickles: use only folders that you trust.
 
     Returns
     -------
@@ -134,9 +135,10 @@ def compare_adapters(
 
     In a cross-validation, the task is tested by the corrected resampled t test. All other intervals
     are percentiles of 5,000 paired bootstrap draws of rows, groups, pairs or queries. Differences
-    of means (accuracy, precision and reciprocal ranks) are tested by the exact or simulated
-    distribution under random signs, which for accuracies is McNemar's test: with a few changed
-    predictions, the percentile bootstrap would find too many differences. Other differences are
+    of means (accuracy, precision and reciprocal ranks) and of R² are tested by the exact or
+    simulated distribution under random signs, which for accuracies is McNemar's test. Those of
+    AUROC are tested by Welch's t test of its placements. With few items, or a few changed ones, the
+    percentile bootstrap would find too many differences of these. Differences of correlations are
     tested by the share of the draws on one side of zero. Each row counts for "neighbours" as the
     centre and as a neighbour of others. Tests on pairs, queries and rows are conditional on the
     fitted adapters, and those of a search on the documents.

@@ -126,7 +126,9 @@ def _tests(
 ) -> dict[str, BootstrapUse | SplitUse]:
     """Tests of each use for which there are data."""
     judged = _JudgedRows([split.test for split in plan.splits if len(split.test)])
-    found: dict[str, BootstrapUse | SplitUse] = {data.task: _task(outcomes, data, plan, seed)}
+    found: dict[str, BootstrapUse | SplitUse] = {
+        data.task: _task(outcomes, data, plan, judged, seed)
+    }
     if data.pairs is not None:
         scores = data.pairs[2]
         correlations = {
@@ -146,8 +148,10 @@ def _tests(
     return found
 
 
-def _task(outcomes: Outcomes, data: Data, plan: Plan, seed: int) -> BootstrapUse | SplitUse:
-    """Tests of the task: by splits in a cross-validation, else by rows."""
+def _task(
+    outcomes: Outcomes, data: Data, plan: Plan, judged: _JudgedRows, seed: int
+) -> BootstrapUse | SplitUse:
+    """Tests of the task: by splits in a cross-validation, else by rows or their groups."""
     splits = [split for split in plan.splits if len(split.test)]
     if plan.resampled:
         ratio = float(np.mean([len(split.test) / len(split.train) for split in splits]))
@@ -164,7 +168,7 @@ def _task(outcomes: Outcomes, data: Data, plan: Plan, seed: int) -> BootstrapUse
             evidence[name] = Mean((predictions == y).astype(np.float64))
         else:
             evidence[name] = Determination(_columns(y), _columns(predictions))
-    return _bootstrap(evidence, Units.rows(len(y)), seed)
+    return _bootstrap(evidence, judged.units(data.groups), seed)
 
 
 def _bootstrap(evidence: Mapping[str, Evidence], units: Units, seed: int) -> BootstrapUse:
@@ -205,7 +209,7 @@ class _JudgedRows:
         return TwoMeans(self.mean(outcomes, "inside"), outside)
 
     def units(self, groups: NDArray[Any] | None, n_foreign: int = 0) -> Units:
-        """Units of a bootstrap: judged rows or, in a cross-validation, groups; and foreign rows.
+        """Units of a bootstrap: judged rows or, if they are rows of X, groups; and foreign rows.
 
         With `X_test`, the groups are those of other rows, and the judged rows are the units.
         """

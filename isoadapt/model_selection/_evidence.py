@@ -7,12 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt.model_selection._paired_tests import (
+    ROUNDING,
     Effect,
     Floats,
     Units,
     bootstrap_effect,
     corrected_t,
     sign_flip_p,
+    welch_p,
 )
 
 
@@ -61,6 +63,11 @@ class TwoMeans:
         parts = Mean(self.inside).draws(first) + Mean(self.outside).draws(last)
         return parts - self.score()
 
+    def errors(self, other: "TwoMeans") -> Floats:
+        """Terms (n + m,) whose sum is the error of the AUROC minus that of `other`."""
+        steps = (self.inside - other.inside, self.outside - other.outside)
+        return np.concatenate([(step - step.mean()) / len(step) for step in steps])
+
 
 @dataclass(frozen=True)
 class Determination:
@@ -77,9 +84,17 @@ class Determination:
         """R² of drawn rows."""
         n = counts.sum(axis=1, keepdims=True)
         centred = self.targets - self.targets.mean(axis=0)
-        total = counts @ centred**2 - (counts @ centred) ** 2 / n
+        squares = counts @ centred**2
+        total = squares - (counts @ centred) ** 2 / n
+        varied = total > ROUNDING * squares
         errors = counts @ (self.targets - self.predictions) ** 2
-        return (1 - errors / np.where(total > 0, total, np.nan)).mean(axis=1)
+        return (1 - errors / np.where(varied, total, np.nan)).mean(axis=1)
+
+    def gains(self, other: "Determination") -> Floats:
+        """Terms (n,) whose mean is the R² minus that of `other`."""
+        after, before = ((each.targets - each.predictions) ** 2 for each in (self, other))
+        variance = self.targets.var(axis=0)
+        return ((before - after) / np.where(variance > 0, variance, np.nan)).mean(axis=1)
 
 
 @dataclass(frozen=True)
@@ -132,8 +147,8 @@ class Sample:
 class BootstrapUse:
     """Intervals and tests of all methods in a use by a paired bootstrap of its items.
 
-    Differences of means are tested by sign flips instead: with a few changed items, a percentile
-    bootstrap rejects too often.
+    Differences of means and of R² are tested by sign flips instead, and those of AUROC by Welch's t
+    test: with few items, or a few changed ones, a percentile bootstrap rejects too often.
     """
 
     def __init__(self, evidence: dict[str, Evidence], sample: Sample) -> None:
@@ -150,9 +165,15 @@ class BootstrapUse:
         effect = bootstrap_effect(
             after.score() - before.score(), self.drawn[name] - self.drawn[reference]
         )
+        units, seed = self.sample.units, self.sample.seed
         if isinstance(after, Mean) and isinstance(before, Mean):
-            sums = self.sample.units.sums(after.values - before.values)
-            return effect._replace(p_value=sign_flip_p(sums, self.sample.seed))
+            sums = units.sums(after.values - before.values)
+            return effect._replace(p_value=sign_flip_p(sums, seed))
+        if isinstance(after, Determination) and isinstance(before, Determination):
+            return effect._replace(p_value=sign_flip_p(units.sums(after.gains(before)), seed))
+        if isinstance(after, TwoMeans) and isinstance(before, TwoMeans):
+            errors = units.sums(after.errors(before))
+            return effect._replace(p_value=welch_p(effect.estimate, errors, units.strata))
         return effect
 
 

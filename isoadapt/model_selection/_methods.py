@@ -123,7 +123,7 @@ def _choose(adapters: Any, head: Any) -> dict[str, Any]:
     if isinstance(adapters, str) and adapters in ("fast", "all"):
         made = {variant.name: variant.make(head) for variant in VARIANTS}
         return {name: made[name] for name in made if adapters == "all" or is_fast(made[name])}
-    if isinstance(adapters, Mapping):
+    if isinstance(adapters, Mapping) and adapters:
         return {str(name): _check_estimator(each) for name, each in adapters.items()}
     single = isinstance(adapters, str) or hasattr(adapters, "fit")
     if not single and not isinstance(adapters, Iterable):

@@ -81,11 +81,32 @@ def _binomial_p(n: int, n_positive: int) -> float:
     return min(1.0, 2 * float(binom.cdf(min(n_positive, n - n_positive), n, 0.5)))
 
 
+def welch_p(estimate: float, errors: Floats, strata: Sequence[int]) -> float:
+    """Two-sided p-value of Welch's t test that a sum of means over strata of units is zero.
+
+    The errors (n_units,) of the units, by stratum, add up to that of the estimate. If they are all
+    zero, every unit changed alike, which is taken as that many equal signs.
+    """
+    parts = np.split(errors, np.cumsum(strata)[:-1])
+    if abs(estimate) < ROUNDING or min(strata) < 2:
+        return 1.0
+    variances = np.array([len(part) / (len(part) - 1) * part @ part for part in parts])
+    total = float(variances.sum())
+    if total < ROUNDING**2:
+        return _binomial_p(min(strata), 0)
+    degrees = total**2 / float((variances**2 / (np.array(strata) - 1)).sum())
+    return 2 * float(t.sf(abs(estimate) / math.sqrt(total), degrees))
+
+
 def bootstrap_effect(estimate: float, draws: Floats) -> Effect:
     """Percentile interval of bootstrap draws (B,), and the p-value of a difference from zero.
 
-    The p-value is twice the smaller share of the draws on one side of zero.
+    The p-value is twice the smaller share of the draws on one side of zero. Draws without a score,
+    such as R² of equal values, are left out.
     """
+    draws = draws[~np.isnan(draws)]
+    if not len(draws):
+        return Effect(estimate, math.nan, math.nan)
     draws = np.where(np.abs(draws) < ROUNDING, 0.0, draws)
     low, high = np.quantile(draws, [LEVEL / 2, 1 - LEVEL / 2])
     rarer = min(np.count_nonzero(draws <= 0), np.count_nonzero(draws >= 0))

@@ -224,6 +224,15 @@ class TestWhatTheEncoderSaw:
         )
         assert_same_rows(masked, split)
 
+    def test_masked_rows_of_a_group_are_one_unit_of_the_task(self):
+        rows = np.r_[np.arange(50), np.repeat(np.arange(50, 90), 5)]
+        mask = np.arange(len(rows)) < 50
+        options = {"encoder_saw": mask, "groups": rows, "random_state": 0}
+        copied = compare_adapters(X[rows], y[rows], "Whitening", **options)
+        plain = compare_adapters(X, y, "Whitening", encoder_saw=mask[:90], random_state=0)
+        names = "use", "ci_low", "ci_high"
+        assert columns(copied, *names)[0] == pytest.approx(columns(plain, *names)[0])
+
     def test_mask_of_unseen_rows_is_cross_validated(self):
         options = CV | {"encoder_saw": np.zeros(len(X), bool)}
         unseen = compare_adapters(X, y, "Whitening", **options)
@@ -438,6 +447,7 @@ class TestAdapters:
         [
             ("whitenin", "did you mean 'Whitening'"),
             ([], "names no adapter"),
+            ({}, "names no adapter"),
             ([Whitening], "must be 'fast', 'all'"),
             (3, "must be 'fast', 'all'"),
             ({"no adapter": Whitening()}, "is that of a control"),

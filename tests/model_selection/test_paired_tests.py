@@ -191,6 +191,40 @@ class TestBootstrap:
         assert (counts.reshape(30, 20, 5) == counts.reshape(30, 20, 5)[:, :, :1]).all()
         assert (counts.sum(axis=1) == 100).all()
 
+    @pytest.mark.parametrize("n_foreign", [1, 3, 20])
+    def test_few_false_positives_among_few_outliers(self, n_foreign):
+        sample, found = Sample(Units.rows(60, n_foreign), 0), 0
+        for _ in range(100):
+            common = rng.normal(size=60 + n_foreign)
+            noisy = {name: common + rng.normal(size=len(common)) for name in "ab"}
+            evidence = {name: TwoMeans(*placements(v[:60], v[60:])) for name, v in noisy.items()}
+            found += BootstrapUse(evidence, sample).difference("a", "b").p_value <= 0.05
+        assert binomtest(found, 100, 0.05, "greater").pvalue > 0.001
+
+    def test_few_false_positives_among_few_rows_of_a_regression(self):
+        sample, found = Sample(Units.rows(4), 0), 0
+        for _ in range(100):
+            targets = rng.normal(size=(4, 1))
+            evidence = {
+                name: Determination(targets, targets + rng.normal(size=(4, 1))) for name in "ab"
+            }
+            found += BootstrapUse(evidence, sample).difference("a", "b").p_value <= 0.05
+        assert binomtest(found, 100, 0.05, "greater").pvalue > 0.001
+
+    def test_outliers_that_all_move_alike(self):
+        evidence = {
+            "a": TwoMeans(np.ones(60), np.ones(20)),
+            "b": TwoMeans(np.zeros(60), np.zeros(20)),
+        }
+        use = BootstrapUse(evidence, Sample(Units.rows(60, 20), 0))
+        assert use.difference("a", "b").p_value == pytest.approx(2 * 0.5**20)
+
+    def test_draws_of_equal_values_are_left_out(self):
+        targets = np.array([[5.0], [5.0], *[[0.1]] * 28])
+        evidence = {"a": Determination(targets, targets / 2)}
+        effect = BootstrapUse(evidence, Sample(Units.rows(30), 0)).interval("a")
+        assert -100 < effect.low < effect.estimate < effect.high < 1
+
     def test_copies_in_a_group_do_not_narrow_the_interval(self):
         values = rng.normal(size=40)
         plain = BootstrapUse({"a": Mean(values)}, Sample(Units.rows(40), 0)).interval("a")
