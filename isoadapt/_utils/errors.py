@@ -17,7 +17,8 @@ def choices(name: str, known: Collection[str]) -> str:
     plain = {_plain(each): each for each in known}
     found = get_close_matches(_plain(name), plain, n=1, cutoff=_UNLIKE)
     guess = f"; did you mean {plain[found[0]]!r}?" if found else ""
-    return f"choose from {', '.join(known)}{guess}"
+    shown = [repr(each) if "," in each else each for each in known]
+    return f"choose from {', '.join(dict.fromkeys(shown))}{guess}"
 
 
 def _plain(name: str) -> str:

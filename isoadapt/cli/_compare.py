@@ -136,8 +136,15 @@ def _save(comparison: Comparison, encoder: TransformerEncoder, out: Path, consol
     with atomic_path(out / "comparison.json") as temporary:
         temporary.write_text(json.dumps(comparison.to_dict(), indent=2) + "\n", "utf-8")
     for use in comparison.uses:
-        adapter = comparison.best_adapter(use)
-        if adapter is not None:
-            folder = out / f"best-for-{use}"
-            save_adapter(adapter, folder, base_model=encoder, overwrite=True)
-            console.say(f"Best adapter for {use}: {folder}")
+        best = comparison.best_adapter(use)
+        safest = comparison.best_adapter(use, same_predictions=True)
+        chosen = {"": best, "-same-predictions": None if safest is best else safest}
+        for ending, adapter in chosen.items():
+            folder = out / f"best-for-{use}{ending}"
+            if adapter is not None:
+                save_adapter(adapter, folder, base_model=encoder, overwrite=True)
+                console.say(f"Best adapter for {use}{ending.replace('-', ' ')}: {folder}")
+            elif folder.exists():
+                console.say(
+                    f"{folder} is of an earlier comparison; this one credits no such adapter"
+                )

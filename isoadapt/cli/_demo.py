@@ -212,8 +212,9 @@ def _save_spectra(rows: list[_Row], path: Path) -> None:
     figures = import_optional("matplotlib.figure", feature="The plot", extra="plot")
     figure = figures.Figure(figsize=(11, 4.5), layout="constrained")
     embeddings = {row.name: row.embeddings for row in rows if row.embeddings is not None}
+    highlight = [name for name in _HIGHLIGHTED if name in embeddings]
     SpectrumDisplay.from_embeddings(
-        embeddings, baseline=_BASE, highlight=_HIGHLIGHTED, ax=figure.subplots(1, 2)
+        embeddings, baseline=_BASE, highlight=highlight, ax=figure.subplots(1, 2)
     )
     figure.suptitle("Embeddings of texts that no adapter was fitted to")
     with atomic_path(path) as temporary:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_SCORES = 2**24  # scores in memory at a time: 32 MiB
+_SCORES = 2**24  # scores in memory at a time: 64 MiB
 _GROUP = 64  # columns whose largest score is compared first
 _ROWS = 16  # rows whose largest score is compared first
 

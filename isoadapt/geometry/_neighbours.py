@@ -22,7 +22,8 @@ def nearest_neighbours(
 
     For points (n, d) and queries (m, d) in float64. Without queries, the neighbours of each point
     among the other points. The distance is 1 - cosine, where a zero row has cosine 0 with every
-    other row, or the Euclidean distance. Of equal distances, the smaller number comes first.
+    other row, or the Euclidean distance. Of equal distances, the smaller number comes first;
+    Euclidean distances are those of centred points, so that rounding may order equal ones.
 
     A product in float32 finds candidates, whose distances are then computed in float64. A query for
     which rounding leaves the candidates uncertain is searched again in float64. Distances below

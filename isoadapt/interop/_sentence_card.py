@@ -29,6 +29,7 @@ def sentence_card(
     modules: Sequence[Module],
     max_length: int | None,
     check: Check,
+    classifier_kept: bool,
 ) -> str:
     """Describe a written folder of this name, with the figures of its check."""
     base = os.fspath(model)
@@ -43,7 +44,7 @@ def sentence_card(
         f"- Base model: {inline(short_name(base))}\n- Modules: {chain}\n"
         f"- Maximum length: {'no limit' if max_length is None else f'{max_length} tokens'}",
         f"## Vectors\n\n```python\n{_vectors(name)}\n```",
-        "" if check.logits is None else f"## Classification\n\n```python\n{_labels(name)}\n```",
+        "" if check.logits is None else _classification(name, classifier_kept),
         "## Check\n\nBefore the folder was written, it was loaded with both libraries' own "
         f"loaders, and {check.n_texts} texts were compared with encoder and adapter in isoadapt. "
         f"Largest differences: {check}.",
@@ -70,6 +71,16 @@ from sentence_transformers import SentenceTransformer
 model = SentenceTransformer({json.dumps(name)})  # the path of this folder
 vectors = model.encode(["The cat sat on the mat.", "A cat was sitting on a rug."])
 print(model.similarity(vectors, vectors))"""
+
+
+def _classification(name: str, kept: bool) -> str:
+    effect = "The classifier is that of the base model, and its predictions are unchanged."
+    if not kept:
+        effect = (
+            "The classifier includes the adapter and the head that was fitted with it. Its "
+            "predictions may differ from those of the base model."
+        )
+    return f"## Classification\n\n{effect}\n\n```python\n{_labels(name)}\n```"
 
 
 def _labels(name: str) -> str:

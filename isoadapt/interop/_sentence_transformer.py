@@ -165,7 +165,7 @@ def to_sentence_transformer(
     pooling = encoder._pooling(backbone)
     length = encoder._length(Texts([""]), backbone, pooling)
     _check_fit(parts, map_, encoder)
-    network, classify = _network(parts, map_, encoder)
+    network, classify, kept = _network(parts, map_, encoder)
     modules = _modules(backbone, pooling, map_, normalize)
     texts = probe_texts(backbone.tokenizer, length)
     vectors = encoder.transform(texts).astype(np.float64)
@@ -177,7 +177,7 @@ def to_sentence_transformer(
         )
         write_modules(written, modules)
         found = check_written(written, library, texts, expected)
-        card = sentence_card(parts, model_folder, target.name, modules, length, found)
+        card = sentence_card(parts, model_folder, target.name, modules, length, found, kept)
         (written / "README.md").write_text(card, "utf-8")
     return target
 
@@ -216,24 +216,24 @@ def _check_fit(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
 
 def _network(
     parts: Parts, map_: Affine, encoder: TransformerEncoder
-) -> tuple[Any, Callable[[Floats], Floats] | None]:
-    """Return the network to save, and the function from vectors to the logits of its classifier.
+) -> tuple[Any, Callable[[Floats], Floats] | None, bool]:
+    """Return the network to save, the function from vectors to logits, and whether it is unchanged.
 
     The function is None if the network has no classifier.
     """
     backbone = encoder._backbone()
     if not _reads_head_input(encoder._pooling(backbone)):
-        return _copy(backbone.model.base_model), None
+        return _copy(backbone.model.base_model), None, True
     own, config = read_head(encoder), backbone.model.config
     kept, given = reordered(own, own, config), parts.last_head()
     if given is None:
-        return _copy(backbone.model), kept.outputs
+        return _copy(backbone.model), kept.outputs, True
     check_kinds(given, own)
     head = reordered(given, own, config)
     check_widths(map_, head, own)
     if _preserves(map_, head, kept):
-        return _copy(backbone.model), kept.outputs
-    return with_head(backbone, head, map_), lambda vectors: head.outputs(map_(vectors))
+        return _copy(backbone.model), kept.outputs, True
+    return with_head(backbone, head, map_), lambda vectors: head.outputs(map_(vectors)), False
 
 
 def _reads_head_input(pooling: Pooling) -> bool:

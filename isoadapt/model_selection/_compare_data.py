@@ -86,6 +86,7 @@ def make_data(
     if X_test is not None:
         test_rows, test_targets = _labelled(X_test, y_test, "X_test", task)
         _check_width(test_rows, d, "X_test")
+        _check_targets(targets, test_targets, task)
         rows = np.concatenate([rows, test_rows])
         targets = np.concatenate([targets, test_targets])
     if not needs_fit(head):
@@ -103,11 +104,32 @@ def make_data(
     return data, n_fit
 
 
+def _check_targets(targets: NDArray[Any], test_targets: NDArray[Any], task: str) -> None:
+    """Raise if no test label occurs in y, or if the values to predict are all equal."""
+    if task == "classify":
+        known, judged = np.unique(targets).tolist(), np.unique(test_targets).tolist()
+        if not set(known) & set(judged):
+            raise ValueError(
+                f"y_test has the labels {judged[:5]}, none of which occurs in y ({known[:5]}): use "
+                "the same labels in both"
+            )
+    if task == "regress" and not np.ptp(test_targets, axis=0).all():
+        raise ValueError(
+            "y_test has equal values only, for which R² is not defined: judge on rows whose values "
+            "differ"
+        )
+
+
 def _labelled(X: Any, y: Any, name: str, task: str) -> tuple[NDArray[Any], NDArray[Any]]:
     if y is None:
         raise ValueError(
             "y=None, but compare_adapters needs labels or values, because heads and controls are "
             "fitted to them"
+        )
+    if as_array(X).dtype.kind in "OU":
+        raise ValueError(
+            f"{name} must be a matrix of embeddings, not texts or objects: pass "
+            "encoder.transform(texts). Only pairs, queries, documents and foreign may be texts"
         )
     rows: NDArray[Any] = check_array(
         as_array(X),

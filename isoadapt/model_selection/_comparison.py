@@ -99,13 +99,15 @@ class Comparison:
         pandas = import_optional("pandas", feature="Comparison.to_frame", extra="data")
         return pandas.DataFrame(self.rows)
 
-    def best_adapter(self, use: str | None = None) -> Any:
+    def best_adapter(self, use: str | None = None, *, same_predictions: bool = False) -> Any:
         """Return the best adapter for a use, fitted to all rows.
 
         Parameters
         ----------
         use : str, default=None
             One of ``uses``. None is the task, "classify" or "regress".
+        same_predictions : bool, default=False
+            Whether only adapters that changed no prediction of the judged rows count.
 
         Returns
         -------
@@ -119,8 +121,11 @@ class Comparison:
         ValueError
             If the use is unknown, or no data were given for it.
         """
-        credited = self.credited(use)
-        return self.estimators[credited[0]] if credited else None
+        names = self.credited(use)
+        if same_predictions:
+            kept = {row["adapter"] for row in self._rows_of(use) if not row["changed_predictions"]}
+            names = [name for name in names if name in kept]
+        return self.estimators[names[0]] if names else None
 
     def credited(self, use: str | None = None) -> list[str]:
         """Return the names of the adapters that are shown to help in a use.

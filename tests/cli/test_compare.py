@@ -52,7 +52,9 @@ class TestCompare:
 
     def test_best_adapters_are_saved(self, tables, checkpoint, tmp_path, monkeypatch):
         monkeypatch.setattr(
-            Comparison, "best_adapter", lambda self, use=None: self.estimators.get("Whitening")
+            Comparison,
+            "best_adapter",
+            lambda self, use=None, same_predictions=False: self.estimators.get("Whitening"),
         )
         arguments = [tables / "dev.tsv", "--model", checkpoint, "--encoder-unseen", *NAMES[2:]]
         completed = succeed("compare", *arguments, "--out", tmp_path / "out")
@@ -61,6 +63,12 @@ class TestCompare:
         assert folders == {"best-for-classify", "best-for-neighbours"}
         adapter = load_adapter(tmp_path / "out" / "best-for-classify")
         assert type(adapter).__name__ == "Whitening"
+
+    def test_folders_of_an_earlier_comparison_are_named(self, tables, checkpoint, tmp_path):
+        (tmp_path / "best-for-classify").mkdir()
+        arguments = [tables / "dev.tsv", "--model", checkpoint, "--encoder-unseen", *NAMES[2:]]
+        completed = succeed("compare", *arguments, "--out", tmp_path)
+        assert "best-for-classify is of an earlier comparison" in completed.stderr
 
     def test_what_is_not_known_of_the_encoder_is_a_note(self, tables, checkpoint):
         completed = succeed("compare", tables / "dev.tsv", "--model", checkpoint, *NAMES[2:])

@@ -7,6 +7,7 @@ import shutil
 import sys
 import threading
 import time
+import types
 import warnings
 from functools import partial
 from importlib.util import find_spec
@@ -181,7 +182,8 @@ def test_the_graph_is_kept_and_the_weights_are_not_read_again(checkpoint, cache,
 def test_a_forked_process_loads_its_own(checkpoint, cache, monkeypatch, no_export):
     encoder = onnx(checkpoint, cache=cache)
     encoder.transform(["the cat ran over"])
-    monkeypatch.setattr(models.os, "getpid", lambda: -1)
+    child = types.SimpleNamespace(**{**vars(os), "getpid": lambda: -1})
+    monkeypatch.setattr(models, "os", child)
     encoder.transform(["the dog ran over"])
     assert len(set(models._GRAPHS.values())) == 2
 

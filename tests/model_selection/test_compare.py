@@ -463,6 +463,12 @@ class TestAdapters:
     [
         ({"X_test": X_TEST}, "X_test and y_test must be given together"),
         ({"X_test": X_TEST[:, 1:], "y_test": Y_TEST}, "X_test has 5 features and X 6"),
+        ({"X_test": X_TEST, "y_test": Y_TEST + 7}, "none of which occurs in y"),
+        (
+            {"X_test": X_TEST, "y_test": np.ones(len(X_TEST)), "head": "ridge"},
+            "y_test has equal values only",
+        ),
+        ({"X_test": np.full((3, D), "a text"), "y_test": Y_TEST[:3]}, "not texts or objects"),
         ({"pairs": (X, X)}, "pairs must be three things"),
         ({"pairs": (["a"], ["b"], [1.0])}, "pairs holds texts, which need an encoder"),
         ({"pairs": (X, X, np.ones(len(X)))}, "different score"),
@@ -482,6 +488,32 @@ class TestAdapters:
 def test_wrong_data(options, message):
     with pytest.raises(ValueError, match=message):
         compare_adapters(X, y, "Whitening", **{"encoder_saw": False} | options)
+
+
+def test_the_best_adapter_that_changes_no_prediction():
+    figures = {"use": "similarity", "kind": "adapter", "difference": 0.1, "p_holm": 0.01}
+    figures["control"] = None
+    rows = [
+        {"adapter": "a", "score": 0.9, "changed_predictions": 5} | figures,
+        {"adapter": "b", "score": 0.8, "changed_predictions": 0} | figures,
+    ]
+    comparison = Comparison(rows, "test rows", {"a": "first", "b": "second"}, ())
+    assert comparison.best_adapter("similarity") == "first"
+    assert comparison.best_adapter("similarity", same_predictions=True) == "second"
+
+
+class Broken(TransformerMixin, BaseEstimator):
+    def fit(self, X, y=None):
+        raise KeyError("any error")
+
+    def transform(self, X):
+        return X
+
+
+def test_an_adapter_that_fails_is_left_out():
+    with pytest.warns(UserWarning, match="any error"):
+        comparison = compare_adapters(X, y, {"broken": Broken(), "fine": Whitening()}, **TEST)
+    assert list(comparison.estimators) == ["fine"]
 
 
 def test_texts_are_embedded_by_the_encoder():
