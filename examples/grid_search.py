@@ -11,12 +11,14 @@ cannot show whether an adapter helps.
 
 import sys
 
+import matplotlib.pyplot as plt
 from sklearn.model_selection import GroupKFold
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import IStarAdapter, load_checkpoint
 from isoadapt.datasets import make_acceptability
 from isoadapt.model_selection import AdapterSearchCV, BestAboveFloor, make_isotropy_scorer
+from isoadapt.report import SearchFrontDisplay
 
 checkpoint = sys.argv[1] if len(sys.argv) > 1 else "isoadapt-demo/checkpoint"
 corpus = make_acceptability(random_state=0)
@@ -52,3 +54,9 @@ for parameters, accuracy, loss, isoscore in zip(
         f"accuracy {accuracy:.4f}  cross-entropy {-loss:.4f}  IsoScore {isoscore:.4f}  {parameters}"
     )
 print("best:", search.best_params_)
+
+# %%
+# The candidates by task and isotropy. No candidate is better in both than those of the Pareto set.
+
+SearchFrontDisplay.from_estimator(search)
+plt.show()

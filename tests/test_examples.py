@@ -18,6 +18,10 @@ from tests.tiny_models import save_model
         ("own_penalty", "lam=1: IsoScore"),
         ("classifier_search", "predictions changed: 0 of 204"),
         ("outliers", "10 nearest neighbours, adapted: AUROC"),
+        ("audit", "IsoScore"),
+        ("repair_and_ship", "same labels: True"),
+        ("compare", "For similarity"),
+        ("finetune_istar", "logged steps: 10"),
     ],
 )
 def test_examples_run(example, expected, tmp_path, monkeypatch, capsys):
