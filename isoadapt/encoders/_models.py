@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -382,9 +382,8 @@ def quiet() -> Iterator[None]:
     for handler in logging.getLogger("transformers").handlers:
         handler.addFilter(_shows)  # has no effect if it was added before
     if hasattr(settings, "set_tqdm_hook"):  # not in the first versions of transformers 5
-        previous = settings.set_tqdm_hook(_bar)
-        if previous is not _bar:
-            _OTHER_HOOK[0] = previous
+        hook = settings.set_tqdm_hook(None)
+        settings.set_tqdm_hook(hook if isinstance(hook, _Bars) else _Bars(hook))
     _THREAD.depth += 1
     try:
         yield
@@ -399,7 +398,6 @@ class _Thread(threading.local):
 
 
 _THREAD = _Thread()
-_OTHER_HOOK: list[Any] = [None]  # the hook for progress bars that others set
 
 
 def _shows(record: logging.LogRecord) -> bool:
@@ -407,9 +405,14 @@ def _shows(record: logging.LogRecord) -> bool:
     return not _THREAD.depth or record.levelno >= logging.ERROR
 
 
-def _bar(factory: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Hook of transformers that makes a progress bar, which is hidden inside :func:`quiet`."""
-    if _THREAD.depth:
-        options = options | {"disable": True}
-    hook = _OTHER_HOOK[0]
-    return factory(*args, **options) if hook is None else hook(factory, args, options)
+class _Bars(NamedTuple):
+    """Hook of transformers that makes progress bars, which are hidden inside :func:`quiet`."""
+
+    other: Callable[..., Any] | None  # the hook that was set before
+
+    def __call__(
+        self, factory: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        if _THREAD.depth:
+            options = options | {"disable": True}
+        return self.other(factory, args, options) if self.other else factory(*args, **options)

@@ -183,6 +183,8 @@ def test_messages_are_hidden_in_one_thread_only():
     finally:
         logging.set_tqdm_hook(before)
         logging.remove_handler(handler)
+    with quiet():  # a hook that is no longer set has no effect
+        assert [*logging.tqdm(range(3))] == [0, 1, 2]
     assert shown == ["an error", "from another thread", "after the block"]
     assert bars == [{"disable": True}, {}]
 
