@@ -65,11 +65,12 @@ class SearchFrontDisplay:
     Examples
     --------
     >>> from sklearn.datasets import make_classification
+    >>> from sklearn.model_selection import GridSearchCV
     >>> from isoadapt import LogitPreservingWhitening
-    >>> from isoadapt.model_selection import AdapterSearchCV, BestAboveFloor, make_isotropy_scorer
+    >>> from isoadapt.model_selection import BestAboveFloor, make_isotropy_scorer
     >>> from isoadapt.report import SearchFrontDisplay
     >>> X, y = make_classification(300, 8, random_state=0)
-    >>> search = AdapterSearchCV(
+    >>> search = GridSearchCV(
     ...     LogitPreservingWhitening(head="logistic"),
     ...     {"strength": [0.0, 0.5, 1.0]},
     ...     scoring={"accuracy": "accuracy", "isoscore": make_isotropy_scorer("isoscore")},

@@ -173,6 +173,7 @@ def test_searches_name_the_right_documents(shared):
     assert {(premises[number], hypothesis) for number, hypothesis in found} == entailed
 
 
+@pytest.mark.usefixtures("shared")
 def test_recipes_have_folders_of_their_own():
     folders = {checkpoint_folder(recipe, epoch) for recipe in RECIPES.values() for epoch in (1, 5)}
     assert len(folders) == 2 * len(RECIPES)
