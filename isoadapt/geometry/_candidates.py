@@ -42,11 +42,14 @@ class Scores(NamedTuple):
     @classmethod
     def half_squares(cls, points: Tensor, queries: Tensor) -> "Scores":
         """Scores of other vectors in float64."""
-        squares, asked = (rows.square().sum(1, keepdim=True) for rows in (points, queries))
-        left = torch.cat([queries, asked / -2, torch.ones_like(asked)], dim=1)
-        right = torch.cat([points, torch.ones_like(squares), squares / -2], dim=1)
-        largest = (asked.sqrt() + squares.max().sqrt()).squeeze(1).square() / 2
-        return cls(left.float(), _padded(right.float()), len(points), _eps(right) * largest)
+        norms = torch.linalg.vector_norm(points, dim=1)
+        asked = norms if queries is points else torch.linalg.vector_norm(queries, dim=1)
+        left = torch.ones(len(queries), points.shape[1] + 2, device=points.device)
+        left[:, :-2], left[:, -2] = queries, asked.square() / -2
+        right = torch.ones(len(points), points.shape[1] + 2, device=points.device)
+        right[:, :-2], right[:, -1] = points, norms.square() / -2
+        largest = (asked + norms.max()).square() / 2
+        return cls(left, _padded(right), len(points), _eps(right) * largest)
 
     def among(self, count: int) -> Iterator[Candidates]:
         """Yield the candidates of each point among the others, if the points are the queries.
@@ -123,30 +126,21 @@ class _Best(NamedTuple):
         first = len(self.values) - block.shape[1]
         least = self.values[first:, -1]
         groups = block.unflatten(0, (-1, _ROWS)).amax(1) > least
-        group, column = groups.nonzero(as_tuple=True)
+        column, group = groups.T.nonzero(as_tuple=True)
         number = group[:, None] * _ROWS + torch.arange(_ROWS, device=block.device)
         values = block[number, column[:, None]]
         entry, member = (values > least[column][:, None]).nonzero(as_tuple=True)
         if len(entry):
-            found = _by_column(values[entry, member], column[entry], self.values.shape[1])
-            columns, places, table = found
-            self.update(first + columns, table, number[entry, member][places] + rows.start)
-
-
-def _by_column(values: Tensor, columns: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest values of each column: columns (u,), their places and values (u, count)."""
-    order = values.argsort(descending=True)
-    order = order[columns[order].argsort(stable=True)]
-    unique, which, lengths = columns[order].unique_consecutive(
-        return_inverse=True, return_counts=True
-    )
-    rank = torch.arange(len(order), device=order.device) - (lengths.cumsum(0) - lengths)[which]
-    kept = rank < count
-    table = values.new_full((len(unique), count), -torch.inf)
-    places = torch.zeros(len(unique), count, dtype=torch.long, device=order.device)
-    table[which[kept], rank[kept]] = values[order][kept]
-    places[which[kept], rank[kept]] = order[kept]
-    return unique, places, table
+            columns, which, counts = column[entry].unique_consecutive(
+                return_inverse=True, return_counts=True
+            )
+            place = torch.arange(len(entry), device=block.device)
+            place -= (counts.cumsum(0) - counts)[which]
+            found = block.new_full((len(columns), int(counts.max())), -torch.inf)
+            found[which, place] = values[entry, member]
+            numbers = torch.zeros_like(found, dtype=torch.long)
+            numbers[which, place] = number[entry, member] + rows.start
+            self.update(first + columns, found, numbers)
 
 
 def _largest(block: Tensor, count: int) -> tuple[Tensor, Tensor]:

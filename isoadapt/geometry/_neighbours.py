@@ -12,7 +12,8 @@ from isoadapt.geometry._candidates import Scores
 METRICS = ("cosine", "euclidean")
 
 _GATHERED = 2**18  # numbers of candidates in memory at a time, so that they stay in the cache
-_SPARE = 4  # candidates beyond k, whose distances are computed in float64 too
+_EXPONENT = 30  # of two: products of numbers up to it neither over- nor underflow in float32
+_SPARE = 3  # candidates beyond k, whose distances are computed in float64 too
 
 
 def nearest_neighbours(
@@ -72,7 +73,7 @@ class _Search(NamedTuple):
         """Distances (m, c) of queries (m, d) to points (m, c), without cancellation."""
         near = self.points.index_select(0, numbers.flatten()).unflatten(0, numbers.shape)
         if self.metric == "euclidean":
-            return (near - queries[:, None]).norm(dim=-1)
+            return near.sub_(queries[:, None]).norm(dim=-1)
         return 1 - (near @ queries[..., None]).squeeze(-1)
 
     def candidates(self, queries: Tensor, without: Tensor | None, count: int) -> Tensor:
@@ -104,11 +105,13 @@ def _prepared(points: Tensor, queries: Tensor, metric: str) -> tuple[Tensor, Ten
         return units, units if queries is points else _unit(queries), 1.0
     largest = max(float(torch.linalg.vector_norm(part, torch.inf)) for part in (points, queries))
     _, exponent = math.frexp(largest)
-    unit = 2.0 ** min(max(exponent, -1022), 1023)  # squares neither over- nor underflow then
-    scaled = points / unit
-    mean = scaled.mean(0)
-    own = queries is points
-    return scaled.sub_(mean), scaled if own else (queries / unit).sub_(mean), unit
+    own, unit = queries is points, 1.0
+    if abs(exponent) > _EXPONENT:
+        unit = 2.0 ** min(max(exponent, -1022), 1023)
+        points, queries = points / unit, queries / unit
+    mean = points.mean(0)
+    centred = points - mean
+    return centred, centred if own else queries - mean, unit
 
 
 def _unit(points: Tensor) -> Tensor:
@@ -120,8 +123,9 @@ def _unit(points: Tensor) -> Tensor:
 
 def _bias(points: Tensor, metric: str) -> Tensor:
     """What is added to the product with a query: nothing, or minus half the squared norm."""
-    squares = points.square().sum(1)
-    return squares / -2 if metric == "euclidean" else torch.zeros_like(squares)
+    if metric == "cosine":
+        return points.new_zeros(len(points))
+    return torch.linalg.vector_norm(points, dim=1).square() / -2
 
 
 def _score(distances: Tensor, metric: str) -> Tensor:
