@@ -4,8 +4,7 @@ import hashlib
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 
 from benchmarks._data import shared_folder
 from benchmarks._places import ROOT
+from isoadapt._utils.threads import one_thread
 from isoadapt.datasets import load_table, minilm_folder
 
 FOLDER = ROOT / "build" / "dual_use"
@@ -116,7 +116,7 @@ def finetune(recipe: Recipe) -> None:
             if epoch in recipe.epochs:
                 _save(checkpoint_folder(recipe, epoch), model, tokenizer)
 
-    with _one_thread(), tempfile.TemporaryDirectory() as scratch:
+    with one_thread(), tempfile.TemporaryDirectory() as scratch:
         torch.manual_seed(recipe.random_state)
         regression = isinstance(labels[0], float)
         network = AutoModelForSequenceClassification.from_pretrained(
@@ -172,17 +172,6 @@ def _save(folder: Path, model: Any, tokenizer: Any) -> None:
         tokenizer.save_pretrained(written)
         if not folder.exists():
             written.rename(folder)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute in one thread, so that the weights do not depend on the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def main() -> None:

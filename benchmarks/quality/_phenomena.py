@@ -7,21 +7,20 @@ the same phenomena, which share no content word with the training sentences.
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from benchmarks._data import Floats, UnseenRows
 from benchmarks._places import RESULTS
 from isoadapt import load_checkpoint
 from isoadapt._utils.files import atomic_path, writable_folder
+from isoadapt._utils.threads import one_thread
 from isoadapt.datasets import make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 
@@ -88,23 +87,12 @@ def load_phenomena() -> Phenomena:
 def finetune_and_embed(texts: Sequence[str]) -> Floats:
     """Fine-tune MiniLM on the training sentences and embed other texts."""
     print("fine-tuning MiniLM on phenomena, about a minute", file=sys.stderr, flush=True)
-    with _one_thread(), TemporaryDirectory() as folder:
+    with one_thread(), TemporaryDirectory() as folder:
         model = finetune_text_classifier(
             minilm_folder(), *training_texts(), Path(folder) / "model", **RECIPE
         )
         encoder, _ = load_checkpoint(model, device="cpu")
         return encoder.transform(texts)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute in one thread, so that the embeddings do not depend on the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def phenomenon_task(task: str) -> UnseenRows:
