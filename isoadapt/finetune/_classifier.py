@@ -179,10 +179,9 @@ def finetune_text_classifier(
         If the numbers of texts and labels differ, if there is only one class, if integer labels
         are not 0..C-1, or if a label is masked or not finite in float32. If the model does not
         have a layer in `where`, if `max_length` leaves no token for the text, if `lam`, `balance`
-        or `where` is given without a penalty, or if
-        the recipe "isotropy-layer" cannot hold out a part of each class. If the model is a PEFT
-        adapter, its configuration is damaged, or its weights are not safetensors files in its own
-        folder.
+        or `where` is given without a penalty, or if the recipe "isotropy-layer" cannot hold out a
+        part of each class. If the model is a PEFT adapter, its configuration is damaged, or its
+        weights are not safetensors files in its own folder.
     FloatingPointError
         If the loss or the weights become infinite or NaN.
 

@@ -23,7 +23,6 @@ from isoadapt.model_selection._methods import Method, seeded
 from isoadapt.model_selection._paired_tests import Floats
 
 K = 10  # number of neighbours and rank of a search
-
 _COSINE_DIGITS = 10  # cosines that agree up to rounding have equal ranks
 
 

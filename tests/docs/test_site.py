@@ -4,12 +4,14 @@ import pkgutil
 import re
 from importlib import import_module
 
+import numpy as np
 import pytest
 
 import isoadapt
 from docs import picture
 from docs._ext import adapter_tables, api, drawing, results
 from isoadapt.adapters import VARIANTS
+from tests.docs.blocks import README
 
 
 def test_every_exported_name_has_one_page():
@@ -57,3 +59,17 @@ def test_the_drawing_has_every_package_below_those_it_imports():
 def test_the_picture_of_the_readme_shows_the_stored_figures():
     if picture.PICTURE.read_text("utf-8") != picture.picture():
         pytest.fail("benchmarks/RESULTS.md changed: run python docs/picture.py")
+
+
+def test_share_of_large_cosines_that_the_readme_gives(shared):
+    found = {}
+    for task in ("cola", "mrpc", "sst2_sentence", "rte"):
+        with np.load(shared / "embeddings" / f"{task}.npz") as stored:
+            rows = stored["E_dev"].astype(np.float64)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        cosines = (rows @ rows.T)[np.triu_indices(len(rows), 1)]
+        found[task] = round(100 * float((np.abs(cosines) > 0.9).mean()))
+    *three, rte = found.values()
+    text = " ".join(README.read_text("utf-8").split())
+    assert f"between {min(three)} and {max(three)} % of them lie beyond ±.9" in text
+    assert f"({rte} % on RTE)" in text
