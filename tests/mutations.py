@@ -147,7 +147,7 @@ MUTATIONS = [
         "encoders/test_store.py",
     ),
     Mutation(
-        "interop/_merge.py",
+        "interop/_checkpoint.py",
         "[rows[label] for label in labels]",
         "list(rows.values())",
         "interop/test_merge.py",
