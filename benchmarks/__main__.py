@@ -4,8 +4,11 @@ import argparse
 import importlib
 import sys
 import traceback
+from dataclasses import replace
 from keyword import iskeyword
 from pathlib import Path
+
+import torch
 
 from benchmarks._markdown import replace_section
 from benchmarks._places import FOLDER, RESULTS
@@ -57,11 +60,18 @@ def run_one(name: str, quick: bool) -> list[Result]:
     """Run one benchmark; the result is a Skipped if a required package is not installed."""
     try:
         module = importlib.import_module(module_of(name))
-        return [as_result(found) for found in module.run(quick)]
+        return [_with_threads(as_result(found)) for found in module.run(quick)]
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("benchmarks", "isoadapt"):
             raise
         return [Skipped(name, f"{error.name} is not installed")]
+
+
+def _with_threads(result: Result) -> Result:
+    """Add the threads of this process to a result that does not say how many it was limited to."""
+    if isinstance(result, Skipped):
+        return result
+    return replace(result, facts={"threads": torch.get_num_threads(), **result.facts})
 
 
 def _parser() -> argparse.ArgumentParser:

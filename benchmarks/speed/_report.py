@@ -7,7 +7,7 @@ from benchmarks._markdown import markdown_table
 from benchmarks._versions import written
 from benchmarks.speed._harness import Comparison, Measurement, Result, Skipped
 
-HEADER = ("name", "n", "d", "ours", "reference", "ratio [IQR]", "target", "met")
+HEADER = ("name", "threads", "n", "d", "ours", "reference", "ratio [IQR]", "target", "met")
 
 
 def speed_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
@@ -32,7 +32,8 @@ def speed_markdown(results: Sequence[Result], versions: dict[str, Any]) -> str:
     """Return the table, the skipped benchmarks and the versions as Markdown."""
     parts = [
         "Seconds are medians. The ratio is reference / ours, the median over pairs measured one "
-        "after the other; in brackets its quartiles.",
+        "after the other; in brackets its quartiles. Both sides may use the given number of "
+        "threads.",
         markdown_table(HEADER, speed_rows(results)),
         *(f"Skipped {line}" for line in _skipped(results)),
         f"Measured with {written(versions)}.",
@@ -41,7 +42,7 @@ def speed_markdown(results: Sequence[Result], versions: dict[str, Any]) -> str:
 
 
 def _cells(result: Comparison | Measurement) -> tuple[str, ...]:
-    sizes = [str(result.facts.get(key, "")) for key in ("n", "d")]
+    sizes = [str(result.facts.get(key, "")) for key in ("threads", "n", "d")]
     if isinstance(result, Measurement):
         return (result.name, *sizes, duration(result.ours), "", "", "", "")
     low, high = result.quartiles

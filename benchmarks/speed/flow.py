@@ -10,8 +10,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks._data import load_embeddings, narrow_cone, shared_folder
 from benchmarks.speed._harness import Comparison, Measurement, Result, Skipped, compare
 from isoadapt import FlowAdapter
@@ -63,7 +61,6 @@ def _against_finetuning(n: int, repeats: int) -> Comparison | Skipped:
         target=TARGET,
         n=n,
         d=X.shape[1],
-        threads=torch.get_num_threads(),
     )
 
 

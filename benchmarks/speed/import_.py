@@ -17,12 +17,11 @@ def run(quick: bool) -> list[Comparison]:
         raise RuntimeError(f"`from isoadapt import *` loads {', '.join(loaded)}, which it must not")
     return [
         compare(
-            "from isoadapt import *, fresh process",
+            "from isoadapt import *, in a new process, against import sklearn, torch",
             lambda: _run("from isoadapt import *"),
             lambda: _run("import sklearn, torch"),
             repeats=3 if quick else 11,
             target=1 / 1.5,
-            against="import sklearn, torch",
             not_loaded=list(LAZY),
         )
     ]

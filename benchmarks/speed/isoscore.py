@@ -68,7 +68,7 @@ def _compare(
 ) -> Comparison:
     check_agreement(X, prior_cov, zeta)
     return compare(
-        name,
+        f"{name}, against singular values of the covariance",
         lambda: _value_and_gradient(isoscore_star, X, prior_cov, zeta),
         lambda: _value_and_gradient(isoscore_by_singular_values, X, prior_cov, zeta),
         repeats=repeats,
@@ -76,7 +76,6 @@ def _compare(
         n=len(X),
         d=X.shape[1],
         zeta=zeta,
-        against="torch.linalg.svdvals of the covariance",
     )
 
 

@@ -66,6 +66,7 @@ def _compare(
         epochs=EPOCHS,
         batch_size=BATCH_SIZE,
         data=data.name,
+        threads=1,
     )
     name = whole.name.replace("whole fit", "loop only")
     timed = tuple(loops[1:])  # without the warm-up

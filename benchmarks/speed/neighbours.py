@@ -46,6 +46,7 @@ def _compare(X: NDArray[np.float32], metric: str, repeats: int) -> list[Result]:
                 target=1.0,
                 n=len(X),
                 d=D,
+                threads=1,
             )
             for name, reference in references.items()
         ),

@@ -2,9 +2,10 @@ import json
 from importlib.util import find_spec
 
 import pytest
+import torch
 
 from benchmarks import __main__ as command
-from benchmarks.speed import _harness
+from benchmarks.speed import _harness, isoscore
 from benchmarks.speed._harness import Comparison, Measurement, Skipped, as_result, compare, measure
 from benchmarks.speed._report import duration, speed_markdown, speed_text
 
@@ -84,17 +85,17 @@ def test_mappings_become_comparisons():
 
 def test_tables_show_every_kind_of_result():
     results = [
-        Comparison("fast", (1e-3,), (0.5,), 30.0, {"n": 64, "d": 8}),
+        Comparison("fast", (1e-3,), (0.5,), 30.0, {"n": 64, "d": 8, "threads": 2}),
         Measurement("alone", (2.0,), {"n": 9}),
         Skipped("absent", "no package"),
     ]
     head, rule, fast, alone, skipped = speed_text(results).splitlines()
-    assert " ".join(head.split()) == "name n d ours reference ratio [IQR] target met"
+    assert " ".join(head.split()) == "name threads n d ours reference ratio [IQR] target met"
     assert set(rule) == {"-", " "}
-    assert " ".join(fast.split()) == "fast 64 8 1 ms 500 ms 500 [500, 500] ≥ 30.00 yes"
+    assert " ".join(fast.split()) == "fast 2 64 8 1 ms 500 ms 500 [500, 500] ≥ 30.00 yes"
     assert " ".join(alone.split()) == "alone 9 2 s"
     assert skipped == "skipped absent: no package"
-    assert "| fast | 64 | 8 | 1 ms |" in speed_markdown(results, {"numpy": "1"})
+    assert "| fast | 2 | 64 | 8 | 1 ms |" in speed_markdown(results, {"numpy": "1"})
 
 
 @pytest.mark.parametrize(
@@ -126,3 +127,15 @@ def test_every_name_is_that_of_a_module():
     assert {"encoding", "import", "isoscore", "minibatch"} <= set(command.names())
     assert "gpu" not in command.names()
     assert all(find_spec(command.module_of(name)) for name in command.names())
+
+
+def test_threads_are_those_of_the_process_unless_the_benchmark_says(monkeypatch):
+    found = [
+        Comparison("limited", (1.0,), (2.0,), facts={"threads": 1}),
+        Measurement("free", (1.0,)),
+        Skipped("absent", "no package"),
+    ]
+    monkeypatch.setattr(isoscore, "run", lambda quick: found)
+    limited, free, skipped = command.run_one("isoscore", quick=True)
+    assert (limited.facts["threads"], free.facts["threads"]) == (1, torch.get_num_threads())
+    assert skipped == found[2]
