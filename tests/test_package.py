@@ -7,12 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import joblib
-import numpy as np
 import pytest
 
 import isoadapt
-from isoadapt import IsotropyLayer, LinearHead
 from isoadapt._utils.lazy import lazy_names
 
 
@@ -67,21 +64,6 @@ def test_type_checkers_read_the_names_that_are_imported_on_use(package):
 def test_every_public_name_is_there():
     for name in isoadapt.__all__:
         assert getattr(isoadapt, name).__doc__
-
-
-def test_adapter_loads_where_transformers_cannot_be_imported(tmp_path):
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(50, 4)), rng.integers(0, 2, 50)
-    head = LinearHead(rng.normal(size=(2, 4)), [0, 0], [0, 1])
-    layer = IsotropyLayer(head, max_epochs=1, random_state=0).fit(X, y)
-    joblib.dump((layer, X, layer.predict(X)), tmp_path / "layer.joblib")
-    completed = python(
-        "import sys; sys.modules['transformers'] = None\n"
-        "import joblib\n"
-        f"layer, X, expected = joblib.load({str(tmp_path / 'layer.joblib')!r})\n"
-        "assert (layer.predict(X) == expected).all(); print('same')"
-    )
-    assert completed.stdout == "same\n", completed.stderr
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import os, sys, threading, time
 from isoadapt import TransformerEncoder
 from isoadapt.encoders import _models, _padding
 
-step, folder = sys.argv[1:]
+folder = sys.argv[1]
 encoder = TransformerEncoder(folder)
 inside = threading.Event()
 
@@ -25,41 +25,54 @@ def slowly(call):
         return call(*args, **options)
     return wrapper
 
-if step == "load":
-    _models._load = slowly(_models._load)
-elif step == "probe":
-    _padding._padding_changes_vectors = slowly(_padding._padding_changes_vectors)
-else:
-    encoder.transform(["a cat"])
-    kind = type(_models.loaded_backbone(folder).tokenizer)
-    kind.__call__ = slowly(kind.__call__)
-thread = threading.Thread(target=encoder.transform, args=(["a cat"],))
-thread.start()
-inside.wait()
-pid = os.fork()
-if pid == 0:
-    encoder.transform(["a dog"])
-    os._exit(0)
-deadline = time.monotonic() + 30
-while time.monotonic() < deadline:
-    done, status = os.waitpid(pid, os.WNOHANG)
-    if done:
-        break
-    time.sleep(0.05)
-else:
+def fork_during(step):
+    if step == "load":
+        _models._load = slowly(_models._load)
+    elif step == "probe":
+        _padding._padding_changes_vectors = slowly(_padding._padding_changes_vectors)
+    else:
+        encoder.transform(["a cat"])
+        kind = type(_models.loaded_backbone(folder).tokenizer)
+        kind.__call__ = slowly(kind.__call__)
+    thread = threading.Thread(target=encoder.transform, args=(["a cat"],))
+    thread.start()
+    inside.wait()
+    pid = os.fork()
+    if pid == 0:
+        encoder.transform(["a dog"])
+        os._exit(0)
+    status = wait(pid)
+    thread.join()
+    return status
+
+def wait(pid):
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return status
+        time.sleep(0.05)
     os.kill(pid, 9)
     os.waitpid(pid, 0)
-    status = "the child waits forever"
-thread.join()
-sys.exit(status)
+    return "waits forever"
+
+# Each step has a process of its own, so that nothing is loaded before it.
+for step in ("load", "probe", "tokenise"):
+    pid = os.fork()
+    if pid == 0:
+        status = fork_during(step)
+        if status:
+            print(f"the child of {step!r}: {status}", file=sys.stderr, flush=True)
+        os._exit(bool(status))
+    if os.waitpid(pid, 0)[1]:
+        sys.exit(1)
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-@pytest.mark.parametrize("step", ["load", "probe", "tokenise"])
-def test_a_child_can_encode_although_another_thread_was_busy_at_the_fork(checkpoint, step):
+def test_a_child_can_encode_although_another_thread_was_busy_at_the_fork(checkpoint):
     done = subprocess.run(
-        [sys.executable, "-c", CODE, step, checkpoint],
+        [sys.executable, "-c", CODE, checkpoint],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
         capture_output=True,

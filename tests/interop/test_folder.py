@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -92,20 +93,22 @@ def test_a_parameter_that_was_added_later_has_its_default(name, parameter, tmp_p
     assert same(loaded.transform(X), adapter.transform(X))
 
 
-def test_a_new_process_without_transformers_loads_every_adapter(tmp_path):
+def test_a_new_process_without_transformers_loads_every_folder_and_pickle(tmp_path):
     np.save(tmp_path / "X.npy", X)
     for name in adapters.ADAPTERS:
         adapter = fitted(name)
         save_adapter(adapter, tmp_path / name)
+        joblib.dump(adapter, tmp_path / f"{name}.joblib")
         np.save(tmp_path / f"{name}.npy", adapter.transform(X))
     code = (
         "import sys, pathlib; sys.modules['transformers'] = None\n"
-        "import numpy as np\n"
+        "import joblib, numpy as np\n"
         "from isoadapt.interop import load_adapter\n"
         "folder = pathlib.Path(sys.argv[1])\n"
         "for name in sys.argv[2:]:\n"
-        "    found = load_adapter(folder / name).transform(np.load(folder / 'X.npy'))\n"
-        "    assert np.array_equal(found, np.load(folder / f'{name}.npy')), name\n"
+        "    for adapter in load_adapter(folder / name), joblib.load(folder / f'{name}.joblib'):\n"
+        "        found = adapter.transform(np.load(folder / 'X.npy'))\n"
+        "        assert np.array_equal(found, np.load(folder / f'{name}.npy')), name\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path, *adapters.ADAPTERS],

@@ -6,14 +6,9 @@ import torch
 from benchmarks.speed import gpu
 from benchmarks.speed._harness import Measurement
 
-# It times the fine-tuning of a whole model several times over.
-SLOW = {gpu.finetuning_on: pytest.mark.slow}
 
-
-@pytest.mark.parametrize(
-    "part",
-    [pytest.param(part, marks=SLOW.get(part, ()), id=part.__name__) for part in gpu.PARTS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("part", gpu.PARTS, ids=lambda part: part.__name__)
 def test_each_part_runs_and_finds_the_devices_agree(part):
     assert list(part(torch.device("cpu"), True))
 
