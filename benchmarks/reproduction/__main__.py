@@ -23,10 +23,11 @@ from benchmarks.reproduction import (
     persistent_entropy,
 )
 from benchmarks.reproduction._cells import QUICK, SUITES, WHOLE, Cell, Record, Suite
+from benchmarks.reproduction._pictures import draw_pictures
 from benchmarks.reproduction._plan import Slot, next_cell, plan
 from benchmarks.reproduction._plan_text import plan_text
 from benchmarks.reproduction._records import record_store, run_cell
-from benchmarks.reproduction._report import Papers, reproduction_text, suite_file
+from benchmarks.reproduction._report import Papers, planned, reproduction_text, suite_file
 from benchmarks.reproduction._running import Budget, Stop, Stopped
 from isoadapt._utils.files import atomic_path, writable_folder
 
@@ -77,8 +78,9 @@ def _tell(cell: Cell, record: Record, records: Sequence[Record], slots: Sequence
 
 
 def write_reproduction(suite: Suite, folder: Path, target: Path) -> None:
-    """Write the report, atomically."""
+    """Write the report, atomically, and the pictures beside it."""
     text = reproduction_text(PAPERS, suite, folder)
+    draw_pictures(planned(suite, folder)[1], target.parent)
     with atomic_path(target) as temporary:
         temporary.write_text(text, "utf-8")
 

@@ -38,6 +38,11 @@ def record_store(path: Path) -> CellStore[str, Record]:
     return CellStore(path, lambda record: (record["key"], record))
 
 
+def n_lines(path: Path) -> int:
+    """Return the number of lines of a file of records; 0 without a file."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 def read_records(path: Path) -> list[Record]:
     """Return the latest record of each key, in the order of the file; empty without a file."""
     return record_store(path).entries()

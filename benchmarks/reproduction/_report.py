@@ -1,28 +1,25 @@
-"""The report: for each paper, the verdicts on its claims, then its tables."""
+"""The report: a first page, then for each paper the verdicts on its claims and its tables."""
 
-import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from textwrap import fill
+from typing import Protocol
 
 from benchmarks._markdown import markdown_table
-from benchmarks.reproduction._bases import PUBLISHED, learned
+from benchmarks.reproduction._bases import learned
 from benchmarks.reproduction._cells import CHOICE, WHOLE, Record, Suite
 from benchmarks.reproduction._choice import candidate_name, candidates, chosen
 from benchmarks.reproduction._figures import matching_records, of
-from benchmarks.reproduction._plan import plan, planned_records
-from benchmarks.reproduction._records import read_records
-from benchmarks.reproduction._statistics import holm
+from benchmarks.reproduction._first_page import JudgedPapers, counts_text, first_page_table
+from benchmarks.reproduction._gains import gains, gains_text
+from benchmarks.reproduction._hours import first_block_text, hours_text
+from benchmarks.reproduction._judging import Line, judge_claims
+from benchmarks.reproduction._pictures import picture_links
+from benchmarks.reproduction._plan import Slot, plan, planned_records
+from benchmarks.reproduction._records import n_lines, read_records
 from benchmarks.reproduction._tables import TASKS, metric_name
-from benchmarks.reproduction._verdicts import (
-    NOT_JUDGED,
-    NOT_SHOWN,
-    WAITING,
-    Claim,
-    Judged,
-    verdict,
-)
+from benchmarks.reproduction._verdicts import WAITING, Claim, verdict
 
 TITLES = {
     "000": "000/001 Shrink the longest: persistent entropy",
@@ -30,9 +27,9 @@ TITLES = {
     "003": "003 Isotropy Layer and joint loss",
     "004": "004 On Isotropy Calibration of Transformers: CosReg, spectrum control, flow",
 }
+OPENING = """\
+What the papers claim, and what the same methods do here. {progress} {counts}"""
 INTRODUCTION = """\
-What the papers claim, and what the same methods do here.
-
 The encoder is {encoder}, fine-tuned on {rows}, once for every seed.
 The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768 dimensions or more. So
 their scores cannot be met here; what can be tested is whether an effect is there, in which
@@ -87,34 +84,34 @@ class Paper(Protocol):
 Papers = Mapping[str, Sequence[Paper]]
 
 
-class Line(NamedTuple):
-    """A claim and its judgement; `adjusted` is p after Holm's adjustment."""
-
-    claim: Claim
-    judged: Judged
-    adjusted: float | None
-
-
 def suite_file(folder: Path, suite: Suite) -> Path:
     """Return the file with the finished cells of a suite."""
     return folder / f"{suite.name}.jsonl"
 
 
+def planned(suite: Suite, folder: Path) -> tuple[list[Slot], list[Record]]:
+    """Return the slots of a suite, and for each the record of its cell."""
+    slots = plan(suite)
+    return slots, planned_records(slots, read_records(suite_file(folder, suite)), suite)
+
+
 def reproduction_text(papers: Papers, suite: Suite, folder: Path) -> str:
     """Return the whole report on the cells of the suite that are finished."""
-    known = read_records(suite_file(folder, suite))
-    records = planned_records(plan(suite), known, suite)
-    rows = "whole training sets"
-    if suite.max_rows is not None:
-        rows = f"at most {suite.max_rows:,} training rows (a smoke run, which judges nothing)"
-    introduction = INTRODUCTION.format(encoder=suite.model or MINILM, rows=rows)
-    parts = ["# Reproduction", introduction, _progress_table(records, suite)]
-    parts += _base_parts(records, suite)
-    for number, modules in papers.items():
-        lines = judge_claims(
+    slots, records = planned(suite, folder)
+    judged = {
+        number: judge_claims(
             [claim for paper in modules for claim in paper.claims()], records, suite
         )
-        parts += [f"## {TITLES[number]}", _verdict_table(lines)]
+        for number, modules in papers.items()
+    }
+    parts = _first_page(judged, slots, records, suite)
+    parts += ["## How to read this report", _introduction(suite)]
+    parts += ["## Cells and hours", _source(suite, folder), hours_text(slots, records)]
+    parts += _base_parts(records, suite)
+    links = picture_links(records)
+    for number, modules in papers.items():
+        parts += [f"## {TITLES[number]}", *filter(None, [links.get(number)])]
+        parts += [_verdict_table(judged[number])]
         parts += filter(None, (paper.tables(records) for paper in modules))
     parts += [*_failures(records), *_settings(records)]
     if suite.name == WHOLE.name:
@@ -122,55 +119,31 @@ def reproduction_text(papers: Papers, suite: Suite, folder: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def judge_claims(claims: Sequence[Claim], records: Sequence[Record], suite: Suite) -> list[Line]:
-    """Judge the claims of a paper, and adjust their p-values together."""
-    judged = [_judge(claim, records, suite) for claim in claims]
-    known = [number for number, item in enumerate(judged) if item.p is not None]
-    adjusted = dict(zip(known, holm([judged[number].p or 0.0 for number in known]), strict=True))
+def _first_page(
+    judged: JudgedPapers, slots: Sequence[Slot], records: Sequence[Record], suite: Suite
+) -> list[str]:
+    """Return the opening, the table of the papers, and what gains at all."""
+    opening = OPENING.format(progress=first_block_text(slots, records), counts=counts_text(judged))
     return [
-        Line(claim, item, adjusted.get(number))
-        for number, (claim, item) in enumerate(zip(claims, judged, strict=True))
+        "# Reproduction",
+        fill(opening, 100),
+        *filter(None, [first_page_table(judged)]),
+        "## Does anything gain?",
+        gains_text(gains(slots, records, suite)),
     ]
 
 
-def _judge(claim: Claim, records: Sequence[Record], suite: Suite) -> Judged:
-    """Judge a claim if its base has learned; the message of an error becomes the reason."""
-    try:
-        judged = claim.judge(records)
-    except Exception as error:  # continue with the other claims
-        traceback.print_exc()
-        return Judged(
-            "–", NOT_SHOWN, reason=f"could not be judged: {type(error).__name__}: {error}"
-        )
-    if claim.task not in PUBLISHED or not suite.is_published or judged.outcome == WAITING:
-        return judged
-    base = learned(records, claim.task)
-    if base.passed:
-        return judged
-    if base.passed is None:
-        return Judged(judged.ours, WAITING, judged.n_seeds, reason=base.text)
-    return Judged(judged.ours, NOT_JUDGED, judged.n_seeds, reason=base.text)
+def _source(suite: Suite, folder: Path) -> str:
+    """Return which lines of the records the report was made from."""
+    n = n_lines(suite_file(folder, suite))
+    return f"Suite {suite.name}, from the first {n} lines of its records."
 
 
-def _progress_table(records: Sequence[Record], suite: Suite) -> str:
-    planned = Counter((record["task"], record["kind"]) for record in records)
-    finished = Counter(
-        (record["task"], record["kind"]) for record in records if "figures" in record
-    )
-    hours: Counter[tuple[str, str]] = Counter()
-    for record in records:
-        hours[record["task"], record["kind"]] += record.get("processor_seconds", 0.0) / 3600
-    rows = [
-        (
-            TASKS.get(task, task),
-            kind,
-            f"{finished[task, kind]} of {n}",
-            f"{hours[task, kind]:.2f}",
-        )
-        for (task, kind), n in planned.items()
-    ]
-    header = (f"suite {suite.name}", "kind", "finished cells", "processor hours")
-    return markdown_table(header, rows)
+def _introduction(suite: Suite) -> str:
+    rows = "whole training sets"
+    if suite.max_rows is not None:
+        rows = f"at most {suite.max_rows:,} training rows (a smoke run, which judges nothing)"
+    return INTRODUCTION.format(encoder=suite.model or MINILM, rows=rows)
 
 
 def _base_parts(records: Sequence[Record], suite: Suite) -> list[str]:

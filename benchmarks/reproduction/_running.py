@@ -73,13 +73,13 @@ class Budget:
         if self._ends is None:
             return True
         left = self._ends - time.monotonic()
-        return left > 0 and expected_seconds(cell, finished) <= left
+        return left > 0 and expected_seconds(cell.fields(), finished) <= left
 
 
-def expected_seconds(cell: Cell, finished: Sequence[Record]) -> float:
+def expected_seconds(planned: Record, finished: Sequence[Record]) -> float:
     """Return the median processor time of this condition on the task, else of this kind."""
-    kind, task = {"kind": cell.kind}, {"task": cell.task}
-    for fields in ({**kind, **task, "name": cell.name}, {**kind, **task}, kind):
+    kind, task = {"kind": planned["kind"]}, {"task": planned["task"]}
+    for fields in ({**kind, **task, "name": planned["name"]}, {**kind, **task}, kind):
         if kin := matching_records(finished, fields):
             return median(record["processor_seconds"] for record in kin)
     return 0.0

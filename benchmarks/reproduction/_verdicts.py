@@ -55,14 +55,29 @@ class Judged(NamedTuple):
 ClaimJudge = Callable[[Sequence[Record]], Judged]
 
 
+class Headline(NamedTuple):
+    """The question of the first page that a claim answers, and the label of the claim there.
+
+    `theirs` replaces the paper's figure if the claim itself has none.
+    """
+
+    question: str
+    label: str
+    theirs: str = ""
+
+
 class Claim(NamedTuple):
-    """A line in the table of verdicts of a paper; the base of `task` must have learned."""
+    """A line in the table of verdicts of a paper; the base of `task` must have learned.
+
+    A claim with a `headline` is shown on the first page of the report too.
+    """
 
     where: str
     claim: str
     theirs: str
     judge: ClaimJudge
     task: str | None = None
+    headline: Headline | None = None
 
 
 def not_testable(reason: str) -> ClaimJudge:
@@ -247,15 +262,20 @@ def none_better(
     """
 
     def judge(records: Sequence[Record]) -> Judged:
-        found: dict[str, list[float]] = {}
-        for name, (before, after) in comparisons.items():
-            steps = [*paired(records, before, after, figure).steps().values()]
-            if len(defined(steps)) == len(steps) >= SEEDS_NEEDED:
-                found[name] = steps
-        ours = "; ".join(f"{name} {mean_of(steps):+.3g}" for name, steps in found.items())
-        run = f"{len(found)} of {len(comparisons)} comparisons have run"
+        every = {
+            name: [*paired(records, before, after, figure).steps().values()]
+            for name, (before, after) in comparisons.items()
+        }
+        found = {
+            name: steps
+            for name, steps in every.items()
+            if len(defined(steps)) == len(steps) >= SEEDS_NEEDED
+        }
+        ours = "; ".join(_mean_change(*item) for item in every.items() if defined(item[1]))
+        run = f"{len(found)} of {len(comparisons)} comparisons have {SEEDS_NEEDED} seeds"
+        fewest = min(len(defined(steps)) for steps in every.values())
         if not found:
-            return Judged("–", WAITING, reason=run)
+            return Judged(ours or "–", WAITING, fewest, reason=run)
         strict = LEVEL / len(comparisons)
         better = [name for name, steps in found.items() if t_interval(steps, strict).low > margin]
         below = all(t_interval(steps).high <= margin for steps in found.values())
@@ -264,8 +284,15 @@ def none_better(
             reason = f"{run}; better: {', '.join(better)}"
             return Judged(ours, FAILS, n, p=1.0, reason=reason)
         if len(found) < len(comparisons):
-            return Judged(ours, WAITING, n, reason=run)
+            return Judged(ours, WAITING, fewest, reason=run)
         p = max(p_above([-step for step in steps], -margin) for steps in found.values())
         return Judged(ours, HOLDS if below else NOT_SHOWN, n, p=p, reason=run)
 
     return judge
+
+
+def _mean_change(name: str, steps: Sequence[float]) -> str:
+    """Format the mean difference of a comparison, with the number of seeds if they are few."""
+    n = len(defined(steps))
+    few = "" if n >= SEEDS_NEEDED else f" ({n} of {SEEDS_NEEDED} seeds)"
+    return f"{name} {mean_of(steps):+.3g}{few}"

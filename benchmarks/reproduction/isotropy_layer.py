@@ -25,6 +25,7 @@ from benchmarks.reproduction._training import Condition
 from benchmarks.reproduction._verdicts import (
     Claim,
     ClaimJudge,
+    Headline,
     Judged,
     judge_steps,
     moves,
@@ -34,6 +35,9 @@ from benchmarks.reproduction._verdicts import (
 from isoadapt import IsotropyLayer
 
 ClaimParts = tuple[str, str, str, ClaimJudge]  # where, claim, theirs, judge
+OWN_SHARE = "higher than with the same layer and no penalty: isotropy's own share"
+OVER_REFIT = "higher than after a mere refit of the head"
+QUESTION = "Does the Isotropy Layer gain over its controls?"
 
 ISOBN_TRAINED = Condition("IsoBN in training", isobn=True)
 REFIT = "head refit only"
@@ -121,7 +125,9 @@ def rows() -> list[Row]:
 def claims() -> list[Claim]:
     """Return the claims of both tables and the figure, for each task."""
     found = [
-        Claim(*line, task) for task in THEIRS for line in (*_of_geometry(task), *_of_metric(task))
+        Claim(*line, task, _headline(task, line[1]))
+        for task in THEIRS
+        for line in (*_of_geometry(task), *_of_metric(task))
     ]
     larger = not_testable("needs RoBERTa-large, which is not available here")
     lines = [
@@ -134,6 +140,14 @@ def claims() -> list[Claim]:
         ),
     ]
     return [*found, *(Claim(*line) for line in lines)]
+
+
+def _headline(task: str, claim: str) -> Headline | None:
+    """Return the place on the first page of the two claims on the layer's controls."""
+    theirs = f"{THEIRS[task].metric}, over the base only"
+    controls = {OWN_SHARE: "the layer without a penalty", OVER_REFIT: "a head refit"}
+    labels = [label for ending, label in controls.items() if claim.endswith(ending)]
+    return Headline(QUESTION, f"{TASKS[task]}, over {labels[0]}", theirs) if labels else None
 
 
 def _of_geometry(task: str) -> list[ClaimParts]:
@@ -181,13 +195,13 @@ def _of_metric(task: str) -> list[ClaimParts]:
         ),
         (
             "ours",
-            f"{what} is higher than with the same layer and no penalty: isotropy's own share",
+            f"{what} is {OWN_SHARE}",
             "no such control",
             gain(NO_PENALTY),
         ),
         (
             "ours",
-            f"{what} is higher than after a mere refit of the head",
+            f"{what} is {OVER_REFIT}",
             "no such control",
             gain(REFIT),
         ),

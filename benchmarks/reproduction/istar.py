@@ -28,6 +28,7 @@ from benchmarks.reproduction._verdicts import (
     WAITING,
     Claim,
     ClaimJudge,
+    Headline,
     Judged,
     judge_steps,
     moves,
@@ -43,6 +44,8 @@ ASKED = 1.5  # factor by which IsoScore* should change at lam = -1 and 1
 UNMOVED = 1.5  # factor up to which a figure counts as unchanged
 NOTABLE = 0.01  # difference of a metric up to which a result is not better
 DRAWN = "curves only drawn"
+BEATS_BASE = "I-STAR with its best negative lam beats the base"
+QUESTION = "Does I-STAR with λ = -1, which lowers isotropy, gain over the base?"
 
 
 def istar(lam: float, zeta: float = ZETA, layer: int | None = None) -> Condition:
@@ -112,6 +115,7 @@ def _directions(task: str) -> list[Claim]:
             theirs,
             moves(base, down, "metric", 1, size=istar_ - base_),
             task,
+            Headline(QUESTION, name),
         ),
         Claim(
             "figure 3",
@@ -176,7 +180,7 @@ def _lambda_claims() -> list[Claim]:
         ),
         (
             "table 1",
-            "I-STAR with its best negative lam beats the base",
+            BEATS_BASE,
             f"{base_:.4f} → {istar_:.4f} (BERT)",
             _best_against(BASE, istar_ - base_),
         ),
@@ -199,8 +203,10 @@ def _lambda_claims() -> list[Claim]:
             _single_layers(),
         ),
     ]
+    best = Headline(QUESTION, "CoLA, best of three λ < 0")
     return [
-        Claim(where, f"CoLA: {text}", theirs, judge, "cola") for where, text, theirs, judge in lines
+        Claim(where, f"CoLA: {text}", theirs, judge, "cola", best if text == BEATS_BASE else None)
+        for where, text, theirs, judge in lines
     ]
 
 

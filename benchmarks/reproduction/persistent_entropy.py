@@ -10,6 +10,7 @@ from benchmarks.reproduction._training import BASE, Condition
 from benchmarks.reproduction._verdicts import (
     Claim,
     ClaimJudge,
+    Headline,
     Judged,
     judge_steps,
     moves,
@@ -23,6 +24,7 @@ NAMES = tuple(condition.name for condition in CONDITIONS)
 TESTED = ("cola", "mrpc")
 CUT = 1 / 0.85  # selected bars should give a decrease of 15 % on CoLA
 GAIN, AGAINST_ALL = 0.013, 0.016  # differences in Matthews' correlation on CoLA with BERT
+QUESTION = "Do selected bars lower centred anisotropy_1, and raise the metric?"
 BERT = {  # BERT-base: no penalty → selected bars, then all bars; of MRPC's F1 nothing is claimed
     "cola": {
         "anisotropy1": "0.647 → 0.499, all 0.502",
@@ -54,8 +56,11 @@ def _task_claims(task: str) -> list[Claim]:
     theirs = {name: f"{figures} (BERT)" for name, figures in BERT[task].items()}
     theirs["profile"] = "curves only drawn (RoBERTa, MRPC)"
 
-    def claim(where: str, text: str, figure: str, judge: ClaimJudge) -> Claim:
-        return Claim(where, f"{TASKS[task]}: {text}", theirs[figure], judge, task)
+    def claim(
+        where: str, text: str, figure: str, judge: ClaimJudge, label: str | None = None
+    ) -> Claim:
+        headline = Headline(QUESTION, f"{TASKS[task]}, {label}") if label else None
+        return Claim(where, f"{TASKS[task]}: {text}", theirs[figure], judge, task, headline)
 
     centred, raw = "anisotropy1_centered", "anisotropy1"
     found = [
@@ -64,6 +69,7 @@ def _task_claims(task: str) -> list[Claim]:
             f"selected bars lower centred anisotropy_1{asked} (whole dev set)",
             centred,
             moves(base, chosen, centred, -1, cut),
+            "anisotropy",
         ),
         claim(
             "table 3",
@@ -93,6 +99,7 @@ def _task_claims(task: str) -> list[Claim]:
                 f"selected bars raise {metric}",
                 "metric",
                 moves(base, chosen, "metric", 1, size=GAIN),
+                metric,
             ),
             claim(
                 "table 2",

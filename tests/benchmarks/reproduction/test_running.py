@@ -272,7 +272,7 @@ def test_the_cost_of_a_cell_is_learnt_from_those_that_were_run():
         past("penalty", "other", "cola", 100.0),
         past("penalty", "low", "cola", 200.0),
     ]
-    found = [expected_seconds(cell(), finished[:n]) for n in range(5)]
+    found = [expected_seconds(cell().fields(), finished[:n]) for n in range(5)]
     assert found == [0.0, 0.0, 300.0, 100.0, 200.0]
 
 

@@ -7,7 +7,7 @@ from benchmarks.reproduction import isotropy_calibration, isotropy_layer, istar,
 from benchmarks.reproduction._bases import PUBLISHED, learned
 from benchmarks.reproduction._cells import QUICK, WHOLE
 from benchmarks.reproduction._figures import mean_sd, of
-from benchmarks.reproduction._report import judge_claims
+from benchmarks.reproduction._judging import judge_claims
 from benchmarks.reproduction._statistics import holm, pack, power
 from benchmarks.reproduction._verdicts import (
     FAILS,
@@ -161,7 +161,7 @@ def test_none_is_better_by_more_than_a_margin():
     assert judge([*found, *records("b", [0.49, 0.505, 0.515])]).outcome == HOLDS
     assert judge([*found, *records("b", [0.6, 0.4, 0.55])]).outcome == NOT_SHOWN
     better = judge([*found, *records("b", [0.60, 0.61, 0.62])])
-    assert (better.outcome, better.reason) == (FAILS, "2 of 2 comparisons have run; better: b")
+    assert (better.outcome, better.reason) == (FAILS, "2 of 2 comparisons have 3 seeds; better: b")
     assert judge([]).outcome == WAITING
 
 
