@@ -5,7 +5,7 @@ CORE_TESTS := $(addprefix tests/,adapters geometry losses model_selection cli te
 
 OFFLINE := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
-.PHONY: demo test test-all test-min mutations lint docs gallery linkcheck bench reproduction licenses release-check clean
+.PHONY: demo test test-all test-min mutations lint docs gallery linkcheck bench reproduction reproduction-report licenses release-check clean
 
 # One environment for everything, made on first use and again when a version changes.
 .venv/.installed: pyproject.toml constraints.txt
@@ -62,6 +62,9 @@ bench: .venv/.installed  ## every speed figure, as ratios measured in one run
 
 reproduction: .venv/.installed  ## the papers' experiments, for days: OPTIONS='--budget 600', COMMIT=...
 	$(BIN)/python -m benchmarks.reproduction.frozen --commit '$(COMMIT)' $(OPTIONS)
+
+reproduction-report: .venv/.installed  ## benchmarks/REPRODUCTION.md and its pictures, from the finished cells
+	$(BIN)/python -m benchmarks.reproduction --suite whole --report-only
 
 licenses: .venv/.installed  ## LICENSES.md: the licences of all dependencies
 	$(BIN)/python tools/licenses.py

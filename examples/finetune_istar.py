@@ -6,7 +6,8 @@ Continue the fine-tuning of a classifier with I-STAR's penalty on the tokens of 
 ``python examples/finetune_istar.py [CHECKPOINT]``. The default checkpoint is the one that
 ``make demo`` fine-tunes. It takes a part of the texts, so that it ends soon.
 
-λ above zero asks for more isotropy, λ below zero for less, as I-STAR's paper prefers.
+λ above zero asks for more isotropy, λ below zero for less, with which I-STAR's paper reports its
+best scores.
 """
 
 import sys

@@ -94,7 +94,7 @@ def _over_lam(records: Sequence[Record]) -> list[Panel]:
         score = {
             lam: by_seed(records, of(name, task), "isoscore_star") for lam, name in names.items()
         }
-        if sum(map(bool, score.values())) >= LEAST_LAMS:
+        if sum(map(_is_known, score.values())) >= LEAST_LAMS:
             scores[TASKS[task]] = score
             changes[TASKS[task]] = {
                 lam: paired(records, base, of(name, task), "metric").steps()
@@ -147,14 +147,19 @@ def _explained(records: Sequence[Record], name: str, task: str) -> Values:
 
 def _drawn(found: Mapping[str, Values]) -> list[Curve]:
     """Return the curves that have values, without undefined values and empty positions."""
-    curves = []
-    for label, values in found.items():
-        known = {
-            x: {seed: y for seed, y in ys.items() if math.isfinite(y)} for x, ys in values.items()
-        }
-        if any(known.values()):
-            curves.append(Curve(label, {x: ys for x, ys in known.items() if ys}))
-    return curves
+    return [
+        Curve(label, {x: _finite(ys) for x, ys in values.items() if _is_known(ys)})
+        for label, values in found.items()
+        if any(map(_is_known, values.values()))
+    ]
+
+
+def _finite(values: Mapping[int, float]) -> dict[int, float]:
+    return {seed: value for seed, value in values.items() if math.isfinite(value)}
+
+
+def _is_known(values: Mapping[int, float]) -> bool:
+    return bool(_finite(values))
 
 
 PICTURES = {

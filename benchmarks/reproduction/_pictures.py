@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from benchmarks.reproduction._cells import Record
 from benchmarks.reproduction._curves import PICTURES, Curve, Panel
 from isoadapt._utils.files import atomic_path, writable_folder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FOLDER = "pictures"
 COLOURS = ("#5b6b7b", "#4c78a8", "#d98032", "#2a9d6f", "#b5477c", "#8a6d3b")
@@ -54,6 +54,9 @@ def _file_name(number: str) -> str:
 
 def _draw(panels: Sequence[Panel], target: Path) -> None:
     """Draw panels side by side, with one legend below them."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     labels = list(dict.fromkeys(curve.label for panel in panels for curve in panel.curves))
     colours = dict(zip(labels, COLOURS, strict=False))
     with rc_context(STYLE):
@@ -73,7 +76,7 @@ def _draw(panels: Sequence[Panel], target: Path) -> None:
         figure.savefig(target, format="svg", metadata={"Date": None})
 
 
-def _draw_panel(axes: Axes, panel: Panel, colours: Mapping[str, str]) -> None:
+def _draw_panel(axes: "Axes", panel: Panel, colours: Mapping[str, str]) -> None:
     for curve in panel.curves:
         colour = colours[curve.label]
         marker = "o-" if len(curve.values) <= FEW_POINTS else "-"

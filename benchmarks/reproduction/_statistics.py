@@ -3,6 +3,7 @@
 import base64
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,6 +127,7 @@ def standard_error(predictions: Predictions, score: str, n_draws: int = N_DRAWS)
     return float(np.std(SCORES[score](_counts(draws, *predictions)), ddof=1))
 
 
+@lru_cache(maxsize=2)
 def _draws(n: int, n_draws: int) -> Floats:
     """Return how often each of n rows is drawn, in draws that depend only on n and n_draws."""
     generator = np.random.default_rng(0)
