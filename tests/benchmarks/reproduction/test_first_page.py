@@ -9,7 +9,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from benchmarks.reproduction import __main__ as reproduce, _report, isotropy_layer, istar_scores
+from benchmarks.reproduction import (
+    __main__ as reproduce,
+    _report,
+    isotropy_calibration,
+    isotropy_layer,
+    istar_scores,
+)
 from benchmarks.reproduction._bases import PUBLISHED
 from benchmarks.reproduction._cells import WHOLE
 from benchmarks.reproduction._curves import PICTURES
@@ -20,7 +26,7 @@ from benchmarks.reproduction._output_embeddings import TASK as TINY
 from benchmarks.reproduction._pictures import draw_pictures, picture_links
 from benchmarks.reproduction._plan import plan
 from benchmarks.reproduction._posthoc import TOP
-from benchmarks.reproduction._verdicts import NOT_TESTABLE, SEEDS_NEEDED, WAITING
+from benchmarks.reproduction._verdicts import NOT_JUDGED, NOT_TESTABLE, SEEDS_NEEDED, WAITING
 
 SLOTS = plan(WHOLE)
 FINISHED = {"processor_seconds": 1800.0, "seconds": 3600.0, "versions": {}, "commit": "abc"}
@@ -135,6 +141,25 @@ def test_the_two_questions_come_first(report):
     assert [cells[0] for cells in rows] == ["002", "003", "000", "004"]
     assert "I-STAR" in rows[0][1]
     assert "Isotropy Layer" in rows[1][1]
+
+
+def test_no_claim_is_judged_on_a_base_that_has_not_learned():
+    records = made_up(5)
+    for record in records:
+        if record["name"] == "base":
+            record["figures"].update(matthews=0.0, accuracy=0.5)
+    judged = {
+        claim.claim
+        for papers in reproduce.PAPERS.values()
+        for paper in papers
+        for claim, line, _ in judge_claims(paper.claims(), records, WHOLE)
+        if line.outcome not in (NOT_JUDGED, WAITING, NOT_TESTABLE)
+    }
+    untrained = [claim.claim for claim in istar_scores.claims()]
+    assert judged - set(untrained) == {
+        claim.claim for claim in isotropy_calibration.claims() if claim.where == "section 3"
+    }
+    assert judged.issuperset(untrained)
 
 
 @pytest.mark.parametrize("n_seeds", range(SEEDS_NEEDED))
