@@ -24,10 +24,10 @@ BREAK = "<br>"
 JudgedPapers = Mapping[str, Sequence[Line]]
 
 
-def first_page_table(papers: JudgedPapers) -> str:
+def first_page_table(papers: JudgedPapers, titles: Mapping[str, str]) -> str:
     """Return the table with one row for each paper; empty without headlines."""
     order = sorted(papers, key=lambda number: number not in FIRST)
-    rows = [row for number in order for row in _paper_rows(number, papers[number])]
+    rows = [row for number in order for row in _paper_rows(titles[number], papers[number])]
     if not rows:
         return ""
     table = markdown_table(HEADER, rows, words=True)
@@ -56,16 +56,16 @@ def shown_verdict(line: Line) -> str:
     return f"{WAITING}: {judged.n_seeds} of {SEEDS_NEEDED} seeds"
 
 
-def _paper_rows(number: str, lines: Sequence[Line]) -> list[list[str]]:
+def _paper_rows(title: str, lines: Sequence[Line]) -> list[list[str]]:
     """Return a row for each question of a paper, whose cells have the claims that answer it."""
     questions: dict[str, list[Line]] = {}
     for line in lines:
         if line.claim.headline:
             questions.setdefault(line.claim.headline.question, []).append(line)
-    return [_row(number, question, own) for question, own in questions.items()]
+    return [_row(title, question, own) for question, own in questions.items()]
 
 
-def _row(number: str, question: str, lines: Sequence[Line]) -> list[str]:
+def _row(title: str, question: str, lines: Sequence[Line]) -> list[str]:
     labels = [line.claim.headline.label for line in lines if line.claim.headline]
     columns = (
         [_theirs(line) for line in lines],
@@ -73,7 +73,7 @@ def _row(number: str, question: str, lines: Sequence[Line]) -> list[str]:
         [shown_verdict(line) for line in lines],
         [line.judged.power for line in lines],
     )
-    return [number, question, *(_cell(labels, texts) for texts in columns)]
+    return [title, question, *(_cell(labels, texts) for texts in columns)]
 
 
 def _cell(labels: Sequence[str], texts: Sequence[str]) -> str:

@@ -127,7 +127,7 @@ def _first_page(
     return [
         "# Reproduction",
         fill(opening, 100),
-        *filter(None, [first_page_table(judged)]),
+        *filter(None, [first_page_table(judged, TITLES)]),
         "## Does anything gain?",
         gains_text(gains(slots, records, suite)),
     ]
