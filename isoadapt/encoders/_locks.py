@@ -7,8 +7,9 @@ import threading
 MODELS_LOCK = threading.RLock()  # the stores of loaded models
 PROBES_LOCK = threading.Lock()  # the probes for the influence of padding
 TOKENIZER_LOCK = threading.Lock()  # a fast tokenizer stores the truncation of its last call
+HOOK_LOCK = threading.Lock()  # the hook of transformers for progress bars
 
-_LOCKS = (MODELS_LOCK, PROBES_LOCK, TOKENIZER_LOCK)
+_LOCKS = (MODELS_LOCK, PROBES_LOCK, TOKENIZER_LOCK, HOOK_LOCK)
 
 
 def _before_fork() -> None:

@@ -3,11 +3,9 @@
 import copy
 import hashlib
 import json
-import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -24,6 +22,7 @@ from torch import Tensor, nn
 from isoadapt._utils.files import writable_folder
 from isoadapt._utils.folders import Content, atomic_folder
 from isoadapt._utils.optional import import_optional
+from isoadapt._utils.quiet import hidden_messages, hidden_warnings
 from isoadapt.encoders._backbone import Backbone, live_backbone
 from isoadapt.encoders._batching import Tokens, embed_batches, tokenize
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
@@ -274,7 +273,7 @@ def _graph(backbone: Backbone, spec: GraphSpec, batch: dict[str, Tensor]) -> byt
     """Export a graph for batches of any shape; `batch` is an example."""
     shape = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)
     try:
-        with _quiet(), torch.no_grad():
+        with quiet(), hidden_messages("torch.onnx"), hidden_warnings(), torch.no_grad():
             program = torch.onnx.export(
                 _Network(_eager(backbone), spec, batch).eval(),
                 tuple(batch.values()),
@@ -318,17 +317,3 @@ def _not_exportable(backbone: Backbone, reason: str) -> ValueError:
         f"{type(backbone.model).__name__} cannot be exported to ONNX ({reason}); choose "
         "backend='torch'"
     )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the messages of the exporter."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with quiet(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
