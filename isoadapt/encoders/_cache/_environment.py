@@ -8,7 +8,6 @@ import os
 import shutil
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ import lmdb
 from filelock import FileLock
 from lmdb.verify import VerifyError, verify
 
+from isoadapt._utils.warn import warn
 from isoadapt.encoders._cache._files import held, lock_in, permit_group, reserve
 
 Result = TypeVar("Result")
@@ -190,10 +190,9 @@ class Environment:
         if not isinstance(error, Damaged) and not problems(self.path):
             raise error
         self._set_aside()
-        warnings.warn(
+        warn(
             f"the embedding cache in {str(self.folder)!r} was damaged ({error}); it was renamed to "
             "rows.damaged and replaced by an empty one, so texts are encoded again",
-            stacklevel=2,
         )
 
     def _set_aside(self) -> None:

@@ -3,12 +3,13 @@
 import errno
 import os
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+from isoadapt._utils.warn import warn
 
 PATIENCE = 5.0  # seconds without progress before a message
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02  # seconds between attempts to get a lock
@@ -51,10 +52,9 @@ def warn_of_wait(folder: Path, purpose: str, *names: str) -> None:
     """Warn that this process waits, and for whom."""
     found = {holder for name in names if (holder := _holder(folder / "locks" / f"{name}.lock"))}
     holders = f"process {', '.join(map(str, sorted(found)))}" if found else "another process"
-    warnings.warn(
+    warn(
         f"waiting {purpose}: {holders} has been using the embedding cache in {str(folder)!r} for "
         f"more than {PATIENCE:g} s; if it is suspended, resume or end it",
-        stacklevel=3,
     )
 
 

@@ -1,7 +1,6 @@
 """Requests for vectors: stored vectors are read, and the others are encoded once."""
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from isoadapt._utils.warn import warn
 from isoadapt.encoders._cache import _files
 from isoadapt.encoders._cache._environment import Unusable
 from isoadapt.encoders._cache._keys import Identity, row_keys
@@ -63,7 +63,7 @@ class Request:
             with _worker(self._store) as name:
                 self._work(name)
         except Unusable as error:
-            warnings.warn(f"encoding continues without the cache: {error}", stacklevel=2)
+            warn(f"encoding continues without the cache: {error}")
         except Changed:
             return self._encode(self._texts)
         while len(missing := self._missing()):

@@ -2,7 +2,6 @@
 
 import os
 import struct
-import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
+from isoadapt._utils.warn import warn
 from isoadapt.encoders._cache._environment import Damaged, environment_in, problems
 from isoadapt.encoders._cache._files import lock_in
 
@@ -207,10 +207,9 @@ class Store:
             _count(transaction, tables, size=-sum(_delete(transaction, tables, k) for k in keys))
 
         self._environment.run(delete, write=True)
-        warnings.warn(
+        warn(
             f"{len(keys)} vectors in the embedding cache in {str(self.folder)!r} had a wrong width "
             "and were deleted, so their texts are encoded again",
-            stacklevel=2,
         )
 
     def _evict(self, max_size: int, step: int) -> None:
