@@ -24,10 +24,17 @@ def write(target, text, overwrite=True):
 
 
 def stress(tmp_path, kills, writers, way):
-    program = Path(__file__).with_name("stress_folders.py")
     completed = subprocess.run(
-        [sys.executable, program, tmp_path, str(kills), str(writers), way],
-        env=os.environ | {"PYTHONPATH": str(program.parents[1])},
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.faults.folders",
+            tmp_path,
+            str(kills),
+            str(writers),
+            way,
+        ],
+        cwd=Path(__file__).parents[1],
         stdout=subprocess.PIPE,
         check=True,
         timeout=500,

@@ -23,6 +23,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_method_params, _num_samples
 from tqdm import tqdm
 
+from isoadapt._utils.restore import restore_on_failure
 from isoadapt._utils.warn import warn
 from isoadapt.model_selection._leading import LeadingEncoder, leading_encoder
 from isoadapt.model_selection._result_cache import ResultCache, check_seed
@@ -163,6 +164,7 @@ class AdapterSearchCV(GridSearchCV):
         self.cache = cache
 
     @_fit_context(prefer_skip_nested_validation=False)
+    @restore_on_failure
     def fit(self, X: Any, y: ArrayLike | None = None, **params: Any) -> Self:
         """Run the search and fit the best candidate to all rows.
 
@@ -187,8 +189,9 @@ class AdapterSearchCV(GridSearchCV):
         ValueError
             If no fit succeeds.
         KeyboardInterrupt
-            If the search is interrupted before the first candidate is complete. With ``cache``, the
-            work until then is kept.
+            If the search is interrupted before the first candidate is complete, or while the best
+            one is fitted again. With ``cache``, the work until then is kept. The search itself is
+            left as it was before the call.
         """
         scorers, refit_metric = self._get_scorers()
         X, y = indexable(X, y)

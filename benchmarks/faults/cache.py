@@ -1,7 +1,7 @@
-"""Test of the cache with processes that are killed at random while they fill it.
+"""The cache, used by processes that are killed at random, and by many threads and processes.
 
-`python -m benchmarks.speed._kills FOLDER ROUNDS SEED` prints the counts. Every vector is checked
-afterwards. The vectors are computed from the texts without an encoder, so that wrong ones are
+`python -m benchmarks.faults.cache kills FOLDER ROUNDS SEED` and `... calls FOLDER CALLS SEED` print
+counts as JSON. The vectors are computed from the texts without an encoder, so that wrong ones are
 detected.
 """
 
@@ -13,6 +13,8 @@ import signal
 import sys
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from isoadapt.encoders._texts import Texts
 TEXTS = Texts([f"text {i}" for i in range(8000)])
 WIDTH = 256
 MAX_SIZE = 5 * 2**20  # smaller than all vectors together, so that rows are evicted too
+PROCESSES, THREADS = 3, 3  # that use the cache at once
 
 
 def vectors_of(texts: Texts) -> NDArray[np.float32]:
@@ -75,6 +78,38 @@ def kill_in_rounds(folder: str, rounds: int, seed: int) -> dict[str, Any]:
     }
 
 
+def call_together(folder: str, calls: int, seed: int) -> dict[str, Any]:
+    """Use a cache in several threads of several processes at once; count the wrong vectors."""
+    shares = [calls // PROCESSES + (i < calls % PROCESSES) for i in range(PROCESSES)]
+    tasks = [(folder, share, seed + i) for i, share in enumerate(shares)]
+    with get_context("fork").Pool(PROCESSES) as pool:
+        found = pool.starmap(_call_in_threads, tasks, chunksize=1)
+    cache = EmbeddingCache(folder, MAX_SIZE)
+    return {
+        "calls": sum(calls for calls, _, _ in found),
+        "checked": sum(checked for _, checked, _ in found),
+        "wrong": sum(wrong for _, _, wrong in found),
+        "problems": len(cache.verify().problems),
+        "set_aside": os.path.exists(os.path.join(folder, "rows.damaged")),
+        **cache.stats()._asdict(),
+    }
+
+
+def _call_in_threads(folder: str, calls: int, seed: int) -> tuple[int, int, int]:
+    """Return the numbers of calls, of vectors and of wrong vectors in all threads of a process."""
+    cache = EmbeddingCache(folder, MAX_SIZE)
+
+    def call(number: int) -> tuple[int, int]:
+        rng = np.random.default_rng((seed, number))
+        texts = TEXTS.take(rng.choice(len(TEXTS), size=rng.integers(1, 100), replace=False))
+        wrong = (embed_through_cache(cache, texts) != vectors_of(texts)).any(axis=1)
+        return len(texts), int(wrong.sum())
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        found = list(threads.map(call, range(calls)))
+    return len(found), sum(n for n, _ in found), sum(wrong for _, wrong in found)
+
+
 def _start(cache: EmbeddingCache, seed: int) -> int:
     pid = os.fork()
     if pid == 0:
@@ -95,4 +130,5 @@ def _kill(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(kill_in_rounds(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
+    run = {"kills": kill_in_rounds, "calls": call_together}[sys.argv[1]]
+    print(json.dumps(run(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
