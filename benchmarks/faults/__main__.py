@@ -19,6 +19,7 @@ from benchmarks._places import ROOT
 COUNTS = {
     "calls": (9950, "calls of one cache, in three threads of each of three processes"),
     "cache-kills": (129, "kills of processes that fill a cache"),
+    "cache-interrupts": (1000, "interrupts of calls of a cache"),
     "folder-kills": (928, "kills of processes that replace a folder"),
     "merge-kills": (100, "kills of merges into a checkpoint"),
     "interrupts": (823, "interrupts of fits and searches"),
@@ -32,6 +33,13 @@ class Line(NamedTuple):
     times: int
     faults: dict[str, int]
 
+    def shown(self) -> str:
+        """Format the faults."""
+        return ", ".join(f"{n} {what}" for what, n in self.faults.items())
+
+    def __str__(self) -> str:
+        return f"{self.times} {self.tried}: {self.shown()}"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts and print the table; return 1 if there was a fault."""
@@ -40,11 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{meaning}; 0: none")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    lines = [line for part in (_cache, _folders, _merges, _interrupts) for line in part(options)]
-    rows = [
-        [line.tried, str(line.times), ", ".join(f"{n} {what}" for what, n in line.faults.items())]
-        for line in lines
-    ]
+    lines: list[Line] = []
+    for part in (_cache, _folders, _merges, _interrupts):
+        found = part(options)
+        lines += found
+        print(*found, sep="\n", file=sys.stderr, flush=True)
+    rows = [[line.tried, str(line.times), line.shown()] for line in lines]
     print(markdown_table(["tried", "times", "faults"], rows))
     return int(any(any(line.faults.values()) for line in lines))
 
@@ -64,6 +73,11 @@ def _cache(options: argparse.Namespace) -> list[Line]:
             Line("kills of processes that fill a cache", found["kills"], _cache_faults(found)),
             Line("vectors read after these kills", found["checked"], {"wrong": found["wrong"]}),
         ]
+    if options.cache_interrupts:
+        found = _run("cache", "interrupts", "{}", options.cache_interrupts, options.seed)
+        faults = {"locks kept": found["locks"], "wrong vectors": found["wrong"]}
+        faults |= _cache_faults(found)
+        lines.append(Line("interrupts of calls of a cache", found["interrupts"], faults))
     return lines
 
 

@@ -1,8 +1,8 @@
 """The cache, used by processes that are killed at random, and by many threads and processes.
 
-`python -m benchmarks.faults.cache kills FOLDER ROUNDS SEED` and `... calls FOLDER CALLS SEED` print
-counts as JSON. The vectors are computed from the texts without an encoder, so that wrong ones are
-detected.
+`python -m benchmarks.faults.cache WHAT FOLDER NUMBER SEED` prints counts as JSON. The number is
+that of rounds for "kills", of calls for "calls", and of interrupts for "interrupts". The vectors
+are computed from the texts without an encoder, so that wrong ones are detected.
 """
 
 import hashlib
@@ -15,12 +15,14 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt import EmbeddingCache
+from isoadapt._utils.exchange import try_lock
 from isoadapt.encoders._cache._keys import Identity
 from isoadapt.encoders._texts import Texts
 
@@ -110,6 +112,42 @@ def _call_in_threads(folder: str, calls: int, seed: int) -> tuple[int, int, int]
     return len(found), sum(n for n, _ in found), sum(wrong for _, wrong in found)
 
 
+def interrupt_calls(folder: str, interrupts: int, seed: int) -> dict[str, Any]:
+    """Interrupt calls at random moments; count the locks that are kept and the wrong vectors."""
+    cache, chance = EmbeddingCache(folder, MAX_SIZE), random.Random(seed)
+    signal.signal(signal.SIGALRM, _raise_interrupt)
+    sys.unraisablehook = lambda _: None  # an interrupt in a finaliser, which ends nothing
+    counts = dict.fromkeys(("interrupts", "locks", "wrong"), 0)
+    embed_through_cache(cache, TEXTS.take(range(100)))
+    caught = None  # its traceback keeps the interrupted functions alive, as that of a notebook does
+    while counts["interrupts"] < interrupts:
+        texts = TEXTS.take(chance.sample(range(len(TEXTS)), chance.randint(1, 60)))
+        try:
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 1e-2))
+            embed_through_cache(cache, texts)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt as error:
+            caught = error
+            counts["interrupts"] += 1
+        counts["locks"] += sum(_is_locked(lock) for lock in Path(folder, "locks").iterdir())
+    del caught
+    counts["wrong"] = int((embed_through_cache(cache, TEXTS) != vectors_of(TEXTS)).any(1).sum())
+    return {
+        **counts,
+        "problems": len(cache.verify().problems),
+        "set_aside": os.path.exists(os.path.join(folder, "rows.damaged")),
+    }
+
+
+def _is_locked(file: Path) -> bool:
+    with try_lock(file) as free:
+        return free is False
+
+
+def _raise_interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def _start(cache: EmbeddingCache, seed: int) -> int:
     pid = os.fork()
     if pid == 0:
@@ -130,5 +168,7 @@ def _kill(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    run = {"kills": kill_in_rounds, "calls": call_together}[sys.argv[1]]
+    run = {"kills": kill_in_rounds, "calls": call_together, "interrupts": interrupt_calls}[
+        sys.argv[1]
+    ]
     print(json.dumps(run(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))

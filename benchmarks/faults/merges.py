@@ -12,10 +12,12 @@ import sys
 import time
 from itertools import cycle
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from isoadapt import Whitening
 from isoadapt.interop import merge_into_checkpoint
@@ -85,6 +87,7 @@ def kill_merges(place: Path, kills: int, seed: int) -> dict[str, Any]:
 
 
 def _merge_for_ever(adapters: list[Whitening], model: Path, target: Path) -> None:
+    tqdm.set_lock(RLock())  # its own lock is shared with the parent, and stays locked after a kill
     try:
         for adapter in cycle(adapters):
             merge_into_checkpoint(adapter, model, target, overwrite=True)

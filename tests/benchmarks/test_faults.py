@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.faults import __main__ as faults
 
-NONE = ["--calls=0", "--cache-kills=0", "--folder-kills=0", "--merge-kills=0", "--interrupts=0"]
+NONE = [f"--{name}=0" for name in faults.COUNTS]
 
 
 @pytest.mark.parametrize(

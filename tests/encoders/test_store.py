@@ -357,3 +357,9 @@ def test_many_calls_at_once_give_no_wrong_vector(tmp_path):
     assert counts["calls"] == 50
     assert counts["hits"] > 0
     assert counts["checked"] >= counts["hits"] + counts["misses"]
+
+
+def test_interrupted_calls_keep_no_lock(tmp_path):
+    counts = counts_of("interrupts", tmp_path / "cache", "300", "1")
+    assert counts["interrupts"] == 300
+    assert counts["locks"] == 0

@@ -1,8 +1,7 @@
 """Requests for vectors: stored vectors are read, and the others are encoded once."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -60,8 +59,7 @@ class Request:
         if self._known.all():
             return self._vectors
         try:
-            with _worker(self._store) as name:
-                self._work(name)
+            self._work_under_a_name()
         except Unusable as error:
             warn(f"encoding continues without the cache: {error}")
         except Changed:
@@ -69,6 +67,20 @@ class Request:
         while len(missing := self._missing()):
             self._fill(missing, self._encode(self._texts.take(missing)))
         return self._vectors
+
+    def _work_under_a_name(self) -> None:
+        """Encode texts under a name that no other live worker has, and release its claims."""
+        lock: FileLock | None = None
+        try:
+            name, lock = _free_name(self._store)
+            _release_claims(self._store, name)  # those of a killed worker that had the same name
+            self._work(name)
+            _release_claims(self._store, name)
+            lock.release()
+        except BaseException:  # "finally" could be skipped if Ctrl-C comes just before it
+            if lock is not None:
+                lock.release(force=True)
+            raise
 
     def _work(self, name: bytes) -> None:
         """Encode unclaimed texts, in batches of about two seconds, until nothing is missing."""
@@ -132,18 +144,6 @@ class Request:
         return self._longest_first[~self._known[self._longest_first]]
 
 
-@contextmanager
-def _worker(store: Store) -> Iterator[bytes]:
-    """Yield a name that no other live worker has, and release its claims afterwards."""
-    name, lock = _free_name(store)
-    try:
-        _release_claims(store, name)  # those of a killed worker that had the same name
-        yield name
-        _release_claims(store, name)
-    finally:
-        lock.release()
-
-
 def _free_name(store: Store) -> tuple[bytes, FileLock]:
     """Return the first name that no live worker has, and its lock, which is then held."""
     number = 0
@@ -159,8 +159,10 @@ def _release_dead_claims(store: Store) -> None:
         if lock is not None:
             try:
                 store.unclaim(name)
-            finally:
                 lock.release()
+            except BaseException:
+                lock.release(force=True)
+                raise
 
 
 def _release_claims(store: Store, name: bytes) -> None:

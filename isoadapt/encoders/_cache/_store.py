@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from isoadapt._utils.warn import warn
 from isoadapt.encoders._cache._environment import Damaged, environment_in, problems
-from isoadapt.encoders._cache._files import lock_in
+from isoadapt.encoders._cache._files import lock_in, try_acquire
 
 _TABLES = ("rows", "used", "claims", "counts")
 _COUNTS = struct.Struct("<4Q")
@@ -194,11 +194,7 @@ class Store:
         """Acquire and return a lock in the folder; return None if it is held already."""
         with self._environment.reraise_unusable():
             lock = lock_in(self.folder, name)
-            try:
-                lock.acquire(blocking=False)
-            except Timeout:
-                return None
-            return lock
+            return lock if try_acquire(lock) else None
 
     def _discard(self, keys: Sequence[bytes]) -> None:
         """Delete rows of a wrong width, so that they are encoded again."""
