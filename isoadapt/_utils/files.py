@@ -23,8 +23,8 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     is missing or not writable.
     """
     target = Path(target).absolute()
-    mode = new_file_mode(target.parent)
     with _scratch_folder(target) as scratch:
+        mode = new_file_mode(scratch)
         temporary = scratch / target.name
         temporary.touch()
         yield temporary
