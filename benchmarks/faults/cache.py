@@ -119,18 +119,15 @@ def interrupt_calls(folder: str, interrupts: int, seed: int) -> dict[str, Any]:
     sys.unraisablehook = lambda _: None  # an interrupt in a finaliser, which ends nothing
     counts = dict.fromkeys(("interrupts", "locks", "wrong"), 0)
     embed_through_cache(cache, TEXTS.take(range(100)))
-    caught = None  # its traceback keeps the interrupted functions alive, as that of a notebook does
     while counts["interrupts"] < interrupts:
         texts = TEXTS.take(chance.sample(range(len(TEXTS)), chance.randint(1, 60)))
         try:
             signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 1e-2))
             embed_through_cache(cache, texts)
             signal.setitimer(signal.ITIMER_REAL, 0)
-        except KeyboardInterrupt as error:
-            caught = error
+        except KeyboardInterrupt:
             counts["interrupts"] += 1
         counts["locks"] += sum(_is_locked(lock) for lock in Path(folder, "locks").iterdir())
-    del caught
     counts["wrong"] = int((embed_through_cache(cache, TEXTS) != vectors_of(TEXTS)).any(1).sum())
     return {
         **counts,

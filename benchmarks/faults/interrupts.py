@@ -111,13 +111,12 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> bool:
 
 def _is_interrupted(estimator: Any, X: Any, y: Any, seconds: float) -> bool:
     """Fit with an interrupt after some seconds; return whether it has ended the fit."""
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
     try:
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
         estimator.fit(X, y)
+        signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
         return True
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
     return False
 
 

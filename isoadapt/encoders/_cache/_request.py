@@ -70,16 +70,15 @@ class Request:
 
     def _work_under_a_name(self) -> None:
         """Encode texts under a name that no other live worker has, and release its claims."""
-        lock: FileLock | None = None
+        locks: list[FileLock] = []
         try:
-            name, lock = _free_name(self._store)
+            name = _free_name(self._store, locks)
             _release_claims(self._store, name)  # those of a killed worker that had the same name
             self._work(name)
             _release_claims(self._store, name)
-            lock.release()
+            _release_all(locks)
         except BaseException:  # "finally" could be skipped if Ctrl-C comes just before it
-            if lock is not None:
-                lock.release(force=True)
+            _release_all(locks)
             raise
 
     def _work(self, name: bytes) -> None:
@@ -144,25 +143,30 @@ class Request:
         return self._longest_first[~self._known[self._longest_first]]
 
 
-def _free_name(store: Store) -> tuple[bytes, FileLock]:
-    """Return the first name that no live worker has, and its lock, which is then held."""
+def _free_name(store: Store, locks: list[FileLock]) -> bytes:
+    """Return the first name that no live worker has, whose lock is then held and in `locks`."""
     number = 0
-    while (lock := store.try_lock(_lock_name(number.to_bytes(4, "big")))) is None:
+    while not store.try_lock(_lock_name(number.to_bytes(4, "big")), locks):
         number += 1
-    return number.to_bytes(4, "big"), lock
+    return number.to_bytes(4, "big")
 
 
 def _release_dead_claims(store: Store) -> None:
     """Release the claims of workers that have died, whose locks are therefore free."""
     for name in store.owners():
-        lock = store.try_lock(_lock_name(name))
-        if lock is not None:
-            try:
+        locks: list[FileLock] = []
+        try:
+            if store.try_lock(_lock_name(name), locks):
                 store.unclaim(name)
-                lock.release()
-            except BaseException:
-                lock.release(force=True)
-                raise
+            _release_all(locks)
+        except BaseException:
+            _release_all(locks)
+            raise
+
+
+def _release_all(locks: list[FileLock]) -> None:
+    for lock in locks:
+        lock.release(force=True)  # has no effect on a lock that is not held
 
 
 def _release_claims(store: Store, name: bytes) -> None:

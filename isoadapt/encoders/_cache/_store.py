@@ -190,11 +190,14 @@ class Store:
         """Delete everything."""
         self._environment.remove()
 
-    def try_lock(self, name: str) -> FileLock | None:
-        """Acquire and return a lock in the folder; return None if it is held already."""
+    def try_lock(self, name: str, locks: list[FileLock]) -> bool:
+        """Append a lock in the folder to `locks`, and acquire it; return False if it is held.
+
+        The caller releases all locks of the list, also after an interrupt in this method.
+        """
         with self._environment.reraise_unusable():
-            lock = lock_in(self.folder, name)
-            return lock if try_acquire(lock) else None
+            locks.append(lock_in(self.folder, name))
+            return try_acquire(locks[-1])
 
     def _discard(self, keys: Sequence[bytes]) -> None:
         """Delete rows of a wrong width, so that they are encoded again."""
