@@ -51,7 +51,7 @@ docs: .venv/.docs  ## the site in docs/_build/html; the gallery shows code witho
 	$(BIN)/python -m sphinx -W --keep-going -q -D plot_gallery=0 docs docs/_build/html
 
 gallery: .venv/.docs  ## the site, with every example run on the checkpoint of make demo
-	test -d isoadapt-demo/checkpoint || $(BIN)/isoadapt demo
+	test -d isoadapt-demo/checkpoint || $(BIN)/isoadapt demo --overwrite
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
 
 linkcheck: .venv/.docs  ## the addresses of other sites, which needs a network

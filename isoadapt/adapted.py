@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, ClassVar, Self, cast
@@ -15,6 +14,7 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
+from isoadapt._utils.warn import warn
 from isoadapt.adapters import BaseAdapter, IsotropyLayer
 from isoadapt.encoders import TransformerEncoder, encoder_head
 from isoadapt.heads import LinearHead, MultiLabelHead
@@ -362,10 +362,9 @@ def _take_checkpoint_head(
     adapter.set_params(head=probe)
     name = type(adapter).__name__
     knows = "numbers" if head.classes_ is None else head.classes_.tolist()
-    warnings.warn(
+    warn(
         f"y contains labels unknown to the checkpoint's head: {unknown[:5]}; it knows {knows}. A "
         f"new head is fitted instead, head={probe!r}. To use the checkpoint's head, relabel y; to "
         f"fit a new one without this warning, pass an estimator: {name}(head=LogisticRegression())",
         UserWarning,
-        stacklevel=5,
     )

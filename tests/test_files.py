@@ -17,8 +17,8 @@ def test_success_replaces_the_file_and_leaves_nothing_else(tmp_path, old):
     if old is not None:
         target.write_text(old)
     with atomic_path(target) as path:
-        assert path.parent == tmp_path
-        assert path.suffix == ".safetensors"
+        assert path.parent.parent == tmp_path
+        assert path.name == target.name
         assert path != target
         path.write_text("new")
         assert (target.read_text() if target.exists() else None) == old  # not yet
@@ -92,9 +92,38 @@ def test_a_killed_process_leaves_the_old_file(tmp_path):
         "    os.kill(os.getpid(), 9)\n"
     )
     source = sys.modules["isoadapt._utils.files"].__file__
-    killed = subprocess.run([sys.executable, "-c", program, target, source], check=False)
-    assert killed.returncode == -9
-    assert target.read_text() == "old"
+    for _ in range(2):
+        killed = subprocess.run([sys.executable, "-c", program, target, source], check=False)
+        assert killed.returncode == -9
+        assert target.read_text() == "old"
+        assert len(os.listdir(tmp_path)) == 2  # the second process removes what the first left
+    with atomic_path(tmp_path / "b.bin") as path:
+        path.write_text("another file")
+    assert len(os.listdir(tmp_path)) == 3
+    with atomic_path(target) as path:
+        path.write_text("new")
+    assert sorted(os.listdir(tmp_path)) == ["a.bin", "b.bin"]
+
+
+def test_writers_of_the_same_file_leave_each_other_alone(tmp_path):
+    target = tmp_path / "a.bin"
+    with atomic_path(target) as first:
+        first.write_text("first")
+        with atomic_path(target) as second:
+            second.write_text("second")
+        assert target.read_text() == "second"
+    assert target.read_text() == "first"
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+def test_the_working_folder_may_change_while_a_file_is_written(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with atomic_path("report.html") as path:
+        path.write_text("new")
+        monkeypatch.chdir("elsewhere")
+    assert (tmp_path / "report.html").read_text() == "new"
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_missing_folder_is_an_oserror(tmp_path):

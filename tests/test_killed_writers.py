@@ -1,5 +1,6 @@
 """Folders under kills and concurrent writers, and settings of the process that stay as they are."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -8,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from isoadapt._utils import exchange as module, folders
-from isoadapt._utils.exchange import exchange, locked, try_lock
+from isoadapt._utils import exchange as module, files, folders
+from isoadapt._utils.exchange import exchange, try_lock, while_locked
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.folders import Content, atomic_folder
 
@@ -24,10 +25,17 @@ def write(target, text, overwrite=True):
 
 
 def stress(tmp_path, kills, writers, way):
-    program = Path(__file__).with_name("stress_folders.py")
     completed = subprocess.run(
-        [sys.executable, program, tmp_path, str(kills), str(writers), way],
-        env=os.environ | {"PYTHONPATH": str(program.parents[1])},
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.faults.folders",
+            tmp_path,
+            str(kills),
+            str(writers),
+            way,
+        ],
+        cwd=Path(__file__).parents[1],
         stdout=subprocess.PIPE,
         check=True,
         timeout=500,
@@ -79,10 +87,9 @@ def test_a_lock_that_is_never_released_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_WAIT", 0.1)
     with try_lock(tmp_path) as free:
         assert free
-        with pytest.raises(OSError, match="another process has been writing"), locked(tmp_path):
-            pytest.fail("the lock is held")
-    with locked(tmp_path) as held:
-        assert held
+        with pytest.raises(OSError, match="another process has been writing"):
+            while_locked(tmp_path, lambda _: pytest.fail("the lock is held"))
+    assert while_locked(tmp_path, lambda has_locks: has_locks)
 
 
 def test_a_folder_is_replaced_where_there_are_no_locks(tmp_path, monkeypatch):
@@ -132,6 +139,64 @@ class TestLeftovers:
         left = self.leftover(tmp_path, ["replacing", "new/mine.txt"])
         write(tmp_path / "out", "new")
         assert (left / "new" / "mine.txt").read_text() == "left"
+
+
+class Interrupt:
+    """A trace function that raises KeyboardInterrupt at one of the steps of a call.
+
+    Steps are the lines and calls of the package and of contextlib.
+    """
+
+    FILES = (contextlib.__file__, module.__file__, files.__file__, folders.__file__)
+
+    def __init__(self, step):
+        self.step, self.count = step, 0
+
+    def __call__(self, frame, event, argument):
+        if frame.f_code.co_filename not in self.FILES:
+            return None
+        if event in ("call", "line"):
+            self.count += 1
+            if self.count == self.step:
+                raise KeyboardInterrupt
+        return self
+
+    def reached(self, action):
+        """Whether the call has so many steps; if so, it is interrupted there."""
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            action()
+        except KeyboardInterrupt as error:
+            self.error = error  # its traceback keeps the functions alive that were interrupted
+        finally:
+            sys.settrace(before)
+        return self.count >= self.step
+
+
+@posix
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_an_interrupt_at_any_step_leaves_nothing_after_the_next_write(tmp_path, kind):
+    def replace(text):
+        if kind == "folder":
+            return write(tmp_path / "out", text)
+        with atomic_path(tmp_path / "out") as path:
+            path.write_text(text)
+
+    def content():
+        return (tmp_path / "out" / "a.txt" if kind == "folder" else tmp_path / "out").read_text()
+
+    replace("first")
+    step = 1
+    while (interrupt := Interrupt(step)).reached(lambda: replace(f"{step}")):  # noqa: B023
+        assert content() in ("first", f"{step}")
+        with try_lock(tmp_path) as free:
+            assert free
+        interrupt.error = None
+        replace("first")
+        assert (content(), os.listdir(tmp_path)) == ("first", ["out"])
+        step += 1
+    assert step > 100
 
 
 def test_the_umask_is_never_set(tmp_path, monkeypatch):

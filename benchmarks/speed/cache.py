@@ -151,7 +151,9 @@ def _search_elsewhere(folder: str, n: int | None) -> int:
 
 def _kills(folder: Path, rounds: int) -> Measurement:
     begun = time.perf_counter()
-    counts = json.loads(_python("-m", "benchmarks.speed._kills", str(folder), str(rounds), "0"))
+    counts = json.loads(
+        _python("-m", "benchmarks.faults.cache", "kills", str(folder), str(rounds), "0")
+    )
     seconds = time.perf_counter() - begun
     if counts["wrong"] or counts["problems"] or counts["set_aside"]:
         raise RuntimeError(f"after kills, the cache is not what it was: {counts}")

@@ -5,10 +5,12 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 fcntl: Any
 try:
@@ -38,24 +40,44 @@ def exchange(first: Path, second: Path) -> bool:
     raise OSError(number, os.strerror(number), str(first), None, str(second))
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock on a folder; yield False if the file system has no locks.
+def while_locked(folder: Path, action: Callable[[bool], Result]) -> Result:
+    """Call a function while the lock on a folder is held.
 
-    OSError is raised if another process holds the lock for a minute.
+    Its argument is False if the file system has no locks. OSError is raised if another process
+    holds the lock for a minute. This is not a context manager, whose end could be skipped if Ctrl-C
+    comes just before it.
     """
+    if fcntl is None:
+        return action(False)
+    handles = [os.open(folder, os.O_RDONLY)]
+    try:
+        result = action(_wait(handles[0], folder))
+        _release(handles)
+        return result
+    except BaseException:
+        _release(handles)
+        raise
+
+
+def _wait(handle: int, folder: Path) -> bool:
     end = time.monotonic() + _WAIT
-    while True:
-        with try_lock(folder) as state:
-            if state is not False:
-                yield bool(state)
-                return
+    while (state := _flock(handle)) is False:
         if time.monotonic() > end:
             raise OSError(
                 f"another process has been writing to {str(folder)!r} for {_WAIT:.0f} s; end it if "
                 "it is suspended, or try again later"
             )
         time.sleep(0.02)
+    return bool(state)
+
+
+def _release(handles: list[int]) -> None:
+    """Unlock and close the handle in the list, unless this was done before."""
+    for handle in handles:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)  # a forked child may have the handle open too
+    while handles:
+        os.close(handles.pop())
 
 
 @contextmanager
@@ -64,13 +86,11 @@ def try_lock(folder: Path) -> Iterator[bool | None]:
     if fcntl is None:
         yield None
         return
-    handle = os.open(folder, os.O_RDONLY)
+    handles = [os.open(folder, os.O_RDONLY)]
     try:
-        yield _flock(handle)
+        yield _flock(handles[0])
     finally:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_UN)  # a forked child may have the handle open too
-        os.close(handle)
+        _release(handles)
 
 
 def _flock(handle: int) -> bool | None:

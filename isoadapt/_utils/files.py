@@ -1,36 +1,56 @@
 """Atomic writing of files, and checks that a folder is writable."""
 
+import glob
 import os
+import shutil
 import stat
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from isoadapt._utils.exchange import try_lock
 
 
 @contextmanager
 def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside `target`; on success, sync it and rename it to `target`.
+    """Yield the path of a temporary file; on success, sync it and rename it to `target`.
 
-    The suffix is that of `target`. If the block fails or is interrupted, `target` is not changed
-    and the temporary file is removed. OSError is raised if the folder is missing or not writable.
+    It is in a temporary folder beside `target` and has the same name. If the block fails or is
+    interrupted, `target` is not changed and the temporary folder is removed; if the process is
+    killed, the next call for this `target` removes it. OSError is raised if the folder of `target`
+    is missing or not writable.
     """
-    target = Path(target)
-    mode = new_file_mode(target.parent)
-    handle, name = tempfile.mkstemp(
-        prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent
-    )
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    target = Path(target).absolute()
+    with _scratch_folder(target) as scratch:
+        mode = new_file_mode(scratch)
+        temporary = scratch / target.name
+        temporary.touch()
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.chmod(mode)  # whatever wrote it
         temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _scratch_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder for `target`, locked to show that it is in use."""
+    prefix = f".{target.name}.isoadapt-file-"
+    with ExitStack() as stack:
+        while True:
+            directory = tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent)
+            scratch = Path(stack.enter_context(directory))
+            with suppress(FileNotFoundError):  # another process took it for a leftover
+                state = stack.enter_context(try_lock(scratch))
+                if state is not False and scratch.exists():
+                    break
+        for other in target.parent.glob(f"{glob.escape(prefix)}*"):
+            with suppress(OSError), try_lock(other) as free:  # not readable, or just removed
+                if free:
+                    shutil.rmtree(other, ignore_errors=True)
+        yield scratch
 
 
 def new_file_mode(folder: Path) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isoadapt._utils.exchange import exchange, locked, try_lock
+from isoadapt._utils.exchange import exchange, try_lock, while_locked
 from isoadapt._utils.files import new_file_mode, writable_folder
 
 LIST = "isoadapt.sha256"  # file with the list of the files in its folder
@@ -253,13 +253,21 @@ def atomic_folder(target: Path, overwrite: bool, content: Content) -> Iterator[P
     the same `target`; the last one to finish replaces what the others wrote.
     """
     with ExitStack() as stack:
-        with locked(target.parent) as has_locks:
+
+        def make_scratch(has_locks: bool) -> Path:
             if has_locks:
                 _remove_leftovers(target, content)
             prefix = _prefix(target)
             directory = tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent)
             scratch = Path(stack.enter_context(directory))
             stack.enter_context(try_lock(scratch))  # shows that it is in use
+            return scratch
+
+        def put_in_place(_: bool) -> None:
+            before = _check_target(target, overwrite, content)
+            _put_in_place(written, target, scratch, before)
+
+        scratch = while_locked(target.parent, make_scratch)
         written = scratch / "new"
         written.mkdir()
         yield written
@@ -270,9 +278,7 @@ def atomic_folder(target: Path, overwrite: bool, content: Content) -> Iterator[P
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
                 file.chmod(mode)
-        with locked(target.parent):
-            before = _check_target(target, overwrite, content)
-            _put_in_place(written, target, scratch, before)
+        while_locked(target.parent, put_in_place)
 
 
 def _check_target(target: Path, overwrite: bool, content: Content) -> dict[str, tuple[int, ...]]:

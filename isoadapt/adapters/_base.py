@@ -1,8 +1,6 @@
 """Base class of all adapters: validation of input, heads, predictions and tags."""
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, ClassVar, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +24,6 @@ from isoadapt.metrics import check_chunk, is_dask, map_blocks, refuse_chunks
 
 # In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
 
-_Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
 PROBES = {"logistic": "classifier", "ridge": "regressor"}  # kinds of the heads that have a name
 
@@ -55,25 +52,6 @@ def _is_invertible(adapter: "BaseAdapter") -> bool:
     if not adapter._maps_back():
         raise AttributeError(f"{adapter!r} has no inverse")
     return True
-
-
-def restore_on_failure(fit: _Fit) -> _Fit:
-    """Decorate a method so that it restores the attributes of the estimator if it raises.
-
-    This holds for every exception, including KeyboardInterrupt.
-    """
-
-    @wraps(fit)
-    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before = dict(vars(self))
-        try:
-            return fit(self, *args, **kwargs)
-        except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
-            raise
-
-    return cast(_Fit, guarded)
 
 
 def make_random_state(random_state: Any) -> np.random.RandomState:

@@ -10,7 +10,8 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight
 
-from isoadapt.adapters._base import BaseAdapter, restore_on_failure
+from isoadapt._utils.restore import restore_on_failure
+from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import map_rows
 from isoadapt.adapters._spread import check_spread
 from isoadapt.geometry import Moments

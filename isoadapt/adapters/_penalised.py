@@ -1,6 +1,5 @@
 """Base class of adapters that are trained on a task loss under a linear head and a penalty."""
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
@@ -19,8 +18,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import has_fit_parameter
 
 from isoadapt._utils.devices import as_array, resolve_device
+from isoadapt._utils.restore import restore_on_failure
 from isoadapt._utils.threads import one_blas_thread_if_small
-from isoadapt.adapters._base import BaseAdapter, make_random_state, restore_on_failure
+from isoadapt._utils.warn import warn
+from isoadapt.adapters._base import BaseAdapter, make_random_state
 from isoadapt.adapters._closed_form import check_frequencies
 from isoadapt.adapters._spread import check_spread, warn_of_large_mean
 from isoadapt.adapters._training._coordinates import (
@@ -381,7 +382,7 @@ class PenalisedAdapter(BaseAdapter):
                 raise diverged(self._rates(problem.coordinates).lr) from failure
         self._set_outcome(outcome)
         for doubt in outcome.run.warnings(self.max_epochs):
-            warnings.warn(doubt, stacklevel=3)
+            warn(doubt)
         return self
 
 

@@ -1,11 +1,11 @@
 """Checks that embeddings are not constant, and not too far from the origin for float32."""
 
 import math
-import warnings
 from typing import Any
 
 from numpy.typing import NDArray
 
+from isoadapt._utils.warn import warn
 from isoadapt.geometry import Moments
 
 _BLOCK = 1024
@@ -40,9 +40,8 @@ def warn_of_large_mean(moments: Moments) -> None:
     spread = math.sqrt(moments.covariance().trace())
     size = float(moments.mean.norm())
     if size > _MAX_MEAN_TO_SPREAD * spread:
-        warnings.warn(
+        warn(
             f"the mean of X is {size / spread:.1g} times as large as its spread, so training in "
             "float32 loses precision: subtract the mean from X first, or use solver='exact' or "
             "LogitPreservingWhitening",
-            stacklevel=4,
         )

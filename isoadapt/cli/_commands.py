@@ -33,7 +33,7 @@ def demo(
     ] = None,
     out: Annotated[Path, typer.Option(help="Output folder.")] = Path("isoadapt-demo"),
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing checkpoint in the folder.")
+        bool, typer.Option("--overwrite", help="Replace existing results in the folder.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,

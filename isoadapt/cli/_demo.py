@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 
 from isoadapt import LinearHead, TransformerEncoder, load_checkpoint
 from isoadapt._utils.files import atomic_path, writable_folder
-from isoadapt._utils.folders import no_empty_leftovers
+from isoadapt._utils.folders import check_output_folder, no_empty_leftovers
 from isoadapt._utils.optional import import_optional
 from isoadapt.adapters import VARIANTS
 from isoadapt.cli._demo_similarity import Similarity, report, similarity
@@ -24,6 +24,7 @@ from isoadapt.report import SpectrumDisplay
 _BASE = "no adapter"
 _LAYER = "IsotropyLayer, minibatch"
 _HIGHLIGHTED = ("LogitPreservingWhitening", _LAYER, "CosRegAdapter", "AllButTheTop, head refit")
+_SPECTRA, _PIPELINE, _CHECKPOINT = "spectra.png", "pipeline.joblib", "checkpoint"
 _FIGURES = {
     "matthews": "Matthews",
     "cross_entropy": "cross-entropy",
@@ -63,7 +64,7 @@ def demo(
     """Fine-tune a checkpoint or use a given one, fit every adapter, and compare the results."""
     out = out.expanduser()
     with console.notes(), no_empty_leftovers(out):
-        writable_folder(out)
+        _check_out(out, checkpoint is None, overwrite)
         import_optional("matplotlib", feature="The plot", extra="plot")
         texts, labels, dev_texts, dev_labels = _read_tables(train, dev, text, console)
         before = minilm_folder() if checkpoint is None else None
@@ -77,11 +78,26 @@ def demo(
         console.say("Fitting every adapter and the controls ...")
         comparison = _compare(head, train_rows, dev_rows, console)
         rows = _table_rows(comparison, dev_rows)
-        _save_spectra(rows, out / "spectra.png")
-        _save_pipeline(encoder.set_params(verbose=0), rows, out / "pipeline.joblib")
+        _save_spectra(rows, out / _SPECTRA)
+        _save_pipeline(encoder.set_params(verbose=0), rows, out / _PIPELINE)
         result = similarity(encoder, head, texts, train_rows.X, dev_rows.X, before)
         console.say(f"Encoded, fitted and evaluated in {time.perf_counter() - start:.0f} s.")
     _show(comparison, rows, result, out, len(dev_texts), console)
+
+
+def _check_out(out: Path, fine_tunes: bool, overwrite: bool) -> None:
+    """Check, before anything is computed, that the results can be written to the folder."""
+    writable_folder(out)
+    for path in (out / _SPECTRA, out / _PIPELINE):
+        if path.is_dir():
+            raise FileExistsError(f"{str(path)!r} is a folder; choose another --out")
+        if path.exists() and not overwrite:
+            raise FileExistsError(
+                f"{str(path)!r} exists; choose another --out, or allow the results in it to be "
+                "replaced (--overwrite)"
+            )
+    if fine_tunes:
+        check_output_folder(out / _CHECKPOINT, overwrite, name="--out")
 
 
 def _show(
@@ -93,7 +109,7 @@ def _show(
     console: Console,
 ) -> None:
     """Print the tables, the verdicts and the written files."""
-    files = {"spectra": str(out / "spectra.png"), "pipeline": str(out / "pipeline.joblib")}
+    files = {"spectra": str(out / _SPECTRA), "pipeline": str(out / _PIPELINE)}
     text = (
         f"\nEvaluated on {n_texts} texts that no adapter was fitted to:\n\n"
         f"{_format_table(rows)}\n\n{_verdict(rows)}\n{comparison.verdict()}\n\n"
@@ -132,7 +148,7 @@ def _fine_tune(texts: Any, labels: Any, out: Path, overwrite: bool, console: Con
         minilm_folder(),
         texts,
         labels,
-        out / "checkpoint",
+        out / _CHECKPOINT,
         lr=1e-4,
         random_state=0,
         overwrite=overwrite,

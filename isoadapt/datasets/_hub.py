@@ -2,9 +2,10 @@
 
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +88,7 @@ def _load(path: str, name: str | None, split: str) -> Any:
     if path.startswith("glue/") and name is None and not os.path.isdir(path):
         path, name = _GLUE, path.removeprefix("glue/")
     try:
-        with _quiet(datasets):
+        with _quiet():
             return datasets.load_dataset(path, name, split=split)
     except Exception as error:  # damaged files make their readers raise errors of many classes
         raise OSError(
@@ -96,17 +97,38 @@ def _load(path: str, name: str | None, split: str) -> Any:
         ) from error
 
 
+class _Thread(threading.local):
+    """Whether a thread hides progress bars."""
+
+    hidden = False
+
+
+_THREAD = _Thread()
+
+
 @contextmanager
-def _quiet(datasets: Any) -> Iterator[None]:
-    """Hide the progress bars of the package unless the standard error stream is a terminal."""
-    hidden = not sys.stderr.isatty() and not datasets.are_progress_bars_disabled()
-    if hidden:
-        datasets.disable_progress_bars()
+def _quiet() -> Iterator[None]:
+    """Hide the progress bars of this thread unless the standard error stream is a terminal.
+
+    The setting of the package belongs to the whole process and is not changed.
+    """
+    module: Any = sys.modules["datasets.utils.tqdm"]
+    if not isinstance(module.are_progress_bars_disabled, _AreDisabled):
+        module.are_progress_bars_disabled = _AreDisabled(module.are_progress_bars_disabled)
+    _THREAD.hidden = not sys.stderr.isatty()
     try:
         yield
     finally:
-        if hidden:
-            datasets.enable_progress_bars()
+        _THREAD.hidden = False
+
+
+class _AreDisabled(NamedTuple):
+    """Function that the package's progress bars call: whether they are disabled."""
+
+    setting: Callable[[], bool]
+
+    def __call__(self) -> bool:
+        return _THREAD.hidden or self.setting()
 
 
 def _text_columns(rows: Any, where: str, text: Any, label: str | None) -> list[str]:

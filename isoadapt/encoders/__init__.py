@@ -1,7 +1,6 @@
 """Text encoders: frozen transformers as scikit-learn transformers, with their embedding cache."""
 
 from isoadapt.encoders._backbone import Backbone as Backbone
-from isoadapt.encoders._batching import encoded_parts as encoded_parts
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache
 from isoadapt.encoders._checkpoint import (
     encoder_head as encoder_head,
@@ -33,6 +32,7 @@ from isoadapt.encoders._network import (
 from isoadapt.encoders._peft import CONFIG as CONFIG
 from isoadapt.encoders._pooling import Pooling as Pooling
 from isoadapt.encoders._texts import Texts as Texts, as_texts as as_texts
+from isoadapt.encoders._tokenization import encoded_parts as encoded_parts
 from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.encoders._truncation import measure_truncation as measure_truncation
 from isoadapt.encoders._vectors import (

@@ -12,12 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isoadapt.encoders._locks import TOKENIZER_LOCK
 from isoadapt.encoders._texts import Texts
+from isoadapt.encoders._tokenization import encoded_parts
 
 _TOKEN_INPUTS = ("input_ids", "token_type_ids")
 _BLOCK = 2048  # texts in a block of tokens
-_CHARACTERS = 2**19  # characters that a tokenizer gets in one call
 _HELD = 4096  # vectors left on the device before they are copied to the host
 
 
@@ -100,89 +99,6 @@ def _places(counts: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.i
     shifts = (np.cumsum(counts) - counts)[order]
     counts = counts[order]
     return np.repeat(shifts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-
-
-def encoded_parts(
-    tokenizer: Any, texts: Texts, max_length: int | None, **options: Any
-) -> Iterator[dict[str, list[list[int]]]]:
-    """Tokenise a few texts at a time, and yield lists of token ids and other inputs, by name.
-
-    The tokens are those of one call for all texts. The memory that is used at a time does not grow
-    with the number of texts. Of a text that is much longer than `max_length`, only the beginning
-    is tokenised, provided that the rest cannot affect the tokens that are kept.
-    """
-    lengths = _lengths(tokenizer, texts, max_length)
-    for rows in _parts(lengths):
-        part = texts.take(rows)
-        cut = [i for i, row in enumerate(rows) if lengths[row] < len(texts.first[row])]
-        for i in cut:
-            part.first[i] = part.first[i][: lengths[rows[i]]]
-        columns = _call(tokenizer, part, max_length, return_offsets_mapping=bool(cut), **options)
-        offsets = columns.pop("offset_mapping", [])
-        unsure = [i for i in cut if not _is_enough(part.first[i], offsets[i], max_length)]
-        whole = texts.take(rows[i] for i in unsure)
-        for places in _parts(whole.lengths()):
-            found = _call(tokenizer, whole.take(places), max_length, **options)
-            for name, values in columns.items():
-                for place, value in zip(places, found[name], strict=True):
-                    values[unsure[place]] = value
-        yield columns
-
-
-def _call(
-    tokenizer: Any, texts: Texts, max_length: int | None, **options: Any
-) -> dict[str, list[Any]]:
-    """Call a tokenizer with or without truncation."""
-    with TOKENIZER_LOCK:
-        encoded = tokenizer(
-            texts.first,
-            texts.second,
-            truncation=max_length is not None,
-            max_length=max_length,
-            padding=False,
-            verbose=False,
-            **options,
-        )
-    return dict(encoded)
-
-
-def _lengths(tokenizer: Any, texts: Texts, max_length: int | None) -> NDArray[np.int64]:
-    """Return for each input how many characters are tokenised: all, or those up to a white space.
-
-    Pairs are tokenised whole, because the length of one text decides where the other is truncated.
-    """
-    lengths = texts.lengths()
-    if max_length is None or texts.second is not None:
-        return lengths
-    if not tokenizer.is_fast or tokenizer.truncation_side != "right":
-        return lengths
-    size = 512 + 32 * max_length
-    for i in np.flatnonzero(lengths > size):
-        words = texts.first[i][:size].rsplit(None, 1)
-        if len(words) == 2:
-            lengths[i] = len(words[0])
-    return lengths
-
-
-def _is_enough(text: str, offsets: list[tuple[int, int]], max_length: int | None) -> bool:
-    """Return whether the kept tokens end so early that the text after `text` does not affect them.
-
-    Tokenizers split at white space. The tokens must end in the first half of `text`, before the
-    last white space.
-    """
-    end = max((stop for _, stop in offsets), default=0)
-    return len(offsets) == max_length and end <= len(text) // 2 and len(text[end:].split()) > 1
-
-
-def _parts(lengths: NDArray[np.int64]) -> Iterator[range]:
-    """Split inputs of given lengths into parts of at most `_CHARACTERS` characters or one input."""
-    ends = np.cumsum(lengths)
-    start = 0
-    while start < len(lengths):
-        before = ends[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + _CHARACTERS, side="right")))
-        yield range(start, stop)
-        start = stop
 
 
 def _first_special(tokenizer: Any) -> int:

@@ -2,7 +2,6 @@
 
 import math
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from numbers import Integral
 from typing import Any
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from isoadapt._utils.warn import warn
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import Tokens, embed_batches, to_device, tokenize
 from isoadapt.encoders._forward import explained_failure, token_budget
@@ -116,10 +116,9 @@ def layer_report(
     ]
     report = LayerReport(figures, reader.n_texts, len(layers[0].moments))
     if report[0].n_tokens < 3 * report.n_features:
-        warnings.warn(
+        warn(
             f"n_tokens={report[0].n_tokens} is less than 3 × n_features={3 * report.n_features}: "
             "the plain IsoScore can be far too low; use the bias-corrected one, or more texts",
-            stacklevel=2,
         )
     return report
 

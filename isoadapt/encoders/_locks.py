@@ -3,12 +3,14 @@
 import os
 import threading
 
-# In the order in which a thread may hold more than one of them.
+# In the order in which a thread may hold more than one of them. A thread that forks while it holds
+# one, as in a tokenizer that starts another program, acquires it again.
 MODELS_LOCK = threading.RLock()  # the stores of loaded models
-PROBES_LOCK = threading.Lock()  # the probes for the influence of padding
-TOKENIZER_LOCK = threading.Lock()  # a fast tokenizer stores the truncation of its last call
+PROBES_LOCK = threading.RLock()  # the probes for the influence of padding
+TOKENIZER_LOCK = threading.RLock()  # a fast tokenizer stores the truncation of its last call
+HOOK_LOCK = threading.RLock()  # the hook of transformers for progress bars
 
-_LOCKS = (MODELS_LOCK, PROBES_LOCK, TOKENIZER_LOCK)
+_LOCKS = (MODELS_LOCK, PROBES_LOCK, TOKENIZER_LOCK, HOOK_LOCK)
 
 
 def _before_fork() -> None:

@@ -1,6 +1,5 @@
 """Loading of models into one store for the whole process, so that clones do not load them twice."""
 
-import logging
 import os
 import threading
 from collections import OrderedDict
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from isoadapt._utils.errors import reason
+from isoadapt._utils.quiet import hidden_messages
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._folder import (
     check_numbers,
@@ -21,7 +21,7 @@ from isoadapt.encoders._folder import (
     transformer_folder,
     weight_files,
 )
-from isoadapt.encoders._locks import MODELS_LOCK
+from isoadapt.encoders._locks import HOOK_LOCK, MODELS_LOCK
 from isoadapt.encoders._network import find_last_linear
 from isoadapt.encoders._peft import (
     CONFIG,
@@ -379,14 +379,14 @@ def quiet() -> Iterator[None]:
     """
     from transformers.utils import logging as settings
 
-    for handler in logging.getLogger("transformers").handlers:
-        handler.addFilter(_shows)  # has no effect if it was added before
     if hasattr(settings, "set_tqdm_hook"):  # not in the first versions of transformers 5
-        hook = settings.set_tqdm_hook(None)
-        settings.set_tqdm_hook(hook if isinstance(hook, _Bars) else _Bars(hook))
+        with HOOK_LOCK:
+            hook = settings.set_tqdm_hook(None)
+            settings.set_tqdm_hook(hook if isinstance(hook, _Bars) else _Bars(hook))
     _THREAD.depth += 1
     try:
-        yield
+        with hidden_messages("transformers"):
+            yield
     finally:
         _THREAD.depth -= 1
 
@@ -398,11 +398,6 @@ class _Thread(threading.local):
 
 
 _THREAD = _Thread()
-
-
-def _shows(record: logging.LogRecord) -> bool:
-    """Filter of messages: whether one is shown."""
-    return not _THREAD.depth or record.levelno >= logging.ERROR
 
 
 class _Bars(NamedTuple):

@@ -3,11 +3,8 @@
 import copy
 import hashlib
 import json
-import logging
 import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -24,6 +21,8 @@ from torch import Tensor, nn
 from isoadapt._utils.files import writable_folder
 from isoadapt._utils.folders import Content, atomic_folder
 from isoadapt._utils.optional import import_optional
+from isoadapt._utils.quiet import hidden_messages, hidden_warnings
+from isoadapt._utils.warn import warn
 from isoadapt.encoders._backbone import Backbone, live_backbone
 from isoadapt.encoders._batching import Tokens, embed_batches, tokenize
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
@@ -155,12 +154,11 @@ def onnx_model(
         """Read or export the graph, and warn if its int8 vectors are inexact."""
         model, deviation = _read(target) or _export_once(target, export)
         if deviation.mean_cosine < _LOWEST_MEAN or deviation.min_cosine < _LOWEST_COSINE:
-            warnings.warn(
+            warn(
                 f"int8 vectors of model={str(folder)!r} have a mean cosine of "
                 f"{deviation.mean_cosine:.3f} (lowest {deviation.min_cosine:.3f}) to those in "
                 f"float32, on {deviation.n_texts} built-in texts; measure your own texts with "
                 "encoder.deviation(texts), or choose dtype='float32'",
-                stacklevel=2,
             )
         return model
 
@@ -192,7 +190,7 @@ def _export_once(target: Path, export: Callable[[], _Checked]) -> _Checked:
     with FileLock(target.with_suffix(".lock")):
         made = _read(target)
         if made is None and target.exists():
-            warnings.warn(f"{target} is damaged and is exported again", stacklevel=2)
+            warn(f"{target} is damaged and is exported again")
         return made or export()
 
 
@@ -274,7 +272,7 @@ def _graph(backbone: Backbone, spec: GraphSpec, batch: dict[str, Tensor]) -> byt
     """Export a graph for batches of any shape; `batch` is an example."""
     shape = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)
     try:
-        with _quiet(), torch.no_grad():
+        with quiet(), hidden_messages("torch.onnx"), hidden_warnings(), torch.no_grad():
             program = torch.onnx.export(
                 _Network(_eager(backbone), spec, batch).eval(),
                 tuple(batch.values()),
@@ -318,17 +316,3 @@ def _not_exportable(backbone: Backbone, reason: str) -> ValueError:
         f"{type(backbone.model).__name__} cannot be exported to ONNX ({reason}); choose "
         "backend='torch'"
     )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the messages of the exporter."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with quiet(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

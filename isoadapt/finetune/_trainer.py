@@ -1,7 +1,6 @@
 """A Trainer of transformers whose loss includes an isotropy penalty."""
 
 import time
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from numbers import Integral
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
+from isoadapt._utils.warn import warn
 from isoadapt.encoders import is_classifier
 from isoadapt.finetune._label_count import divides_by_count
 from isoadapt.finetune._objective import Objective
@@ -293,11 +293,10 @@ class IsotropyTrainer(Trainer):
     def _warn_about_zero_penalties(self, penalties: Sequence[float]) -> None:
         for value, loss in zip(penalties, self.isotropy_objective.penalties, strict=True):
             if value == 0 and int(getattr(loss, "n_degenerate", 0)):
-                warnings.warn(
+                warn(
                     f"{loss} was 0 in every batch since the last log, because there were too few "
                     "points (persistent entropy needs 5 per class) or all points were equal; use "
                     "larger batches or another where=",
-                    stacklevel=2,
                 )
 
     def _classes(self, points: Points, labels: Tensor | None) -> Tensor | None:
@@ -401,10 +400,9 @@ class IsotropyTrainer(Trainer):
         if path.exists():
             self._has_prior_covs = self.isotropy_objective.load(path)
             return
-        warnings.warn(
+        warn(
             f"{resume_from_checkpoint} holds no {STATE_FILE}, so IsotropyTrainer did not write it: "
             "moving means and the scale of a penalty restart from their initial values",
-            stacklevel=2,
         )
 
 

@@ -14,6 +14,7 @@ from isoadapt.interop._adapter import pack_adapter, unpack_adapter
 from isoadapt.interop._state import Tensors, decode, encode
 
 _ENCODER, _HEAD = TransformerEncoder.__name__, LinearHead.__name__
+_ENTRIES = {_ENCODER: ("parameters",), _HEAD: ("head",)}  # of a step; those of adapters differ
 # The parameters that determine the vectors. trust_remote_code and cache are never saved.
 _VECTOR_PARAMETERS = ("model", "pooling", "layer", "max_length", "dtype", "revision", "backend")
 
@@ -145,6 +146,9 @@ def _unpack_step(step: dict[str, Any], place: int, tensors: Tensors) -> tuple[st
     name = step["name"]
     if not isinstance(name, str):
         raise ValueError(f"the name of steps.{place} is not a string")
+    wrong = set(step) ^ {"name", "class", *_ENTRIES.get(step["class"], ("parameters", "state"))}
+    if wrong:
+        raise ValueError(f"keys of steps.{place} are missing or unknown: {sorted(wrong)}")
     if step["class"] == _ENCODER:
         return name, _unpack_encoder(step["parameters"])
     if step["class"] == _HEAD:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -14,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from isoadapt import geometry
+from isoadapt._utils.warn import warn
 from isoadapt.metrics._isotropy_text import report_text
 from isoadapt.metrics._neighbours import HubnessReport, hubness
 from isoadapt.metrics._points import as_points, clamped_score, mean_cosine, varies
@@ -213,13 +213,12 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
         "score, or more rows"
     )
     if n < 3 * d:
-        warnings.warn(f"n_samples={n} is less than 3 × n_features={3 * d}: {remedy}", stacklevel=2)
+        warn(f"n_samples={n} is less than 3 × n_features={3 * d}: {remedy}")
     elif small_groups:
         named = ", ".join(small_groups[:_SHOWN]) + (", …" if len(small_groups) > _SHOWN else "")
-        warnings.warn(
+        warn(
             f"{len(small_groups)} of {len(parts)} groups have fewer rows than "
             f"3 × n_features={3 * d}, {named}: for these {remedy}",
-            stacklevel=2,
         )
     return _report(points, {name: _report(part, {}) for name, part in parts.items()})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from isoadapt import metrics
 from isoadapt._utils.devices import as_array
+from isoadapt._utils.warn import warn
 from isoadapt.heads import LinearHead, MultiLabelHead, needs_fit
 from isoadapt.model_selection._measure import Data, Split
 from isoadapt.model_selection._paired_tests import Floats
@@ -235,7 +235,7 @@ def make_plan(
     n_rows, fit_rows = len(data.X), np.arange(n_fit)
     saw = _check_saw(encoder_saw, n_fit)
     if saw is None:
-        warnings.warn(_UNKNOWN, UserWarning, stacklevel=3)
+        warn(_UNKNOWN)
     if isinstance(saw, np.ndarray) and not has_test:
         if saw.all():
             raise ValueError(_SEEN)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from joblib import Parallel, delayed
 from tqdm import tqdm
 
+from isoadapt._utils.warn import warn
 from isoadapt.model_selection._measure import Data, Outcome, Split, measure
 from isoadapt.model_selection._methods import ADAPTER, Method
 from isoadapt.model_selection._result_cache import ResultCache, read_result, write_result
@@ -129,7 +129,7 @@ def _complete(
     if stopped:
         notes.append(f"{INTERRUPTED} before these were done: {', '.join(missing)}")
     for note in notes:
-        warnings.warn(note, UserWarning, stacklevel=4)
+        warn(note)
     return outcomes, notes
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
+from isoadapt._utils.warn import warn
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters import comparable
 from isoadapt.encoders import TransformerEncoder, encoder_head
@@ -159,7 +160,7 @@ class EncoderOfAdapted(LeadingEncoder):
         for each in caught:
             if str(each.message) not in self.messages:
                 self.messages.add(str(each.message))
-                warnings.warn(each.message, each.category, stacklevel=6)
+                warn(each.message, each.category)
         return adapter
 
 

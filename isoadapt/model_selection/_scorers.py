@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -13,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.pipeline import Pipeline
 
 from isoadapt import metrics
+from isoadapt._utils.warn import warn
 
 
 def hubness(X: ArrayLike, k: int = 10, metric: str = "cosine") -> float:
@@ -213,10 +213,9 @@ class BestAboveFloor:
         if above_floor.any():
             return _best(above_floor, task, isotropy)
         best = _best(scored, isotropy, task)
-        warnings.warn(
+        warn(
             f"no candidate reaches floor={self.floor} of {self.isotropy!r}, so the most isotropic "
             f"one is chosen, with {isotropy[best]:.4g}; widen the grid, or lower the floor",
-            stacklevel=2,
         )
         return best
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -24,6 +23,8 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_method_params, _num_samples
 from tqdm import tqdm
 
+from isoadapt._utils.restore import restore_on_failure
+from isoadapt._utils.warn import warn
 from isoadapt.model_selection._leading import LeadingEncoder, leading_encoder
 from isoadapt.model_selection._result_cache import ResultCache, check_seed
 from isoadapt.model_selection._saved_fits import Fit, Result
@@ -163,6 +164,7 @@ class AdapterSearchCV(GridSearchCV):
         self.cache = cache
 
     @_fit_context(prefer_skip_nested_validation=False)
+    @restore_on_failure
     def fit(self, X: Any, y: ArrayLike | None = None, **params: Any) -> Self:
         """Run the search and fit the best candidate to all rows.
 
@@ -187,8 +189,9 @@ class AdapterSearchCV(GridSearchCV):
         ValueError
             If no fit succeeds.
         KeyboardInterrupt
-            If the search is interrupted before the first candidate is complete. With ``cache``, the
-            work until then is kept.
+            If the search is interrupted before the first candidate is complete, or while the best
+            one is fitted again. With ``cache``, the work until then is kept. The search itself is
+            left as it was before the call.
         """
         scorers, refit_metric = self._get_scorers()
         X, y = indexable(X, y)
@@ -277,7 +280,7 @@ class AdapterSearchCV(GridSearchCV):
             _stop_early(results, len(candidates), folds, self.cache)
         self.unbatched_ = reasons
         for reason, count in reasons.items():
-            warnings.warn(_NOT_BATCHED.format(count, n_fits, reason), UserWarning, stacklevel=4)
+            warn(_NOT_BATCHED.format(count, n_fits, reason))
         return [
             results[Fit(candidate, fold)]
             for candidate in range(len(candidates))
@@ -337,9 +340,8 @@ def _stop_early(
     for fit in (fit for fits in grid if fits not in complete for fit in fits):
         n_test = _num_samples(folds[fit.fold][1])
         results[fit] = no_scores | {"fit_error": None, "n_test_samples": n_test}
-    warnings.warn(
+    warn(
         f"the search was interrupted: {len(complete)} of {n_candidates} candidates are done, the "
         f"others have NaN scores; the best of those done is chosen{resume}",
         UserWarning,
-        stacklevel=5,
     )

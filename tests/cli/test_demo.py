@@ -98,3 +98,32 @@ def test_a_checkpoint_is_replaced_with_a_flag_only(tables, checkpoint, tmp_path,
     assert "--overwrite" in message
     assert (tmp_path / "checkpoint" / "model.safetensors").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize("name", ["spectra.png", "pipeline.joblib", "checkpoint"])
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_results_are_checked_before_anything_is_computed(name, kind, tables, tmp_path, monkeypatch):
+    for step in ("_read_tables", "minilm_folder", "load_checkpoint"):
+        monkeypatch.setattr(f"isoadapt.cli._demo.{step}", lambda *args: pytest.fail("too late"))
+    path = tmp_path / name
+    if kind == "folder":
+        path.mkdir()
+        path /= "mine.txt"
+    path.write_text("mine")
+    texts = ["--train", tables / "train.tsv", "--dev", tables / "dev.tsv", "--out", tmp_path]
+    assert "choose another" in fail("demo", *texts)
+    assert path.read_text() == "mine"
+    if kind == "folder" or name == "checkpoint":  # of the wrong kind
+        fail("demo", *texts, "--overwrite")
+        assert path.read_text() == "mine"
+
+
+def test_results_are_replaced_with_a_flag_only(result, tables, checkpoint):
+    _, out = result
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    again = ["--train", tables / "train.tsv", "--dev", tables / "dev.tsv"]
+    again += ["--checkpoint", checkpoint, "--out", out]
+    assert "--overwrite" in fail("demo", *again)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert run("demo", *again, "--overwrite").code in (None, 0)
+    assert joblib.load(out / "pipeline.joblib").predict(["the cat sat"]).shape == (1,)

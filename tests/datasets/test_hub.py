@@ -1,5 +1,7 @@
 """load_hub: a data set's folder, or its name on the Hub, as texts and labels."""
 
+import threading
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -120,3 +122,33 @@ def test_a_damaged_file(name, tmp_path):
     (tmp_path / "odd" / name).write_bytes(b"PAR1\xff\xfe")
     with pytest.raises(OSError, match=r"cannot be loaded \((?!An error occurred)"):
         load_hub(tmp_path / "odd")
+
+
+def test_progress_bars_are_hidden_in_one_thread_only(tmp_path, monkeypatch, capfd):
+    import datasets
+
+    load, loading, done = datasets.load_dataset, threading.Event(), threading.Event()
+
+    def wait_and_load(*arguments, **options):
+        loading.set()
+        assert done.wait(60)
+        return load(*arguments, **options)
+
+    def show():
+        assert loading.wait(60)
+        found.append(datasets.are_progress_bars_disabled())
+        list(datasets.utils.tqdm(range(3), desc="of another thread"))
+        done.set()
+
+    found = []
+    monkeypatch.setattr(datasets, "load_dataset", wait_and_load)
+    thread = threading.Thread(target=show)
+    thread.start()
+    load_hub(write(tmp_path / "data", train=PAIRS))
+    thread.join()
+    shown = capfd.readouterr().err
+    assert "of another thread" in shown
+    assert "Generating" not in shown
+    assert found == [False]
+    list(datasets.utils.tqdm(range(3), desc="after the call"))
+    assert "after the call" in capfd.readouterr().err

@@ -1,9 +1,6 @@
 """Blocks, batches and their order, memory limits, and the thread that tokenises."""
 
 import gc
-import subprocess
-import sys
-import textwrap
 import threading
 import weakref
 
@@ -12,8 +9,8 @@ import pytest
 import torch
 
 from isoadapt.encoders import Texts, TransformerEncoder, _batching as module
-from isoadapt.encoders._batching import Tokens, run_batches, to_device, tokenize, tokenize_blocks
-from tests.tiny_models import PAIRS, TEXTS, WORDS, make_tokenizer
+from isoadapt.encoders._batching import Tokens, run_batches, to_device, tokenize_blocks
+from tests.tiny_models import PAIRS, TEXTS
 
 CORPUS = [" ".join(["cat"] * (1 + i % 7) + ["dog"] * (i % 3)) for i in range(21)]
 
@@ -189,95 +186,3 @@ def test_a_gpu_is_sent_pinned_memory_without_waiting(device, asynchronous):
     batch = to_device({"input_ids": RecordingTensor()}, torch.device(device))
     assert batch["input_ids"].pinned is asynchronous
     assert batch["input_ids"].sent == (device, asynchronous)
-
-
-class TestLongTexts:
-    """The tokens are those of whole texts, and memory is bounded."""
-
-    RNG = np.random.default_rng(0)
-    WHITE = (" ", "  ", "\n", "\t", "\u2003", " \r\n ")
-    LONG = (
-        " ".join(RNG.choice(WORDS, 1500)),
-        "\n\t ".join(RNG.choice(WORDS, 1000)),
-        "cat" * 2000,  # without white space
-        "cat" * 2000 + " dog" * 900,
-        "cat " + "dog" * 2000,
-        " " * 6000,
-        " " * 6000 + "cat sat on the mat",
-        "cat" + " " * 6000 + "dog",
-        "the cat " * 3 + " " * 3000 + "dog " * 900,
-        "猫が座った。" * 900,
-        "de\u0301ja\u0300 vu \ufb01n \U0001f600 " * 300,
-        "[SEP] [CLS] cat" * 300,
-        "!?.,;:" * 900,
-    )
-
-    @pytest.mark.parametrize("architecture", ["bert", "roberta", "xlnet", "gpt2"])
-    @pytest.mark.parametrize("max_length", [1, 3, 16, 60])
-    @pytest.mark.parametrize("side", ["left", "right"])
-    def test_tokens(self, monkeypatch, architecture, max_length, side):
-        tokenizer = make_tokenizer(architecture)
-        tokenizer.truncation_side = side
-        short = [white.join(TEXTS) for white in self.WHITE]
-        texts = [*self.LONG, *TEXTS, *short]
-        pairs = [*TEXTS, *short], [*short, *TEXTS]
-        self.check(tokenizer, max_length, texts)
-        if max_length > 4:
-            self.check(tokenizer, max_length, *pairs)
-        monkeypatch.setattr(module, "_CHARACTERS", 3000)
-        self.check(tokenizer, max_length, texts)
-
-    def check(self, tokenizer, max_length, first, second=None):
-        names = ["input_ids", "token_type_ids"]
-        settings = {"truncation": True, "max_length": max_length, "return_token_type_ids": True}
-        expected = tokenizer(first, second, **settings)
-        tokens = tokenize(
-            tokenizer,
-            Texts(first, second),
-            max_length=max_length,
-            names=frozenset(names),
-            counts_positions=True,
-        )
-        assert sorted(tokens.order) == list(range(len(first)))
-        starts = np.cumsum(tokens.lengths) - tokens.lengths
-        for name in names:
-            for row, start, length in zip(tokens.order, starts, tokens.lengths, strict=True):
-                found = tokens.flat[name][start : start + length].tolist()
-                assert found == expected[name][row] or not expected[name][row]
-
-    def test_most_of_a_long_text_is_never_tokenised(self, monkeypatch):
-        tokenizer, seen = make_tokenizer(), []
-        call = type(tokenizer)._encode_plus
-
-        def recorded(self, text, *args, **options):
-            seen.append(sum(map(len, text)))
-            return call(self, text, *args, **options)
-
-        monkeypatch.setattr(type(tokenizer), "_encode_plus", recorded)
-        texts = Texts(["cat sat on " * 10_000] * 50 + ["cat" * 1000] * 300)
-        names = frozenset({"input_ids"})
-        tokenize(tokenizer, texts, max_length=16, names=names, counts_positions=True)
-        assert sum(seen) < 1.5e6
-        assert max(seen) <= module._CHARACTERS
-
-    def test_peak_memory_does_not_grow_with_the_length(self, checkpoint):
-        code = f"""
-            import resource
-            from isoadapt import TransformerEncoder
-            def peak():
-                return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            encoder = TransformerEncoder({str(checkpoint)!r}, max_length=16)
-            texts = [f"the cat {{i}} " + "sat on the mat " * 1333 for i in range(600)]
-            encoder.transform(texts[:1])
-            before = peak()
-            encoder.transform(texts)
-            print(peak() - before)
-        """
-        found = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=300,
-        )
-        assert float(found.stdout) < 100

@@ -69,6 +69,39 @@ for step in ("load", "probe", "tokenise"):
 """
 
 
+FORKING = """
+import os, sys
+from isoadapt import TransformerEncoder
+from isoadapt.encoders import _models
+
+encoder = TransformerEncoder(sys.argv[1])
+encoder.transform(["a cat"])
+kind = type(_models.loaded_backbone(sys.argv[1]).tokenizer)
+call = kind.__call__
+
+def fork_and_call(*args, **options):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return call(*args, **options)
+
+kind.__call__ = fork_and_call
+encoder.transform(["a dog"])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_tokenizer_may_fork(checkpoint):
+    subprocess.run(
+        [sys.executable, "-c", FORKING, checkpoint],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+        timeout=60,
+        check=True,
+    )
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_child_can_encode_although_another_thread_was_busy_at_the_fork(checkpoint):
     done = subprocess.run(

@@ -1,6 +1,7 @@
 """The ONNX backend: vectors as from torch, stored graphs, int8, and errors."""
 
 import json
+import logging
 import os
 import pickle
 import shutil
@@ -450,3 +451,32 @@ def test_threads_share_a_graph(checkpoint, cache, no_export):
         np.testing.assert_allclose(vectors, expected[part::4], atol=1e-5)
     assert len(models._GRAPHS) == 1
     assert torch.get_num_threads() == next(iter(models._GRAPHS))[-1]
+
+
+def test_an_export_hides_messages_of_its_own_thread_only(checkpoint, tmp_path, monkeypatch):
+    export, exporting, shown = torch.onnx.export, threading.Event(), threading.Event()
+
+    def wait_and_export(*arguments, **options):
+        exporting.set()
+        assert shown.wait(60)
+        warnings.warn("of the exporter", FutureWarning, stacklevel=1)
+        return export(*arguments, **options)
+
+    def speak():
+        assert exporting.wait(60)
+        warnings.warn("of another thread", UserWarning, stacklevel=1)
+        levels.append(logging.getLogger("torch.onnx").getEffectiveLevel())
+        shown.set()
+
+    levels = [logging.getLogger("torch.onnx").getEffectiveLevel()]
+    monkeypatch.setattr(torch.onnx, "export", wait_and_export)
+    thread = threading.Thread(target=speak)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        before = list(warnings.filters)
+        thread.start()
+        onnx(checkpoint, cache=tmp_path).transform(TEXTS)
+        thread.join()
+        assert warnings.filters == before
+    assert [str(each.message) for each in caught] == ["of another thread"]
+    assert levels[0] == levels[1]

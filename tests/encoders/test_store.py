@@ -333,9 +333,9 @@ def test_damage_neither_gives_a_wrong_row_nor_ends_the_process(tmp_path):
     assert done.returncode == 0, f"{(tmp_path / 'seed').read_text()}: {done.stderr[-2000:]}"
 
 
-def test_processes_killed_at_random_leave_nothing_wrong(tmp_path):
+def counts_of(*arguments):
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.speed._kills", tmp_path / "cache", "5", "1"],
+        [sys.executable, "-m", "benchmarks.faults.cache", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -344,5 +344,22 @@ def test_processes_killed_at_random_leave_nothing_wrong(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     counts = json.loads(done.stdout)
-    assert counts["checked"] > 8000
     assert (counts["wrong"], counts["problems"], counts["set_aside"]) == (0, 0, False)
+    return counts
+
+
+def test_processes_killed_at_random_leave_nothing_wrong(tmp_path):
+    assert counts_of("kills", tmp_path / "cache", "5", "1")["checked"] > 8000
+
+
+def test_many_calls_at_once_give_no_wrong_vector(tmp_path):
+    counts = counts_of("calls", tmp_path / "cache", "50", "1")
+    assert counts["calls"] == 50
+    assert counts["hits"] > 0
+    assert counts["checked"] >= counts["hits"] + counts["misses"]
+
+
+def test_interrupted_calls_keep_no_lock(tmp_path):
+    counts = counts_of("interrupts", tmp_path / "cache", "300", "1")
+    assert counts["interrupts"] == 300
+    assert counts["locks"] == 0

@@ -440,6 +440,19 @@ class TestInterrupt:
             search.fit(X, Y)
         assert not hasattr(search, "cv_results_")
 
+    def test_leaves_the_search_as_it_was_if_the_last_fit_is_interrupted(self, monkeypatch):
+        search = AdapterSearchCV(IStarAdapter(HEAD, **QUICK), {"zeta": [0.2, 0.8]}, cv=2).fit(X, Y)
+        before = dict(vars(search))
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(AdapterSearchCV, "_refit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            search.fit(X, Y)
+        assert vars(search).keys() == before.keys()
+        assert all(vars(search)[name] is value for name, value in before.items())
+
 
 class TestTexts:
     @pytest.fixture

@@ -8,9 +8,9 @@ import os
 import shutil
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +18,8 @@ import lmdb
 from filelock import FileLock
 from lmdb.verify import VerifyError, verify
 
-from isoadapt.encoders._cache._files import held, lock_in, permit_group, reserve
+from isoadapt._utils.warn import warn
+from isoadapt.encoders._cache._files import lock_in, permit_group, reserve, while_held
 
 Result = TypeVar("Result")
 Operation = Callable[[lmdb.Transaction, Mapping[str, Any]], Result]
@@ -73,12 +74,10 @@ class Environment:
             while True:
                 environment = self._open()
                 try:
-                    with self._write_lock() if write else nullcontext():
-                        with environment.begin(write=write, buffers=not write) as transaction:
-                            result = operation(transaction, self._tables)
-                        if write:
-                            self._seal()
-                    return result
+                    if write:
+                        return self._while_writing(partial(self._write, environment, operation))
+                    with environment.begin(buffers=True) as transaction:
+                        return operation(transaction, self._tables)
                 except lmdb.MapResizedError:
                     environment.set_mapsize(0)
                 except lmdb.MapFullError:
@@ -87,19 +86,33 @@ class Environment:
                 except (Damaged, lmdb.Error) as error:
                     self.recover(error)
 
+    def _write(self, environment: Any, operation: Operation[Result]) -> Result:
+        """Run an operation in a transaction that writes, under the lock of writers."""
+        with environment.begin(write=True) as transaction:
+            result = operation(transaction, self._tables)
+        self._seal()
+        return result
+
     def recover(self, error: Exception) -> None:
         """Set the environment aside if it is damaged; otherwise raise `error` again."""
         found = self._file
         self.close()
-        with self._file_lock():
+
+        def replace() -> None:
             if found == self.file_id():  # otherwise another process has replaced it already
                 self._replace(error)
 
+        self._while_alone(replace)
+
     def remove(self) -> None:
         """Delete everything, including an environment that was set aside."""
-        with self.lock, self.reraise_unusable(), self._file_lock():
+
+        def delete() -> None:
             self._set_aside()
             shutil.rmtree(self.folder / "rows.damaged", ignore_errors=True)
+
+        with self.lock, self.reraise_unusable():
+            self._while_alone(delete)
 
     def close(self) -> None:
         """Close the environment; the next operation opens it again."""
@@ -129,15 +142,18 @@ class Environment:
         """Return the open environment; reopen it if its file was replaced."""
         if self._environment is None or self._file != self.file_id():
             self.close()
-            with self._file_lock():
-                while self._environment is None:
-                    try:
-                        self._load()
-                    except lmdb.MapResizedError:
-                        pass  # another process has just made the file larger
-                    except lmdb.Error as error:
-                        self._replace(error)
+            self._while_alone(self._load_or_replace)
         return self._environment
+
+    def _load_or_replace(self) -> None:
+        """Open the environment; set it aside if it is damaged, and open an empty one."""
+        while self._environment is None:
+            try:
+                self._load()
+            except lmdb.MapResizedError:
+                pass  # another process has just made the file larger
+            except lmdb.Error as error:
+                self._replace(error)
 
     def _load(self) -> None:
         """Open the environment, after checking its file if it is not sealed."""
@@ -153,17 +169,21 @@ class Environment:
         )
         try:
             environment.reader_check()
-            with self._write_lock():  # no other process writes during the check
-                if not self._is_sealed(environment) and (found := problems(self.path)):
-                    raise lmdb.CorruptedError(found[0])
-                self._tables = {name: environment.open_db(name.encode()) for name in self._names}
-                self._seal()
+            self._while_writing(partial(self._check_and_seal, environment))
+            for path in (self.path, *self.path.iterdir()):
+                permit_group(path, self.folder)
+            self._file = self.file_id()
+            self._environment = environment
         except BaseException:
             environment.close()
             raise
-        self._environment, self._file = environment, self.file_id()
-        for path in (self.path, *self.path.iterdir()):
-            permit_group(path, self.folder)
+
+    def _check_and_seal(self, environment: Any) -> None:
+        """Check the file if it is not sealed, and open the tables; no other process writes."""
+        if not self._is_sealed(environment) and (found := problems(self.path)):
+            raise lmdb.CorruptedError(found[0])
+        self._tables = {name: environment.open_db(name.encode()) for name in self._names}
+        self._seal()
 
     def _is_sealed(self, environment: Any) -> bool:
         """Return whether the file is complete and unchanged since the last transaction."""
@@ -190,10 +210,9 @@ class Environment:
         if not isinstance(error, Damaged) and not problems(self.path):
             raise error
         self._set_aside()
-        warnings.warn(
+        warn(
             f"the embedding cache in {str(self.folder)!r} was damaged ({error}); it was renamed to "
             "rows.damaged and replaced by an empty one, so texts are encoded again",
-            stacklevel=2,
         )
 
     def _set_aside(self) -> None:
@@ -204,16 +223,19 @@ class Environment:
         if self.path.exists():
             self.path.rename(aside)
 
-    def _file_lock(self) -> AbstractContextManager[None]:
-        """Hold the lock under which the file is opened, renamed or removed."""
+    def _while_alone(self, action: Callable[[], None]) -> None:
+        """Call a function under the lock of opening, renaming and removing the file."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        return held(lock_in(self.folder, "store"))
+        while_held(lock_in(self.folder, "store"), action)
 
-    def _write_lock(self) -> AbstractContextManager[None]:
-        """Hold the lock of writers. LMDB has one too, but a wait for it cannot be interrupted."""
+    def _while_writing(self, action: Callable[[], Result]) -> Result:
+        """Call a function under the lock of writers.
+
+        LMDB has one too, but a wait for it cannot be interrupted.
+        """
         if self._writers is None:
             self._writers = lock_in(self.folder, "write")
-        return held(self._writers)
+        return while_held(self._writers, action)
 
     def file_id(self) -> tuple[int, int] | None:
         """Return device and inode of the data file; None if it does not exist."""

@@ -3,12 +3,16 @@
 import errno
 import os
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
+
+from isoadapt._utils.warn import warn
+
+Result = TypeVar("Result")
 
 PATIENCE = 5.0  # seconds without progress before a message
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02  # seconds between attempts to get a lock
@@ -24,37 +28,55 @@ def lock_in(folder: Path, name: str) -> FileLock:
     return FileLock(locks / f"{name}.lock", mode=0o600 | (folder.stat().st_mode & 0o066))
 
 
-@contextmanager
-def held(lock: FileLock) -> Iterator[None]:
-    """Hold a lock of :func:`lock_in`; warn if this takes long.
+def while_held(lock: FileLock, action: Callable[[], Result]) -> Result:
+    """Call a function while a lock of :func:`lock_in` is held; warn if the wait is long.
 
-    Attempts are repeated, because a wait in the kernel could not be interrupted by Ctrl-C.
+    Attempts are repeated, because a wait in the kernel could not be interrupted by Ctrl-C. This is
+    not a context manager, whose end could be skipped if Ctrl-C comes just before it.
     """
+    try:
+        _acquire(lock)
+        result = action()
+        lock.release()
+        return result
+    except BaseException:
+        lock.release(force=True)
+        raise
+
+
+def _acquire(lock: FileLock) -> None:
     started, pause, warned = time.monotonic(), _SHORTEST_PAUSE, False
     while True:
         with suppress(Timeout):
             lock.acquire(blocking=False)
-            break
+            return
         if not warned and time.monotonic() - started > PATIENCE:
             file = Path(lock.lock_file)
             warn_of_wait(file.parents[1], "to write", file.stem)
             warned = True
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def try_acquire(lock: FileLock) -> bool:
+    """Acquire a lock of :func:`lock_in`; return False if it is held already."""
     try:
-        yield
-    finally:
-        lock.release()
+        lock.acquire(blocking=False)
+        return True
+    except Timeout:
+        return False
+    except BaseException:
+        lock.release(force=True)
+        raise
 
 
 def warn_of_wait(folder: Path, purpose: str, *names: str) -> None:
     """Warn that this process waits, and for whom."""
     found = {holder for name in names if (holder := _holder(folder / "locks" / f"{name}.lock"))}
     holders = f"process {', '.join(map(str, sorted(found)))}" if found else "another process"
-    warnings.warn(
+    warn(
         f"waiting {purpose}: {holders} has been using the embedding cache in {str(folder)!r} for "
         f"more than {PATIENCE:g} s; if it is suspended, resume or end it",
-        stacklevel=3,
     )
 
 

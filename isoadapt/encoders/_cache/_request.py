@@ -1,15 +1,14 @@
 """Requests for vectors: stored vectors are read, and the others are encoded once."""
 
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from isoadapt._utils.warn import warn
 from isoadapt.encoders._cache import _files
 from isoadapt.encoders._cache._environment import Unusable
 from isoadapt.encoders._cache._keys import Identity, row_keys
@@ -60,15 +59,27 @@ class Request:
         if self._known.all():
             return self._vectors
         try:
-            with _worker(self._store) as name:
-                self._work(name)
+            self._work_under_a_name()
         except Unusable as error:
-            warnings.warn(f"encoding continues without the cache: {error}", stacklevel=2)
+            warn(f"encoding continues without the cache: {error}")
         except Changed:
             return self._encode(self._texts)
         while len(missing := self._missing()):
             self._fill(missing, self._encode(self._texts.take(missing)))
         return self._vectors
+
+    def _work_under_a_name(self) -> None:
+        """Encode texts under a name that no other live worker has, and release its claims."""
+        locks: list[FileLock] = []
+        try:
+            name = _free_name(self._store, locks)
+            _release_claims(self._store, name)  # those of a killed worker that had the same name
+            self._work(name)
+            _release_claims(self._store, name)
+            _release_all(locks)
+        except BaseException:  # "finally" could be skipped if Ctrl-C comes just before it
+            _release_all(locks)
+            raise
 
     def _work(self, name: bytes) -> None:
         """Encode unclaimed texts, in batches of about two seconds, until nothing is missing."""
@@ -132,35 +143,30 @@ class Request:
         return self._longest_first[~self._known[self._longest_first]]
 
 
-@contextmanager
-def _worker(store: Store) -> Iterator[bytes]:
-    """Yield a name that no other live worker has, and release its claims afterwards."""
-    name, lock = _free_name(store)
-    try:
-        _release_claims(store, name)  # those of a killed worker that had the same name
-        yield name
-        _release_claims(store, name)
-    finally:
-        lock.release()
-
-
-def _free_name(store: Store) -> tuple[bytes, FileLock]:
-    """Return the first name that no live worker has, and its lock, which is then held."""
+def _free_name(store: Store, locks: list[FileLock]) -> bytes:
+    """Return the first name that no live worker has, whose lock is then held and in `locks`."""
     number = 0
-    while (lock := store.try_lock(_lock_name(number.to_bytes(4, "big")))) is None:
+    while not store.try_lock(_lock_name(number.to_bytes(4, "big")), locks):
         number += 1
-    return number.to_bytes(4, "big"), lock
+    return number.to_bytes(4, "big")
 
 
 def _release_dead_claims(store: Store) -> None:
     """Release the claims of workers that have died, whose locks are therefore free."""
     for name in store.owners():
-        lock = store.try_lock(_lock_name(name))
-        if lock is not None:
-            try:
+        locks: list[FileLock] = []
+        try:
+            if store.try_lock(_lock_name(name), locks):
                 store.unclaim(name)
-            finally:
-                lock.release()
+            _release_all(locks)
+        except BaseException:
+            _release_all(locks)
+            raise
+
+
+def _release_all(locks: list[FileLock]) -> None:
+    for lock in locks:
+        lock.release(force=True)  # has no effect on a lock that is not held
 
 
 def _release_claims(store: Store, name: bytes) -> None:

@@ -2,17 +2,17 @@
 
 import os
 import struct
-import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from numpy.typing import NDArray
 
+from isoadapt._utils.warn import warn
 from isoadapt.encoders._cache._environment import Damaged, environment_in, problems
-from isoadapt.encoders._cache._files import lock_in
+from isoadapt.encoders._cache._files import lock_in, try_acquire
 
 _TABLES = ("rows", "used", "claims", "counts")
 _COUNTS = struct.Struct("<4Q")
@@ -190,15 +190,14 @@ class Store:
         """Delete everything."""
         self._environment.remove()
 
-    def try_lock(self, name: str) -> FileLock | None:
-        """Acquire and return a lock in the folder; return None if it is held already."""
+    def try_lock(self, name: str, locks: list[FileLock]) -> bool:
+        """Append a lock in the folder to `locks`, and acquire it; return False if it is held.
+
+        The caller releases all locks of the list, also after an interrupt in this method.
+        """
         with self._environment.reraise_unusable():
-            lock = lock_in(self.folder, name)
-            try:
-                lock.acquire(blocking=False)
-            except Timeout:
-                return None
-            return lock
+            locks.append(lock_in(self.folder, name))
+            return try_acquire(locks[-1])
 
     def _discard(self, keys: Sequence[bytes]) -> None:
         """Delete rows of a wrong width, so that they are encoded again."""
@@ -207,10 +206,9 @@ class Store:
             _count(transaction, tables, size=-sum(_delete(transaction, tables, k) for k in keys))
 
         self._environment.run(delete, write=True)
-        warnings.warn(
+        warn(
             f"{len(keys)} vectors in the embedding cache in {str(self.folder)!r} had a wrong width "
             "and were deleted, so their texts are encoded again",
-            stacklevel=2,
         )
 
     def _evict(self, max_size: int, step: int) -> None:

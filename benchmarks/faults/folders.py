@@ -1,7 +1,8 @@
 """Writers of one folder that are killed at random moments, and readers; prints counts as JSON.
 
-It is a program of its own, because a process with threads should not be forked. The arguments are
-a folder, the number of kills, the number of writers, and "exchange" or "rename".
+It is a program of its own, because a process with threads should not be forked. The arguments of
+`python -m benchmarks.faults.folders` are a folder, the number of kills, the number of writers, and
+"exchange" or "rename" for the way in which folders are replaced.
 """
 
 import json
@@ -19,6 +20,7 @@ FILES = ("a.txt", "b.txt", "sub/c.txt")
 
 
 def write(target: Path, value: str) -> None:
+    """Replace the folder by one whose files all hold `value` many times."""
     with folders.atomic_folder(target, True, KIND) as folder:
         for name in FILES:
             (folder / name).parent.mkdir(exist_ok=True)
@@ -26,6 +28,7 @@ def write(target: Path, value: str) -> None:
 
 
 def write_for_ever(target: Path, errors: Path) -> None:
+    """Replace the folder until the process is killed; note errors in a file."""
     for i in range(10**9):
         try:
             write(target, f"{os.getpid()}-{i};")
@@ -35,6 +38,7 @@ def write_for_ever(target: Path, errors: Path) -> None:
 
 
 def start(target: Path, errors: Path) -> int:
+    """Start a writer and return its process id."""
     child = os.fork()
     if child == 0:
         write_for_ever(target, errors)
@@ -57,6 +61,7 @@ def read(target: Path) -> str:
 
 
 def stress(target: Path, n_kills: int, n_writers: int) -> dict[str, object]:
+    """Read the folder while writers replace it and are killed; count what is found."""
     errors = target.parent.parent / "errors.txt"
     errors.touch()
     write(target, "first;")
@@ -98,4 +103,4 @@ if __name__ == "__main__":
         folders.exchange = lambda first, second: False
     parent = Path(place) / "parent"
     parent.mkdir()
-    sys.stdout.write(json.dumps(stress(parent / "out", int(kills), int(writers))))
+    print(json.dumps(stress(parent / "out", int(kills), int(writers))))

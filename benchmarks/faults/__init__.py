@@ -1,0 +1,1 @@
+"""Concurrent calls, kills and interrupts, counted with the damage that they do."""
