@@ -56,7 +56,10 @@ def wait(pid):
     os.waitpid(pid, 0)
     return "waits forever"
 
-# Each step has a process of its own, so that nothing is loaded before it.
+# A child of a fork during an import finds half a module, so that all imports come first. Each step
+# has a process of its own, in which no model is loaded yet.
+encoder.transform(["a cat"])
+_models.release()
 for step in ("load", "probe", "tokenise"):
     pid = os.fork()
     if pid == 0:
