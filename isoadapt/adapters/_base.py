@@ -312,9 +312,14 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     # --- fitting -----------------------------------------------------------------------------
 
     def _check_fit_input(
-        self, X: ArrayLike, y: ArrayLike | None, reset: bool = True, min_samples: int = 2
+        self,
+        X: ArrayLike,
+        y: ArrayLike | None,
+        reset: bool = True,
+        min_samples: int = 2,
+        finite: bool = True,
     ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Validate X and, if the head requires it, y."""
+        """Validate X, with its entries if `finite`, and, if the head requires it, y."""
         refuse_chunks(X, f"{type(self).__name__} needs all rows at once")
         X, y = as_array(X), as_array(y)
         if isinstance(self.head, MultiLabelHead) and self._needs_y():
@@ -322,6 +327,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         options: dict[str, Any] = {
             "dtype": [np.float64, np.float32],
             "order": "C",
+            "ensure_all_finite": finite,
             "ensure_min_samples": min_samples,
             "ensure_min_features": 2 if reset else 1,
             "reset": reset,

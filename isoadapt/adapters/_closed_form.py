@@ -144,8 +144,10 @@ class MomentsAdapter(OnePassAdapter):
             less, if chunks have different widths, or if an iterator is exhausted.
         """
         reason = self._why_no_partial_fit()
-        if not in_chunks(X) and (reason or sample_weight is not None or not is_memmap(X)):
+        if not in_chunks(X) and (reason or sample_weight is not None):
             return super().fit(cast(ArrayLike, X), y, sample_weight)
+        if not in_chunks(X) and not is_memmap(X):
+            return self._fit_matrix(cast(ArrayLike, X), y)
         if reason is not None:
             refuse_chunks(X, reason)
         if sample_weight is not None:
@@ -157,6 +159,14 @@ class MomentsAdapter(OnePassAdapter):
         moments = gather(X, self._check_chunk)
         if isinstance(X, Moments) or is_dask(X):
             self._check_chunk(moments.mean.numpy()[None], first=True)
+        return self._fit_to_moments(moments)
+
+    def _fit_matrix(self, X: ArrayLike, y: ArrayLike | None) -> Self:
+        """Fit to rows in memory, which are read once: moments show whether they are finite."""
+        rows, _ = self._check_fit_input(X, y, finite=False)
+        moments = Moments().update(rows)
+        if not bool(moments.scatter.isfinite().all()):
+            self._check_fit_input(X, y)  # raises for NaN and infinity
         return self._fit_to_moments(moments)
 
     def _check_chunk(self, chunk: Any, first: bool) -> NDArray[Any]:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from isoadapt._utils.blas import add_gram
 
-_CHUNK = 16384  # rows whose scatter is computed about one pivot
-_BLOCK = 256  # rows at a time, which fit in the processor's cache
+_CHUNK = 65536  # rows whose scatter is computed about one pivot
+_DEVICE_CHUNK = 8192  # the same on devices other than the CPU
+_BLOCK = 512  # rows at a time, which fit in the processor's cache
 _TINY = float(np.finfo(np.float64).tiny)  # added to divisors that may be zero
 
 
@@ -101,10 +102,10 @@ class Moments:
                     "finite and not negative"
                 )
         on_device = isinstance(X, Tensor) and X.device.type != "cpu"
-        chunk_moments = _device_moments if on_device else _chunk_moments
-        for start in range(0, len(X), _CHUNK):
-            part = None if weights is None else weights[start : start + _CHUNK]
-            self._add(chunk_moments(X[start : start + _CHUNK], part))
+        size, moments = (_DEVICE_CHUNK, _device_moments) if on_device else (_CHUNK, _chunk_moments)
+        for start in range(0, len(X), size):
+            part = None if weights is None else weights[start : start + size]
+            self._add(moments(X[start : start + size], part))
         return self
 
     def merge(self, other: Moments) -> Self:
@@ -405,7 +406,7 @@ def _about_mean(
     return Moments._of(count, torch.from_numpy(pivot) + shift, scatter, third, fourth)
 
 
-def _device_moments(X: Tensor, weights: Tensor | None) -> Moments:
+def _device_moments(X: Any, weights: Tensor | None) -> Moments:
     """Moments of a chunk of rows on a device other than the CPU."""
     rows = X.detach().to(torch.float64)
     counts = rows.new_ones(len(rows)) if weights is None else weights.to(rows.device)
