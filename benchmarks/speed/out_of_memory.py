@@ -70,8 +70,7 @@ def _compare(name: str, path: Path, n: int, reference_rows: int, repeats: int) -
 def _fit(name: str, path: Path, n_rows: int) -> dict[str, Any]:
     command = [sys.executable, str(WORKER), name, str(path), str(n_rows), str(CHUNK)]
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={**os.environ, **one_thread}
-    )
+    environment = {**os.environ, **one_thread}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
