@@ -97,7 +97,7 @@ def X():
 @pytest.fixture(params=["generator", "list", "tuple", "loader", "tensors", "frames", "memmap"])
 def chunked(request, X, tmp_path, monkeypatch):
     """Make the same rows come in chunks; a fresh iterator with each call."""
-    monkeypatch.setattr(_chunks, "_CHUNK", 70)
+    monkeypatch.setattr(_chunks, "_ENTRIES", 70 * 6)
     parts = np.split(X, [1, 120, 120, 299])  # one of them empty
     np.save(tmp_path / "X.npy", X)
     return {
@@ -193,7 +193,7 @@ def test_each_chunk_is_asked_for_once_and_only_when_the_one_before_is_done(X):
 
 
 def test_a_memory_map_of_any_dtype_is_never_held_as_a_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(_chunks, "_CHUNK", 1000)
+    monkeypatch.setattr(_chunks, "_ENTRIES", 1000 * 16)
     rows = np.random.default_rng(0).normal(size=(100_000, 16)).astype(np.float16)
     np.save(tmp_path / "X.npy", rows)
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
@@ -271,7 +271,7 @@ def test_bad_chunks_are_refused_and_leave_the_adapter_as_it_was(make, message, X
 
 
 def test_a_bad_row_of_a_memory_map_is_named(X, tmp_path, monkeypatch):
-    monkeypatch.setattr(_chunks, "_CHUNK", 100)
+    monkeypatch.setattr(_chunks, "_ENTRIES", 100 * 6)
     np.save(tmp_path / "X.npy", nan_in(X, 250))
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
     for read in (Whitening().fit, isoscore):

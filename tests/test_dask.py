@@ -2,6 +2,8 @@
 
 import logging
 import os
+import signal
+from contextlib import contextmanager
 
 import joblib
 import numpy as np
@@ -22,6 +24,7 @@ from isoadapt import (
     TransformerEncoder,
     Whitening,
 )
+from isoadapt.geometry import Moments
 from isoadapt.metrics import (
     anisotropy,
     cumulative_explained_variance,
@@ -53,17 +56,25 @@ def in_this_thread():
         yield
 
 
-@pytest.fixture(scope="module")
-def client():
-    """Two worker processes."""
+@contextmanager
+def two_processes():
+    """Yield the client of two worker processes on this machine."""
     cluster = distributed.LocalCluster(
         n_workers=2,
         threads_per_worker=1,
         processes=True,
+        host="127.0.0.1",
         dashboard_address=None,
         silence_logs=logging.CRITICAL,
     )
     with cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Two worker processes."""
+    with two_processes() as client:
         yield client
 
 
@@ -194,6 +205,27 @@ def test_workers_read_reduce_and_adapt_their_blocks(client):
         np.testing.assert_allclose(adapted, fitted.transform(whole), rtol=1e-9, atol=1e-12)
         with pytest.raises(ValueError, match="block 1: Input X contains NaN"):
             Whitening().fit(da.where(rows == whole[1500, 0], np.nan, rows))
+
+
+@pytest.mark.slow
+def test_a_killed_worker_changes_no_moment(tmp_path):
+    def make(number):
+        return np.random.default_rng(number).normal(size=(1000, 6)) * np.arange(1, 7) + 1e3
+
+    def read(number):
+        if number == 13 and not (tmp_path / "killed").exists():
+            (tmp_path / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return make(number)
+
+    blocks = [da.from_delayed(dask.delayed(read)(i), (1000, 6), float) for i in range(20)]
+    with two_processes() as client, dask.config.set(scheduler=client):
+        found = Whitening().fit(da.concatenate(blocks)).moments_.to_arrays()
+    assert (tmp_path / "killed").exists()
+    whole = Moments().update(np.concatenate([make(number) for number in range(20)])).to_arrays()
+    for name, value in whole.items():
+        size = np.abs(value).max()
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12 * size, err_msg=name)
 
 
 def test_a_search_over_workers_encodes_each_text_once(client, checkpoint, tmp_path):

@@ -290,19 +290,20 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     # --- fitting -----------------------------------------------------------------------------
 
     def _check_fit_input(
-        self, X: ArrayLike, y: ArrayLike | None, reset: bool = True, min_samples: int = 2
+        self, X: ArrayLike, y: ArrayLike | None, reset: bool = True, **options: Any
     ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Validate X and, if the head requires it, y."""
+        """Validate X and, if the head requires it, y; `options` are those of `check_array`."""
         refuse_chunks(X, f"{type(self).__name__} needs all rows at once")
         X, y = as_array(X), as_array(y)
         if isinstance(self.head, MultiLabelHead) and self._needs_y():
             self.head.refuse(f"{type(self).__name__}.fit")
-        options: dict[str, Any] = {
+        options = {
             "dtype": [np.float64, np.float32],
             "order": "C",
-            "ensure_min_samples": min_samples,
+            "ensure_min_samples": 2,
             "ensure_min_features": 2 if reset else 1,
             "reset": reset,
+            **options,
         }
         rows: NDArray[Any]
         targets: NDArray[Any]

@@ -145,8 +145,10 @@ class MomentsAdapter(OnePassAdapter):
             less, if chunks have different widths, or if an iterator is exhausted.
         """
         reason = self._why_no_partial_fit()
-        if not in_chunks(X) and (reason or sample_weight is not None or not is_memmap(X)):
+        if not in_chunks(X) and (reason or sample_weight is not None):
             return super().fit(cast(ArrayLike, X), y, sample_weight)
+        if not in_chunks(X) and not is_memmap(X):
+            return self._fit_matrix(cast(ArrayLike, X), y)
         if reason is not None:
             refuse_chunks(X, reason)
         if sample_weight is not None:
@@ -160,8 +162,16 @@ class MomentsAdapter(OnePassAdapter):
             self._check_chunk(moments.mean.numpy()[None], first=True)
         return self._fit_to_moments(moments)
 
+    def _fit_matrix(self, X: ArrayLike, y: ArrayLike | None) -> Self:
+        """Fit to rows in memory, which are read once: moments show whether they are finite."""
+        rows, _ = self._check_fit_input(X, y, ensure_all_finite=False)
+        moments = Moments().update(rows)
+        if not bool(moments.scatter.isfinite().all()):
+            self._check_fit_input(X, y)  # raises for NaN and infinity
+        return self._fit_to_moments(moments)
+
     def _check_chunk(self, chunk: Any, first: bool) -> NDArray[Any]:
-        rows, _ = self._check_fit_input(chunk, None, reset=first, min_samples=0)
+        rows, _ = self._check_fit_input(chunk, None, reset=first, ensure_min_samples=0)
         if first:  # raises for a head of another width, before all chunks are read
             self._resolve_head(rows, None)
         return rows
@@ -203,7 +213,7 @@ class MomentsAdapter(OnePassAdapter):
         """
         refuse_chunks(X, "partial_fit takes one chunk at a time")
         first = not hasattr(self, "moments_")
-        rows, _ = self._check_fit_input(X, None, reset=first, min_samples=2 if first else 1)
+        rows, _ = self._check_fit_input(X, None, reset=first, ensure_min_samples=2 if first else 1)
         seen = 0.0 if first else self.moments_.count
         weights = check_frequencies(sample_weight, rows, seen)
         head = self._resolve_head(rows, None)

@@ -9,8 +9,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-_BLOCK = 2048  # rows at a time, which fit in the processor's cache
-_CHUNK = 8192  # rows at a time on devices other than the CPU
+from isoadapt._utils.blas import add_gram
+
+_CHUNK = 65536  # rows whose scatter is computed about one pivot
+_DEVICE_CHUNK = 8192  # the same on devices other than the CPU
+_BLOCK = 512  # rows at a time, which fit in the processor's cache
 _TINY = float(np.finfo(np.float64).tiny)  # added to divisors that may be zero
 
 
@@ -98,12 +101,11 @@ class Moments:
                     "weights contains negative, infinite or NaN entries; all weights must be "
                     "finite and not negative"
                 )
-        if isinstance(X, Tensor) and X.device.type != "cpu":
-            for start in range(0, len(X), _CHUNK):
-                part = None if weights is None else weights[start : start + _CHUNK]
-                self._add(_device_moments(X[start : start + _CHUNK], part))
-        else:
-            self._add(_array_moments(X, weights))
+        on_device = isinstance(X, Tensor) and X.device.type != "cpu"
+        size, moments = (_DEVICE_CHUNK, _device_moments) if on_device else (_CHUNK, _chunk_moments)
+        for start in range(0, len(X), size):
+            part = None if weights is None else weights[start : start + size]
+            self._add(moments(X[start : start + size], part))
         return self
 
     def merge(self, other: Moments) -> Self:
@@ -345,63 +347,66 @@ def _shifted_higher(part: _Part, shift: Any, scatter: Any, trace: Any) -> tuple[
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _array_moments(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
-    """Moments of rows in memory, by symmetric products, which cost half of general ones."""
-    d = X.shape[1]
-    seen, mean, scatter = _Part(0.0, 0.0, np.zeros(d), 0.0), np.zeros(d), np.zeros((d, d))
-    product, buffer = np.empty((d, d)), np.empty((min(len(X), _BLOCK), d))
+def _chunk_moments(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
+    """Moments of a chunk of rows in memory, from one symmetric product AᵀA.
+
+    The rows of A are (c, 1, ‖c‖²), where c is a row minus a pivot near the mean. The last entry is
+    kept in units of the largest one so far, since its square could overflow.
+    """
+    counts = None if weights is None else weights.cpu().numpy()
+    count = float(len(X) if counts is None else counts.sum())
+    if not count:
+        return Moments()
+    d, pivot, largest = X.shape[1], _pivot(X, counts), _TINY
+    product, buffer = np.zeros((d + 2, d + 2)), np.empty((min(len(X), _BLOCK), d + 2))
     for start in range(0, len(X), _BLOCK):
         rows = _as_array(X[start : start + _BLOCK])
-        counts = None if weights is None else weights[start : start + _BLOCK].cpu().numpy()
         block = buffer[: len(rows)]
-        center, new = _center(rows, counts, block)
-        if not new.n:
-            continue
-        np.matmul(block.T, block, out=product)  # NumPy recognises the symmetric product
-        step, n = center - mean, seen.n + new.n
-        third, fourth = new.third, new.fourth
-        if seen.n:
-            third, fourth = _merged_higher(seen, new, step, scatter, product)
-            shift = torch.from_numpy(step)
-            torch.from_numpy(scatter).addr_(shift, shift, alpha=seen.n * new.n / n)
-        scatter += product
-        mean += step * (new.n / n)
-        seen = _Part(n, scatter.trace(), third, fourth)
-    tensors = map(torch.as_tensor, (mean, scatter, seen.third, seen.fourth))
-    return Moments._of(seen.n, *tensors)
+        centred, squares = block[:, :d], block[:, -1]
+        np.subtract(rows, pivot, out=centred)
+        block[:, d] = 1
+        if counts is not None:
+            part = counts[start : start + _BLOCK, None]
+            block[part[:, 0] == 0] = 0  # rows without weight may be so large as to overflow
+        np.einsum("ij,ij->i", centred, centred, out=squares)
+        known, largest = largest, max(largest, squares.max())
+        squares /= largest
+        product[:, -1] *= known / largest
+        product[-1, -1] *= known / largest
+        if counts is not None:
+            block *= np.sqrt(part)
+        add_gram(block, out=product)
+    return _about_mean(count, pivot, torch.from_numpy(product), largest)
+
+
+def _pivot(X: Tensor | NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """Mean of the first rows that have a weight; in a constant column, exactly its value."""
+    first = slice(_BLOCK) if weights is None else np.flatnonzero(weights)[:_BLOCK]
+    rows = _as_array(X[first]).astype(np.float64)
+    return rows[0] + (rows - rows[0]).mean(axis=0)
 
 
 def _as_array(X: Tensor | NDArray[Any]) -> NDArray[Any]:
     return X.detach().double().numpy() if isinstance(X, Tensor) else X
 
 
-def _center(
-    rows: NDArray[Any], weights: NDArray[np.float64] | None, out: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], _Part]:
-    """Write the centred rows, times the roots of their weights, to `out`; return mean and moments.
-
-    One row is subtracted first, so that the scatter of a constant column is exactly zero.
-    """
-    pivot = rows[0 if weights is None else weights.argmax()].astype(np.float64)
-    count = float(len(rows)) if weights is None else float(weights.sum())
-    out[...] = rows
-    out -= pivot
-    total = out.sum(axis=0) if weights is None else weights @ out
-    offset = total / max(count, _TINY)
-    out -= offset
-    if weights is not None:
-        out[weights == 0] = 0  # rows without weight may be so large that their norms overflow
-    norms = np.einsum("ij,ij->i", out, out)
-    trace = norms.sum() if weights is None else weights @ norms
-    norms /= trace + _TINY
-    if weights is not None:
-        roots = np.sqrt(weights)
-        out *= roots[:, None]
-        norms *= roots
-    return pivot + offset, _Part(count, trace, norms @ out / np.sqrt(trace + _TINY), norms @ norms)
+def _about_mean(
+    count: float, pivot: NDArray[np.float64], product: Tensor, largest: float
+) -> Moments:
+    """Moments from the upper triangle of the product in `_chunk_moments`."""
+    total, raw_third, raw_fourth = product[:-2, -2], product[:-2, -1], product[-1, -1]
+    shift = total / count
+    upper = product[:-2, :-2].addr(shift, shift, alpha=-count).triu_()
+    scatter = upper + upper.triu(1).T
+    trace = scatter.trace() + _TINY
+    step, unit = shift / trace.sqrt(), largest / trace
+    third, fourth = _shifted_higher(_Part(count, trace, 0.0, 0.0), step, scatter, trace)
+    third = raw_third / trace.sqrt() * unit - third
+    fourth = raw_fourth * unit**2 - fourth - 4 * (step @ third)
+    return Moments._of(count, torch.from_numpy(pivot) + shift, scatter, third, fourth)
 
 
-def _device_moments(X: Tensor, weights: Tensor | None) -> Moments:
+def _device_moments(X: Any, weights: Tensor | None) -> Moments:
     """Moments of a chunk of rows on a device other than the CPU."""
     rows = X.detach().to(torch.float64)
     counts = rows.new_ones(len(rows)) if weights is None else weights.to(rows.device)

@@ -14,7 +14,7 @@ from isoadapt._utils.devices import as_array
 from isoadapt._utils.optional import import_optional
 from isoadapt.geometry import Moments
 
-_CHUNK = 8192  # rows of a memory map that are read at a time
+_ENTRIES = 2**23  # entries of a memory map that are read at a time
 _FAN_IN = 8  # instances of Moments that one dask task merges
 
 Chunked = ArrayLike | Iterable[ArrayLike] | Moments
@@ -136,8 +136,9 @@ def map_blocks(
 def _named_chunks(X: Any) -> Iterator[tuple[str, Any]]:
     """Chunks of an iterable or memory map, each with a name for error messages."""
     if is_memmap(X):
-        for start in range(0, len(X), _CHUNK):
-            chunk = X[start : start + _CHUNK]
+        n_rows = max(1, _ENTRIES // max(1, X.shape[1]))
+        for start in range(0, len(X), n_rows):
+            chunk = X[start : start + n_rows]
             yield f"rows {start} to {start + len(chunk) - 1}", chunk
     else:
         for number, chunk in enumerate(X):

@@ -47,6 +47,12 @@ def higher_moments(X, weights=None):
     return third.astype(np.float64), float(weights @ squared**2 / trace**2)
 
 
+def scatter_in_extended_precision(X):
+    centred = X.astype(np.longdouble)
+    centred = centred - centred.mean(axis=0)
+    return centred.T @ centred
+
+
 def assert_covariance(moments, wanted, rtol=1e-12):
     np.testing.assert_allclose(
         moments.covariance().numpy(), wanted, rtol=0, atol=rtol * np.abs(wanted).max()
@@ -133,9 +139,7 @@ def test_fractional_weights_match_numpy():
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_large_mean_costs_no_digits(dtype):
     X = (np.random.default_rng(0).normal(size=(3000, 3)) * [1, 2, 0.5] + 1e6).astype(dtype)
-    exact = X.astype(np.longdouble)
-    exact = exact - exact.mean(0)
-    exact = (exact.T @ exact / (len(X) - 1)).astype(np.float64)
+    exact = (scatter_in_extended_precision(X) / (len(X) - 1)).astype(np.float64)
     moments = Moments()
     for start in range(0, len(X), 100):
         moments.update(X[start : start + 100])
@@ -143,6 +147,37 @@ def test_a_large_mean_costs_no_digits(dtype):
     for result in (moments, weighted):
         assert result.covariance().dtype == torch.float64
         assert_covariance(result, exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("order", ["drawn", "sorted"])
+def test_small_variances_are_right_beside_large_ones_and_a_large_mean(dtype, order):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(8000, 24)) * np.logspace(0, -4.5, 24)  # variances over 9 decades
+    if order == "sorted":  # the first rows are far from the mean
+        rows = rows[np.argsort(rows[:, 0])]
+    X = rows @ np.linalg.qr(rng.normal(size=(24, 24)))[0]
+    X = (X + 1e3 * X.std(axis=0)).astype(dtype)
+    exact = scatter_in_extended_precision(X)
+    directions = np.linalg.eigh(exact.astype(np.float64))[1].T.astype(np.longdouble)
+    variances = ((directions @ exact) * directions).sum(axis=1)
+    error = Moments().update(X).scatter.numpy() - exact
+    errors = ((directions @ error) * directions).sum(axis=1)
+    assert (np.abs(errors) / variances).max() < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("order", ["drawn", "sorted"])
+def test_columns_of_very_different_scales_have_their_own_precision(dtype, order):
+    deviations = np.logspace(0, -6, 24)  # variances over 12 decades
+    rows = np.random.default_rng(0).normal(size=(8000, 24)) * deviations
+    if order == "sorted":
+        rows = rows[np.argsort(rows[:, 0])]
+    X = (rows + 1e3 * deviations).astype(dtype)
+    exact = scatter_in_extended_precision(X)
+    sizes = np.sqrt(exact.diagonal())
+    error = Moments().update(X).scatter.numpy() - exact
+    assert (np.abs(error) / np.outer(sizes, sizes)).max() < 1e-13
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -3e7, 1e-300])
