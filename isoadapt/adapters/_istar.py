@@ -16,7 +16,10 @@ from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._prior_cov import outputs_covariance
 from isoadapt.adapters._training._problem import Problem
+from isoadapt.geometry import FactoredCovariance, SquaredNorm
 from isoadapt.losses import IsoScoreLoss
+
+_STEPS = 16  # between two exact computations of ‖Σ_S‖²
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -230,12 +233,15 @@ class _Shrinkage(IsoScorePenalty):
 class _ExactShrinkage(_Shrinkage):
     """IsoScore* with Σ_S of a linear network, from a root of the covariance of its inputs.
 
-    The root is (K or 1, d, d), or its diagonal (K or 1, d), for K members.
+    The root is (K or 1, d, d), or its diagonal (K or 1, d), for K members. In training, ‖Σ_S‖² and
+    its gradient are computed exactly every few steps and estimated in between, because they take
+    longer than all other operations of a step; everything else is exact.
     """
 
     def __init__(self, loss: IsoScoreLoss, inputs_root: Tensor, detached: bool) -> None:
         super().__init__(loss)
         self.inputs_root, self.detached = inputs_root, detached
+        self._n_steps = 0  # in this epoch
 
     def join(self, others: Sequence["_ExactShrinkage"]) -> "_ExactShrinkage":
         roots = [member.inputs_root for member in (self, *others)]
@@ -244,20 +250,28 @@ class _ExactShrinkage(_Shrinkage):
         return _ExactShrinkage(self._joint_loss(others), root, self.detached)
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
+        self._n_steps = 0
         if self.detached:
-            root = self._outputs_root(network)
-            self.prior_cov = (root @ root.mT).detach()
+            root, variances = self._outputs_factor(network)
+            weighted = root if variances is None else root * variances[:, None]
+            self.prior_cov = weighted @ root.mT
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         if self.detached:
             return self.loss(points, self.prior_cov)
-        return self.loss(points, root=self._outputs_root(network))
+        root, variances = self._outputs_factor(network)
+        if not torch.is_grad_enabled():
+            return self.loss(points, FactoredCovariance(root, variances))
+        if self._n_steps % _STEPS == 0:
+            self._squared_norm = SquaredNorm.at(root, variances)
+        self._n_steps += 1
+        return self.loss(points, FactoredCovariance(root, variances, self._squared_norm))
 
-    def _outputs_root(self, network: LinearNetwork) -> Tensor:
-        """Return a root (K, d, d) of the covariance of the outputs."""
+    def _outputs_factor(self, network: LinearNetwork) -> tuple[Tensor, Tensor | None]:
+        """Return B (K, d, d) and the diagonal V (K or 1, d) of the outputs' covariance BVBᵀ."""
         if self.inputs_root.ndim == 2:
-            return network.weight * self.inputs_root[:, None]
-        return network.weight @ self.inputs_root
+            return network.weight, self.inputs_root.square()
+        return network.weight @ self.inputs_root, None
 
 
 class _SampledShrinkage(_Shrinkage):
