@@ -254,7 +254,7 @@ class _ExactShrinkage(_Shrinkage):
         if self.detached:
             root, variances = self._outputs_factor(network)
             weighted = root if variances is None else root * variances[:, None]
-            self.prior_cov = weighted @ root.mT
+            self.prior_cov = (weighted @ root.mT).detach()
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         if self.detached:

@@ -43,10 +43,11 @@ def isoscore_star(
     """IsoScore* of point clouds X (..., n, d), with gradients for X and `prior_cov`.
 
     It is the IsoScore of (1-ζ)Σ_X + ζΣ_S (Rudman and Eickhoff, I-STAR, algorithm 1), NaN where that
-    is zero. Σ_S is `prior_cov` (d, d) or (..., d, d), by default the identity. If a factor of Σ_S is
-    trained, a FactoredCovariance costs less. `zeta` in [0, 1] is one number or one per member. `bias_corrected` estimates tr(Σ_X)² and ‖Σ_X‖² without bias, needs n >= 4 and
-    clamps the participation ratio to [1, d]; terms linear in Σ_X have no bias. Half precision is
-    computed in float32. For n < d no d×d covariance is formed.
+    is zero. Σ_S is `prior_cov` (d, d) or (..., d, d), by default the identity. A FactoredCovariance
+    costs less if the factor is trained. `zeta` in [0, 1] is one number or one per member.
+    `bias_corrected` estimates tr(Σ_X)² and ‖Σ_X‖² without bias, needs n >= 4 and clamps the
+    participation ratio to [1, d]; terms linear in Σ_X have no bias. Half precision is computed in
+    float32. For n < d no d×d covariance is formed.
     """
     if X.dtype not in _WIDE:
         X = X.to(torch.float32)
@@ -284,7 +285,7 @@ def _points_gradient(
         if prior.root is None:
             return gradient + scale * prior.product
         return gradient + (scale * prior.product) @ prior.root.mT
-    if prior.root is not None:
+    if prior.root is not None and prior.weighted is not None:
         core = core + scale * (prior.weighted @ prior.root.mT)
     elif prior.cov is not None:
         core = core + scale * prior.cov
@@ -322,16 +323,17 @@ def _root_gradient(
 ) -> Tensor | None:
     """Gradient for B, where BVBᵀ = S, through tr S, ‖S‖² and ⟨Σ, S⟩."""
     n, d = centred.shape[-2:]
-    if prior.square_gradient is None or prior.weighted is None or prior.product is None:
+    _, _, weighted, product, square_gradient, growth = prior
+    if weighted is None or product is None or square_gradient is None or growth is None:
         return None
     grad_trace, grad_square, grad_cross = (
-        t[..., None, None] for t in (grad_trace, grad_square * prior.growth, grad_cross)
+        t[..., None, None] for t in (grad_trace, grad_square * growth, grad_cross)
     )
-    gradient = prior.square_gradient * grad_square
-    gradient.addcmul_(prior.weighted, 2 * grad_trace)
+    gradient = square_gradient * grad_square
+    gradient.addcmul_(weighted, 2 * grad_trace)
     if n >= d:
-        return gradient.addcmul_(prior.product, 2 * grad_cross)
-    product = 2 / (n - 1) * grad_cross * prior.product
+        return gradient.addcmul_(product, 2 * grad_cross)
+    product = 2 / (n - 1) * grad_cross * product
     if gradient.ndim == 3:
         return gradient.baddbmm_(centred.mT, product)  # in place: allocates no d×r matrix
     return gradient.add_(centred.mT @ product)
