@@ -59,10 +59,17 @@ class FactoredCovariance:
         )
 
 
-def dots(A: Tensor, B: Tensor) -> Tensor:
-    """⟨A, B⟩ (...) of matrices (..., d, r)."""
+def dots(A: Tensor, B: Tensor, variances: Tensor | None = None) -> Tensor:
+    """⟨A, BV⟩ (...) of matrices (..., d, r), with the diagonal (..., r) of V; None: V = I."""
+    rows = None if variances is None else variances[..., None, :].expand(*A.shape[:-2], 1, -1)
     if A.device.type != "cpu":
-        return (A * B).sum((-2, -1))
-    size = A.shape[-2] * A.shape[-1]  # a loop, because it needs no temporary matrices
-    pairs = zip(A.reshape(-1, size), B.reshape(-1, size), strict=True)
-    return torch.stack([torch.dot(a, b) for a, b in pairs]).view(A.shape[:-2])
+        return (A * (B if rows is None else B * rows)).sum((-2, -1))
+    # One matrix after the other, so that what is multiplied stays in the cache.
+    left, right = (matrix.reshape(-1, *matrix.shape[-2:]) for matrix in (A, B))
+    if rows is not None:
+        rows = rows.reshape(-1, 1, rows.shape[-1])
+    found = [
+        torch.dot(a.flatten(), (right[k] if rows is None else right[k] * rows[k]).flatten())
+        for k, a in enumerate(left)
+    ]
+    return torch.stack(found).view(A.shape[:-2])

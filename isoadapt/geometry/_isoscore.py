@@ -78,7 +78,7 @@ class _Prior(NamedTuple):
 
     cov: Tensor | None = None
     root: Tensor | None = None  # B, where Σ_S = BVBᵀ
-    weighted: Tensor | None = None  # BV
+    variances: Tensor | None = None  # diagonal of V as a row; None: V = I
     product: Tensor | None = None  # for n < d: X Σ_S or X BV; for n >= d: Σ_X BV for a factor
     square_gradient: Tensor | None = None  # of ‖Σ_S‖² for an earlier B
     growth: Tensor | None = None  # factor of that gradient at the present B
@@ -215,19 +215,14 @@ def _factored_prior(
 ) -> tuple[_Prior, _PriorSums]:
     """Σ_S = BVBᵀ with its sums; ‖Σ_S‖² is estimated from that of an earlier B."""
     n, d = centred.shape[-2:]
-    weighted, product = root, (centred if n < d else small) @ root
-    weighted_product = product
-    if variances is not None:
-        weighted, weighted_product = (
-            matrix * variances[..., None, :] for matrix in (root, product)
-        )
-    other, factor = (product, 1 / (n - 1)) if n < d else (root, 1.0)
+    product = (centred if n < d else small) @ root
+    rows = None if variances is None else variances[..., None, :]
+    weighted = product if rows is None else product * rows
+    cross = dots(weighted, product) / (n - 1) if n < d else dots(weighted, root)
     value, gradient = squared_norm
     ratio = (dots(gradient, root) / (4 * value)).where(value > 0, 0.0)
-    sums = _PriorSums(
-        factor * (weighted_product * other).sum((-2, -1)), dots(weighted, root), value * ratio**4
-    )
-    return _Prior(None, root, weighted, weighted_product, gradient, ratio**3), sums
+    sums = _PriorSums(cross, dots(root, root, variances), value * ratio**4)
+    return _Prior(None, root, rows, weighted, gradient, ratio**3), sums
 
 
 def _lengths(small: Tensor, centred: Tensor, unit: Tensor) -> Tensor:
@@ -285,8 +280,9 @@ def _points_gradient(
         if prior.root is None:
             return gradient + scale * prior.product
         return gradient + (scale * prior.product) @ prior.root.mT
-    if prior.root is not None and prior.weighted is not None:
-        core = core + scale * (prior.weighted @ prior.root.mT)
+    if prior.root is not None:
+        weighted = prior.root if prior.variances is None else prior.root * prior.variances
+        core = core + scale * (weighted @ prior.root.mT)
     elif prior.cov is not None:
         core = core + scale * prior.cov
     return centred @ core
@@ -323,14 +319,14 @@ def _root_gradient(
 ) -> Tensor | None:
     """Gradient for B, where BVBᵀ = S, through tr S, ‖S‖² and ⟨Σ, S⟩."""
     n, d = centred.shape[-2:]
-    _, _, weighted, product, square_gradient, growth = prior
-    if weighted is None or product is None or square_gradient is None or growth is None:
+    _, root, variances, product, square_gradient, growth = prior
+    if root is None or product is None or square_gradient is None or growth is None:
         return None
     grad_trace, grad_square, grad_cross = (
         t[..., None, None] for t in (grad_trace, grad_square * growth, grad_cross)
     )
     gradient = square_gradient * grad_square
-    gradient.addcmul_(weighted, 2 * grad_trace)
+    gradient.addcmul_(root, 2 * grad_trace * (1 if variances is None else variances))
     if n >= d:
         return gradient.addcmul_(product, 2 * grad_cross)
     product = 2 / (n - 1) * grad_cross * product

@@ -67,6 +67,7 @@ KINDS = [
     (IStarAdapter(HEAD, shrinkage="detached"), {"lam": [-1, 3], "zeta": [0.2, 0.8]}),
     (IStarAdapter(HEAD, network="mlp"), {"zeta": [0.2, 0.8], "random_state": [0, 1]}),
     (IsotropyLayer(HEAD), {"alpha": [0.2, 0.9], "random_state": [0, 1]}),
+    (IsotropyLayer(HEAD, lr=1e-3), {"smoothing": [0.05, 1.0], "weight_decay": [0, 0.1]}),
     (IsotropyLayer(HEAD, head_training="joint"), {"alpha": [0.2, 0.9], "weight_decay": [0, 0.1]}),
     (IsotropyLayer(HEAD, head_training="alternating"), {"lr": [5e-4, 1e-3], "alpha": [0.2, 0.9]}),
     (CosRegAdapter(HEAD), {"lam": [-1, 0, 2]}),
