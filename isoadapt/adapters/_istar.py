@@ -126,10 +126,10 @@ class IStarAdapter(IsoScoreAdapter):
     zeta : float, default=0.2
         Weight ζ of Σ_S, in [0, 1].
     shrinkage : {"exact", "detached"}, default="exact"
-        "exact" computes Σ_S from the current weights in each step, with its gradient. For a linear
-        network this is AΣAᵀ and needs no pass over the rows. "detached" computes Σ_S without
-        gradient at the start of each epoch, as in the paper. The network "mlp" always does the
-        latter.
+        "exact" uses Σ_S of the current weights in each step, with its gradient. For a linear
+        network this is AΣAᵀ and needs no pass over the rows. Only ‖Σ_S‖² is estimated in most
+        steps, see Notes. "detached" computes Σ_S without gradient at the start of each epoch, as in
+        the paper. The network "mlp" always does the latter.
     n_shrinkage : int, default=250_000
         Maximum number of rows from which Σ_S is computed for the network "mlp".
 
@@ -158,6 +158,15 @@ class IStarAdapter(IsoScoreAdapter):
         Number of features of the embeddings.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the features; only if X has feature names that are all strings.
+
+    Notes
+    -----
+    With ``shrinkage="exact"``, the products that give ‖Σ_S‖² and its gradient G would take longer
+    than the rest of a training step. They are computed at the start of each epoch and every 16
+    steps. In between, ‖Σ_S‖² is estimated as f (⟨G, A⟩ / 4f)⁴, where f and G are its last exact
+    value and gradient, and A are the current weights. The estimate is exact for a change of scale
+    and never too large. The trace of Σ_S and its product with the covariance of the batch are exact
+    in each step, as are all values without gradient.
 
     References
     ----------
