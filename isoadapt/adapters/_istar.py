@@ -251,6 +251,11 @@ class _ExactShrinkage(_Shrinkage):
         super().__init__(loss)
         self.inputs_root, self.detached = inputs_root, detached
         self._n_steps = 0  # in this epoch
+        self._squared_norm: SquaredNorm | None = None  # the last exact one
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what each epoch computes again: a training is saved between two epochs."""
+        return {**vars(self), "_squared_norm": None}
 
     def join(self, others: Sequence["_ExactShrinkage"]) -> "_ExactShrinkage":
         roots = [member.inputs_root for member in (self, *others)]
