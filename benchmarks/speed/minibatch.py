@@ -1,7 +1,8 @@
-"""The mini-batch loop of IsotropyLayer against a loop in plain torch, both in one thread."""
+"""IsotropyLayer against a loop in plain torch, and IStarAdapter against it, all in one thread."""
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +10,9 @@ from torch.nn import functional as F
 
 from benchmarks._data import Embeddings, load_embeddings, narrow_cone, stored_tasks
 from benchmarks.speed._harness import Comparison, compare
-from isoadapt import IsotropyLayer
+from isoadapt import IsotropyLayer, IStarAdapter
 from isoadapt._utils.threads import one_thread
+from isoadapt.adapters import _istar
 from isoadapt.geometry._isoscore import isoscore_star
 
 BATCH_SIZE = 64
@@ -18,16 +20,22 @@ EPOCHS = 10
 LR = 1e-3
 RIDGE = 1.0
 TARGET = 0.9
+ISTAR_TARGET = 1 / 1.5  # of IsotropyLayer's speed
 
 
 def run(quick: bool) -> list[Comparison]:
     """Measure whole fits and the loop alone, against plain loops with two settings of AdamW.
 
-    The target applies to the default settings of AdamW, which such loops commonly use.
+    The target applies to the default settings of AdamW, which such loops commonly use. Then measure
+    default fits of IStarAdapter.
     """
     data = load_embeddings("cola") if "cola" in stored_tasks() else narrow_cone(8551, 384, seed=0)
     repeats = 2 if quick else 5
-    return [*_compare(data, repeats, TARGET), *_compare(data, repeats, None, fused=True)]
+    return [
+        *_compare(data, repeats, TARGET),
+        *_compare(data, repeats, None, fused=True),
+        *_compare_istar(data, repeats, 2 if quick else 30),
+    ]
 
 
 def _compare(
@@ -71,6 +79,36 @@ def _compare(
     name = whole.name.replace("whole fit", "loop only")
     timed = tuple(loops[1:])  # without the warm-up
     return [whole, replace(whole, name=name, ours_s=timed, target=None)]
+
+
+def _compare_istar(data: Embeddings, repeats: int, epochs: int) -> list[Comparison]:
+    """Compare IStarAdapter with IsotropyLayer, and with itself with ‖Σ_S‖² exact in each step."""
+    settings = {"max_epochs": epochs, "patience": None, "device": "cpu", "random_state": 0}
+
+    def fit(kind: type) -> None:
+        kind(data.head, **settings).fit(data.X_train, data.y_train)
+
+    def fit_exactly() -> None:
+        with patch.object(_istar, "_STEPS", 1):
+            fit(IStarAdapter)
+
+    facts = {"n": len(data.X_train), "d": data.X_train.shape[1], "epochs": epochs}
+    references = [
+        ("IsotropyLayer at equal epochs", lambda: fit(IsotropyLayer), ISTAR_TARGET),
+        ("‖Σ_S‖² computed in each step", fit_exactly, None),
+    ]
+    return [
+        compare(
+            f"IStarAdapter, default fit, against {name}",
+            lambda: fit(IStarAdapter),
+            reference,
+            repeats=repeats,
+            target=target,
+            data=data.name,
+            **facts,
+        )
+        for name, reference, target in references
+    ]
 
 
 class BareLoop:

@@ -16,7 +16,10 @@ from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._prior_cov import outputs_covariance
 from isoadapt.adapters._training._problem import Problem
+from isoadapt.geometry import FactoredCovariance, SquaredNorm
 from isoadapt.losses import IsoScoreLoss
+
+_STEPS = 16  # between two exact computations of ‖Σ_S‖²
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -123,10 +126,10 @@ class IStarAdapter(IsoScoreAdapter):
     zeta : float, default=0.2
         Weight ζ of Σ_S, in [0, 1].
     shrinkage : {"exact", "detached"}, default="exact"
-        "exact" computes Σ_S from the current weights in each step, with its gradient. For a linear
-        network this is AΣAᵀ and needs no pass over the rows. "detached" computes Σ_S without
-        gradient at the start of each epoch, as in the paper. The network "mlp" always does the
-        latter.
+        "exact" uses Σ_S of the current weights in each step, with its gradient. For a linear
+        network this is AΣAᵀ and needs no pass over the rows. Only ‖Σ_S‖² is estimated in most
+        steps, see Notes. "detached" computes Σ_S without gradient at the start of each epoch, as in
+        the paper. The network "mlp" always does the latter.
     n_shrinkage : int, default=250_000
         Maximum number of rows from which Σ_S is computed for the network "mlp".
 
@@ -155,6 +158,15 @@ class IStarAdapter(IsoScoreAdapter):
         Number of features of the embeddings.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the features; only if X has feature names that are all strings.
+
+    Notes
+    -----
+    With ``shrinkage="exact"``, the products that give ‖Σ_S‖² and its gradient G would take longer
+    than the rest of a training step. They are computed at the start of each epoch and every 16
+    steps. In between, ‖Σ_S‖² is estimated as f (⟨G, A⟩ / 4f)⁴, where f and G are its last exact
+    value and gradient, and A are the current weights. The estimate is exact for a change of scale
+    and never too large. The trace of Σ_S and its product with the covariance of the batch are exact
+    in each step, as are all values without gradient.
 
     References
     ----------
@@ -230,12 +242,20 @@ class _Shrinkage(IsoScorePenalty):
 class _ExactShrinkage(_Shrinkage):
     """IsoScore* with Σ_S of a linear network, from a root of the covariance of its inputs.
 
-    The root is (K or 1, d, d), or its diagonal (K or 1, d), for K members.
+    The root is (K or 1, d, d), or its diagonal (K or 1, d), for K members. In training, ‖Σ_S‖² and
+    its gradient are computed exactly every few steps and estimated in between, because they take
+    longer than all other operations of a step; everything else is exact.
     """
 
     def __init__(self, loss: IsoScoreLoss, inputs_root: Tensor, detached: bool) -> None:
         super().__init__(loss)
         self.inputs_root, self.detached = inputs_root, detached
+        self._n_steps = 0  # in this epoch
+        self._squared_norm: SquaredNorm | None = None  # the last exact one
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what each epoch computes again: a training is saved between two epochs."""
+        return {**vars(self), "_squared_norm": None}
 
     def join(self, others: Sequence["_ExactShrinkage"]) -> "_ExactShrinkage":
         roots = [member.inputs_root for member in (self, *others)]
@@ -244,20 +264,28 @@ class _ExactShrinkage(_Shrinkage):
         return _ExactShrinkage(self._joint_loss(others), root, self.detached)
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
+        self._n_steps = 0
         if self.detached:
-            root = self._outputs_root(network)
-            self.prior_cov = (root @ root.mT).detach()
+            root, variances = self._outputs_factor(network)
+            weighted = root if variances is None else root * variances[:, None]
+            self.prior_cov = (weighted @ root.mT).detach()
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         if self.detached:
             return self.loss(points, self.prior_cov)
-        return self.loss(points, root=self._outputs_root(network))
+        root, variances = self._outputs_factor(network)
+        if not torch.is_grad_enabled():
+            return self.loss(points, FactoredCovariance(root, variances))
+        if self._n_steps % _STEPS == 0:
+            self._squared_norm = SquaredNorm.at(root, variances)
+        self._n_steps += 1
+        return self.loss(points, FactoredCovariance(root, variances, self._squared_norm))
 
-    def _outputs_root(self, network: LinearNetwork) -> Tensor:
-        """Return a root (K, d, d) of the covariance of the outputs."""
+    def _outputs_factor(self, network: LinearNetwork) -> tuple[Tensor, Tensor | None]:
+        """Return B (K, d, d) and the diagonal V (K or 1, d) of the outputs' covariance BVBᵀ."""
         if self.inputs_root.ndim == 2:
-            return network.weight * self.inputs_root[:, None]
-        return network.weight @ self.inputs_root
+            return network.weight, self.inputs_root.square()
+        return network.weight @ self.inputs_root, None
 
 
 class _SampledShrinkage(_Shrinkage):

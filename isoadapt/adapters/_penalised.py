@@ -75,7 +75,7 @@ class PenalisedAdapter(BaseAdapter):
     }
 
     _batchable_params: ClassVar[frozenset[str]] = frozenset(
-        {"lr", "weight_decay", "random_state", "ridge", "verbose"}
+        {"lr", "weight_decay", "random_state", "ridge", "smoothing", "verbose"}
     )
     """Names of the parameters that may differ between adapters that are trained together."""
 
@@ -241,6 +241,7 @@ class PenalisedAdapter(BaseAdapter):
             settings,
             self._make_penalty(problem, settings.device),
             self._penalty_weight(),
+            self.smoothing,
             self._ridge_weight(problem),
             self._rates(problem.coordinates),
             score,
@@ -254,7 +255,6 @@ class PenalisedAdapter(BaseAdapter):
             self.network,
             self.head_training,
             self.balance,
-            self.smoothing,
             self.lr_schedule,
             self.batch_size,
             self.max_epochs,

@@ -2,6 +2,10 @@
 
 from isoadapt.geometry._cosine import cosine_sum as cosine_sum, mean_cosine as mean_cosine
 from isoadapt.geometry._dimension import two_nn as two_nn
+from isoadapt.geometry._factored import (
+    FactoredCovariance as FactoredCovariance,
+    SquaredNorm as SquaredNorm,
+)
 from isoadapt.geometry._isoscore import (
     isoscore_from_covariance as isoscore_from_covariance,
     isoscore_star as isoscore_star,

@@ -11,37 +11,43 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from isoadapt.geometry._factored import FactoredCovariance, SquaredNorm, dots
 from isoadapt.geometry._unbiased import estimate_weights, participation_ratio, unbiased_squares
 
 _WIDE = (torch.float32, torch.float64)
 
 
+class _PriorSums(NamedTuple):
+    """What the score of (1-ζ)Σ + ζS depends on besides Σ; one entry per member."""
+
+    cross: Tensor  # ⟨Σ, S⟩
+    trace: Tensor  # tr S
+    square: Tensor  # ‖S‖²
+
+
 class _Sums(NamedTuple):
-    """What the score of (1-ζ)Σ + ζS depends on, where S is `prior_cov`; one entry per member."""
+    """What the score of (1-ζ)Σ + ζS depends on; one entry per member."""
 
     trace: Tensor  # tr Σ
     square: Tensor  # ‖Σ‖²
     fourth: Tensor  # Σ ‖x - x̄‖⁴ / (n-1); used by the bias-corrected score only
-    cross: Tensor  # ⟨Σ, S⟩
-    prior_trace: Tensor  # tr S
-    prior_square: Tensor  # ‖S‖²
+    prior: _PriorSums
 
 
 def isoscore_star(
     X: Tensor,
-    prior_cov: Tensor | None = None,
+    prior_cov: Tensor | FactoredCovariance | None = None,
     zeta: float | Tensor = 0.0,
     bias_corrected: bool = False,
-    root: Tensor | None = None,
 ) -> Tensor:
-    """IsoScore* of point clouds X (..., n, d), with gradients for X, `prior_cov` and `root`.
+    """IsoScore* of point clouds X (..., n, d), with gradients for X and `prior_cov`.
 
     It is the IsoScore of (1-ζ)Σ_X + ζΣ_S (Rudman and Eickhoff, I-STAR, algorithm 1), NaN where that
-    is zero. Σ_S is `prior_cov` (d, d) or (..., d, d), by default the identity, or BBᵀ for a `root`
-    B (d, r) or (..., d, r), which costs less if B is trained. `zeta` in [0, 1] is one number or one
-    per member. `bias_corrected` estimates tr(Σ_X)² and ‖Σ_X‖² without bias, needs n >= 4 and
-    clamps the participation ratio to [1, d]; terms linear in Σ_X have no bias. Half precision is
-    computed in float32. For n < d no d×d covariance is formed.
+    is zero. Σ_S is `prior_cov` (d, d) or (..., d, d), by default the identity. A FactoredCovariance
+    costs less if the factor is trained. `zeta` in [0, 1] is one number or one per member.
+    `bias_corrected` estimates tr(Σ_X)² and ‖Σ_X‖² without bias, needs n >= 4 and clamps the
+    participation ratio to [1, d]; terms linear in Σ_X have no bias. Half precision is computed in
+    float32. For n < d no d×d covariance is formed.
     """
     if X.dtype not in _WIDE:
         X = X.to(torch.float32)
@@ -53,11 +59,12 @@ def isoscore_star(
         )
     zeta = zeta.to(X) if isinstance(zeta, Tensor) else zeta
     mixed = isinstance(zeta, Tensor) or zeta != 0
-    prior_cov = prior_cov.to(X) if prior_cov is not None and mixed else None
-    if root is not None:
-        root = root.to(X).expand(*X.shape[:-2], *root.shape[-2:]) if mixed else None
     with torch.autocast(X.device.type, enabled=False):
-        return _IsoScoreStar.apply(X, prior_cov, root, zeta, bias_corrected)
+        if prior_cov is None or not mixed:
+            return _IsoScoreStar.apply(X, zeta, bias_corrected, None)
+        if isinstance(prior_cov, FactoredCovariance):
+            return _IsoScoreStar.apply(X, zeta, bias_corrected, None, *prior_cov.parts(X))
+        return _IsoScoreStar.apply(X, zeta, bias_corrected, prior_cov.to(X))
 
 
 def isoscore_from_covariance(cov: Tensor) -> Tensor:
@@ -67,28 +74,34 @@ def isoscore_from_covariance(cov: Tensor) -> Tensor:
 
 
 class _Prior(NamedTuple):
-    """Σ_S as the backward pass needs it: a matrix, a root or, for the identity, neither."""
+    """Σ_S as the backward pass needs it: a matrix, a factor or, for the identity, neither."""
 
-    cov: Tensor | None
-    root: Tensor | None
-    gram: Tensor | None  # BᵀB for a root B
-    product: Tensor | None  # for n < d: X Σ_S or X B; for n >= d: Σ_X B for a root
+    cov: Tensor | None = None
+    root: Tensor | None = None  # B, where Σ_S = BVBᵀ
+    variances: Tensor | None = None  # diagonal of V as a row; None: V = I
+    product: Tensor | None = None  # for n < d: X Σ_S or X BV; for n >= d: Σ_X BV for a factor
+    square_gradient: Tensor | None = None  # of ‖Σ_S‖² for an earlier B
+    growth: Tensor | None = None  # factor of that gradient at the present B
 
 
 class _IsoScoreStar(torch.autograd.Function):
     """IsoScore* with its gradient written by hand.
 
-    Forward and backward cost one n×n or d×d product each, with a root two each.
+    Forward and backward cost one n×n or d×d product each. A matrix Σ_S costs one more in forward,
+    and in backward if it is trained; a factor costs one more in forward and two in backward.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
         X: Tensor,
-        prior_cov: Tensor | None,
-        root: Tensor | None,
         zeta: float | Tensor,
         bias_corrected: bool,
+        prior_cov: Tensor | None,
+        root: Tensor | None = None,
+        variances: Tensor | None = None,
+        square: Tensor | None = None,
+        square_gradient: Tensor | None = None,
     ) -> Tensor:
         n, d = X.shape[-2:]
         mixed = isinstance(zeta, Tensor) or zeta != 0
@@ -101,19 +114,23 @@ class _IsoScoreStar(torch.autograd.Function):
             noise = (8 * torch.finfo(X.dtype).eps) ** 2 * X.square().sum((-2, -1))
             unit = unit.where(unit * (n - 1) > noise, torch.inf)  # rounding errors: NaN
             small = small / unit[..., None, None]
-        prior = _prior(prior_cov, root, centred, small)
+        if root is not None and square is not None and square_gradient is not None:
+            squared_norm = SquaredNorm(square, square_gradient)
+            prior, prior_sums = _factored_prior(root, variances, squared_norm, centred, small)
+        else:
+            prior, prior_sums = _matrix_prior(prior_cov, centred, small)
         lengths = _lengths(small, centred, unit) if bias_corrected else None
-        sums = _sums(small, centred, prior, lengths, mixed)
+        sums = _sums(small, lengths, n, prior_sums)
         numerator, denominator = _mixture(sums, zeta, n, bias_corrected)
         ratio, unclamped = numerator / denominator, None
         if bias_corrected:
-            trace = (1 - zeta) * sums.trace + zeta * sums.prior_trace
+            trace = (1 - zeta) * sums.trace + zeta * sums.prior.trace
             ratio = participation_ratio(numerator, denominator, trace, d)
             unclamped = (ratio > 1) & (ratio < d)
         ctx.zeta, ctx.correction = zeta, estimate_weights(n) if bias_corrected else None
         ctx.save_for_backward(
             *(centred, small, *prior, lengths, unclamped),
-            *(sums.trace, sums.prior_trace, numerator, denominator),
+            *(sums.trace, sums.prior.trace, numerator, denominator),
         )
         ctx.unit = None if mixed else unit
         return (ratio - 1) / (d - 1)
@@ -155,15 +172,15 @@ class _IsoScoreStar(torch.autograd.Function):
                 grad_X = _add_fourth_gradient(grad_X, centred, lengths, grad_fourth)
             if ctx.unit is not None:
                 grad_X = grad_X / ctx.unit[..., None, None]
-        if prior.cov is not None and ctx.needs_input_grad[1]:
+        if prior.cov is not None and ctx.needs_input_grad[3]:
             grad_prior_cov = _prior_cov_gradient(
                 centred, small, prior.cov, grad_prior_trace, grad_prior_square, grad_cross
             )
-        if prior.root is not None and ctx.needs_input_grad[2]:
+        if prior.root is not None and ctx.needs_input_grad[4]:
             grad_root = _root_gradient(
                 centred, prior, grad_prior_trace, grad_prior_square, grad_cross
             )
-        return grad_X, grad_prior_cov, grad_root, None, None
+        return grad_X, None, None, grad_prior_cov, grad_root, None, None, None
 
 
 def _trace(matrix: Tensor) -> Tensor:
@@ -171,15 +188,41 @@ def _trace(matrix: Tensor) -> Tensor:
     return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
-def _prior(prior_cov: Tensor | None, root: Tensor | None, centred: Tensor, small: Tensor) -> _Prior:
-    """Products with Σ_S that both passes use."""
-    fewer_rows = centred.shape[-2] < centred.shape[-1]
-    if root is not None:
-        product = (centred if fewer_rows else small) @ root
-        return _Prior(None, root, root.mT @ root, product)
-    if prior_cov is None or not fewer_rows:
-        return _Prior(prior_cov, None, None, None)
-    return _Prior(prior_cov, None, None, centred @ prior_cov)
+def _matrix_prior(
+    prior_cov: Tensor | None, centred: Tensor, small: Tensor
+) -> tuple[_Prior, _PriorSums]:
+    """Σ_S as a matrix or the identity, with its sums."""
+    n, d = centred.shape[-2:]
+    if prior_cov is None:
+        trace = _trace(small)
+        size = torch.full_like(trace, d)
+        return _Prior(), _PriorSums(trace, size, size)
+    if n < d:
+        product = centred @ prior_cov
+        cross = (product * centred).sum((-2, -1)) / (n - 1)
+    else:
+        product, cross = None, (small * prior_cov).sum((-2, -1))
+    square = prior_cov.square().sum((-2, -1))
+    return _Prior(prior_cov, product=product), _PriorSums(cross, _trace(prior_cov), square)
+
+
+def _factored_prior(
+    root: Tensor,
+    variances: Tensor | None,
+    squared_norm: SquaredNorm,
+    centred: Tensor,
+    small: Tensor,
+) -> tuple[_Prior, _PriorSums]:
+    """Σ_S = BVBᵀ with its sums; ‖Σ_S‖² is estimated from that of an earlier B."""
+    n, d = centred.shape[-2:]
+    product = (centred if n < d else small) @ root
+    rows = None if variances is None else variances[..., None, :]
+    weighted = product if rows is None else product * rows
+    cross = dots(weighted, product) / (n - 1) if n < d else dots(weighted, root)
+    value, gradient = squared_norm
+    ratio = (dots(gradient, root) / (4 * value)).where(value > 0, 0.0)
+    sums = _PriorSums(cross, dots(root, root, variances), value * ratio**4)
+    return _Prior(None, root, rows, weighted, gradient, ratio**3), sums
 
 
 def _lengths(small: Tensor, centred: Tensor, unit: Tensor) -> Tensor:
@@ -191,29 +234,11 @@ def _lengths(small: Tensor, centred: Tensor, unit: Tensor) -> Tensor:
     return squared / ((n - 1) * unit[..., None])
 
 
-def _sums(
-    small: Tensor, centred: Tensor, prior: _Prior, lengths: Tensor | None, mixed: bool
-) -> _Sums:
+def _sums(small: Tensor, lengths: Tensor | None, n: int, prior: _PriorSums) -> _Sums:
     """Traces, norms and products from which the score is computed; see `_Sums`."""
-    n, d = centred.shape[-2:]
     trace, square = _trace(small), small.square().sum((-2, -1))
-    zeros = torch.zeros_like(trace)
-    fourth = zeros if lengths is None else (n - 1) * lengths.square().sum(-1)
-    if prior.root is not None and prior.gram is not None and prior.product is not None:
-        other, factor = (prior.product, 1 / (n - 1)) if n < d else (prior.root, 1.0)
-        cross = (prior.product * other).sum((-2, -1)) * factor
-        norm = torch.linalg.vector_norm(prior.gram, dim=(-2, -1))
-        return _Sums(trace, square, fourth, cross, _trace(prior.gram), norm.square())
-    if prior.cov is not None:
-        if prior.product is None:
-            cross = (small * prior.cov).sum((-2, -1))
-        else:
-            cross = (prior.product * centred).sum((-2, -1)) / (n - 1)
-        prior_square = prior.cov.square().sum((-2, -1))
-        return _Sums(trace, square, fourth, cross, _trace(prior.cov), prior_square)
-    if not mixed:
-        return _Sums(trace, square, fourth, zeros, zeros, zeros)
-    return _Sums(trace, square, fourth, trace, zeros + d, zeros + d)
+    fourth = torch.zeros_like(trace) if lengths is None else (n - 1) * lengths.square().sum(-1)
+    return _Sums(trace, square, fourth, prior)
 
 
 def _mixture(
@@ -224,11 +249,11 @@ def _mixture(
     if bias_corrected:
         trace_square, square = unbiased_squares(sums.trace, sums.square, sums.fourth, n)
     keep, both = (1 - zeta) ** 2, 2 * zeta * (1 - zeta)
-    numerator = keep * trace_square + both * sums.trace * sums.prior_trace
-    denominator = keep * square + both * sums.cross
+    numerator = keep * trace_square + both * sums.trace * sums.prior.trace
+    denominator = keep * square + both * sums.prior.cross
     return (
-        numerator + zeta**2 * sums.prior_trace**2,
-        denominator + zeta**2 * sums.prior_square,
+        numerator + zeta**2 * sums.prior.trace**2,
+        denominator + zeta**2 * sums.prior.square,
     )
 
 
@@ -256,7 +281,8 @@ def _points_gradient(
             return gradient + scale * prior.product
         return gradient + (scale * prior.product) @ prior.root.mT
     if prior.root is not None:
-        core = core + scale * (prior.root @ prior.root.mT)
+        weighted = prior.root if prior.variances is None else prior.root * prior.variances
+        core = core + scale * (weighted @ prior.root.mT)
     elif prior.cov is not None:
         core = core + scale * prior.cov
     return centred @ core
@@ -291,21 +317,19 @@ def _prior_cov_gradient(
 def _root_gradient(
     centred: Tensor, prior: _Prior, grad_trace: Tensor, grad_square: Tensor, grad_cross: Tensor
 ) -> Tensor | None:
-    """Gradient for B, where BBᵀ = S, through tr S, ‖S‖² and ⟨Σ, S⟩."""
-    if prior.root is None or prior.gram is None or prior.product is None:
-        return None
+    """Gradient for B, where BVBᵀ = S, through tr S, ‖S‖² and ⟨Σ, S⟩."""
     n, d = centred.shape[-2:]
+    _, root, variances, product, square_gradient, growth = prior
+    if root is None or product is None or square_gradient is None or growth is None:
+        return None
     grad_trace, grad_square, grad_cross = (
-        t[..., None, None] for t in (grad_trace, grad_square, grad_cross)
+        t[..., None, None] for t in (grad_trace, grad_square * growth, grad_cross)
     )
-    gradient = (prior.root @ prior.gram).mul_(4 * grad_square)
-    gradient.addcmul_(prior.root, 2 * grad_trace)
-    if n < d:
-        product = 2 / (n - 1) * grad_cross * prior.product
-        if gradient.ndim == 3:
-            gradient.baddbmm_(centred.mT, product)  # in place: allocates no d×r matrix
-        else:
-            gradient += centred.mT @ product
-    else:
-        gradient.addcmul_(prior.product, 2 * grad_cross)
-    return gradient
+    gradient = square_gradient * grad_square
+    gradient.addcmul_(root, 2 * grad_trace * (1 if variances is None else variances))
+    if n >= d:
+        return gradient.addcmul_(product, 2 * grad_cross)
+    product = 2 / (n - 1) * grad_cross * product
+    if gradient.ndim == 3:
+        return gradient.baddbmm_(centred.mT, product)  # in place: allocates no d×r matrix
+    return gradient.add_(centred.mT @ product)

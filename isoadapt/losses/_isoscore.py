@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from isoadapt.geometry import isoscore_star
+from isoadapt.geometry import FactoredCovariance, isoscore_star
 
 _FLOOR = 1e-6  # smaller scores are raised to it, so that -log stays finite
 
@@ -73,7 +73,10 @@ class IsoScoreLoss(nn.Module):
         return f"zeta={self.zeta!r}, form={self.form!r}, bias_corrected={self.bias_corrected!r}"
 
     def forward(
-        self, Z: Tensor, prior_cov: Tensor | None = None, root: Tensor | None = None
+        self,
+        Z: Tensor,
+        prior_cov: Tensor | FactoredCovariance | None = None,
+        root: Tensor | None = None,
     ) -> Tensor:
         """Compute the penalty.
 
@@ -96,7 +99,9 @@ class IsoScoreLoss(nn.Module):
             zero_loss = Z.sum((-2, -1)) * 0
             self.n_degenerate += zero_loss.numel()
             return zero_loss.to(torch.promote_types(Z.dtype, torch.float32))
-        score = isoscore_star(Z, prior_cov, self.zeta, self.bias_corrected, root)
+        if root is not None:
+            prior_cov = FactoredCovariance(root)
+        score = isoscore_star(Z, prior_cov, self.zeta, self.bias_corrected)
         degenerate = score.detach().isnan() & Z.detach().sum((-2, -1)).isfinite()
         self.n_degenerate.add_(degenerate.sum())
         score = score.masked_fill(degenerate, 1.0).clamp(_FLOOR, 1)

@@ -18,7 +18,7 @@ class JointLoss(nn.Module):
     balance : {"ema", "cumulative"} or None, default=None
         How the moving means change that balance the two losses: "ema" with s = `smoothing`,
         "cumulative" with s = 1, which gives the plain mean over all steps. None does not balance.
-    smoothing : float, default=0.15
+    smoothing : float or Tensor of shape (n_members,), default=0.15
         Smoothing s of "ema", in (0, 1].
 
     Attributes
@@ -34,9 +34,10 @@ class JointLoss(nn.Module):
         If a parameter is out of its range.
 
     Notes
-    ----- Without balancing, the joint loss is ``task_loss + weight * penalty``. With balancing,
-    each of the two losses L_i is first multiplied by L̄ / L̄_i, where L̄_i is its moving mean and
-    L̄ the average of both means. The means start at the first losses. At step k = 0, 1, … they move
+    -----
+    Without balancing, the joint loss is ``task_loss + weight * penalty``. With balancing, each of
+    the two losses L_i is first multiplied by L̄ / L̄_i, where L̄_i is its moving mean and L̄ the
+    average of both means. The means start at the first losses. At step k = 0, 1, … they move
     towards the current losses by the fraction ``s / (1 + k)``, before they are used and in training
     mode only. They carry no gradient.
 
@@ -58,17 +59,26 @@ class JointLoss(nn.Module):
     means: Tensor
     n_steps: Tensor
     weight: Tensor
+    smoothing: float | Tensor
 
     def __init__(
-        self, weight: float | Tensor, balance: str | None = None, smoothing: float = 0.15
+        self,
+        weight: float | Tensor,
+        balance: str | None = None,
+        smoothing: float | Tensor = 0.15,
     ) -> None:
         super().__init__()
         if balance not in ("ema", "cumulative", None):
             raise ValueError(f"balance={balance!r} must be 'ema', 'cumulative' or None")
-        if not 0 < smoothing <= 1:
+        rates = torch.as_tensor(smoothing)
+        if not bool(((rates > 0) & (rates <= 1)).all()):
             raise ValueError(f"smoothing={smoothing!r} must lie in (0, 1]")
         self.balance = balance
-        self.smoothing = 1.0 if balance == "cumulative" else smoothing
+        smoothing = 1.0 if balance == "cumulative" else smoothing
+        if isinstance(smoothing, Tensor):
+            self.register_buffer("smoothing", smoothing, persistent=False)
+        else:
+            self.smoothing = smoothing
         self.register_buffer("weight", torch.as_tensor(weight, dtype=torch.float64))
         self.register_buffer("means", torch.zeros(2))
         self.register_buffer("n_steps", torch.zeros((), dtype=torch.long))
@@ -109,7 +119,10 @@ class JointLoss(nn.Module):
     def _update_means(self, sizes: Tensor) -> None:
         """Move the means towards `sizes` (..., 2), the absolute losses of a step."""
         if self._step:
-            self.means.lerp_(sizes, self.smoothing / (1 + self._step))
+            rate = self.smoothing / (1 + self._step)
+            if isinstance(rate, Tensor):
+                rate = rate[..., None].to(sizes).expand_as(sizes)
+            self.means.lerp_(sizes, rate)
         else:
             self.means = sizes
         self._step += 1

@@ -38,10 +38,10 @@ class AdapterSearchCV(GridSearchCV):
     """Grid search over adapters that encodes texts once and trains candidates together.
 
     It behaves like :class:`sklearn.model_selection.GridSearchCV` but is faster. Candidates whose
-    adapters differ only in numbers, such as ``lam``, ``zeta``, ``alpha``, ``lr`` or
-    ``random_state``, are trained as members of one network, on as many folds at once as fit in
-    memory. Up to rounding, each gives the same result as if it were fitted alone. Early stopping
-    removes finished members.
+    adapters differ only in numbers, such as ``lam``, ``zeta``, ``alpha``, ``smoothing``, ``lr``,
+    ``weight_decay`` or ``random_state``, are trained as members of one network, on as many folds at
+    once as fit in memory. Up to rounding, each gives the same result as if it were fitted alone.
+    Early stopping removes finished members.
 
     Parameters
     ----------

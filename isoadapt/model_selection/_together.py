@@ -118,12 +118,12 @@ class Evaluation:
         fits = [Fit(number, fold) for number in candidates for fold in range(len(self.folds))]
         try:
             n_members = self.saved.size(fits, candidates, group.n_members)
+            blocks = group.fold_blocks(min(group.n_folds(), n_members))
         except Exception as failure:
             self._retry_separately(fits, failure, candidates)
             return
-        n_folds = min(group.n_folds(), n_members)
-        for numbers in _split_evenly(list(candidates), n_members // n_folds):
-            for folds in group.fold_blocks(n_folds):
+        for numbers in _split_evenly(list(candidates), n_members // max(map(len, blocks))):
+            for folds in blocks:
                 fits = [Fit(number, fold) for fold in folds for number in numbers]
                 self._run_chunk(group, fits)
 
@@ -264,13 +264,27 @@ class _Group:
         copies = 2 * X.shape[0] * X.shape[1] * max(X.itemsize, 4) * self.n_splits
         return int(np.clip(limit // copies, 1, len(self.evaluation.folds)))
 
-    def fold_blocks(self, n_folds: int) -> Iterator[list[int]]:
+    def fold_blocks(self, n_folds: int) -> list[list[int]]:
         """Blocks of at most `n_folds` folds of equal size, which are trained together."""
         sizes: dict[int, list[int]] = {}
-        for fold, (train, _) in enumerate(self.evaluation.folds):
-            sizes.setdefault(_num_samples(train), []).append(fold)
-        for folds in sizes.values():
-            yield from (folds[start : start + n_folds] for start in range(0, len(folds), n_folds))
+        for fold in range(len(self.evaluation.folds)):
+            sizes.setdefault(self._n_distinct(fold), []).append(fold)
+        return [
+            folds[start : start + n_folds]
+            for folds in sizes.values()
+            for start in range(0, len(folds), n_folds)
+        ]
+
+    def _n_distinct(self, fold: int) -> int:
+        """Number of training rows of a fold after equal rows have been merged."""
+        try:
+            X, y = self._rows(fold)
+            sample = clone(_adapter(self.first))._check_sample(
+                X, y, **{"sample_weight": None, "groups": None} | self.evaluation.fit_params(fold)
+            )
+        except Exception:  # the training of this fold raises it again
+            return _num_samples(self.evaluation.folds[fold][0])
+        return len(sample.X)
 
     def train(
         self,

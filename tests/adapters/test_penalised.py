@@ -16,7 +16,7 @@ from isoadapt import (
     TopologicalEntropyAdapter,
 )
 from isoadapt.adapters import Affine, _topological_entropy
-from isoadapt.adapters._istar import _ExactShrinkage, _SampledShrinkage
+from isoadapt.adapters._istar import _STEPS, _ExactShrinkage, _SampledShrinkage
 from isoadapt.adapters._row_space import row_space
 from isoadapt.adapters._spectrum_control import _SVD_INTERVAL, _ExactSpectrum, _second_moment_root
 from isoadapt.adapters._training._batches import Batches, Rows
@@ -198,6 +198,24 @@ class TestIStar:
         assert same.item() == pytest.approx(value.item(), rel=1e-5)
         (gradient,) = torch.autograd.grad(same, network.weight)
         assert gradient.abs().max() < 1e-8
+
+    def test_squared_norm_is_estimated_from_the_last_exact_one(self):
+        network, points = network_and_points()
+        loss = IsoScoreLoss(1.0, "linear")
+        penalty = _ExactShrinkage(loss, covariance_root(points), detached=False)
+
+        def error_after_a_step():
+            with torch.no_grad():
+                network.weight.add_(0.05 * torch.randn(network.weight.shape, generator=generator))
+                exact = penalty(network(points), None, network)
+            return (penalty(network(points), None, network) - exact).abs().item()
+
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(2):  # epochs
+            penalty.refresh(network, single_batch(points))
+            errors = [error_after_a_step() for _ in range(_STEPS + 1)]
+            assert max(errors[0], errors[_STEPS]) < 1e-6 < min(errors[1:_STEPS])
+            assert max(errors) < 0.05
 
     def test_sampled_shrinkage_uses_a_bounded_number_of_rows(self):
         network, points = network_and_points(MLPNetwork, members=2)

@@ -9,7 +9,7 @@ from scipy.stats import f as f_distribution
 from sklearn.datasets import make_regression
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression
-from sklearn.metrics import r2_score
+from sklearn.metrics import accuracy_score, r2_score
 
 from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
 from isoadapt.adapters._training._engine import _make_net
@@ -83,6 +83,27 @@ def test_epoch_with_non_finite_outputs_is_not_kept():
     for number, finite in enumerate([True, True, False]):
         selection.consider(number, 0.0, finite, right, dict)
     assert selection.chosen.number == 1
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_accuracy_of_each_sample_is_that_of_scikit_learn(weighted):
+    rng = np.random.default_rng(0)
+    outputs, y = rng.normal(size=(30, 3)).astype(np.float32), rng.choice(["a", "b", "c"], 30)
+    weights = rng.integers(1, 4, size=30).astype(float) if weighted else None
+    head = LinearHead(np.eye(3), np.zeros(3), classes=["a", "b", "c"])
+    score = make_score(head, y, weights=weights)
+    samples = rng.integers(30, size=(200, 30))
+    expected = [
+        accuracy_score(
+            y[index],
+            head.classes_[outputs[index].argmax(1)],
+            sample_weight=None if weights is None else weights[index],
+        )
+        for index in samples
+    ]
+    np.testing.assert_allclose(score.of_samples(outputs, samples), expected, rtol=1e-12)
+    one_by_one = [score(outputs[index], index) for index in samples]
+    np.testing.assert_allclose(one_by_one, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -1,5 +1,6 @@
 """IsoScore and IsoScore*: against the paper's package, exact values, gradients, bias."""
 
+import itertools
 import math
 
 import numpy as np
@@ -11,7 +12,12 @@ from IsoScore import IsoScore as package
 from torch.autograd import gradcheck
 
 from isoadapt import metrics
-from isoadapt.geometry import isoscore_from_covariance, isoscore_star
+from isoadapt.geometry import (
+    FactoredCovariance,
+    SquaredNorm,
+    isoscore_from_covariance,
+    isoscore_star,
+)
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 F64 = torch.float64
@@ -222,21 +228,78 @@ def test_gradcheck_with_respect_to_the_shrinkage_covariance(
 @pytest.mark.parametrize(
     ("members", "root_members"), [((), ()), ((3,), ()), ((3,), (3,)), ((2, 2), (2, 2))]
 )
-def test_root_of_the_shrinkage_covariance_in_its_place(
-    n, d, rank, bias_corrected, members, root_members
+@pytest.mark.parametrize("weighted", [False, True])
+def test_factor_of_the_shrinkage_covariance_in_its_place(
+    n, d, rank, bias_corrected, members, root_members, weighted
 ):
     X = cloud(n, d, members=members).requires_grad_()
     root = cloud(d, rank, seed=5, members=root_members).requires_grad_()
+    variances = torch.linspace(0.0, 2.0, rank, dtype=F64) if weighted else None
     zeta = torch.full(members, 0.3, dtype=F64) if members else 0.3
-    by_root = isoscore_star(X, None, zeta, bias_corrected, root)
-    by_matrix = isoscore_star(X, root @ root.mT, zeta, bias_corrected)
-    torch.testing.assert_close(by_root, by_matrix, rtol=1e-12, atol=1e-12)
-    weights = torch.arange(1.0, by_root.numel() + 1, dtype=F64).reshape(members)
+    by_factor = isoscore_star(X, FactoredCovariance(root, variances), zeta, bias_corrected)
+    matrix = (root if variances is None else root * variances) @ root.mT
+    by_matrix = isoscore_star(X, matrix, zeta, bias_corrected)
+    torch.testing.assert_close(by_factor, by_matrix, rtol=1e-12, atol=1e-12)
+    weights = torch.arange(1.0, by_factor.numel() + 1, dtype=F64).reshape(members)
     gradients = [
-        torch.autograd.grad((score * weights).sum(), (X, root)) for score in (by_root, by_matrix)
+        torch.autograd.grad((score * weights).sum(), (X, root)) for score in (by_factor, by_matrix)
     ]
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
-    assert gradcheck(lambda x, b: isoscore_star(x, None, zeta, bias_corrected, b), (X, root))
+    norm = SquaredNorm.at(cloud(d, rank, seed=6, members=root_members), variances)
+    for squared_norm in (None, norm):  # exact, and estimated from another factor
+        assert gradcheck(
+            lambda x, b, squared_norm=squared_norm: isoscore_star(
+                x, FactoredCovariance(b, variances, squared_norm), zeta, bias_corrected
+            ),
+            (X, root),
+        )
+
+
+class TestSquaredNorm:
+    """With ζ = 1 the score depends on Σ_S = BVBᵀ alone: its ‖Σ_S‖² is tr²/((d-1)·score + 1)."""
+
+    variances = torch.tensor([0.0, 0.5, 1.0, 2.0, 3.0], dtype=F64)
+
+    def squared_norm(self, root):
+        return ((root * self.variances) @ root.mT).square().sum()
+
+    def estimate(self, root, at):
+        prior = FactoredCovariance(root, self.variances, SquaredNorm.at(at, self.variances))
+        score = isoscore_star(cloud(4, len(root)), prior, 1.0)
+        trace = (root.square() @ self.variances).sum()
+        return trace.square() / ((len(root) - 1) * score + 1)
+
+    @pytest.mark.parametrize("d", [3, 8])
+    def test_value_and_gradient_are_those_of_autograd(self, d):
+        root = cloud(d, 5).requires_grad_()
+        value, gradient = SquaredNorm.at(root, self.variances)
+        expected = self.squared_norm(root)
+        torch.testing.assert_close(value, expected, rtol=1e-12, atol=0)
+        torch.testing.assert_close(gradient, torch.autograd.grad(expected, root)[0])
+
+    @pytest.mark.parametrize("d", [3, 8])
+    def test_estimate_is_exact_where_it_was_computed_and_homogeneous(self, d):
+        root = cloud(d, 5)
+        for scale in (0.5, 1.0, 3.0):
+            estimate = self.estimate(scale * root, at=root)
+            torch.testing.assert_close(estimate, scale**4 * self.squared_norm(root))
+
+    def test_estimate_is_a_lower_bound_with_an_error_of_second_order(self):
+        root, direction = cloud(6, 5), cloud(6, 5, seed=1)
+        errors = []
+        for size in (0.4, 0.2, 0.1, 0.05):
+            moved = root + size * direction
+            errors.append((self.squared_norm(moved) - self.estimate(moved, at=root)).item())
+        assert min(errors) > 0
+        ratios = [larger / smaller for larger, smaller in itertools.pairwise(errors)]
+        assert ratios[-1] == pytest.approx(4, rel=0.1)
+
+    def test_zero_factor_has_no_norm_and_no_gradient(self):
+        X, root = cloud(5, 6), torch.zeros(6, 5, dtype=F64, requires_grad=True)
+        score = isoscore_star(X, FactoredCovariance(root, self.variances), 0.3)
+        torch.testing.assert_close(score, isoscore_star(X))
+        (gradient,) = torch.autograd.grad(score, root)
+        assert not gradient.any()
 
 
 @pytest.mark.parametrize("bias_corrected", [False, True])

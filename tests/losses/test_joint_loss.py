@@ -62,6 +62,17 @@ def test_fifty_steps_follow_the_rule(balance, smoothing, s, weight):
     assert joint.n_steps == N_STEPS
 
 
+@pytest.mark.parametrize("balance", ["ema", "cumulative"])
+def test_members_may_differ_in_smoothing(balance):
+    smoothings = torch.tensor([0.05, 0.15, 1.0])
+    together = JointLoss(2.0, balance, smoothings)
+    alone = [JointLoss(2.0, balance, float(smoothing)) for smoothing in smoothings]
+    for losses in random_losses((3,)):
+        task, penalty = losses.unbind(-1)
+        expected = [joint(*pair) for joint, *pair in zip(alone, task, penalty, strict=True)]
+        torch.testing.assert_close(together(task, penalty), torch.stack(expected))
+
+
 @pytest.mark.parametrize("weight", [2.0, -1.5])
 def test_without_balance_the_losses_are_added_as_they_are(weight):
     joint = JointLoss(weight)

@@ -9,7 +9,7 @@ from sklearn.datasets import make_classification, make_regression
 from sklearn.decomposition import PCA
 from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, GroupKFold, ParameterGrid, StratifiedKFold
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, ParameterGrid, StratifiedKFold
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
 
@@ -67,6 +67,7 @@ KINDS = [
     (IStarAdapter(HEAD, shrinkage="detached"), {"lam": [-1, 3], "zeta": [0.2, 0.8]}),
     (IStarAdapter(HEAD, network="mlp"), {"zeta": [0.2, 0.8], "random_state": [0, 1]}),
     (IsotropyLayer(HEAD), {"alpha": [0.2, 0.9], "random_state": [0, 1]}),
+    (IsotropyLayer(HEAD, lr=1e-3), {"smoothing": [0.05, 1.0], "weight_decay": [0, 0.1]}),
     (IsotropyLayer(HEAD, head_training="joint"), {"alpha": [0.2, 0.9], "weight_decay": [0, 0.1]}),
     (IsotropyLayer(HEAD, head_training="alternating"), {"lr": [5e-4, 1e-3], "alpha": [0.2, 0.9]}),
     (CosRegAdapter(HEAD), {"lam": [-1, 0, 2]}),
@@ -309,6 +310,20 @@ class TestMemory:
         assert_same_results(search.fit(X, Y), plain)
         assert max(calls) == most
         assert sum(calls) == 18
+
+    def test_networks_are_full_if_repeated_rows_make_folds_differ(self, monkeypatch):
+        calls = count_members(monkeypatch)
+        monkeypatch.setattr(together._Group, "n_members", lambda self: 6)
+        rows = np.r_[np.repeat(np.arange(5), 2), np.arange(10, 200)]
+        X, y = MANY[0][rows], MANY[1][rows]
+        grid = {"lam": [-1, 0, 1, 2]}
+        folds = KFold(4)  # the training rows of the first fold lack the repeated rows
+        ours = AdapterSearchCV(IStarAdapter(HEAD, **QUICK), grid, cv=folds, refit=False).fit(X, y)
+        assert sorted(calls) == [2, 2, 6, 6]  # two candidates on one fold, and on three
+        theirs = GridSearchCV(IStarAdapter(HEAD, **QUICK), grid, cv=folds, refit=False).fit(X, y)
+        np.testing.assert_allclose(
+            *(each.cv_results_["mean_test_score"] for each in (ours, theirs)), atol=3e-3
+        )
 
     def test_failing_memory_halves_the_chunk(self, monkeypatch, plain):
         calls = count_members(monkeypatch, limit=2)

@@ -179,7 +179,7 @@ def _make_net(
     weights = torch.tensor([member.weight for member in members])
     return AdapterNet(
         module,
-        JointLoss(weights, settings.balance, settings.smoothing),
+        JointLoss(weights, settings.balance, _shared_or_each([m.smoothing for m in members])),
         classification_loss if settings.classifies else regression_loss,
         penalties,
         _make_ridge(members, module.to(device)),
@@ -194,6 +194,11 @@ def _make_net(
         device=device,
         verbose=0,
     )
+
+
+def _shared_or_each(values: Sequence[float]) -> float | torch.Tensor:
+    """Return the value that all members share, or a tensor with one value for each."""
+    return values[0] if len(set(values)) == 1 else torch.tensor(values)
 
 
 def _make_ridge(members: Sequence[Member], module: HeadedNetwork) -> OutputRidge | None:

@@ -24,7 +24,6 @@ class Settings:
     network: str
     head_training: str
     balance: str | None
-    smoothing: float
     lr_schedule: str
     batch_size: int
     max_epochs: int
@@ -41,6 +40,7 @@ class Member:
     settings: Settings
     penalty: Penalty  # of the adapted rows
     weight: float  # of the penalty in the joint loss; the task loss has weight 1
+    smoothing: float  # of the moving means that balance the two losses
     ridge: float  # weight, in the task loss, of the mean squared change of the head's outputs
     rates: Rates
     score: Score | None = None  # None: the epoch with the lowest penalty is the best

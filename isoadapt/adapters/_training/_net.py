@@ -108,6 +108,8 @@ class AdapterNet(NeuralNet):
             parameter.data, parameter.grad = parameter.data[index], None
         self.optimizer_.keep(members)
         self.criterion_.weight = self.criterion_.weight[index]
+        if isinstance(self.criterion_.smoothing, Tensor):
+            self.criterion_.smoothing = self.criterion_.smoothing[index]
         if self.ridge is not None:
             self.ridge = self.ridge.keep(index)
         if self.criterion_.means.ndim == 2:

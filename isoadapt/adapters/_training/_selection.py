@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from isoadapt.adapters._training._task_score import Score
+from isoadapt.adapters._training._task_score import Accuracy, Score
 
 _ROUNDING = 1e-5  # relative rounding error of scores: outputs are computed in float32
 
@@ -111,7 +111,10 @@ class Selection:
             )
         if value > self.best:
             samples = self.rng.randint(n, size=(200, n))
-            draws = [_defined(score, outputs[index], index) for index in samples]
+            if isinstance(score, Accuracy):
+                draws = score.of_samples(outputs, samples).tolist()
+            else:
+                draws = [_defined(score, outputs[index], index) for index in samples]
             kept = [draw for draw in draws if math.isfinite(draw)]
             spread = float(np.std(kept)) if kept else 0.0
             self.error = max(spread, self.least_error, _ROUNDING * abs(value))

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -16,6 +17,25 @@ _ROUNDING = 1e-12  # values with a smaller relative deviation count as constant
 
 Score = Callable[[NDArray[Any], NDArray[Any]], float]
 """Maps outputs of the head (m, C) and row numbers (m,) to the score of these rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Accuracy:
+    """Accuracy as a `Score`, with a bootstrap that takes all samples at once."""
+
+    targets: NDArray[Any]  # class numbers, (m,)
+    weights: NDArray[Any] | None = None  # frequencies, (m,)
+
+    def __call__(self, outputs: NDArray[Any], index: NDArray[Any]) -> float:
+        """Return the accuracy of outputs (m', C) of the rows with the given numbers (m',)."""
+        right = outputs.argmax(1) == self.targets[index]
+        return float(np.average(right, weights=_at(self.weights, index)))
+
+    def of_samples(self, outputs: NDArray[Any], samples: NDArray[Any]) -> Floats:
+        """Return the accuracies (B,) of samples (B, m) of the rows, from all outputs (m, C)."""
+        right = outputs.argmax(1) == self.targets
+        draws: Floats = np.average(right[samples], axis=1, weights=_at(self.weights, samples))
+        return draws
 
 
 class TargetUnits(NamedTuple):
@@ -80,9 +100,7 @@ def make_score(
     if scoring is None:
         targets = head.targets(y)
         if head.classes_ is not None:
-            return lambda outputs, index: float(
-                np.average(outputs.argmax(1) == targets[index], weights=_at(weights, index))
-            )
+            return Accuracy(targets, weights)
         targets = cast(NDArray[Any], units.targets(targets))
         varying = np.ptp(targets, axis=0) > _ROUNDING
         if varying.any():
