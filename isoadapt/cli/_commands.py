@@ -285,6 +285,14 @@ def export(
     model: Annotated[
         Path | None, typer.Option(help="Folder of the checkpoint. Default: that of the fit.")
     ] = None,
+    pooling: Annotated[
+        str,
+        typer.Option(
+            help="Pooling of the vectors that the adapter was fitted to: head_input, cls, mean or "
+            "max. Default: that which the adapter records, else the input of the classifier's "
+            "head, else the checkpoint's own pooling."
+        ),
+    ] = "auto",
     normalize: Annotated[
         bool, typer.Option("--normalize", help="Scale the vectors to unit length.")
     ] = False,
@@ -300,4 +308,5 @@ def export(
     """
     from isoadapt.cli import _export
 
-    _export.export(folder, model, out, normalize, overwrite, Console(as_json, quiet))
+    console = Console(as_json, quiet)
+    _export.export(folder, model, out, pooling, normalize, overwrite, console)
