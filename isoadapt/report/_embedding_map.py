@@ -188,9 +188,11 @@ class EmbeddingMapDisplay:
             axes.set_aspect("equal", adjustable="datalim")
             plain(axes)
         if self.y is not None:
-            self.axes_[1].legend(
+            legend = self.axes_[1].legend(
                 frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1.0), title="class"
             )
+            for handle in legend.legend_handles:
+                handle.set_sizes([20.0])
         return self
 
     def _draw(self, axes: Any, panel: str) -> None:
