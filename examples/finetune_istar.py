@@ -32,6 +32,7 @@ with TemporaryDirectory() as folder:
         args=TrainingArguments(
             folder,
             num_train_epochs=1,
+            learning_rate=1e-4,
             per_device_train_batch_size=16,
             logging_steps=4,
             save_strategy="no",
@@ -45,7 +46,7 @@ with TemporaryDirectory() as folder:
         ],
         processing_class=tokenizer,
         penalty=IsoScoreLoss(zeta=0.2, form="linear"),
-        lam=1.0,
+        lam=5.0,
         where="all",
     )
     trainer.train()

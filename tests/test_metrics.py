@@ -383,6 +383,8 @@ class TestPlot:
         report = isotropy_report(cloud(60, 5))
         figure, ax = pyplot.subplots()
         assert report.plot(ax=ax) is ax
+        with pytest.raises(ValueError, match="ax is a int; pass one matplotlib Axes"):
+            report.plot(ax=3)
         ours, healthy, collapsed = ([bar.get_width() for bar in bars] for bars in ax.containers)
         assert ours[:2] == [report.isoscore_corrected, report.ev1]
         assert healthy[:2] == [REFERENCES[name][0] for name in ("isoscore_corrected", "ev1")]

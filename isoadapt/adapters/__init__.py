@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from isoadapt.adapters._spectrum_control import SpectrumControlAdapter
     from isoadapt.adapters._topological_entropy import TopologicalEntropyAdapter
     from isoadapt.adapters._training._checkpoint import Checkpoint as Checkpoint
-    from isoadapt.adapters._training._engine import fit_members as fit_members
+    from isoadapt.adapters._training._engine import (
+        TrainingInterrupted as TrainingInterrupted,
+        fit_members as fit_members,
+    )
     from isoadapt.adapters._training._memory import CPU_BYTES as CPU_BYTES
     from isoadapt.adapters._training._penalty import UnequalPenaltiesError as UnequalPenaltiesError
     from isoadapt.adapters._training._problem import Problem as Problem
@@ -76,6 +79,7 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every att
             "PenalisedAdapter": "isoadapt.adapters._penalised",
             "PenaltyAdapter": "isoadapt.adapters._penalty",
             "Problem": "isoadapt.adapters._training._problem",
+            "TrainingInterrupted": "isoadapt.adapters._training._engine",
             "UnequalPenaltiesError": "isoadapt.adapters._training._penalty",
             "comparable": "isoadapt.adapters._penalised",
             "fit_members": "isoadapt.adapters._training._engine",

@@ -1,11 +1,12 @@
 """Implementation of ``isoadapt audit``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from isoadapt import TransformerEncoder
 from isoadapt.cli._options import Console, WrongUsage
-from isoadapt.cli._rows import check_several_rows
+from isoadapt.cli._rows import check_several_rows, each_alone
 from isoadapt.datasets import load_matrix, load_table
 from isoadapt.encoders import describe_vectors, layer_report, measure_truncation
 from isoadapt.metrics import NEXT_STEPS, REFERENCES, IsotropyReport, isotropy_report
@@ -18,11 +19,14 @@ def audit(
     label: str | None,
     max_length: int | None,
     layers: bool,
+    separately: bool,
     console: Console,
 ) -> None:
     """Print the isotropy of the embeddings of texts, or of a matrix of embeddings."""
     if layers:
         _check_layers(source, label)
+    if separately:
+        _check_separately(source, label)
     if _is_matrix(source):
         _audit_matrix(source, texts, label, console)
         return
@@ -33,6 +37,8 @@ def audit(
         )
     with console.notes():
         rows, labels = load_table(texts, text=text, label=label)
+        if separately:
+            rows = each_alone(rows, texts)
         encoder = TransformerEncoder(source, max_length=max_length, verbose=console.verbose)
         truncation = measure_truncation(encoder, rows)
         vectors = describe_vectors(encoder)
@@ -44,7 +50,7 @@ def audit(
             figures |= tokens.to_dict()
         else:
             check_several_rows(rows, str(texts))
-        lines.append(f"Vectors: one for each text, {vectors}")
+        lines.append(f"Vectors: one for each {_unit(rows)}, {vectors}")
         report = None
         if not layers or len(set(rows)) > 1:
             report = isotropy_report(encoder.transform(rows), groups=labels if label else None)
@@ -88,6 +94,23 @@ def _check_layers(source: str, label: str | None) -> None:
             f"--label {label} cannot be combined with --layers, because tokens have no class. "
             "Omit one of them"
         )
+
+
+def _check_separately(source: str, label: str | None) -> None:
+    if _is_matrix(source):
+        raise WrongUsage(
+            f"--separately is for two columns of texts, but {source!r} is a matrix: omit it"
+        )
+    if label is not None:
+        raise WrongUsage(
+            f"--label {label} cannot be combined with --separately, because a label is that of a "
+            "pair of texts. Omit one of them"
+        )
+
+
+def _unit(rows: Sequence[Any]) -> str:
+    """Say what a vector is made of."""
+    return "text" if isinstance(rows[0], str) else "pair of texts"
 
 
 def _is_matrix(source: str) -> bool:

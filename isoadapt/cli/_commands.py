@@ -57,6 +57,7 @@ def audit(
         Path | None, typer.Argument(help="Texts to embed with a checkpoint (.tsv, .csv, .parquet).")
     ] = None,
     text: Text = None,
+    separately: Separately = False,
     label: Annotated[
         str | None,
         typer.Option(help="Column of labels. Each class is then reported separately too."),
@@ -76,7 +77,8 @@ def audit(
     """
     from isoadapt.cli import _audit
 
-    _audit.audit(source, texts, columns(text), label, max_length, layers, Console(as_json, quiet))
+    console = Console(as_json, quiet)
+    _audit.audit(source, texts, columns(text), label, max_length, layers, separately, console)
 
 
 def compare(
@@ -84,39 +86,59 @@ def compare(
     model: Annotated[str, typer.Option(help="Checkpoint that embeds the texts.")],
     test: Annotated[
         Path | None,
-        typer.Option(help="Table that the encoder has not seen. The adapters are judged on it."),
+        typer.Option(
+            help="Table of the same columns that the encoder has not seen: the adapters are "
+            "fitted to TABLE and judged on it. Without it, they are judged by a cross-validation "
+            "on TABLE."
+        ),
     ] = None,
     encoder_saw: Annotated[
         bool | None,
         typer.Option(
             "--encoder-saw/--encoder-unseen",
-            help="Whether the encoder was trained on TABLE. If it was, --test is needed.",
+            help="Whether the encoder was trained on TABLE. If it was, --test is needed. Without "
+            "one of the two, a note says what the figures cannot tell.",
         ),
     ] = None,
     pairs: Annotated[
         Path | None,
-        typer.Option(help="Judge similarity too: sentence1, sentence2 and, as label, a score."),
+        typer.Option(
+            help="Table of pairs of texts, to judge similarity too. Columns: sentence1, sentence2 "
+            "and, as label, the score of the pair."
+        ),
     ] = None,
     foreign: Annotated[
-        Path | None, typer.Option(help="Judge outliers too: table of texts of another kind.")
+        Path | None,
+        typer.Option(
+            help="Table of texts of another kind than those of TABLE, to judge the detection of "
+            "outliers too."
+        ),
     ] = None,
     adapters: Annotated[
         list[str] | None,
         typer.Option(
-            help="fast (the default: closed form and exact solvers), all, or a name; names may be "
-            f"given by several --adapters: {', '.join(METHODS)}."
+            help="fast: all adapters in closed form or with an exact solver. all: also those that "
+            "are trained by mini-batches, which takes longer. Or a name, and --adapters again for "
+            f"each further one: {', '.join(METHODS)}. Default: fast."
         ),
     ] = None,
     text: Text = None,
     label: Label = None,
     max_length: MaxLength = None,
-    jobs: Annotated[int | None, typer.Option(help="Number of processes.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Number of processes. Default: 1.")] = None,
     cache: Annotated[
-        Path | None, typer.Option(help="Folder to keep finished fits in, to go on after a stop.")
+        Path | None,
+        typer.Option(
+            help="Folder to keep finished fits in. After an interrupt, the same command with the "
+            "same folder goes on from there."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for comparison.json and the best adapter of each use."),
+        typer.Option(
+            help="Output folder for comparison.json and the best adapter of each use. Default: "
+            "nothing is written."
+        ),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -243,7 +265,13 @@ def transform(
     ] = None,
     text: Text = None,
     separately: Separately = False,
-    label: Annotated[str | None, typer.Option(help="Column of labels to leave out.")] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of a Parquet matrix that holds labels and is not transformed. Default: "
+            "label, if there is one."
+        ),
+    ] = None,
     max_length: MaxLength = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -285,6 +313,14 @@ def export(
     model: Annotated[
         Path | None, typer.Option(help="Folder of the checkpoint. Default: that of the fit.")
     ] = None,
+    pooling: Annotated[
+        str,
+        typer.Option(
+            help="Pooling of the vectors that the adapter was fitted to: head_input, cls, mean or "
+            "max. auto is the pooling that the adapter records. If it records none, a note says "
+            "which is assumed: head_input for a classifier."
+        ),
+    ] = "auto",
     normalize: Annotated[
         bool, typer.Option("--normalize", help="Scale the vectors to unit length.")
     ] = False,
@@ -300,4 +336,5 @@ def export(
     """
     from isoadapt.cli import _export
 
-    _export.export(folder, model, out, normalize, overwrite, Console(as_json, quiet))
+    console = Console(as_json, quiet)
+    _export.export(folder, model, out, pooling, normalize, overwrite, console)

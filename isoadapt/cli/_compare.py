@@ -13,7 +13,8 @@ from isoadapt._utils.errors import choices
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.folders import no_empty_leftovers
 from isoadapt.adapters import ADAPTERS, METHODS, VARIANTS
-from isoadapt.cli._options import Console, WrongUsage
+from isoadapt.cli._options import Console, Source, WrongUsage
+from isoadapt.cli._rows import data_to_record
 from isoadapt.datasets import load_table
 from isoadapt.encoders import encoder_head
 from isoadapt.interop import save_adapter
@@ -51,9 +52,10 @@ def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
         if out is not None:
             writable_folder(out)
         encoder = TransformerEncoder(model, max_length=rows.max_length, verbose=console.verbose)
-        comparison = _compare(encoder, rows, chosen, options)
+        comparison, n_rows = _compare(encoder, rows, chosen, options)
         if out is not None:
-            _save(comparison, encoder, out, console)
+            data = data_to_record(Source(rows.table, max_length=rows.max_length), n_rows)
+            _save(comparison, encoder, data, out, console)
     console.show(str(comparison), comparison.to_dict())
     if any(note.startswith(INTERRUPTED) for note in comparison.notes):
         raise KeyboardInterrupt
@@ -77,7 +79,10 @@ def _check_usage(rows: Rows, adapters: list[str], options: Run) -> Any:
     return adapters[0] if adapters in (["fast"], ["all"]) else adapters or "fast"
 
 
-def _compare(encoder: TransformerEncoder, rows: Rows, adapters: Any, options: Run) -> Comparison:
+def _compare(
+    encoder: TransformerEncoder, rows: Rows, adapters: Any, options: Run
+) -> tuple[Comparison, int]:
+    """Return the comparison, and the number of rows that its adapters are fitted to."""
     X, y = _labelled(encoder, rows.table, rows, options.console)
     data: dict[str, Any] = {}
     if rows.test is not None:
@@ -91,7 +96,7 @@ def _compare(encoder: TransformerEncoder, rows: Rows, adapters: Any, options: Ru
     if head is None:
         head = "ridge" if y.dtype.kind == "f" else "logistic"
     options.console.say("Fitting and judging the adapters ...")
-    return compare_adapters(
+    comparison = compare_adapters(
         X,
         y,
         adapters,
@@ -103,6 +108,7 @@ def _compare(encoder: TransformerEncoder, rows: Rows, adapters: Any, options: Ru
         cache=options.cache,
         **data,
     )
+    return comparison, len(X)
 
 
 def _labelled(
@@ -131,7 +137,13 @@ def _pairs(encoder: TransformerEncoder, path: Path) -> tuple[Any, Any, NDArray[n
     return first, second, scores.astype(np.float64)
 
 
-def _save(comparison: Comparison, encoder: TransformerEncoder, out: Path, console: Console) -> None:
+def _save(
+    comparison: Comparison,
+    encoder: TransformerEncoder,
+    data: dict[str, Any],
+    out: Path,
+    console: Console,
+) -> None:
     """Write the comparison as JSON, and the best adapter of each use, if there is one."""
     with atomic_path(out / "comparison.json") as temporary:
         temporary.write_text(json.dumps(comparison.to_dict(), indent=2) + "\n", "utf-8")
@@ -142,7 +154,7 @@ def _save(comparison: Comparison, encoder: TransformerEncoder, out: Path, consol
         for ending, adapter in chosen.items():
             folder = out / f"best-for-{use}{ending}"
             if adapter is not None:
-                save_adapter(adapter, folder, base_model=encoder, overwrite=True)
+                save_adapter(adapter, folder, base_model=encoder, data=data, overwrite=True)
                 console.say(f"Best adapter for {use}{ending.replace('-', ' ')}: {folder}")
             elif folder.exists():
                 console.say(

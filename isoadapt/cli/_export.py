@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from sklearn.pipeline import Pipeline
-
-from isoadapt import TransformerEncoder
+from isoadapt._utils.errors import choices
 from isoadapt.cli._options import Console, WrongUsage
-from isoadapt.encoders import names_classifier
+from isoadapt.encoders import describe_vectors, names_classifier
 from isoadapt.interop import (
+    export_encoder,
     load_adapter,
     provenance,
     read_config,
@@ -16,29 +15,45 @@ from isoadapt.interop import (
     to_sentence_transformer,
 )
 
+_POOLINGS = ("auto", "head_input", "cls", "mean", "max")
+
 
 def export(
-    folder: Path, model: Path | None, out: Path, normalize: bool, overwrite: bool, console: Console
+    folder: Path,
+    model: Path | None,
+    out: Path,
+    pooling: str,
+    normalize: bool,
+    overwrite: bool,
+    console: Console,
 ) -> None:
     """Write an adapter and its encoder as one folder, and print how to load it."""
+    if pooling not in _POOLINGS:
+        raise WrongUsage(f"--pooling {pooling!r} is unknown; {choices(pooling, _POOLINGS)}")
     with console.notes():
         adapter, origin = load_adapter(folder), provenance(read_config(folder))
-        source = _checkpoint(model, origin["base_model"])
+        source, parts = _checkpoint(model, origin["base_model"]), take_apart(adapter)
+        length = None if parts.encoder is not None else _recorded_length(origin["data"])
         to_sentence_transformer(
-            _with_length(adapter, source, origin["data"]),
+            adapter,
             source,
             out,
+            pooling=pooling,
+            max_length=length,
             normalize=normalize,
             overwrite=overwrite,
         )
+        adapted = describe_vectors(export_encoder(parts, source, pooling, length))
     lines = [
         f"Exported: {out}",
+        f"Adapted: {adapted}",
         f"Vectors: sentence_transformers.SentenceTransformer({str(out)!r})",
     ]
     classifies = names_classifier(out.expanduser())
     if classifies:
         lines.append(f"Labels: transformers.pipeline('text-classification', {str(out)!r})")
-    console.show("\n".join(lines), {"model": str(out), "classifies": classifies})
+    figures = {"model": str(out), "adapted": adapted, "classifies": classifies}
+    console.show("\n".join(lines), figures)
 
 
 def _checkpoint(model: Path | None, recorded: Any) -> Path:
@@ -52,12 +67,7 @@ def _checkpoint(model: Path | None, recorded: Any) -> Path:
     return Path(recorded)
 
 
-def _with_length(adapter: Any, model: Path, data: Any) -> Any:
-    """Put an encoder with the recorded maximum length before an adapter without an encoder."""
+def _recorded_length(data: Any) -> int | None:
+    """Return the maximum length that an adapter folder records, if it records one."""
     length = data.get("max_length") if isinstance(data, dict) else None
-    parts = take_apart(adapter)
-    if parts.encoder is not None or not isinstance(length, int):
-        return adapter
-    encoder = TransformerEncoder(model, max_length=length)
-    head = [] if parts.head is None else [parts.head]
-    return Pipeline([("encoder", encoder), *parts.adapters, *head])
+    return length if isinstance(length, int) else None

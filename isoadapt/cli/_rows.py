@@ -38,12 +38,12 @@ def read_rows(
         )
     texts, y = load_table(source.path, text=source.text, label=label)
     if source.separately:
-        texts, y = _each_alone(texts, source.path), None
+        texts, y = each_alone(texts, source.path), None
     encoder = TransformerEncoder(source.model, max_length=source.max_length, verbose=verbose)
     return encoder.transform(texts), y
 
 
-def _each_alone(texts: Sequence[Any], path: Path) -> list[str]:
+def each_alone(texts: Sequence[Any], path: Path) -> list[str]:
     """Return the texts of the first column, then those of the second."""
     if isinstance(texts[0], str):
         raise WrongUsage(

@@ -11,7 +11,10 @@ from isoadapt.interop._folder import (
 )
 from isoadapt.interop._merge import merge_into_checkpoint
 from isoadapt.interop._pipeline import take_apart as take_apart
-from isoadapt.interop._sentence_transformer import to_sentence_transformer
+from isoadapt.interop._sentence_transformer import (
+    export_encoder as export_encoder,
+    to_sentence_transformer,
+)
 
 __all__ = [
     "AdapterFolderError",

@@ -26,12 +26,13 @@ def sentence_card(
     parts: Parts,
     model: str | os.PathLike[str],
     name: str,
+    vectors: str,
     modules: Sequence[Module],
     max_length: int | None,
     check: Check,
     classifier_kept: bool,
 ) -> str:
-    """Describe a written folder of this name, with the figures of its check."""
+    """Describe a written folder of this name, with its vectors in words and the check's figures."""
     base = os.fspath(model)
     adapter = " + ".join(type(step).__name__ for _, step in parts.adapters)
     width = parts.adapters[-1][1].map_.n_features_out
@@ -41,7 +42,9 @@ def sentence_card(
         f"# {inline(short_name(base))} with {adapter}",
         f"A model of sentence-transformers whose vectors of width {width} were adapted by "
         f"isoadapt's {adapter}. It needs no isoadapt.",
-        f"- Base model: {inline(short_name(base))}\n- Modules: {chain}\n"
+        f"- Base model: {inline(short_name(base))}\n"
+        f"- Vectors before the adapter: {inline(vectors)}\n"
+        f"- Modules: {chain}\n"
         f"- Maximum length: {'no limit' if max_length is None else f'{max_length} tokens'}",
         f"## Vectors\n\n```python\n{_vectors(name)}\n```",
         "" if check.logits is None else _classification(name, classifier_kept),

@@ -3,6 +3,7 @@
 import copy
 import os
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,7 @@ from isoadapt.encoders import (
     Pooling,
     Texts,
     TransformerEncoder,
+    describe_vectors,
     eval_copy,
     head_path,
     quiet,
@@ -63,6 +65,8 @@ def to_sentence_transformer(
     model_folder: str | os.PathLike[str],
     out_folder: str | os.PathLike[str],
     *,
+    pooling: str = "auto",
+    max_length: int | None = None,
     normalize: bool = False,
     overwrite: bool = False,
 ) -> Path:
@@ -82,14 +86,21 @@ def to_sentence_transformer(
     adapter : adapter, Pipeline or AdaptedEncoder
         A fitted affine adapter, a pipeline of such adapters, or a fitted
         :class:`~isoadapt.AdaptedEncoder`. A pipeline may begin with a
-        :class:`~isoadapt.TransformerEncoder`, whose pooling and maximum length are used. Otherwise
-        the pooling is that which a saved adapter records, or "auto". The pipeline may end with a
-        linear model.
+        :class:`~isoadapt.TransformerEncoder`, whose pooling and maximum length are used, and may
+        end with a linear model.
     model_folder : str or path-like
         The checkpoint of a classifier or of an encoder, or a sentence-transformers folder of
         Transformer, Pooling and possibly Normalize. A PEFT adapter is merged into its base model.
     out_folder : str or path-like
         The folder to write. It appears only when it is complete.
+    pooling : {"auto", "head_input", "cls", "mean", "max"}, default="auto"
+        The pooling of the vectors that the adapter was fitted to, if it is given without an
+        encoder. "auto" is the pooling that a saved adapter records. If it records none, the pooling
+        is that of ``TransformerEncoder(model_folder)``, the input of the head for a classifier, and
+        a warning says so. The adapter itself cannot tell: it only knows the width of the vectors.
+    max_length : int, default=None
+        The maximum number of tokens of a text, if the adapter is given without an encoder. None is
+        that of ``TransformerEncoder(model_folder)``.
     normalize : bool, default=False
         Whether to scale the adapted vectors to unit length. Cosines do not depend on it.
     overwrite : bool, default=False
@@ -117,12 +128,19 @@ def to_sentence_transformer(
         If a step of the pipeline is not an adapter.
     ValueError
         If an adapter is not affine or was fitted to other vectors, if the vectors are those of a
-        hidden layer other than the last, if sentence-transformers cannot compute them, if the head
+        hidden layer other than the last, if sentence-transformers cannot compute them, if `pooling`
+        or `max_length` is given for a pipeline that begins with an encoder, if the head
         does not fit the classifier, or if the vectors or logits from the written folder differ
         from those of encoder, adapter and head by more than rounding. If a file that would be
         copied is a link to a file outside `model_folder`, as for ``merge_into_checkpoint``.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
+
+    Warns
+    -----
+    UserWarning
+        If the pooling is assumed, because neither the adapter nor `pooling` tells it. An adapter
+        whose head is that of the checkpoint was fitted to the input of this head.
 
     See Also
     --------
@@ -160,37 +178,75 @@ def to_sentence_transformer(
     parts = take_apart(adapter)
     map_ = compose(affine(step) for _, step in parts.adapters)
     source, target = check_folders(model_folder, out_folder, overwrite)
-    encoder = _encoder(parts, source)
+    encoder = export_encoder(parts, source, pooling, max_length)
     backbone = encoder._backbone()
-    pooling = encoder._pooling(backbone)
-    length = encoder._length(Texts([""]), backbone, pooling)
+    pooled = encoder._pooling(backbone)
+    length = encoder._length(Texts([""]), backbone, pooled)
     _check_fit(parts, map_, encoder)
+    if pooling == "auto":
+        _warn_if_assumed(parts, encoder)
     network, classify, kept = _network(parts, map_, encoder)
-    modules = _modules(backbone, pooling, map_, normalize)
+    modules = _modules(backbone, pooled, map_, normalize)
     texts = probe_texts(backbone.tokenizer, length)
     vectors = encoder.transform(texts).astype(np.float64)
     expected = Expected(map_(vectors), classify and classify(vectors), length)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         _write_transformer(written, network, backbone, length)
         write_settings(
-            written, pooling, length, read_object(source / "config_sentence_transformers.json")
+            written, pooled, length, read_object(source / "config_sentence_transformers.json")
         )
         write_modules(written, modules)
         found = check_written(written, library, texts, expected)
-        card = sentence_card(parts, model_folder, target.name, modules, length, found, kept)
+        place = describe_vectors(encoder)
+        card = sentence_card(parts, model_folder, target.name, place, modules, length, found, kept)
         (written / "README.md").write_text(card, "utf-8")
     return target
 
 
-def _encoder(parts: Parts, source: Path) -> TransformerEncoder:
+def export_encoder(
+    parts: Parts, model_folder: Path, pooling: str = "auto", max_length: int | None = None
+) -> TransformerEncoder:
     """Return an encoder of the checkpoint whose vectors are those the adapter was fitted to."""
     if parts.encoder is not None:
+        for name, value, default in (
+            ("pooling", pooling, "auto"),
+            ("max_length", max_length, None),
+        ):
+            if value != default:
+                raise ValueError(
+                    f"{name}={value!r} was given, but the pipeline begins with an encoder, whose "
+                    f"{name} is used: leave {name} out"
+                )
         own = parts.encoder[1]
         settings = {name: getattr(own, name) for name in ("pooling", "layer", "max_length")}
-        return TransformerEncoder(source, device="cpu", **settings)
+        return TransformerEncoder(model_folder, device="cpu", **settings)
     record = getattr(parts.first(), SOURCE, None)
-    pooling = _POOLING.match((record and record.kind) or "")
-    return TransformerEncoder(source, pooling=pooling[1] if pooling else "auto", device="cpu")
+    recorded = _POOLING.match((record and record.kind) or "")
+    if pooling == "auto" and recorded:
+        pooling = recorded[1]
+    return TransformerEncoder(model_folder, pooling=pooling, max_length=max_length, device="cpu")
+
+
+def _warn_if_assumed(parts: Parts, encoder: TransformerEncoder) -> None:
+    """Warn unless the vectors are recorded, or the adapter's head shows what they are."""
+    if any(vectors.kind for vectors, _ in sources(parts)) or _has_own_head(parts, encoder):
+        return
+    warnings.warn(
+        f"the adapter records no pooling, so it is exported for the {describe_vectors(encoder)}; "
+        "if it was fitted to other vectors, the exported vectors are wrong: pass pooling= (on the "
+        "command line --pooling), or a pipeline that begins with the encoder",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+def _has_own_head(parts: Parts, encoder: TransformerEncoder) -> bool:
+    """Return whether the adapter's head is that of the checkpoint, which reads its input."""
+    given, backbone = parts.last_head(), encoder._backbone()
+    if given is None or not _reads_head_input(encoder._pooling(backbone)):
+        return False
+    own = read_head(encoder)
+    return given.coef_.shape == own.coef_.shape and bool(np.allclose(given.coef_, own.coef_))
 
 
 def _check_fit(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:

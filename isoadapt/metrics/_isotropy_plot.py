@@ -30,6 +30,8 @@ def plot_report(report: IsotropyReport, ax: Any = None) -> Any:
     pyplot = import_optional("matplotlib.pyplot", feature="IsotropyReport.plot", extra="plot")
     if ax is None:
         ax = pyplot.subplots(figsize=(7, 5), layout="constrained")[1]
+    if not hasattr(ax, "barh"):
+        raise ValueError(f"ax is a {type(ax).__name__}; pass one matplotlib Axes, or None")
     names = [*_BARS]
     series = {
         "these vectors": ([row_value(report, name) for name in names], "tab:blue"),

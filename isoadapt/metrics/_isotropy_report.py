@@ -134,6 +134,8 @@ class IsotropyReport:
         ------
         ImportError
             If matplotlib is not installed.
+        ValueError
+            If `ax` is not a matplotlib Axes.
         """
         from isoadapt.metrics._isotropy_plot import plot_report
 

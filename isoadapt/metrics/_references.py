@@ -24,6 +24,6 @@ ORIGIN = (
 
 NEXT_STEPS = (
     "next: LogitPreservingWhitening (keeps a classifier's predictions), Whitening (no head),",
-    "IsotropyLayer (trains for the task too), none (an encoder trained for similarity);",
+    "IsotropyLayer (trains for the task too), no adapter (an encoder trained for similarity);",
     "measure the effect on your task with compare_adapters or `isoadapt compare`",
 )

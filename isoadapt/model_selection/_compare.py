@@ -68,10 +68,11 @@ def compare_adapters(
     head : LinearHead, linear estimator or {"logistic", "ridge"}, default="logistic"
         The head of all rows, as in :class:`~isoadapt.IsotropyLayer`: that of a checkpoint, or one
         that is fitted to the training rows. It decides whether the task is a classification.
-    cv : int, splitter or iterable, default=5
+    cv : int, splitter, iterable or None, default=5
         Number of folds, which are repeated 3 times with different shuffles, stratified for
-        classifiers and grouped if `groups` are given; or a splitter or splits, which are used as
-        they are. Ignored with `X_test`.
+        classifiers and grouped if `groups` are given; or a splitter, or pairs of row numbers
+        (training rows, test rows), which are used as they are. None is 5 folds. Ignored with
+        `X_test`.
     X_test : array-like of shape (n_test, n_features), default=None
         Embeddings to judge on, of rows that the encoder has not seen.
     y_test : array-like of shape (n_test,) or (n_test, n_outputs), default=None

@@ -34,6 +34,10 @@ _SEEN = (
     "that the encoder has not seen; or only such rows as X, with encoder_saw=False; or a mask of "
     "the rows that it has seen, and the others are judged"
 )
+_ADMISSIBLE_CV = (
+    "pass a number of folds, a splitter of scikit-learn, or a list of pairs (training rows, test "
+    "rows) of row numbers"
+)
 
 
 class Plan(NamedTuple):
@@ -292,20 +296,54 @@ def _check_saw(encoder_saw: Any, n: int) -> bool | NDArray[np.bool_] | None:
 def _folds(data: Data, cv: Any, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Row numbers of the splits; a number of folds is repeated with different shuffles."""
     y, groups = data.y, data.groups
+    cv = 5 if cv is None else cv
     if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
         if cv < 2:
             raise ValueError(f"cv={cv} must be at least 2 folds, or a splitter")
         seeds = [(seed + repeat) % 2**32 for repeat in range(N_REPEATS)]
         repeats = [_splitter(data, int(cv), each).split(data.X, y, groups) for each in seeds]
         return [pair for repeat in repeats for pair in repeat]
-    splits = cv.split(data.X, y, groups) if hasattr(cv, "split") else iter(cv)
-    pairs = [(np.asarray(train), np.asarray(test)) for train, test in splits]
+    if isinstance(cv, str) or not (hasattr(cv, "split") or hasattr(cv, "__iter__")):
+        raise ValueError(f"cv={cv!r} is not admissible; {_ADMISSIBLE_CV}")
+    splits = list(cv.split(data.X, y, groups) if hasattr(cv, "split") else cv)
+    pairs = [_checked_split(each, number, len(data.X)) for number, each in enumerate(splits)]
     if len(pairs) < 2:
         raise ValueError(
             f"cv={cv!r} gives {len(pairs)} split(s), but at least 2 are needed for a test; to "
             "judge on one set of rows, pass X_test and y_test"
         )
     return pairs
+
+
+def _checked_split(
+    split: Any, number: int, n_rows: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row numbers of one split; raise ValueError if they are not disjoint rows of X."""
+    if not isinstance(split, tuple | list | np.ndarray) or len(split) != 2:
+        raise ValueError(f"cv: split {number} is {split!r:.60}; {_ADMISSIBLE_CV}")
+    train, test = map(np.asarray, split)
+    for name, rows in (("training", train), ("test", test)):
+        if rows.dtype == bool:
+            raise ValueError(
+                f"cv: the {name} rows of split {number} are a mask of booleans; pass row numbers, "
+                "np.flatnonzero(mask)"
+            )
+        if rows.ndim != 1 or not len(rows) or rows.dtype.kind not in "iu":
+            raise ValueError(
+                f"cv: the {name} rows of split {number} have shape {rows.shape} and dtype "
+                f"{rows.dtype}; {_ADMISSIBLE_CV}"
+            )
+        if rows.min() < 0 or rows.max() >= n_rows:
+            raise ValueError(
+                f"cv: the {name} rows of split {number} are {rows.min()} to {rows.max()}, but X "
+                f"has the rows 0 to {n_rows - 1}"
+            )
+    if len(shared := np.intersect1d(train, test)):
+        raise ValueError(
+            f"cv: split {number} has {len(shared)} row(s) both for training and for test, such as "
+            f"row {shared[0]}; the judged rows must not be trained on"
+        )
+    return train.astype(np.int64), test.astype(np.int64)
 
 
 def _splitter(data: Data, n_folds: int, seed: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,13 +14,16 @@ from isoadapt._utils.optional import import_optional
 from isoadapt.model_selection._methods import BASELINE
 from isoadapt.model_selection._verdict import USES, is_credited, sentence
 
-_FIGURES = {
+_WIDTH = 100  # columns of a terminal, to which sentences are wrapped
+_GEOMETRY = {
     "isoscore": "IsoScore",
     "isoscore_corrected": "corrected",
     "ev1": "EV1",
     "mean_cosine": "mean cosine",
     "hubness": "hubness",
     "neighbour_overlap": "overlap",
+}
+_TASK = {
     "matthews": "Matthews",
     "cross_entropy": "cross-entropy",
     "mse": "MSE",
@@ -197,26 +201,19 @@ class Comparison:
     # --- display -----------------------------------------------------------------------------
 
     def _tables(self) -> list[_Table]:
-        return [*(_use_table(self._rows_of(use)) for use in self.uses), self._figures()]
-
-    def _figures(self) -> _Table:
-        """Figures that do not depend on the use."""
+        of_uses = (_use_table(self._rows_of(use)) for use in self.uses)
         rows = self._rows_of(None)
-        shown = [key for key in _FIGURES if key in rows[0]]
-        header = ["", *(_FIGURES[key] for key in shown), "changed"]
-        cells = [
-            [
-                row["adapter"],
-                *(_number(row[key], 2 if key.endswith("seconds") else 4) for key in shown),
-                f"{row['changed_predictions']}/{row['n_predictions']}",
-            ]
-            for row in rows
-        ]
-        return _Table("Geometry and cost", header, cells)
+        geometry = _figures_table("Geometry", _GEOMETRY, rows)
+        task = _figures_table("Predictions and cost", _TASK, rows)
+        task.header.append("changed")
+        for row, cells in zip(rows, task.cells, strict=True):
+            cells.append(f"{row['changed_predictions']}/{row['n_predictions']}")
+        return [*of_uses, geometry, task]
 
     def __str__(self) -> str:
-        parts = [self.protocol, *(_as_text(table) for table in self._tables()), self.verdict()]
-        return "\n\n".join(parts)
+        verdict = "\n".join(_wrapped(sentence) for sentence in self.verdict().splitlines())
+        tables = (_as_text(table) for table in self._tables())
+        return "\n\n".join([_wrapped(self.protocol), *tables, verdict])
 
     def __repr__(self) -> str:
         return str(self)
@@ -224,7 +221,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         sentences = "".join(f"<p>{html.escape(self.verdict(use))}</p>" for use in self.uses)
         tables = "".join(_as_html(table) for table in self._tables())
-        return f"<div><p>{html.escape(self.protocol)}</p>{tables}{sentences}</div>"
+        return f"<div>{sentences}<p>{html.escape(self.protocol)}</p>{tables}</div>"
 
 
 def _use_table(rows: Sequence[dict[str, Any]]) -> _Table:
@@ -245,6 +242,20 @@ def _use_cells(row: dict[str, Any]) -> list[str]:
         "-" if row["control"] is None else f"{row['control_difference']:+.4f}",
         _number(row["control_p_holm"], 3),
     ]
+
+
+def _figures_table(title: str, names: dict[str, str], rows: Sequence[dict[str, Any]]) -> _Table:
+    """Table of figures that do not depend on the use."""
+    shown = [key for key in names if key in rows[0]]
+    cells = [
+        [row["adapter"]] + [_number(row[key], 2 if key.endswith("seconds") else 4) for key in shown]
+        for row in rows
+    ]
+    return _Table(title, ["", *(names[key] for key in shown)], cells)
+
+
+def _wrapped(sentence: str) -> str:
+    return textwrap.fill(sentence, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _number(value: float, decimals: int) -> str:

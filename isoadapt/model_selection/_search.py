@@ -108,7 +108,9 @@ class AdapterSearchCV(GridSearchCV):
     Notes
     -----
     Candidates that are trained together are completed together, in blocks. A small grid is a single
-    block, because smaller blocks would take longer. With ``cache``, a training that was stopped
+    block, because smaller blocks would take longer. After Ctrl-C inside a block, its candidates are
+    kept whose training had stopped on every fold. Without ``cache``, the others are lost.
+    With ``cache``, a training that was stopped
     inside a block goes on after the last epoch that was saved. On the same machine, with the same
     number of threads, the scores are then those of a search that was not interrupted, to the last
     bit; the times are not. Warnings of fits that are read from the folder are not repeated, and

@@ -24,6 +24,7 @@ from isoadapt.adapters import (
     Checkpoint,
     PenalisedAdapter,
     Problem,
+    TrainingInterrupted,
     UnequalPenaltiesError,
     comparable,
     fit_members,
@@ -161,12 +162,15 @@ class Evaluation:
             return
         seconds = (time.perf_counter() - before) / len(fits)
         unbatched = self.unbatched.copy()
+        stop = next((error for error in errors if isinstance(error, TrainingInterrupted)), None)
         for fit, estimator, error in zip(fits, estimators, errors, strict=True):
             if error is None:
                 self.results[fit] = self._score(estimator, fit, seconds)
-            else:
+            elif stop is None:
                 self.report_done(-1)
                 self._retry_separately([fit], error, group.candidates)
+        if stop is not None:
+            raise stop
         results = [self.results[fit] for fit in fits]
         self.saved.write(file, SavedBlock(results, self.unbatched - unbatched))
         if checkpoint is not None:
@@ -185,7 +189,7 @@ class Evaluation:
     def _retry_separately(
         self,
         fits: Sequence[Fit],
-        failure: Exception,
+        failure: BaseException,
         candidates: Mapping[int, Mapping[str, Any]],
     ) -> None:
         """Fit again, one at a time, what failed; scikit-learn's rules apply if it fails again."""
@@ -291,8 +295,11 @@ class _Group:
         fits: Sequence[Fit],
         on_finished: Callable[[int], Any],
         checkpoint: Checkpoint | None,
-    ) -> tuple[list[Any], list[ValueError | None]]:
-        """Fitted estimators and, for each, None or the error of its training."""
+    ) -> tuple[list[Any], list[BaseException | None]]:
+        """Fitted estimators and, for each, None or the error of its training.
+
+        After an interrupt, it is the error of all that are not complete.
+        """
         estimators = [
             self.evaluation._make_estimator(self.candidates[fit.candidate]) for fit in fits
         ]
@@ -310,9 +317,13 @@ class _Group:
             vars(adapter).update(self.problems[key][1])
             if fit.fold in self.fitted_prefixes:
                 estimator.steps[:-1] = self.fitted_prefixes[fit.fold][0].steps
-        errors: list[ValueError | None] = [None] * len(fits)
+        errors: list[BaseException | None] = [None] * len(fits)
+        stop: TrainingInterrupted | None = None
         parts = _parts_of_equal_size([problems[key] for key in keys])
         for number, part in enumerate(parts):
+            if stop is not None:
+                errors = [stop if k in part else error for k, error in enumerate(errors)]
+                continue
             own = None if checkpoint is None else checkpoint.stage(number)
             shared = [problems[keys[index]] for index in part]
             with one_blas_thread_if_small(shared[0].X):
@@ -321,10 +332,13 @@ class _Group:
                     adapter._make_member(problem)
                     for adapter, problem in zip(adapters, shared, strict=True)
                 ]
-                outcomes = fit_members(members, on_finished, own)
+                try:
+                    outcomes: Sequence[Any] = fit_members(members, on_finished, own)
+                except TrainingInterrupted as raised:
+                    stop, outcomes = raised, raised.outcomes
             for index, adapter, outcome in zip(part, adapters, outcomes, strict=True):
-                errors[index] = outcome.error
-                if outcome.error is None:
+                errors[index] = stop if outcome is None else outcome.error
+                if outcome is not None and outcome.error is None:
                     adapter._set_outcome(outcome)
         return estimators, errors
 

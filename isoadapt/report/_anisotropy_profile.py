@@ -175,7 +175,7 @@ class AnisotropyProfile:
         ImportError
             If matplotlib is not installed.
         ValueError
-            If `ax` holds more than two Axes.
+            If `ax` holds more than two Axes, or other objects.
         """
         if ax is None:
             ax = panels(None, "AnisotropyProfile", ["isotropy", "losses"], (7, 6), rows=True)
@@ -185,10 +185,15 @@ class AnisotropyProfile:
                 f"ax has shape {self.axes_.shape}; pass one matplotlib Axes, for isotropy, or two, "
                 "the second for the losses"
             )
+        for axes in self.axes_:
+            if not hasattr(axes, "plot"):
+                raise ValueError(
+                    f"ax holds a {type(axes).__name__}; pass one matplotlib Axes or two, or None"
+                )
         self.figure_ = self.axes_[0].figure
         self.lines_: dict[str, Any] = {}
         self._draw(self.axes_[0], _ISOTROPY)
-        self.axes_[0].set(ylim=(0, 1), ylabel="isotropy of a batch")
+        self.axes_[0].set(ylim=(0, self._top()), ylabel="isotropy of a batch")
         if "anisotropy1_centered" in self.lines_:
             self.lines_["ev1"] = self.lines_["anisotropy1_centered"]
         if len(self.axes_) == 2:
@@ -198,6 +203,12 @@ class AnisotropyProfile:
         for axes in self.axes_:
             plain(axes)
         return self
+
+    def _top(self) -> float:
+        """Upper end of the isotropy axis: above all curves, at most 1."""
+        values = [self.figures[name] for name in _ISOTROPY if name in self.figures]
+        highest = np.nanmax(values) if np.isfinite(values).any() else 1.0
+        return min(1.0, 1.2 * float(highest)) or 1.0
 
     def _losses(self) -> list[str]:
         return [name for name in self.figures if name.startswith(_LOSSES)]

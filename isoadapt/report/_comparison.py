@@ -65,6 +65,8 @@ class ComparisonDisplay:
 
     Raises
     ------
+    TypeError
+        If `comparison` is not a Comparison.
     ValueError
         If a use is not in the comparison, or if `quantity` is unknown.
 
@@ -86,6 +88,11 @@ class ComparisonDisplay:
         quantity: str = "score",
         uses: Sequence[str] | None = None,
     ) -> None:
+        if not isinstance(comparison, Comparison):
+            raise TypeError(
+                f"comparison is a {type(comparison).__name__}; pass the Comparison that "
+                "compare_adapters returns"
+            )
         if quantity not in _COLUMNS:
             raise ValueError(f"quantity={quantity!r} is unknown; {choices(quantity, _COLUMNS)}")
         self.comparison = comparison

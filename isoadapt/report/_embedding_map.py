@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 from isoadapt.report._axes import REST, STRONG, panels, plain, points
 
 _PANELS = ["before", "after"]
+_MOST = 20_000  # rows that are drawn
 _COLOURS = [*STRONG, "tab:purple", "tab:brown", "tab:pink", "tab:olive", "tab:cyan"]
 
 
@@ -50,7 +51,7 @@ class EmbeddingMapDisplay:
     points_ : dict of (str, str) to matplotlib PathCollection
         The points by panel, "before" or "after", and by class. Without classes the class is "". The
         nine most frequent classes have colours. The points of all others are grey, under the class
-        "other classes".
+        "other classes". Of more than 20,000 rows, a random 20,000 are drawn.
 
     Raises
     ------
@@ -187,21 +188,27 @@ class EmbeddingMapDisplay:
             axes.set_aspect("equal", adjustable="datalim")
             plain(axes)
         if self.y is not None:
-            self.axes_[1].legend(
+            legend = self.axes_[1].legend(
                 frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1.0), title="class"
             )
+            for handle in legend.legend_handles:
+                handle.set_sizes([20.0])
         return self
 
     def _draw(self, axes: Any, panel: str) -> None:
         """Draw the points of a panel; grey ones lie below the others."""
-        coordinates = getattr(self, panel)
-        style = {"s": 12, "alpha": 0.7, "linewidths": 0}
-        if self.y is None:
+        coordinates, y = getattr(self, panel), self.y
+        n = min(len(coordinates), _MOST)
+        if n < len(coordinates):
+            drawn = np.random.default_rng(0).choice(len(coordinates), n, replace=False)
+            coordinates, y = coordinates[drawn], None if y is None else y[drawn]
+        style = {"s": 12 * min(1.0, 2_000 / n) ** 0.75, "alpha": 0.7, "linewidths": 0}
+        if y is None:
             self.points_[panel, ""] = axes.scatter(*coordinates.T, color=STRONG[0], **style)
             return
-        names, counts = np.unique(self.y, return_counts=True)
+        names, counts = np.unique(y, return_counts=True)
         coloured = np.sort(names[np.argsort(-counts, kind="stable")[: len(_COLOURS)]])
-        others = ~np.isin(self.y, coloured)
+        others = ~np.isin(y, coloured)
         if others.any():
             label = "other classes"
             self.points_[panel, label] = axes.scatter(
@@ -209,7 +216,7 @@ class EmbeddingMapDisplay:
             )
         for colour, name in zip(_COLOURS, coloured, strict=False):
             self.points_[panel, str(name)] = axes.scatter(
-                *coordinates[self.y == name].T, color=colour, label=str(name), **style
+                *coordinates[y == name].T, color=colour, label=str(name), **style
             )
 
 
@@ -222,6 +229,8 @@ def _standardised(X: ArrayLike, name: str) -> NDArray[np.float64]:
 
 def _classes(y: ArrayLike) -> NDArray[Any]:
     classes = column_or_1d(y)
+    if classes.dtype == object and any(each is None or each != each for each in classes):
+        raise ValueError("y has missing values, such as None; pass a class for each row, or y=None")
     if type_of_target(classes, input_name="y") == "continuous":
         raise ValueError(
             "y has continuous values, but the colours are those of classes; pass classes, such as "

@@ -14,6 +14,7 @@ from isoadapt.model_selection import BestAboveFloor
 from isoadapt.report._axes import BASELINE, REST, STRONG, panels, plain
 
 _PREFIX = "mean_test_"
+_APART = 0.12, 0.05  # least distances of two labels, as shares of the ranges of the points
 
 
 class SearchFrontDisplay:
@@ -21,7 +22,8 @@ class SearchFrontDisplay:
 
     Create it with :meth:`from_estimator`, which also draws it. A candidate is in the Pareto set if
     no other candidate is at least as good in both scores and better in one. Bars are the standard
-    deviations of the task score over the folds.
+    deviations of the task score over the folds. Points of the Pareto set are labelled with their
+    parameters, except those that are too close to another label.
 
     Parameters
     ----------
@@ -34,7 +36,7 @@ class SearchFrontDisplay:
     task_std : array-like of shape (n_candidates,), default=None
         Standard deviation of the task score over the folds.
     chosen : int, default=None
-        Index of the candidate that the search chose.
+        Index of the candidate that the search chose, in the range of `params`.
     floor : float, default=None
         Smallest admissible isotropy.
     names : tuple of two str, default=("isotropy", "task score")
@@ -60,7 +62,7 @@ class SearchFrontDisplay:
     Raises
     ------
     ValueError
-        If the lengths differ, or if no candidate has both scores.
+        If the lengths differ, if no candidate has both scores, or if `chosen` is no candidate.
 
     Examples
     --------
@@ -96,6 +98,11 @@ class SearchFrontDisplay:
         self.params = list(params)
         self.task_std = None if task_std is None else column_or_1d(task_std, dtype=np.float64)
         check_consistent_length(self.isotropy, self.task, self.params, self.task_std)
+        if chosen is not None and not 0 <= chosen < len(self.params):
+            raise ValueError(
+                f"chosen={chosen} must be None or the index of one of the {len(self.params)} "
+                "candidates"
+            )
         self.chosen = chosen
         self.floor = floor
         self.names = names
@@ -222,7 +229,7 @@ class SearchFrontDisplay:
             label="Pareto set",
         )
         middle = (x.min() + x.max()) / 2
-        for index in self.pareto_:
+        for index in self._labelled(np.ptp(x), np.ptp(y)):
             on_the_right = self.isotropy[index] > middle
             self.ax_.annotate(
                 _text(self.params[index]),
@@ -232,6 +239,18 @@ class SearchFrontDisplay:
                 ha="right" if on_the_right else "left",
                 fontsize=7,
             )
+
+    def _labelled(self, width: float, height: float) -> list[int]:
+        """Indices of the Pareto set whose labels do not overlap, the chosen candidate first."""
+        found: list[int] = []
+        for index in sorted(self.pareto_.tolist(), key=lambda each: each != self.chosen):
+            if all(
+                abs(self.isotropy[index] - self.isotropy[other]) > _APART[0] * width
+                or abs(self.task[index] - self.task[other]) > _APART[1] * height
+                for other in found
+            ):
+                found.append(index)
+        return found
 
 
 def _known_score(parameter: str, name: str | None, results: Mapping[str, Any]) -> str:
@@ -269,7 +288,7 @@ def _pareto(isotropy: NDArray[np.float64], task: NDArray[np.float64]) -> NDArray
 def _text(params: Mapping[str, Any]) -> str:
     """Parameters without the names of the steps of a pipeline."""
     return ", ".join(
-        f"{name.rpartition('__')[2]}={value:g}"
+        f"{name.rpartition('__')[2]}={value:.3g}"
         if isinstance(value, float)
         else f"{name.rpartition('__')[2]}={value}"
         for name, value in params.items()

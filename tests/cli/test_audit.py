@@ -119,6 +119,18 @@ class TestAudit:
         assert (found["n_texts"], found["n_truncated"]) == (3, 1)  # 7, 12 and 5 tokens
         assert found["share_of_tokens_kept"] == 19 / 24
 
+    def test_two_columns_each_alone(self, tmp_path, checkpoint):
+        pairs = [("the cat", "a dog"), ("a cat sat", "the dog ran"), ("cat", "dog")]
+        rows = ["\t".join(pair) for pair in pairs]
+        (tmp_path / "p.tsv").write_text("\n".join(["sentence1\tsentence2", *rows]) + "\n")
+        texts = [text for column in zip(*pairs, strict=True) for text in column]
+        (tmp_path / "t.tsv").write_text("\n".join(["sentence", *texts]) + "\n")
+        separate = succeed("audit", checkpoint, tmp_path / "p.tsv", "--separately").stdout
+        assert separate == succeed("audit", checkpoint, tmp_path / "t.tsv").stdout
+        assert "Vectors: one for each text, " in separate
+        together = succeed("audit", checkpoint, tmp_path / "p.tsv").stdout
+        assert "Vectors: one for each pair of texts, " in together
+
     def test_a_matrix_says_nothing_of_texts(self, tmp_path):
         np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(90, 4)))
         assert "truncation" not in json.loads(run("audit", tmp_path / "X.npy", "--json").stdout)
@@ -137,6 +149,8 @@ class TestAudit:
             (["absent.npy", "--layers"], "--layers needs a checkpoint and texts"),
             (["{checkpoint}", "--layers"], "needs texts"),
             (["{checkpoint}", "a.tsv", "--layers", "--label", "x"], "cannot be combined"),
+            (["{checkpoint}", "a.tsv", "--separately", "--label", "x"], "cannot be combined"),
+            (["absent.npy", "--separately"], "is a matrix"),
             (["{checkpoint}"], "needs texts"),
             (["{checkpoint}", "absent.tsv"], "absent.tsv"),
             (["{pickle}"], "pickle"),

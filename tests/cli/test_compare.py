@@ -34,8 +34,9 @@ class TestCompare:
         assert completed.stdout.startswith("Fitted to 90 rows and judged on 90 test rows")
         for name in ("no adapter", "head refit only", "LogitPreservingWhitening", "Whitening"):
             lines = completed.stdout.splitlines()
-            assert sum(line.startswith(f"{name}  ") for line in lines) == 5
-        verdict = completed.stdout.splitlines()[-4:]
+            assert sum(line.startswith(f"{name}  ") for line in lines) == 6
+        assert max(map(len, lines)) <= 100
+        verdict = completed.stdout.split("\n\n")[-1].replace("\n  ", " ").splitlines()
         starts = ["On classification, ", "For similarity, ", "For neighbours ", "For outliers, "]
         assert all(line.startswith(start) for line, start in zip(verdict, starts, strict=True))
         assert "Encoding the 90 texts" in completed.stderr
@@ -63,6 +64,8 @@ class TestCompare:
         assert folders == {"best-for-classify", "best-for-neighbours"}
         adapter = load_adapter(tmp_path / "out" / "best-for-classify")
         assert type(adapter).__name__ == "Whitening"
+        card = (tmp_path / "out" / "best-for-classify" / "README.md").read_text()
+        assert "- Data: source dev.tsv, rows 90" in card
 
     def test_folders_of_an_earlier_comparison_are_named(self, tables, checkpoint, tmp_path):
         (tmp_path / "best-for-classify").mkdir()

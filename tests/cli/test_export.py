@@ -43,6 +43,23 @@ class TestExport:
         assert "n_features_in_=5" in fail("export", "a", "--model", checkpoint, "--out", "m")
         assert not (files / "m").exists()
 
+    def test_the_pooling_of_a_matrix_is_not_known(self, files, checkpoint):
+        encoder = TransformerEncoder(checkpoint, pooling="mean")
+        texts = texts_and_labels()[0]
+        np.save("pooled.npy", encoder.transform(texts))
+        succeed("fit", "whitening", "--on", "pooled.npy", "--out", "a", "--set", "head=None")
+        completed = succeed("export", "a", "--model", checkpoint, "--out", "m")
+        assert "Note: the adapter records no pooling" in completed.stderr
+        assert "Adapted: input of the classifier's last linear layer" in completed.stdout
+        options = ["--model", checkpoint, "--out", "m", "--overwrite"]
+        completed = succeed("export", "a", "--pooling", "mean", *options)
+        assert "records no pooling" not in completed.stderr
+        assert "pooling='mean'" in completed.stdout
+        expected = load_adapter("a").transform(encoder.transform(texts[:5]))
+        found = library.SentenceTransformer("m", device="cpu").encode(texts[:5])
+        np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+        assert "--pooling 'sum' is unknown" in fail("export", "a", "--pooling", "sum", *options)
+
 
 class TestSeparately:
     @pytest.fixture

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -255,9 +256,32 @@ class TestFolder:
 
     def test_without_a_head_the_classifier_stays(self, checkpoint, classifier, tmp_path):
         adapter = fitted(Whitening(), classifier[0])
-        to_sentence_transformer(adapter, checkpoint, tmp_path / "m")
+        to_sentence_transformer(adapter, checkpoint, tmp_path / "m", pooling="head_input")
         after = load_checkpoint(tmp_path / "m")[1]
         np.testing.assert_array_equal(after.coef_, load_checkpoint(checkpoint)[1].coef_)
+
+    def test_the_pooling_of_an_adapter_alone(self, checkpoint, tmp_path):
+        """It is not recorded, so it is either given or assumed with a warning."""
+        encoder = TransformerEncoder(checkpoint, pooling="mean", max_length=LENGTH)
+        adapter = fitted(Whitening(), encoder)
+        given = {"pooling": "mean", "max_length": LENGTH}
+        with warnings.catch_warnings(action="error", category=UserWarning):
+            to_sentence_transformer(adapter, checkpoint, tmp_path / "m", **given)
+        expected = adapter.transform(encoder.transform(TEXTS))
+        np.testing.assert_allclose(vectors_of(tmp_path / "m"), expected, atol=1e-4)
+        with pytest.warns(UserWarning, match=r"records no pooling.*pooling='head_input'") as caught:
+            to_sentence_transformer(adapter, checkpoint, tmp_path / "m", overwrite=True)
+        assert caught[0].filename == __file__
+        assert "pooling='head_input'" in (tmp_path / "m" / "README.md").read_text()
+        save_adapter(adapter, tmp_path / "adapter", base_model=encoder)
+        saved = load_adapter(tmp_path / "adapter")
+        with warnings.catch_warnings(action="error", category=UserWarning):
+            to_sentence_transformer(saved, checkpoint, tmp_path / "m", overwrite=True)
+        assert "pooling='mean'" in (tmp_path / "m" / "README.md").read_text()
+
+    def test_the_checkpoints_head_tells_the_pooling(self, checkpoint, classifier, tmp_path):
+        with warnings.catch_warnings(action="error", category=UserWarning):
+            to_sentence_transformer(classifier[1], checkpoint, tmp_path / "m")
 
     def test_pooled_vectors_of_a_classifier_leave_the_classifier_out(self, checkpoint, tmp_path):
         encoder = TransformerEncoder(checkpoint, pooling="mean")
@@ -298,6 +322,21 @@ class TestErrors:
         saved = load_adapter(tmp_path / "adapter")
         self.refuse(tmp_path, saved, checkpoint, "fitted to vectors with pooling='mean', layer=1")
         self.refuse(tmp_path, adapter, tmp_path / "none", "config.json", FileNotFoundError)
+
+    @pytest.mark.parametrize(
+        ("options", "match"),
+        [
+            ({"pooling": "mean"}, "pooling='mean' was given, but the pipeline begins"),
+            ({"max_length": 9}, "max_length=9 was given, but the pipeline begins"),
+            ({"pooling": "sum"}, "'pooling' parameter .* must be a str among"),
+        ],
+    )
+    def test_settings_of_the_encoder(self, checkpoint, classifier, tmp_path, options, match):
+        encoder, adapter = classifier
+        alone = options.get("pooling") == "sum"
+        given = adapter if alone else make_pipeline(encoder, adapter)
+        with pytest.raises(ValueError, match=match):
+            to_sentence_transformer(given, checkpoint, tmp_path / "out", **options)
 
     @pytest.mark.parametrize(
         ("architecture", "options", "match"),

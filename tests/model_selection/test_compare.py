@@ -24,6 +24,7 @@ from isoadapt.metrics import isoscore, neighbour_overlap, similarity_correlation
 from isoadapt.model_selection import Comparison, compare_adapters
 
 D = 6
+HALVES = np.arange(45), np.arange(45, 90)
 HEAD = LinearHead(np.eye(2, D), [0.0, 0.2], classes=[0, 1])
 CLOSED = ["Whitening", "LogitPreservingWhitening"]
 
@@ -168,6 +169,10 @@ class TestCrossValidation:
         assert row_of(comparison, "classify", "Whitening")["score"] == pytest.approx(
             np.mean(fitted)
         )
+
+    def test_no_number_of_folds_is_the_default(self):
+        first = compare_adapters(X, y, "Whitening", **CV | {"cv": None})
+        assert_same_rows(first, compare_adapters(X, y, "Whitening", **CV | {"cv": 5}))
 
     def test_estimators_are_fitted_to_all_rows(self):
         comparison = compare_adapters(X, y, ["Whitening"], **CV)
@@ -483,6 +488,19 @@ class TestAdapters:
         ({"cv": 1}, "cv=1 must be at least 2"),
         ({"head": LinearHead(np.eye(2, D), [0, 0], classes=["a", "b"])}, "labels unknown"),
         ({"cv": [(np.arange(9), np.arange(9, 20))]}, "gives 1 split"),
+        ({"cv": 5.5}, "cv=5.5 is not admissible; pass a number of folds, a splitter"),
+        ({"cv": True}, "cv=True is not admissible"),
+        ({"cv": "kfold"}, "cv='kfold' is not admissible"),
+        ({"cv": [HALVES, None]}, "cv: split 1 is None; pass a number of folds"),
+        (
+            {"cv": [HALVES, (HALVES[0], None)]},
+            r"test rows of split 1 have shape \(\) and dtype obj",
+        ),
+        ({"cv": [HALVES, (HALVES[0], [])]}, r"test rows of split 1 have shape \(0,\)"),
+        ({"cv": [HALVES, (HALVES[0] + 0.5, HALVES[1])]}, "training rows of split 1 .* float64"),
+        ({"cv": [(np.arange(90) < 45, np.arange(90) >= 45)]}, r"pass row numbers, np.flatnonzero"),
+        ({"cv": [HALVES, (HALVES[0], HALVES[1] + 1)]}, "46 to 90, but X has the rows 0 to 89"),
+        ({"cv": [(np.arange(46), np.arange(45, 90))]}, "1 row.* both for training and for test"),
     ],
 )
 def test_wrong_data(options, message):

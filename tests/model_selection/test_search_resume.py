@@ -61,6 +61,21 @@ def assert_same_scores(ours, theirs):
             np.testing.assert_array_equal(ours.cv_results_[name], column, strict=name != "params")
 
 
+def test_candidates_that_had_stopped_are_kept(epochs):
+    """One block without a cache: an interrupt keeps what early stopping had completed."""
+    estimator = IStarAdapter(max_epochs=30, patience=2, random_state=0)
+    grid = {"lam": [0.5], "lr": [1e-4, 1e-2, 0.3]}
+    whole = search(estimator=estimator, grid=grid).fit(X, Y)
+    epochs.stop = 2 * epochs.count - 1  # one epoch before the end
+    with pytest.warns(UserWarning, match=r"interrupted: [12] of 3 candidates are done"):
+        part = search(estimator=estimator, grid=grid).fit(X, Y)
+    assert epochs.count == epochs.stop
+    scores = part.cv_results_["mean_test_score"]
+    done = np.isfinite(scores)
+    assert 0 < done.sum() < 3
+    np.testing.assert_array_equal(scores[done], whole.cv_results_["mean_test_score"][done])
+
+
 def interrupt(cache, epochs, stop, **options):
     epochs.stop = epochs.count + stop
     with pytest.raises(KeyboardInterrupt, match="the same call resumes from cache="):

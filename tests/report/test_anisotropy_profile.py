@@ -35,7 +35,7 @@ def test_lines_are_the_log():
             np.testing.assert_array_equal(display.lines_[name].get_ydata(), display.figures[name])
     isotropy, losses = display.axes_
     assert isotropy.figure is losses.figure is display.figure_
-    assert isotropy.get_ylim() == (0, 1)
+    assert isotropy.get_ylim() == (0, pytest.approx(1.2 * 3 / 4))
     assert [len(axes.lines) for axes in display.axes_] == [3, 2]
     assert display.lines_["ev1"] is display.lines_["anisotropy1_centered"]
     assert "EV1" in display.lines_["ev1"].get_label()
@@ -89,6 +89,8 @@ def test_own_axes_and_nothing_global():
     assert dict(matplotlib.rcParams) == settings
     with pytest.raises(ValueError, match=r"ax has shape \(3,\); pass one matplotlib Axes"):
         display.plot(ax=figure.subplots(1, 3))
+    with pytest.raises(ValueError, match="ax holds a int"):
+        display.plot(ax=3)
 
 
 def test_without_matplotlib(monkeypatch):

@@ -202,6 +202,8 @@ class TestComparison:
             ComparisonDisplay(COMPARISON, uses=["search"])
         with pytest.raises(ValueError, match="uses is empty"):
             ComparisonDisplay(COMPARISON, uses=[])
+        with pytest.raises(TypeError, match="comparison is a NoneType; pass the Comparison"):
+            ComparisonDisplay.from_comparison(None)
 
 
 def dominated(i, isotropy, task):
@@ -280,6 +282,19 @@ class TestSearchFront:
     def test_lengths(self):
         with pytest.raises(ValueError, match="inconsistent numbers of samples"):
             SearchFrontDisplay([1.0], [1.0, 2.0], [{}])
+        with pytest.raises(ValueError, match="chosen=1 must be None or the index of one of the 1"):
+            SearchFrontDisplay([1.0], [1.0], [{}], chosen=1)
+
+    def test_labels_do_not_overlap(self):
+        isotropy, params = np.linspace(0, 1, 60), [{"lam": k} for k in range(60)]
+        display = SearchFrontDisplay(isotropy, 1 - isotropy, params, chosen=31).plot()
+        assert len(display.pareto_) == 60
+        texts = {text.get_text(): text for text in display.ax_.texts}
+        assert "lam=31" in texts
+        display.figure_.canvas.draw()
+        boxes = [text.get_window_extent() for text in texts.values()]
+        for place, box in enumerate(boxes):
+            assert not any(box.overlaps(other) for other in boxes[place + 1 :])
 
 
 class TestEmbeddingMap:
@@ -329,6 +344,13 @@ class TestEmbeddingMap:
         names = {name for _, name in display.points_}
         assert names == {*map(str, range(9)), "other classes"}
         assert len(display.points_["before", "other classes"].get_offsets()) == 8
+        many = RNG.normal(size=(30_000, 2))
+        drawn = EmbeddingMapDisplay(many, many, np.arange(30_000) % 3).plot().points_
+        for panel in ("before", "after"):
+            offsets = [drawn[panel, name].get_offsets() for name in "012"]
+            assert sum(map(len, offsets)) == 20_000
+            for remainder, rows in enumerate(offsets):
+                assert {*map(tuple, rows)} <= {*map(tuple, many[remainder::3])}
         plain = EmbeddingMapDisplay.from_embeddings(X, X)
         assert set(plain.points_) == {("before", ""), ("after", "")}
 
@@ -340,6 +362,7 @@ class TestEmbeddingMap:
             (lambda: EmbeddingMapDisplay.from_embeddings(X, X * 0), "Z has 80 equal rows"),
             (lambda: EmbeddingMapDisplay.from_embeddings(X, X, X[:, 0]), "continuous values"),
             (lambda: EmbeddingMapDisplay.from_embeddings(X, X, LABELS[1:]), "inconsistent numbers"),
+            (lambda: EmbeddingMapDisplay.from_embeddings(X, X, [None] * 80), "missing values"),
             (lambda: EmbeddingMapDisplay(X, X), "before has 6 columns"),
         ],
     )

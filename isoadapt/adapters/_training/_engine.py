@@ -1,9 +1,9 @@
 """Training of several members in one network; an adapter's own fit has a single member."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,6 +30,14 @@ from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
 
+class TrainingInterrupted(KeyboardInterrupt):
+    """A training was interrupted; `outcomes` has None for each member that was not complete."""
+
+    def __init__(self, outcomes: Sequence[Outcome | None]) -> None:
+        super().__init__("the training was interrupted")
+        self.outcomes = list(outcomes)
+
+
 def fit_members(
     members: Sequence[Member], tick: Callable[[int], Any], checkpoint: Checkpoint | None = None
 ) -> list[Outcome]:
@@ -37,24 +45,52 @@ def fit_members(
 
     After each epoch of the first training, `tick` is called with the number of members that
     stopped. If `checkpoint` has a saved state of the same training, the training goes on from it.
+    An interrupt raises TrainingInterrupted with the outcomes of the members that are complete.
     """
     first, last = (None if checkpoint is None else checkpoint.stage(number) for number in (1, 2))
-    outcomes = train_members(members, tick, first)
-    again = {
-        place: member.for_problem(member.problem.on_all_rows)
-        for place, member in enumerate(members)
-        if member.for_problem is not None
-        and member.problem.on_all_rows is not None
-        and outcomes[place].error is None
-    }
+    try:
+        outcomes = train_members(members, tick, first)
+    except TrainingInterrupted as stop:
+        again = _second_fits(members, stop.outcomes)
+        stop.outcomes = [None if k in again else each for k, each in enumerate(stop.outcomes)]
+        raise
+    again = _second_fits(members, outcomes)
     if again:
-        second = [
-            replace(member, n_epochs=outcomes[place].run.best_epoch)
-            for place, member in again.items()
-        ]
-        for place, found in zip(again, train_members(second, lambda _: None, last), strict=True):
-            outcomes[place] = replace(found, run=outcomes[place].run)
+        try:
+            second: Sequence[Outcome | None] = train_members(
+                [*again.values()], lambda _: None, last
+            )
+        except TrainingInterrupted as stop:
+            stop.outcomes = _with_second(outcomes, again, stop.outcomes)
+            raise
+        outcomes = cast(list[Outcome], _with_second(outcomes, again, second))
     return outcomes
+
+
+def _with_second(
+    first: Sequence[Outcome], places: Iterable[int], second: Sequence[Outcome | None]
+) -> list[Outcome | None]:
+    """Replace outcomes by those of the second fits, which keep the run of the first."""
+    found: list[Outcome | None] = list(first)
+    for place, each in zip(places, second, strict=True):
+        found[place] = None if each is None else replace(each, run=first[place].run)
+    return found
+
+
+def _second_fits(
+    members: Sequence[Member], outcomes: Sequence[Outcome | None]
+) -> dict[int, Member]:
+    """Return the second fits, on all rows, of those complete members that have one, by place."""
+    return {
+        place: replace(
+            member.for_problem(member.problem.on_all_rows), n_epochs=outcome.run.best_epoch
+        )
+        for place, (member, outcome) in enumerate(zip(members, outcomes, strict=True))
+        if outcome is not None
+        and member.for_problem is not None
+        and member.problem.on_all_rows is not None
+        and outcome.error is None
+    }
 
 
 def train_members(
@@ -98,7 +134,11 @@ def train_members(
         if checkpoint is not None:
             checkpoint.offer(progress, fixed)
 
-    run_epochs(progress, settings.max_epochs, tick=tick, finish=finish, save=save)
+    try:
+        run_epochs(progress, settings.max_epochs, tick=tick, finish=finish, save=save)
+    except KeyboardInterrupt as stop:
+        complete = [progress.outcomes.get(k) for k in range(len(members))]
+        raise TrainingInterrupted(complete) from stop
     return [progress.outcomes[k] for k in range(len(members))]
 
 
