@@ -88,8 +88,8 @@ def compare(
         Path | None,
         typer.Option(
             help="Table of the same columns that the encoder has not seen: the adapters are "
-            "fitted to TABLE and judged on it. Without it, they are judged by a cross-validation "
-            "on TABLE."
+            "fitted to TABLE and judged on this one. Without --test, they are judged by a "
+            "cross-validation on TABLE."
         ),
     ] = None,
     encoder_saw: Annotated[

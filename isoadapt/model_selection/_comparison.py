@@ -238,9 +238,9 @@ def _use_cells(row: dict[str, Any]) -> list[str]:
         f"{row['score']:.4f}",
         f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]",
         "-" if baseline else f"{row['difference']:+.4f}",
-        _number(row["p_holm"], 3),
+        _p_value(row["p_holm"]),
         "-" if row["control"] is None else f"{row['control_difference']:+.4f}",
-        _number(row["control_p_holm"], 3),
+        _p_value(row["control_p_holm"]),
     ]
 
 
@@ -260,6 +260,10 @@ def _wrapped(sentence: str) -> str:
 
 def _number(value: float, decimals: int) -> str:
     return "-" if math.isnan(value) else f"{value:.{decimals}f}"
+
+
+def _p_value(value: float) -> str:
+    return "<0.001" if value < 0.001 else _number(value, 3)
 
 
 def _as_text(table: _Table) -> str:

@@ -566,12 +566,17 @@ class TestComparison:
         assert figures["verdict"]["similarity"] == judged_elsewhere.verdict("similarity")
 
     def test_display(self, judged_elsewhere):
-        assert judged_elsewhere.verdict() in repr(judged_elsewhere)
+        assert judged_elsewhere.verdict() in repr(judged_elsewhere).replace("\n  ", " ")
         lines = repr(judged_elsewhere).splitlines()
+        assert max(map(len, lines)) <= 100
+        values = columns(judged_elsewhere, "p_holm", "control_p_holm")
+        small = int((np.array(values) < 0.001).sum())
+        assert repr(judged_elsewhere).count("  <0.001") == small > 0
         for name in ("no adapter", "head refit only", *CLOSED):
-            assert sum(line.startswith(name + "  ") for line in lines) == 6
+            assert sum(line.startswith(name + "  ") for line in lines) == 7
         page = judged_elsewhere._repr_html_()
-        assert page.count("<table>") == page.count("</table>") == 6
+        assert page.count("<table>") == page.count("</table>") == 7
+        assert page.index("For similarity, ") < page.index("<table>")
         rows = [row | {"adapter": f"<{row['adapter']}>"} for row in judged_elsewhere.rows]
         assert "<Whitening>" not in Comparison(rows, "", {}, [])._repr_html_()
 
