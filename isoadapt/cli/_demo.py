@@ -62,6 +62,8 @@ def demo(
     console: Console,
 ) -> None:
     """Fine-tune a checkpoint or use a given one, fit every adapter, and compare the results."""
+    if (train is None) != (dev is None):
+        raise WrongUsage("--train and --dev must be given together")
     out = out.expanduser()
     with console.notes(), no_empty_leftovers(out):
         _check_out(out, checkpoint is None, overwrite)
@@ -123,8 +125,6 @@ def _read_tables(
     train: Path | None, dev: Path | None, text: list[str] | None, console: Console
 ) -> tuple[Any, Any, Any, Any]:
     """Read training and evaluation texts with labels, or generate a corpus without tables."""
-    if (train is None) != (dev is None):
-        raise WrongUsage("--train and --dev must be given together")
     if train is None or dev is None:
         corpus = make_acceptability(random_state=0)
         return corpus.train_texts, corpus.train_labels, corpus.dev_texts, corpus.dev_labels

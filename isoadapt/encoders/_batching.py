@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import encoded_parts
 
@@ -92,6 +93,17 @@ def tokenize(
     left = tokenizer.padding_side == "left" and not counts_positions
     joined = {name: np.concatenate(values)[places] for name, values in parts.items()}
     return Tokens(order, counts[order], joined, padding, left)
+
+
+def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> Tokens:
+    """Tokenise texts into all inputs that a model accepts."""
+    return tokenize(
+        backbone.tokenizer,
+        texts,
+        max_length=max_length,
+        names=backbone.inputs,
+        counts_positions=backbone.limit is not None,
+    )
 
 
 def _places(counts: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._batching import tokenize
+from isoadapt.encoders._batching import model_inputs
 from isoadapt.encoders._network import eval_copy
 from isoadapt.encoders._pooling import HEAD_INPUT
 from isoadapt.encoders._texts import Texts
@@ -137,13 +137,7 @@ def _float64(weights: Tensor) -> NDArray[np.float64]:
 @torch.inference_mode()
 def _check_logits(backbone: Backbone, head: nn.Linear, model: Any) -> None:
     """Check on one sentence that the head applied to the embedding gives the model's logits."""
-    tokens = tokenize(
-        backbone.tokenizer,
-        _PROBE,
-        max_length=backbone.default_length,
-        names=backbone.inputs,
-        counts_positions=backbone.limit is not None,
-    )
+    tokens = model_inputs(backbone, _PROBE, backbone.default_length)
     batch = tokens.batch(0, 1).items()
     inputs = {name: x.to(backbone.model.device) for name, x in batch if name in backbone.inputs}
     logits = eval_copy(backbone.model)(**inputs).logits.float()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._batching import to_device, tokenize
+from isoadapt.encoders._batching import model_inputs, to_device
 from isoadapt.encoders._network import eval_copy
 from isoadapt.encoders._pooling import MODES, Pooling
 from isoadapt.encoders._texts import Texts
@@ -60,13 +60,7 @@ def head_path(backbone: Backbone) -> HeadPath:
 
 def _record(backbone: Backbone) -> tuple[Tensor, list[_Call], Tensor, Tensor]:
     """Return the last hidden states, the calls of layers, the head's input and the mask."""
-    tokens = tokenize(
-        backbone.tokenizer,
-        _PROBE,
-        max_length=backbone.default_length,
-        names=backbone.inputs,
-        counts_positions=backbone.limit is not None,
-    )
+    tokens = model_inputs(backbone, _PROBE, backbone.default_length)
     # Without a padding token, a decoder reads the last position: only equal lengths are correct.
     own = backbone.model.config.pad_token_id is not None
     batch = to_device(tokens.batch(0, 2 if own else 1), backbone.model.device)

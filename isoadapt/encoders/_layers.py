@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from isoadapt._utils.warn import warn
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._batching import Tokens, embed_batches, to_device, tokenize
+from isoadapt.encoders._batching import Tokens, embed_batches, model_inputs, to_device
 from isoadapt.encoders._forward import explained_failure, token_budget
 from isoadapt.encoders._layer_report import LayerFigures, LayerReport
 from isoadapt.encoders._padding import needs_equal_lengths
@@ -212,12 +212,8 @@ class _Reader:
         """Tokenise texts `start` to `stop`."""
         second = self.texts.second
         part = Texts(self.texts.first[start:stop], None if second is None else second[start:stop])
-        return tokenize(
-            self.backbone.tokenizer,
-            part.lower() if self.lowercase else part,
-            max_length=self.max_length,
-            names=self.backbone.inputs,
-            counts_positions=self.backbone.limit is not None,
+        return model_inputs(
+            self.backbone, part.lower() if self.lowercase else part, self.max_length
         )
 
 

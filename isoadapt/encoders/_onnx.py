@@ -24,7 +24,7 @@ from isoadapt._utils.optional import import_optional
 from isoadapt._utils.quiet import hidden_messages, hidden_warnings
 from isoadapt._utils.warn import warn
 from isoadapt.encoders._backbone import Backbone, live_backbone
-from isoadapt.encoders._batching import Tokens, embed_batches, tokenize
+from isoadapt.encoders._batching import Tokens, embed_batches, model_inputs
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
 from isoadapt.encoders._cache._keys import checkpoint_identity
 from isoadapt.encoders._forward import embed_batch
@@ -234,13 +234,7 @@ def _export(folder: Path, spec: GraphSpec, backbone: Backbone) -> _Checked:
 
 def _sample_tokens(backbone: Backbone) -> Tokens:
     """Tokenise the built-in sample of texts."""
-    return tokenize(
-        backbone.tokenizer,
-        _SAMPLE,
-        max_length=backbone.default_length,
-        names=backbone.inputs,
-        counts_positions=backbone.limit is not None,
-    )
+    return model_inputs(backbone, _SAMPLE, backbone.default_length)
 
 
 class _Network(nn.Module):

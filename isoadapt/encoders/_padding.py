@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._batching import to_device, tokenize
+from isoadapt.encoders._batching import model_inputs, to_device
 from isoadapt.encoders._forward import explained_failure
 from isoadapt.encoders._locks import PROBES_LOCK
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
@@ -39,13 +39,7 @@ def needs_equal_lengths(backbone: Backbone, pooling: Pooling) -> bool:
 @torch.inference_mode()
 def _padding_changes_vectors(backbone: Backbone, head: bool) -> bool:
     """Return whether the vectors of a text differ between batches with and without padding."""
-    tokens = tokenize(
-        backbone.tokenizer,
-        _PROBE,
-        max_length=backbone.default_length,
-        names=backbone.inputs,
-        counts_positions=backbone.limit is not None,
-    )
+    tokens = model_inputs(backbone, _PROBE, backbone.default_length)
     if tokens.lengths[0] == tokens.lengths[1]:
         return True  # the probe contains no padding, so it shows nothing
     alone = _states(backbone, head, tokens.batch(1, 2))

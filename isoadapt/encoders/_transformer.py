@@ -24,7 +24,13 @@ from torch import Tensor
 
 from isoadapt._utils.devices import resolve_device
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._batching import Tokens, run_batches, to_device, tokenize, tokenize_blocks
+from isoadapt.encoders._batching import (
+    Tokens,
+    model_inputs,
+    run_batches,
+    to_device,
+    tokenize_blocks,
+)
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
 from isoadapt.encoders._cache._keys import Identity, checkpoint_identity, live_identity
 from isoadapt.encoders._forward import (
@@ -282,13 +288,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
         def read(part: Texts) -> Tokens:
             """Tokenise texts."""
-            return tokenize(
-                backbone.tokenizer,
-                part.lower() if pooling.lowercase else part,
-                max_length=max_length,
-                names=backbone.inputs,
-                counts_positions=backbone.limit is not None,
-            )
+            return model_inputs(backbone, part.lower() if pooling.lowercase else part, max_length)
 
         embed, equal_lengths = self._embedder(backbone, pooling)
         vectors = np.empty((len(texts), vector_width(backbone, pooling)), dtype=np.float32)

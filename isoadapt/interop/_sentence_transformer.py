@@ -3,7 +3,6 @@
 import copy
 import os
 import re
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +11,7 @@ import numpy as np
 
 from isoadapt._utils.folders import CHECKPOINT, atomic_folder
 from isoadapt._utils.optional import import_optional
+from isoadapt._utils.warn import warn
 from isoadapt.adapters import Affine, Floats, compose
 from isoadapt.encoders import (
     HEAD_VECTORS,
@@ -231,12 +231,10 @@ def _warn_if_assumed(parts: Parts, encoder: TransformerEncoder) -> None:
     """Warn unless the vectors are recorded, or the adapter's head shows what they are."""
     if any(vectors.kind for vectors, _ in sources(parts)) or _has_own_head(parts, encoder):
         return
-    warnings.warn(
+    warn(
         f"the adapter records no pooling, so it is exported for the {describe_vectors(encoder)}; "
         "if it was fitted to other vectors, the exported vectors are wrong: pass pooling= (on the "
         "command line --pooling), or a pipeline that begins with the encoder",
-        UserWarning,
-        stacklevel=3,
     )
 
 

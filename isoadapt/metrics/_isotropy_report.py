@@ -203,7 +203,7 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
       healthy: all-MiniLM-L6-v2; collapsed: a classifier fine-tuned from it on CoLA; both on the
       1,043 dev sentences of CoLA, with 384 dimensions
       next: LogitPreservingWhitening (keeps a classifier's predictions), Whitening (no head),
-      IsotropyLayer (trains for the task too), none (an encoder trained for similarity);
+      IsotropyLayer (trains for the task too), no adapter (an encoder trained for similarity);
       measure the effect on your task with compare_adapters or `isoadapt compare`
     """
     points = as_points(X)

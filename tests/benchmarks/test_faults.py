@@ -7,6 +7,7 @@ from benchmarks.faults import __main__ as faults
 NONE = [f"--{name}=0" for name in faults.COUNTS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "lines"),
     [("--merge-kills=2", ["kills of merges"]), ("--interrupts=7", ["interrupts of fits"])],

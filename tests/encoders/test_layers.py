@@ -165,13 +165,13 @@ def test_max_tokens_is_filled_with_whole_texts_in_order(monkeypatch, block):
 def test_no_text_beyond_max_tokens_is_tokenised(monkeypatch):
     monkeypatch.setattr(_layers, "_BLOCK", 2)
     seen = []
-    tokenize = _layers.tokenize
+    model_inputs = _layers.model_inputs
 
-    def spy(tokenizer, texts, **options):
+    def spy(backbone, texts, max_length):
         seen.extend(texts.first)
-        return tokenize(tokenizer, texts, **options)
+        return model_inputs(backbone, texts, max_length)
 
-    monkeypatch.setattr(_layers, "tokenize", spy)
+    monkeypatch.setattr(_layers, "model_inputs", spy)
     layer_report(live_model("bert"), CORPUS, max_tokens=30)
     assert len(seen) < 10
 

@@ -360,6 +360,6 @@ def test_many_calls_at_once_give_no_wrong_vector(tmp_path):
 
 
 def test_interrupted_calls_keep_no_lock(tmp_path):
-    counts = counts_of("interrupts", tmp_path / "cache", "300", "1")
-    assert counts["interrupts"] == 300
+    counts = counts_of("interrupts", tmp_path / "cache", "100", "1")
+    assert counts["interrupts"] == 100
     assert counts["locks"] == 0

@@ -61,6 +61,7 @@ def assert_same_scores(ours, theirs):
             np.testing.assert_array_equal(ours.cv_results_[name], column, strict=name != "params")
 
 
+@pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite:UserWarning")
 def test_candidates_that_had_stopped_are_kept(epochs):
     """One block without a cache: an interrupt keeps what early stopping had completed."""
     estimator = IStarAdapter(max_epochs=30, patience=2, random_state=0)

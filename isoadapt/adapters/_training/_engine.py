@@ -33,8 +33,8 @@ from isoadapt.losses import JointLoss
 class TrainingInterrupted(KeyboardInterrupt):
     """A training was interrupted; `outcomes` has None for each member that was not complete."""
 
-    def __init__(self, outcomes: Sequence[Outcome | None]) -> None:
-        super().__init__("the training was interrupted")
+    def __init__(self, outcomes: Sequence[Outcome | None], *reason: Any) -> None:
+        super().__init__(*reason)
         self.outcomes = list(outcomes)
 
 
@@ -138,7 +138,7 @@ def train_members(
         run_epochs(progress, settings.max_epochs, tick=tick, finish=finish, save=save)
     except KeyboardInterrupt as stop:
         complete = [progress.outcomes.get(k) for k in range(len(members))]
-        raise TrainingInterrupted(complete) from stop
+        raise TrainingInterrupted(complete, *stop.args) from stop
     return [progress.outcomes[k] for k in range(len(members))]
 
 
