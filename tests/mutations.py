@@ -61,6 +61,14 @@ MUTATIONS = [
         "(shift @ third)",
         "geometry/test_moments.py",
     ),
+    Mutation("geometry/_moments.py", "- 4 * (step @ third)", "", "geometry/test_moments.py"),
+    Mutation("geometry/_isoscore.py", "value * ratio**4", "value * ratio**2", STAR),
+    Mutation(
+        "encoders/_tokenization.py",
+        "min(first, second, room // 2)",
+        "min(first, second, (room + 1) // 2)",
+        "encoders/test_tokenization.py",
+    ),
     Mutation(
         "geometry/_dimension.py",
         "-ranks / len(nearest)",

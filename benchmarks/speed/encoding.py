@@ -54,7 +54,7 @@ def run(quick: bool) -> list[Result]:
         kinds = kinds[:1]
         skipped = [Skipped("encoding with ONNX", "onnxruntime is not installed")]
     workloads = _workloads(80 if quick else 400)
-    return [*_compare(workloads, kinds, repeats=2 if quick else 5), *skipped]
+    return [*_compare(workloads, kinds, repeats=2 if quick else 3), *skipped]
 
 
 def _compare(workloads: list[Workload], kinds: list[str], repeats: int) -> Iterator[Comparison]:

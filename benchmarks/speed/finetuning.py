@@ -58,7 +58,7 @@ def run(quick: bool) -> list[Result]:
     """Measure on the CPU."""
     if quick:
         return list(penalty_share(torch.device("cpu"), repeats=5, n_rows=256))
-    return list(penalty_share(torch.device("cpu"), repeats=25))
+    return list(penalty_share(torch.device("cpu"), repeats=9))
 
 
 def penalty_share(

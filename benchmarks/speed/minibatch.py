@@ -30,11 +30,11 @@ def run(quick: bool) -> list[Comparison]:
     default fits of IStarAdapter.
     """
     data = load_embeddings("cola") if "cola" in stored_tasks() else narrow_cone(8551, 384, seed=0)
-    repeats = 2 if quick else 5
+    repeats = 2 if quick else 3
     return [
         *_compare(data, repeats, TARGET),
         *_compare(data, repeats, None, fused=True),
-        *_compare_istar(data, repeats, 2 if quick else 30),
+        *_compare_istar(data, repeats, 2 if quick else EPOCHS),
     ]
 
 

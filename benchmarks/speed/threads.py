@@ -49,7 +49,7 @@ def run(quick: bool) -> list[Result]:
     """Compare steps in one and in all threads, then fits alone and beside a busy process."""
     if torch.get_num_threads() == 1:
         return [Skipped("threads of training", "torch has only one: unset OMP_NUM_THREADS")]
-    sizes, repeats = (QUICK_SIZES, 3) if quick else (SIZES, 9)
+    sizes, repeats = (QUICK_SIZES, 3) if quick else (SIZES, 3)
     data = load_embeddings("mrpc") if "mrpc" in stored_tasks() else narrow_cone(3668, 384, seed=0)
     return [
         *(_steps(*size, repeats) for size in sizes),
