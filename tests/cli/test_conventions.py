@@ -6,6 +6,7 @@ import shlex
 import shutil
 
 import pytest
+import transformers
 import typer
 from typer.testing import CliRunner
 
@@ -34,6 +35,8 @@ EXTRA = {  # makes the example cheap, or lets it run twice
     "finetune": ["--set", "epochs=1"],
     "fit": ["--overwrite"],
 }
+# Before transformers had a hook for progress bars, they could only be hidden for the whole process.
+BARS_CAN_BE_HIDDEN = hasattr(transformers.utils.logging, "set_tqdm_hook")
 FEW = ("IsotropyLayer, minibatch", "LogitPreservingWhitening")  # adapters of the demo
 
 
@@ -91,11 +94,14 @@ class TestEveryCommand:
         few = [each for each in adapters.VARIANTS if each.name in FEW]
         monkeypatch.setattr(_demo, "VARIANTS", few)
         name, *arguments = example_of(command)
+        if name == "export":
+            pytest.importorskip("sentence_transformers")
         completed = run_in(place, name, *arguments, *EXTRA.get(name, []), "--json", "--quiet")
         assert completed.code in (None, 0), completed
         assert json.loads(completed.stdout).keys() >= KEYS[name]
-        assert completed.stderr == ""
-        assert capfd.readouterr() == ("", "")  # nothing passes by the streams of Python
+        if BARS_CAN_BE_HIDDEN:
+            assert completed.stderr == ""
+            assert capfd.readouterr() == ("", "")  # nothing passes by the streams of Python
 
     def test_an_unknown_option_is_wrong_usage(self, command):
         completed = run(command, "--nonsense")
