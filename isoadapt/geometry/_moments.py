@@ -380,14 +380,20 @@ def _chunk_moments(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
 
 
 def _pivot(X: Tensor | NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    """Mean of the first rows that have a weight; in a constant column, exactly its value."""
-    first = slice(_BLOCK) if weights is None else np.flatnonzero(weights)[:_BLOCK]
-    rows = _as_array(X[first]).astype(np.float64)
-    return rows[0] + (rows - rows[0]).mean(axis=0)
+    """Mean of the first rows, or of those with the largest weights; exact for constant columns."""
+    if weights is None:
+        chosen, own = np.arange(min(len(X), _BLOCK)), None
+    else:
+        chosen = np.argsort(-weights, kind="stable")[:_BLOCK]
+        chosen = chosen[weights[chosen] > 0]
+        own = weights[chosen] / weights[chosen[0]]
+    rows = _as_array(X[chosen]).astype(np.float64)
+    return rows[0] + np.average(rows - rows[0], axis=0, weights=own)
 
 
 def _as_array(X: Tensor | NDArray[Any]) -> NDArray[Any]:
-    return X.detach().double().numpy() if isinstance(X, Tensor) else X
+    rows = X.detach().double().numpy() if isinstance(X, Tensor) else X
+    return rows.astype(np.float64) if rows.dtype == object else rows
 
 
 def _about_mean(

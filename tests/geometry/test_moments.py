@@ -448,3 +448,18 @@ def test_rows_of_weight_zero_beside_equal_rows(counted):
     expected = Moments().update(np.concatenate([X, *[X[counted]] * 2]))
     for name, value in expected.to_arrays().items():
         np.testing.assert_allclose(moments.to_arrays()[name], value, rtol=1e-9, atol=1e-9)
+
+
+def test_rows_of_little_weight_do_not_cost_precision() -> None:
+    X = np.random.default_rng(0).normal(size=(3000, 6))
+    weights = np.r_[np.full(600, 1e-30), np.ones(2400)]
+    found = Moments().update(X + 1e8 * (weights < 1)[:, None], weights=weights)
+    expected = Moments().update(X[600:])
+    np.testing.assert_allclose(found.scatter, expected.scatter, atol=1e-6)
+
+
+def test_rows_of_objects() -> None:
+    X = np.random.default_rng(0).normal(size=(30, 3))
+    torch.testing.assert_close(
+        Moments().update(X.astype(object)).scatter, Moments().update(X).scatter
+    )

@@ -37,6 +37,10 @@ class TrainingInterrupted(KeyboardInterrupt):
         super().__init__(*reason)
         self.outcomes = list(outcomes)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle with the outcomes, since an exception is rebuilt from its `args` alone."""
+        return type(self), (self.outcomes, *self.args)
+
 
 def fit_members(
     members: Sequence[Member], tick: Callable[[int], Any], checkpoint: Checkpoint | None = None
