@@ -19,7 +19,8 @@ from isoadapt.adapters._training._problem import Problem
 from isoadapt.geometry import FactoredCovariance, SquaredNorm
 from isoadapt.losses import IsoScoreLoss
 
-_STEPS = 16  # between two exact computations of ‖Σ_S‖²
+_STEPS = 16  # most steps from one exact computation of ‖Σ_S‖² to the next
+_TOLERANCE = 0.64  # these steps, times ζ², the weight of ‖Σ_S‖² in the score
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -162,11 +163,13 @@ class IStarAdapter(IsoScoreAdapter):
     Notes
     -----
     With ``shrinkage="exact"``, the products that give ‖Σ_S‖² and its gradient G would take longer
-    than the rest of a training step. They are computed at the start of each epoch and every 16
-    steps. In between, ‖Σ_S‖² is estimated as f (⟨G, A⟩ / 4f)⁴, where f and G are its last exact
-    value and gradient, and A are the current weights. The estimate is exact for a change of scale
-    and never too large. The trace of Σ_S and its product with the covariance of the batch are exact
-    in each step, as are all values without gradient.
+    than the rest of a training step. They are computed at the start of each epoch and then every
+    0.64 / ζ² steps, rounded down, but at least every 16 steps: every 16 for ζ = 0.2, every 4 for
+    ζ = 0.4, and in each step for ζ > 0.56. In between, ‖Σ_S‖² is estimated as
+    f (⟨G, A⟩ / 4f)⁴, where f and G are its last exact value and gradient, and A are the current
+    weights. The estimate is exact for a change of scale and never too large. The trace of Σ_S and
+    its product with the covariance of the batch are exact in each step, as are all values without
+    gradient.
 
     References
     ----------
@@ -251,7 +254,8 @@ class _ExactShrinkage(_Shrinkage):
         super().__init__(loss)
         self.inputs_root, self.detached = inputs_root, detached
         self._n_steps = 0  # in this epoch
-        self._squared_norm: SquaredNorm | None = None  # the last exact one
+        self._intervals = self._steps_between()
+        self._squared_norm: SquaredNorm | None = None  # the last exact one of each member
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what each epoch computes again: a training is saved between two epochs."""
@@ -264,7 +268,7 @@ class _ExactShrinkage(_Shrinkage):
         return _ExactShrinkage(self._joint_loss(others), root, self.detached)
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
-        self._n_steps = 0
+        self._n_steps, self._intervals = 0, self._steps_between()
         if self.detached:
             root, variances = self._outputs_factor(network)
             weighted = root if variances is None else root * variances[:, None]
@@ -276,10 +280,24 @@ class _ExactShrinkage(_Shrinkage):
         root, variances = self._outputs_factor(network)
         if not torch.is_grad_enabled():
             return self.loss(points, FactoredCovariance(root, variances))
-        if self._n_steps % _STEPS == 0:
-            self._squared_norm = SquaredNorm.at(root, variances)
-        self._n_steps += 1
+        self._renew_squared_norm(root.detach(), variances)
         return self.loss(points, FactoredCovariance(root, variances, self._squared_norm))
+
+    def _steps_between(self) -> list[int]:
+        """Return the steps between two exact computations, of each member or of all together."""
+        zetas = torch.as_tensor(self.loss.zeta).reshape(-1).tolist()
+        return [min(_STEPS, max(1, int(_TOLERANCE / zeta**2 + 1e-6))) for zeta in zetas]
+
+    def _renew_squared_norm(self, root: Tensor, variances: Tensor | None) -> None:
+        """Compute ‖Σ_S‖² and its gradient for those members whose turn it is in this step."""
+        due = [k for k, steps in enumerate(self._intervals) if self._n_steps % steps == 0]
+        self._n_steps += 1
+        if self._squared_norm is None or len(due) == len(self._intervals):
+            self._squared_norm = SquaredNorm.at(root, variances)
+        elif due:
+            own = None if variances is None else variances.expand(len(root), -1)[due]
+            for whole, part in zip(self._squared_norm, SquaredNorm.at(root[due], own), strict=True):
+                whole[due] = part
 
     def _outputs_factor(self, network: LinearNetwork) -> tuple[Tensor, Tensor | None]:
         """Return B (K, d, d) and the diagonal V (K or 1, d) of the outputs' covariance BVBᵀ."""

@@ -15,7 +15,7 @@ from isoadapt import (
     SpectrumControlAdapter,
     TopologicalEntropyAdapter,
 )
-from isoadapt.adapters import Affine, _topological_entropy
+from isoadapt.adapters import Affine, _istar, _topological_entropy
 from isoadapt.adapters._istar import _STEPS, _ExactShrinkage, _SampledShrinkage
 from isoadapt.adapters._row_space import row_space
 from isoadapt.adapters._spectrum_control import _SVD_INTERVAL, _ExactSpectrum, _second_moment_root
@@ -200,22 +200,35 @@ class TestIStar:
         assert gradient.abs().max() < 1e-8
 
     def test_squared_norm_is_estimated_from_the_last_exact_one(self):
-        network, points = network_and_points()
-        loss = IsoScoreLoss(1.0, "linear")
+        network, points = network_and_points(members=3)
+        loss = IsoScoreLoss(torch.tensor([0.2, 0.4, 1.0]), "linear")
         penalty = _ExactShrinkage(loss, covariance_root(points), detached=False)
 
-        def error_after_a_step():
+        def errors_after_a_step():
             with torch.no_grad():
                 network.weight.add_(0.05 * torch.randn(network.weight.shape, generator=generator))
                 exact = penalty(network(points), None, network)
-            return (penalty(network(points), None, network) - exact).abs().item()
+            return (penalty(network(points), None, network) - exact).abs().detach()
 
         generator = torch.Generator().manual_seed(0)
         for _ in range(2):  # epochs
             penalty.refresh(network, single_batch(points))
-            errors = [error_after_a_step() for _ in range(_STEPS + 1)]
-            assert max(errors[0], errors[_STEPS]) < 1e-6 < min(errors[1:_STEPS])
-            assert max(errors) < 0.05
+            errors = torch.stack([errors_after_a_step() for _ in range(_STEPS + 1)])
+            exact = errors < 1e-6
+            for member, steps in enumerate((16, 4, 1)):
+                assert exact[:, member].nonzero().flatten().tolist() == [*range(0, 17, steps)]
+            assert errors.max() < 0.05
+
+    @pytest.mark.parametrize("zeta", [0.2, 0.4, 0.5, 1.0])
+    @pytest.mark.parametrize("lr", ["auto", 0.1])
+    def test_isotropy_is_that_of_exact_steps(self, cone, monkeypatch, zeta, lr):
+        X, y, head = cone
+        scores = []
+        for steps in (_STEPS, 1):
+            monkeypatch.setattr(_istar, "_STEPS", steps)
+            adapter = IStarAdapter(head, lam=5.0, zeta=zeta, lr=lr, max_epochs=6, random_state=0)
+            scores.append(isoscore(adapter.fit(X, y).transform(X)))
+        assert scores[0] == pytest.approx(scores[1], abs=0.03)  # another epoch may be kept
 
     def test_sampled_shrinkage_uses_a_bounded_number_of_rows(self):
         network, points = network_and_points(MLPNetwork, members=2)
