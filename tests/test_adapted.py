@@ -224,6 +224,7 @@ class TestAdaptedEncoder:
             AdaptedEncoder(checkpoint, quick()).fit([*texts[:-1], None], y)
 
 
+@pytest.mark.slow
 def test_text_pipeline_scores_are_the_same_for_any_number_of_jobs(checkpoint, data):
     encoder, head = load_checkpoint(checkpoint)
     pipeline = make_pipeline(encoder, quick(head=head))

@@ -228,6 +228,7 @@ def test_a_killed_worker_changes_no_moment(tmp_path):
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12 * size, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_search_over_workers_encodes_each_text_once(client, checkpoint, tmp_path):
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(WORDS, 5)) for _ in range(40)]

@@ -110,6 +110,7 @@ def test_architectures_poolings_and_layers(architecture, options, tmp_path):
     assert {config._attn_implementation for config in configs} == {"sdpa"}
 
 
+@pytest.mark.slow
 def test_all_modes_of_sentence_transformers(bare_checkpoint, tmp_path):
     folder = shutil.copytree(bare_checkpoint, tmp_path / "model")
     kinds = {"": "Transformer", "pooling": "Pooling", "normalize": "Normalize"}

@@ -352,6 +352,7 @@ def test_processes_killed_at_random_leave_nothing_wrong(tmp_path):
     assert counts_of("kills", tmp_path / "cache", "5", "1")["checked"] > 8000
 
 
+@pytest.mark.slow
 def test_many_calls_at_once_give_no_wrong_vector(tmp_path):
     counts = counts_of("calls", tmp_path / "cache", "50", "1")
     assert counts["calls"] == 50

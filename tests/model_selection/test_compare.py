@@ -204,6 +204,7 @@ class TestCrossValidation:
         first = compare_adapters(X, y, some, **TEST)
         assert_same_rows(first, compare_adapters(X, y, some[::-1], **TEST))
 
+    @pytest.mark.slow
     def test_number_of_processes_does_not_matter(self):
         first = compare_adapters(X, y, "ClusterIsotropy", **CV)
         assert_same_rows(first, compare_adapters(X, y, "ClusterIsotropy", n_jobs=2, **CV))

@@ -292,6 +292,7 @@ def test_output_embeddings_are_penalised():
     assert figures["after_without"] > figures["after"]
 
 
+@pytest.mark.slow
 def test_one_seed_of_everything_waits_but_is_shown(suite):
     cells = [cell for cell in known_cells(plan(suite), [], suite) if cell.kind != "points"]
     found = [run_cell(cell) for cell in cells]
