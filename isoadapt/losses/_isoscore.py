@@ -72,12 +72,7 @@ class IsoScoreLoss(nn.Module):
         """
         return f"zeta={self.zeta!r}, form={self.form!r}, bias_corrected={self.bias_corrected!r}"
 
-    def forward(
-        self,
-        Z: Tensor,
-        prior_cov: Tensor | FactoredCovariance | None = None,
-        root: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, Z: Tensor, prior_cov: Tensor | FactoredCovariance | None = None) -> Tensor:
         """Compute the penalty.
 
         Parameters
@@ -85,9 +80,8 @@ class IsoScoreLoss(nn.Module):
         Z : Tensor of shape (..., n, d)
             Points.
         prior_cov : Tensor of shape (d, d) or (..., d, d), default=None
-            Shrinkage covariance Σ_S; None is the identity.
-        root : Tensor of shape (d, r) or (..., d, r), default=None
-            A matrix B with BBᵀ = Σ_S, given instead of `prior_cov`. It costs less if B is trained.
+            Shrinkage covariance Σ_S; None is the identity. The adapters pass a factor of Σ_S,
+            which costs less if it is trained.
 
         Returns
         -------
@@ -99,8 +93,6 @@ class IsoScoreLoss(nn.Module):
             zero_loss = Z.sum((-2, -1)) * 0
             self.n_degenerate += zero_loss.numel()
             return zero_loss.to(torch.promote_types(Z.dtype, torch.float32))
-        if root is not None:
-            prior_cov = FactoredCovariance(root)
         score = isoscore_star(Z, prior_cov, self.zeta, self.bias_corrected)
         degenerate = score.detach().isnan() & Z.detach().sum((-2, -1)).isfinite()
         self.n_degenerate.add_(degenerate.sum())
