@@ -13,8 +13,10 @@ from isoadapt._utils import exchange as module, files, folders
 from isoadapt._utils.exchange import exchange, try_lock, while_locked
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.folders import Content, atomic_folder
+from tests.interrupts import Interrupt
 
 KIND = Content("a test folder")
+STEPS = (contextlib, module, files, folders)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux exchanges folders")
 posix = pytest.mark.skipif(module.fcntl is None, reason="this system has no locks on folders")
 
@@ -141,39 +143,6 @@ class TestLeftovers:
         assert (left / "new" / "mine.txt").read_text() == "left"
 
 
-class Interrupt:
-    """A trace function that raises KeyboardInterrupt at one of the steps of a call.
-
-    Steps are the lines and calls of the package and of contextlib.
-    """
-
-    FILES = (contextlib.__file__, module.__file__, files.__file__, folders.__file__)
-
-    def __init__(self, step):
-        self.step, self.count = step, 0
-
-    def __call__(self, frame, event, argument):
-        if frame.f_code.co_filename not in self.FILES:
-            return None
-        if event in ("call", "line"):
-            self.count += 1
-            if self.count == self.step:
-                raise KeyboardInterrupt
-        return self
-
-    def reached(self, action):
-        """Whether the call has so many steps; if so, it is interrupted there."""
-        before = sys.gettrace()
-        sys.settrace(self)
-        try:
-            action()
-        except KeyboardInterrupt as error:
-            self.error = error  # its traceback keeps the functions alive that were interrupted
-        finally:
-            sys.settrace(before)
-        return self.count >= self.step
-
-
 @posix
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_an_interrupt_at_any_step_leaves_nothing_after_the_next_write(tmp_path, kind):
@@ -188,7 +157,7 @@ def test_an_interrupt_at_any_step_leaves_nothing_after_the_next_write(tmp_path, 
 
     replace("first")
     step = 1
-    while (interrupt := Interrupt(step)).reached(lambda: replace(f"{step}")):  # noqa: B023
+    while (interrupt := Interrupt(step, STEPS)).reached(lambda: replace(f"{step}")):  # noqa: B023
         assert content() in ("first", f"{step}")
         with try_lock(tmp_path) as free:
             assert free

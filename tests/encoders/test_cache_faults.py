@@ -12,13 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import _api, _unix
 
 from isoadapt import EmbeddingCache
+from isoadapt._utils.exchange import try_lock
 from isoadapt.encoders import Texts
 from isoadapt.encoders._cache import _files
 from isoadapt.encoders._cache._keys import Identity
 from isoadapt.encoders._cache._store import Store, _with_checksum
 from tests.encoders.test_store import fill, keys_of, vectors_of
+from tests.interrupts import Interrupt
 
 ROOT = Path(__file__).parents[2]
 TEXTS = Texts([f"text {i}" for i in range(20)])
@@ -192,6 +195,21 @@ def end(pid):
 
 def suspend_self(*args):
     os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@needs_fork
+def test_an_interrupt_at_any_step_leaves_a_lock_that_the_next_call_releases(tmp_path):
+    lock = _files.lock_in(tmp_path, "write")
+    step = 1
+    while (interrupt := Interrupt(step, (_files, _api, _unix))).reached(
+        lambda: _files.while_held(lock, int)
+    ):
+        interrupt.error = None
+        _files.while_held(lock, int)
+        with try_lock(Path(lock.lock_file)) as free:
+            assert free, f"step {step}"
+        step += 1
+    assert step > 50
 
 
 @needs_fork

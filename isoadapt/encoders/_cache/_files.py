@@ -32,12 +32,13 @@ def while_held(lock: FileLock, action: Callable[[], Result]) -> Result:
     """Call a function while a lock of :func:`lock_in` is held; warn if the wait is long.
 
     Attempts are repeated, because a wait in the kernel could not be interrupted by Ctrl-C. This is
-    not a context manager, whose end could be skipped if Ctrl-C comes just before it.
+    not a context manager, whose end could be skipped if Ctrl-C comes just before it. The release is
+    forced, because an acquisition that was interrupted may have been counted without being made.
     """
     try:
         _acquire(lock)
         result = action()
-        lock.release()
+        lock.release(force=True)
         return result
     except BaseException:
         lock.release(force=True)
