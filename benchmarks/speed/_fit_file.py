@@ -1,47 +1,29 @@
 """Fit one method to rows of a file; print its processor time and its peak of anonymous memory."""
 
 import json
-import re
 import sys
-import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.decomposition import IncrementalPCA
 
+from benchmarks.speed._memory import peak_of
 from isoadapt import LinearHead, LogitPreservingWhitening, Whitening
 
 
-def anonymous_bytes() -> int:
-    """Return RssAnon: resident memory without the pages of files, such as those of a memmap."""
-    status = Path("/proc/self/status").read_text()
-    found = re.search(r"RssAnon:\s+(\d+) kB", status)
-    if found is None:
-        raise RuntimeError("/proc/self/status has no line RssAnon")
-    return int(found[1]) * 1024
-
-
 def measured(function: Callable[[], Any]) -> dict[str, float]:
-    """Call the function, and sample anonymous memory every 5 ms meanwhile."""
-    peak, done = [anonymous_bytes()], threading.Event()
+    """Call the function; return its processor time and the peak of anonymous memory."""
+    seconds = []
 
-    def watch() -> None:
-        while not done.wait(0.005):
-            peak.append(max(peak.pop(), anonymous_bytes()))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
+    def timed() -> None:
         begun = time.thread_time()
         function()
-        seconds = time.thread_time() - begun
-    finally:
-        done.set()
-        watcher.join()
-    return {"seconds": seconds, "peak_bytes": max(*peak, anonymous_bytes())}
+        seconds.append(time.thread_time() - begun)
+
+    peak = peak_of(timed)
+    return {"seconds": seconds[0], "peak_bytes": peak}
 
 
 def fit_of(name: str, rows: Any, batch: int) -> Callable[[], Any]:

@@ -1,22 +1,18 @@
 """Time of fitting the flow against one epoch of fine-tuning on the same texts, and its memory."""
 
 import multiprocessing
-import re
 import tempfile
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from benchmarks._data import load_embeddings, narrow_cone, shared_folder
 from benchmarks.speed._harness import Comparison, Measurement, Result, Skipped, compare
+from benchmarks.speed._memory import STATUS, anonymous_bytes, peak_of
 from isoadapt import FlowAdapter
 
 D = 384
 MIB = 2**20
-STATUS = Path("/proc/self/status")
 TARGET = 2.0
 NAME = "FlowAdapter, whole fit, against one epoch of fine-tuning MiniLM"
 MEMORY = "FlowAdapter, memory of a fit"
@@ -91,29 +87,6 @@ def _fit(n: int) -> dict[str, float]:
     X = narrow_cone(n, D, seed=0).X_train
     flow = FlowAdapter(max_epochs=1, device="cpu", random_state=0)
     flow.fit(X[:500])
-    begun = time.perf_counter()
-    peak = _peak_growth(lambda: flow.fit(X))
+    begun, before = time.perf_counter(), anonymous_bytes()
+    peak = max(peak_of(lambda: flow.fit(X)) - before, 0)
     return {"seconds": time.perf_counter() - begun, "matrix": X.nbytes, "peak": peak}
-
-
-def _peak_growth(function: Callable[[], Any]) -> int:
-    """Return the increase of anonymous resident memory while the function runs, in bytes."""
-    before, seen, done = _resident(), [0], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.002):
-            seen[0] = max(seen[0], _resident())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        function()
-    finally:
-        done.set()
-        watcher.join()
-    return max(seen[0] - before, 0)
-
-
-def _resident() -> int:
-    found = re.search(r"RssAnon:\s+(\d+) kB", STATUS.read_text("ascii"))
-    return 0 if found is None else int(found[1]) * 1024

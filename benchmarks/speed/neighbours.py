@@ -72,7 +72,7 @@ def _faiss(X: NDArray[np.float32], metric: str) -> Callable[[], None]:
     index.add(rows)
 
     def search() -> None:
-        faiss.omp_set_num_threads(1)
-        index.search(rows, K + 1)  # the row itself is among them
+        with threadpool_limits(1):  # OpenMP, and the BLAS that faiss brings
+            index.search(rows, K + 1)  # the row itself is among them
 
     return search

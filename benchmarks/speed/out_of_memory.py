@@ -11,21 +11,22 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import open_memmap
 
+from benchmarks._places import ROOT
 from benchmarks.speed._harness import Comparison, Result, Skipped
+from benchmarks.speed._memory import STATUS
 
 D = 384
 CHUNK = 10_000  # rows that are written at a time, and that IncrementalPCA takes at a time
 REFERENCE_ROWS = 100_000  # IncrementalPCA is measured on these; its time is linear in the rows
 LIMIT = 1000  # MB of anonymous memory, including imports
 TARGET = 4.0
-WORKER = Path(__file__).with_name("_fit_file.py")
 OURS = ("Whitening", "LogitPreservingWhitening")
 REFERENCE = "IncrementalPCA"
 
 
 def run(quick: bool) -> list[Result]:
     """Fit each method in a process of its own, in one thread, to rows in a float32 file."""
-    if not Path("/proc/self/status").exists():
+    if not STATUS.exists():
         return [Skipped("fits from a file", "anonymous memory is read from /proc")]
     n, reference_rows = (100_000, 20_000) if quick else (3_000_000, REFERENCE_ROWS)
     with tempfile.TemporaryDirectory() as folder:
@@ -57,20 +58,30 @@ def _compare(name: str, path: Path, n: int, reference_rows: int, repeats: int) -
     if peak > LIMIT:
         raise RuntimeError(f"{name}.fit of {n} × {D} from a file took {peak} MB, more than {LIMIT}")
     return Comparison(
-        f"{name}.fit from a float32 file, one thread, peak {peak} MB of anonymous memory (limit "
+        f"{name}.fit from a float32 file, peak {peak} MB of anonymous memory (limit "
         f"{LIMIT}), against {REFERENCE} in batches of {CHUNK} (processor time, measured on "
         f"{reference_rows} rows and scaled)",
         tuple(ours),
         tuple(reference),
         TARGET,
-        {"n": n, "d": D, "peak_bytes": max(peaks), "reference_rows": reference_rows},
+        {"n": n, "d": D, "peak_bytes": max(peaks), "reference_rows": reference_rows, "threads": 1},
     )
 
 
 def _fit(name: str, path: Path, n_rows: int) -> dict[str, Any]:
-    command = [sys.executable, str(WORKER), name, str(path), str(n_rows), str(CHUNK)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.speed._fit_file",
+        name,
+        str(path),
+        str(n_rows),
+        str(CHUNK),
+    ]
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     environment = {**os.environ, **one_thread}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, env=environment, cwd=ROOT
+    )
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -37,14 +37,14 @@ def _compare_fit(X: Floats, solver: str, repeats: int, target: float | None) -> 
     """Compare the fits; Whitening computes in float64, PCA in the dtype of the rows."""
     with threadpool_limits(1), one_thread():
         return compare(
-            f"Whitening.fit of {X.dtype}, one thread, against PCA(whiten=True, "
-            f"svd_solver={solver!r})",
+            f"Whitening.fit of {X.dtype} against PCA(whiten=True, svd_solver={solver!r})",
             lambda: Whitening().fit(X),
             lambda: PCA(whiten=True, svd_solver=solver).fit(X),
             repeats=repeats,
             target=target,
             n=len(X),
             d=D,
+            threads=1,
         )
 
 
@@ -53,13 +53,14 @@ def _compare_product(X: Floats, repeats: int) -> Comparison:
     single = X.astype(np.float32)
     with threadpool_limits(1):
         return compare(
-            "lower bound: X.T @ X of float64, one thread, against PCA(whiten=True, "
+            "lower bound: X.T @ X of float64, against PCA(whiten=True, "
             "svd_solver='covariance_eigh') of float32",
             lambda: X.T @ X,
             lambda: PCA(whiten=True, svd_solver="covariance_eigh").fit(single),
             repeats=repeats,
             n=len(X),
             d=D,
+            threads=1,
         )
 
 

@@ -8,7 +8,9 @@ import pytest
 
 from isoadapt.model_selection._paired_tests import corrected_t, sign_flip_p
 
-PAGE = Path(__file__).parents[2] / "docs" / "guide" / "comparing.rst"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "guide" / "comparing.rst"
+RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 DISCORDANT = 0.05, 0.10, 0.20
 N_TRIALS = 300
 
@@ -54,3 +56,15 @@ def test_power_is_about_80_percent(protocol, difference, discordant):
 
 def test_the_table_is_complete():
     assert len(table()) == 4 * 6
+
+
+def test_the_trials_it_quotes_are_those_of_the_results():
+    found = {}
+    for protocol, share, text in re.findall(
+        r"\| (test rows|cross-validation) \| (10|20)% \| \d+ of \d+ \(([\d.]+)%",
+        RESULTS.read_text("utf-8"),
+    ):
+        found[protocol, share] = f"{float(text):g} %"
+    page = " ".join(PAGE.read_text("utf-8").split())
+    for protocol in ("test rows", "cross-validation"):
+        assert " and ".join(found[protocol, share] for share in ("10", "20")) in page
