@@ -11,9 +11,10 @@ from torch import Tensor
 
 from isoadapt._utils.blas import add_gram
 
-_CHUNK = 65536  # rows whose scatter is computed about one pivot
+_CHUNK = 262144  # rows whose scatter is computed about one pivot
 _DEVICE_CHUNK = 8192  # the same on devices other than the CPU
-_BLOCK = 512  # rows at a time, which fit in the processor's cache
+_BLOCK = 1024  # rows at a time, which fit in the processor's cache
+_PIVOT_ROWS = 128  # rows whose mean is the pivot
 _TINY = float(np.finfo(np.float64).tiny)  # added to divisors that may be zero
 
 
@@ -348,43 +349,49 @@ def _shifted_higher(part: _Part, shift: Any, scatter: Any, trace: Any) -> tuple[
 
 @np.errstate(over="ignore", invalid="ignore")
 def _chunk_moments(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
-    """Moments of a chunk of rows in memory, from one symmetric product AᵀA.
+    """Moments of a chunk of rows in memory, from two matrix products of each block.
 
-    The rows of A are (c, 1, ‖c‖²), where c is a row minus a pivot near the mean. The last entry is
-    kept in units of the largest one so far, since its square could overflow.
+    They are CᵀC and (1, s)ᵀC, where the rows of C are those of X minus a pivot near the mean, and s
+    are their squared norms in units of the largest one so far, since their squares could overflow.
     """
     counts = None if weights is None else weights.cpu().numpy()
     count = float(len(X) if counts is None else counts.sum())
     if not count:
         return Moments()
-    d, pivot, largest = X.shape[1], _pivot(X, counts), _TINY
-    product, buffer = np.zeros((d + 2, d + 2)), np.empty((min(len(X), _BLOCK), d + 2))
+    d, pivot, largest, fourth = X.shape[1], _pivot(X, counts), _TINY, 0.0
+    size = min(len(X), _BLOCK)
+    scatter, sums = np.zeros((d, d)), np.zeros((2, d))
+    centred_buffer, factor_buffer = np.empty((size, d)), np.ones((2, size))
     for start in range(0, len(X), _BLOCK):
         rows = _as_array(X[start : start + _BLOCK])
-        block = buffer[: len(rows)]
-        centred, squares = block[:, :d], block[:, -1]
+        centred, factors = centred_buffer[: len(rows)], factor_buffer[:, : len(rows)]
         np.subtract(rows, pivot, out=centred)
-        block[:, d] = 1
         if counts is not None:
-            part = counts[start : start + _BLOCK, None]
-            block[part[:, 0] == 0] = 0  # rows without weight may be so large as to overflow
-        np.einsum("ij,ij->i", centred, centred, out=squares)
-        known, largest = largest, max(largest, squares.max())
-        squares /= largest
-        product[:, -1] *= known / largest
-        product[-1, -1] *= known / largest
+            part = counts[start : start + _BLOCK]
+            centred[part == 0] = 0  # rows without weight may be so large as to overflow
+        np.einsum("ij,ij->i", centred, centred, out=factors[1])
+        known, largest = largest, max(largest, factors[1].max())
+        factors[1] /= largest
+        sums[1] *= known / largest
+        fourth *= (known / largest) ** 2
         if counts is not None:
-            block *= np.sqrt(part)
-        add_gram(block, out=product)
-    return _about_mean(count, pivot, torch.from_numpy(product), largest)
+            np.sqrt(part, out=factors[0])
+            factors[1] *= factors[0]
+            centred *= factors[0][:, None]
+        sums += factors @ centred
+        fourth += factors[1] @ factors[1]
+        add_gram(centred, out=scatter)
+    return _about_mean(
+        count, pivot, torch.from_numpy(scatter), torch.from_numpy(sums), fourth, largest
+    )
 
 
 def _pivot(X: Tensor | NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[np.float64]:
     """Mean of the first rows, or of those with the largest weights; exact for constant columns."""
     if weights is None:
-        chosen, own = np.arange(min(len(X), _BLOCK)), None
+        chosen, own = np.arange(min(len(X), _PIVOT_ROWS)), None
     else:
-        chosen = np.argsort(-weights, kind="stable")[:_BLOCK]
+        chosen = np.argsort(-weights, kind="stable")[:_PIVOT_ROWS]
         chosen = chosen[weights[chosen] > 0]
         own = weights[chosen] / weights[chosen[0]]
     rows = _as_array(X[chosen]).astype(np.float64)
@@ -397,17 +404,21 @@ def _as_array(X: Tensor | NDArray[Any]) -> NDArray[Any]:
 
 
 def _about_mean(
-    count: float, pivot: NDArray[np.float64], product: Tensor, largest: float
+    count: float,
+    pivot: NDArray[np.float64],
+    product: Tensor,
+    sums: Tensor,
+    raw_fourth: float,
+    largest: float,
 ) -> Moments:
-    """Moments from the upper triangle of the product in `_chunk_moments`."""
-    total, raw_third, raw_fourth = product[:-2, -2], product[:-2, -1], product[-1, -1]
-    shift = total / count
-    upper = product[:-2, :-2].addr(shift, shift, alpha=-count).triu_()
+    """Moments about the mean from the sums of `_chunk_moments` about a pivot."""
+    shift = sums[0] / count
+    upper = product.addr(shift, shift, alpha=-count).triu_()
     scatter = upper + upper.triu(1).T
     trace = scatter.trace() + _TINY
     step, unit = shift / trace.sqrt(), largest / trace
     third, fourth = _shifted_higher(_Part(count, trace, 0.0, 0.0), step, scatter, trace)
-    third = raw_third / trace.sqrt() * unit - third
+    third = sums[1] / trace.sqrt() * unit - third
     fourth = raw_fourth * unit**2 - fourth - 4 * (step @ third)
     return Moments._of(count, torch.from_numpy(pivot) + shift, scatter, third, fourth)
 
