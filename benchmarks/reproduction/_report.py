@@ -11,7 +11,12 @@ from benchmarks.reproduction._bases import learned
 from benchmarks.reproduction._cells import CHOICE, WHOLE, Record, Suite
 from benchmarks.reproduction._choice import candidate_name, candidates, chosen
 from benchmarks.reproduction._figures import matching_records, of
-from benchmarks.reproduction._first_page import JudgedPapers, counts_text, first_page_table
+from benchmarks.reproduction._first_page import (
+    JudgedPapers,
+    counts_text,
+    decided_text,
+    first_page_table,
+)
 from benchmarks.reproduction._gains import gains, gains_text
 from benchmarks.reproduction._hours import first_block_text, hours_text
 from benchmarks.reproduction._judging import Line, judge_claims
@@ -28,7 +33,8 @@ TITLES = {
     "004": "004 On Isotropy Calibration of Transformers: CosReg, spectrum control, flow",
 }
 OPENING = """\
-What the papers claim, and what the same methods do here. {progress} {counts}"""
+What the papers claim, and what the same methods do here. In the documentation's page on citing,
+papers 000/001, 002, 003 and 004 are [1], [3], [2] and [4]. {progress} {counts}"""
 INTRODUCTION = """\
 The encoder is {encoder}, fine-tuned on {rows}, once for every seed.
 The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768 dimensions or more. So
@@ -127,7 +133,7 @@ def _first_page(
     return [
         "# Reproduction",
         fill(opening, 100),
-        *filter(None, [first_page_table(judged, TITLES)]),
+        *filter(None, [decided_text(judged, TITLES), first_page_table(judged, TITLES)]),
         "## Does anything gain?",
         gains_text(gains(slots, records, suite)),
     ]

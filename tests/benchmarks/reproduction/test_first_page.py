@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.reproduction import (
     __main__ as reproduce,
+    _first_page,
     _report,
     isotropy_calibration,
     isotropy_layer,
@@ -134,6 +135,18 @@ def test_the_first_page_has_the_verdicts_of_the_tables(report):
     }
     assert shown == {claim.claim: tables[claim.claim] for claim in claims}
     assert {"**holds**", "**fails**", "not shown"} <= set(shown.values())
+
+
+def test_the_judged_claims_are_named_while_they_are_few():
+    records = made_up(5, [slot for slot in SLOTS if slot.task == "gaussian"])
+    lines = judge_claims(istar_scores.claims(), records, WHOLE)
+    named = _first_page.decided_text({"002": lines}, {"002": "I-STAR"})
+    judged = [line for line in lines if line.judged.outcome not in (WAITING, NOT_TESTABLE)]
+    assert judged
+    assert named.count("\n- ") == len(judged)
+    assert all(line.claim.claim in named for line in judged)
+    assert not _first_page.decided_text({"002": lines * 20}, {"002": "I-STAR"})
+    assert not _first_page.decided_text({"002": []}, {"002": "I-STAR"})
 
 
 def test_the_two_questions_come_first(report):
