@@ -14,7 +14,7 @@ def merge(folder: Path, model: Path, out: Path, overwrite: bool, console: Consol
     own = take_apart(adapter).last_head() is not None
     head = "the checkpoint's, because the adapter has none; predictions may change"
     if own:
-        head = "the adapter's"
+        head = "the adapter's, so that it predicts what the adapter predicts"
     console.show(
         f"Merged: {out}\nIts head is {head}.\nLoad it with transformers: "
         f"AutoModelForSequenceClassification.from_pretrained({str(out)!r})",

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from isoadapt import geometry
+from isoadapt._utils.labels import is_missing
 from isoadapt._utils.warn import warn
 from isoadapt.metrics._isotropy_text import report_text
 from isoadapt.metrics._neighbours import HubnessReport, hubness
@@ -294,7 +295,7 @@ def _rows_by_group(points: Tensor, groups: ArrayLike) -> dict[str, Tensor]:
             f"groups has {len(labels)} entries, X has {len(points)} rows: one group for each row "
             "is needed"
         )
-    missing = [i for i, label in enumerate(np.asarray(groups, dtype=object)) if _missing(label)]
+    missing = [i for i, label in enumerate(np.asarray(groups, dtype=object)) if is_missing(label)]
     if missing:
         raise ValueError(
             f"groups lacks the group of {len(missing)} row(s), first of row {missing[0]} (NaN or "
@@ -303,12 +304,6 @@ def _rows_by_group(points: Tensor, groups: ArrayLike) -> dict[str, Tensor]:
     masks = {str(label): torch.from_numpy(labels == label) for label in np.unique(labels)}
     parts = {name: points[mask] for name, mask in masks.items()}
     return {name: part for name, part in parts.items() if varies(part)}
-
-
-def _missing(label: Any) -> bool:
-    """Whether a label is None, or a NaN, NaT or pandas.NA, none of which is equal to itself."""
-    same = label == label
-    return label is None or not (isinstance(same, bool | np.bool_) and same)
 
 
 def _hubness(points: Tensor) -> HubnessReport:

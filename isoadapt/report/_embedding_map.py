@@ -10,6 +10,7 @@ from sklearn.decomposition import PCA
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
+from isoadapt._utils.labels import is_missing
 from isoadapt.report._axes import REST, STRONG, panels, plain, points
 
 _PANELS = ["before", "after"]
@@ -228,9 +229,11 @@ def _standardised(X: ArrayLike, name: str) -> NDArray[np.float64]:
 
 
 def _classes(y: ArrayLike) -> NDArray[Any]:
+    if any(map(is_missing, np.asarray(y, dtype=object).ravel())):
+        raise ValueError(
+            "y has missing values, such as None or NaN; pass a class for each row, or y=None"
+        )
     classes = column_or_1d(y)
-    if classes.dtype == object and any(each is None or each != each for each in classes):
-        raise ValueError("y has missing values, such as None; pass a class for each row, or y=None")
     if type_of_target(classes, input_name="y") == "continuous":
         raise ValueError(
             "y has continuous values, but the colours are those of classes; pass classes, such as "

@@ -4,6 +4,7 @@ import math
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 from sklearn.datasets import make_classification
@@ -363,6 +364,12 @@ class TestEmbeddingMap:
             (lambda: EmbeddingMapDisplay.from_embeddings(X, X, X[:, 0]), "continuous values"),
             (lambda: EmbeddingMapDisplay.from_embeddings(X, X, LABELS[1:]), "inconsistent numbers"),
             (lambda: EmbeddingMapDisplay.from_embeddings(X, X, [None] * 80), "missing values"),
+            (
+                lambda: EmbeddingMapDisplay.from_embeddings(
+                    X, X, pd.Series([1, pd.NA] * 40, dtype="Int64")
+                ),
+                "missing values",
+            ),
             (lambda: EmbeddingMapDisplay(X, X), "before has 6 columns"),
         ],
     )
