@@ -119,7 +119,7 @@ class TestLongTexts:
 def random_text(rng, n_words):
     """Words and unknown words, separated by white space of several kinds."""
     words = rng.choice([*WORDS, "catdog", "!?", "猫", "\U0001f600"], n_words)
-    return "".join(f"{word}{rng.choice(TestLongTexts.WHITE)}" for word in words)
+    return "".join(np.char.add(words, rng.choice(TestLongTexts.WHITE, n_words)))
 
 
 class TestLongPairs:
