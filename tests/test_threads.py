@@ -174,7 +174,7 @@ class TestFork:
         with ThreadPoolExecutor(2) as pool:
             others = [pool.submit(work) for _ in range(2)]
             try:
-                for _ in range(25):
+                for _ in range(15):
                     assert in_fork(enter_once) == ((3, 3), (1, 3), (3, 3))
             finally:
                 stop.set()

@@ -158,7 +158,12 @@ def test_scikit_learn_checks(estimator, check):
 
 
 # Some of these checks fit to a frame and transform an array, and the reverse.
-@pytest.mark.filterwarnings(r"ignore:X (has|does not have valid) feature names:UserWarning")
+other_names = pytest.mark.filterwarnings(
+    r"ignore:X (has|does not have valid) feature names:UserWarning"
+)
+
+
+@other_names
 @pytest.mark.parametrize(
     "check",
     [
@@ -176,6 +181,7 @@ def test_scikit_learn_checks_outside_parametrize_with_checks(adapter, check):
     check(type(adapter).__name__, clone(adapter))
 
 
+@other_names
 @pytest.mark.parametrize(
     "check",
     [
