@@ -31,7 +31,7 @@ def by_definition(X, k, metric):
 
 @pytest.mark.parametrize("metric", METRICS)
 class TestNearestNeighbours:
-    @pytest.mark.parametrize(("n", "d"), [(3000, 4), (60, 3), (300, 500)])
+    @pytest.mark.parametrize(("n", "d"), [(6000, 4), (60, 3), (300, 500)])
     def test_equals_scikit_learn(self, metric, n, d):
         X = draw(n, d)
         distances, numbers = search(X, 10, metric)
