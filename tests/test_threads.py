@@ -369,6 +369,19 @@ class TestBlas:
             waiting.result()
         assert blas_threads() == 2
 
+    def test_the_loaded_libraries_are_listed_once(self, monkeypatch):
+        with one_blas_thread_if_small(np.empty((10, 10))):
+            pass
+        before = blas_threads()
+        listed = []
+        monkeypatch.setattr(ThreadpoolController, "_load_libraries", listed.append)
+        for _ in range(3):
+            with one_blas_thread_if_small(np.empty((10, 10))):
+                pass
+        monkeypatch.undo()
+        assert not listed
+        assert blas_threads() == before
+
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
     def test_an_exception_puts_the_number_back(self, error):
         with pytest.raises(error), one_blas_thread_if_small(np.empty((10, 10))):

@@ -83,13 +83,9 @@ class TestLongTexts:
         assert sum(seen) < 1.5e6
         assert max(seen) <= module._CHARACTERS
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
-        ("max_length", "inputs"),
-        [
-            pytest.param(16, "texts", marks=pytest.mark.slow),
-            pytest.param(16, "pairs", marks=pytest.mark.slow),
-            (17, "pairs"),
-        ],
+        ("max_length", "inputs"), [(16, "texts"), (16, "pairs"), (17, "pairs")]
     )
     def test_peak_memory_does_not_grow_with_the_length(self, checkpoint, max_length, inputs):
         code = f"""

@@ -449,10 +449,10 @@ RESUMED = {
 }
 
 
-@pytest.mark.parametrize(
-    "stopped_at", [3, 4, 6], ids=["in the first epoch", "between epochs", "in the second epoch"]
+@pytest.mark.parametrize(  # in the first epoch, between epochs, and in the second epoch
+    ("name", "stopped_at"),
+    [("istar", 3), ("istar", 6), ("balanced", 4), ("spectrum", 3), ("spectrum", 6)],
 )
-@pytest.mark.parametrize("name", RESUMED)
 def test_a_resumed_run_is_the_uninterrupted_one(name, stopped_at, tmp_path):
     make_penalty, options = RESUMED[name]
     arguments = {
