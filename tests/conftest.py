@@ -1,11 +1,17 @@
 """Real data, where there is some, and a tiny checkpoint."""
 
+import gc
 import os
 from pathlib import Path
 
 import pytest
 
 from tests.tiny_models import save_model
+
+
+def pytest_unconfigure() -> None:
+    """Exempt all objects from the garbage collections at exit, which take seconds here."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -57,32 +57,46 @@ def test_every_package_has_its_place():
     assert {package(module) for module in MODULES} - {"", "__main__"} == set(ORDER)
 
 
-@pytest.mark.parametrize("module", INSIDE)
-def test_imports_go_down_only(module):
-    place = ORDER.index(package(module))
-    for other in imports(module, lazy=False):
-        if package(other):
-            assert ORDER.index(package(other)) <= place, f"{module} imports {other}"
+@pytest.fixture(scope="module")
+def on_top():
+    """For every module, the modules that it imports when it is imported."""
+    return {module: imports(module, lazy=False) for module in MODULES}
 
 
-@pytest.mark.parametrize("module", INSIDE)
-def test_leaves_are_imported_by_the_command_line_only(module):
-    for other in imports(module, lazy=False):
-        if package(other) in LEAVES and package(other) != package(module):
-            assert package(module) == "cli", f"{module} imports {other}"
+def test_imports_go_down_only(on_top):
+    wrong = [
+        f"{module} imports {other}"
+        for module in INSIDE
+        for other in on_top[module]
+        if package(other) and ORDER.index(package(other)) > ORDER.index(package(module))
+    ]
+    assert not wrong
 
 
-@pytest.mark.parametrize("module", INSIDE)
-def test_private_modules_are_imported_within_their_package_only(module):
-    for other in imports(module, lazy=True):
-        private = any(part.startswith("_") for part in other.split(".")[2:])
-        if private and package(other) != "_utils":
-            assert package(other) == package(module), f"{module} imports {other}"
+def test_leaves_are_imported_by_the_command_line_only(on_top):
+    wrong = [
+        f"{module} imports {other}"
+        for module in INSIDE
+        for other in on_top[module]
+        if package(other) in LEAVES and package(module) not in (package(other), "cli")
+    ]
+    assert not wrong
 
 
-def test_no_module_imports_itself_by_a_circle():
+def test_private_modules_are_imported_within_their_package_only():
+    wrong = [
+        f"{module} imports {other}"
+        for module in INSIDE
+        for other in imports(module, lazy=True)
+        if any(part.startswith("_") for part in other.split(".")[2:])
+        and package(other) not in ("_utils", package(module))
+    ]
+    assert not wrong
+
+
+def test_no_module_imports_itself_by_a_circle(on_top):
     graph = {
-        module: imports(module, lazy=False) - {module, module.rpartition(".")[0]}
+        module: on_top[module] - {module, module.rpartition(".")[0]}
         for module in MODULES
         if MODULES[module].name != "__init__.py"
     }

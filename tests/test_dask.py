@@ -184,6 +184,7 @@ def test_metrics_that_need_all_rows_say_so(X):
         mean_cosine_similarity(da.from_array(X, chunks=50))
 
 
+@pytest.mark.slow
 def test_workers_read_reduce_and_adapt_their_blocks(client):
     here = os.getpid()
 

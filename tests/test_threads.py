@@ -174,7 +174,7 @@ class TestFork:
         with ThreadPoolExecutor(2) as pool:
             others = [pool.submit(work) for _ in range(2)]
             try:
-                for _ in range(25):
+                for _ in range(15):
                     assert in_fork(enter_once) == ((3, 3), (1, 3), (3, 3))
             finally:
                 stop.set()
@@ -368,6 +368,19 @@ class TestBlas:
             leave.set()
             waiting.result()
         assert blas_threads() == 2
+
+    def test_the_loaded_libraries_are_listed_once(self, monkeypatch):
+        with one_blas_thread_if_small(np.empty((10, 10))):
+            pass
+        before = blas_threads()
+        listed = []
+        monkeypatch.setattr(ThreadpoolController, "_load_libraries", listed.append)
+        for _ in range(3):
+            with one_blas_thread_if_small(np.empty((10, 10))):
+                pass
+        monkeypatch.undo()
+        assert not listed
+        assert blas_threads() == before
 
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
     def test_an_exception_puts_the_number_back(self, error):

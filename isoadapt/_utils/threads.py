@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import torch
-from threadpoolctl import OpenBLASController, threadpool_limits
+from threadpoolctl import OpenBLASController, get_cached_controller
 
 LARGE_STEP = 1e8
 """Steps run in all threads if n_parameters * (n_rows + UPDATE_ROWS) is at least this number.
@@ -135,7 +135,7 @@ class _BlasLimit:
         try:
             with self.lock:
                 if self.limits is None:
-                    self.limits = threadpool_limits(1, user_api="blas")
+                    self.limits = get_cached_controller().limit(limits=1, user_api="blas")
             yield
         finally:
             with self.lock:

@@ -3,6 +3,7 @@
 import pickle
 import random
 from copy import copy
+from inspect import signature
 from io import BytesIO
 
 import joblib
@@ -117,10 +118,23 @@ def kind(adapter):
     return type(adapter), task, parameters.get("solver"), parameters.get("n_components")
 
 
-# One adapter of each class, task, solver and output width, trained for one epoch.
+# Classes of which every task, solver and output width is checked: one of each base class.
+EVERY_KIND = (IsotropyLayer, FlowAdapter, Whitening, LogitPreservingWhitening)
+
+
+def has_default_kind(adapter):
+    """Whether the task and the solver of an adapter are those of its default parameters."""
+    parameters = adapter.get_params()
+    default = signature(type(adapter)).parameters["head"].default
+    return parameters["head"] == default and parameters.get("solver", "minibatch") == "minibatch"
+
+
+# One adapter of each class with its default task and solver, and one of each kind where one class
+# stands for the others that have the same base. They are trained for one epoch.
 ONE_OF_EACH_KIND = [
     cheaper(adapter, max_epochs=1)
     for adapter in {kind(adapter): adapter for adapter in reversed(ADAPTERS)}.values()
+    if has_default_kind(adapter) or isinstance(adapter, EVERY_KIND)
 ]
 
 # One adapter of each class, for the checks of its outputs' containers, which involve no head but
@@ -144,15 +158,17 @@ def test_scikit_learn_checks(estimator, check):
 
 
 # Some of these checks fit to a frame and transform an array, and the reverse.
-@pytest.mark.filterwarnings(r"ignore:X (has|does not have valid) feature names:UserWarning")
+other_names = pytest.mark.filterwarnings(
+    r"ignore:X (has|does not have valid) feature names:UserWarning"
+)
+
+
+@other_names
 @pytest.mark.parametrize(
     "check",
     [
         estimator_checks.check_set_output_transform,
         estimator_checks.check_set_output_transform_pandas,
-        estimator_checks.check_set_output_transform_polars,
-        estimator_checks.check_global_output_transform_pandas,
-        estimator_checks.check_global_set_output_transform_polars,
         estimator_checks.check_dataframe_column_names_consistency,
         estimator_checks.check_transformer_get_feature_names_out,
         estimator_checks.check_transformer_get_feature_names_out_pandas,
@@ -162,6 +178,23 @@ def test_scikit_learn_checks(estimator, check):
 )
 @pytest.mark.parametrize("adapter", ONE_OF_EACH, ids=repr)
 def test_scikit_learn_checks_outside_parametrize_with_checks(adapter, check):
+    check(type(adapter).__name__, clone(adapter))
+
+
+@other_names
+@pytest.mark.parametrize(
+    "check",
+    [
+        estimator_checks.check_set_output_transform_polars,
+        estimator_checks.check_global_output_transform_pandas,
+        estimator_checks.check_global_set_output_transform_polars,
+    ],
+    ids=lambda check: check.__name__,
+)
+@pytest.mark.parametrize(
+    "adapter", [adapter for adapter in ONE_OF_EACH if isinstance(adapter, EVERY_KIND)], ids=repr
+)
+def test_scikit_learn_checks_of_other_containers(adapter, check):
     check(type(adapter).__name__, clone(adapter))
 
 

@@ -7,7 +7,7 @@ import isoadapt
 from isoadapt import PenaltyAdapter, adapters
 from isoadapt.adapters import ADAPTERS, METHODS, VARIANTS, Affine, BaseAdapter
 from isoadapt.finetune import PENALTIES
-from tests.adapters.test_common import ADAPTERS as SWEEP
+from tests.adapters.test_common import ADAPTERS as SWEEP, ONE_OF_EACH, ONE_OF_EACH_KIND
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "choosing.rst"
 
@@ -31,7 +31,8 @@ def test_penalties_have_the_names_of_the_adapters():
 
 
 def test_common_tests_cover_every_adapter():
-    assert {type(each) for each in SWEEP} == {*ADAPTERS.values(), PenaltyAdapter}
+    for tested in (SWEEP, ONE_OF_EACH, ONE_OF_EACH_KIND):
+        assert {type(each) for each in tested} == {*ADAPTERS.values(), PenaltyAdapter}
 
 
 def test_every_adapter_has_one_row_in_short_tables():

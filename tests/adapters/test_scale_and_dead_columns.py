@@ -96,7 +96,7 @@ class TestScale:
             scaled = scale ** exponent(adapter) * expected
             np.testing.assert_allclose(Z, scaled, rtol=1e-9, atol=1e-9 * np.abs(scaled).max())
 
-    @settings(max_examples=3, deadline=None)
+    @settings(max_examples=2, deadline=None)
     @given(scale=NARROW)
     def test_any_scale_only_scales_the_outputs_up_to_rounding(self, adapter, cone, scale):
         X, y, _ = cone
@@ -110,7 +110,7 @@ class TestScale:
 
 
 @pytest.mark.parametrize("adapter", [*TRAINED, FLOWS[1]], ids=repr)
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(scale=NARROW)
 def test_scale_of_the_values_of_a_regression(adapter, cone, scale):
     X, _, values = cone

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import multiprocessing
 import os
 import pickle
 import shutil
@@ -413,15 +414,19 @@ def test_threads_that_want_the_same_texts_encode_each_once(
     assert counts(cache) == (3 * len(MANY), len(MANY), len(MANY))
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_two_processes_at_once_end_with_one_copy(checkpoint, cache):
     encoder = TransformerEncoder(checkpoint, cache=cache)
-    work = joblib.Parallel(n_jobs=2)
-    first, second = work(joblib.delayed(encoder.transform)(texts) for texts in (MANY, MANY[::-1]))
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        work = pool.map_async(encoder.transform, [MANY, MANY[::-1]], chunksize=1)
+        first, second = work.get(timeout=60)
     np.testing.assert_array_equal(first, second[::-1])
     assert counts(cache) == (len(MANY), len(MANY), len(MANY))
     assert cache.verify() == (len(MANY), ())
 
 
+@pytest.mark.slow
 def test_a_grid_search_in_two_processes_encodes_each_text_once(checkpoint, cache, tmp_path):
     y = np.arange(len(MANY)) % 2
     pipeline = make_pipeline(

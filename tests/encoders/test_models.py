@@ -3,8 +3,6 @@
 import json
 import logging as stdlib_logging
 import shutil
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -187,25 +185,6 @@ def test_messages_are_hidden_in_one_thread_only():
         assert [*logging.tqdm(range(3))] == [0, 1, 2]
     assert shown == ["an error", "from another thread", "after the block"]
     assert bars == [{"disable": True}, {}]
-
-
-def test_interpreter_without_network_loads_a_folder(checkpoint):
-    code = (
-        "import socket, sys\n"
-        "def refuse(*args, **options): raise RuntimeError('network')\n"
-        "socket.socket.connect = socket.getaddrinfo = refuse\n"
-        "from isoadapt.encoders import load_checkpoint\n"
-        "print(load_checkpoint(sys.argv[1])[0].transform(['cat']).shape)"
-    )
-    env = {"PATH": "", "HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, checkpoint],
-        capture_output=True,
-        text=True,
-        env=env,
-        check=False,
-    )
-    assert (done.stdout, done.stderr) == ("(1, 16)\n", "")
 
 
 @pytest.mark.parametrize(

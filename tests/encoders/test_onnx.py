@@ -95,7 +95,7 @@ def test_same_vectors_as_torch_in_any_batches(checkpoint, cache, batch_tokens, i
 @pytest.mark.parametrize(
     ("architecture", "options"),
     [
-        ("roberta", {"pooling": "mean", "layer": 1}),
+        pytest.param("roberta", {"pooling": "mean", "layer": 1}, marks=pytest.mark.slow),
         ("gpt2", {"pooling": "head_input"}),
     ],
 )

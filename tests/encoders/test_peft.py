@@ -179,6 +179,7 @@ def test_reduced_precision(copied):
     np.testing.assert_allclose(encoder.transform(TEXTS), exact, atol=0.1)
 
 
+@pytest.mark.slow
 def test_the_onnx_backend(copied, tmp_path):
     found = TransformerEncoder(copied[1], backend="onnx", cache=tmp_path / "c").transform(TEXTS)
     np.testing.assert_allclose(found, TransformerEncoder(copied[1]).transform(TEXTS), atol=1e-3)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -15,11 +16,19 @@ import numpy as np
 import pytest
 from lmdb.verify import verify
 
+from benchmarks.faults.cache import kill_in_rounds
+from isoadapt.encoders._cache import _environment
 from isoadapt.encoders._cache._environment import Unusable
 from isoadapt.encoders._cache._store import Store
 
 ROOT = Path(__file__).parents[2]
 LARGE = 2**30
+
+
+def forks(test):
+    """Mark a test that forks this process."""
+    test = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")(test)
+    return pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")(test)
 
 
 def keys_of(*numbers):
@@ -119,26 +128,36 @@ def test_a_row_has_one_claim(tmp_path):
     assert store.owners() == {b"b", b"c"}
 
 
-def test_parent_and_child_process_enlarge_the_map_independently(tmp_path):
-    code = """
-import os
-from isoadapt.encoders._cache import _environment
-from tests.encoders.test_store import *
-_environment._FIRST_MAP = 2**16
-store = Store(sys.argv[1])
-fill(store, 10)
-pid = os.fork()
-for i in range(50):
-    mine = keys_of(*range(1000 + 10 * i, 1010 + 10 * i) if pid else (5000 + i,))
-    store.put(mine, vectors_of(mine), LARGE)
-    assert store.read(keys_of(i % 10))[1].all()
-if pid:
+def in_fork(function, *arguments):
+    """Call a function in a forked process and return the exit code: 0 unless it fails."""
+    process = multiprocessing.get_context("fork").Process(target=function, args=arguments)
+    process.start()
+    process.join(120)
+    process.kill()
+    process.join()
+    return process.exitcode
+
+
+def enlarge_in_two_processes(folder):
+    _environment._FIRST_MAP = 2**16
+    store = Store(folder)
+    fill(store, 10)
+    pid = os.fork()
+    for i in range(50):
+        mine = keys_of(*range(1000 + 10 * i, 1010 + 10 * i) if pid else (5000 + i,))
+        store.put(mine, vectors_of(mine), LARGE)
+        assert store.read(keys_of(i % 10))[1].all()
+    if pid == 0:
+        os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
     keys = keys_of(*range(10), *range(1000, 1500), *range(5000, 5050))
     assert (store.read(keys)[0] == vectors_of(keys)).all()
     assert store.check() == (560, [])
-"""
-    subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, check=True, timeout=120)
+
+
+@forks
+def test_parent_and_child_process_enlarge_the_map_independently(tmp_path):
+    assert in_fork(enlarge_in_two_processes, tmp_path) == 0
 
 
 @pytest.mark.parametrize("removal", ["rename", "remove"])
@@ -320,17 +339,10 @@ def check_damage(folder, seeds):
         shutil.rmtree(place.parent)
 
 
+@forks
 def test_damage_neither_gives_a_wrong_row_nor_ends_the_process(tmp_path):
-    code = "from tests.encoders.test_store import *; check_damage(sys.argv[1], range(60))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, f"{(tmp_path / 'seed').read_text()}: {done.stderr[-2000:]}"
+    code = in_fork(check_damage, tmp_path, range(60))
+    assert code == 0, f"seed {(tmp_path / 'seed').read_text()}: exit code {code}"
 
 
 def counts_of(*arguments):
@@ -348,8 +360,11 @@ def counts_of(*arguments):
     return counts
 
 
+@forks
 def test_processes_killed_at_random_leave_nothing_wrong(tmp_path):
-    assert counts_of("kills", tmp_path / "cache", "5", "1")["checked"] > 8000
+    counts = kill_in_rounds(str(tmp_path / "cache"), 5, 1)
+    assert counts["checked"] > 8000
+    assert (counts["wrong"], counts["problems"], counts["set_aside"]) == (0, 0, False)
 
 
 @pytest.mark.slow
@@ -361,6 +376,6 @@ def test_many_calls_at_once_give_no_wrong_vector(tmp_path):
 
 
 def test_interrupted_calls_keep_no_lock(tmp_path):
-    counts = counts_of("interrupts", tmp_path / "cache", "100", "1")
-    assert counts["interrupts"] == 100
+    counts = counts_of("interrupts", tmp_path / "cache", "60", "1")
+    assert counts["interrupts"] == 60
     assert counts["locks"] == 0

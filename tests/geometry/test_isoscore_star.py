@@ -70,12 +70,12 @@ def reference(X, prior_cov=None, zeta=0.0, bias_corrected=False):
 
 SMALL = [
     (n, d, zeta, kind)
-    for n in (8, 50, 300, 2000)
+    for n in (8, 50, 300)
     for d in (2, 16, 100)
     for zeta in (0.0, 0.2, 0.5, 1.0)
     for kind in ("identity", "covariance")
 ]
-LARGE = [(n, 768, zeta, "covariance") for n in (8, 300, 2000) for zeta in (0.0, 0.2)]
+LARGE = [(n, 768, zeta, "covariance") for n in (8, 2000) for zeta in (0.0, 0.2)]
 LARGE += [(50, 768, 0.5, "identity")]
 
 
@@ -197,7 +197,7 @@ def test_corrected_score_of_a_regular_simplex_is_one(n, dtype):
 @pytest.mark.parametrize("bias_corrected", [False, True])
 @pytest.mark.parametrize("zeta", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize(("n", "d"), [(4, 6), (9, 4), (5, 5)])
-@pytest.mark.parametrize("members", [(), (2,), (2, 1)])
+@pytest.mark.parametrize("members", [(), (2, 1)])
 def test_gradcheck_with_respect_to_points(n, d, zeta, bias_corrected, members):
     X = cloud(n, d, members=members, decay=2.0).requires_grad_()
     for prior_cov in (None, shrinkage_covariance(d), shrinkage_covariance(d, members=members)):
@@ -225,7 +225,7 @@ def test_gradcheck_with_respect_to_the_shrinkage_covariance(
 
 @pytest.mark.parametrize("bias_corrected", [False, True])
 @pytest.mark.parametrize(("n", "d", "rank"), [(4, 6, 6), (9, 4, 4), (5, 5, 3)])
-@pytest.mark.parametrize(("members", "root_members"), [((), ()), ((3,), ()), ((2, 2), (2, 2))])
+@pytest.mark.parametrize(("members", "root_members"), [((), ()), ((3,), ()), ((2, 1), (2, 1))])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_factor_of_the_shrinkage_covariance_in_its_place(
     n, d, rank, bias_corrected, members, root_members, weighted
@@ -244,13 +244,10 @@ def test_factor_of_the_shrinkage_covariance_in_its_place(
     ]
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
     norm = SquaredNorm.at(cloud(d, rank, seed=6, members=root_members), variances)
-    for squared_norm in (None, norm):  # exact, and estimated from another factor
-        assert gradcheck(
-            lambda x, b, squared_norm=squared_norm: isoscore_star(
-                x, FactoredCovariance(b, variances, squared_norm), zeta, bias_corrected
-            ),
-            (X, root),
-        )
+    assert gradcheck(  # with a norm that is estimated from another factor
+        lambda x, b: isoscore_star(x, FactoredCovariance(b, variances, norm), zeta, bias_corrected),
+        (X, root),
+    )
 
 
 class TestSquaredNorm:

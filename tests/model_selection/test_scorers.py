@@ -323,7 +323,7 @@ def test_a_floor_is_a_finite_number(floor):
         BestAboveFloor("accuracy", "isoscore", floor=floor)
 
 
-@pytest.mark.parametrize("n_jobs", [None, 2])
+@pytest.mark.parametrize("n_jobs", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_search_refits_the_chosen_candidate(n_jobs, data):
     X, y = data
     pipeline = make_pipeline(PCA(4), IsotropyLayer(max_epochs=4, random_state=0))
