@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import sys
+import time
 import traceback
 from dataclasses import replace
 from keyword import iskeyword
@@ -25,12 +26,14 @@ def main(arguments: list[str] | None = None) -> int:
     failed: list[str] = []
     results: list[Result] = []
     for name in options.only or names():
-        print(f"running {name} …", file=sys.stderr, flush=True)
+        print(f"running {name} …", end=" ", file=sys.stderr, flush=True)
+        started = time.perf_counter()
         try:
             results += run_one(name, options.quick)
         except Exception:
             traceback.print_exc()
             failed.append(name)
+        print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     setting = versions()
     print(" · ".join(f"{key} {value}" for key, value in setting.items() if value is not None))
     print(speed_text(results))

@@ -26,7 +26,6 @@ from isoadapt import EmbeddingCache, TransformerEncoder, Whitening
 from isoadapt.encoders._cache._keys import row_keys
 from isoadapt.encoders._texts import as_texts
 
-ROWS = 100_000
 GRID = {
     "whitening__strength": [0.2, 0.4, 0.5, 0.6, 0.8, 1.0],
     "whitening__shrinkage": [0.0, 0.01, 0.1, 0.5],
@@ -40,9 +39,9 @@ def run(quick: bool) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         return [
-            *_reading(place / "read", 300 if quick else 4000, 2 if quick else 5),
+            *_reading(place / "read", *((10_000, 300, 2) if quick else (100_000, 4000, 5))),
             _overhead(place / "cold", 300 if quick else 4000, 2 if quick else 5),
-            *_grid(place / "grid", 200 if quick else None, [2] if quick else [1, 2]),
+            *_grid(place / "grid", 50 if quick else None, [2] if quick else [1, 2]),
             _kills(place / "kills", 3 if quick else 50),
         ]
 
@@ -58,11 +57,11 @@ def cola_sentences(n: int | None = None) -> list[str]:
     return [line.split("\t")[0] for line in lines[:n]]
 
 
-def _reading(folder: Path, n: int, repeats: int) -> list[Result]:
-    """Compare reading many rows through the encoder with encoding sentences, in turn."""
+def _reading(folder: Path, n_rows: int, n: int, repeats: int) -> list[Result]:
+    """Compare reading rows through the encoder with encoding n sentences, in turn."""
     sentences = list(dict.fromkeys(cola_sentences()))
-    texts = [f"{i} {sentences[i % len(sentences)]}" for i in range(ROWS)]
-    vectors = np.random.default_rng(0).normal(size=(ROWS, 384)).astype(np.float32)
+    texts = [f"{i} {sentences[i % len(sentences)]}" for i in range(n_rows)]
+    vectors = np.random.default_rng(0).normal(size=(n_rows, 384)).astype(np.float32)
     cached, plain, sample = encoder(EmbeddingCache(folder)), encoder(), sentences[:n]
     written = seconds_of(lambda: _write(cached, texts, vectors))
     if not np.array_equal(cached.transform(texts), vectors):
@@ -71,9 +70,9 @@ def _reading(folder: Path, n: int, repeats: int) -> list[Result]:
     read, encoded = [], []
     for _ in range(repeats):
         read.append(seconds_of(lambda: cached.transform(texts)))
-        encoded.append(seconds_of(lambda: plain.transform(sample)) * ROWS / n)
+        encoded.append(seconds_of(lambda: plain.transform(sample)) * n_rows / n)
     size = (folder / "rows.lmdb" / "data.mdb").stat().st_size
-    facts = {"n": ROWS, "d": 384, "encoded": n, "file_bytes": size}
+    facts = {"n": n_rows, "d": 384, "encoded": n, "file_bytes": size}
     name = f"rows read from the cache, against encoding at the rate of {n} CoLA sentences"
     return [
         Comparison(name, tuple(read), tuple(encoded), 20.0, facts),

@@ -20,7 +20,7 @@ def run(quick: bool) -> list[Comparison]:
             "from isoadapt import *, in a new process, against import sklearn, torch",
             lambda: _run("from isoadapt import *"),
             lambda: _run("import sklearn, torch"),
-            repeats=3 if quick else 5,
+            repeats=1 if quick else 5,
             target=1 / 1.5,
             not_loaded=list(LAZY),
         )

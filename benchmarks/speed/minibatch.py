@@ -30,22 +30,22 @@ def run(quick: bool) -> list[Comparison]:
     default fits of IStarAdapter.
     """
     data = load_embeddings("cola") if "cola" in stored_tasks() else narrow_cone(8551, 384, seed=0)
-    repeats = 2 if quick else 3
+    repeats, epochs = (2, 1) if quick else (3, EPOCHS)
     return [
-        *_compare(data, repeats, TARGET),
-        *_compare(data, repeats, None, fused=True),
-        *_compare_istar(data, repeats, 2 if quick else EPOCHS),
+        *_compare(data, repeats, epochs, TARGET),
+        *_compare(data, repeats, epochs, None, fused=True),
+        *_compare_istar(data, repeats, epochs),
     ]
 
 
 def _compare(
-    data: Embeddings, repeats: int, target: float | None, **adamw: Any
+    data: Embeddings, repeats: int, epochs: int, target: float | None, **adamw: Any
 ) -> list[Comparison]:
     """Return two comparisons of the same runs: the whole `fit`, and only the epochs."""
     layer = IsotropyLayer(
         data.head,
         validation_fraction=None,
-        max_epochs=EPOCHS,
+        max_epochs=epochs,
         batch_size=BATCH_SIZE,
         lr=LR,
         ridge=RIDGE,
@@ -60,7 +60,7 @@ def _compare(
 
     def reference() -> None:
         with one_thread():  # as the layer does, since its steps are small
-            BareLoop(data, **adamw).train(EPOCHS)
+            BareLoop(data, **adamw).train(epochs)
 
     settings = ", ".join(f"{key}={value}" for key, value in adamw.items()) or "defaults"
     whole = compare(
@@ -71,7 +71,7 @@ def _compare(
         target=target,
         n=len(data.X_train),
         d=data.X_train.shape[1],
-        epochs=EPOCHS,
+        epochs=epochs,
         batch_size=BATCH_SIZE,
         data=data.name,
         threads=1,

@@ -49,11 +49,12 @@ def run(quick: bool) -> list[Result]:
     """Compare steps in one and in all threads, then fits alone and beside a busy process."""
     if torch.get_num_threads() == 1:
         return [Skipped("threads of training", "torch has only one: unset OMP_NUM_THREADS")]
-    sizes, repeats = (QUICK_SIZES, 3) if quick else (SIZES, 3)
-    data = load_embeddings("mrpc") if "mrpc" in stored_tasks() else narrow_cone(3668, 384, seed=0)
+    sizes = QUICK_SIZES if quick else SIZES
+    stored = "mrpc" in stored_tasks() and not quick
+    data = load_embeddings("mrpc") if stored else narrow_cone(400 if quick else 3668, 384, seed=0)
     return [
-        *(_steps(*size, repeats) for size in sizes),
-        _beside_busy("IsotropyLayer, default fit", data, repeats, TARGET),
+        *(_steps(*size, repeats=3) for size in sizes),
+        _beside_busy("IsotropyLayer, default fit", data, 1 if quick else 3, TARGET),
         _beside_busy("IsotropyLayer, default fit in all threads", data, 1, None, all_threads),
     ]
 

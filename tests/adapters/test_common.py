@@ -118,7 +118,7 @@ def kind(adapter):
     return type(adapter), task, parameters.get("solver"), parameters.get("n_components")
 
 
-# Classes of which every task, solver and output width is checked: one of each base class.
+# Classes whose every task, solver and output width is always checked: one of each base class.
 EVERY_KIND = (IsotropyLayer, FlowAdapter, Whitening, LogitPreservingWhitening)
 
 
@@ -129,13 +129,16 @@ def has_default_kind(adapter):
     return parameters["head"] == default and parameters.get("solver", "minibatch") == "minibatch"
 
 
-# One adapter of each class with its default task and solver, and one of each kind where one class
-# stands for the others that have the same base. They are trained for one epoch.
+# One adapter of each kind, trained for one epoch. Those with another task or solver than that of
+# the default parameters are checked in the slow tests, unless their class stands for its base.
 ONE_OF_EACH_KIND = [
     cheaper(adapter, max_epochs=1)
     for adapter in {kind(adapter): adapter for adapter in reversed(ADAPTERS)}.values()
-    if has_default_kind(adapter) or isinstance(adapter, EVERY_KIND)
 ]
+FIRST = [
+    each for each in ONE_OF_EACH_KIND if has_default_kind(each) or isinstance(each, EVERY_KIND)
+]
+OTHERS = [each for each in ONE_OF_EACH_KIND if each not in FIRST]
 
 # One adapter of each class, for the checks of its outputs' containers, which involve no head but
 # where there must be one; two of Whitening, which alone can change the number of features.
@@ -152,8 +155,14 @@ pytestmark = [
 ]
 
 
-@parametrize_with_checks(ONE_OF_EACH_KIND)
+@parametrize_with_checks(FIRST)
 def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(OTHERS)
+def test_scikit_learn_checks_of_other_tasks_and_solvers(estimator, check):
     check(estimator)
 
 
@@ -192,7 +201,12 @@ def test_scikit_learn_checks_outside_parametrize_with_checks(adapter, check):
     ids=lambda check: check.__name__,
 )
 @pytest.mark.parametrize(
-    "adapter", [adapter for adapter in ONE_OF_EACH if isinstance(adapter, EVERY_KIND)], ids=repr
+    "adapter",
+    [
+        pytest.param(each, marks=() if isinstance(each, EVERY_KIND) else pytest.mark.slow)
+        for each in ONE_OF_EACH
+    ],
+    ids=repr,
 )
 def test_scikit_learn_checks_of_other_containers(adapter, check):
     check(type(adapter).__name__, clone(adapter))
