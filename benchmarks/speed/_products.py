@@ -1,4 +1,4 @@
-"""The matrix products that a search over I-STAR candidates cannot avoid, measured alone."""
+"""The matrix products of a search over I-STAR candidates, measured alone."""
 
 import time
 from collections.abc import Sequence

@@ -229,7 +229,8 @@ def _standardised(X: ArrayLike, name: str) -> NDArray[np.float64]:
 
 
 def _classes(y: ArrayLike) -> NDArray[Any]:
-    if any(map(is_missing, np.asarray(y, dtype=object).ravel())):
+    labels = np.asarray(y, dtype=object)
+    if labels.ndim and any(map(is_missing, labels.ravel())):
         raise ValueError(
             "y has missing values, such as None or NaN; pass a class for each row, or y=None"
         )

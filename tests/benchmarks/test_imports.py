@@ -17,10 +17,17 @@ def _imported(module):
     for node in ast.walk(ast.parse(module.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.startswith("benchmarks."))
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("benchmarks."):
-            yield node.module
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "benchmarks":
+            package = (_path(node.module) / "__init__.py").is_file()
+            private = [alias.name for alias in node.names if package]
+            yield from (f"{node.module}.{name}" for name in private)
+            if not package:
+                yield node.module
+
+
+def _path(name):
+    return ROOT.joinpath(*name.split("."))
 
 
 def _exists(name):
-    path = ROOT.joinpath(*name.split("."))
-    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+    return _path(name).with_suffix(".py").is_file() or (_path(name) / "__init__.py").is_file()

@@ -74,6 +74,7 @@ def test_chunks_give_numpys_covariance(chunk):
 
 def test_internal_chunks_give_numpys_covariance(monkeypatch):
     monkeypatch.setattr(moments_module, "_BLOCK", 6)
+    monkeypatch.setattr(moments_module, "_PIVOT_ROWS", 6)
     X, weights = cloud(50, 4), np.random.default_rng(1).uniform(size=50)
     assert_covariance(Moments().update(X), np.cov(X.T))
     weighted = Moments().update(X, weights)
@@ -183,6 +184,7 @@ def test_columns_of_very_different_scales_have_their_own_precision(dtype, order)
 @pytest.mark.parametrize("value", [0.0, 0.1, -3e7, 1e-300])
 def test_a_constant_column_has_no_scatter_at_all(monkeypatch, value):
     monkeypatch.setattr(moments_module, "_BLOCK", 6)
+    monkeypatch.setattr(moments_module, "_PIVOT_ROWS", 6)
     X = cloud(50, 4)
     X[:, 2] = value
     weights = np.random.default_rng(1).uniform(size=50)
@@ -368,6 +370,7 @@ def test_mapped_moments_are_those_of_mapped_rows():
 @pytest.mark.parametrize("weighted", [False, True])
 def test_third_and_fourth_moment_are_those_of_the_centred_rows(monkeypatch, weighted, scale):
     monkeypatch.setattr(moments_module, "_BLOCK", 16)
+    monkeypatch.setattr(moments_module, "_PIVOT_ROWS", 16)
     rng = np.random.default_rng(0)
     X = rng.exponential(size=(120, 4)) * [3, 1, 1, 0.1] + np.linspace(0, 40, 120)[:, None] + 1e4
     weights = rng.uniform(0, 3, 120) if weighted else None
