@@ -42,7 +42,7 @@ def run(quick: bool) -> list[Result]:
             *_reading(place / "read", *((10_000, 300, 2) if quick else (100_000, 4000, 5))),
             _overhead(place / "cold", 300 if quick else 4000, 2 if quick else 5),
             *_grid(place / "grid", 50 if quick else None, [2] if quick else [1, 2]),
-            _kills(place / "kills", 3 if quick else 50),
+            _kills(place / "kills", 1 if quick else 50),
         ]
 
 

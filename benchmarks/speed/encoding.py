@@ -53,8 +53,8 @@ def run(quick: bool) -> list[Result]:
     if find_spec("onnxruntime") is None:
         kinds = kinds[:1]
         skipped = [Skipped("encoding with ONNX", "onnxruntime is not installed")]
-    workloads = _workloads(80 if quick else 400)
-    return [*_compare(workloads, kinds, repeats=2 if quick else 3), *skipped]
+    workloads = _workloads(32 if quick else 400)
+    return [*_compare(workloads, kinds, repeats=1 if quick else 3), *skipped]
 
 
 def _compare(workloads: list[Workload], kinds: list[str], repeats: int) -> Iterator[Comparison]:

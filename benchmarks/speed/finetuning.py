@@ -57,7 +57,7 @@ CASES = (
 def run(quick: bool) -> list[Result]:
     """Measure on the CPU."""
     if quick:
-        return list(penalty_share(torch.device("cpu"), repeats=5, n_rows=256))
+        return list(penalty_share(torch.device("cpu"), repeats=2, n_rows=128))
     return list(penalty_share(torch.device("cpu"), repeats=9))
 
 

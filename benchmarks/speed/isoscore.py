@@ -23,7 +23,7 @@ def run(quick: bool) -> list[Comparison]:
         ("IsoScore forward + backward", None, 0.0),
         ("IsoScore* with prior_cov, zeta=0.2, forward + backward", prior_cov, 0.2),
     ]
-    repeats = 5 if quick else 9
+    repeats = 2 if quick else 9
     return [
         _compare(
             name, bumpy_cloud(n, D, seed=0), prior_cov, zeta, None if zeta else target, repeats

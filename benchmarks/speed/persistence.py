@@ -26,7 +26,7 @@ Bars = Callable[[Floats], Floats]
 def run(quick: bool) -> list[Comparison]:
     """Measure two sizes in float32, the larger one in float64 too, and the selection of bars."""
     references: dict[str, Bars] = {"ripser": bars_by_ripser, "gudhi": bars_by_gudhi}
-    repeats = 3 if quick else 5
+    repeats = 1 if quick else 5
     stronger: dict[str, Bars] = {
         "gudhi, distances given": bars_by_gudhi_from_distances,
         "scipy's single linkage": bars_by_single_linkage,

@@ -15,8 +15,8 @@ D = 384
 
 def run(quick: bool) -> list[Result]:
     """Measure fits and transforms of rows in memory."""
-    X = cloud(100_000 if quick else 200_000)
-    repeats = 3 if quick else 5
+    X = cloud(40_000 if quick else 200_000)
+    repeats = 2 if quick else 5
     return [
         _compare_fit(X[:20_000] if quick else X, "full", 2 if quick else 3, 5.0),
         _compare_fit(X, "covariance_eigh", repeats, 1 / 1.1),
