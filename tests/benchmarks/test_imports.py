@@ -18,10 +18,9 @@ def _imported(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.startswith("benchmarks."))
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "benchmarks":
-            package = (_path(node.module) / "__init__.py").is_file()
-            private = [alias.name for alias in node.names if package]
-            yield from (f"{node.module}.{name}" for name in private)
-            if not package:
+            if (_path(node.module) / "__init__.py").is_file():
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            else:
                 yield node.module
 
 
