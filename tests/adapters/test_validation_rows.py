@@ -23,6 +23,7 @@ TRAINED = [
     IsotropyLayer(**ONE_EPOCH),
     IsotropyLayer("ridge", **ONE_EPOCH),
     IsotropyLayer(None, network="mlp", **ONE_EPOCH),
+    IStarAdapter(**ONE_EPOCH),
     IStarAdapter(network="mlp", shrinkage="detached", **ONE_EPOCH),
     CosRegAdapter(coordinates="raw", **ONE_EPOCH),
     SpectrumControlAdapter("ridge", **ONE_EPOCH),

@@ -448,10 +448,16 @@ RESUMED = {
     "spectrum": (lambda: SpectrumControlLoss(), {"where": "last", "lam": 0.1}),
 }
 
+FIRST_RESUMED = [("istar", 3), ("istar", 6), ("balanced", 4), ("spectrum", 3), ("spectrum", 6)]
+
 
 @pytest.mark.parametrize(  # in the first epoch, between epochs, and in the second epoch
     ("name", "stopped_at"),
-    [("istar", 3), ("istar", 6), ("balanced", 4), ("spectrum", 3), ("spectrum", 6)],
+    [
+        pytest.param(name, step, marks=() if (name, step) in FIRST_RESUMED else pytest.mark.slow)
+        for name in RESUMED
+        for step in (3, 4, 6)
+    ],
 )
 def test_a_resumed_run_is_the_uninterrupted_one(name, stopped_at, tmp_path):
     make_penalty, options = RESUMED[name]
@@ -561,13 +567,14 @@ def one_row_a_class(n):
 
 
 @pytest.mark.filterwarnings("ignore:.*was 0 in every batch")
+@pytest.mark.parametrize("where", [pytest.param("head_input", marks=pytest.mark.slow), "all"])
 @pytest.mark.parametrize("batch_size", [1, 8])
 @pytest.mark.parametrize("rows", [equal_rows(8), one_row_a_class(3)], ids=len)
 @pytest.mark.parametrize("name", PENALTIES)
-def test_bfloat16_steps_on_adversarial_batches_stay_finite(name, rows, batch_size, tmp_path):
+def test_bfloat16_steps_on_adversarial_batches_stay_finite(name, rows, batch_size, where, tmp_path):
     arguments = {"bf16": True, "max_steps": 2, "per_device_train_batch_size": batch_size}
     arguments["logging_nan_inf_filter"] = False
-    trainer = make_trainer(plain_model(), rows, tmp_path, PENALTIES[name](), arguments, where="all")
+    trainer = make_trainer(plain_model(), rows, tmp_path, PENALTIES[name](), arguments, where=where)
     trainer.train()
     told = ("loss", "task_loss", "penalty")
     assert all(math.isfinite(entry[name]) for entry in steps(trainer) for name in told)

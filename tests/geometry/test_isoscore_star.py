@@ -244,10 +244,13 @@ def test_factor_of_the_shrinkage_covariance_in_its_place(
     ]
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
     norm = SquaredNorm.at(cloud(d, rank, seed=6, members=root_members), variances)
-    assert gradcheck(  # with a norm that is estimated from another factor
-        lambda x, b: isoscore_star(x, FactoredCovariance(b, variances, norm), zeta, bias_corrected),
-        (X, root),
-    )
+    for squared_norm in (None, norm):  # exact, and estimated from another factor
+        assert gradcheck(
+            lambda x, b, squared_norm=squared_norm: isoscore_star(
+                x, FactoredCovariance(b, variances, squared_norm), zeta, bias_corrected
+            ),
+            (X, root),
+        )
 
 
 class TestSquaredNorm:
