@@ -59,15 +59,14 @@ def compare_searches(
     scores = {}
     for repeat in range(repeats):
         for kind in list(seconds)[:: 1 if repeat % 2 == 0 else -1]:
-            options = {"n_jobs": n_jobs} if kind is GridSearchCV else {}
             before = time.perf_counter()
-            found = kind(adapter, grid, cv=folds, refit=False, **options)
+            found = kind(adapter, grid, cv=folds, refit=False, n_jobs=n_jobs)
             found.fit(data.X_train, data.y_train)
             seconds[kind].append(time.perf_counter() - before)
             scores[kind] = found.cv_results_["mean_test_score"]
             if kind is AdapterSearchCV and found.unbatched_:
                 raise ValueError(f"not all fits were trained together: {found.unbatched_}")
-    jobs = f" with n_jobs={n_jobs}" if n_jobs else ""
+    jobs = f", both with n_jobs={n_jobs}" if n_jobs else ""
     return Comparison(
         f"AdapterSearchCV, {len(ParameterGrid(grid))} I-STAR candidates × {folds} folds, "
         f"against GridSearchCV{jobs}",

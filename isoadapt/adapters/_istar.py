@@ -292,12 +292,10 @@ class _ExactShrinkage(_Shrinkage):
         """Compute ‖Σ_S‖² and its gradient for those members whose turn it is in this step."""
         due = [k for k, steps in enumerate(self._intervals) if self._n_steps % steps == 0]
         self._n_steps += 1
-        if self._squared_norm is None or len(due) == len(self._intervals):
+        if self._squared_norm is None:
             self._squared_norm = SquaredNorm.at(root, variances)
-        elif due:
-            own = None if variances is None else variances.expand(len(root), -1)[due]
-            for whole, part in zip(self._squared_norm, SquaredNorm.at(root[due], own), strict=True):
-                whole[due] = part
+        else:
+            self._squared_norm.renew(due, root, variances)
 
     def _outputs_factor(self, network: LinearNetwork) -> tuple[Tensor, Tensor | None]:
         """Return B (K, d, d) and the diagonal V (K or 1, d) of the outputs' covariance BVBᵀ."""

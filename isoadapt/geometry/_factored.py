@@ -1,7 +1,8 @@
 """Covariances given by a factor that is trained, and a cheap estimate of their squared norm."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +29,17 @@ class SquaredNorm(NamedTuple):
         smaller = root @ weighted.mT if d < rank else root.mT @ weighted
         product = smaller @ weighted if d < rank else weighted @ smaller
         return cls(dots(product, root), product.mul_(4))
+
+    @torch.no_grad()
+    def renew(self, members: Sequence[int], root: Tensor, variances: Tensor | None = None) -> None:
+        """Compute both again, in place, for some members of factors (K, d, r)."""
+        parts: list[Any] = [list(members)] if members else []
+        if root.device.type == "cpu":  # one by one, so that what is multiplied stays in the cache
+            parts = [slice(k, k + 1) for k in members]
+        own = None if variances is None else variances.expand(len(root), -1)
+        for part in parts:
+            found = SquaredNorm.at(root[part], None if own is None else own[part])
+            self.value[part], self.gradient[part] = found
 
 
 @dataclass(frozen=True, eq=False)

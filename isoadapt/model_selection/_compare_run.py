@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from joblib import Parallel, delayed
+from sklearn.utils.parallel import Parallel, delayed
 from tqdm import tqdm
 
 from isoadapt._utils.warn import warn

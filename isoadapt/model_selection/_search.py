@@ -61,8 +61,9 @@ class AdapterSearchCV(GridSearchCV):
         without the leading encoder, and embeddings instead of texts; of an AdaptedEncoder, it is
         a pipeline with the adapter alone. None is the estimator's own ``score``.
     n_jobs : int, default=None
-        Number of processes for fits that are done one at a time. Joint training uses torch's
-        threads instead.
+        Number of processes, as for GridSearchCV. Each trains a part of the candidates together. If
+        it is None or 1, or if training runs on a GPU, candidates are trained in this process with
+        torch's threads.
     refit : bool, str or callable, default=True
         As for GridSearchCV; see :class:`BestAboveFloor`.
     cv : int, cross-validation generator or iterable, default=5
@@ -77,8 +78,9 @@ class AdapterSearchCV(GridSearchCV):
     return_train_score : bool, default=False
         Whether to compute scores on the training rows too.
     max_memory : int, default=None
-        Estimated number of bytes that joint training may use at a time, without the embeddings
-        and the copies of the training folds. None is 2 GiB, or half of the free memory of a GPU.
+        Estimated number of bytes that joint training may use at a time in each process, without
+        the embeddings and the copies of the training folds. None is 2 GiB, or half of the free
+        memory of a GPU.
         On a CPU fewer members than fit in memory are trained together if that is faster.
     cache : str or path-like, default=None
         Folder to keep the results of finished fits in, under names made from the content of the
@@ -107,14 +109,15 @@ class AdapterSearchCV(GridSearchCV):
 
     Notes
     -----
-    Candidates that are trained together are completed together, in blocks. A small grid is a single
-    block, because smaller blocks would take longer. After Ctrl-C inside a block, its candidates are
-    kept whose training had stopped on every fold. Without ``cache``, the others are lost.
-    With ``cache``, a training that was stopped
-    inside a block goes on after the last epoch that was saved. On the same machine, with the same
-    number of threads, the scores are then those of a search that was not interrupted, to the last
-    bit; the times are not. Warnings of fits that are read from the folder are not repeated, and
-    fits that fail or whose scores are not finite are done again.
+    Candidates that are trained together are completed together, in blocks. A block has as many
+    candidates as fit in memory, on one fold or, if all candidates fit, on several, because smaller
+    blocks would take longer. After Ctrl-C, candidates are kept whose training had stopped on every
+    fold; with several processes, only those of finished blocks. Without ``cache``, the others are
+    lost. With ``cache``, a training that was stopped inside a block goes on after the last epoch
+    that was saved. On the same machine, with the same ``n_jobs`` and number of threads, the scores
+    are then those of a search that was not interrupted, to the last bit; the times are not.
+    Warnings of fits that are read from the folder are not repeated, and fits that fail or whose
+    scores are not finite are done again.
 
     Examples
     --------

@@ -1,5 +1,7 @@
 """Cross-validation of many candidates; those that differ only in numbers are trained together."""
 
+import copy
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -8,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
+from joblib import effective_n_jobs
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection._validation import _fit_and_score, _score
 from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_method_params, _num_samples, check_array
 
 from isoadapt._utils.devices import as_array
@@ -43,9 +46,9 @@ class Evaluation:
     folds: Sequence[tuple[Any, Any]]  # indices of the training and of the test rows
     scorers: Callable[..., Any]  # returns one score or a dict of scores
     options: Mapping[str, Any]  # further arguments of scikit-learn's _fit_and_score
-    n_jobs: int | None  # for fits that are done one at a time, as pre_dispatch
+    n_jobs: int | None
     pre_dispatch: int | str
-    max_memory: int | None  # bytes for training; None: 2 GiB, or half of the free GPU memory
+    max_memory: int | None  # bytes for a training; None: 2 GiB, or half of the free GPU memory
     report_done: Callable[[int], Any]  # called with the number of fits that have ended
     results: dict[Fit, Result] = field(default_factory=dict)
     unbatched: Counter[str] = field(default_factory=Counter)  # fits done one at a time, by reason
@@ -114,19 +117,48 @@ class Evaluation:
         return _check_method_params(self.X, own, indices=self.folds[fold][0])
 
     def _run_group(self, candidates: Mapping[int, Mapping[str, Any]]) -> None:
-        """Train one group in blocks of candidates, so that an interrupt leaves whole candidates."""
+        """Train one group in chunks: on as many folds as fit, or else a part of the candidates."""
         group = _Group(self, candidates)
         fits = [Fit(number, fold) for number in candidates for fold in range(len(self.folds))]
         try:
+            n_processes = group.n_processes()
             n_members = self.saved.size(fits, candidates, group.n_members)
-            blocks = group.fold_blocks(min(group.n_folds(), n_members))
+            n_members = min(n_members, math.ceil(len(fits) / n_processes))
+            # Candidates come before folds, because those on the same fold share its rows.
+            n_candidates = min(n_members, math.ceil(len(candidates) / n_processes))
+            n_folds = min(group.n_folds(), n_members // n_candidates)
+            fold_blocks = group.fold_blocks(n_folds)
         except Exception as failure:
             self._retry_separately(fits, failure, candidates)
             return
-        for numbers in _split_evenly(list(candidates), n_members // max(map(len, blocks))):
-            for folds in blocks:
-                fits = [Fit(number, fold) for fold in folds for number in numbers]
-                self._run_chunk(group, fits)
+        chunks = [
+            [Fit(number, fold) for fold in folds for number in numbers]
+            for numbers in _split_evenly(list(candidates), n_candidates)
+            for folds in fold_blocks
+        ]
+        if n_processes > 1:
+            self._run_in_processes(candidates, chunks)
+            return
+        for chunk in chunks:
+            self._run_chunk(group, chunk)
+
+    def _run_in_processes(
+        self, candidates: Mapping[int, Mapping[str, Any]], chunks: Sequence[Sequence[Fit]]
+    ) -> None:
+        """Run chunks in `n_jobs` processes, the largest ones first."""
+        own = copy.copy(self)
+        own.n_jobs, own.report_done = 1, _ignore
+        jobs = self._parallel("generator_unordered")(
+            delayed(_run_alone)(own, candidates, chunk)
+            for chunk in sorted(chunks, key=len, reverse=True)
+        )
+        for results, unbatched in jobs:
+            self.results.update(results)
+            self.unbatched += unbatched
+            self.report_done(len(results))
+
+    def _parallel(self, return_as: str) -> Parallel:
+        return Parallel(self.n_jobs, pre_dispatch=self.pre_dispatch, return_as=return_as)
 
     def _run_chunk(self, group: "_Group", fits: Sequence[Fit]) -> None:
         """Train together; if that fails, train each half together, down to single fits.
@@ -218,8 +250,7 @@ class Evaluation:
         """Fit one at a time, in `n_jobs` processes."""
         files = {fit: self.saved.file("alone", [fit], candidates) for fit in fits}
         fits = [fit for fit in fits if not self._restore([fit], files[fit])]
-        parallel = Parallel(self.n_jobs, pre_dispatch=self.pre_dispatch, return_as="generator")
-        jobs = parallel(
+        jobs = self._parallel("generator")(
             delayed(_fit_and_score)(
                 clone(self.estimator),
                 self.X,
@@ -251,6 +282,11 @@ class _Group:
             {_split_key(evaluation._make_estimator(each)) for each in candidates.values()}
         )
         self.fitted_prefixes: dict[int, tuple[Any, Any]] = {}
+
+    def n_processes(self) -> int:
+        """Number of processes that train at once; processes on one GPU would share its memory."""
+        on_cpu = _adapter(self.first)._settings().device.type == "cpu"
+        return effective_n_jobs(self.evaluation.n_jobs) if on_cpu else 1
 
     def n_members(self) -> int:
         """Number of fits that are trained together."""
@@ -370,6 +406,20 @@ class _Group:
             prefix = clone(self.first[:-1])
             self.fitted_prefixes[fold] = prefix, prefix.fit_transform(X, y)
         return self.fitted_prefixes[fold][1], y
+
+
+def _run_alone(
+    evaluation: Evaluation, candidates: Mapping[int, Mapping[str, Any]], fits: Sequence[Fit]
+) -> tuple[dict[Fit, Result], Counter[str]]:
+    """Run one chunk; return its results, and the fits done one at a time by reason."""
+    evaluation = copy.copy(evaluation)
+    evaluation.results, evaluation.unbatched = {}, Counter()
+    evaluation._run_chunk(_Group(evaluation, candidates), fits)
+    return evaluation.results, evaluation.unbatched
+
+
+def _ignore(n_finished: int) -> None:
+    """Report nothing."""
 
 
 def _adapter(estimator: Any) -> Any:

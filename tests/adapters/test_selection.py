@@ -87,23 +87,31 @@ def test_epoch_with_non_finite_outputs_is_not_kept():
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_accuracy_of_each_sample_is_that_of_scikit_learn(weighted):
-    rng = np.random.default_rng(0)
-    outputs, y = rng.normal(size=(30, 3)).astype(np.float32), rng.choice(["a", "b", "c"], 30)
-    weights = rng.integers(1, 4, size=30).astype(float) if weighted else None
-    head = LinearHead(np.eye(3), np.zeros(3), classes=["a", "b", "c"])
-    score = make_score(head, y, weights=weights)
-    samples = rng.integers(30, size=(200, 30))
-    expected = [
-        accuracy_score(
+    score, outputs, y, weights = accuracy_of_random_rows(30, weighted)
+    for index in np.random.default_rng(1).integers(30, size=(20, 30)):
+        expected = accuracy_score(
             y[index],
-            head.classes_[outputs[index].argmax(1)],
+            outputs[index].argmax(1),
             sample_weight=None if weights is None else weights[index],
         )
-        for index in samples
-    ]
-    np.testing.assert_allclose(score.of_samples(outputs, samples), expected, rtol=1e-12)
-    one_by_one = [score(outputs[index], index) for index in samples]
-    np.testing.assert_allclose(one_by_one, expected, rtol=1e-12)
+        assert score(outputs[index], index) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_standard_error_of_an_accuracy_is_that_of_a_bootstrap(weighted):
+    score, outputs, _, _ = accuracy_of_random_rows(400, weighted)
+    samples = np.random.default_rng(1).integers(400, size=(4000, 400))
+    drawn = np.std([score(outputs[index], index) for index in samples])
+    # The standard deviation of 4,000 draws has a relative standard error of 1.1 %.
+    assert score.standard_error(outputs) == pytest.approx(drawn, rel=0.04)
+
+
+def accuracy_of_random_rows(n, weighted):
+    rng = np.random.default_rng(0)
+    outputs, y = rng.normal(size=(n, 3)).astype(np.float32), rng.integers(3, size=n)
+    weights = rng.integers(1, 4, size=n).astype(float) if weighted else None
+    head = LinearHead(np.eye(3), np.zeros(3), classes=[0, 1, 2])
+    return make_score(head, y, weights=weights), outputs, y, weights
 
 
 @pytest.mark.parametrize("weighted", [False, True])

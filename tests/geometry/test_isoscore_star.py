@@ -292,6 +292,15 @@ class TestSquaredNorm:
         ratios = [larger / smaller for larger, smaller in itertools.pairwise(errors)]
         assert ratios[-1] == pytest.approx(4, rel=0.1)
 
+    @pytest.mark.parametrize("members", [[], [1], [0, 2]])
+    def test_renewal_of_some_members(self, members):
+        old, new = cloud(4, 5, members=(3,)), cloud(4, 5, seed=1, members=(3,))
+        norm, expected = (SquaredNorm.at(old, self.variances) for _ in range(2))
+        norm.renew(members, new, self.variances)
+        for whole, part in zip(expected, SquaredNorm.at(new, self.variances), strict=True):
+            whole[members] = part[members]
+        torch.testing.assert_close(tuple(norm), tuple(expected))
+
     def test_zero_factor_has_no_norm_and_no_gradient(self):
         X, root = cloud(5, 6), torch.zeros(6, 5, dtype=F64, requires_grad=True)
         score = isoscore_star(X, FactoredCovariance(root, self.variances), 0.3)

@@ -312,19 +312,30 @@ class TestMemory:
         assert max(calls) == most
         assert sum(calls) == 18
 
-    def test_networks_are_full_if_repeated_rows_make_folds_differ(self, monkeypatch):
+    def test_folds_of_one_size_are_trained_together_if_repeated_rows_make_others_differ(
+        self, monkeypatch
+    ):
         calls = count_members(monkeypatch)
-        monkeypatch.setattr(together._Group, "n_members", lambda self: 6)
+        monkeypatch.setattr(together._Group, "n_members", lambda self: 12)
         rows = np.r_[np.repeat(np.arange(5), 2), np.arange(10, 200)]
         X, y = MANY[0][rows], MANY[1][rows]
         grid = {"lam": [-1, 0, 1, 2]}
         folds = KFold(4)  # the training rows of the first fold lack the repeated rows
         ours = AdapterSearchCV(IStarAdapter(HEAD, **QUICK), grid, cv=folds, refit=False).fit(X, y)
-        assert sorted(calls) == [2, 2, 6, 6]  # two candidates on one fold, and on three
+        assert sorted(calls) == [4, 12]  # four candidates on one fold, and on three
         theirs = GridSearchCV(IStarAdapter(HEAD, **QUICK), grid, cv=folds, refit=False).fit(X, y)
         np.testing.assert_allclose(
             *(each.cv_results_["mean_test_score"] for each in (ours, theirs)), atol=3e-3
         )
+
+    def test_candidates_come_before_folds(self, monkeypatch, plain):
+        """Those on the same fold share its rows."""
+        calls = count_members(monkeypatch)
+        monkeypatch.setattr(together._Group, "n_members", lambda self: 4)
+        assert_same_results(
+            AdapterSearchCV(IStarAdapter(HEAD, **QUICK), GRID, cv=3).fit(X, Y), plain
+        )
+        assert calls == [3] * 6
 
     def test_failing_memory_halves_the_chunk(self, monkeypatch, plain):
         calls = count_members(monkeypatch, limit=2)

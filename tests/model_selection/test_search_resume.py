@@ -122,7 +122,7 @@ def test_members_that_stopped_early_stay_stopped(tmp_path, epochs, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
 def test_finished_blocks_are_read(tmp_path, epochs, monkeypatch):
-    monkeypatch.setattr(together._Group, "n_members", lambda self: 6)
+    monkeypatch.setattr(together._Group, "n_members", lambda self: 2)
     whole = search().fit(X, Y)
     needed, epochs.count, epochs.stop = epochs.count, 0, epochs.count - 1
     with pytest.warns(UserWarning, match=r"4 of 6 candidates .* resumes from cache="):

@@ -54,7 +54,7 @@ class EpochEvaluator(Callback):
         rows = self.rows.take(self.index)
         adapted, outputs, _ = net.module_(rows.X)
         penalties = net.penalty(adapted, rows.y, net.module_.network).tolist()
-        finite = adapted.flatten(1).sum(1).isfinite().tolist()
+        finite = adapted.sum(list(range(1, adapted.ndim))).isfinite().tolist()
         readings = None if outputs is None else outputs.cpu().numpy()
         self.epochs = [
             selection.consider(

@@ -13,6 +13,7 @@ from torch import Tensor
 from isoadapt.adapters._training._task_score import Accuracy, Score
 
 _ROUNDING = 1e-5  # relative rounding error of scores: outputs are computed in float32
+_N_DRAWS = 200  # bootstrap samples
 
 
 @dataclass
@@ -32,12 +33,11 @@ class Epoch:
 class Selection:
     """Early stopping of one member: the choice of the epoch to keep.
 
-    The last epoch is chosen whose validation score is within one bootstrap standard error of the
-    best score, that of the start included; if there is none, the epoch with the best score. The
-    value of the penalty is not used, so that a control without a penalty is chosen by the same
-    rule. Without `score`, which means without a head, the lowest weighted penalty is best. After
-    `patience` epochs without a new choice training stops. Only the weights of one epoch are kept in
-    memory.
+    The last epoch is chosen whose validation score is within one standard error of the best score,
+    that of the start included; if there is none, the epoch with the best score. The value of the
+    penalty is not used, so that a control without a penalty is chosen by the same rule. Without
+    `score`, which means without a head, the lowest weighted penalty is best. After `patience`
+    epochs without a new choice training stops. Only the weights of one epoch are kept in memory.
     """
 
     def __init__(
@@ -110,15 +110,19 @@ class Selection:
                 "a class: use more rows, another scoring, or validation_fraction=None"
             )
         if value > self.best:
-            samples = self.rng.randint(n, size=(200, n))
-            if isinstance(score, Accuracy):
-                draws = score.of_samples(outputs, samples).tolist()
-            else:
-                draws = [_defined(score, outputs[index], index) for index in samples]
-            kept = [draw for draw in draws if math.isfinite(draw)]
-            spread = float(np.std(kept)) if kept else 0.0
+            spread = self._standard_error(score, outputs)
             self.error = max(spread, self.least_error, _ROUNDING * abs(value))
         return value
+
+    def _standard_error(self, score: Score, outputs: NDArray[Any]) -> float:
+        """Standard error of a score, by a bootstrap unless it is an accuracy."""
+        if isinstance(score, Accuracy):
+            return score.standard_error(outputs)
+        n = len(outputs)
+        samples = self.rng.randint(n, size=(_N_DRAWS, n))
+        draws = [_defined(score, outputs[index], index) for index in samples]
+        kept = [draw for draw in draws if math.isfinite(draw)]
+        return float(np.std(kept)) if kept else 0.0
 
 
 def _defined(score: Score, outputs: NDArray[Any], index: NDArray[Any]) -> float:

@@ -21,7 +21,7 @@ Score = Callable[[NDArray[Any], NDArray[Any]], float]
 
 @dataclass(frozen=True, eq=False)
 class Accuracy:
-    """Accuracy as a `Score`, with a bootstrap that takes all samples at once."""
+    """Accuracy as a `Score`, with its standard error in closed form."""
 
     targets: NDArray[Any]  # class numbers, (m,)
     weights: NDArray[Any] | None = None  # frequencies, (m,)
@@ -31,11 +31,15 @@ class Accuracy:
         right = outputs.argmax(1) == self.targets[index]
         return float(np.average(right, weights=_at(self.weights, index)))
 
-    def of_samples(self, outputs: NDArray[Any], samples: NDArray[Any]) -> Floats:
-        """Return the accuracies (B,) of samples (B, m) of the rows, from all outputs (m, C)."""
+    def standard_error(self, outputs: NDArray[Any]) -> float:
+        """Return the standard error of the accuracy of all outputs (m, C).
+
+        It is the one that a bootstrap of the rows estimates; with weights, to first order.
+        """
         right = outputs.argmax(1) == self.targets
-        draws: Floats = np.average(right[samples], axis=1, weights=_at(self.weights, samples))
-        return draws
+        weights = np.ones(len(right)) if self.weights is None else self.weights
+        deviations = right - np.average(right, weights=weights)
+        return float(np.linalg.norm(weights * deviations) / weights.sum())
 
 
 class TargetUnits(NamedTuple):

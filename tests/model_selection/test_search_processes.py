@@ -1,0 +1,107 @@
+"""AdapterSearchCV(n_jobs=2): candidates trained together in two processes at once."""
+
+import numpy as np
+import pytest
+from joblib import parallel_config
+from sklearn import config_context
+from sklearn.datasets import make_classification
+from sklearn.exceptions import FitFailedWarning
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from isoadapt import IStarAdapter, Whitening
+from isoadapt.model_selection import AdapterSearchCV, _search as module, _together as together
+
+X, Y = make_classification(150, 8, n_informative=6, n_classes=3, random_state=0)
+ADAPTER = IStarAdapter(max_epochs=2, random_state=0)
+GRID = {"lam": [-1, 0.5, 2], "lr": [1e-3, 1e38]}
+LAMS = {"lam": [-1, 0.0, 0.5, 1, 2, 3]}
+
+
+@pytest.fixture
+def threads():
+    """Threads in place of processes, which would have to import everything."""
+    with parallel_config("threading"):
+        yield
+
+
+def scores(search):
+    return [search.cv_results_[f"split{fold}_test_score"] for fold in range(search.n_splits_)]
+
+
+def test_processes_give_the_results_of_one_and_their_results_are_kept(tmp_path, monkeypatch):
+    options = {"cv": 3, "refit": False}
+    with pytest.warns(FitFailedWarning):
+        alone = AdapterSearchCV(ADAPTER, GRID, **options).fit(X, Y)
+    with pytest.warns(FitFailedWarning):
+        ours = AdapterSearchCV(ADAPTER, GRID, n_jobs=2, cache=tmp_path, **options).fit(X, Y)
+    np.testing.assert_array_equal(scores(ours), scores(alone))
+    assert np.isnan(ours.cv_results_["mean_test_score"]).tolist() == [False, True] * 3
+    assert ours.unbatched_ == alone.unbatched_ != {}
+
+    def train(*arguments):
+        raise AssertionError("trained again")
+
+    grid = {**GRID, "lr": [1e-3]}
+    AdapterSearchCV(ADAPTER, grid, n_jobs=2, cache=tmp_path, **options).fit(X, Y)
+    monkeypatch.setattr(together, "fit_members", train)
+    again = AdapterSearchCV(ADAPTER, grid, n_jobs=2, cache=tmp_path, **options).fit(X, Y)
+    np.testing.assert_array_equal(scores(again), np.array(scores(alone))[:, ::2])
+
+
+@pytest.mark.parametrize(("n_members", "sizes"), [(18, [9, 9]), (4, [3] * 6)])
+def test_each_process_gets_a_part(threads, monkeypatch, n_members, sizes):
+    found, train = [], together.fit_members
+
+    def counted(members, *arguments):
+        found.append(len(members))
+        return train(members, *arguments)
+
+    monkeypatch.setattr(together, "fit_members", counted)
+    monkeypatch.setattr(together._Group, "n_members", lambda self: n_members)
+    AdapterSearchCV(ADAPTER, LAMS, cv=3, n_jobs=2, refit=False).fit(X, Y)
+    assert found == sizes
+
+
+@pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite:UserWarning")
+def test_an_interrupt_keeps_the_blocks_that_are_done(threads, monkeypatch):
+    class Bar(module.tqdm):
+        def update(self, n=1):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "tqdm", Bar)
+    monkeypatch.setattr(together._Group, "n_members", lambda self: 2)
+    folds = [(np.arange(100), np.arange(100, 150))]
+    with pytest.warns(UserWarning, match="interrupted: 2 of 6 candidates are done"):
+        search = AdapterSearchCV(ADAPTER, LAMS, cv=folds, n_jobs=2, refit=False).fit(X, Y)
+    assert np.isfinite(scores(search)).sum() == 2
+
+
+def test_an_error_is_raised_if_wanted(threads):
+    search = AdapterSearchCV(ADAPTER, GRID, cv=3, n_jobs=2, error_score="raise")
+    with pytest.raises(ValueError, match="training diverged with lr=1e"):
+        search.fit(X, Y)
+
+
+@pytest.mark.filterwarnings("ignore:6 of 6 fits could not be trained together:UserWarning")
+@pytest.mark.parametrize(
+    ("adapter", "grid"),
+    [
+        (IStarAdapter(max_epochs=2, random_state=0), {"istaradapter__lam": [-1, 1]}),
+        (Whitening(head="logistic"), {"whitening__strength": [0.5, 1.0]}),
+    ],
+    ids=["together", "one at a time"],
+)
+def test_the_configuration_of_scikit_learn_is_passed_on(threads, adapter, grid):
+    weights = np.random.default_rng(0).integers(0, 4, size=len(X))
+    found = []
+    with config_context(enable_metadata_routing=True):
+        adapter.set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
+        pipe = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), adapter)
+        # In scikit-learn 1.7 a pipeline's score has a sample_weight of its own to request.
+        pipe.set_score_request(sample_weight=True)
+        for n_jobs in (None, 2):
+            search = AdapterSearchCV(pipe, grid, cv=3, n_jobs=n_jobs, refit=False)
+            found.append(scores(search.fit(X, Y, sample_weight=weights)))
+    assert np.isfinite(found).all()
+    np.testing.assert_array_equal(*found)
