@@ -1,23 +1,21 @@
-"""`python -m benchmarks`: run every speed benchmark, print a table and save the raw figures."""
+"""`python -m benchmarks`: run every speed benchmark, print a table and save the raw figures.
+
+Each benchmark runs in a process of its own, so that what one leaves in memory and caches does not
+change the times of the next.
+"""
 
 import argparse
-import importlib
 import sys
 import time
 import traceback
-from dataclasses import replace
-from keyword import iskeyword
 from pathlib import Path
 
-import torch
-
 from benchmarks._markdown import replace_section
-from benchmarks._places import FOLDER, RESULTS
+from benchmarks._places import RESULTS
 from benchmarks._versions import versions
-from benchmarks.speed._harness import Result, Skipped, as_result, write_results
+from benchmarks.speed._harness import Result, write_results
 from benchmarks.speed._report import speed_markdown, speed_text
-
-NOT_AMONG_THEM = ("gpu",)  # run by a separate command
+from benchmarks.speed._running import names, run_apart
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"running {name} …", end=" ", file=sys.stderr, flush=True)
         started = time.perf_counter()
         try:
-            results += run_one(name, options.quick)
+            results += run_apart(name, options.quick)
         except Exception:
             traceback.print_exc()
             failed.append(name)
@@ -43,38 +41,6 @@ def main(arguments: list[str] | None = None) -> int:
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return bool(failed)
-
-
-def names() -> list[str]:
-    """Names of all benchmarks: the public modules of `benchmarks.speed`."""
-    return sorted(
-        path.stem.removesuffix("_")
-        for path in (FOLDER / "speed").glob("[!_]*.py")
-        if path.stem not in NOT_AMONG_THEM
-    )
-
-
-def module_of(name: str) -> str:
-    """Return the module name of a benchmark; an underscore is added to keywords of Python."""
-    return f"benchmarks.speed.{name}_" if iskeyword(name) else f"benchmarks.speed.{name}"
-
-
-def run_one(name: str, quick: bool) -> list[Result]:
-    """Run one benchmark; the result is a Skipped if a required package is not installed."""
-    try:
-        module = importlib.import_module(module_of(name))
-        return [_with_threads(as_result(found)) for found in module.run(quick)]
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] in ("benchmarks", "isoadapt"):
-            raise
-        return [Skipped(name, f"{error.name} is not installed")]
-
-
-def _with_threads(result: Result) -> Result:
-    """Add the threads of this process to a result that does not say how many it was limited to."""
-    if isinstance(result, Skipped):
-        return result
-    return replace(result, facts={"threads": torch.get_num_threads(), **result.facts})
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -39,9 +39,9 @@ def run(quick: bool) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         return [
-            *_reading(place / "read", *((10_000, 300, 2) if quick else (100_000, 4000, 5))),
-            _overhead(place / "cold", 300 if quick else 4000, 2 if quick else 5),
-            *_grid(place / "grid", 50 if quick else None, [2] if quick else [1, 2]),
+            *_reading(place / "read", *((3_000, 100, 1) if quick else (100_000, 4000, 5))),
+            _overhead(place / "cold", 100 if quick else 4000, 1 if quick else 5),
+            *_grid(place / "grid", *((50, 2, [1]) if quick else (None, 5, [1, 2]))),
             _kills(place / "kills", 1 if quick else 50),
         ]
 
@@ -104,24 +104,24 @@ def _overhead(folder: Path, n: int, repeats: int) -> Comparison:
     )
 
 
-def search_through_cache(folder: str, n: int | None, n_jobs: int) -> int:
-    """Search 24 candidates over 5 folds, and return the number of texts encoded so far."""
+def search_through_cache(folder: str, n: int | None, folds: int, n_jobs: int) -> int:
+    """Search 24 candidates over some folds, and return the number of texts encoded so far."""
     cache = EmbeddingCache(folder)
     pipeline = make_pipeline(encoder(cache), Whitening())
-    GridSearchCV(pipeline, GRID, cv=5, n_jobs=n_jobs).fit(cola_sentences(n))
+    GridSearchCV(pipeline, GRID, cv=folds, n_jobs=n_jobs).fit(cola_sentences(n))
     return cache.stats().misses
 
 
-def _grid(folder: Path, n: int | None, jobs: list[int]) -> list[Result]:
+def _grid(folder: Path, n: int | None, folds: int, jobs: list[int]) -> list[Result]:
     results = []
     for n_jobs in jobs:
         place = str(folder / str(n_jobs))
-        name = f"GridSearchCV 24 x 5, n_jobs={n_jobs}"
+        name = f"GridSearchCV 24 x {folds}, n_jobs={n_jobs}"
+        here = partial(search_through_cache, place, n, folds, n_jobs)
+        elsewhere = partial(_search_elsewhere, place, n, folds)
         results += [
-            _counted(
-                f"{name}, empty cache", n, partial(search_through_cache, place, n, n_jobs), place
-            ),
-            _counted(f"{name}, second process", n, partial(_search_elsewhere, place, n), place),
+            _counted(f"{name}, empty cache", n, here, place),
+            _counted(f"{name}, second process", n, elsewhere, place),
         ]
     return results
 
@@ -140,10 +140,10 @@ def _counted(name: str, n: int | None, search: Callable[[], int], folder: str) -
     return Measurement(name, (seconds,), {"n": len(sentences), "d": 384})
 
 
-def _search_elsewhere(folder: str, n: int | None) -> int:
+def _search_elsewhere(folder: str, n: int | None, folds: int) -> int:
     code = (
         "from benchmarks.speed.cache import search_through_cache; "
-        f"print(search_through_cache({folder!r}, {n}, 1))"
+        f"print(search_through_cache({folder!r}, {n}, {folds}, 1))"
     )
     return int(_python("-c", code))
 

@@ -53,7 +53,7 @@ def run(quick: bool) -> list[Result]:
     if find_spec("onnxruntime") is None:
         kinds = kinds[:1]
         skipped = [Skipped("encoding with ONNX", "onnxruntime is not installed")]
-    workloads = _workloads(32 if quick else 400)
+    workloads = _workloads(16 if quick else 400)
     return [*_compare(workloads, kinds, repeats=1 if quick else 3), *skipped]
 
 

@@ -57,7 +57,7 @@ CASES = (
 def run(quick: bool) -> list[Result]:
     """Measure on the CPU."""
     if quick:
-        return list(penalty_share(torch.device("cpu"), repeats=2, n_rows=128))
+        return list(penalty_share(torch.device("cpu"), repeats=1, n_rows=64))
     return list(penalty_share(torch.device("cpu"), repeats=9))
 
 

@@ -20,8 +20,8 @@ MEMORY = "FlowAdapter, memory of a fit"
 
 def run(quick: bool) -> list[Result]:
     """Compare whole fits with an epoch of fine-tuning, then fits of n and 4n rows."""
-    n = 200 if quick else 8551
-    return [_against_finetuning(n, 1), _memory(4000 if quick else 8000)]
+    n = 100 if quick else 8551
+    return [_against_finetuning(n, 1), _memory(1000 if quick else 8000)]
 
 
 def _against_finetuning(n: int, repeats: int) -> Comparison | Skipped:

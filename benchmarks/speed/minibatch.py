@@ -30,7 +30,7 @@ def run(quick: bool) -> list[Comparison]:
     default fits of IStarAdapter.
     """
     data = load_embeddings("cola") if "cola" in stored_tasks() else narrow_cone(8551, 384, seed=0)
-    repeats, epochs = (2, 1) if quick else (3, EPOCHS)
+    repeats, epochs = (1, 1) if quick else (3, EPOCHS)
     return [
         *_compare(data, repeats, epochs, TARGET),
         *_compare(data, repeats, epochs, None, fused=True),

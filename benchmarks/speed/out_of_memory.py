@@ -28,7 +28,7 @@ def run(quick: bool) -> list[Result]:
     """Fit each method in a process of its own, in one thread, to rows in a float32 file."""
     if not STATUS.exists():
         return [Skipped("fits from a file", "anonymous memory is read from /proc")]
-    n, reference_rows = (100_000, 20_000) if quick else (3_000_000, REFERENCE_ROWS)
+    n, reference_rows = (50_000, 10_000) if quick else (3_000_000, REFERENCE_ROWS)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "X.npy"
         write_rows(path, n)

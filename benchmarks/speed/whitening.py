@@ -15,10 +15,10 @@ D = 384
 
 def run(quick: bool) -> list[Result]:
     """Measure fits and transforms of rows in memory."""
-    X = cloud(40_000 if quick else 200_000)
-    repeats = 2 if quick else 5
+    X = cloud(20_000 if quick else 200_000)
+    repeats = 1 if quick else 5
     return [
-        _compare_fit(X[:20_000] if quick else X, "full", 2 if quick else 3, 5.0),
+        _compare_fit(X[:10_000] if quick else X, "full", 1 if quick else 3, 5.0),
         _compare_fit(X, "covariance_eigh", repeats, 1 / 1.1),
         _compare_fit(X.astype(np.float32), "covariance_eigh", repeats, 1 / 1.3),
         _compare_product(X, repeats),

@@ -8,6 +8,7 @@ from benchmarks import __main__ as command
 from benchmarks.speed import _harness, isoscore
 from benchmarks.speed._harness import Comparison, Measurement, Skipped, as_result, compare, measure
 from benchmarks.speed._report import duration, speed_markdown, speed_text
+from benchmarks.speed._running import module_of, names, run_apart, run_one
 
 
 @pytest.fixture
@@ -106,12 +107,12 @@ def test_duration(seconds, text):
 
 
 def test_command_writes_results_and_goes_on_after_a_failure(tmp_path, monkeypatch, capsys):
-    def run_one(name, quick):
+    def run_apart(name, quick):
         if name == "import":
             raise RuntimeError("broken")
         return [Comparison(name, (1.0,), (2.0,), 1.5)]
 
-    monkeypatch.setattr(command, "run_one", run_one)
+    monkeypatch.setattr(command, "run_apart", run_apart)
     results = tmp_path / "RESULTS.md"
     options = ["--quick", "--only", "import", "isoscore", "--out", str(tmp_path / "new")]
     assert command.main([*options, "--write", str(results)]) == 1
@@ -123,10 +124,16 @@ def test_command_writes_results_and_goes_on_after_a_failure(tmp_path, monkeypatc
     assert "broken" in capsys.readouterr().err
 
 
+def test_a_benchmark_runs_in_a_process_of_its_own():
+    with pytest.raises(ModuleNotFoundError, match=r"benchmarks\.speed\.absent") as raised:
+        run_apart("absent", quick=True)
+    assert type(raised.value.__cause__).__name__ == "_RemoteTraceback"
+
+
 def test_every_name_is_that_of_a_module():
-    assert {"encoding", "import", "isoscore", "minibatch"} <= set(command.names())
-    assert "gpu" not in command.names()
-    assert all(find_spec(command.module_of(name)) for name in command.names())
+    assert {"encoding", "import", "isoscore", "minibatch"} <= set(names())
+    assert "gpu" not in names()
+    assert all(find_spec(module_of(name)) for name in names())
 
 
 def test_threads_are_those_of_the_process_unless_the_benchmark_says(monkeypatch):
@@ -136,6 +143,6 @@ def test_threads_are_those_of_the_process_unless_the_benchmark_says(monkeypatch)
         Skipped("absent", "no package"),
     ]
     monkeypatch.setattr(isoscore, "run", lambda quick: found)
-    limited, free, skipped = command.run_one("isoscore", quick=True)
+    limited, free, skipped = run_one("isoscore", quick=True)
     assert (limited.facts["threads"], free.facts["threads"]) == (1, torch.get_num_threads())
     assert skipped == found[2]
