@@ -80,8 +80,8 @@ class AdapterSearchCV(GridSearchCV):
     max_memory : int, default=None
         Estimated number of bytes that joint training may use at a time in each process, without
         the embeddings and the copies of the training folds. None is 2 GiB, or half of the free
-        memory of a GPU.
-        On a CPU fewer members than fit in memory are trained together if that is faster.
+        memory of a GPU. On a CPU fewer members than fit in memory are trained together if that is
+        faster.
     cache : str or path-like, default=None
         Folder to keep the results of finished fits in, under names made from the content of the
         data and the parameters, and every few seconds the state of the training that is under way.
