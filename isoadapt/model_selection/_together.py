@@ -136,7 +136,7 @@ class Evaluation:
             for numbers in _split_evenly(list(candidates), n_candidates)
             for folds in fold_blocks
         ]
-        if n_processes > 1:
+        if min(n_processes, len(chunks)) > 1:
             self._run_in_processes(candidates, chunks)
             return
         for chunk in chunks:
