@@ -95,7 +95,7 @@ def _lower_bound(
         for _ in searches.reference_s
     ]
     return Comparison(
-        f"lower bound: the matrix products of this search alone, {searches.name.split(', ')[-1]}",
+        "lower bound: the matrix products of this search alone, against GridSearchCV with n_jobs=2",
         tuple(seconds),
         searches.reference_s,
         facts={key: searches.facts[key] for key in ("n", "d", "epochs", "data")},

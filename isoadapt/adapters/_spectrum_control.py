@@ -105,7 +105,7 @@ class SpectrumControlAdapter(PenalisedAdapter):
         None never stops early.
     scoring : str, callable or None, default=None
         Metric of the task, as in scikit-learn. None is accuracy or R². The last epoch whose score
-        is within one bootstrap standard error of the best score is kept, with or without a penalty.
+        is within one standard error of the best score is kept, with or without a penalty.
         A warning is issued if the embeddings before training score higher than that epoch by more
         than one standard error.
     device : str, default="auto"

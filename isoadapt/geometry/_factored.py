@@ -33,9 +33,13 @@ class SquaredNorm(NamedTuple):
     @torch.no_grad()
     def renew(self, members: Sequence[int], root: Tensor, variances: Tensor | None = None) -> None:
         """Compute both again, in place, for some members of factors (K, d, r)."""
-        parts: list[Any] = [list(members)] if members else []
+        parts: list[Any]
         if root.device.type == "cpu":  # one by one, so that what is multiplied stays in the cache
             parts = [slice(k, k + 1) for k in members]
+        elif len(members) == len(root):
+            parts = [slice(None)]
+        else:
+            parts = [list(members)] if members else []
         own = None if variances is None else variances.expand(len(root), -1)
         for part in parts:
             found = SquaredNorm.at(root[part], None if own is None else own[part])

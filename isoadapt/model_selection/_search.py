@@ -61,18 +61,19 @@ class AdapterSearchCV(GridSearchCV):
         without the leading encoder, and embeddings instead of texts; of an AdaptedEncoder, it is
         a pipeline with the adapter alone. None is the estimator's own ``score``.
     n_jobs : int, default=None
-        Number of processes, as for GridSearchCV. Each trains a part of the candidates together. If
-        it is None or 1, or if training runs on a GPU, candidates are trained in this process with
-        torch's threads.
+        Number of processes, as for GridSearchCV. Each trains blocks of candidates together;
+        candidates that differ in more than numbers come one group after the other. With a single
+        process, and always on a GPU, they are trained in this process with torch's threads.
     refit : bool, str or callable, default=True
         As for GridSearchCV; see :class:`BestAboveFloor`.
     cv : int, cross-validation generator or iterable, default=5
         Folds, stratified for classifiers.
     verbose : int, default=0
-        Above 0, show a progress bar on a terminal. Above 1, also print scikit-learn's messages
-        about fits that are done one at a time.
+        Above 0, show a progress bar on a terminal; with several processes it moves at the end of
+        each block. Above 1, also print scikit-learn's messages about fits that are done one at a
+        time.
     pre_dispatch : int or str, default="2*n_jobs"
-        Number of fits that are dispatched to the processes in advance.
+        Number of blocks and fits that are dispatched to the processes in advance.
     error_score : "raise" or float, default=nan
         Score of a fit that fails.
     return_train_score : bool, default=False
@@ -85,9 +86,9 @@ class AdapterSearchCV(GridSearchCV):
     cache : str or path-like, default=None
         Folder to keep the results of finished fits in, under names made from the content of the
         data and the parameters, and every few seconds the state of the training that is under way.
-        A search that was stopped goes on from there, if the same call is made again. It requires
-        integer random states of the adapter, of the other steps and of a splitter that shuffles.
-        The files are pickles: use only folders that you trust.
+        A search that was stopped goes on from there, if the same call is made again with the same
+        number of processes. It requires integer random states of the adapter, of the other steps
+        and of a splitter that shuffles. The files are pickles: use only folders that you trust.
 
     Attributes
     ----------
@@ -109,15 +110,15 @@ class AdapterSearchCV(GridSearchCV):
 
     Notes
     -----
-    Candidates that are trained together are completed together, in blocks. A block has as many
-    candidates as fit in memory, on one fold or, if all candidates fit, on several, because smaller
-    blocks would take longer. After Ctrl-C, candidates are kept whose training had stopped on every
-    fold; with several processes, only those of finished blocks. Without ``cache``, the others are
-    lost. With ``cache``, a training that was stopped inside a block goes on after the last epoch
-    that was saved. On the same machine, with the same ``n_jobs`` and number of threads, the scores
-    are then those of a search that was not interrupted, to the last bit; the times are not.
-    Warnings of fits that are read from the folder are not repeated, and fits that fail or whose
-    scores are not finite are done again.
+    Candidates that are trained together are completed together, in blocks. A block has all
+    candidates on one or several folds or, if they do not fit in memory, a part of them on one fold.
+    Several processes share the candidates out. After Ctrl-C, candidates are kept whose training had
+    stopped on every fold; with several processes, only those of finished blocks. Without ``cache``,
+    the others are lost. With ``cache``, a training that was stopped inside a block goes on after
+    the last epoch that was saved. On the same machine, with the same ``n_jobs`` and number of
+    threads, the scores are then those of a search that was not interrupted, to the last bit; the
+    times are not. Warnings of fits that are read from the folder are not repeated, and fits that
+    fail or whose scores are not finite are done again.
 
     Examples
     --------

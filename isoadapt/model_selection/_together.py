@@ -117,7 +117,7 @@ class Evaluation:
         return _check_method_params(self.X, own, indices=self.folds[fold][0])
 
     def _run_group(self, candidates: Mapping[int, Mapping[str, Any]]) -> None:
-        """Train one group in chunks: on as many folds as fit, or else a part of the candidates."""
+        """Train one group in chunks: all candidates on several folds, or some of them on one."""
         group = _Group(self, candidates)
         fits = [Fit(number, fold) for number in candidates for fold in range(len(self.folds))]
         try:
@@ -134,23 +134,25 @@ class Evaluation:
         chunks = [
             [Fit(number, fold) for fold in folds for number in numbers]
             for numbers in _split_evenly(list(candidates), n_candidates)
-            for folds in fold_blocks
+            for folds in sorted(fold_blocks, key=len, reverse=True)
         ]
-        if min(n_processes, len(chunks)) > 1:
-            self._run_in_processes(candidates, chunks)
+        left = [c for c in chunks if not self._restore(c, self._file(c, candidates))]
+        if min(n_processes, len(left)) > 1:
+            group.fitted_prefixes.clear()  # each process fits its own
+            self._run_in_processes(candidates, left)
             return
-        for chunk in chunks:
+        for chunk in left:
             self._run_chunk(group, chunk)
 
     def _run_in_processes(
         self, candidates: Mapping[int, Mapping[str, Any]], chunks: Sequence[Sequence[Fit]]
     ) -> None:
-        """Run chunks in `n_jobs` processes, the largest ones first."""
+        """Run chunks in `n_jobs` processes."""
         own = copy.copy(self)
         own.n_jobs, own.report_done = 1, _ignore
+        own.results, own.unbatched = {}, Counter()  # those of `self` change meanwhile
         jobs = self._parallel("generator_unordered")(
-            delayed(_run_alone)(own, candidates, chunk)
-            for chunk in sorted(chunks, key=len, reverse=True)
+            delayed(_run_alone)(own, candidates, chunk) for chunk in chunks
         )
         for results, unbatched in jobs:
             self.results.update(results)
@@ -165,7 +167,7 @@ class Evaluation:
 
         Members whose penalties cannot be joined are trained one at a time immediately.
         """
-        file = self.saved.file("together", fits, group.candidates)
+        file = self._file(fits, group.candidates)
         if self._restore(fits, file):
             return
         checkpoint = self.saved.checkpoint(fits, group.candidates)
@@ -207,6 +209,12 @@ class Evaluation:
         self.saved.write(file, SavedBlock(results, self.unbatched - unbatched))
         if checkpoint is not None:
             checkpoint.remove()
+
+    def _file(
+        self, fits: Sequence[Fit], candidates: Mapping[int, Mapping[str, Any]]
+    ) -> Path | None:
+        """File of the results of fits that are trained together; None without a cache."""
+        return self.saved.file("together", fits, candidates)
 
     def _restore(self, fits: Sequence[Fit], file: Path | None) -> bool:
         """Take the results of fits from their file; False if it has none."""
@@ -284,7 +292,7 @@ class _Group:
         self.fitted_prefixes: dict[int, tuple[Any, Any]] = {}
 
     def n_processes(self) -> int:
-        """Number of processes that train at once; processes on one GPU would share its memory."""
+        """Number of processes that train at once; 1 on a GPU, whose memory they would share."""
         on_cpu = _adapter(self.first)._settings().device.type == "cpu"
         return effective_n_jobs(self.evaluation.n_jobs) if on_cpu else 1
 
@@ -306,8 +314,11 @@ class _Group:
 
     def fold_blocks(self, n_folds: int) -> list[list[int]]:
         """Blocks of at most `n_folds` folds of equal size, which are trained together."""
+        numbers = range(len(self.evaluation.folds))
+        if n_folds == 1:
+            return [[fold] for fold in numbers]
         sizes: dict[int, list[int]] = {}
-        for fold in range(len(self.evaluation.folds)):
+        for fold in numbers:
             sizes.setdefault(self._n_distinct(fold), []).append(fold)
         return [
             folds[start : start + n_folds]

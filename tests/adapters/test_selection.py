@@ -15,7 +15,7 @@ from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
 from isoadapt.adapters._training._engine import _make_net
 from isoadapt.adapters._training._ridge import automatic_ridge
 from isoadapt.adapters._training._selection import Run, Selection
-from isoadapt.adapters._training._task_score import make_score
+from isoadapt.adapters._training._task_score import Accuracy, make_score
 from isoadapt.geometry import Moments
 from isoadapt.heads import fit_head
 
@@ -104,6 +104,13 @@ def test_the_standard_error_of_an_accuracy_is_that_of_a_bootstrap(weighted):
     drawn = np.std([score(outputs[index], index) for index in samples])
     # The standard deviation of 4,000 draws has a relative standard error of 1.1 %.
     assert score.standard_error(outputs) == pytest.approx(drawn, rel=0.04)
+
+
+def test_accuracy_by_name_is_the_default_of_a_classifier():
+    head = LinearHead(np.eye(2), np.zeros(2), classes=["a", "b"])
+    y = np.array(["a", "b", "b"])
+    for scoring in (None, "accuracy"):
+        assert isinstance(make_score(head, y, scoring), Accuracy)
 
 
 def accuracy_of_random_rows(n, weighted):

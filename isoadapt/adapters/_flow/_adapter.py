@@ -112,7 +112,7 @@ class FlowAdapter(BaseAdapter):
         Number of epochs run.
     best_epoch_ : int
         Number of the kept epoch, from 1. Without `alpha` it has the fewest bits/dim. With `alpha`
-        it is the last epoch whose score is within one bootstrap standard error of the best score.
+        it is the last epoch whose score is within one standard error of the best score.
 
     Notes
     -----

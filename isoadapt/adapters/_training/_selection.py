@@ -49,7 +49,7 @@ class Selection:
         least_error: float = 0.0,
     ) -> None:
         self.score, self.weight = score, weight
-        self.least_error = least_error  # if all rows are right, the bootstrap's error is 0
+        self.least_error = least_error  # if all rows are right, their standard error is 0
         self.patience, self.rng = patience, rng
         self.start: Epoch | None = None
         self.chosen: Epoch | None = None

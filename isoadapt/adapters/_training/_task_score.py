@@ -101,10 +101,11 @@ def make_score(
     without sample_weight gets each row that often.
     """
     units = TargetUnits.of(None) if units is None else units
-    if scoring is None:
+    named = "accuracy" if scoring is None else scoring
+    if head.classes_ is not None and isinstance(named, str) and named == "accuracy":
+        return Accuracy(head.targets(y), weights)
+    if head.classes_ is None and scoring is None:
         targets = head.targets(y)
-        if head.classes_ is not None:
-            return Accuracy(targets, weights)
         targets = cast(NDArray[Any], units.targets(targets))
         varying = np.ptp(targets, axis=0) > _ROUNDING
         if varying.any():
