@@ -23,9 +23,10 @@ from benchmarks.reproduction._cells import (
     Record,
     Suite,
 )
-from benchmarks.reproduction._choice import candidate_cell, candidate_name, candidates, chosen
+from benchmarks.reproduction._choice import candidate_cell, candidate_name, candidates, recipe_of
 from benchmarks.reproduction._posthoc import post_hoc_cell
 from benchmarks.reproduction._training import BASE, Condition, Job
+from benchmarks.reproduction._verdicts import SEEDS_NEEDED
 from isoadapt.finetune._recipes import Recipe
 
 FIVE = (
@@ -87,7 +88,11 @@ class Slot:
 def plan(suite: Suite) -> list[Slot]:
     """Return all slots of a suite in the order they run."""
     if suite.recipe is not None:
-        return [*_points(1), *_of_seed(1, "cola", 0, suite)]
+        return [
+            *_points(1),
+            _trained(1, BASE, "cola", 0, suite),
+            *_on_base(1, "cola", 0, suite),
+        ]
     return [
         *_points(POINT_SEEDS),
         *_block(1, FIRST_TASKS, FIRST_SEEDS, suite),
@@ -111,12 +116,19 @@ def _known(cell: Cell, recipe: Recipe | None) -> Cell:
 
 
 def _block(block: int, tasks: Sequence[str], n_seeds: int, suite: Suite) -> Iterator[Slot]:
-    """Yield, for each seed and task, the base, its adapters and the five penalties."""
+    """Yield, for each task, the first bases, which decide whether its recipe stays, then the rest.
+
+    The rest is, for each seed and task, the base, its adapters and the five penalties.
+    """
+    for task in tasks:
+        yield from _candidates(block, task, suite)
+        for seed in range(SEEDS_NEEDED):
+            yield _trained(block, BASE, task, seed, suite)
     for seed in range(n_seeds):
         for task in tasks:
-            if seed == 0:
-                yield from _candidates(block, task, suite)
-            yield from _of_seed(block, task, seed, suite)
+            if seed >= SEEDS_NEEDED:
+                yield _trained(block, BASE, task, seed, suite)
+            yield from _on_base(block, task, seed, suite)
 
 
 def _candidates(block: int, task: str, suite: Suite) -> Iterator[Slot]:
@@ -125,8 +137,7 @@ def _candidates(block: int, task: str, suite: Suite) -> Iterator[Slot]:
         yield Slot(block, CHOICE, candidate_name(recipe), task, 0, make)
 
 
-def _of_seed(block: int, task: str, seed: int, suite: Suite) -> Iterator[Slot]:
-    yield _trained(block, BASE, task, seed, suite)
+def _on_base(block: int, task: str, seed: int, suite: Suite) -> Iterator[Slot]:
     for row in POST_HOC_ROWS:
         make = partial(_post_hoc, row, task, seed, suite)
         yield Slot(block, POST_HOC, row.name, task, seed, make)
@@ -179,7 +190,7 @@ def slot_cells(
 ) -> list[tuple[Slot, Cell | None]]:
     """Return each slot with its cell, None while its task's recipe is not chosen."""
     tasks = {slot.task for slot in slots if slot.needs_recipe}
-    recipes = {task: chosen(records, task, suite) for task in tasks}
+    recipes = {task: recipe_of(records, task, suite) for task in tasks}
     return [
         (slot, slot.make(recipes.get(slot.task)) if _is_known(slot, recipes) else None)
         for slot in slots
@@ -188,6 +199,16 @@ def slot_cells(
 
 def _is_known(slot: Slot, recipes: dict[str, Recipe | None]) -> bool:
     return not slot.needs_recipe or recipes[slot.task] is not None
+
+
+def replaced_records(
+    slots: Sequence[Slot], records: Sequence[Record], suite: Suite
+) -> list[Record]:
+    """Return the finished records of runs under a recipe that has been replaced."""
+    choices = [record for record in records if record["kind"] == CHOICE]
+    before = {cell.key for cell in known_cells(slots, choices, suite)}
+    now = {cell.key for cell in known_cells(slots, records, suite)}
+    return [item for item in records if item["key"] in before - now and "figures" in item]
 
 
 def planned_records(slots: Sequence[Slot], records: Sequence[Record], suite: Suite) -> list[Record]:

@@ -38,13 +38,30 @@ standard error below the dev figure of the same encoder in the README of the sha
 accuracy the standard error is sqrt(p (1 - p) / n), for Matthews' correlation that of a bootstrap
 over the dev rows. No single seed is left out or judged by itself."""
 
+AMENDMENT = """\
+### Amendment, written after 120 records
+
+On CoLA, lr=0.0001 with 5 epochs was chosen by a Matthews' correlation of 0.3397 against 0.3348 for
+lr=5e-05, a difference far below its standard error. Its first three bases have 0.261 on the dev
+set, below the limit of 0.2967, so that no claim on CoLA can be judged by them. From here on:
+
+- If the first three bases of a task under the chosen recipe have not learned it, the task is run
+  again, with the recipe of the encoder in the shared folder whose dev figure sets the limit (column
+  "second recipe"), and judged by those runs alone. The limit stays as it is. If these bases have
+  not learned the task either, it is not judged.
+- Only figures of bases decide this, never those of a method. Since the dev set decides it, bases
+  may look slightly better than they are, which works against the methods.
+- The first three bases of a task run before everything else on it. The runs under the recipe that
+  was replaced are kept, and shown apart without verdicts."""
+
 ORDER = """\
 ## Order
 
-Block 0 needs no fine-tuned encoder. In block 1, and then in block 2, seed by seed and within a seed
-task by task: the base, its adapters, the five penalties; before the first base of a task the runs
-that its recipe is chosen by. Block 3 takes its conditions one after the other, all seeds of each.
-A cell whose run fails is reported, and tried again by the next run."""
+Block 0 needs no fine-tuned encoder. In block 1, and then in block 2, the runs that the recipe of
+each task is chosen by and its first three bases come first; then, seed by seed and within a seed
+task by task, the base if it is a later one, its adapters, the five penalties. Block 3 takes its
+conditions one after the other, all seeds of each. A cell whose run fails is reported, and tried
+again by the next run."""
 
 RULES = """\
 ## How a claim is judged
@@ -70,7 +87,14 @@ RULES = """\
 def plan_text(suite: Suite, papers: Mapping[str, Sequence[object]]) -> str:
     """Return the text of PLAN.md."""
     slots = plan(suite)
-    parts = [INTRODUCTION, _base_table(slots), ORDER, _block_table(slots), _conditions(slots)]
+    parts = [
+        INTRODUCTION,
+        _base_table(slots),
+        AMENDMENT,
+        ORDER,
+        _block_table(slots),
+        _conditions(slots),
+    ]
     parts += [RULES, "## Claims", *_claims(papers)]
     return "\n\n".join(parts) + "\n"
 
@@ -84,10 +108,11 @@ def _base_table(slots: Sequence[Slot]) -> str:
             str(candidates(task)[0].batch_size),
             WORDS[PUBLISHED[task].score],
             f"{PUBLISHED[task].value:.4f} - {PUBLISHED[task].error:.4f}",
+            candidate_name(PUBLISHED[task].recipe),
         )
         for task in tasks
     ]
-    header = ("task", "candidates", "batch", "metric", "least mean of the bases")
+    header = ("task", "candidates", "batch", "metric", "least mean of the bases", "second recipe")
     table = markdown_table(header, rows, words=True)
     return f"{table}\n\nHeld out for the choice: {HELD_OUT:.0%} of the training rows."
 

@@ -9,8 +9,14 @@ from typing import Protocol
 from benchmarks._markdown import markdown_table
 from benchmarks.reproduction._bases import learned
 from benchmarks.reproduction._cells import CHOICE, WHOLE, Record, Suite
-from benchmarks.reproduction._choice import candidate_name, candidates, chosen
-from benchmarks.reproduction._figures import matching_records, of
+from benchmarks.reproduction._choice import (
+    candidate_name,
+    candidates,
+    chosen,
+    first_bases,
+    recipe_of,
+)
+from benchmarks.reproduction._figures import matching_records, mean_sd, of
 from benchmarks.reproduction._first_page import (
     JudgedPapers,
     counts_text,
@@ -21,7 +27,7 @@ from benchmarks.reproduction._gains import gains, gains_text
 from benchmarks.reproduction._hours import first_block_text, hours_text
 from benchmarks.reproduction._judging import Line, judge_claims
 from benchmarks.reproduction._pictures import picture_links
-from benchmarks.reproduction._plan import Slot, plan, planned_records
+from benchmarks.reproduction._plan import Slot, plan, planned_records, replaced_records
 from benchmarks.reproduction._records import n_lines, read_records
 from benchmarks.reproduction._tables import TASKS, metric_name
 from benchmarks.reproduction._verdicts import WAITING, Claim, verdict
@@ -59,6 +65,8 @@ is said."""
 EARLIER = """\
 The tables of an earlier suite, whose bases were trained on at most 2,000 rows for 3 epochs and had
 hardly learned their task. They carry no verdicts."""
+REPLACED = """\
+The bases of these runs have not learned their task (table "Bases"). They carry no verdicts."""
 MINILM = "all-MiniLM-L6-v2 (6 layers, 384 dimensions; the one of the `demo` extra)"
 EARLIER_FILE = "rows-2000.jsonl"
 HEADER = (
@@ -113,13 +121,14 @@ def reproduction_text(papers: Papers, suite: Suite, folder: Path) -> str:
     parts = _first_page(judged, slots, records, suite)
     parts += ["## How to read this report", _introduction(suite)]
     parts += ["## Cells and hours", _source(suite, folder), hours_text(slots, records)]
-    parts += _base_parts(records, suite)
+    every = read_records(suite_file(folder, suite))
+    parts += _base_parts(every, records, suite)
     links = picture_links(records)
     for number, modules in papers.items():
         parts += [f"## {TITLES[number]}", *filter(None, [links.get(number)])]
         parts += [_verdict_table(judged[number])]
         parts += filter(None, (paper.tables(records) for paper in modules))
-    parts += [*_failures(records), *_settings(records)]
+    parts += [*_failures(records), *_settings(records), *_replaced(slots, every, suite)]
     if suite.name == WHOLE.name:
         parts += _earlier(papers, folder)
     return "\n\n".join(parts) + "\n"
@@ -152,31 +161,41 @@ def _introduction(suite: Suite) -> str:
     return INTRODUCTION.format(encoder=suite.model or MINILM, rows=rows)
 
 
-def _base_parts(records: Sequence[Record], suite: Suite) -> list[str]:
+def _base_parts(every: Sequence[Record], records: Sequence[Record], suite: Suite) -> list[str]:
+    """Return the table of the recipes; `every` also has the records of recipes replaced."""
     if suite.recipe is not None:
         return []
     tasks = list(dict.fromkeys(item["task"] for item in records if item["kind"] == CHOICE))
-    rows = []
-    for task in tasks:
-        recipe = chosen(records, task, suite)
-        base = learned(records, task) if suite.is_published else None
-        rows.append(
-            (
-                TASKS[task],
-                *(_tried(records, task, candidate_name(item)) for item in candidates(task)),
-                candidate_name(recipe) if recipe else WAITING,
-                {True: "yes", False: "**no**", None: WAITING}[base.passed] if base else "no gate",
-                base.text if base else "the published figures are another encoder's",
-            )
-        )
+    rows = [_base_row(every, records, task, suite) for task in tasks]
     names = [candidate_name(recipe) for recipe in candidates(tasks[0])]
     header = ("task", *names, "chosen", "has learned", "why")
     text = (
         "Learning rate and epochs are chosen once a task by the metric on a fifth of the training "
         "rows. A task is judged where the mean of its bases is no more than one standard error "
-        "below the dev figure of the same encoder in the shared folder's README."
+        "below the dev figure of the same encoder in the shared folder's README. Where its first "
+        "three bases are not, the recipe of that encoder replaces the one that was chosen."
     )
     return ["## Bases", text, markdown_table(header, rows, words=True)]
+
+
+def _base_row(
+    every: Sequence[Record], records: Sequence[Record], task: str, suite: Suite
+) -> tuple[str, ...]:
+    first, recipe = chosen(every, task, suite), recipe_of(every, task, suite)
+    names = list(dict.fromkeys(candidate_name(item) for item in (first, recipe) if item))
+    passed, why = None, "the published figures are another encoder's"
+    if suite.is_published:
+        passed, why = learned(records, task)
+    if first and first != recipe:
+        earlier = first_bases(every, task, first, suite).text
+        why = f"{names[0]}: {earlier}; {names[1]}: {why}"
+    return (
+        TASKS[task],
+        *(_tried(records, task, candidate_name(item)) for item in candidates(task)),
+        ", then ".join(names) or WAITING,
+        {True: "yes", False: "**no**", None: WAITING}[passed] if suite.is_published else "no gate",
+        why,
+    )
 
 
 def _tried(records: Sequence[Record], task: str, name: str) -> str:
@@ -206,6 +225,22 @@ def _verdict_row(line: Line) -> list[str]:
         verdict(judged, line.adjusted),
         judged.reason,
     ]
+
+
+def _replaced(slots: Sequence[Slot], every: Sequence[Record], suite: Suite) -> list[str]:
+    """Return the metric of the runs under a recipe that has been replaced."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for record in replaced_records(slots, every, suite):
+        own = groups.setdefault((record["task"], record["name"]), [])
+        own.append(record["figures"]["metric"])
+    if not groups:
+        return []
+    rows = [
+        [TASKS[task], name, str(len(values)), mean_sd(values)]
+        for (task, name), values in groups.items()
+    ]
+    table = markdown_table(("task", "method", "seeds", "metric"), rows, words=True)
+    return ["## Runs under a recipe that was replaced", REPLACED, table]
 
 
 def _failures(records: Sequence[Record]) -> list[str]:

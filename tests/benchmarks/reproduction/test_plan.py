@@ -11,6 +11,7 @@ from benchmarks.reproduction import (
     _training,
     istar_scores,
 )
+from benchmarks.reproduction._bases import PUBLISHED, learned
 from benchmarks.reproduction._cells import (
     BASE_RUN,
     CHOICE,
@@ -20,11 +21,18 @@ from benchmarks.reproduction._cells import (
     QUICK,
     WHOLE,
 )
-from benchmarks.reproduction._choice import candidate_cell, candidates, chosen
-from benchmarks.reproduction._plan import known_cells, next_cell, plan, planned_records
+from benchmarks.reproduction._choice import candidate_cell, candidates, chosen, recipe_of
+from benchmarks.reproduction._plan import (
+    known_cells,
+    next_cell,
+    plan,
+    planned_records,
+    replaced_records,
+)
 from benchmarks.reproduction._plan_text import plan_text
 from benchmarks.reproduction._records import read_records
 from benchmarks.reproduction._report import suite_file
+from benchmarks.reproduction._training import Job
 
 SLOTS = plan(WHOLE)
 TASKS = ("cola", "mrpc", "rte", "sst2_sentence")
@@ -79,12 +87,11 @@ def test_plan_md_is_what_the_code_makes():
 
 def test_seed_by_seed_base_then_adapters_then_penalties_tasks_alternating():
     first = [slot for slot in SLOTS if slot.block == 1]
-    runs = [(slot.task, slot.seed) for slot in first if slot.kind == BASE_RUN]
-    assert runs == [(task, seed) for seed in range(5) for task in ("cola", "mrpc")]
+    runs = [(task, seed) for seed in range(5) for task in ("cola", "mrpc")]
     for task, seed in runs:
         own = [s.kind for s in first if (s.task, s.seed) == (task, seed) and s.kind != CHOICE]
         assert own == [BASE_RUN] + [POST_HOC] * 12 + [PENALTY] * 5
-    groups = [(s.task, s.seed) for s in first if s.kind != CHOICE]
+    groups = [(s.task, s.seed) for s in first if s.kind not in (CHOICE, BASE_RUN)]
     assert list(dict.fromkeys(groups)) == runs
     assert groups == sorted(groups, key=runs.index)  # nothing of another base in between
 
@@ -94,12 +101,13 @@ def test_blocks_come_one_after_the_other():
     assert blocks == sorted(blocks)
 
 
-def test_the_choice_comes_right_before_the_first_base_of_its_task():
+def test_the_choice_and_three_bases_come_first_and_together():
     for task in TASKS:
         places = [place for place, slot in enumerate(SLOTS) if slot.task == task]
-        kinds = [SLOTS[place].kind for place in places[:7]]
-        assert kinds == [CHOICE] * 6 + [BASE_RUN]
-        assert places[:7] == list(range(places[0], places[0] + 7))
+        first = [SLOTS[place] for place in places[:9]]
+        assert [slot.kind for slot in first] == [CHOICE] * 6 + [BASE_RUN] * 3
+        assert [slot.seed for slot in first[6:]] == [0, 1, 2]
+        assert places[:9] == list(range(places[0], places[0] + 9))
 
 
 def test_cells_are_all_different():
@@ -150,6 +158,63 @@ def test_a_choice_made_under_other_settings_does_not_count(monkeypatch):
     assert chosen(found, "cola", WHOLE) is None
 
 
+RISING = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]  # lr=1e-4 with 5 epochs is chosen
+
+
+def bases(task, recipe, values, suite=WHOLE):
+    """Records of the bases of the first seeds."""
+    cells = [Job(task, seed, recipe, suite).cell() for seed in range(len(values))]
+    return [
+        {**cell.fields(), "figures": {PUBLISHED[task].score: value}}
+        for cell, value in zip(cells, values, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "is_replaced"),
+    [
+        ([0.2, 0.2], False),  # two bases decide nothing
+        ([0.2, 0.2, 0.2], True),
+        ([0.0, 0.0, 0.2967 * 3 + 1e-9], False),  # the mean decides
+        ([0.2, 0.2, 0.2, 0.9, 0.9], True),  # the first three decide, whatever comes later
+    ],
+)
+def test_the_recipe_is_replaced_if_its_first_bases_have_not_learned(values, is_replaced):
+    records = tried("cola", RISING)
+    first = chosen(records, "cola", WHOLE)
+    assert first.lr == 1e-4
+    recipe = recipe_of(records + bases("cola", first, values), "cola", WHOLE)
+    assert recipe == (PUBLISHED["cola"].recipe if is_replaced else first)
+
+
+def test_a_replaced_recipe_begins_again_with_its_bases():
+    records = tried("cola", RISING)
+    failed = bases("cola", chosen(records, "cola", WHOLE), [0.2, 0.2, 0.2])
+    points = [cell for cell in known_cells(SLOTS, [], WHOLE) if cell.kind == POINTS]
+    records += failed + [{**cell.fields(), "figures": {}} for cell in points]
+    following = next_cell(SLOTS, records, WHOLE, set())
+    assert (following.kind, following.task, following.seed) == (BASE_RUN, "cola", 0)
+    assert following.settings["recipe"]["lr"] == 5e-5
+    planned = {record["key"] for record in planned_records(SLOTS, records, WHOLE)}
+    assert not {record["key"] for record in failed} & planned
+    assert replaced_records(SLOTS, records, WHOLE) == failed
+
+
+def test_bases_that_fail_under_the_second_recipe_too_stay_unjudged():
+    records = tried("cola", RISING)
+    first, second = chosen(records, "cola", WHOLE), PUBLISHED["cola"].recipe
+    records += bases("cola", first, [0.2, 0.2, 0.2]) + bases("cola", second, [0.1, 0.1, 0.1])
+    assert recipe_of(records, "cola", WHOLE) == second
+    assert learned(planned_records(SLOTS, records, WHOLE), "cola").passed is False
+
+
+def test_an_encoder_without_a_published_figure_keeps_its_recipe():
+    suite = WHOLE._replace(model="bert-base-cased")
+    records = tried("cola", RISING, suite)
+    first = chosen(records, "cola", suite)
+    assert recipe_of(records + bases("cola", first, [0.1] * 3, suite), "cola", suite) == first
+
+
 def test_cells_of_a_task_wait_for_its_choice():
     first = tried("cola", [0.1, 0.2, 0.3, 0.4, 0.6, 0.5])
     known = known_cells(SLOTS, first, WHOLE)
@@ -186,9 +251,14 @@ def test_adapters_wait_for_their_base():
     done = first + [{**cell.fields(), "figures": {}} for cell in cells if cell.kind == POINTS]
     base = next_cell(SLOTS, done, WHOLE, set())
     assert base.kind == BASE_RUN
-    after = next_cell(SLOTS, done, WHOLE, {base.key})
+    attempted = {
+        cell.key
+        for cell in known_cells(SLOTS, [*first, *tried("mrpc", [None] * 6)], WHOLE)
+        if cell.kind == CHOICE or (cell.kind == BASE_RUN and cell.seed < 3)
+    }
+    after = next_cell(SLOTS, done, WHOLE, attempted)
     assert after.kind == PENALTY  # it failed: what it would have left is not made by each adapter
-    again = next_cell(SLOTS, [*done, {**base.fields(), "figures": {}}], WHOLE, {base.key})
+    again = next_cell(SLOTS, [*done, {**base.fields(), "figures": {}}], WHOLE, attempted)
     assert (again.kind, again.needs) == (POST_HOC, base.key)
 
 
@@ -233,4 +303,5 @@ def test_every_record_that_is_stored_belongs_to_a_cell():
         for record in records
         if record["settings"].get("base", record["settings"])["figures"] == _training.FIGURES
     }
-    assert kept <= {cell.key for cell in known_cells(SLOTS, records, WHOLE)}
+    replaced = {record["key"] for record in replaced_records(SLOTS, records, WHOLE)}
+    assert kept <= {cell.key for cell in known_cells(SLOTS, records, WHOLE)} | replaced
