@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from isoadapt._utils.restore import restore_on_failure
 from isoadapt._utils.warn import warn
+from isoadapt.model_selection._group import FitData
 from isoadapt.model_selection._leading import LeadingEncoder, leading_encoder
 from isoadapt.model_selection._result_cache import ResultCache, check_seed
 from isoadapt.model_selection._saved_fits import Fit, Result
@@ -263,10 +264,7 @@ class AdapterSearchCV(GridSearchCV):
                 for numbers in leading.groups(candidates):
                     rows = leading.transform(candidates[numbers[0]], X, y)
                     evaluation = Evaluation(
-                        leading.rest,
-                        rows,
-                        y,
-                        folds,
+                        FitData(leading.rest, rows, y, folds, options["fit_params"]),
                         scorers,
                         options,
                         self.n_jobs,

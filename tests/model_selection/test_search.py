@@ -30,8 +30,9 @@ from isoadapt.adapters._training import _engine
 from isoadapt.model_selection import (
     AdapterSearchCV,
     BestAboveFloor,
+    _group,
     _search as module,
-    _together as together,
+    _together,
     make_isotropy_scorer,
 )
 
@@ -276,7 +277,7 @@ class TestAgainstGridSearchCV:
 
     def test_folds_side_by_side(self, monkeypatch):
         """As on a GPU: members of several folds in one network."""
-        monkeypatch.setattr(together._Group, "n_members", lambda self: 100)
+        monkeypatch.setattr(_group.Group, "n_members", lambda self: 100)
         calls = count_members(monkeypatch)
         ours, theirs = both(IStarAdapter(**QUICK), GRID, cv=StratifiedKFold(3))
         assert_same_results(ours, theirs)
@@ -299,7 +300,7 @@ def count_members(monkeypatch, limit=None):
             raise MemoryError
         return fit_members(adapters, *arguments)
 
-    monkeypatch.setattr(together, "fit_members", counted)
+    monkeypatch.setattr(_group, "fit_members", counted)
     return calls
 
 
@@ -316,7 +317,7 @@ class TestMemory:
         self, monkeypatch
     ):
         calls = count_members(monkeypatch)
-        monkeypatch.setattr(together._Group, "n_members", lambda self: 12)
+        monkeypatch.setattr(_group.Group, "n_members", lambda self: 12)
         rows = np.r_[np.repeat(np.arange(5), 2), np.arange(10, 200)]
         X, y = MANY[0][rows], MANY[1][rows]
         grid = {"lam": [-1, 0, 1, 2]}
@@ -331,7 +332,7 @@ class TestMemory:
     def test_candidates_come_before_folds(self, monkeypatch, plain):
         """Those on the same fold share its rows."""
         calls = count_members(monkeypatch)
-        monkeypatch.setattr(together._Group, "n_members", lambda self: 4)
+        monkeypatch.setattr(_group.Group, "n_members", lambda self: 4)
         assert_same_results(
             AdapterSearchCV(IStarAdapter(HEAD, **QUICK), GRID, cv=3).fit(X, Y), plain
         )
@@ -431,7 +432,7 @@ class TestWhatCannotBeTrainedTogether:
 @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
 class TestInterrupt:
     def interrupted(self, monkeypatch, after, **options):
-        scored = together.Evaluation._score
+        scored = _together.Evaluation._score
         count = []
 
         def score(self, *arguments):
@@ -440,8 +441,8 @@ class TestInterrupt:
                 raise KeyboardInterrupt
             return scored(self, *arguments)
 
-        monkeypatch.setattr(together.Evaluation, "_score", score)
-        monkeypatch.setattr(together._Group, "n_members", lambda self: 2)
+        monkeypatch.setattr(_together.Evaluation, "_score", score)
+        monkeypatch.setattr(_group.Group, "n_members", lambda self: 2)
         return AdapterSearchCV(IStarAdapter(HEAD, **QUICK), GRID, cv=3, **options)
 
     def test_returns_what_is_done(self, monkeypatch, plain):

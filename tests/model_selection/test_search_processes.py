@@ -10,7 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from isoadapt import IStarAdapter, Whitening
-from isoadapt.model_selection import AdapterSearchCV, _search as module, _together as together
+from isoadapt.model_selection import AdapterSearchCV, _group, _search as module, _together
 
 X, Y = make_classification(150, 8, n_informative=6, n_classes=3, random_state=0)
 ADAPTER = IStarAdapter(max_epochs=2, random_state=0)
@@ -44,24 +44,39 @@ def test_processes_give_the_results_of_one_and_their_results_are_kept(tmp_path, 
 
     grid = {**GRID, "lr": [1e-3]}
     first = AdapterSearchCV(ADAPTER, grid, n_jobs=2, cache=tmp_path, **options).fit(X, Y)
-    for name in ("_run_chunk", "_run_in_processes"):
-        monkeypatch.setattr(together.Evaluation, name, run)
+    monkeypatch.setattr(_together.Evaluation, "_run_chunk", run)
     again = AdapterSearchCV(ADAPTER, grid, n_jobs=2, cache=tmp_path, **options).fit(X, Y)
     np.testing.assert_array_equal(scores(again), scores(first))
 
 
 @pytest.mark.parametrize(("n_members", "sizes"), [(18, [9, 9]), (4, [3] * 6)])
 def test_each_process_gets_a_part(threads, monkeypatch, n_members, sizes):
-    found, train = [], together.fit_members
+    found, train = [], _group.fit_members
 
     def counted(members, *arguments):
         found.append(len(members))
         return train(members, *arguments)
 
-    monkeypatch.setattr(together, "fit_members", counted)
-    monkeypatch.setattr(together._Group, "n_members", lambda self: n_members)
+    monkeypatch.setattr(_group, "fit_members", counted)
+    monkeypatch.setattr(_group.Group, "n_members", lambda self: n_members)
     AdapterSearchCV(ADAPTER, LAMS, cv=3, n_jobs=2, refit=False).fit(X, Y)
     assert found == sizes
+
+
+def test_all_groups_share_the_processes(threads, monkeypatch):
+    grid = {"lam": [-1, 1], "max_epochs": [1, 2]}  # a group for each number of epochs
+    parallel, rounds = _together.Evaluation._parallel, []
+
+    def counted(self, return_as):
+        rounds.append(return_as)
+        return parallel(self, return_as)
+
+    monkeypatch.setattr(_together.Evaluation, "_parallel", counted)
+    options = {"cv": 3, "refit": False}
+    ours = AdapterSearchCV(IStarAdapter(random_state=0), grid, n_jobs=2, **options).fit(X, Y)
+    assert rounds.count("generator_unordered") == 1
+    alone = AdapterSearchCV(IStarAdapter(random_state=0), grid, **options).fit(X, Y)
+    np.testing.assert_allclose(scores(ours), scores(alone), atol=0.021)  # one of 50 rows
 
 
 @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite:UserWarning")
@@ -71,7 +86,7 @@ def test_an_interrupt_keeps_the_blocks_that_are_done(threads, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "tqdm", Bar)
-    monkeypatch.setattr(together._Group, "n_members", lambda self: 2)
+    monkeypatch.setattr(_group.Group, "n_members", lambda self: 2)
     folds = [(np.arange(100), np.arange(100, 150))]
     with pytest.warns(UserWarning, match="interrupted: 2 of 6 candidates are done"):
         search = AdapterSearchCV(ADAPTER, LAMS, cv=folds, n_jobs=2, refit=False).fit(X, Y)
