@@ -21,8 +21,9 @@ from benchmarks.reproduction._verdicts import NOT_TESTABLE
 INTRODUCTION = """\
 # Plan of the reproduction
 
-Written before the runs, by `python -m benchmarks.reproduction --plan` from the code that makes the
-cells. `make reproduction` runs it, [REPRODUCTION.md](../REPRODUCTION.md) says what came of it.
+Written before the runs, but for the amendment below, by `python -m benchmarks.reproduction --plan`
+from the code that makes the cells. `make reproduction` runs it,
+[REPRODUCTION.md](../REPRODUCTION.md) says what came of it.
 
 ## Bases
 

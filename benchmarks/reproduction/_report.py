@@ -45,8 +45,8 @@ INTRODUCTION = """\
 The encoder is {encoder}, fine-tuned on {rows}, once for every seed.
 The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768 dimensions or more. So
 their scores cannot be met here; what can be tested is whether an effect is there, in which
-direction and how large. [PLAN.md](reproduction/PLAN.md) was written before the runs: it says which
-cells there are, in which order they run and how they are judged.
+direction and how large. [PLAN.md](reproduction/PLAN.md) was written before the runs, but for one
+amendment: it says which cells there are, in which order they run and how they are judged.
 
 - A claim is judged by differences paired by seed and their 95 % t-interval. It **holds** where the
   interval lies wholly on the claimed side (of the claimed factor, where there is one), **fails**

@@ -113,12 +113,14 @@ def judge_steps(
         return waiting(ours, n, undefined)
     oriented = [sign * step for step in known]
     low, high = t_interval(oriented, LEVEL / choices)[1:]
-    outcome = HOLDS if low > 0 else FAILS if high <= 0 else NOT_SHOWN
+    outcome = HOLDS if low > 0 else FAILS if high < 0 else NOT_SHOWN
     if outcome == HOLDS and undefined:
         outcome = NOT_SHOWN
     reasons = [
         reason,
-        f"in {sum(step > 0 for step in oriented)} of {len(steps)} seeds",
+        f"in {sum(step > 0 for step in oriented)} of {len(steps)} seeds"
+        if any(oriented)
+        else "no difference in any seed",
         f"{undefined} undefined" if undefined else "",
         f"level divided by {choices} for the choice" if choices > 1 else "",
         f"{len(steps)} of {planned} seeds so far" if len(steps) < planned else "",
@@ -150,8 +152,9 @@ def _power(steps: Sequence[float], size: float | None, choices: int) -> str:
     of_one = f"{power(1.0, n, level):.2f} for 1 sd"
     if size is None:
         return of_one
-    sd = 0.0 if np.ptp(steps) == 0 else float(np.std(steps, ddof=1))
-    of_theirs = power(abs(size) / sd, n, level) if sd else 1.0
+    if np.ptp(steps) == 0:  # no spread to compare the paper's size with
+        return of_one
+    of_theirs = power(abs(size) / float(np.std(steps, ddof=1)), n, level)
     return f"{of_theirs:.2f} for the paper's {size:+.3g}, {of_one}"
 
 

@@ -62,7 +62,7 @@ FALL = moves(LOW, HIGH, "score", -1)
         ([0.50, 0.40, 0.95], NOT_SHOWN, NOT_SHOWN),
         ([0.20, 0.61, None], WAITING, WAITING),
         ([None, None, None], WAITING, WAITING),
-        ([0.1, 0.5, 0.9], FAILS, FAILS),  # no difference at all
+        ([0.1, 0.5, 0.9], NOT_SHOWN, NOT_SHOWN),  # no difference at all excludes nothing
     ],
 )
 def test_a_direction_is_judged_by_its_interval(high, rises, falls):
@@ -79,6 +79,9 @@ def test_a_judgement_says_what_it_rests_on():
     assert judged.reason == "in 3 of 3 seeds; 3 of 5 seeds so far"
     assert judged.power == "0.18 for 1 sd"
     assert RISE(pairs([1, 1, 1], [2, 2])).reason == "2 of 3 seeds needed"
+    same = moves(LOW, HIGH, "score", 1, size=0.02)(pairs([0.1, 0.5, 0.9], [0.1, 0.5, 0.9]))
+    assert same.reason == "no difference in any seed"
+    assert same.power == "0.18 for 1 sd"  # without a spread, the paper's size has no power
 
 
 def test_the_power_is_that_of_the_paper_s_size():
