@@ -233,13 +233,19 @@ def test_a_task_whose_base_has_not_learned_is_not_judged():
     missed = base("cola", [0.1, 0.11, 0.12], "matthews")
     gated, free = judge_claims(claims, [*found, *missed], WHOLE)
     assert gated.judged.outcome == NOT_JUDGED
-    assert gated.judged.reason.startswith("base 0.110 ± 0.010 (matthews, 3 seeds) is below 0.2967")
+    reason = "base 0.110 ± 0.010 (matthews, 3 seeds), mean 0.1100 is below 0.2967"
+    assert gated.judged.reason.startswith(reason)
     assert gated.judged.p is gated.adjusted is None
     assert free.judged.outcome == HOLDS
     reached = base("cola", [0.34, 0.33, 0.32], "matthews")
     assert judge_claims(claims, [*found, *reached], WHOLE)[0].judged.outcome == HOLDS
     early = judge_claims(claims, [*found, *reached[:2]], WHOLE)[0].judged
     assert (early.outcome, early.reason[:9]) == (WAITING, "2 of the ")
+    more = base("cola", [0.29, 0.29, 0.29, 0.33], "matthews")
+    passed, reason = learned(more, "cola")
+    assert passed  # by all seeds; the reader is told that it would not be by the first three
+    assert "mean 0.3000 reaches 0.2967" in reason
+    assert reason.endswith("mean of the first 3: 0.2900")
 
 
 def test_another_encoder_has_no_published_figure():
