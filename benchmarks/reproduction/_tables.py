@@ -46,14 +46,20 @@ def tasks_of(records: Sequence[Record], names: Sequence[str]) -> list[str]:
 def condition_table(
     records: Sequence[Record], task: str, names: Sequence[str], columns: Mapping[str, str]
 ) -> str:
-    """Return a Markdown table of the conditions with records; `columns` maps to titles."""
+    """Return a Markdown table of the conditions with records; `columns` maps to titles.
+
+    Of two columns with one title, such as metric and accuracy, one is shown.
+    """
+    figures = {title: figure for figure, title in columns.items()}
     rows = []
     for name in names:
         n_seeds = sum("figures" in record for record in matching_records(records, of(name, task)))
         if n_seeds:
-            values = [[*by_seed(records, of(name, task), figure).values()] for figure in columns]
+            values = [
+                [*by_seed(records, of(name, task), figure).values()] for figure in figures.values()
+            ]
             rows.append([name, str(n_seeds), *map(mean_sd, values)])
-    return markdown_table([TASKS[task], "seeds", *columns.values()], rows)
+    return markdown_table([TASKS[task], "seeds", *figures], rows)
 
 
 def layer_table(records: Sequence[Record], task: str, names: Sequence[str], figure: str) -> str:

@@ -9,6 +9,7 @@ from benchmarks.reproduction._cells import QUICK, WHOLE
 from benchmarks.reproduction._figures import mean_sd, of
 from benchmarks.reproduction._judging import judge_claims
 from benchmarks.reproduction._statistics import holm, pack, power
+from benchmarks.reproduction._tables import condition_table
 from benchmarks.reproduction._verdicts import (
     FAILS,
     HOLDS,
@@ -415,3 +416,11 @@ def test_the_quick_suite_decides_nothing():
     assert QUICK.recipe is not None
     found = pairs([1], [2])
     assert RISE(found).outcome == WAITING
+
+
+def test_a_table_shows_a_title_once():
+    found = records("base", [0.75, 0.75], "metric", "mrpc", accuracy=0.75, cross_entropy=0.5)
+    columns = {"metric": "accuracy", "accuracy": "accuracy", "cross_entropy": "cross-entropy"}
+    header, _, row = condition_table(found, "mrpc", ["base"], columns).splitlines()
+    assert header == "| MRPC | seeds | accuracy | cross-entropy |"
+    assert row == "| base | 2 | 0.75 ± 0 | 0.5 ± 0 |"
