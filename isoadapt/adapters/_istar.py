@@ -284,7 +284,7 @@ class _ExactShrinkage(_Shrinkage):
         return self.loss(points, FactoredCovariance(root, variances, self._squared_norm))
 
     def _steps_between(self) -> list[int]:
-        """Return the steps between two exact computations, of each member or of all together."""
+        """Return the steps between two exact computations, one number for each member."""
         zetas = torch.as_tensor(self.loss.zeta).reshape(-1).tolist()
         return [min(_STEPS, max(1, int(_TOLERANCE / zeta**2 + 1e-6))) for zeta in zetas]
 
