@@ -36,10 +36,14 @@ PUBLISHED = {
 
 
 class Learned(NamedTuple):
-    """Whether the bases reach the published figure; None if there are too few seeds."""
+    """Whether the bases reach the published figure; None if there are too few seeds.
+
+    `depends_on_seeds` says whether the first seeds alone would decide otherwise.
+    """
 
     passed: bool | None
     text: str
+    depends_on_seeds: bool = False
 
 
 def learned(records: Sequence[Record], task: str) -> Learned:
@@ -57,4 +61,5 @@ def learned(records: Sequence[Record], task: str) -> Learned:
         f"{relation} {least:.4f} = {published.value:.4f} less one standard error of "
         f"{published.error:.4f}"
         + (f"; mean of the first {SEEDS_NEEDED}: {of_first:.4f}" if mean != of_first else ""),
+        (mean >= least) != (of_first >= least),
     )

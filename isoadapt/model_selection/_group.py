@@ -32,7 +32,7 @@ Candidates = Mapping[int, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class FitData:
-    """What candidates are fitted to: an estimator that they set parameters of, rows and folds."""
+    """The estimator whose parameters the candidates set, and the rows and folds it is fitted to."""
 
     estimator: BaseEstimator  # an adapter, or a pipeline that ends in one
     X: Any

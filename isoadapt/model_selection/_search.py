@@ -63,8 +63,9 @@ class AdapterSearchCV(GridSearchCV):
         a pipeline with the adapter alone. None is the estimator's own ``score``.
     n_jobs : int, default=None
         Number of processes, as for GridSearchCV. Each trains blocks of candidates together;
-        candidates that differ in more than numbers come one group after the other. With a single
-        process, and always on a GPU, they are trained in this process with torch's threads.
+        candidates that differ in more than numbers are in different blocks. With a single process,
+        for a single block, and always on a GPU, they are trained in this process with torch's
+        threads.
     refit : bool, str or callable, default=True
         As for GridSearchCV; see :class:`BestAboveFloor`.
     cv : int, cross-validation generator or iterable, default=5

@@ -73,7 +73,7 @@ class Evaluation:
         return [Fit(number, fold) for number in numbers for fold in range(len(self.data.folds))]
 
     def _chunks(self, group: Group) -> tuple[int, list[list[Fit]]]:
-        """Number of processes, and the chunks of a group that have no saved results.
+        """Number of processes, and those chunks of a group whose results are not saved.
 
         A chunk has all candidates on several folds, or some of them on one. If there is an error,
         the fits are done one at a time, and no chunk remains.
@@ -100,7 +100,7 @@ class Evaluation:
         return n_processes, left
 
     def _run_in_processes(self, chunks: Sequence[tuple[Group, Sequence[Fit]]]) -> None:
-        """Run chunks in `n_jobs` processes, a single one in this process."""
+        """Run chunks in `n_jobs` processes; if there is only one chunk, run it here."""
         if len(chunks) < 2:
             for group, chunk in chunks:
                 self._run_chunk(group, chunk)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from joblib import parallel_config
+from joblib import Parallel, parallel_config
 from sklearn import config_context
 from sklearn.datasets import make_classification
 from sklearn.exceptions import FitFailedWarning
@@ -42,9 +42,13 @@ def test_processes_give_the_results_of_one_and_their_results_are_kept(tmp_path, 
     def run(*arguments):
         raise AssertionError("trained again")
 
+    def sequential(self, return_as):
+        return Parallel(1, return_as=return_as)
+
     grid = {**GRID, "lr": [1e-3]}
     first = AdapterSearchCV(ADAPTER, grid, n_jobs=2, cache=tmp_path, **options).fit(X, Y)
-    monkeypatch.setattr(_together.Evaluation, "_run_chunk", run)
+    monkeypatch.setattr(_together, "_run_alone", run)
+    monkeypatch.setattr(_together.Evaluation, "_parallel", sequential)
     again = AdapterSearchCV(ADAPTER, grid, n_jobs=2, cache=tmp_path, **options).fit(X, Y)
     np.testing.assert_array_equal(scores(again), scores(first))
 
