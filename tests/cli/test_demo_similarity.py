@@ -26,9 +26,10 @@ def evaluate(texts, others, folder, before=None):
 
 def expected_correlation(encoder, move):
     left, right, scores = load_similarity_pairs()
-    return similarity_correlation(
-        move(encoder.transform(left)), move(encoder.transform(right)), scores
-    )
+    # One pass, as in the demo: in other batches the rounding differs, which changes the ranks of
+    # cosines that are almost equal in a random model.
+    vectors = move(encoder.transform(left + right))
+    return similarity_correlation(vectors[: len(left)], vectors[len(left) :], scores)
 
 
 @pytest.fixture(scope="module")
