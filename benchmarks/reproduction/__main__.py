@@ -80,7 +80,7 @@ def _tell(cell: Cell, record: Record, records: Sequence[Record], slots: Sequence
 def write_reproduction(suite: Suite, folder: Path, target: Path) -> None:
     """Write the report, atomically, and the pictures beside it."""
     text = reproduction_text(PAPERS, suite, folder)
-    draw_pictures(planned(suite, folder)[1], target.parent)
+    draw_pictures(planned(suite, folder)[-1], target.parent)
     with atomic_path(target) as temporary:
         temporary.write_text(text, "utf-8")
 

@@ -204,11 +204,11 @@ def _is_known(slot: Slot, recipes: dict[str, Recipe | None]) -> bool:
 def replaced_records(
     slots: Sequence[Slot], records: Sequence[Record], suite: Suite
 ) -> list[Record]:
-    """Return the finished records of runs under a recipe that has been replaced."""
+    """Return the records of runs under a recipe that has been replaced."""
     choices = [record for record in records if record["kind"] == CHOICE]
     before = {cell.key for cell in known_cells(slots, choices, suite)}
     now = {cell.key for cell in known_cells(slots, records, suite)}
-    return [item for item in records if item["key"] in before - now and "figures" in item]
+    return [record for record in records if record["key"] in before - now]
 
 
 def planned_records(slots: Sequence[Slot], records: Sequence[Record], suite: Suite) -> list[Record]:

@@ -109,15 +109,16 @@ def suite_file(folder: Path, suite: Suite) -> Path:
     return folder / f"{suite.name}.jsonl"
 
 
-def planned(suite: Suite, folder: Path) -> tuple[list[Slot], list[Record]]:
-    """Return the slots of a suite, and for each the record of its cell."""
-    slots = plan(suite)
-    return slots, planned_records(slots, read_records(suite_file(folder, suite)), suite)
+def planned(suite: Suite, folder: Path) -> tuple[list[Slot], list[Record], list[Record]]:
+    """Return the slots of a suite, all records of its file, and for each slot that of its cell."""
+    slots, every = plan(suite), read_records(suite_file(folder, suite))
+    return slots, every, planned_records(slots, every, suite)
 
 
 def reproduction_text(papers: Papers, suite: Suite, folder: Path) -> str:
     """Return the whole report on the cells of the suite that are finished."""
-    slots, records = planned(suite, folder)
+    slots, every, records = planned(suite, folder)
+    replaced = replaced_records(slots, every, suite)
     judged = {
         number: judge_claims(
             [claim for paper in modules for claim in paper.claims()], records, suite
@@ -127,14 +128,13 @@ def reproduction_text(papers: Papers, suite: Suite, folder: Path) -> str:
     parts = _first_page(judged, slots, records, suite)
     parts += ["## How to read this report", _introduction(suite)]
     parts += ["## Cells and hours", _source(suite, folder), hours_text(slots, records)]
-    every = read_records(suite_file(folder, suite))
     parts += _base_parts(every, records, suite)
     links = picture_links(records)
     for number, modules in papers.items():
         parts += [f"## {TITLES[number]}", *filter(None, [links.get(number)])]
         parts += [_verdict_table(judged[number])]
         parts += filter(None, (paper.tables(records) for paper in modules))
-    parts += [*_failures(records), *_settings(records), *_replaced(slots, every, suite)]
+    parts += [*_failures([*records, *replaced]), *_settings(records), *_replaced(replaced)]
     if suite.name == WHOLE.name:
         parts += _earlier(papers, folder)
     return "\n\n".join(parts) + "\n"
@@ -246,11 +246,11 @@ def _verdict_row(line: Line) -> list[str]:
     ]
 
 
-def _replaced(slots: Sequence[Slot], every: Sequence[Record], suite: Suite) -> list[str]:
+def _replaced(records: Sequence[Record]) -> list[str]:
     """Return the metric of the runs under a recipe that has been replaced."""
     groups: dict[tuple[str, str], list[float]] = {}
-    replaced = replaced_records(slots, every, suite)
-    for record in replaced:
+    finished = [record for record in records if "figures" in record]
+    for record in finished:
         own = groups.setdefault((record["task"], record["name"]), [])
         own.append(record["figures"]["metric"])
     if not groups:
@@ -260,8 +260,8 @@ def _replaced(slots: Sequence[Slot], every: Sequence[Record], suite: Suite) -> l
         for (task, name), values in groups.items()
     ]
     table = markdown_table(("task", "method", "seeds", "metric"), rows, words=True)
-    hours = sum(record.get("processor_seconds", 0.0) for record in replaced) / HOUR
-    text = REPLACED.format(n=len(replaced), hours=hours)
+    hours = sum(record.get("processor_seconds", 0.0) for record in finished) / HOUR
+    text = REPLACED.format(n=len(finished), hours=hours)
     return ["## Runs under a recipe that was replaced", text, table]
 
 

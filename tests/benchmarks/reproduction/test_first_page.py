@@ -85,7 +85,8 @@ def report(monkeypatch, tmp_path):
     """The text of the report on made-up records."""
 
     def write(n_seeds):
-        monkeypatch.setattr(_report, "planned", lambda suite, folder: (SLOTS, made_up(n_seeds)))
+        found = SLOTS, [], made_up(n_seeds)
+        monkeypatch.setattr(_report, "planned", lambda suite, folder: found)
         return _report.reproduction_text(reproduce.PAPERS, WHOLE, tmp_path)
 
     return write

@@ -189,7 +189,9 @@ def test_the_recipe_is_replaced_if_its_first_bases_have_not_learned(values, is_r
 
 def test_a_replaced_recipe_begins_again_with_its_bases():
     records = tried("cola", RISING)
-    failed = bases("cola", chosen(records, "cola", WHOLE), [0.2, 0.2, 0.2])
+    failed = bases("cola", chosen(records, "cola", WHOLE), [0.2, 0.2, 0.2, 0.2])
+    failed[-1] = {**failed[-1], "error": "ValueError: out of luck"}
+    del failed[-1]["figures"]
     points = [cell for cell in known_cells(SLOTS, [], WHOLE) if cell.kind == POINTS]
     records += failed + [{**cell.fields(), "figures": {}} for cell in points]
     following = next_cell(SLOTS, records, WHOLE, set())
