@@ -28,6 +28,7 @@ def demo(
     train: Table = None,
     dev: Table = None,
     text: Text = None,
+    label: Label = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="Fine-tuned checkpoint. Default: a MiniLM is fine-tuned.")
     ] = None,
@@ -46,7 +47,8 @@ def demo(
     """
     from isoadapt.cli import _demo
 
-    _demo.demo(train, dev, columns(text), checkpoint, out, overwrite, Console(as_json, quiet))
+    console = Console(as_json, quiet)
+    _demo.demo(train, dev, columns(text), label, checkpoint, out, overwrite, console)
 
 
 def audit(

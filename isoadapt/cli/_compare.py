@@ -14,7 +14,7 @@ from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.folders import no_empty_leftovers
 from isoadapt.adapters import ADAPTERS, METHODS, VARIANTS
 from isoadapt.cli._options import Console, Source, WrongUsage
-from isoadapt.cli._rows import data_to_record
+from isoadapt.cli._rows import data_to_record, labelled_texts
 from isoadapt.datasets import load_table
 from isoadapt.encoders import encoder_head
 from isoadapt.interop import save_adapter
@@ -115,12 +115,7 @@ def _labelled(
     encoder: TransformerEncoder, path: Path, rows: Rows, console: Console
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Embed the texts of a table that has labels."""
-    texts, y = load_table(path, text=rows.text, label=rows.label or "label")
-    if y is None:
-        raise ValueError(
-            f"{path} has no column 'label', but a comparison needs labels or values: name their "
-            "column with --label"
-        )
+    texts, y = labelled_texts(path, rows.text, rows.label)
     console.say(f"Encoding the {len(texts)} texts of {path} ...")
     return encoder.transform(texts), y
 

@@ -16,7 +16,8 @@ from isoadapt._utils.optional import import_optional
 from isoadapt.adapters import VARIANTS
 from isoadapt.cli._demo_similarity import Similarity, report, similarity
 from isoadapt.cli._options import Console, WrongUsage
-from isoadapt.datasets import load_table, make_acceptability, minilm_folder
+from isoadapt.cli._rows import labelled_texts
+from isoadapt.datasets import make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.model_selection import Comparison, compare_adapters
 from isoadapt.report import SpectrumDisplay
@@ -56,6 +57,7 @@ def demo(
     train: Path | None,
     dev: Path | None,
     text: list[str] | None,
+    label: str | None,
     checkpoint: str | None,
     out: Path,
     overwrite: bool,
@@ -68,7 +70,7 @@ def demo(
     with console.notes(), no_empty_leftovers(out):
         _check_out(out, checkpoint is None, overwrite)
         import_optional("matplotlib", feature="The plot", extra="plot")
-        texts, labels, dev_texts, dev_labels = _read_tables(train, dev, text, console)
+        texts, labels, dev_texts, dev_labels = _read_tables(train, dev, text, label, console)
         before = minilm_folder() if checkpoint is None else None
         if checkpoint is None:
             checkpoint = _fine_tune(texts, labels, out, overwrite, console)
@@ -122,17 +124,18 @@ def _show(
 
 
 def _read_tables(
-    train: Path | None, dev: Path | None, text: list[str] | None, console: Console
+    train: Path | None,
+    dev: Path | None,
+    text: list[str] | None,
+    label: str | None,
+    console: Console,
 ) -> tuple[Any, Any, Any, Any]:
     """Read training and evaluation texts with labels, or generate a corpus without tables."""
     if train is None or dev is None:
         corpus = make_acceptability(random_state=0)
         return corpus.train_texts, corpus.train_labels, corpus.dev_texts, corpus.dev_labels
-    texts, labels = load_table(train, text=text)
-    dev_texts, dev_labels = load_table(dev, text=text)
-    for path, found in ((train, labels), (dev, dev_labels)):
-        if found is None:
-            raise ValueError(f"{path} has no column 'label', but the demo needs labels")
+    texts, labels = labelled_texts(train, text, label)
+    dev_texts, dev_labels = labelled_texts(dev, text, label)
     if set(texts) & set(dev_texts):
         console.say(f"Note: {len(set(texts) & set(dev_texts))} texts are in both tables.")
     return texts, labels, dev_texts, dev_labels

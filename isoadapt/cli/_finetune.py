@@ -13,8 +13,8 @@ from isoadapt import load_checkpoint
 from isoadapt._utils.errors import choices
 from isoadapt._utils.folders import reserved_folder
 from isoadapt.cli._options import Console, Tables, WrongUsage
+from isoadapt.cli._rows import labelled_texts
 from isoadapt.cli._settings import read_settings
-from isoadapt.datasets import load_table
 from isoadapt.finetune import PENALTIES, PLACES, RECIPES, finetune_text_classifier
 from isoadapt.metrics import isotropy_report
 
@@ -51,8 +51,9 @@ def finetune(
     """Fine-tune and save a classifier, and print its figures on the dev table and its folder."""
     options = _make_options(penalty, recipe, settings)
     with console.notes(), reserved_folder(out, overwrite, name="--out"):
-        texts, labels = _read(tables.train, tables)
-        dev = None if tables.dev is None else _read(tables.dev, tables)
+        named = tables.text, tables.label
+        texts, labels = labelled_texts(tables.train, *named)
+        dev = None if tables.dev is None else labelled_texts(tables.dev, *named)
         if dev is not None:
             if len(set(dev[0])) < 2:
                 raise ValueError(
@@ -169,13 +170,6 @@ def _evaluate(
         "ev1": report.ev1,
         "anisotropy1": report.anisotropy1,
     }
-
-
-def _read(path: Path, tables: Tables) -> tuple[Any, NDArray[Any]]:
-    texts, labels = load_table(path, text=tables.text, label=tables.label or "label")
-    if labels is None:
-        raise ValueError(f"{path} has no column 'label': name the column of labels with --label")
-    return texts, labels
 
 
 def _check_known(found: NDArray[Any], known: NDArray[Any], tables: Tables) -> None:

@@ -43,6 +43,16 @@ def read_rows(
     return encoder.transform(texts), y
 
 
+def labelled_texts(
+    path: Path, text: Sequence[str] | None, label: str | None
+) -> tuple[Any, NDArray[Any]]:
+    """Read a table whose labels are needed; `label` names their column, None means "label"."""
+    texts, labels = load_table(path, text=text, label=label or "label")
+    if labels is None:
+        raise ValueError(f"{path} has no column 'label': name the column of labels with --label")
+    return texts, labels
+
+
 def each_alone(texts: Sequence[Any], path: Path) -> list[str]:
     """Return the texts of the first column, then those of the second."""
     if isinstance(texts[0], str):

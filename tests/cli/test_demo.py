@@ -11,8 +11,11 @@ from tests.cli.command_line import fail, run
 
 @pytest.fixture(scope="module")
 def result(tables, checkpoint, tmp_path_factory):
-    out = tmp_path_factory.mktemp("out") / "demo"
-    options = ["--train", tables / "train.tsv", "--dev", tables / "dev.tsv"]
+    folder = tmp_path_factory.mktemp("demo")
+    for name in ("train.tsv", "dev.tsv"):
+        (folder / name).write_text((tables / name).read_text().replace("label", "kind", 1))
+    options = ["--train", folder / "train.tsv", "--dev", folder / "dev.tsv", "--label", "kind"]
+    out = folder / "out"
     return run("demo", *options, "--checkpoint", checkpoint, "--out", out), out
 
 
