@@ -44,7 +44,7 @@ def read_rows(
 
 
 def labelled_texts(
-    path: Path, text: Sequence[str] | None, label: str | None
+    path: Path, text: list[str] | None, label: str | None
 ) -> tuple[Any, NDArray[Any]]:
     """Read a table whose labels are needed; `label` names their column, None means "label"."""
     texts, labels = load_table(path, text=text, label=label or "label")

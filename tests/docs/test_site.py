@@ -10,8 +10,9 @@ import pytest
 import isoadapt
 from docs import picture
 from docs._ext import adapter_tables, api, drawing, results
+from isoadapt import LinearHead, LogitPreservingWhitening
 from isoadapt.adapters import VARIANTS
-from tests.docs.blocks import README
+from tests.docs.blocks import README, ROOT
 
 
 def test_every_exported_name_has_one_page():
@@ -59,6 +60,28 @@ def test_the_drawing_has_every_package_below_those_it_imports():
 def test_the_picture_of_the_readme_shows_the_stored_figures():
     if picture.PICTURE.read_text("utf-8") != picture.picture():
         pytest.fail("benchmarks/RESULTS.md changed: run python docs/picture.py")
+
+
+def test_predictions_that_rounding_changes_as_the_guide_says(shared):
+    found = []
+    for task, split in (
+        ("cola", "dev"),
+        ("mrpc", "test"),
+        ("rte", "dev"),
+        ("sst2_sentence", "test"),
+    ):
+        with np.load(shared / "embeddings" / f"{task}.npz") as stored:
+            train, rows = (stored[f"E_{name}"].astype(np.float32) for name in ("train", split))
+            head = LinearHead(stored["W"], stored["b"], [0, 1])
+        adapter = LogitPreservingWhitening(head).fit(train)
+        train, rows = adapter.transform(train), adapter.transform(rows)
+        least, step = train.min(0), np.ptp(train, 0) / 255
+        rounded = least + step * np.clip(np.round((rows - least) / step), 0, 255)
+        changed = int((head.predict(rounded) != head.predict(rows)).sum())
+        found.append(f"{changed} of {len(rows):,}")
+    cola, mrpc, rte, sst2 = found
+    text = " ".join((ROOT / "docs" / "guide" / "similarity.rst").read_text("utf-8").split())
+    assert f"{cola} predictions on CoLA changed, {mrpc} on MRPC, {rte} on RTE and {sst2} on" in text
 
 
 def test_share_of_large_cosines_that_the_readme_gives(shared):
