@@ -32,7 +32,8 @@ The encoder is all-MiniLM-L6-v2, fine-tuned with a new head on all training rows
 decay, gradients clipped at 1. Learning rate and epochs are chosen once a task: each candidate is
 trained with seed 0 on the training rows but a fifth, which is stratified by class and drawn with
 seed 0, and judged on that fifth by the task's metric. The best is taken, of equal ones the one with
-fewer epochs, then the lower rate. All runs of a task, with and without a penalty, use that recipe.
+fewer epochs, then the lower rate. All runs of a task, with and without a penalty, use that recipe
+or the one that replaces it; see the amendment.
 
 A task is judged only if the mean of its bases over the seeds (3 at least) is no more than one
 standard error below the dev figure of the same encoder in the README of the shared folder. For an

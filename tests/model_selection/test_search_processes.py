@@ -5,7 +5,9 @@ import pytest
 from joblib import Parallel, parallel_config
 from sklearn import config_context
 from sklearn.datasets import make_classification
+from sklearn.decomposition import PCA
 from sklearn.exceptions import FitFailedWarning
+from sklearn.model_selection import ShuffleSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -83,6 +85,23 @@ def test_all_groups_share_the_processes(threads, monkeypatch):
     alone = AdapterSearchCV(adapter, grid, **options).fit(X, Y)
     assert np.diff(np.sort(scores(alone), axis=1)).min() > 1e-4  # all candidates differ
     np.testing.assert_allclose(scores(ours), scores(alone), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite:UserWarning")
+def test_groups_of_one_block_beside_one_that_cannot_be_prepared(threads):
+    adapter = IStarAdapter(lr=0.05, max_epochs=4, random_state=0)
+    pipe = make_pipeline(PCA(random_state=0), adapter)
+    parameters = {"pca__n_components": [1000, 2, 4, 6]}  # a group each; there are 8 features
+    options = {"cv": ShuffleSplit(1, random_state=0), "refit": False, "scoring": "neg_log_loss"}
+    with pytest.warns(FitFailedWarning):
+        ours = AdapterSearchCV(pipe, parameters, n_jobs=2, **options).fit(X, Y)
+    with pytest.warns(FitFailedWarning):
+        alone = AdapterSearchCV(pipe, parameters, **options).fit(X, Y)
+    (found,), (expected,) = scores(ours), scores(alone)
+    assert np.isnan(expected[0])
+    assert np.diff(np.sort(expected[1:])).min() > 1e-3
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert ours.unbatched_ == alone.unbatched_ == {"training failed with ValueError": 1}
 
 
 @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite:UserWarning")
