@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from benchmarks._markdown import markdown_table
 from benchmarks.reproduction._judging import Line
 from benchmarks.reproduction._verdicts import (
-    NOT_JUDGED,
     NOT_TESTABLE,
     SEEDS_NEEDED,
     WAITING,
@@ -23,7 +22,6 @@ figures are shown without a verdict. If the most frequent class is predicted for
 Matthews' correlation is 0 on CoLA, and the accuracy is 0.6838 on MRPC, 0.5271 on RTE and 0.5092 on
 SST-2."""
 BREAK = "<br>"
-MOST_NAMED = 12  # decided claims that are listed by name
 
 JudgedPapers = Mapping[str, Sequence[Line]]
 
@@ -46,21 +44,8 @@ def counts_text(papers: JudgedPapers) -> str:
         for line in lines
     )
     testable = sum(counts.values()) - counts.pop(NOT_TESTABLE, 0)
-    named = ", ".join(f"{word} {n}" for word, n in sorted(counts.items()))
+    named = "; ".join(f"{word} {n}" for word, n in sorted(counts.items()))
     return f"Verdicts on the {testable} testable claims: {named or 'none'}."
-
-
-def decided_text(papers: JudgedPapers, titles: Mapping[str, str]) -> str:
-    """Return a list of the claims that have been judged; empty if there are none, or too many."""
-    decided = [
-        f"- {titles[number]}. {line.claim.claim} ({line.claim.where}): {shown_verdict(line)}"
-        for number, lines in papers.items()
-        for line in lines
-        if line.judged.outcome not in (WAITING, NOT_TESTABLE, NOT_JUDGED)
-    ]
-    if not 0 < len(decided) <= MOST_NAMED:
-        return ""
-    return "\n".join(["The claims that have been judged so far:\n", *decided])
 
 
 def shown_verdict(line: Line) -> str:

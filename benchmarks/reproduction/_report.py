@@ -20,7 +20,6 @@ from benchmarks.reproduction._figures import matching_records, mean_sd, of
 from benchmarks.reproduction._first_page import (
     JudgedPapers,
     counts_text,
-    decided_text,
     first_page_table,
 )
 from benchmarks.reproduction._gains import gains, gains_text
@@ -39,8 +38,10 @@ TITLES = {
     "004": "004 On Isotropy Calibration of Transformers: CosReg, spectrum control, flow",
 }
 OPENING = """\
-What the papers claim, and what the same methods do here. In the documentation's page on citing,
-papers 000/001, 002, 003 and 004 are [1], [3], [2] and [4]. {progress} {counts}"""
+What the papers claim, and what the same methods do here. A claim *holds* or *fails* if the 95 %
+interval of the difference, over pairs of runs with the same seed, lies wholly on one side, and is
+*not shown* otherwise; [How to read this report](#how-to-read-this-report) has the details. Papers
+000/001, 002, 003 and 004 are [1], [3], [2] and [4] in the documentation."""
 INTRODUCTION = """\
 The encoder is {encoder}, fine-tuned on {rows}, once for every seed.
 The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768 dimensions or more. So
@@ -144,12 +145,13 @@ def _first_page(
     judged: JudgedPapers, slots: Sequence[Slot], records: Sequence[Record], suite: Suite
 ) -> list[str]:
     """Return the opening, the table of the papers, and what gains at all."""
-    opening = OPENING.format(progress=first_block_text(slots, records), counts=counts_text(judged))
     return [
         "# Reproduction",
-        fill(opening, 100),
+        OPENING,
+        fill(counts_text(judged), 100),
+        *filter(None, [first_page_table(judged, TITLES)]),
+        fill(first_block_text(slots, records), 100),
         *_narrow_bases(records, suite),
-        *filter(None, [decided_text(judged, TITLES), first_page_table(judged, TITLES)]),
         "## Does anything gain?",
         gains_text(gains(slots, records, suite)),
     ]
