@@ -7,17 +7,18 @@ OFFLINE := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 .PHONY: demo test test-all test-min mutations lint docs gallery linkcheck bench reproduction reproduction-report licenses release-check clean
 
-# One environment for everything, made on first use and again when a version changes.
+# One environment for everything, made on first use and again when a version changes. Python compiles
+# what is imported; --no-compile saves the time for all the rest, half of the installation.
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("isoadapt needs Python 3.11 or later, found %d.%d; name one: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,demo]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[test,demo]'
 	touch $@
 
 # What the site needs besides.
 .venv/.docs: .venv/.installed
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[docs]'
 	touch $@
 
 demo: .venv/.installed  ## fine-tune, measure, repair, compare: the main job end to end
@@ -37,8 +38,8 @@ test-all: lint  ## lint, then every test and doctest
 # The lowest versions that pyproject.toml allows, in an environment of their own.
 .venv-min/.installed: pyproject.toml constraints-min.txt
 	$(PYTHON) -m venv .venv-min
-	.venv-min/bin/python -m pip install --quiet -c constraints-min.txt torch
-	.venv-min/bin/python -m pip install --quiet -c constraints-min.txt -e . $(MIN_EXTRAS)
+	.venv-min/bin/python -m pip install --quiet --no-compile -c constraints-min.txt torch
+	.venv-min/bin/python -m pip install --quiet --no-compile -c constraints-min.txt -e . $(MIN_EXTRAS)
 	touch $@
 
 test-min: .venv-min/.installed  ## the tests of the core on the lowest versions allowed

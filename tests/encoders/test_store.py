@@ -340,8 +340,9 @@ def check_damage(folder, seeds):
 
 
 @forks
-def test_damage_neither_gives_a_wrong_row_nor_ends_the_process(tmp_path):
-    code = in_fork(check_damage, tmp_path, range(60))
+@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 60), marks=pytest.mark.slow)])
+def test_damage_neither_gives_a_wrong_row_nor_ends_the_process(tmp_path, seeds):
+    code = in_fork(check_damage, tmp_path, seeds)
     assert code == 0, f"seed {(tmp_path / 'seed').read_text()}: exit code {code}"
 
 
