@@ -30,7 +30,8 @@ TARGET_OF_TWO = 1.6  # against two processes
 
 def run(quick: bool) -> Iterator[Result]:
     """Compare searches of the same grid, then a fit with and without forming Σ_S."""
-    compare_searches(narrow_cone(200, 16, seed=0), SMALL, 2, repeats=1)
+    small = narrow_cone(200, 16, seed=0)
+    compare_searches(small, SMALL, 2, repeats=1)
     if quick:
         data = narrow_cone(1000, 96, seed=0)
         yield compare_searches(data, SMALL, 2, repeats=1)
@@ -38,6 +39,7 @@ def run(quick: bool) -> Iterator[Result]:
         return
     data = load_embeddings("cola") if "cola" in stored_tasks() else narrow_cone(8551, 384, 0)
     yield compare_searches(data, GRID, 5, repeats=1, target=TARGET)
+    compare_searches(small, SMALL, 2, repeats=1, n_jobs=2)  # both find the processes started
     of_two = compare_searches(data, GRID, 5, repeats=3, n_jobs=2, target=TARGET_OF_TWO)
     yield of_two
     yield _lower_bound(data, GRID, 5, of_two)
