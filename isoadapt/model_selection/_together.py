@@ -140,16 +140,7 @@ class Evaluation:
             estimators, errors = group.train(fits, on_finished, checkpoint)
         except Exception as failure:
             self.report_done(n_pending - len(fits))
-            if len(fits) == 1:
-                self._retry_separately(fits, failure, group.candidates)
-                return
-            middle = len(fits) // 2
-            parts = [fits[:middle], fits[middle:]]
-            if isinstance(failure, UnequalPenaltiesError):
-                self.unbatched[str(failure)] += len(fits)
-                parts = [[fit] for fit in fits]
-            for part in parts:
-                self._run_chunk(group, part)
+            self._run_parts(group, fits, failure)
             return
         seconds = (time.perf_counter() - before) / len(fits)
         unbatched = self.unbatched.copy()
@@ -166,6 +157,19 @@ class Evaluation:
         self.saved.write(file, SavedBlock(results, self.unbatched - unbatched))
         if checkpoint is not None:
             checkpoint.remove()
+
+    def _run_parts(self, group: Group, fits: Sequence[Fit], failure: Exception) -> None:
+        """Run the parts of a chunk whose training failed as a whole."""
+        if len(fits) == 1:
+            self._retry_separately(fits, failure, group.candidates)
+            return
+        middle = len(fits) // 2
+        parts = [fits[:middle], fits[middle:]]
+        if isinstance(failure, UnequalPenaltiesError):
+            self.unbatched[str(failure)] += len(fits)
+            parts = [[fit] for fit in fits]
+        for part in parts:
+            self._run_chunk(group, part)
 
     def _file(self, fits: Sequence[Fit], candidates: Candidates) -> Path | None:
         """File of the results of fits that are trained together; None without a cache."""
