@@ -177,12 +177,17 @@ def moves(
     def judge(records: Sequence[Record]) -> Judged:
         pairs = paired(records, before, after, figure)
         steps = pairs.steps(lambda start, end: end - factor * start)
-        reason = f"after less {factor:.3g} times before" if by != 1 else ""
+        means, reason = format_means(pairs), ""
+        if by != 1:
+            reason = f"after less {factor:.3g} times before"
+            if steps:
+                limit = factor * mean_of([*pairs.before.values()])
+                means += f" ({factor:.3g} times before: {limit:.4g})"
         planned = n_planned(records, before, after)
         judged = judge_steps(
             steps,
             planned,
-            format_means(pairs),
+            means,
             sign=sign,
             size=size,
             choices=choices,

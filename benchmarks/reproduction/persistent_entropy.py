@@ -69,7 +69,7 @@ def _task_claims(task: str) -> list[Claim]:
             f"selected bars lower centred anisotropy_1{asked} (whole dev set)",
             centred,
             moves(base, chosen, centred, -1, cut),
-            "anisotropy",
+            f"anisotropy{asked}",
         ),
         claim(
             "table 3",
