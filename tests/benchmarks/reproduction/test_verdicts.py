@@ -100,7 +100,10 @@ def test_a_factor_is_asked_of_the_interval():
     assert asked(pairs(base, [1.3, 1.4, 1.2])).outcome == FAILS
     assert asked(pairs(base, [1.4, 1.9, 1.5])).outcome == NOT_SHOWN
     assert halved(pairs(base, [0.1, 0.0, -0.1])).outcome == HOLDS
-    assert halved(pairs(base, [0.9, 1.0, 0.8])).outcome == FAILS
+    lowered = halved(pairs(base, [0.9, 1.0, 0.8]))
+    assert lowered.outcome == FAILS
+    assert lowered.ours.endswith("→ 0.90 ± 0.10 (0.5 times before: 0.5)")
+    assert "times" not in halved([]).ours
 
 
 def test_a_seed_without_a_figure_lets_no_claim_hold():
