@@ -57,7 +57,8 @@ def first_block_text(slots: Sequence[Slot], records: Sequence[Record]) -> str:
     found = block_hours(slots, records, FIRST_BLOCK)
     done = sum("figures" in record for record in records)
     text = (
-        f"{done} of {len(records)} planned cells are recorded; of block {FIRST_BLOCK}, "
+        f"{done} of {len(records)} planned cells, which are single runs, are recorded; of block "
+        f"{FIRST_BLOCK}, CoLA and MRPC, "
         f"{found.finished} of {found.planned}, in {found.processor:.1f} processor hours"
     )
     if found.left is None:

@@ -43,7 +43,7 @@ def demo(
 
     Example:
 
-    isoadapt demo --train train.tsv --dev dev.tsv --checkpoint my-model
+    isoadapt demo --train train.tsv --dev dev.tsv --checkpoint my-model --out out
     """
     from isoadapt.cli import _demo
 

@@ -66,6 +66,8 @@ def demo(
     """Fine-tune a checkpoint or use a given one, fit every adapter, and compare the results."""
     if (train is None) != (dev is None):
         raise WrongUsage("--train and --dev must be given together")
+    if train is None and (text or label):
+        raise WrongUsage("--text and --label name columns of tables: give --train and --dev too")
     out = out.expanduser()
     with console.notes(), no_empty_leftovers(out):
         _check_out(out, checkpoint is None, overwrite)

@@ -120,10 +120,7 @@ class Evaluation:
         return Parallel(self.n_jobs, pre_dispatch=self.pre_dispatch, return_as=return_as)
 
     def _run_chunk(self, group: Group, fits: Sequence[Fit]) -> None:
-        """Train together; if that fails, train each half together, down to single fits.
-
-        Members whose penalties cannot be joined are trained one at a time immediately.
-        """
+        """Train together; if that fails, run the parts."""
         file = self._file(fits, group.candidates)
         if self._restore(fits, file):
             return
@@ -159,7 +156,10 @@ class Evaluation:
             checkpoint.remove()
 
     def _run_parts(self, group: Group, fits: Sequence[Fit], failure: Exception) -> None:
-        """Run the parts of a chunk whose training failed as a whole."""
+        """Train each half of a chunk whose training failed together, down to single fits.
+
+        Members whose penalties cannot be joined are trained one at a time immediately.
+        """
         if len(fits) == 1:
             self._retry_separately(fits, failure, group.candidates)
             return

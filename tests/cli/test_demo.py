@@ -73,6 +73,7 @@ class TestDemo:
         ("options", "message"),
         [
             (["--train", "absent.tsv"], "--train and --dev must be given together"),
+            (["--label", "kind"], "give --train and --dev too"),
             (["--out", __file__], "cannot be written to"),
             (["--checkpoint", "{folder}"], "config.json"),
         ],
