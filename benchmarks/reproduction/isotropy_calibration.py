@@ -33,7 +33,10 @@ FIRST = (COSREG.name, POLYNOMIAL.name, FLOW.name)
 LATER = (COSREG_HEAD.name, EXPONENTIAL.name)  # on CoLA only
 NAMES = (*FIRST, *LATER, EARLIER_FLOW)
 TESTED = ("cola", "mrpc", "rte", "sst2_sentence")
-QUESTION = f"Is no method better than the base by more than {NOTABLE:g}?"
+QUESTION = (
+    f"Is no method better than the base by more than {NOTABLE:g}? (The flow has a refitted head; "
+    "the next table compares it with the refit alone.)"
+)
 SLIGHT = 0.01  # spread of I1 in the paper
 NO_CLOCK = (
     "runs at different times on shared cores cannot tell; benchmarks/speed/finetuning.py compares "
