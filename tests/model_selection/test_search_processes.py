@@ -88,6 +88,7 @@ def test_all_groups_share_the_processes(threads, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite:UserWarning")
+@pytest.mark.filterwarnings("ignore:1 of 4 fits could not be trained together:UserWarning")
 def test_groups_of_one_block_beside_one_that_cannot_be_prepared(threads):
     adapter = IStarAdapter(lr=0.05, max_epochs=4, random_state=0)
     pipe = make_pipeline(PCA(random_state=0), adapter)
