@@ -56,9 +56,10 @@ def first_block_text(slots: Sequence[Slot], records: Sequence[Record]) -> str:
     """Return what is recorded of the first block with trained encoders, and what it still needs."""
     found = block_hours(slots, records, FIRST_BLOCK)
     done = sum("figures" in record for record in records)
+    tasks = dict.fromkeys(TASKS[slot.task] for slot in slots if slot.block == FIRST_BLOCK)
     text = (
         f"{done} of {len(records)} planned cells, which are single runs, are recorded; of block "
-        f"{FIRST_BLOCK}, CoLA and MRPC, "
+        f"{FIRST_BLOCK} ({' and '.join(tasks)}), "
         f"{found.finished} of {found.planned}, in {found.processor:.1f} processor hours"
     )
     if found.left is None:
