@@ -18,7 +18,7 @@ HEADER = ("paper", "claim", "the paper's", "ours, difference [95 %]", "verdict",
 READING = """\
 Each row shows the main claim of a paper, task by task: Matthews' correlation on CoLA, accuracy on
 MRPC, RTE and SST-2. The verdicts are those of the tables below. With fewer than {needed} seeds the
-figures are shown without a verdict. If the most frequent class is predicted for every row,
+figures are shown and the verdict is waiting. If the most frequent class is predicted for every row,
 Matthews' correlation is 0 on CoLA, and the accuracy is 0.6838 on MRPC, 0.5271 on RTE and 0.5092 on
 SST-2."""
 BREAK = "<br>"

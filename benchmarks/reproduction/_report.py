@@ -40,11 +40,10 @@ TITLES = {
 OPENING = """\
 What the papers claim, and what the same methods do here. A claim *holds* or *fails* if the 95 %
 interval of the difference, over pairs of runs with the same seed, lies wholly on one side, and is
-*not shown* otherwise; it *waits* with fewer than 3 seeds. *Power* is the probability to show a
-difference of the paper's size, or of one standard deviation (sd), with these seeds. Intervals are
-over seeds; the error over dev rows stands in the tables. [How to read this
-report](#how-to-read-this-report) has the details. Papers 000/001, 002, 003 and 004 are [1], [3],
-[2] and [4] in the documentation."""
+*not shown* otherwise. *Power* is the probability to show a difference of the paper's size, or of
+one standard deviation (sd), with these seeds. Intervals are over seeds; the error over dev rows
+stands in the tables. [How to read this report](#how-to-read-this-report) has the details. Papers
+000/001, 002, 003 and 004 are [1], [3], [2] and [4] in the documentation."""
 INTRODUCTION = """\
 The encoder is {encoder}, fine-tuned on {rows}, once for every seed.
 The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768 dimensions or more. So
