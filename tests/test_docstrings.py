@@ -72,6 +72,12 @@ def test_exported_names_have_full_docstrings():
     assert not faults
 
 
+def test_underlines_of_sections_stand_alone():
+    """numpydoc takes a line that begins with dashes as the underline, and drops the rest of it."""
+    for name, text in (found for path in ROOT.rglob("*.py") for found in docstrings(path)):
+        assert not re.search(r"^\s*-{3,}[ \t]+\S", text, re.MULTILINE), name
+
+
 def docstrings(path: Path) -> Iterator[tuple[str, str]]:
     """Qualified names and docstrings of the classes and functions of a file."""
 

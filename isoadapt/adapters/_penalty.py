@@ -30,7 +30,7 @@ class PenaltyAdapter(PenalisedAdapter):
     The penalty returns one number as a tensor that has a gradient; smaller is better.
 
     - If it has a parameter `labels`, it is also given the class numbers (n_rows,) or the target
-      values (n_rows, n_outputs) under this name.
+      values (n_rows, n_outputs), rounded to float32, under this name.
     - If it has a parameter `prior_cov`, it is also given the covariance (n_features, n_features) of
       all adapted training rows at the start of the epoch.
     - It must not change Z in place, and must not keep state between calls.
@@ -229,7 +229,9 @@ class PenaltyAdapter(PenalisedAdapter):
         rotation = None
         if self.coordinates == "whitened":  # the outputs are rotated to the row space of the head
             rotation = to_tensor(problem.coordinates.out, device)
-        return _CallablePenalty(penalty, rotation)
+        units = problem.units
+        values = (to_tensor(units.center, device), to_tensor(units.scale, device))
+        return _CallablePenalty(penalty, rotation, values)
 
     def _penalty_weight(self) -> float:
         return self.lam
@@ -238,12 +240,19 @@ class PenaltyAdapter(PenalisedAdapter):
 class _CallablePenalty(Penalty):
     """A callable as a penalty, called with the optional arguments that its signature has.
 
-    `rotation` (d, d) maps the outputs of the network to the directions of the embeddings.
+    `rotation` (d, d) maps the outputs of the network to the directions of the embeddings. `units`
+    are the origin and unit, each (n_outputs,), that the values of a regression are trained in.
     """
 
-    def __init__(self, penalty: Callable[..., Tensor], rotation: Tensor | None) -> None:
+    def __init__(
+        self,
+        penalty: Callable[..., Tensor],
+        rotation: Tensor | None,
+        units: tuple[Tensor, Tensor],
+    ) -> None:
         super().__init__(penalty)
         self.rotation = rotation
+        self.units = units
         self.member_axis = bool(getattr(penalty, "member_axis", False))
         called = penalty.forward if isinstance(penalty, nn.Module) else penalty
         try:
@@ -264,7 +273,7 @@ class _CallablePenalty(Penalty):
             points = points @ self.rotation.mT
         options: dict[str, Tensor | None] = {}
         if "labels" in self.options:
-            options["labels"] = None if targets is None else self._member_targets(targets, points)
+            options["labels"] = None if targets is None else self._labels(targets, points)
         if "prior_cov" in self.options:
             options["prior_cov"] = self.prior_cov
         if self.member_axis:
@@ -275,8 +284,11 @@ class _CallablePenalty(Penalty):
         ]
         return torch.stack(values)
 
-    def _member_targets(self, targets: Tensor, points: Tensor) -> Tensor:
-        """Return a copy of the targets with the axis of members that `points` (K, n, d) has."""
+    def _labels(self, targets: Tensor, points: Tensor) -> Tensor:
+        """Return class numbers (K, n) or the user's values (K, n, n_outputs), as a copy."""
+        if targets.is_floating_point():
+            center, scale = self.units
+            targets = targets * scale + center
         if len(targets) == len(points) and targets.shape[1:2] == points.shape[1:2]:
             return targets.clone()
         return targets.expand(len(points), *targets.shape).clone()

@@ -132,7 +132,7 @@ class JointLoss(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         if f"{prefix}means" in state_dict:
-            self.means = torch.empty_like(state_dict[f"{prefix}means"])
+            self.means = torch.empty_like(state_dict[f"{prefix}means"], device=self.means.device)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._step = int(self.n_steps)
 

@@ -134,6 +134,6 @@ class SpectrumControlLoss(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         if f"{prefix}c1" in state_dict:
-            self.c1 = torch.empty_like(state_dict[f"{prefix}c1"])
+            self.c1 = torch.empty_like(state_dict[f"{prefix}c1"], device=self.c1.device)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._c1_unset = bool(self.c1.isnan().any())

@@ -47,8 +47,9 @@ def isoscore(X: Chunked, bias_corrected: bool = False) -> float:
         object whose ``fourth`` is None.
 
     Notes
-    ----- The score is (PR - 1) / (n_features - 1), where PR = tr(Σ)² / ‖Σ‖_F² is the participation
-    ratio of the covariance Σ. The bias-corrected score replaces numerator and denominator of PR by
+    -----
+    The score is (PR - 1) / (n_features - 1), where PR = tr(Σ)² / ‖Σ‖_F² is the participation ratio
+    of the covariance Σ. The bias-corrected score replaces numerator and denominator of PR by
     unbiased estimates, whatever the distribution of the rows, and clamps their ratio to [1,
     n_features]. A clamped ratio of unbiased estimates is still biased: low scores come out too
     high, scores near 1 too low, by an amount that falls roughly as 1 / n_samples. For Gaussian rows
@@ -287,8 +288,9 @@ def partition_isotropy(X: ArrayLike) -> float:
         If X is too small or not finite.
 
     Notes
-    ----- The partition function is Z(v) = Σ_i exp(vᵀx_i), evaluated at the unit eigenvectors v of
-    XᵀX, without centring. Z depends on the sign of v, which is chosen such that the entry of v of
+    -----
+    The partition function is Z(v) = Σ_i exp(vᵀx_i), evaluated at the unit eigenvectors v of XᵀX,
+    without centring. Z depends on the sign of v, which is chosen such that the entry of v of
     largest absolute value is positive. The result therefore depends on the coordinates as well as
     on the scale of X: compare only embeddings of the same scale.
 
@@ -361,8 +363,9 @@ def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
         every row are equally far away, as on a lattice, or if `discard` is out of its range.
 
     Notes
-    ----- The neighbours are exact. The cost is O(n_samples² n_features), and the distances are
-    computed in blocks, so that they need not fit in memory at once.
+    -----
+    The neighbours are exact. The cost is O(n_samples² n_features), and the distances are computed
+    in blocks, so that they need not fit in memory at once.
 
     References
     ----------

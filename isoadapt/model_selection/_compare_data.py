@@ -130,7 +130,7 @@ def _labelled(X: Any, y: Any, name: str, task: str) -> tuple[NDArray[Any], NDArr
             "y=None, but compare_adapters needs labels or values, because heads and controls are "
             "fitted to them"
         )
-    if as_array(X).dtype.kind in "OU":
+    if _are_texts(X) or getattr(getattr(X, "dtype", None), "kind", None) in ("O", "U"):
         raise ValueError(
             f"{name} must be a matrix of embeddings, not texts or objects: pass "
             "encoder.transform(texts). Only pairs, queries, documents and foreign may be texts"
@@ -178,11 +178,16 @@ def _vectors(value: Any, name: str, encoder: Any, d: int) -> Floats:
 
 
 def _are_texts(value: Any) -> bool:
+    """Whether a value holds texts or pairs of texts, rather than vectors."""
     dtype = getattr(value, "dtype", None)
     if dtype is not None and getattr(dtype, "kind", "O") in "fiub":
         return False
+    if hasattr(value, "itertuples"):  # iterating over a data frame gives the names of its columns
+        value = value.itertuples(index=False, name=None)
     first = next(iter(value), None) if hasattr(value, "__iter__") else None
-    return isinstance(first, str) or (isinstance(first, tuple) and isinstance(first[0], str))
+    if isinstance(first, tuple):
+        first = next(iter(first), None)
+    return isinstance(first, str)
 
 
 def _check_width(rows: NDArray[Any], d: int, name: str) -> None:

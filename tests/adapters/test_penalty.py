@@ -72,6 +72,19 @@ def test_penalty_gets_the_labels_of_the_batch(head):
     }
 
 
+def test_penalty_gets_the_target_values_in_their_own_units():
+    values = np.c_[1000 + 50 * X[:, 0], X[:, 1] - 4]
+    recorded = []
+
+    def penalty(Z, labels):
+        recorded.append(labels.numpy())
+        return Z.sum() * 0
+
+    PenaltyAdapter(penalty, "ridge", validation_fraction=None, **QUICK).fit(X, values)
+    epoch = np.sort(np.concatenate(recorded[: len(recorded) // QUICK["max_epochs"]]), axis=0)
+    np.testing.assert_allclose(epoch, np.sort(values, axis=0), rtol=1e-6, atol=1e-4)
+
+
 @pytest.mark.parametrize("network", ["linear", "mlp"])
 def test_prior_cov_is_the_covariance_of_all_adapted_rows(network):
     recorded = []

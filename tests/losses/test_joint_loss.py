@@ -181,6 +181,16 @@ def test_a_restored_loss_goes_on_as_if_never_interrupted(members):
         assert torch.equal(again(*step.unbind(-1)), joint(*step.unbind(-1)))
 
 
+@pytest.mark.filterwarnings("ignore:.*copying from a non-meta parameter")
+def test_restored_means_stay_on_the_device_of_the_loss():
+    joint = JointLoss(1.0, "ema")
+    joint(torch.tensor(1.0), torch.tensor(2.0))
+    again = JointLoss(1.0, "ema")
+    again.means = again.means.to("meta")
+    again.load_state_dict(joint.state_dict())
+    assert again.means.device.type == "meta"
+
+
 def test_nothing_in_it_is_trained():
     assert list(JointLoss(torch.ones(3), "ema").parameters()) == []
 

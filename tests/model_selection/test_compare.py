@@ -5,7 +5,9 @@ import pickle
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from scipy.stats import binomtest, spearmanr
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.decomposition import PCA
@@ -549,6 +551,24 @@ def test_texts_are_embedded_by_the_encoder():
     cosines = [u @ v / np.linalg.norm(u) / np.linalg.norm(v) for u, v in zip(*Z, strict=True)]
     expected = spearmanr(cosines, [1.0, 2.0, 3.0]).statistic
     assert row_of(comparison, "similarity", "Whitening")["score"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("container", [list, pd.DataFrame, torch.tensor])
+def test_any_container_of_numbers_is_accepted(container):
+    def convert(values):
+        return container(values.tolist())
+
+    A, B, similarities = make_pairs()
+    arrays = {"pairs": (A, B, similarities), "foreign": X_TEST + 3.0}
+    arrays |= {"queries": A[:9], "documents": B[:9]}
+    converted = {"pairs": (convert(A), convert(B), similarities)}
+    converted |= {name: convert(arrays[name]) for name in ("foreign", "queries", "documents")}
+    test = {**TEST, "X_test": convert(X_TEST), "relevant": list(range(9))}
+    given = compare_adapters(convert(X), convert(y), "Whitening", **test, **converted)
+    expected = compare_adapters(X, y, "Whitening", **{**test, "X_test": X_TEST}, **arrays)
+    assert columns(given, "use", "adapter") == columns(expected, "use", "adapter")
+    figures = [columns(each, "score", "ci_low", "ci_high") for each in (given, expected)]
+    np.testing.assert_allclose(*figures, rtol=1e-4)
 
 
 class TestComparison:
