@@ -5,13 +5,16 @@ from typing import Any, ClassVar, Self
 
 from sklearn.utils._param_validation import StrOptions
 
+from isoadapt._utils.warn import warn
 from isoadapt.adapters._penalised import PenalisedAdapter
+from isoadapt.adapters._training._batches import n_batches
 from isoadapt.adapters._training._coordinates import Coordinates, whitened_coordinates
 from isoadapt.adapters._training._exact import solve_exact
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
+from isoadapt.losses import MIN_CORRECTED_POINTS
 
 
 class IsoScorePenalty(Penalty):
@@ -42,10 +45,22 @@ class IsoScoreAdapter(PenalisedAdapter):
             for name, admissible in (("network", "linear"), ("head_training", "frozen")):
                 holds = getattr(self, name) == admissible
                 self._check_exact_condition(name, holds, repr(admissible))
-        elif self.bias_corrected and self.batch_size < 4:
+        elif self.bias_corrected and self.batch_size < MIN_CORRECTED_POINTS:
             raise ValueError(
                 f"batch_size={self.batch_size} is too small for bias_corrected=True, which needs "
-                "at least 4 rows in a batch: use batch_size=4 or more, or bias_corrected=False"
+                f"at least {MIN_CORRECTED_POINTS} rows in a batch: use "
+                f"batch_size={MIN_CORRECTED_POINTS} or more, or bias_corrected=False"
+            )
+
+    def _warn_of_small_batches(self, n_rows: int) -> None:
+        """Warn if batches are too small for the corrected IsoScore, which is then not raised."""
+        smallest = n_rows // n_batches(n_rows, self.batch_size)
+        if self.bias_corrected and smallest < MIN_CORRECTED_POINTS:
+            warn(
+                f"{n_rows} training rows give batches of {smallest} with "
+                f"batch_size={self.batch_size}, but bias_corrected=True needs at least "
+                f"{MIN_CORRECTED_POINTS} rows in a batch, so smaller ones have no penalty: use a "
+                "larger batch_size, more rows, or bias_corrected=False"
             )
 
     def _check_exact_condition(self, name: str, holds: bool, admissible: str) -> None:
@@ -69,6 +84,7 @@ class IsoScoreAdapter(PenalisedAdapter):
 
     def _train(self, problem: Problem) -> Self:
         if self.solver == "minibatch":
+            self._warn_of_small_batches(len(problem.fitting))
             return super()._train(problem)
         self.__dict__.pop("best_epoch_", None)
         self.ridge_ = self._ridge_weight(problem)

@@ -2,17 +2,20 @@
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from isoadapt._utils.warn import warn
 from isoadapt.adapters._penalised import PenalisedAdapter
+from isoadapt.adapters._training._batches import n_batches
 from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
-from isoadapt.losses import PersistentEntropyLoss
+from isoadapt.losses import MIN_POINTS, PersistentEntropyLoss
 
 _MAX_VALIDATION_ROWS = 3000  # of which the penalty is computed after an epoch
 
@@ -174,6 +177,24 @@ class TopologicalEntropyAdapter(PenalisedAdapter):
 
     def _penalty_weight(self) -> float:
         return self.lam
+
+    def _train(self, problem: Problem) -> Self:
+        self._warn_of_small_classes(problem)
+        return super()._train(problem)
+
+    def _warn_of_small_classes(self, problem: Problem) -> None:
+        """Warn if most rows are of classes that have too few rows in a batch to be counted."""
+        rows = problem.fitting
+        counts = np.array([len(rows)])
+        if self._head_kind() == "classifier" and problem.targets is not None:
+            counts = np.unique_counts(problem.targets[rows]).counts
+        small = counts < MIN_POINTS * n_batches(len(rows), self.batch_size)
+        if counts[small].sum() > len(rows) / 2:
+            warn(
+                f"{small.sum()} of the {len(counts)} classes have on average fewer than "
+                f"{MIN_POINTS} rows in a batch. A class is skipped in such a batch, so the penalty "
+                f"hardly acts: use a batch_size larger than {self.batch_size}"
+            )
 
 
 class _ClasswiseEntropy(Penalty):

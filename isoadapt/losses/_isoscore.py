@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from isoadapt.geometry import FactoredCovariance, isoscore_star
 
 _FLOOR = 1e-6  # smaller scores are raised to it, so that -log stays finite
+MIN_CORRECTED_POINTS = 4  # that the bias-corrected score needs
 
 
 class IsoScoreLoss(nn.Module):
@@ -89,7 +90,7 @@ class IsoScoreLoss(nn.Module):
             One penalty for each member; NaN where its points are not finite.
         """
         n, d = Z.shape[-2:]
-        if n < (4 if self.bias_corrected else 2) or d < 2:
+        if n < (MIN_CORRECTED_POINTS if self.bias_corrected else 2) or d < 2:
             zero_loss = Z.sum((-2, -1)) * 0
             self.n_degenerate += zero_loss.numel()
             return zero_loss.to(torch.promote_types(Z.dtype, torch.float32))

@@ -18,7 +18,7 @@ from isoadapt.geometry import (
     to_numpy,
 )
 
-_MIN_POINTS = 5  # smaller classes are skipped
+MIN_POINTS = 5  # smaller classes are skipped
 
 
 class PersistentEntropyLoss(nn.Module):
@@ -122,7 +122,7 @@ class PersistentEntropyLoss(nn.Module):
 
     def _edges(self, cloud: Floats, rows: Indices) -> Indices:
         """Pairs of rows (n_bars, 2) whose distances are the bars of a class; none if skipped."""
-        if len(rows) < _MIN_POINTS:
+        if len(rows) < MIN_POINTS:
             return np.empty((0, 2), dtype=np.intp)
         points = cloud[rows]
         parents = spanning_parents(points)

@@ -1,5 +1,7 @@
 """The adapters that are trained with a penalty."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -269,6 +271,14 @@ class TestIStar:
         with pytest.raises(ValueError, match="batch_size=3 is too small for bias_corrected=True"):
             IStarAdapter(head, bias_corrected=True, batch_size=3).fit(X, y)
 
+    @pytest.mark.parametrize("adapter", [IStarAdapter, IsotropyLayer])
+    def test_bias_correction_warns_of_batches_without_a_penalty(self, adapter):
+        X = np.random.default_rng(0).normal(size=(9, 3)) * [9, 1, 1]
+        options = {"validation_fraction": None, "max_epochs": 2, "batch_size": 4}
+        with pytest.warns(UserWarning, match="batches of 3 with batch_size=4"):
+            fitted = adapter(None, bias_corrected=True, **options).fit(X)
+        assert adapter is IStarAdapter or [row["train_loss"] for row in fitted.history_] == [0, 0]
+
 
 class TestCosReg:
     def test_mean_moves_towards_the_origin(self, cone):
@@ -340,6 +350,22 @@ class TestPersistentEntropy:
         selected, everything, control = within(), within(bars="all"), within(lam=0.0)
         assert selected < everything < control
         assert selected < 0.85 * control
+
+    @pytest.mark.parametrize(("batch_size", "warns"), [(60, True), (64, True), (100, False)])
+    def test_a_batch_size_that_skips_most_classes_is_warned_of(self, batch_size, warns):
+        rng = np.random.default_rng(0)
+        X, y = rng.normal(size=(400, 4)), np.arange(400) % 20
+        adapter = TopologicalEntropyAdapter(
+            batch_size=batch_size, max_epochs=1, validation_fraction=None
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            adapter.fit(X, y)
+        found = [str(each.message) for each in caught if "hardly acts" in str(each.message)]
+        assert len(found) == warns
+        if warns:
+            assert "20 of the 20 classes" in found[0]
+            assert f"a batch_size larger than {batch_size}" in found[0]
 
     def test_evaluation_uses_a_bounded_number_of_rows(self, monkeypatch):
         monkeypatch.setattr(_topological_entropy, "_MAX_VALIDATION_ROWS", 20)

@@ -26,6 +26,11 @@ class Rows(NamedTuple):
         return Rows(self.X[index], y, weights)
 
 
+def n_batches(n_rows: int, batch_size: int) -> int:
+    """Return the number of batches of at most `batch_size` rows, which have nearly equal sizes."""
+    return math.ceil(n_rows / batch_size)
+
+
 class Batches:
     """Shuffled batches of nearly equal size, sliced on the device.
 
@@ -41,7 +46,7 @@ class Batches:
         generators: Sequence[torch.Generator],
     ) -> None:
         self.rows, self.index, self.generators = rows, index, list(generators)
-        self.n_batches = math.ceil(index.shape[-1] / batch_size)
+        self.n_batches = n_batches(index.shape[-1], batch_size)
 
     def __iter__(self) -> Iterator[Rows]:
         n = self.index.shape[-1]
