@@ -65,7 +65,7 @@ def _audit_matrix(source: str, texts: Path | None, label: str | None, console: C
     if label is not None and source.lower().endswith(".npy"):
         raise WrongUsage(f"--label {label}: a .npy matrix has no columns. Use Parquet")
     with console.notes():
-        X, labels = load_matrix(source, label=label or "label")
+        X, labels = load_matrix(source, label=label or "label", with_labels=label is not None)
         check_several_rows(X, source)
         report = isotropy_report(X, groups=labels if label else None)
     console.show(str(report), _plain(report, pooled=False))

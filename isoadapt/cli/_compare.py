@@ -90,7 +90,7 @@ def _compare(
     if rows.pairs is not None:
         data["pairs"] = _pairs(encoder, rows.pairs)
     if rows.foreign is not None:
-        texts, _ = load_table(rows.foreign, text=rows.text)
+        texts, _ = load_table(rows.foreign, text=rows.text, label=None)
         data["foreign"] = encoder.transform(texts)
     head: Any = encoder_head(encoder)
     if head is None:

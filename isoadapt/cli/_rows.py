@@ -14,9 +14,16 @@ from isoadapt.interop import SOURCE, take_apart
 
 
 def read_rows(
-    source: Source, features: Sequence[str] | None = None, verbose: int = 1
+    source: Source,
+    features: Sequence[str] | None = None,
+    *,
+    with_labels: bool = True,
+    verbose: int = 1,
 ) -> tuple[Any, NDArray[Any] | None]:
-    """Read a matrix or embed texts, and return X of shape (n, d) and y of shape (n,) or None."""
+    """Read a matrix or embed texts, and return X of shape (n, d) and y of shape (n,) or None.
+
+    Without `with_labels`, and of texts that are embedded each alone, labels are not read.
+    """
     label = source.label or "label"
     if source.is_matrix():
         if source.separately:
@@ -28,7 +35,13 @@ def read_rows(
             raise WrongUsage(
                 f"--label {label}: a .npy matrix has no columns. To give labels, use --labels y.npy"
             )
-        return load_matrix(source.path, label=label, labels=source.labels, features=features)
+        return load_matrix(
+            source.path,
+            label=label,
+            labels=source.labels,
+            features=features,
+            with_labels=with_labels,
+        )
     if source.labels is not None:
         raise WrongUsage("--labels is for matrices. To name the column of a table, use --label")
     if source.model is None:
@@ -36,7 +49,8 @@ def read_rows(
             f"{str(source.path)!r} is read as a table of texts, which needs --model, the "
             "checkpoint that embeds them (the name of a matrix ends in .npy or .parquet)"
         )
-    texts, y = load_table(source.path, text=source.text, label=label)
+    needed = with_labels and not source.separately
+    texts, y = load_table(source.path, text=source.text, label=label if needed else source.label)
     if source.separately:
         texts, y = each_alone(texts, source.path), None
     encoder = TransformerEncoder(source.model, max_length=source.max_length, verbose=verbose)

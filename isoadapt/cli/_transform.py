@@ -23,7 +23,7 @@ def transform(folder: Path, rows: Source, out: Path, console: Console) -> None:
         rows = with_recorded_model(rows, provenance(read_config(folder)))
         check_recorded_source(adapter, rows)
         names = getattr(adapter, "feature_names_in_", None)
-        X, _ = read_rows(rows, features=names, verbose=console.verbose)
+        X, _ = read_rows(rows, features=names, with_labels=False, verbose=console.verbose)
         adapted = adapter.transform(X)
     with atomic_path(out.expanduser()) as path:
         _write(path, adapted, adapter.get_feature_names_out().tolist())

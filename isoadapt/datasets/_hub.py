@@ -16,6 +16,7 @@ from isoadapt.datasets._parquet import listed, shortened
 from isoadapt.datasets._tables import Texts
 
 _GLUE = "nyu-mll/glue"
+_MISSING = -1  # label of a row without one
 
 
 def load_hub(
@@ -80,7 +81,10 @@ def load_hub(
         label = None
     columns = [rows[column][:] for column in _text_columns(rows, where, text, label)]
     texts: Texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-    return texts, None if label is None else _labels(rows[label][:], where)
+    if label is None:
+        return texts, None
+    named = hasattr(rows.features[label], "names")  # a ClassLabel
+    return texts, _labels(rows[label][:], where, named)
 
 
 def _load(path: str, name: str | None, split: str) -> Any:
@@ -154,8 +158,11 @@ def _text_columns(rows: Any, where: str, text: Any, label: str | None) -> list[s
     return names
 
 
-def _labels(values: list[Any], where: str) -> NDArray[Any]:
-    """Check the labels and convert them to an array of int64, float64 or str."""
+def _labels(values: list[Any], where: str, named: bool) -> NDArray[Any]:
+    """Check the labels and convert them to an array of int64, float64 or str.
+
+    Integers are numbers of classes if these are `named`, and otherwise may be negative targets.
+    """
     for row, value in enumerate(values):
         if not isinstance(value, str | int | float):
             raise ValueError(
@@ -173,10 +180,12 @@ def _labels(values: list[Any], where: str) -> NDArray[Any]:
             )
         return labels.astype(np.float64)
     if labels.dtype.kind in "iub":
-        if (labels < 0).any():
+        missing = int((labels == _MISSING).sum())
+        if missing and (named or missing == len(labels)):
             raise ValueError(
-                f"{where} has the label {labels.min()}, so its labels are hidden; choose another "
-                "split, or pass label=None to read only the texts"
+                f"{where} has the label {_MISSING}, which means that the label is missing or "
+                f"hidden, in {missing} of {len(labels)} rows; choose another split, drop these "
+                "rows, or pass label=None to read only the texts"
             )
         return labels.astype(np.int64)
     return labels.astype(str)

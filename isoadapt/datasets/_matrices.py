@@ -21,12 +21,14 @@ def load_matrix(
     label: str | None = _LABEL,
     labels: str | os.PathLike[str] | None = None,
     features: Sequence[str] | None = None,
+    with_labels: bool = True,
 ) -> tuple[Any, NDArray[Any] | None]:
     """Read embeddings (n, d) and labels (n,) or None from a .npy or Parquet file.
 
     A .npy file keeps its dtype, and its labels come from the .npy file `labels`. A Parquet file
     gives a DataFrame of float32 or float64 with the columns `features`, by default all numeric
-    columns except the label. The column "label" may be missing, any other name must exist.
+    columns except the label. The column "label" may be missing, any other name must exist. Without
+    `with_labels`, that column is left out and not read.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -40,7 +42,7 @@ def load_matrix(
                 "numbers, one row per text"
             )
     elif path.suffix.lower() == ".parquet":
-        X, y = _split(path, label, features)
+        X, y = _split(path, label, features, with_labels)
     else:
         raise ValueError(
             f"{str(path)!r} is not a .npy or .parquet file, from which embeddings are read; for a "
@@ -95,14 +97,14 @@ def _checked_labels(values: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def _split(
-    path: Path, label: str | None, features: Sequence[str] | None
+    path: Path, label: str | None, features: Sequence[str] | None, with_labels: bool
 ) -> tuple[Any, NDArray[Any] | None]:
     """Return the features and the labels, or None, of a Parquet file."""
     content = read_parquet(path)
     columns = content.column_names
     if label is not None and label not in columns and label != _LABEL:
         raise ValueError(f"label={label!r} is not a column of {path}; it has {listed(columns)}")
-    table = _as_frame(path, content, label)
+    table = _as_frame(path, content, label if with_labels else None)
     numeric = [name for name in table.columns if table[name].dtype.kind in "fiu"]
     names = [name for name in numeric if name != label] if features is None else list(features)
     odd = sorted(set(names) - set(numeric))
@@ -114,7 +116,7 @@ def _split(
         )
     single = all(table[name].dtype == np.float32 for name in names)
     X = table[names].astype(np.float32 if single else np.float64)
-    if label not in table.columns:
+    if not with_labels or label not in table.columns:
         return X, None
     if table[label].isna().any():
         raise ValueError(f"{path}: column {label!r} has empty cells; fill them in or drop the rows")

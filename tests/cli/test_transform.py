@@ -69,6 +69,26 @@ class TestTransform:
         succeed("transform", "a", "texts.tsv", "moved.npy", "--model", "moved")
         np.testing.assert_array_equal(np.load("moved.npy"), np.load("own.npy"))
 
+    def test_labels_are_not_read(self, files, checkpoint):
+        options = ["--model", checkpoint, "--out", "a", "--set", "shrinkage=0.1"]
+        succeed("fit", "whitening", "--on", "texts.tsv", *options)
+        texts, labels = texts_and_labels()
+        some = pd.DataFrame({"sentence": texts, "label": ["" if i % 3 else "x" for i in labels]})
+        some.to_csv("some.tsv", sep="\t", index=False)
+        for name in ("texts.tsv", "some.tsv"):
+            succeed("transform", "a", name, f"{name}.npy")
+        np.testing.assert_array_equal(np.load("texts.tsv.npy"), np.load("some.tsv.npy"))
+
+    @pytest.mark.parametrize("kind", [float, str])
+    def test_labels_of_a_matrix_are_not_read(self, kind, files):
+        succeed("fit", "whitening", "--on", "X.parquet", "--out", "a")
+        labels = [None, *map(kind, range(len(X) - 1))]
+        table = pd.read_parquet("X.parquet")[["f0", "f1", "f2", "f3", "f4"]].assign(label=labels)
+        table.to_parquet("some.parquet")
+        succeed("transform", "a", "some.parquet", "out.npy")
+        np.testing.assert_array_equal(np.load("out.npy"), Whitening().fit_transform(X))
+        assert succeed("audit", "some.parquet").stdout == succeed("audit", "X.npy").stdout
+
     def test_a_failure_leaves_the_old_file(self, adapter, files):
         (files / "out.npy").write_text("old")
         np.save("narrow.npy", X[:, :3])

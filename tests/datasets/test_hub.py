@@ -85,12 +85,23 @@ def test_a_task_of_glue_by_its_short_name(monkeypatch):
         (PAIRS | {"third": ["e", "f"]}, {}, "which hold the texts"),
         (PAIRS, {"text": "sentence"}, "'sentence' must name one column"),
         (PAIRS, {"label": "class"}, "label='class' is not a column"),
-        (PAIRS | {"label": [-1, -1]}, {}, "labels are hidden"),
+        (PAIRS | {"label": [-1, -1]}, {}, "missing or hidden, in 2 of 2 rows"),
     ],
 )
 def test_columns_that_cannot_be(tmp_path, columns, options, message):
     with pytest.raises(ValueError, match=message):
         load_hub(write(tmp_path / "data", train=columns), **options)
+
+
+def test_negative_integers_are_targets_unless_they_number_classes(monkeypatch):
+    import datasets
+
+    rows = datasets.Dataset.from_dict(PAIRS | {"label": [-1, 1]})
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: rows)
+    assert load_hub("anything")[1].tolist() == [-1, 1]
+    rows = rows.cast_column("label", datasets.ClassLabel(names=["no", "yes"]))
+    with pytest.raises(ValueError, match="missing or hidden, in 1 of 2 rows"):
+        load_hub("anything")
 
 
 def test_what_cannot_be_had(tmp_path):
