@@ -216,6 +216,22 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """
         return self._fitted().predict_proba(X)
 
+    @available_if(_fitted_adapter_has("predict_log_proba"))
+    def predict_log_proba(self, X: Any) -> NDArray[Any]:
+        """Predict the logarithms of class probabilities, from the adapted embeddings.
+
+        Parameters
+        ----------
+        X : sequence of str or of pairs of str
+            Texts, as for :meth:`fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Logarithms of the probabilities, in the order of ``classes_``.
+        """
+        return self._fitted().predict_log_proba(X)
+
     @available_if(_fitted_adapter_has("decision_function"))
     def decision_function(self, X: Any) -> NDArray[Any]:
         """Compute the head's logits from the adapted embeddings.
@@ -233,7 +249,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         """
         return self._fitted().decision_function(X)
 
-    def score(self, X: Any, y: ArrayLike | None = None) -> float:
+    def score(
+        self, X: Any, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
         """Return the accuracy or R² of the head, or the IsoScore if there is no head.
 
         Parameters
@@ -242,13 +260,16 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             Texts, as for :meth:`fit`.
         y : array-like of shape (n_samples,), default=None
             True labels or values. Not needed without a head.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the texts.
 
         Returns
         -------
         float
             The score. Higher is better.
         """
-        return self._fitted().score(X, y)
+        steps = self._fitted()
+        return cast(float, steps["adapter"].score(steps[:-1].transform(X), y, sample_weight))
 
     @property
     def head_(self) -> LinearHead | None:  # noqa: D102 - an attribute, documented above

@@ -9,6 +9,7 @@ from sklearn import config_context
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
 
@@ -47,6 +48,8 @@ class TestAdaptedEncoder:
         np.testing.assert_array_equal(
             whole.predict_proba(texts), layer.predict_proba(encoder.transform(texts))
         )
+        log_proba = layer.predict_log_proba(encoder.transform(texts))
+        np.testing.assert_array_equal(whole.predict_log_proba(texts), log_proba)
         assert whole.score(texts, y) == layer.score(encoder.transform(texts), y)
         np.testing.assert_array_equal(whole.head_.coef_, head.coef_)
         assert list(whole.classes_) == [0, 1, 2]
@@ -81,11 +84,16 @@ class TestAdaptedEncoder:
         embeddings = encoder.transform(texts)
         layer = quick(head=head).fit(embeddings, y, **given)
         np.testing.assert_array_equal(whole.transform(texts), layer.transform(embeddings))
+        weights = given["sample_weight"]
+        score = whole.score(texts, y, sample_weight=weights)
+        assert score == accuracy_score(y, whole.predict(texts), sample_weight=weights)
+        assert score != whole.score(texts, y)
         plain = quick(head=head).fit(embeddings, y)
         assert np.abs(plain.transform(embeddings) - whole.transform(texts)).max() > 1e-4
         with config_context(enable_metadata_routing=True):
             model = AdaptedEncoder(checkpoint, quick())
             model.set_fit_request(sample_weight=True, groups=True)
+            model.set_score_request(sample_weight=True)
             search = GridSearchCV(model, {"adapter__alpha": [0.5]}, cv=GroupKFold(2))
             search.fit(texts, y, **given)
         np.testing.assert_array_equal(search.transform(texts), whole.transform(texts))

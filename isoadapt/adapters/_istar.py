@@ -130,7 +130,8 @@ class IStarAdapter(IsoScoreAdapter):
         "exact" uses Σ_S of the current weights in each step, with its gradient. For a linear
         network this is AΣAᵀ and needs no pass over the rows. Only ‖Σ_S‖² is estimated in most
         steps, see Notes. "detached" computes Σ_S without gradient at the start of each epoch, as in
-        the paper. The network "mlp" always does the latter.
+        the paper; only the validation uses Σ_S of the current weights. The network "mlp" always
+        uses Σ_S of the start of the epoch, in the validation too.
     n_shrinkage : int, default=250_000
         Maximum number of rows from which Σ_S is computed for the network "mlp".
 
@@ -275,7 +276,7 @@ class _ExactShrinkage(_Shrinkage):
             self.prior_cov = (weighted @ root.mT).detach()
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
-        if self.detached:
+        if self.detached and torch.is_grad_enabled():
             return self.loss(points, self.prior_cov)
         root, variances = self._outputs_factor(network)
         if not torch.is_grad_enabled():

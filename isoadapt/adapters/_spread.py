@@ -42,6 +42,6 @@ def warn_of_large_mean(moments: Moments) -> None:
     if size > _MAX_MEAN_TO_SPREAD * spread:
         warn(
             f"the mean of X is {size / spread:.1g} times as large as its spread, so training in "
-            "float32 loses precision: subtract the mean from X first, or use solver='exact' or "
-            "LogitPreservingWhitening",
+            "float32 loses precision: subtract the mean from X first, or use an adapter that "
+            "computes in float64, such as LogitPreservingWhitening"
         )

@@ -31,7 +31,8 @@ class IsoBNLayer(nn.Module):
     beta : float, default=0.5
         Strength of the scaling, in [0, 1]. With 0 the rows are unchanged.
     eps : float, default=1e-3
-        Positive number that is added to every denominator.
+        The ε > 0 that is added to γ_i σ_i and to the total variance after scaling, as in
+        :class:`~isoadapt.IsoBN`.
     momentum : float, default=0.05
         Weight of the new batch in the moving average, in (0, 1].
 

@@ -226,6 +226,7 @@ def _without_penalty(adapter: Any) -> Any:
         return None
     layer = IsotropyLayer()
     own = adapter.get_params(deep=False)
+    # Without a penalty, a balance only rescales the task loss, which hardly changes AdamW's steps.
     ignored = {"alpha", "balance", "smoothing", "bias_corrected"}
     shared = {name: own[name] for name in layer.get_params(deep=False) if name in own}
     return layer.set_params(

@@ -200,6 +200,11 @@ class TestIStar:
         assert same.item() == pytest.approx(value.item(), rel=1e-5)
         (gradient,) = torch.autograd.grad(same, network.weight)
         assert gradient.abs().max() < 1e-8
+        with torch.no_grad():  # after the epoch, the validation sees the weights of its end
+            network.weight.mul_(torch.linspace(1, 3, 5)[:, None])
+            after = [each(network(points), None, network).item() for each in (detached, exact)]
+        assert after[0] == pytest.approx(after[1])
+        assert abs(after[0] - same.item()) > 1e-3
 
     def test_squared_norm_is_estimated_from_the_last_exact_one(self):
         network, points = network_and_points(members=3)
