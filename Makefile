@@ -35,14 +35,14 @@ test: lint  ## lint, then the tests and doctests, but for the slow ones
 test-all: lint  ## lint, then every test and doctest
 	$(OFFLINE) $(BIN)/pytest -q -n 2 -m 'slow or not slow'
 
-# The lowest versions that pyproject.toml allows, in an environment of their own.
+# The lowest versions that pyproject.toml allows, but for torch, in an environment of their own.
 .venv-min/.installed: pyproject.toml constraints-min.txt
 	$(PYTHON) -m venv .venv-min
 	.venv-min/bin/python -m pip install --quiet --no-compile -c constraints-min.txt torch
 	.venv-min/bin/python -m pip install --quiet --no-compile -c constraints-min.txt -e . $(MIN_EXTRAS)
 	touch $@
 
-test-min: .venv-min/.installed  ## the tests of the core on the lowest versions allowed
+test-min: .venv-min/.installed  ## the tests of the core on the lowest versions allowed, but for torch
 	$(OFFLINE) .venv-min/bin/pytest -q -n 2 $(CORE_TESTS)
 
 mutations: .venv/.installed  ## wrong versions of the mathematics, each of which the tests must catch

@@ -187,20 +187,20 @@ class PenalisedAdapter(BaseAdapter):
         targets = None if head is None or labels is None else head.targets(labels)
         moments = Moments().update(trained, counts)
         return Problem(
-            rows,
-            labels,
-            targets,
-            head,
-            moments,
-            self._make_coordinates(moments, head),
-            fitting,
-            validating,
-            seed,
-            rng,
-            weights,
-            sample.kept,
-            sample_weight is not None,
-            self._second_problem if self._needs_second_fit(rows, validating) else None,
+            X=rows,
+            y=labels,
+            targets=targets,
+            head=head,
+            moments=moments,
+            coordinates=self._make_coordinates(moments, head),
+            fitting=fitting,
+            validating=validating,
+            seed=seed,
+            rng=rng,
+            weights=weights,
+            kept=sample.kept,
+            weighted=sample_weight is not None,
+            refit=self._second_problem if self._needs_second_fit(rows, validating) else None,
         )
 
     def _needs_second_fit(self, X: NDArray[Any], validating: NDArray[np.int64] | None) -> bool:
@@ -227,7 +227,7 @@ class PenalisedAdapter(BaseAdapter):
         )
 
     def _make_member(self, problem: Problem) -> Member:
-        """Return as plain data how this adapter is fitted to a problem."""
+        """Return how this adapter is fitted to a problem."""
         settings = self._settings()
         score, least_error = None, 0.0
         if problem.validating is not None and problem.head is not None and problem.y is not None:
@@ -237,30 +237,30 @@ class PenalisedAdapter(BaseAdapter):
         if problem.validating is not None and problem.by_accuracy(self.scoring):
             least_error = 1 / len(problem.validating)
         return Member(
-            problem,
-            settings,
-            self._make_penalty(problem, settings.device),
-            self._penalty_weight(),
-            self.smoothing,
-            self._ridge_weight(problem),
-            self._rates(problem.coordinates),
-            score,
-            least_error,
-            self._make_member,
+            problem=problem,
+            settings=settings,
+            penalty=self._make_penalty(problem, settings.device),
+            weight=self._penalty_weight(),
+            smoothing=self.smoothing,
+            ridge=self._ridge_weight(problem),
+            rates=self._rates(problem.coordinates),
+            score=score,
+            least_error=least_error,
+            for_problem=self._make_member,
         )
 
     def _settings(self) -> Settings:
         """Return the settings that adapters must share to be trained together."""
         return Settings(
-            self.network,
-            self.head_training,
-            self.balance,
-            self.lr_schedule,
-            self.batch_size,
-            self.max_epochs,
-            self.patience,
-            resolve_device(self.device),
-            self._head_kind() != "regressor",
+            network=self.network,
+            head_training=self.head_training,
+            balance=self.balance,
+            lr_schedule=self.lr_schedule,
+            batch_size=self.batch_size,
+            max_epochs=self.max_epochs,
+            patience=self.patience,
+            device=resolve_device(self.device),
+            classifies=self._head_kind() != "regressor",
         )
 
     def _n_members(self, shape: tuple[int, int], max_memory: int | None, own_rows: bool) -> int:

@@ -30,7 +30,7 @@ from isoadapt.encoders._network import (
     position_limit as position_limit,
 )
 from isoadapt.encoders._peft import CONFIG as CONFIG
-from isoadapt.encoders._pooling import Pooling as Pooling
+from isoadapt.encoders._pooling import MODE_OF_KEY as MODE_OF_KEY, Pooling as Pooling
 from isoadapt.encoders._texts import Texts as Texts, as_texts as as_texts
 from isoadapt.encoders._tokenization import encoded_parts as encoded_parts
 from isoadapt.encoders._transformer import TransformerEncoder

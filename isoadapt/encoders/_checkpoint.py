@@ -161,5 +161,5 @@ def encoder_head(encoder: TransformerEncoder) -> LinearHead | None:
     not the input of the head.
     """
     encoder._validate_params()
-    reads_embeddings = encoder._pooling(encoder._backbone()).modes == (HEAD_INPUT,)
+    reads_embeddings = encoder._pooling(encoder._backbone()).is_head_input
     return read_head(encoder) if reads_embeddings else None

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
+from isoadapt.encoders._pooling import Pooling
 
 _CPU_TOKENS_PER_THREAD = 512
 
@@ -21,7 +21,7 @@ def embed_batch(
     and their attention mask, each of shape (B, T).
     """
     inputs = {name: values for name, values in batch.items() if name in backbone.inputs}
-    if pooling.modes == (HEAD_INPUT,):
+    if pooling.is_head_input:
         return backbone.headless(**inputs).logits
     output = backbone.base(**inputs, output_hidden_states=layer != -1)
     hidden = output.last_hidden_state if layer == -1 else output.hidden_states[layer]
@@ -46,7 +46,7 @@ def explained_failure(backbone: Backbone, batch: dict[str, Tensor]) -> Iterator[
 
 def vector_width(backbone: Backbone, pooling: Pooling) -> int:
     """Return the number of columns of the vectors."""
-    if backbone.head is not None and pooling.modes == (HEAD_INPUT,):
+    if backbone.head is not None and pooling.is_head_input:
         return backbone.head.in_features
     return backbone.model.config.get_text_config().hidden_size * len(pooling.modes)
 

@@ -30,7 +30,7 @@ from isoadapt.encoders._cache._keys import checkpoint_identity
 from isoadapt.encoders._forward import embed_batch
 from isoadapt.encoders._models import quiet, stored_graph
 from isoadapt.encoders._padding import needs_equal_lengths
-from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
+from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts
 
 _VERSION = 2  # version of the export; graphs of another version are exported again
@@ -242,7 +242,7 @@ class _Network(nn.Module):
 
     def __init__(self, backbone: Backbone, spec: GraphSpec, names: Iterable[str]) -> None:
         super().__init__()
-        headless = spec.pooling.modes == (HEAD_INPUT,)
+        headless = spec.pooling.is_head_input
         self.network = backbone.headless if headless else backbone.base
         self.embed: Embed = partial(embed_batch, backbone, spec.pooling, spec.layer)
         self.names = tuple(names)

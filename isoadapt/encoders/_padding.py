@@ -7,7 +7,7 @@ from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import model_inputs, to_device
 from isoadapt.encoders._forward import explained_failure
 from isoadapt.encoders._locks import PROBES_LOCK
-from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
+from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts
 
 # In a batch of both, the first text is padded, also with a tokenizer of characters.
@@ -23,7 +23,7 @@ def needs_equal_lengths(backbone: Backbone, pooling: Pooling) -> bool:
 
     The first call for a model runs the probe, which costs two forward passes of short texts.
     """
-    head = pooling.modes == (HEAD_INPUT,)
+    head = pooling.is_head_input
     own, tokenizers = backbone.model.config.pad_token_id, backbone.tokenizer.pad_token_id
     if backbone.switches_attention:
         return True

@@ -22,6 +22,11 @@ class Pooling:
     max_length: int | None = None  # of texts in tokens
     lowercase: bool = False  # whether texts are converted to lower case
 
+    @property
+    def is_head_input(self) -> bool:
+        """Whether the vectors are the input of the checkpoint's head."""
+        return self.modes == (HEAD_INPUT,)
+
     def __call__(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Pool hidden states (B, T, d) under a mask (B, T) of ones and zeros."""
         pooled = torch.cat([MODES[mode](hidden, mask) for mode in self.modes], dim=1)
@@ -73,7 +78,7 @@ MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "weightedmean": _weighted_mean,
     "lasttoken": _last,
 }
-_LEGACY_KEYS = {
+MODE_OF_KEY = {  # in the configuration of sentence-transformers
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -144,7 +149,7 @@ def _prompt_error(where: str) -> ValueError:
 def _modes(config: dict[str, Any]) -> tuple[str, ...]:
     """Read the names of the pooling modes from the configuration of a Pooling module."""
     modes = config.get("pooling_mode") or [
-        mode for key, mode in _LEGACY_KEYS.items() if config.get(key)
+        mode for key, mode in MODE_OF_KEY.items() if config.get(key)
     ]
     modes = (tuple(modes) or ("mean",)) if isinstance(modes, list | tuple) else (modes,)
     unknown = [mode for mode in modes if str(mode) not in MODES]

@@ -63,7 +63,7 @@ def describe_vectors(encoder: TransformerEncoder) -> str:
     encoder._validate_params()
     backbone = encoder._outline()
     pooling, n = encoder._pooling(backbone), backbone.n_layers
-    if pooling.modes == (HEAD_INPUT,):
+    if pooling.is_head_input:
         return "input of the classifier's last linear layer (pooling='head_input')"
     layer = encoder._layer(backbone) % (n + 1)
     modes = "+".join(pooling.modes)
@@ -88,7 +88,7 @@ def _kind(encoder: TransformerEncoder, backbone: Backbone) -> str:
     """Describe the settings that affect vectors, such that equal settings give equal strings."""
     pooling, n = encoder._pooling(backbone), backbone.n_layers
     settings = [f"pooling={'+'.join(pooling.modes)!r}"]
-    if pooling.modes != (HEAD_INPUT,):
+    if not pooling.is_head_input:
         layer = encoder._layer(backbone) % (n + 1)
         settings.append(f"layer={-1 if layer == n else layer}")
     if encoder.dtype == "int8":

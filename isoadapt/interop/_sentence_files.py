@@ -12,18 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from isoadapt.adapters import Affine
-from isoadapt.encoders import HeadPath, Pooling
+from isoadapt.encoders import MODE_OF_KEY, HeadPath, Pooling
 
 _TYPE = "sentence_transformers.models"  # read by all versions of the library
 _NORM_EPS = 1e-5  # of its LayerNorm module, where it cannot be set
-_POOLINGS = {
-    "cls": "pooling_mode_cls_token",
-    "max": "pooling_mode_max_tokens",
-    "mean": "pooling_mode_mean_tokens",
-    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
-    "weightedmean": "pooling_mode_weightedmean_tokens",
-    "lasttoken": "pooling_mode_lasttoken",
-}
 
 
 @dataclass(frozen=True)
@@ -38,8 +30,8 @@ class Module:
 def pooling_modules(pooling: Pooling, width: int) -> Iterator[Module]:
     """Yield the modules of a pooling of hidden states (B, T, width)."""
     settings: dict[str, Any] = {"word_embedding_dimension": width, "include_prompt": True}
-    if pooling.modes == tuple(mode for mode in _POOLINGS if mode in pooling.modes):
-        settings |= {key: mode in pooling.modes for mode, key in _POOLINGS.items()}
+    if pooling.modes == tuple(mode for mode in MODE_OF_KEY.values() if mode in pooling.modes):
+        settings |= {key: mode in pooling.modes for key, mode in MODE_OF_KEY.items()}
     else:  # another order, which versions before 6 do not know
         settings["pooling_mode"] = list(pooling.modes)
     yield Module("Pooling", settings)

@@ -14,7 +14,6 @@ from isoadapt._utils.optional import import_optional
 from isoadapt._utils.warn import warn
 from isoadapt.adapters import Affine, Floats, compose
 from isoadapt.encoders import (
-    HEAD_VECTORS,
     Backbone,
     Pooling,
     Texts,
@@ -241,7 +240,7 @@ def _warn_if_assumed(parts: Parts, encoder: TransformerEncoder) -> None:
 def _has_own_head(parts: Parts, encoder: TransformerEncoder) -> bool:
     """Return whether the adapter's head is that of the checkpoint, which reads its input."""
     given, backbone = parts.last_head(), encoder._backbone()
-    if given is None or not _reads_head_input(encoder._pooling(backbone)):
+    if given is None or not encoder._pooling(backbone).is_head_input:
         return False
     own = read_head(encoder)
     return given.coef_.shape == own.coef_.shape and bool(np.allclose(given.coef_, own.coef_))
@@ -276,7 +275,7 @@ def _network(
     The function is None if the network has no classifier.
     """
     backbone = encoder._backbone()
-    if not _reads_head_input(encoder._pooling(backbone)):
+    if not encoder._pooling(backbone).is_head_input:
         return _copy(backbone.model.base_model), None, True
     own, config = read_head(encoder), backbone.model.config
     kept, given = reordered(own, own, config), parts.last_head()
@@ -288,10 +287,6 @@ def _network(
     if _preserves(map_, head, kept):
         return _copy(backbone.model), kept.outputs, True
     return with_head(backbone, head, map_), lambda vectors: head.outputs(map_(vectors)), False
-
-
-def _reads_head_input(pooling: Pooling) -> bool:
-    return f"pooling={'+'.join(pooling.modes)!r}" == HEAD_VECTORS
 
 
 def _copy(model: Any) -> Any:
@@ -314,7 +309,7 @@ def _preserves(map_: Affine, head: LinearHead, own: LinearHead) -> bool:
 def _modules(backbone: Backbone, pooling: Pooling, map_: Affine, normalize: bool) -> list[Module]:
     """Return the modules that follow the transformer."""
     width = map_.matrix.shape[1]
-    if _reads_head_input(pooling):
+    if pooling.is_head_input:
         try:
             if backbone.model.config.is_encoder_decoder:
                 raise ValueError("it pools the states of a decoder that follows the encoder")

@@ -104,8 +104,10 @@ def test_pairs_names_and_floats(tables, checkpoint, kind, metric):
 
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_every_penalty(tables, checkpoint, penalty):
-    options = ["--train", "train.tsv", "--penalty", penalty, "--out", "a", *QUICK]
-    succeed("finetune", "--model", checkpoint, *options, "lam=0.1")
+    line = ["finetune", "--model", checkpoint, "--train", "train.tsv"]
+    succeed(*line, "--penalty", penalty, "--out", "a", *QUICK, "lam=0.1")
+    succeed(*line, "--out", "b", *QUICK)
+    assert weights(tables / "a") != weights(tables / "b")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Plain data that describe one fit of an adapter, and its result."""
+"""What describes one fit of an adapter, and its result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from isoadapt.adapters._training._task_score import Score
 from isoadapt.heads import LinearHead
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Training settings, equal for all members that are trained together.
 
@@ -32,7 +32,7 @@ class Settings:
     classifies: bool  # whether the head is a classifier
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Member:
     """One fit: its data, loss, learning rates and the choice of its epoch."""
 

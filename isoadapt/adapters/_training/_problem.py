@@ -17,7 +17,7 @@ from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
     """The input of a fit, shared by all members with the same rows and split."""
 
