@@ -17,7 +17,7 @@ class Candidates(NamedTuple):
 
     rows: slice  # the queries
     scores: Tensor  # (m, c)
-    numbers: Tensor  # (m, c)
+    indices: Tensor  # (m, c)
 
 
 class Scores(NamedTuple):
@@ -67,7 +67,7 @@ class Scores(NamedTuple):
             block.fill_diagonal_(-torch.inf)
             values, columns = _largest(block, count)
             best.update(rows, values, columns + start)
-            yield Candidates(rows, best.values[rows], best.numbers[rows])
+            yield Candidates(rows, best.values[rows], best.indices[rows])
             later = block[:, size : n - start]
             if rows.stop == n:
                 return
@@ -112,14 +112,14 @@ class _Best(NamedTuple):
     """The largest scores of each point so far, largest first."""
 
     values: Tensor  # (n, c)
-    numbers: Tensor  # (n, c)
+    indices: Tensor  # (n, c)
 
-    def update(self, rows: slice | Tensor, values: Tensor, numbers: Tensor) -> None:
+    def update(self, rows: slice | Tensor, values: Tensor, indices: Tensor) -> None:
         """Take in further scores (m, any) of some points."""
         values = torch.cat([self.values[rows], values], dim=1)
-        numbers = torch.cat([self.numbers[rows], numbers], dim=1)
+        indices = torch.cat([self.indices[rows], indices], dim=1)
         self.values[rows], order = values.topk(self.values.shape[1])
-        self.numbers[rows] = numbers.gather(1, order)
+        self.indices[rows] = indices.gather(1, order)
 
     def update_columns(self, rows: slice, block: Tensor) -> None:
         """Take in the scores (m, l) of the points `rows` for the last l points."""
@@ -138,9 +138,9 @@ class _Best(NamedTuple):
             place -= (counts.cumsum(0) - counts)[which]
             found = block.new_full((len(columns), int(counts.max())), -torch.inf)
             found[which, place] = values[entry, member]
-            numbers = torch.zeros_like(found, dtype=torch.long)
-            numbers[which, place] = number[entry, member] + rows.start
-            self.update(first + columns, found, numbers)
+            indices = torch.zeros_like(found, dtype=torch.long)
+            indices[which, place] = number[entry, member] + rows.start
+            self.update(first + columns, found, indices)
 
 
 def _largest(block: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -19,11 +19,11 @@ _SPARE = 3  # candidates beyond k, whose distances are computed in float64 too
 def nearest_neighbours(
     points: Tensor, k: int, metric: str = "cosine", queries: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Distances (m, k) and numbers (m, k) of the k nearest points of each query, nearest first.
+    """Distances (m, k) and indices (m, k) of the k nearest points of each query, nearest first.
 
     For points (n, d) and queries (m, d) in float64. Without queries, the neighbours of each point
     among the other points. The distance is 1 - cosine, where a zero row has cosine 0 with every
-    other row, or the Euclidean distance. Of equal distances, the smaller number comes first;
+    other row, or the Euclidean distance. Of equal distances, the smaller index comes first;
     Euclidean distances are those of centred points, so that rounding may order equal ones.
 
     A product in float32 finds candidates, whose distances are then computed in float64. A query for
@@ -36,20 +36,20 @@ def nearest_neighbours(
     search = _Search(points, _bias(points, metric), metric, k)
     others = len(points) - own
     count = min(k + _SPARE, others)
-    distances, numbers = [], []
+    distances, indices = [], []
     for rows, scores, found in scored.among(count) if own else scored.between(count):
         block = targets[rows]
-        near, index = search.nearest(block, found)
+        near, nearest = search.nearest(block, found)
         norms = block.norm(dim=1)
         margin = scored.rounding[rows] + 8 * torch.finfo(block.dtype).eps * norms.square()
         uncertain = scores[:, -1] + margin >= _score(near[:, -1], metric)
         if uncertain.any() and count < others:
             chosen = uncertain.nonzero()[:, 0]
             found = search.candidates(block[chosen], chosen + rows.start if own else None, count)
-            near[chosen], index[chosen] = search.nearest(block[chosen], found)
+            near[chosen], nearest[chosen] = search.nearest(block[chosen], found)
         distances.append(near)
-        numbers.append(index)
-    return torch.cat(distances) * unit, torch.cat(numbers)
+        indices.append(nearest)
+    return torch.cat(distances) * unit, torch.cat(indices)
 
 
 class _Search(NamedTuple):
@@ -61,7 +61,7 @@ class _Search(NamedTuple):
     k: int
 
     def nearest(self, queries: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances and numbers (m, k) of the nearest candidates, by distance, then by number."""
+        """Distances and indices (m, k) of the nearest candidates, by distance, then by index."""
         candidates = found.sort(dim=1).values
         size = max(1, _GATHERED // candidates[:1].numel() // queries.shape[1])
         parts = zip(queries.split(size), candidates.split(size), strict=True)
@@ -69,15 +69,15 @@ class _Search(NamedTuple):
         distances, places = distances.sort(dim=1, stable=True)
         return distances[:, : self.k], candidates.gather(1, places[:, : self.k])
 
-    def _distances(self, queries: Tensor, numbers: Tensor) -> Tensor:
+    def _distances(self, queries: Tensor, indices: Tensor) -> Tensor:
         """Distances (m, c) of queries (m, d) to points (m, c), without cancellation."""
-        near = self.points.index_select(0, numbers.flatten()).unflatten(0, numbers.shape)
+        near = self.points.index_select(0, indices.flatten()).unflatten(0, indices.shape)
         if self.metric == "euclidean":
             return near.sub_(queries[:, None]).norm(dim=-1)
         return 1 - (near @ queries[..., None]).squeeze(-1)
 
     def candidates(self, queries: Tensor, without: Tensor | None, count: int) -> Tensor:
-        """Numbers (m, count) of the nearest points, which are not `without` (m,)."""
+        """Indices (m, count) of the nearest points, which are not `without` (m,)."""
         scores = torch.addmm(self.bias, queries, self.points.T)
         if without is not None:
             scores.scatter_(1, without[:, None], -torch.inf)
@@ -93,9 +93,9 @@ def cosines(first: Tensor, second: Tensor) -> Tensor:
     return (_unit(first) * _unit(second)).sum(1)
 
 
-def neighbour_counts(numbers: Tensor, n: int) -> Tensor:
+def neighbour_counts(indices: Tensor, n: int) -> Tensor:
     """k-occurrence (n,): how often each of n points is among the neighbours (m, k)."""
-    return torch.bincount(numbers.flatten(), minlength=n)
+    return torch.bincount(indices.flatten(), minlength=n)
 
 
 def _prepared(points: Tensor, queries: Tensor, metric: str) -> tuple[Tensor, Tensor, float]:

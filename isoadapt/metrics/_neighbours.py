@@ -190,17 +190,18 @@ def _hits(
     queries: ArrayLike, documents: ArrayLike, relevant: Any, k: int, metric: str
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Whether each of the k nearest documents is relevant (n_queries, k), and how many are."""
-    asked, found = _points(queries, "queries", 1), _points(documents, "documents", 1)
-    if asked.shape[1] != found.shape[1]:
+    query_vectors = _points(queries, "queries", 1)
+    document_vectors = _points(documents, "documents", 1)
+    if query_vectors.shape[1] != document_vectors.shape[1]:
         raise ValueError(
-            f"queries have {asked.shape[1]} features and documents {found.shape[1]}: embed both "
-            "by the same encoder and adapter"
+            f"queries have {query_vectors.shape[1]} features and documents "
+            f"{document_vectors.shape[1]}: embed both by the same encoder and adapter"
         )
-    _check_k(k, len(found), "documents")
+    _check_k(k, len(document_vectors), "documents")
     _check_metric(metric)
-    sets = _relevant_sets(relevant, len(asked), len(found))
-    numbers = nearest_neighbours(found, k, metric, asked)[1].cpu().numpy()
-    hits = np.array([np.isin(row, list(own)) for row, own in zip(numbers, sets, strict=True)])
+    sets = _relevant_sets(relevant, len(query_vectors), len(document_vectors))
+    indices = nearest_neighbours(document_vectors, k, metric, query_vectors)[1].cpu().numpy()
+    hits = np.array([np.isin(row, list(own)) for row, own in zip(indices, sets, strict=True)])
     return hits, np.array([len(own) for own in sets])
 
 
@@ -341,10 +342,10 @@ def _relevant_sets(relevant: Iterable[Any], n_queries: int, n_documents: int) ->
 
 def _row_numbers(own: Any, query: int) -> set[int]:
     """Row numbers of the documents that are relevant to one query: an integer, or several."""
-    numbers = np.atleast_1d(np.asarray(list(own) if isinstance(own, Set) else own))
-    if numbers.size and (numbers.dtype.kind not in "iu" or numbers.ndim > 1):
+    indices = np.atleast_1d(np.asarray(list(own) if isinstance(own, Set) else own))
+    if indices.size and (indices.dtype.kind not in "iu" or indices.ndim > 1):
         raise TypeError(
             f"relevant[{query}]={own!r} must hold integers, the row numbers of documents; pass "
             "np.flatnonzero(row) for a row of booleans"
         )
-    return set(numbers.tolist())
+    return set(indices.tolist())

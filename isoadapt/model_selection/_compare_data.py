@@ -231,10 +231,11 @@ def _search(
             f"queries, documents and relevant must be given together; {', '.join(missing)} is "
             "missing"
         )
-    asked = _vectors(queries, "queries", encoder, d)
-    found = _vectors(documents, "documents", encoder, d)
-    metrics.reciprocal_ranks(asked, found, relevant, k=1)  # raises for wrong row numbers
-    return asked, found, list(relevant)
+    query_vectors = _vectors(queries, "queries", encoder, d)
+    document_vectors = _vectors(documents, "documents", encoder, d)
+    # This raises for wrong row numbers.
+    metrics.reciprocal_ranks(query_vectors, document_vectors, relevant, k=1)
+    return query_vectors, document_vectors, list(relevant)
 
 
 def make_plan(

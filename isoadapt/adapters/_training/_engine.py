@@ -181,12 +181,12 @@ class _RowTable:
         self.rows = Rows(to_tensor(np.concatenate(points), device), y, row_weights)
 
     def index(
-        self, members: Sequence[Member], numbers: Sequence[NDArray[np.int64]]
+        self, members: Sequence[Member], indices: Sequence[NDArray[np.int64]]
     ) -> torch.Tensor:
         """Return the positions of each member's rows, (K, n), or (n,) for a single member."""
         places = [
             self.offsets[id(member.problem)] + rows
-            for member, rows in zip(members, numbers, strict=True)
+            for member, rows in zip(members, indices, strict=True)
         ]
         index = places[0] if len(places) == 1 else np.stack(places)
         return torch.from_numpy(index).to(self.device)
