@@ -135,13 +135,28 @@ class Group:
 
         After an interrupt, it is the error of all that are not complete.
         """
+        estimators, problems = self._prepare_fits(fits)
+        errors: list[BaseException | None] = [None] * len(fits)
+        stop: TrainingInterrupted | None = None
+        for number, part in enumerate(_parts_of_equal_size(problems)):
+            outcomes: Sequence[Any] = [None] * len(part)
+            if stop is None:
+                own = None if checkpoint is None else checkpoint.stage(number)
+                adapters = [_adapter(estimators[index]) for index in part]
+                shared = [problems[index] for index in part]
+                outcomes, stop = _train_part(adapters, shared, on_finished, own)
+            for index, outcome in zip(part, outcomes, strict=True):
+                errors[index] = stop if outcome is None else outcome.error
+        return estimators, errors
+
+    def _prepare_fits(self, fits: Sequence[Fit]) -> tuple[list[Any], list[Problem]]:
+        """Unfitted estimators and their problems, one for all with the same rows and split."""
         estimators = [self.data.make_estimator(self.candidates[fit.candidate]) for fit in fits]
-        keys = [
-            (fit.fold, _split_key(estimator))
-            for fit, estimator in zip(fits, estimators, strict=True)
-        ]
         problems: dict[Hashable, Problem] = {}
-        for fit, key, estimator in zip(fits, keys, estimators, strict=True):
+        keys = []
+        for fit, estimator in zip(fits, estimators, strict=True):
+            key = fit.fold, _split_key(estimator)
+            keys.append(key)
             adapter = _adapter(estimator)
             adapter._validate_params()
             adapter._check_combination()
@@ -150,30 +165,7 @@ class Group:
             vars(adapter).update(self.problems[key][1])
             if fit.fold in self.fitted_prefixes:
                 estimator.steps[:-1] = self.fitted_prefixes[fit.fold][0].steps
-        errors: list[BaseException | None] = [None] * len(fits)
-        stop: TrainingInterrupted | None = None
-        parts = _parts_of_equal_size([problems[key] for key in keys])
-        for number, part in enumerate(parts):
-            if stop is not None:
-                errors = [stop if k in part else error for k, error in enumerate(errors)]
-                continue
-            own = None if checkpoint is None else checkpoint.stage(number)
-            shared = [problems[keys[index]] for index in part]
-            with one_blas_thread_if_small(shared[0].X):
-                adapters = [_adapter(estimators[index]) for index in part]
-                members = [
-                    adapter._make_member(problem)
-                    for adapter, problem in zip(adapters, shared, strict=True)
-                ]
-                try:
-                    outcomes: Sequence[Any] = fit_members(members, on_finished, own)
-                except TrainingInterrupted as raised:
-                    stop, outcomes = raised, raised.outcomes
-            for index, adapter, outcome in zip(part, adapters, outcomes, strict=True):
-                errors[index] = stop if outcome is None else outcome.error
-                if outcome is not None and outcome.error is None:
-                    adapter._set_outcome(outcome)
-        return estimators, errors
+        return estimators, [problems[key] for key in keys]
 
     def _n_distinct(self, fold: int) -> int:
         """Number of training rows of a fold after equal rows have been merged."""
@@ -223,6 +215,31 @@ def group_key(estimator: Any) -> Hashable:
 def _adapter(estimator: Any) -> Any:
     """Adapter of an estimator: the last step of a pipeline, or the estimator itself."""
     return estimator[-1] if isinstance(estimator, Pipeline) else estimator
+
+
+def _train_part(
+    adapters: Sequence[Any],
+    problems: Sequence[Problem],
+    on_finished: Callable[[int], Any],
+    checkpoint: Checkpoint | None,
+) -> tuple[Sequence[Any], TrainingInterrupted | None]:
+    """Train adapters together, and set their fitted attributes.
+
+    Returned are the outcomes, None for those that an interrupt left incomplete, and the interrupt.
+    """
+    outcomes: Sequence[Any]
+    stop = None
+    with one_blas_thread_if_small(problems[0].X):
+        pairs = zip(adapters, problems, strict=True)
+        members = [adapter._make_member(problem) for adapter, problem in pairs]
+        try:
+            outcomes = fit_members(members, on_finished, checkpoint)
+        except TrainingInterrupted as raised:
+            stop, outcomes = raised, raised.outcomes
+    for adapter, outcome in zip(adapters, outcomes, strict=True):
+        if outcome is not None and outcome.error is None:
+            adapter._set_outcome(outcome)
+    return outcomes, stop
 
 
 def _split_key(estimator: Any) -> Hashable:
