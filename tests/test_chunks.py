@@ -21,9 +21,8 @@ from isoadapt import (
     LogitPreservingWhitening,
     Whitening,
 )
-from isoadapt.geometry import Moments
+from isoadapt.geometry import Moments, _chunks
 from isoadapt.metrics import (
-    _chunks,
     anisotropy,
     cumulative_explained_variance,
     effective_rank,

@@ -14,17 +14,17 @@ from isoadapt._utils.restore import restore_on_failure
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import map_rows
 from isoadapt.adapters._spread import check_spread
-from isoadapt.geometry import Moments
-from isoadapt.heads import LinearHead, needs_fit
-from isoadapt.metrics import (
+from isoadapt.geometry import (
     Chunked,
-    describe,
+    Moments,
+    describe_chunks,
     gather,
     in_chunks,
     is_dask,
     is_memmap,
     refuse_chunks,
 )
+from isoadapt.heads import LinearHead, needs_fit
 
 # In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
 
@@ -153,8 +153,8 @@ class MomentsAdapter(OnePassAdapter):
             refuse_chunks(X, reason)
         if sample_weight is not None:
             raise ValueError(
-                f"sample_weight requires X to be one matrix, but X is {describe(X)}: pass the "
-                "weights of each chunk to partial_fit(chunk, sample_weight=...) or to "
+                f"sample_weight requires X to be one matrix, but X is {describe_chunks(X)}: pass "
+                "the weights of each chunk to partial_fit(chunk, sample_weight=...) or to "
                 "Moments().update(chunk, weights), and fit to the moments"
             )
         moments = gather(X, self._check_chunk)

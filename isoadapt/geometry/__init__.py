@@ -1,5 +1,16 @@
 """Measures of isotropy as torch functions of point clouds, and mergeable moments of rows."""
 
+from isoadapt.geometry._chunks import (
+    Chunked as Chunked,
+    check_chunk as check_chunk,
+    describe_chunks as describe_chunks,
+    gather as gather,
+    in_chunks as in_chunks,
+    is_dask as is_dask,
+    is_memmap as is_memmap,
+    map_blocks as map_blocks,
+    refuse_chunks as refuse_chunks,
+)
 from isoadapt.geometry._cosine import cosine_sum as cosine_sum, mean_cosine as mean_cosine
 from isoadapt.geometry._dimension import two_nn as two_nn
 from isoadapt.geometry._factored import (

@@ -8,17 +8,6 @@ read only once: to compute several metrics of it, first collect its
 :class:`~isoadapt.geometry.Moments` and pass these instead.
 """
 
-from isoadapt.metrics._chunks import (
-    Chunked as Chunked,
-    check_chunk as check_chunk,
-    describe as describe,
-    gather as gather,
-    in_chunks as in_chunks,
-    is_dask as is_dask,
-    is_memmap as is_memmap,
-    map_blocks as map_blocks,
-    refuse_chunks as refuse_chunks,
-)
 from isoadapt.metrics._isotropy_report import (
     IsotropyReport,
     isotropy_report,

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from isoadapt import geometry
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import Moments
-from isoadapt.metrics._chunks import Chunked, gather, in_chunks, is_memmap, refuse_chunks
+from isoadapt.geometry import Chunked, Moments, gather, in_chunks, is_memmap, refuse_chunks
 
 
 def as_points(X: ArrayLike, min_samples: int = 2, must_vary: bool = True) -> Tensor:

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from isoadapt import geometry
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import Moments
-from isoadapt.metrics._chunks import Chunked
+from isoadapt.geometry import Chunked, Moments
 from isoadapt.metrics._points import (
     as_points,
     as_points_or_moments,

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array
 
 from isoadapt._utils.devices import as_array
 from isoadapt._utils.optional import import_optional
-from isoadapt.geometry import Moments
+from isoadapt.geometry._moments import Moments
 
 _ENTRIES = 2**23  # entries of a memory map that are read at a time
 _FAN_IN = 8  # instances of Moments that one dask task merges
@@ -54,11 +54,11 @@ def refuse_chunks(X: Any, why: str) -> None:
         alternative = "the embeddings whose moments these are"
     elif is_dask(X):
         alternative = "X.compute()"
-    raise TypeError(f"X is {describe(X)}, but {why}: pass one matrix, such as {alternative}")
+    raise TypeError(f"X is {describe_chunks(X)}, but {why}: pass one matrix, such as {alternative}")
 
 
-def describe(X: Any) -> str:
-    """Name of the type of X, with its article, for error messages about chunks."""
+def describe_chunks(X: Any) -> str:
+    """Describe X for error messages: its type with the article, or its representation."""
     if is_dask(X):
         return "a dask array"
     return f"a {type(X).__name__} of matrices" if isinstance(X, list | tuple) else repr(X)
