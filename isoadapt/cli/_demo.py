@@ -13,6 +13,7 @@ from isoadapt import LinearHead, TransformerEncoder, load_checkpoint
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.folders import check_output_folder, no_empty_leftovers
 from isoadapt._utils.optional import import_optional
+from isoadapt._utils.tables import aligned_table
 from isoadapt.adapters import VARIANTS
 from isoadapt.cli._demo_similarity import Similarity, report, similarity
 from isoadapt.cli._options import Console, WrongUsage
@@ -208,15 +209,7 @@ def _format_table(rows: list[_Row]) -> str:
         ]
         for row in rows
     ]
-    widths = [max(len(line[i]) for line in [header, *cells]) for i in range(len(header))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in [header, *cells]
-    ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+    return aligned_table(header, cells)
 
 
 def _verdict(rows: list[_Row]) -> str:

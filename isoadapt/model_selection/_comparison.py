@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from isoadapt._utils.errors import choices
 from isoadapt._utils.optional import import_optional
+from isoadapt._utils.tables import aligned_table
 from isoadapt.model_selection._methods import BASELINE
 from isoadapt.model_selection._verdict import USES, is_credited, sentence
 
@@ -212,7 +213,9 @@ class Comparison:
 
     def __str__(self) -> str:
         verdict = "\n".join(_wrapped(sentence) for sentence in self.verdict().splitlines())
-        tables = (_as_text(table) for table in self._tables())
+        tables = (
+            f"{table.title}\n{aligned_table(table.header, table.cells)}" for table in self._tables()
+        )
         return "\n\n".join([_wrapped(self.protocol), *tables, verdict])
 
     def __repr__(self) -> str:
@@ -264,20 +267,6 @@ def _number(value: float, decimals: int) -> str:
 
 def _p_value(value: float) -> str:
     return "<0.001" if value < 0.001 else _number(value, 3)
-
-
-def _as_text(table: _Table) -> str:
-    lines = [table.header, *table.cells]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(table.header))]
-    texts = [
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
-    rule = "-" * max(len(text) for text in texts)
-    return "\n".join([table.title, texts[0].rstrip(), rule, *(t.rstrip() for t in texts[1:])])
 
 
 def _as_html(table: _Table) -> str:
