@@ -13,6 +13,7 @@ from benchmarks.reproduction._verdicts import (
     verdict,
 )
 
+OWN = ("ours", "future work")  # where a claim is that no paper makes
 FIRST = ("002", "003")  # the papers whose questions come first
 HEADER = ("paper", "claim", "the paper's", "ours, difference [95 %]", "verdict", "power")
 READING = """\
@@ -45,17 +46,19 @@ def counts_text(papers: JudgedPapers) -> str:
     )
     testable = sum(counts.values()) - counts.pop(NOT_TESTABLE, 0)
     named = "; ".join(f"{word} {n}" for word, n in sorted(counts.items()))
-    return f"Verdicts on the {testable} testable claims: {named or 'none'}."
+    own = sum(line.claim.where in OWN for lines in papers.values() for line in lines)
+    return (
+        f"Verdicts on the {testable} testable claims, of which {own} are controls and extensions "
+        f"of our own: {named or 'none'}."
+    )
 
 
 def shown_verdict(line: Line) -> str:
-    """Return the verdict of a claim, with the number of seeds while it waits."""
+    """Return the verdict of a claim, with what it waits for."""
     judged = line.judged
     if judged.outcome != WAITING:
         return verdict(judged, line.adjusted)
-    if judged.n_seeds >= SEEDS_NEEDED:
-        return f"{WAITING}: {judged.reason}"
-    return f"{WAITING}: {judged.n_seeds} of {SEEDS_NEEDED} seeds"
+    return f"{WAITING}: {judged.reason.removesuffix(' needed')}"
 
 
 def _paper_rows(title: str, lines: Sequence[Line]) -> list[list[str]]:
@@ -89,8 +92,7 @@ def _cell(labels: Sequence[str], texts: Sequence[str]) -> str:
 
 
 def _theirs(line: Line) -> str:
-    headline = line.claim.headline
-    return headline.theirs if headline and headline.theirs else line.claim.theirs
+    return "" if line.claim.where in OWN else line.claim.theirs
 
 
 def _ours(judged: Judged) -> str:

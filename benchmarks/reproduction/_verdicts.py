@@ -56,14 +56,10 @@ ClaimJudge = Callable[[Sequence[Record]], Judged]
 
 
 class Headline(NamedTuple):
-    """The question of the first page that a claim answers, and the label of the claim there.
-
-    `theirs` replaces the paper's figure if the claim itself has none.
-    """
+    """The question of the first page that a claim answers, and the label of the claim there."""
 
     question: str
     label: str
-    theirs: str = ""
 
 
 class Claim(NamedTuple):
