@@ -18,6 +18,7 @@ from sklearn.utils.validation import (
 
 from isoadapt import metrics
 from isoadapt._utils.devices import as_array
+from isoadapt._utils.labels import check_present
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
 from isoadapt.geometry import check_chunk, is_dask, map_blocks, refuse_chunks
 from isoadapt.heads import LinearHead, MultiLabelHead, fit_head, needs_fit
@@ -317,9 +318,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             self, X, y, multi_output=numeric, y_numeric=numeric, **options
         )
         if not numeric:
+            check_present(targets, "y")
             try:
                 check_classification_targets(targets)
-            except ValueError as error:
+            except (TypeError, ValueError) as error:
                 raise ValueError(
                     f"y must contain labels, because head={self.head!r} is a classifier ({error}): "
                     "pass labels, or use head='ridge' for a regression"

@@ -30,8 +30,9 @@ def check_spread(X: NDArray[Any] | Moments, rows: str = "rows") -> None:
         constant = all((X[start : start + _BLOCK] == X[0]).all() for start in starts)
     if constant:
         raise ValueError(
-            f"X is constant: all {n_samples:.0f} {rows} are equal, but an adapter needs rows that "
-            "differ; check that the texts differ and that the encoder is the fine-tuned one"
+            f"X is constant: all {n_samples:.0f} {rows} are equal, or differ by less than about "
+            "1e-160, but an adapter needs rows that differ; check that the texts differ, and that "
+            "the encoder is the fine-tuned one"
         )
 
 

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from isoadapt import metrics
 from isoadapt._utils.devices import as_array
+from isoadapt._utils.labels import check_present
 from isoadapt._utils.warn import warn
 from isoadapt.heads import LinearHead, MultiLabelHead, needs_fit
 from isoadapt.model_selection._measure import Data, Split
@@ -153,9 +154,10 @@ def _labelled(X: Any, y: Any, name: str, task: str) -> tuple[NDArray[Any], NDArr
         targets = column_or_1d(targets)
     check_consistent_length(rows, targets)
     if task == "classify":
+        check_present(targets, "y")
         try:
             check_classification_targets(targets)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(
                 f"y must contain labels, because the head is a classifier ({error}): use "
                 "head='ridge' for a regression"

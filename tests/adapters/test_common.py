@@ -312,6 +312,11 @@ class TestEveryAdapter:
         for bad, message in cases:
             with pytest.raises(ValueError, match=message):
                 clone(adapter).fit(bad, y[: len(bad)])
+        if adapter._head_kind() == "classifier" and adapter._needs_y():
+            labels = np.array(y, dtype=object)
+            labels[7] = None
+            with pytest.raises(ValueError, match=r"y lacks the label of 1 row.*first of row 7"):
+                clone(adapter).fit(X, labels)
         if adapter._head_kind() == "classifier":
             narrow = LinearHead(np.eye(3, 5), np.zeros(3), [0, 1, 2])
             with pytest.raises(ValueError, match="X has 6 features, but the head expects 5"):
