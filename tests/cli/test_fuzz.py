@@ -270,7 +270,8 @@ PARQUETS = {
 def test_parquet_matrices_that_are_none(name, inside):
     data, message = PARQUETS[name]
     (inside / "bad.parquet").write_bytes(data)
-    refuse(inside, message, "audit", "bad.parquet")
+    label = ["--label", "label"] if "labels" in name else []  # otherwise they are not read
+    refuse(inside, message, "audit", "bad.parquet", *label)
     options = ["--set", "head=logistic", "--out", "out"]
     assert check(inside, "fit", "whitening", "--on", "bad.parquet", *options)
 
