@@ -199,6 +199,20 @@ def check_output_folder(
     return target
 
 
+def check_kept(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    source_name: str,
+    target_name: str,
+) -> None:
+    """Raise FileExistsError if the folder to write is the one that is read."""
+    read, written = Path(source).expanduser(), Path(target).expanduser()
+    if read.is_dir() and written.is_dir() and written.samefile(read):
+        raise FileExistsError(
+            f"{target_name}={str(target)!r} is {source_name}, which is kept; choose another folder"
+        )
+
+
 @contextmanager
 def reserved_folder(
     folder: str | os.PathLike[str], overwrite: bool, *, name: str = "output_folder"

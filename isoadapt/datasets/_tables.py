@@ -4,6 +4,7 @@ import codecs
 import csv
 import io
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,10 @@ from isoadapt.datasets._parquet import (
 _PAIR = ("sentence1", "sentence2")
 _SINGLE = "sentence"
 _LABEL = "label"
+_NUMBER = re.compile(
+    r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|inf(inity)?|nan)",
+    re.I,
+)
 
 Row = tuple[int, list[str]]  # number of the last line of the row, and its fields
 Texts = list[str] | list[tuple[str, str]]
@@ -208,14 +213,18 @@ def _select_columns(
 
 
 def _labels(path: Path, table: list[Row]) -> NDArray[Any]:
-    """Convert the last column to int64 or float64 if all its values are numbers, else to str."""
+    """Convert the last column to int64 or float64 if all its values are numbers, else to str.
+
+    A number has no leading zero and no underscore, so that 01 and 1 remain different names.
+    """
     for number, fields in table:
         if not fields[-1].strip():
             raise ValueError(
                 f"{path}, line {number}: the label is empty; add a label or drop the row"
             )
     values = [fields[-1] for _, fields in table]
-    for dtype in (np.int64, np.float64):
+    are_numbers = all(_NUMBER.fullmatch(value.strip()) for value in values)
+    for dtype in (np.int64, np.float64) if are_numbers else ():
         try:
             numbers = np.array([dtype(value) for value in values])
         except (ValueError, OverflowError):

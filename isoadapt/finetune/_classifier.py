@@ -17,7 +17,7 @@ from torch import nn
 
 from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.errors import reason
-from isoadapt._utils.folders import CHECKPOINT, atomic_folder, reserved_folder
+from isoadapt._utils.folders import CHECKPOINT, atomic_folder, check_kept, reserved_folder
 from isoadapt._utils.optional import import_optional
 from isoadapt.encoders import (
     CONFIG as PEFT_CONFIG,
@@ -227,6 +227,7 @@ def finetune_text_classifier(
     import_optional("accelerate", feature="finetune_text_classifier", extra="finetune")
     from isoadapt.finetune._training import train_classifier
 
+    check_kept(model, output_folder, "model", "output_folder")
     texts = read_items(texts)
     check_has_no_columns(texts)
     inputs = as_texts(texts)

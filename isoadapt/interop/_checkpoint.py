@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from isoadapt._utils.folders import check_output_folder
+from isoadapt._utils.folders import check_kept, check_output_folder
 from isoadapt.adapters import Affine, BaseAdapter, Floats
 from isoadapt.encoders import (
     Backbone,
@@ -49,10 +49,7 @@ def check_folders(
             "save_pretrained wrote"
         )
     target = check_output_folder(out_folder, overwrite, name="out_folder")
-    if target.exists() and target.samefile(source):
-        raise FileExistsError(
-            f"out_folder={str(out_folder)!r} is model_folder, which is kept; choose another folder"
-        )
+    check_kept(source, out_folder, "model_folder", "out_folder")
     return source, target
 
 

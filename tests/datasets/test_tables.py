@@ -54,6 +54,22 @@ def test_other_labels_are_strings(tmp_path):
     assert labels.tolist() == ["1", "good"]
 
 
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["01", "1", "2"], ["01", "1", "2"]),
+        (["1_0", "10", "2"], ["1_0", "10", "2"]),
+        (["00.5", "0.5"], ["00.5", "0.5"]),
+        (["-1", "+2", " 10"], [-1, 2, 10]),
+        (["1.", ".5", "-2.5e-1", "1E2"], [1.0, 0.5, -0.25, 100.0]),
+    ],
+)
+def test_different_names_are_not_made_equal_numbers(labels, expected, tmp_path):
+    rows = "".join(f"a\t{label}\n" for label in labels)
+    found = load_table(write(tmp_path, "a.tsv", f"sentence\tlabel\n{rows}"))[1]
+    assert found.tolist() == expected
+
+
 def test_a_quotation_mark_is_an_ordinary_character_in_tsv(tmp_path):
     texts, labels = load_table(write(tmp_path, "a.tsv", 'sentence\tlabel\n" he said\t1\nb"\t0\n'))
     assert texts == ['" he said', 'b"']

@@ -97,6 +97,16 @@ def test_it_learns_and_saves_an_ordinary_checkpoint(base, data, tmp_path):
     assert changed == {"architectures", "problem_type", "isoadapt_label_names"}
 
 
+def test_the_model_itself_is_not_overwritten(base, data, tmp_path):
+    copy = shutil.copytree(base, tmp_path / "copy")
+    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    (tmp_path / "link").symlink_to(copy)
+    for out in (copy, tmp_path / "link", f"{copy}/../copy"):
+        with pytest.raises(FileExistsError, match="is model, which is kept"):
+            finetune_text_classifier(copy, *data, out, overwrite=True, **QUICK)
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
+
+
 def test_it_learns_from_the_second_text_of_a_pair(base, data, tmp_path):
     texts, labels = data
     pairs = pd.DataFrame({"a": ["tea"] * len(texts), "b": texts})
