@@ -138,7 +138,7 @@ def finetune_text_classifier(
         Texts per batch. None: the recipe's value, or 32 without a recipe.
     warmup : float, default=None
         Share of the steps over which the learning rate rises. None: the recipe's value, or 0.1
-        without a recipe.
+        without a recipe. A training of one step has no warm-up.
     weight_decay : float, default=None
         Weight decay, applied to all weights except biases and normalisation layers. None: one
         tenth of `lr`.

@@ -1,6 +1,7 @@
 """Training of a classifier with the IsotropyTrainer according to a recipe, without output files."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,9 @@ def train_classifier(
     if recipe.validation:
         rows, held_out = _split(rows, recipe.validation, seed)
         callbacks.append(_Best())
+    n_steps = recipe.epochs * math.ceil(len(rows) / (recipe.batch_size * recipe.accumulation))
+    if n_steps == 1:  # the first step of a warm-up has the learning rate 0
+        recipe = replace(recipe, warmup=0.0)
     adam = (torch.optim.Adam, {"lr": recipe.lr, "fused": True})
     trainer = IsotropyTrainer(
         model=network,

@@ -97,6 +97,16 @@ def test_it_learns_and_saves_an_ordinary_checkpoint(base, data, tmp_path):
     assert changed == {"architectures", "problem_type", "isoadapt_label_names"}
 
 
+def test_a_single_step_trains(base, data, tmp_path):
+    texts, labels = (part[:8] for part in data)
+    first, second = (
+        weights(finetune_text_classifier(base, texts, labels, tmp_path / str(lr), **QUICK, lr=lr))
+        for lr in (1e-12, 1e-3)
+    )
+    changes = [float((first[name] - second[name]).abs().max()) for name in first]
+    assert max(changes) > 1e-4
+
+
 def test_the_model_itself_is_not_overwritten(base, data, tmp_path):
     copy = shutil.copytree(base, tmp_path / "copy")
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
