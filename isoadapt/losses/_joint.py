@@ -117,14 +117,15 @@ class JointLoss(nn.Module):
         return task_loss * task_factor + penalty * (weight * penalty_factor)
 
     def _update_means(self, sizes: Tensor) -> None:
-        """Move the means towards `sizes` (..., 2), the absolute losses of a step."""
+        """Move the means towards `sizes` (..., 2), the absolute losses of a step, if finite."""
         if self._step:
             rate = self.smoothing / (1 + self._step)
             if isinstance(rate, Tensor):
                 rate = rate[..., None].to(sizes).expand_as(sizes)
-            self.means.lerp_(sizes, rate)
-        else:
-            self.means = sizes
+            moved = self.means.lerp(sizes, rate)
+            moved = torch.where(self.means.isfinite(), moved, sizes)
+            sizes = torch.where(sizes.isfinite().all(-1, keepdim=True), moved, self.means)
+        self.means = sizes
         self._step += 1
         self.n_steps.add_(1)
 

@@ -181,6 +181,21 @@ def test_a_restored_loss_goes_on_as_if_never_interrupted(members):
         assert torch.equal(again(*step.unbind(-1)), joint(*step.unbind(-1)))
 
 
+@pytest.mark.parametrize("balance", ["ema", "cumulative"])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_step_that_is_not_finite_does_not_change_the_means(balance, first):
+    joint = JointLoss(1.0, balance)
+    steps = [(2.0, 5.0), (1.0, 3.0)]
+    for task, penalty in [(math.nan, 1.0), *steps] if first else [steps[0], (1.0, math.inf)]:
+        before = joint.means
+        value = joint(torch.tensor(task), torch.tensor(penalty))
+    if first:
+        assert value.isfinite()
+        assert joint.means.isfinite().all()
+    else:
+        assert torch.equal(joint.means, before)
+
+
 @pytest.mark.filterwarnings("ignore:.*copying from a non-meta parameter")
 def test_restored_means_stay_on_the_device_of_the_loss():
     joint = JointLoss(1.0, "ema")
