@@ -261,7 +261,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         y : array-like of shape (n_samples,), default=None
             True labels or values. Not needed without a head.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the texts.
+            Weights of the texts; ignored without a head.
 
         Returns
         -------

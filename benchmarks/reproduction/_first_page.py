@@ -13,7 +13,7 @@ from benchmarks.reproduction._verdicts import (
     verdict,
 )
 
-OWN = ("ours", "future work")  # where a claim is that no paper makes
+OWN = ("ours", "future work")  # the `where` of claims that no paper makes
 FIRST = ("002", "003")  # the papers whose questions come first
 HEADER = ("paper", "claim", "the paper's", "ours, difference [95 %]", "verdict", "power")
 READING = """\

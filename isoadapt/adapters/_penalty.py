@@ -252,7 +252,6 @@ class _CallablePenalty(Penalty):
     ) -> None:
         super().__init__(penalty)
         self.rotation = rotation
-        self.units = units
         self.member_axis = bool(getattr(penalty, "member_axis", False))
         called = penalty.forward if isinstance(penalty, nn.Module) else penalty
         try:
@@ -260,6 +259,8 @@ class _CallablePenalty(Penalty):
         except (TypeError, ValueError):  # built-in functions of torch have no signature
             known = set()
         self.options = tuple(name for name in _OPTIONAL if name in known)
+        # Of a penalty without labels, equal ones in all folds are still known to be equal.
+        self.units = units if "labels" in self.options else None
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
         if "prior_cov" in self.options:
@@ -286,7 +287,7 @@ class _CallablePenalty(Penalty):
 
     def _labels(self, targets: Tensor, points: Tensor) -> Tensor:
         """Return class numbers (K, n) or the user's values (K, n, n_outputs), as a copy."""
-        if targets.is_floating_point():
+        if targets.is_floating_point() and self.units is not None:
             center, scale = self.units
             targets = targets * scale + center
         if len(targets) == len(points) and targets.shape[1:2] == points.shape[1:2]:

@@ -61,7 +61,8 @@ def load_table(
     texts : list of str, or of 2-tuples of str
         The text or pair of each row.
     labels : ndarray of shape (n,), or None
-        The labels: int64 if all are integers, float64 if all are numbers, otherwise str.
+        The labels: int64 if all are integers, float64 if all are numbers, otherwise str. A number
+        has no leading zero, so that 01 and 1 remain different names.
 
     Raises
     ------
@@ -213,10 +214,7 @@ def _select_columns(
 
 
 def _labels(path: Path, table: list[Row]) -> NDArray[Any]:
-    """Convert the last column to int64 or float64 if all its values are numbers, else to str.
-
-    A number has no leading zero and no underscore, so that 01 and 1 remain different names.
-    """
+    """Convert the last column to int64 or float64 if all its values are numbers, else to str."""
     for number, fields in table:
         if not fields[-1].strip():
             raise ValueError(

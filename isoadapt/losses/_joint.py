@@ -26,7 +26,8 @@ class JointLoss(nn.Module):
     means : Tensor of shape (..., 2)
         Moving means of the absolute task loss and of the absolute penalty.
     n_steps : Tensor of shape ()
-        Number of training steps seen.
+        Number of training steps seen. Steps whose losses are not finite count, but do not change
+        the means.
 
     Raises
     ------
@@ -118,14 +119,15 @@ class JointLoss(nn.Module):
 
     def _update_means(self, sizes: Tensor) -> None:
         """Move the means towards `sizes` (..., 2), the absolute losses of a step, if finite."""
+        finite = sizes.isfinite().all(-1, keepdim=True)
         if self._step:
             rate = self.smoothing / (1 + self._step)
             if isinstance(rate, Tensor):
                 rate = rate[..., None].to(sizes).expand_as(sizes)
-            moved = self.means.lerp(sizes, rate)
-            moved = torch.where(self.means.isfinite(), moved, sizes)
-            sizes = torch.where(sizes.isfinite().all(-1, keepdim=True), moved, self.means)
-        self.means = sizes
+            moved = torch.where(self.means.isnan(), sizes, self.means.lerp(sizes, rate))
+            self.means = torch.where(finite, moved, self.means)
+        else:
+            self.means = torch.where(finite, sizes, torch.nan)  # NaN until a step is finite
         self._step += 1
         self.n_steps.add_(1)
 
