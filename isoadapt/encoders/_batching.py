@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._locks import FORWARD_LOCK
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import encoded_parts
 
@@ -222,7 +223,8 @@ def to_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Te
 def _try(embed: Callable[[dict[str, Tensor]], Tensor], batch: dict[str, Tensor]) -> Tensor | None:
     """Embed a batch; return None if the device runs out of memory."""
     try:
-        return embed(batch)
+        with FORWARD_LOCK.hold():
+            return embed(batch)
     except torch.OutOfMemoryError:
         pass  # the traceback keeps memory alive until the handler ends
     if torch.cuda.is_initialized():

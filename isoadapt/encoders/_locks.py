@@ -1,7 +1,48 @@
-"""Locks that threads share for loading models and tokenising, and which forks wait for."""
+"""Locks of threads that load models, tokenise or compute, and which forks wait for."""
 
 import os
 import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class _SharedLock:
+    """A lock that any number of threads can hold at once, but none during a fork."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.holders: Counter[int] = Counter()
+        self.is_forking = False
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold the lock in the calling thread, which may hold it already."""
+        thread = threading.get_ident()
+        with self.changed:
+            while self.is_forking and not self.holders[thread]:
+                self.changed.wait()
+            self.holders[thread] += 1
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.holders -= Counter([thread])
+                self.changed.notify_all()
+
+    def acquire(self) -> None:
+        """Wait until no other thread holds the lock, and keep others from it until release."""
+        self.changed.acquire()
+        self.is_forking = True
+        while self.holders.keys() - {threading.get_ident()}:
+            self.changed.wait()
+
+    def release(self) -> None:
+        """Let other threads hold the lock again."""
+        self.is_forking = False
+        self.changed.notify_all()
+        self.changed.release()
+
 
 # In the order in which a thread may hold more than one of them. A thread that forks while it holds
 # one, as in a tokenizer that starts another program, acquires it again.
@@ -9,12 +50,13 @@ MODELS_LOCK = threading.RLock()  # the stores of loaded models
 PROBES_LOCK = threading.RLock()  # the probes for the influence of padding
 TOKENIZER_LOCK = threading.RLock()  # a fast tokenizer stores the truncation of its last call
 HOOK_LOCK = threading.RLock()  # the hook of transformers for progress bars
+FORWARD_LOCK = _SharedLock()  # forward passes: torch holds locks of its own in them
 
-_LOCKS = (MODELS_LOCK, PROBES_LOCK, TOKENIZER_LOCK, HOOK_LOCK)
+_LOCKS = (MODELS_LOCK, PROBES_LOCK, TOKENIZER_LOCK, HOOK_LOCK, FORWARD_LOCK)
 
 
 def _before_fork() -> None:
-    """Wait until no other thread loads or tokenises: a child would never see it finish."""
+    """Wait until no other thread loads, tokenises or computes: a child never sees it finish."""
     for lock in _LOCKS:
         lock.acquire()
 

@@ -1,11 +1,15 @@
-"""A process without a network loads a folder, and forks while a thread loads or tokenises."""
+"""A process without a network forks while a thread loads, tokenises or computes."""
 
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
+
+from isoadapt.encoders._locks import _SharedLock
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,11 +26,13 @@ from isoadapt.encoders import _models, _padding
 folder = sys.argv[1]
 encoder = TransformerEncoder(folder)
 inside = threading.Event()
+native = threading.Lock()  # as torch's own locks: a child of a fork never sees it released
 
 def slowly(call):
     def wrapper(*args, **options):
-        inside.set()
-        time.sleep(0.5)
+        with native:
+            inside.set()
+            time.sleep(0.5)
         return call(*args, **options)
     return wrapper
 
@@ -37,15 +43,23 @@ def fork_during(step):
         _padding._padding_changes_vectors = slowly(_padding._padding_changes_vectors)
     else:
         encoder.transform(["a cat"])
-        kind = type(_models.loaded_backbone(folder).tokenizer)
+        backbone = _models.loaded_backbone(folder)
+        kind = type(backbone.tokenizer if step == "tokenise" else backbone.base)
         kind.__call__ = slowly(kind.__call__)
-    thread = threading.Thread(target=encoder.transform, args=(["a cat"],))
+    forked = threading.Event()
+
+    def encode():
+        encoder.transform(["a cat"])
+        forked.wait()  # MKL's buffers of a thread that ends during a fork block the child
+
+    thread = threading.Thread(target=encode)
     thread.start()
     inside.wait()
     pid = os.fork()
     if pid == 0:
         encoder.transform(["a dog"])
         os._exit(0)
+    forked.set()
     status = wait(pid)
     thread.join()
     return status
@@ -84,7 +98,7 @@ if pid == 0:
     os._exit(0)
 if wait(pid):
     sys.exit("a tokenizer that forks waits for itself")
-for step in ("load", "probe", "tokenise"):
+for step in ("load", "probe", "tokenise", "compute"):
     pid = os.fork()
     if pid == 0:
         status = fork_during(step)
@@ -110,3 +124,26 @@ def test_a_child_can_encode_without_network_whatever_was_going_on_at_the_fork(ch
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_threads_hold_the_lock_at_once_and_may_hold_it_again_while_a_fork_waits():
+    lock, all_hold, order = _SharedLock(), threading.Barrier(3, timeout=30), []
+
+    def compute():
+        with lock.hold():
+            all_hold.wait()
+            while not lock.is_forking:
+                time.sleep(0.001)
+            with lock.hold():
+                order.append("computed")
+
+    threads = [threading.Thread(target=compute) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    all_hold.wait()
+    lock.acquire()
+    order.append("forked")
+    lock.release()
+    for thread in threads:
+        thread.join(30)
+    assert order == ["computed", "computed", "forked"]
