@@ -14,7 +14,7 @@ from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
-from isoadapt.losses import MIN_CORRECTED_POINTS
+from isoadapt.losses import fewest_points
 
 
 class IsoScorePenalty(Penalty):
@@ -45,22 +45,26 @@ class IsoScoreAdapter(PenalisedAdapter):
             for name, admissible in (("network", "linear"), ("head_training", "frozen")):
                 holds = getattr(self, name) == admissible
                 self._check_exact_condition(name, holds, repr(admissible))
-        elif self.bias_corrected and self.batch_size < MIN_CORRECTED_POINTS:
+        elif self.batch_size < self._fewest_rows():
             raise ValueError(
-                f"batch_size={self.batch_size} is too small for bias_corrected=True, which needs "
-                f"at least {MIN_CORRECTED_POINTS} rows in a batch: use "
-                f"batch_size={MIN_CORRECTED_POINTS} or more, or bias_corrected=False"
+                f"batch_size={self.batch_size} is too small for the penalty with bias_corrected="
+                f"{self.bias_corrected}, which needs at least {self._fewest_rows()} rows in a "
+                f"batch: use batch_size={self._fewest_rows()} or more"
             )
 
+    def _fewest_rows(self) -> int:
+        """Return the number of rows that a batch needs for the penalty to have a gradient."""
+        return fewest_points(0, self.bias_corrected)
+
     def _warn_of_small_batches(self, n_rows: int) -> None:
-        """Warn if batches are too small for the corrected IsoScore, which is then not raised."""
+        """Warn if batches are too small for the IsoScore to have a gradient."""
         smallest = n_rows // n_batches(n_rows, self.batch_size)
-        if self.bias_corrected and smallest < MIN_CORRECTED_POINTS:
+        if smallest < self._fewest_rows():
             warn(
                 f"{n_rows} training rows give batches of {smallest} with "
-                f"batch_size={self.batch_size}, but bias_corrected=True needs at least "
-                f"{MIN_CORRECTED_POINTS} rows in a batch, so smaller ones have no penalty: use a "
-                "larger batch_size, more rows, or bias_corrected=False"
+                f"batch_size={self.batch_size}, but with bias_corrected={self.bias_corrected} the "
+                f"penalty needs at least {self._fewest_rows()} rows in a batch, so smaller ones "
+                "have none: use a larger batch_size or more rows"
             )
 
     def _check_exact_condition(self, name: str, holds: bool, admissible: str) -> None:

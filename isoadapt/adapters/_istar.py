@@ -17,7 +17,7 @@ from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._prior_cov import outputs_covariance
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.geometry import FactoredCovariance, SquaredNorm
-from isoadapt.losses import IsoScoreLoss
+from isoadapt.losses import IsoScoreLoss, fewest_points
 
 _STEPS = 16  # most steps from one exact computation of ‖Σ_S‖² to the next
 _TOLERANCE = 0.64  # these steps, times ζ², the weight of ‖Σ_S‖² in the score
@@ -211,6 +211,9 @@ class IStarAdapter(IsoScoreAdapter):
         if self.solver == "exact":
             self._check_exact_condition("lam", self.lam >= 0, "0 or more")
             self._check_exact_condition("zeta", self.zeta == 0, "0")
+
+    def _fewest_rows(self) -> int:
+        return fewest_points(self.zeta, self.bias_corrected)
 
     def _batch_key(self) -> tuple[Any, ...] | None:
         key = super()._batch_key()

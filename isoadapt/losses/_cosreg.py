@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from isoadapt.geometry import cosine_sum
+from isoadapt.losses._points import check_points
 
 
 class CosRegLoss(nn.Module):
@@ -43,7 +44,13 @@ class CosRegLoss(nn.Module):
         -------
         Tensor of shape (...)
             One penalty for each member, in [-1, 1]; 0 for a single row.
+
+        Raises
+        ------
+        ValueError
+            If Z has fewer than two dimensions.
         """
+        check_points(Z)
         with torch.autocast(Z.device.type, enabled=False):
             wide = Z.to(torch.promote_types(Z.dtype, torch.float32))
             return cosine_sum(wide) / max(Z.shape[-2], 1) ** 2

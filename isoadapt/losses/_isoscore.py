@@ -4,9 +4,16 @@ import torch
 from torch import Tensor, nn
 
 from isoadapt.geometry import FactoredCovariance, isoscore_star
+from isoadapt.losses._points import check_points
 
 _FLOOR = 1e-6  # smaller scores are raised to it, so that -log stays finite
-MIN_CORRECTED_POINTS = 4  # that the bias-corrected score needs
+
+
+def fewest_points(zeta: float, bias_corrected: bool) -> int:
+    """Return the number of points that the penalty needs to have a gradient."""
+    if bias_corrected:
+        return 4
+    return 2 if zeta else 3  # the IsoScore of two points is always 0
 
 
 class IsoScoreLoss(nn.Module):
@@ -22,8 +29,9 @@ class IsoScoreLoss(nn.Module):
         penalty of I-STAR.
     bias_corrected : bool, default=False
         Estimate tr(Σ)² and ‖Σ‖² of the covariance Σ of the batch without bias, whatever the
-        distribution of the rows. Batches then need 4 rows instead of 2. With `zeta` above 0 only
-        the terms quadratic in Σ change, because the others are unbiased.
+        distribution of the rows. Batches then need 4 rows; otherwise they need 3, or 2 with `zeta`
+        above 0. With `zeta` above 0 only the terms quadratic in Σ change, because the others are
+        unbiased.
 
     Attributes
     ----------
@@ -87,15 +95,26 @@ class IsoScoreLoss(nn.Module):
         Returns
         -------
         Tensor of shape (...)
-            One penalty for each member; NaN where its points are not finite.
+            One penalty for each member; NaN where its points are not finite, or so large that
+            squares of their covariance overflow.
+
+        Raises
+        ------
+        ValueError
+            If Z has fewer than two dimensions.
         """
+        check_points(Z)
         n, d = Z.shape[-2:]
-        if n < (MIN_CORRECTED_POINTS if self.bias_corrected else 2) or d < 2:
+        if n < fewest_points(1, self.bias_corrected) or d < 2:
             zero_loss = Z.sum((-2, -1)) * 0
             self.n_degenerate += zero_loss.numel()
             return zero_loss.to(torch.promote_types(Z.dtype, torch.float32))
         score = isoscore_star(Z, prior_cov, self.zeta, self.bias_corrected)
-        degenerate = score.detach().isnan() & Z.detach().sum((-2, -1)).isfinite()
+        degenerate = score.detach().isnan()
+        if n == 2:
+            degenerate = degenerate | (torch.as_tensor(self.zeta, device=score.device) == 0)
+        length = torch.linalg.vector_norm(Z.detach(), dim=(-2, -1), dtype=score.dtype)
+        degenerate = degenerate & (length**4).isfinite()
         self.n_degenerate.add_(degenerate.sum())
         score = score.masked_fill(degenerate, 1.0).clamp(_FLOOR, 1)
         return -score.log() if self.form == "log" else 1 - score

@@ -17,6 +17,7 @@ from isoadapt.geometry import (
     spanning_parents,
     to_numpy,
 )
+from isoadapt.losses._points import check_points
 
 MIN_POINTS = 5  # smaller classes are skipped
 
@@ -97,8 +98,9 @@ class PersistentEntropyLoss(nn.Module):
         Raises
         ------
         ValueError
-            If `labels` does not hold n integers.
+            If Z has fewer than two dimensions, or `labels` does not hold n integers.
         """
+        check_points(Z)
         *members, n, d = Z.shape
         if Z.dtype not in (torch.float32, torch.float64):
             Z = Z.to(torch.float32)

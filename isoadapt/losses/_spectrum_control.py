@@ -1,9 +1,12 @@
 """Spectrum control penalty."""
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from isoadapt.losses._points import check_points
 
 _GAMMA = {"polynomial": -0.5, "exponential": 1.0}  # default exponent of each decay
 
@@ -16,7 +19,8 @@ class SpectrumControlLoss(nn.Module):
     decay : {"polynomial", "exponential"}, default="polynomial"
         Shape of the target; see the notes.
     c1 : float, default=None
-        Scale of the target, above zero. None takes the largest singular value of the first call.
+        Scale of the target, above zero. None takes the largest singular value of the first call
+        with finite points that are not all zero; until then the penalty is 0.
     c2 : float, default=0.01
         Rate of the exponential decay, above zero.
     gamma : float, default=None
@@ -28,7 +32,7 @@ class SpectrumControlLoss(nn.Module):
     Attributes
     ----------
     c1 : Tensor of shape (...)
-        Scale in use; NaN before the first call if none was given.
+        Scale in use; NaN until it is known.
 
     Raises
     ------
@@ -69,6 +73,8 @@ class SpectrumControlLoss(nn.Module):
             if value is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name}={value!r} must be above zero and finite")
         self.decay, self.c2, self.per_row = decay, c2, per_row
+        if gamma is not None and not math.isfinite(gamma):
+            raise ValueError(f"gamma={gamma!r} must be finite")
         self.gamma = _GAMMA[decay] if gamma is None else gamma
         start = float("nan") if c1 is None else c1
         self.register_buffer("c1", torch.tensor(start, dtype=torch.float64))
@@ -98,18 +104,30 @@ class SpectrumControlLoss(nn.Module):
         -------
         Tensor of shape (...)
             One penalty for each member; NaN where its points are not finite.
+
+        Raises
+        ------
+        ValueError
+            If Z has fewer than two dimensions.
         """
+        check_points(Z)
         with torch.autocast(Z.device.type, enabled=False):
             wide = Z.to(torch.promote_types(Z.dtype, torch.float32))
             finite = wide.isfinite().all(-1).all(-1)
             values = torch.linalg.svdvals(wide.where(finite[..., None, None], 0.0))
             if self.per_row:
                 values = values / max(Z.shape[-2], 1) ** 0.5
-            if self._c1_unset:
-                first = values[..., 0].detach().double().where(finite, torch.nan)
-                self.c1, self._c1_unset = first, False
-            distance = (values - self.target(values.shape[-1]).to(values)).square().sum(-1)
+            if self._c1_unset and values.shape[-1]:
+                self._set_c1(values.detach()[..., 0])
+            target = self.target(values.shape[-1]).nan_to_num(0.0)  # unknown: all values are 0
+            distance = (values - target.to(values)).square().sum(-1)
             return distance.where(finite, torch.nan)
+
+    def _set_c1(self, largest: Tensor) -> None:
+        """Set the scale of the members that have none to their largest singular value (...)."""
+        found = largest.double().where(largest > 0, torch.nan)
+        self.c1 = found.where(self.c1.isnan(), self.c1)
+        self._c1_unset = bool(self.c1.isnan().any())
 
     def target(self, n_values: int) -> Tensor:
         """Return the target, the singular values at which the penalty is zero.

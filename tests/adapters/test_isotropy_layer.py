@@ -199,9 +199,12 @@ class TestMiniBatch:
 
     def test_batches_too_small_for_the_bias_correction_are_refused(self, cone):
         X, y, head = cone
-        with pytest.raises(ValueError, match="batch_size=3 is too small for bias_corrected=True"):
+        with pytest.raises(ValueError, match=r"batch_size=3 is too small .* at least 4 rows"):
             IsotropyLayer(head, batch_size=3).fit(X, y)
-        IsotropyLayer(head, batch_size=3, bias_corrected=False, max_epochs=1).fit(X[:50], y[:50])
+        with pytest.raises(ValueError, match=r"batch_size=2 is too small .* at least 3 rows"):
+            IsotropyLayer(head, batch_size=2, bias_corrected=False).fit(X, y)
+        options = {"bias_corrected": False, "validation_fraction": None, "max_epochs": 1}
+        IsotropyLayer(head, batch_size=3, **options).fit(X[:51], y[:51])
 
     def test_second_fit_does_not_depend_on_the_first(self, cone):
         X, y, head = cone

@@ -273,8 +273,11 @@ class TestIStar:
 
     def test_bias_correction_needs_four_rows(self, cone):
         X, y, head = cone
-        with pytest.raises(ValueError, match="batch_size=3 is too small for bias_corrected=True"):
+        with pytest.raises(ValueError, match=r"batch_size=3 is too small .* at least 4 rows"):
             IStarAdapter(head, bias_corrected=True, batch_size=3).fit(X, y)
+        with pytest.raises(ValueError, match=r"batch_size=2 is too small .* at least 3 rows"):
+            IStarAdapter(head, zeta=0, batch_size=2).fit(X, y)
+        IStarAdapter(head, batch_size=2, validation_fraction=None, max_epochs=1).fit(X[:50], y[:50])
 
     @pytest.mark.parametrize("adapter", [IStarAdapter, IsotropyLayer])
     def test_bias_correction_warns_of_batches_without_a_penalty(self, adapter):

@@ -100,6 +100,7 @@ DEGENERATE = {
     "constant, corrected": (torch.full((8, 5), 0.1), {"bias_corrected": True}),
     "zero": (torch.zeros(8, 5), {}),
     "single row": (cloud(1, 5, dtype=torch.float32), {}),
+    "two rows": (cloud(2, 5, dtype=torch.float32), {}),
     "three rows, corrected": (cloud(3, 5, dtype=torch.float32), {"bias_corrected": True}),
     "one feature": (cloud(9, 1, dtype=torch.float32), {}),
 }
@@ -116,6 +117,22 @@ def test_degenerate_clouds_cost_nothing_with_zero_gradient_and_are_counted(case,
     assert loss.n_degenerate == 1
     loss(torch.stack([Z, Z]))
     assert loss.n_degenerate == 3
+
+
+def test_two_rows_have_a_penalty_where_a_shrinkage_covariance_is_mixed_in():
+    Z = cloud(2, 2, 5, dtype=torch.float32)
+    loss = IsoScoreLoss(torch.tensor([0.0, 0.3]))
+    values, gradients = value_and_gradient(loss, Z)
+    assert float(values[0]) == 0 < float(values[1])
+    assert not gradients[0].any()
+    assert bool(gradients[1].any())
+    assert loss.n_degenerate == 1
+
+
+def test_points_whose_covariance_overflows_have_no_penalty():
+    loss = IsoScoreLoss(zeta=0.2)
+    assert loss(cloud(9, 5, dtype=torch.float32) * 1e10).isnan()
+    assert loss.n_degenerate == 0
 
 
 @pytest.mark.parametrize("form", ["log", "linear"])

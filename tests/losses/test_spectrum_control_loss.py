@@ -55,6 +55,29 @@ def test_scale_comes_from_the_first_call():
     torch.testing.assert_close(restored(10 * Z), loss(10 * Z))
 
 
+@pytest.mark.parametrize("first", [0.0, float("nan"), float("inf")])
+def test_scale_waits_for_finite_points_that_are_not_all_zero(first):
+    Z = cloud(3, 20, 5)
+    loss = SpectrumControlLoss()
+    early = Z.clone()
+    early[1] = first
+    early.requires_grad_()
+    value = loss(early)
+    assert (float(value[1].detach()) == 0) if first == 0 else value[1].isnan()
+    (gradient,) = torch.autograd.grad(value[[0, 2]].sum() + value[1].nan_to_num(), early)
+    assert gradient[[0, 2]].isfinite().all()
+    assert loss.c1.isnan().tolist() == [False, True, False]
+    later = loss(2 * Z)
+    known = loss.c1.clone()
+    assert known.isfinite().all()
+    assert float(later[1]) == pytest.approx(
+        by_hand(2 * Z[1], "polynomial", float(torch.linalg.svdvals(2 * Z[1])[0]) / math.sqrt(20))
+    )
+    loss(3 * Z)
+    torch.testing.assert_close(loss.c1, known)
+    assert float(SpectrumControlLoss()(torch.zeros(0, 5))) == 0
+
+
 def test_nothing_is_to_be_paid_at_the_target_and_descent_leads_there():
     loss = SpectrumControlLoss("exponential", c1=2.0, c2=0.5, per_row=False)
     Z = torch.diag(loss.target(4))
@@ -102,6 +125,7 @@ def test_half_precision_is_computed_in_float32(dtype):
         ({"decay": "linear"}, "decay='linear' must be 'polynomial' or 'exponential'"),
         ({"c1": 0.0}, "c1=0.0 must be above zero and finite"),
         ({"c2": float("nan")}, "c2=nan must be above zero"),
+        ({"gamma": float("nan")}, "gamma=nan must be finite"),
     ],
 )
 def test_bad_parameters_are_named(parameters, message):
