@@ -519,6 +519,13 @@ def test_bad_matrices_are_refused(metric, X, message):
             metric(torch.tensor(X))
 
 
+@pytest.mark.parametrize("metric", ALL)
+@pytest.mark.parametrize("scale", [1e-170, 1e170])
+def test_matrices_whose_squares_overflow_or_underflow_are_refused(metric, scale):
+    with pytest.raises(ValueError, match=r"the largest entry of X .* divide X by it"):
+        metric(scale * np.random.default_rng(0).normal(size=(40, 6)))
+
+
 @pytest.mark.parametrize("metric", [m for m in ALL if m not in TAKE_CONSTANTS])
 @pytest.mark.parametrize("value", [0.0, 0.1, -3e7])
 def test_constant_matrices_are_refused(metric, value):

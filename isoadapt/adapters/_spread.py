@@ -6,7 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from isoadapt._utils.warn import warn
-from isoadapt.geometry import Moments
+from isoadapt.geometry import LARGEST, Moments
 
 _BLOCK = 1024
 _MAX_MEAN_TO_SPREAD = 1e5
@@ -15,19 +15,20 @@ _MAX_MEAN_TO_SPREAD = 1e5
 def check_spread(X: NDArray[Any] | Moments, rows: str = "rows") -> None:
     """Raise ValueError if all rows are equal; `rows` is their name in the message.
 
-    Moments that are not finite, because the rows are too large, raise ValueError too.
+    Rows that are so large that their squares overflow raise ValueError too.
     """
     if isinstance(X, Moments):
-        if not bool(X.scatter.isfinite().all()) or not math.isfinite(float(X.scatter.trace())):
-            raise ValueError(
-                "X is too large: sums of squares of its entries overflow float64; divide X by its "
-                "standard deviation, X.std()"
-            )
+        overflows = not math.isfinite(float(X.scatter.trace())) or not X.scatter.isfinite().all()
         n_samples, constant = X.count, not X.scatter.diagonal().any()
     else:
         starts = range(0, len(X), _BLOCK)
-        n_samples = len(X)
+        n_samples, overflows = len(X), max(float(X.max()), -float(X.min())) > LARGEST
         constant = all((X[start : start + _BLOCK] == X[0]).all() for start in starts)
+    if overflows:
+        raise ValueError(
+            "X is too large: sums of squares of its entries overflow float64; divide X by its "
+            "standard deviation, X.std()"
+        )
     if constant:
         raise ValueError(
             f"X is constant: all {n_samples:.0f} {rows} are equal, or differ by less than about "

@@ -51,7 +51,11 @@ from isoadapt.geometry._spectrum import (
     effective_rank as effective_rank,
     spectrum as spectrum,
 )
-from isoadapt.geometry._spread import DEAD as DEAD, dead_dimensions as dead_dimensions
+from isoadapt.geometry._spread import (
+    DEAD as DEAD,
+    LARGEST as LARGEST,
+    dead_dimensions as dead_dimensions,
+)
 from isoadapt.geometry._unbiased import (
     corrected_score as corrected_score,
     norm_concentration as norm_concentration,

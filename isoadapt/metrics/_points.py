@@ -10,13 +10,16 @@ from torch import Tensor
 
 from isoadapt import geometry
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import Chunked, Moments, gather, in_chunks, is_memmap, refuse_chunks
+from isoadapt.geometry import LARGEST, Chunked, Moments, gather, in_chunks, is_memmap, refuse_chunks
+
+_SMALLEST = 1e-150  # squares of smaller numbers may underflow
 
 
 def as_points(X: ArrayLike, min_samples: int = 2, must_vary: bool = True) -> Tensor:
     """Check a matrix and return it as a float64 tensor (n_samples, n_features) on the CPU.
 
-    Chunks raise TypeError. Equal rows raise ValueError unless `must_vary` is False.
+    Chunks raise TypeError. Entries whose squares overflow or underflow raise ValueError. Equal rows
+    do so too, unless `must_vary` is False.
     """
     refuse_chunks(X, "this figure needs all rows at once")
     array = check_array(
@@ -27,6 +30,13 @@ def as_points(X: ArrayLike, min_samples: int = 2, must_vary: bool = True) -> Ten
         ensure_min_features=2,
     )
     points = as_tensor(array)
+    largest = max(abs(float(extreme)) for extreme in points.aminmax())
+    if largest and not _SMALLEST < largest < LARGEST:
+        raise ValueError(
+            f"the largest entry of X has the absolute value {largest:.3g}, but squares of entries "
+            f"must fit into float64, so it must lie between {_SMALLEST:g} and {LARGEST:g}: divide "
+            "X by it"
+        )
     if must_vary and not varies(points):
         raise ValueError(_constant_message(len(points)))
     return points
