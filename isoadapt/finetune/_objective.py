@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from isoadapt._utils.files import atomic_path
+from isoadapt._utils.warn import warn
 from isoadapt.finetune._where import OUTPUT_EMBEDDINGS, Where, check_where
 from isoadapt.losses import JointLoss
 
@@ -60,8 +61,8 @@ class Objective(nn.Module):
     def values(self, clouds: Sequence[Tensor], labels: Sequence[Tensor | None]) -> list[Tensor]:
         """Compute each penalty, a tensor of shape (), from its points (n, d) and classes (n,)."""
         found = []
-        for penalty, cloud, classes, prior_cov in zip(
-            self.penalties, clouds, labels, self.prior_covs, strict=True
+        for penalty, share, place, cloud, classes, prior_cov in zip(
+            self.penalties, self.shares, self.places, clouds, labels, self.prior_covs, strict=True
         ):
             options: dict[str, Any] = {}
             if _takes(penalty, "prior_cov"):
@@ -69,7 +70,9 @@ class Objective(nn.Module):
             if _takes(penalty, "labels"):
                 options["labels"] = classes
             value = penalty(cloud, **options)
-            _check_value(value, penalty, cloud)
+            _check_value(value, penalty)
+            if torch.is_grad_enabled() and share and not value.requires_grad and value != 0:
+                _refuse_constant(value, penalty, place, cloud)
             found.append(value)
         return found
 
@@ -117,8 +120,8 @@ class Objective(nn.Module):
         return {"where": repr(self.places)}
 
 
-def _check_value(value: Any, penalty: nn.Module, points: Tensor) -> None:
-    """Raise unless the value of a penalty is one floating point number with a gradient."""
+def _check_value(value: Any, penalty: nn.Module) -> None:
+    """Raise unless the value of a penalty is one floating point number."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         kind = f"tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(
@@ -130,12 +133,21 @@ def _check_value(value: Any, penalty: nn.Module, points: Tensor) -> None:
             f"the penalty {penalty} returned a tensor of shape {tuple(value.shape)}; it must "
             "return one number, of shape (): reduce it, for example with .mean() or .sum()"
         )
-    if torch.is_grad_enabled() and points.requires_grad and not value.requires_grad and value != 0:
+
+
+def _refuse_constant(value: Tensor, penalty: nn.Module, place: Where, points: Tensor) -> None:
+    """Raise if a penalty drops the gradient of its points; warn if its points have none."""
+    if points.requires_grad:
         raise ValueError(
             f"the penalty {penalty} returned {float(value):.4g}, which has no gradient and so no "
             "effect on training: compute it from the points with torch operations only, without "
             "detach(), item() or NumPy"
         )
+    warn(
+        f"the penalty {penalty} has no effect, because no parameter that is trained changes the "
+        f"points of where={place!r}: train a layer before them (requires_grad_), or choose a later "
+        "where"
+    )
 
 
 def _takes(penalty: nn.Module, name: str) -> bool:

@@ -250,11 +250,12 @@ def test_a_penalty_that_is_no_number_with_a_gradient_is_named(make, error, word,
         trainer.train()
 
 
-def test_a_penalty_of_what_is_not_trained_needs_no_gradient(tmp_path):
+def test_a_penalty_of_what_is_not_trained_is_warned_of(tmp_path):
     model = plain_model()
     model.base_model.requires_grad_(False)
     penalty = Returning(lambda points: points.square().mean())
     trainer = make_trainer(model, make_rows(8), tmp_path, penalty, where="last")
-    trainer.train()
+    with pytest.warns(UserWarning, match=r"has no effect.* the points of where='last'"):
+        trainer.train()
     zero = Returning(lambda points: torch.zeros(()))
     make_trainer(plain_model(), make_rows(8), tmp_path, zero).train()
