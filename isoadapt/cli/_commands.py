@@ -275,6 +275,9 @@ def transform(
         ),
     ] = None,
     max_length: MaxLength = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing file.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -287,7 +290,7 @@ def transform(
     from isoadapt.cli import _transform
 
     rows = Source(source, model, label, None, max_length, columns(text), separately)
-    _transform.transform(folder, rows, out, Console(as_json, quiet))
+    _transform.transform(folder, rows, out, overwrite, Console(as_json, quiet))
 
 
 def merge(

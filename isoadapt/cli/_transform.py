@@ -15,9 +15,9 @@ from isoadapt.interop import load_adapter, provenance, read_config, take_apart
 _MATRICES = (".npy", ".parquet")
 
 
-def transform(folder: Path, rows: Source, out: Path, console: Console) -> None:
+def transform(folder: Path, rows: Source, out: Path, overwrite: bool, console: Console) -> None:
     """Transform texts or a matrix of embeddings with a saved adapter, and write the result."""
-    _check_out(out, rows.path)
+    _check_out(out, rows.path, overwrite)
     with console.notes():
         adapter = take_apart(load_adapter(folder)).without_encoder()
         rows = with_recorded_model(rows, provenance(read_config(folder)))
@@ -34,7 +34,7 @@ def transform(folder: Path, rows: Source, out: Path, console: Console) -> None:
     )
 
 
-def _check_out(out: Path, source: Path) -> None:
+def _check_out(out: Path, source: Path, overwrite: bool) -> None:
     """Check that ``out`` can be written before anything is read."""
     if out.suffix.lower() not in _MATRICES:
         raise WrongUsage(f"{str(out)!r} must end in .npy or .parquet, which determines the format")
@@ -44,6 +44,10 @@ def _check_out(out: Path, source: Path) -> None:
         raise IsADirectoryError(f"{str(out)!r} is a folder; give the name of a file")
     if out.expanduser().resolve() == source.expanduser().resolve():
         raise WrongUsage(f"{str(out)!r} is the input file; give another name for the result")
+    if out.expanduser().exists() and not overwrite:
+        raise FileExistsError(
+            f"{str(out)!r} exists; choose another name, or allow it to be replaced (--overwrite)"
+        )
 
 
 def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:

@@ -18,7 +18,7 @@ from sklearn.model_selection._validation import (
     _insert_error_scores,
     _warn_or_raise_about_fit_failures,
 )
-from sklearn.utils import indexable
+from sklearn.utils import get_tags, indexable
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_method_params, _num_samples
 from tqdm import tqdm
@@ -32,6 +32,7 @@ from isoadapt.model_selection._saved_fits import Fit, Result
 from isoadapt.model_selection._scorers import BestAboveFloor
 from isoadapt.model_selection._together import Evaluation
 
+_SCORES = {"classifier": "accuracy", "regressor": "R²", None: "the estimator's own score"}
 _NOT_BATCHED = "{} of {} fits could not be trained together and were done one at a time: {}"
 
 
@@ -195,7 +196,8 @@ class AdapterSearchCV(GridSearchCV):
         Raises
         ------
         ValueError
-            If no fit succeeds.
+            If no fit succeeds, or if ``scoring`` is None and the candidates have scores of
+            different metrics, for example accuracy and R².
         KeyboardInterrupt
             If the search is interrupted before the first candidate is complete, or while the best
             one is fitted again. With ``cache``, the work until then is kept. The search itself is
@@ -221,8 +223,16 @@ class AdapterSearchCV(GridSearchCV):
                 f"there is nothing to fit: cv gives {len(folds)} folds, param_grid has "
                 f"{len(candidates)} candidates; at least one of each is needed"
             )
+        kinds = set()
         for parameters in candidates:  # wrong names raise before any work is done
-            clone(self.estimator).set_params(**clone(parameters, safe=False))
+            candidate = clone(self.estimator).set_params(**clone(parameters, safe=False))
+            kinds.add(get_tags(candidate).estimator_type)
+        if self.scoring is None and len(kinds) > 1:
+            raise ValueError(
+                "param_grid holds estimators of different kinds, whose scores are different "
+                f"metrics ({', '.join(sorted(_SCORES.get(kind, str(kind)) for kind in kinds))}): "
+                "pass scoring=, or search one kind at a time"
+            )
         if isinstance(self.refit, BestAboveFloor) and hasattr(scorers, "_scorers"):
             self.refit.check_names(list(scorers._scorers))
         self._check_cache(leading, candidates, splitter)

@@ -34,6 +34,7 @@ EXTRA = {  # makes the example cheap, or lets it run twice
     "compare": ["--adapters", "whitening"],
     "finetune": ["--set", "epochs=1"],
     "fit": ["--overwrite"],
+    "transform": ["--overwrite"],
 }
 # Before transformers had a hook for progress bars, they could only be hidden for the whole process.
 BARS_CAN_BE_HIDDEN = hasattr(transformers.utils.logging, "set_tqdm_hook")
@@ -158,6 +159,7 @@ def test_wrong_usage_is_one_line_and_exit_status_2(command, place):
         ["compare", "absent.tsv", "--model", "my-model"],
         ["fit", "whitening", "--on", "train.tsv", "--model", "my-model", "--out", "my-adapter"],
         ["transform", "absent", "dev.tsv", "adapted.npy"],
+        ["transform", "my-adapter", "X.npy", "X.parquet"],
         ["merge", "absent", "my-model", "new"],
         ["export", "absent", "--model", "my-model", "--out", "new"],
     ],

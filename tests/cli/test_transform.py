@@ -36,6 +36,13 @@ class TestTransform:
         np.testing.assert_array_equal(np.load("OUT.NPY"), adapter.transform(X))
         assert not [path.name for path in files.iterdir() if path.name.startswith(".")]
 
+    def test_a_file_is_replaced_only_if_allowed(self, adapter, files):
+        (files / "out.npy").write_text("precious")
+        assert "'out.npy' exists; choose another" in fail("transform", "a", "X.npy", "out.npy")
+        assert (files / "out.npy").read_text() == "precious"
+        succeed("transform", "a", "X.npy", "out.npy", "--overwrite")
+        np.testing.assert_array_equal(np.load("out.npy"), adapter.transform(X))
+
     def test_into_parquet(self, adapter):
         succeed("transform", "a", "X.npy", "out.parquet")
         found = pd.read_parquet("out.parquet")
@@ -49,7 +56,7 @@ class TestTransform:
         succeed("transform", "a", "other.parquet", "out.npy")
         np.testing.assert_array_equal(np.load("out.npy"), Whitening().fit_transform(X))
         table[["f0", "f1"]].to_parquet("other.parquet")
-        assert "['f2', 'f3', 'f4']" in fail("transform", "a", "other.parquet", "out.npy")
+        assert "['f2', 'f3', 'f4']" in fail("transform", "a", "other.parquet", "narrow.npy")
 
     def test_texts_by_the_model_that_the_folder_names(self, files, tmp_path):
         model = save_model(tmp_path / "model")
@@ -92,7 +99,7 @@ class TestTransform:
     def test_a_failure_leaves_the_old_file(self, adapter, files):
         (files / "out.npy").write_text("old")
         np.save("narrow.npy", X[:, :3])
-        assert "3 features" in fail("transform", "a", "narrow.npy", "out.npy")
+        assert "3 features" in fail("transform", "a", "narrow.npy", "out.npy", "--overwrite")
         assert (files / "out.npy").read_text() == "old"
 
     @pytest.mark.parametrize(

@@ -420,6 +420,13 @@ class TestWhatCannotBeTrainedTogether:
         with pytest.raises(ValueError, match="Invalid parameter 'lamb'"):
             AdapterSearchCV(pipe, {"istaradapter__lamb": [1]}).fit(X, Y)
 
+    def test_scores_of_different_metrics_are_not_compared(self):
+        grid = {"head": [HEAD, None]}
+        with pytest.raises(ValueError, match=r"\(accuracy, the estimator's own score\): pass scor"):
+            AdapterSearchCV(IStarAdapter(**QUICK), grid).fit(X, Y)
+        search = AdapterSearchCV(IStarAdapter(**QUICK), grid, scoring=make_isotropy_scorer(), cv=2)
+        assert search.fit(X, Y).best_params_["head"] in (HEAD, None)
+
     def test_bad_parameters_are_named(self):
         with pytest.raises(ValueError, match="nonsense"):
             AdapterSearchCV(IStarAdapter(HEAD), {"nonsense": [1]}).fit(X, Y)
