@@ -519,7 +519,7 @@ def test_bad_matrices_are_refused(metric, X, message):
             metric(torch.tensor(X))
 
 
-@pytest.mark.parametrize("metric", ALL)
+@pytest.mark.parametrize("metric", [m for m in ALL if m not in TAKE_CONSTANTS])
 @pytest.mark.parametrize("scale", [1e-170, 1e170])
 def test_matrices_whose_squares_overflow_or_underflow_are_refused(metric, scale):
     with pytest.raises(ValueError, match=r"the largest entry of X .* divide X by it"):

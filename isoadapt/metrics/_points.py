@@ -15,11 +15,11 @@ from isoadapt.geometry import LARGEST, Chunked, Moments, gather, in_chunks, is_m
 _SMALLEST = 1e-150  # squares of smaller numbers may underflow
 
 
-def as_points(X: ArrayLike, min_samples: int = 2, must_vary: bool = True) -> Tensor:
+def as_points(X: ArrayLike, min_samples: int = 2, by_variance: bool = True) -> Tensor:
     """Check a matrix and return it as a float64 tensor (n_samples, n_features) on the CPU.
 
-    Chunks raise TypeError. Entries whose squares overflow or underflow raise ValueError. Equal rows
-    do so too, unless `must_vary` is False.
+    Chunks raise TypeError. For figures that are computed from variances, ValueError is raised if
+    all rows are equal, or if squares of entries overflow or underflow.
     """
     refuse_chunks(X, "this figure needs all rows at once")
     array = check_array(
@@ -30,6 +30,8 @@ def as_points(X: ArrayLike, min_samples: int = 2, must_vary: bool = True) -> Ten
         ensure_min_features=2,
     )
     points = as_tensor(array)
+    if not by_variance:
+        return points
     largest = max(abs(float(extreme)) for extreme in points.aminmax())
     if largest and not _SMALLEST < largest < LARGEST:
         raise ValueError(
@@ -37,7 +39,7 @@ def as_points(X: ArrayLike, min_samples: int = 2, must_vary: bool = True) -> Ten
             f"must fit into float64, so it must lie between {_SMALLEST:g} and {LARGEST:g}: divide "
             "X by it"
         )
-    if must_vary and not varies(points):
+    if not varies(points):
         raise ValueError(_constant_message(len(points)))
     return points
 

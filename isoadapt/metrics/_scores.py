@@ -265,7 +265,7 @@ def mean_cosine_similarity(X: ArrayLike) -> float:
     >>> mean_cosine_similarity([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
     0.333...
     """
-    return mean_cosine(as_points(X, must_vary=False))
+    return mean_cosine(as_points(X, by_variance=False))
 
 
 def partition_isotropy(X: ArrayLike) -> float:
@@ -379,14 +379,14 @@ def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
     >>> round(two_nn(plane @ [[1.0, 2.0, 0.0, 1.0], [0.0, 1.0, 3.0, 1.0]]), 2)
     1.96
     """
-    points = as_points(X, must_vary=False)
+    points = as_points(X, by_variance=False)
     if not 0 < discard < 1:
         raise ValueError(f"discard={discard!r} must lie between 0 and 1, both excluded")
     return float(geometry.two_nn(points, discard))
 
 
 def _log_partition(X: ArrayLike) -> Tensor:
-    return geometry.log_partition(as_points(X, must_vary=False))
+    return geometry.log_partition(as_points(X, by_variance=False))
 
 
 def _check_k(k: int, n_features: int) -> None:

@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from isoadapt._utils.restore import restore_on_failure
 from isoadapt._utils.warn import warn
+from isoadapt.adapted import AdaptedEncoder
 from isoadapt.model_selection._group import FitData
 from isoadapt.model_selection._leading import LeadingEncoder, leading_encoder
 from isoadapt.model_selection._result_cache import ResultCache, check_seed
@@ -223,16 +224,13 @@ class AdapterSearchCV(GridSearchCV):
                 f"there is nothing to fit: cv gives {len(folds)} folds, param_grid has "
                 f"{len(candidates)} candidates; at least one of each is needed"
             )
-        kinds = set()
-        for parameters in candidates:  # wrong names raise before any work is done
-            candidate = clone(self.estimator).set_params(**clone(parameters, safe=False))
-            kinds.add(get_tags(candidate).estimator_type)
-        if self.scoring is None and len(kinds) > 1:
-            raise ValueError(
-                "param_grid holds estimators of different kinds, whose scores are different "
-                f"metrics ({', '.join(sorted(_SCORES.get(kind, str(kind)) for kind in kinds))}): "
-                "pass scoring=, or search one kind at a time"
-            )
+        # Wrong names raise before any work is done.
+        trials = [
+            clone(self.estimator).set_params(**clone(parameters, safe=False))
+            for parameters in candidates
+        ]
+        if self.scoring is None and not isinstance(self.estimator, AdaptedEncoder):
+            _check_same_score(trials)  # the checkpoint decides which score an AdaptedEncoder has
         if isinstance(self.refit, BestAboveFloor) and hasattr(scorers, "_scorers"):
             self.refit.check_names(list(scorers._scorers))
         self._check_cache(leading, candidates, splitter)
@@ -332,6 +330,17 @@ class AdapterSearchCV(GridSearchCV):
         self.refit_time_ = time.perf_counter() - before
         if hasattr(self.best_estimator_, "feature_names_in_"):
             self.feature_names_in_ = self.best_estimator_.feature_names_in_
+
+
+def _check_same_score(candidates: Sequence[BaseEstimator]) -> None:
+    """Raise ValueError if the default scores of the candidates are different metrics."""
+    kinds = {get_tags(candidate).estimator_type for candidate in candidates}
+    if len(kinds) > 1:
+        metrics = ", ".join(sorted(_SCORES.get(kind, str(kind)) for kind in kinds))
+        raise ValueError(
+            "param_grid holds estimators of different kinds, whose scores are different metrics "
+            f"({metrics}): pass scoring=, or search one kind at a time"
+        )
 
 
 def _stop_early(
