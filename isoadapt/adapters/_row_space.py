@@ -31,7 +31,8 @@ def whiten_complement(
 
     `inner` maps embeddings to the r coordinates of the output in `basis` (d, r). The coordinates
     in `complement` (d, d - r) keep their mean. Their linear regression on `inner` is subtracted,
-    and the residual is whitened and scaled to the variance that maximises IsoScore.
+    and the residual is whitened and scaled to the variance that maximises IsoScore. If `inner` has
+    no variance, it keeps its total variance.
     """
     mean, cov = moments.mean.numpy(), moments.covariance().numpy()
     cross = inner.matrix @ cov
@@ -44,17 +45,22 @@ def whiten_complement(
     if not len(eigenvalues):
         return Affine(basis @ inner.matrix, basis @ inner.offset)
     scales = inverse_root(shrink(eigenvalues, shrinkage), strength)
-    scales *= np.sqrt(_best_factor(inner_cov, eigenvalues * scales**2))
+    scales *= np.sqrt(_best_factor(inner_cov, eigenvalues, eigenvalues * scales**2))
     whitening = (complement @ (vectors * scales)) @ (vectors.T @ residual)
     matrix = basis @ inner.matrix + whitening
     offset = basis @ inner.offset + complement @ (complement.T @ mean) - whitening @ mean
     return Affine(matrix, offset)
 
 
-def _best_factor(inner_cov: Floats, variances: Floats) -> float:
-    """Return the factor on the variances in the complement that maximises IsoScore."""
-    if not inner_cov.trace() > 0 or not variances.any():
-        return 1.0
+def _best_factor(inner_cov: Floats, before: Floats, variances: Floats) -> float:
+    """Return the factor on the whitened variances in the complement that maximises IsoScore.
+
+    If the row space has no variance, any factor does; `before`, their former sum, is then kept.
+    """
     trace, total = inner_cov.trace(), variances.sum()  # squares of the shares do not overflow
+    if not total > 0:
+        return 1.0
+    if not trace > 0:
+        return float(before.sum() / total)
     balance = ((inner_cov / trace) ** 2).sum() / ((variances / total) ** 2).sum()
     return float(balance * (trace / total))

@@ -9,6 +9,7 @@ from isoadapt._utils.warn import warn
 from isoadapt.geometry import LARGEST, Moments
 
 _BLOCK = 1024
+_SMALLEST = 1e-160  # squares of smaller differences are 0
 _MAX_MEAN_TO_SPREAD = 1e5
 
 
@@ -22,8 +23,10 @@ def check_spread(X: NDArray[Any] | Moments, rows: str = "rows") -> None:
         n_samples, constant = X.count, not X.scatter.diagonal().any()
     else:
         starts = range(0, len(X), _BLOCK)
-        n_samples, overflows = len(X), max(float(X.max()), -float(X.min())) > LARGEST
+        largest = max(float(X.max()), -float(X.min()))
+        n_samples, overflows = len(X), largest > LARGEST
         constant = all((X[start : start + _BLOCK] == X[0]).all() for start in starts)
+        constant = constant or largest < _SMALLEST
     if overflows:
         raise ValueError(
             "X is too large: sums of squares of its entries overflow float64; divide X by its "
@@ -32,8 +35,8 @@ def check_spread(X: NDArray[Any] | Moments, rows: str = "rows") -> None:
     if constant:
         raise ValueError(
             f"X is constant: all {n_samples:.0f} {rows} are equal, or differ by less than about "
-            "1e-160, but an adapter needs rows that differ; check that the texts differ, and that "
-            "the encoder is the fine-tuned one"
+            f"{_SMALLEST:g}, but an adapter needs rows that differ; check that the texts differ, "
+            "and that the encoder is the fine-tuned one"
         )
 
 

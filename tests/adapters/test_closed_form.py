@@ -341,9 +341,10 @@ def test_chunk_of_one_row_with_small_weight(weight):
         adapters.AllButTheTop,
         adapters.IsoBN,
         partial(adapters.FlowAdapter, head=None, max_epochs=1),
+        partial(adapters.IsotropyLayer, head=None, solver="exact"),
     ],
 )
-def test_embeddings_whose_squares_overflow_are_refused(make):
+def test_embeddings_whose_squares_overflow_or_underflow_are_refused(make):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 5)), np.arange(60) % 2
     for scale in (1e100, 1e150):
@@ -351,3 +352,5 @@ def test_embeddings_whose_squares_overflow_are_refused(make):
     for scale in (1e154, 1e200, 1e300):
         with pytest.raises(ValueError, match=r"X is too large: .* overflow float64; divide X"):
             make().fit(X * scale, y)
+    with pytest.raises(ValueError, match="X is constant: all 60 rows are equal, or differ by less"):
+        make().fit(X * 1e-170, y)

@@ -274,6 +274,15 @@ class TestExact:
             numeric = approx_fprime(at, lambda flat, p=problem: p(flat)[0], 1e-7)
             np.testing.assert_allclose(problem(at)[1], numeric, rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.parametrize("scale", [1e-100, 1.0, 1e100])
+    def test_without_a_head_it_whitens_and_keeps_the_mean_and_the_total_variance(self, scale):
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(6000, 5)) * np.arange(1, 6) + 3
+        Z = IsotropyLayer(head=None, solver="exact").fit_transform(scale * X) / scale
+        np.testing.assert_allclose(Z.mean(0), X.mean(0), atol=1e-9)
+        assert Z.var(0).sum() == pytest.approx(X.var(0).sum(), rel=0.02)  # shrinkage changes it
+        assert isoscore(Z) > 0.99 > isoscore(X)
+
     def test_penalty_is_one_minus_the_best_isoscore(self):
         rng = np.random.default_rng(0)
         points = rng.normal(size=(50, 6))

@@ -97,7 +97,7 @@ def solve_exact(problem: Problem, weight: float, ridge: float, max_iter: int = 5
 
     `weight` is that of 1 - IsoScore; at zero, directions outside the head's row space are left
     unchanged. `ridge` is that of the mean squared change of the head's outputs. Without a head the
-    solution is whitening.
+    solution is whitening that keeps the mean and the total variance.
     """
     head, out = problem.head, problem.coordinates.out
     if head is None or problem.targets is None:
