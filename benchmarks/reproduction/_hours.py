@@ -60,13 +60,14 @@ def first_block_text(slots: Sequence[Slot], records: Sequence[Record]) -> str:
     text = (
         f"{done} of {len(records)} planned cells, which are single runs, are recorded; of block "
         f"{FIRST_BLOCK} ({' and '.join(tasks)}), "
-        f"{found.finished} of {found.planned}, in {found.processor:.1f} processor hours"
+        f"{found.finished} of {found.planned}, in {found.processor:.1f} processor hours and "
+        f"{found.clock:.1f} hours by the clock."
     )
-    if found.left is None:
-        return f"{text}."
+    if not found.left:
+        return text
     return (
-        f"{text} and {found.clock:.1f} hours by the clock. At this rate, the rest of block "
-        f"{FIRST_BLOCK} needs about {found.left:.1f} more processor hours."
+        f"{text} At this rate, the rest of block {FIRST_BLOCK} needs about {found.left:.1f} more "
+        "processor hours."
     )
 
 
