@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 
 class _SharedLock:
     """A lock that any number of threads can hold at once, but none during a fork."""
@@ -14,6 +16,7 @@ class _SharedLock:
         self.changed = threading.Condition()
         self.holders: Counter[int] = Counter()
         self.is_forking = False
+        self.was_held = False
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -23,6 +26,7 @@ class _SharedLock:
             while self.is_forking and not self.holders[thread]:
                 self.changed.wait()
             self.holders[thread] += 1
+            self.was_held = True
         try:
             yield
         finally:
@@ -67,7 +71,18 @@ def _after_fork() -> None:
         lock.release()
 
 
+def _after_fork_in_child() -> None:
+    """Release the locks, and keep to one thread if the parent may have had more.
+
+    OpenMP's threads do not exist in the child, which would wait for them in its first parallel
+    computation.
+    """
+    _after_fork()
+    if FORWARD_LOCK.was_held:
+        torch.set_num_threads(1)
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
     )

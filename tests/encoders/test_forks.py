@@ -126,6 +126,30 @@ def test_a_child_can_encode_without_network_whatever_was_going_on_at_the_fork(ch
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+SEVERAL_THREADS = """
+import os, signal, sys
+import torch
+from isoadapt import TransformerEncoder
+
+torch.set_num_threads(2)
+encoder = TransformerEncoder(sys.argv[1])
+texts = [f"{i} cats " * 20 for i in range(200)]
+expected = encoder.transform(texts)
+pid = os.fork()
+if pid == 0:
+    signal.alarm(30)  # ends a child that hangs
+    os._exit(not abs(encoder.transform(texts) - expected).max() < 1e-5)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) or torch.get_num_threads() != 2)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_child_can_encode_after_its_parent_has_used_several_threads(checkpoint):
+    command = [sys.executable, "-c", SEVERAL_THREADS, checkpoint]
+    done = subprocess.run(command, cwd=ROOT, timeout=60, check=False)
+    assert done.returncode == 0
+
+
 def test_threads_hold_the_lock_at_once_and_may_hold_it_again_while_a_fork_waits():
     lock, all_hold, order = _SharedLock(), threading.Barrier(3, timeout=30), []
 
