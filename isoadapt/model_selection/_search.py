@@ -18,6 +18,7 @@ from sklearn.model_selection._validation import (
     _insert_error_scores,
     _warn_or_raise_about_fit_failures,
 )
+from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags, indexable
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_method_params, _num_samples
@@ -33,7 +34,11 @@ from isoadapt.model_selection._saved_fits import Fit, Result
 from isoadapt.model_selection._scorers import BestAboveFloor
 from isoadapt.model_selection._together import Evaluation
 
-_SCORES = {"classifier": "accuracy", "regressor": "R²", None: "the estimator's own score"}
+_SCORES = {
+    "classifier": "accuracy",
+    "regressor": "R²",
+    None: "the score of an estimator without a head",
+}
 _NOT_BATCHED = "{} of {} fits could not be trained together and were done one at a time: {}"
 
 
@@ -198,7 +203,8 @@ class AdapterSearchCV(GridSearchCV):
         ------
         ValueError
             If no fit succeeds, or if ``scoring`` is None and the candidates have scores of
-            different metrics, for example accuracy and R².
+            different metrics, for example accuracy and R². Candidates of an AdaptedEncoder are not
+            compared before they are fitted.
         KeyboardInterrupt
             If the search is interrupted before the first candidate is complete, or while the best
             one is fitted again. With ``cache``, the work until then is kept. The search itself is
@@ -229,8 +235,8 @@ class AdapterSearchCV(GridSearchCV):
             clone(self.estimator).set_params(**clone(parameters, safe=False))
             for parameters in candidates
         ]
-        if self.scoring is None and not isinstance(self.estimator, AdaptedEncoder):
-            _check_same_score(trials)  # the checkpoint decides which score an AdaptedEncoder has
+        if self.scoring is None:
+            _check_same_score(trials)
         if isinstance(self.refit, BestAboveFloor) and hasattr(scorers, "_scorers"):
             self.refit.check_names(list(scorers._scorers))
         self._check_cache(leading, candidates, splitter)
@@ -334,12 +340,16 @@ class AdapterSearchCV(GridSearchCV):
 
 def _check_same_score(candidates: Sequence[BaseEstimator]) -> None:
     """Raise ValueError if the default scores of the candidates are different metrics."""
+    last = (trial[-1] if isinstance(trial, Pipeline) else trial for trial in candidates)
+    if any(isinstance(estimator, AdaptedEncoder) for estimator in last):
+        return  # their checkpoint decides which score they have
     kinds = {get_tags(candidate).estimator_type for candidate in candidates}
     if len(kinds) > 1:
         metrics = ", ".join(sorted(_SCORES.get(kind, str(kind)) for kind in kinds))
         raise ValueError(
-            "param_grid holds estimators of different kinds, whose scores are different metrics "
-            f"({metrics}): pass scoring=, or search one kind at a time"
+            "the default scores of the candidates in param_grid are different metrics "
+            f"({metrics}): pass a scoring= that all have, such as make_isotropy_scorer(), or "
+            "search one kind at a time"
         )
 
 

@@ -422,7 +422,8 @@ class TestWhatCannotBeTrainedTogether:
 
     def test_scores_of_different_metrics_are_not_compared(self):
         grid = {"head": [HEAD, None]}
-        with pytest.raises(ValueError, match=r"\(accuracy, the estimator's own score\): pass scor"):
+        message = r"\(accuracy, the score of an estimator without a head\): pass a scoring="
+        with pytest.raises(ValueError, match=message):
             AdapterSearchCV(IStarAdapter(**QUICK), grid).fit(X, Y)
         search = AdapterSearchCV(IStarAdapter(**QUICK), grid, scoring=make_isotropy_scorer(), cv=2)
         assert search.fit(X, Y).best_params_["head"] in (HEAD, None)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.pipeline import make_pipeline
 
-from isoadapt import AdaptedEncoder, IsotropyLayer, IStarAdapter, TransformerEncoder
+from isoadapt import AdaptedEncoder, IsotropyLayer, IStarAdapter, TransformerEncoder, Whitening
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import WORDS
 
@@ -101,6 +102,14 @@ def test_the_checkpoints_head_is_used_if_it_knows_the_labels(checkpoint):
         theirs = GridSearchCV(model, grid, cv=KFold(3)).fit(TEXTS, Y + 5)
     assert_same_results(ours, theirs)
     assert ours.best_estimator_.classes_.tolist() == [5, 6, 7]
+
+
+def test_adapters_without_a_head_of_their_own_are_compared_by_the_checkpoints(checkpoint):
+    model = make_pipeline(AdaptedEncoder(checkpoint))
+    grid = {"adaptedencoder__adapter": [IStarAdapter(**QUICK), Whitening()]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # texts are encoded in each fold
+        assert_same_results(*both(model, grid))
 
 
 def test_weights_reach_the_adapter(checkpoint):
