@@ -13,6 +13,7 @@ from threadpoolctl import OpenBLASController, ThreadpoolController, threadpool_l
 
 from isoadapt import FlowAdapter, IsotropyLayer, LinearHead
 from isoadapt._utils.threads import one_blas_thread_if_small, one_thread
+from isoadapt.encoders._locks import FORWARD_LOCK
 from isoadapt.model_selection import AdapterSearchCV
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -24,8 +25,9 @@ def in_new_thread(function):
 
 
 @pytest.fixture(autouse=True)
-def three():
-    """Three threads here and by default, and nothing left behind."""
+def three(monkeypatch):
+    """Three threads here and by default, no forward pass so far, and nothing left behind."""
+    monkeypatch.setattr(FORWARD_LOCK, "was_held", False)
     before, default = torch.get_num_threads(), in_new_thread(torch.get_num_threads)
     torch.set_num_threads(3)
     yield
@@ -184,6 +186,12 @@ class TestFork:
     def test_inside(self):
         with one_thread():
             assert in_fork(enter_once) == ((1, 3), (1, 3), (1, 3))
+        assert counts() == (3, 3)
+
+    def test_after_a_forward_pass_the_child_uses_one_thread(self):
+        with FORWARD_LOCK.hold():
+            pass
+        assert in_fork(enter_once) == ((1, 1), (1, 1), (1, 1))
         assert counts() == (3, 3)
 
 
