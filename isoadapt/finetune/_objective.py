@@ -71,8 +71,9 @@ class Objective(nn.Module):
                 options["labels"] = classes
             value = penalty(cloud, **options)
             _check_value(value, penalty)
-            if torch.is_grad_enabled() and share and not value.requires_grad and value != 0:
-                _refuse_constant(value, penalty, place, cloud)
+            is_constant = torch.is_grad_enabled() and not value.requires_grad and value != 0
+            if is_constant and share * self.joint.weight != 0:
+                _report_constant(value, penalty, place, cloud)
             found.append(value)
         return found
 
@@ -135,7 +136,7 @@ def _check_value(value: Any, penalty: nn.Module) -> None:
         )
 
 
-def _refuse_constant(value: Tensor, penalty: nn.Module, place: Where, points: Tensor) -> None:
+def _report_constant(value: Tensor, penalty: nn.Module, place: Where, points: Tensor) -> None:
     """Raise if a penalty drops the gradient of its points; warn if its points have none."""
     if points.requires_grad:
         raise ValueError(

@@ -295,8 +295,9 @@ class IsotropyTrainer(Trainer):
             if value == 0 and int(getattr(loss, "n_degenerate", 0)):
                 warn(
                     f"{loss} was 0 in every batch since the last log, because there were too few "
-                    "points (IsoScore needs 2 to 4, persistent entropy 5 per class) or all points "
-                    "were equal; use larger batches or another where=",
+                    "points (IsoScore needs 3, with zeta 2, with bias_corrected 4; persistent "
+                    "entropy 5 per class) or all points were equal; use larger batches or another "
+                    "where=",
                 )
 
     def _classes(self, points: Points, labels: Tensor | None) -> Tensor | None:

@@ -259,3 +259,11 @@ def test_a_penalty_of_what_is_not_trained_is_warned_of(tmp_path):
         trainer.train()
     zero = Returning(lambda points: torch.zeros(()))
     make_trainer(plain_model(), make_rows(8), tmp_path, zero).train()
+
+
+@pytest.mark.parametrize(("lam", "where"), [(0.0, "last"), ([1.0, 0.0], ["head_input", "last"])])
+def test_a_penalty_of_weight_zero_is_not_warned_of(lam, where, tmp_path):
+    model = plain_model()
+    constant = Returning(lambda points: points.detach().square().mean())
+    penalties = [CosRegLoss(), constant] if isinstance(where, list) else constant
+    make_trainer(model, make_rows(8), tmp_path, penalties, where=where, lam=lam).train()
