@@ -106,7 +106,8 @@ class IsotropyLayer(IsoScoreAdapter):
     verbose : int, default=0
         If above 0, a progress bar is shown on a terminal.
     bias_corrected : bool, default=True
-        Whether to correct most of the bias of the penalty in small batches.
+        Whether to correct most of the bias of the penalty in small batches. The penalty then needs
+        batches of at least 4 rows; otherwise it needs 3.
     solver : {"minibatch", "exact"}, default="minibatch"
         "minibatch" is the training of the paper. "exact" computes the limit of that training
         directly: the head's outputs are fitted to the task as far as `ridge` allows, and all

@@ -116,7 +116,8 @@ class IStarAdapter(IsoScoreAdapter):
         If above 0, a progress bar is shown on a terminal.
     bias_corrected : bool, default=False
         Whether to correct most of the bias of the penalty in small batches. With zeta=0 this
-        replaces the shrinkage.
+        replaces the shrinkage. The penalty then needs batches of at least 4 rows; otherwise it
+        needs 3, or 2 with zeta above 0.
     solver : {"minibatch", "exact"}, default="minibatch"
         "minibatch" is the training of the paper. "exact" computes the limit of that training
         directly, see :class:`IsotropyLayer`. It requires lam >= 0 and zeta=0, because neither the
@@ -214,6 +215,12 @@ class IStarAdapter(IsoScoreAdapter):
 
     def _fewest_rows(self) -> int:
         return fewest_points(self.zeta, self.bias_corrected)
+
+    def _batch_limit(self) -> str:
+        limit = super()._batch_limit()
+        if self.zeta or self.bias_corrected:
+            return limit
+        return f"{limit} (2 with zeta above 0)"
 
     def _batch_key(self) -> tuple[Any, ...] | None:
         key = super()._batch_key()

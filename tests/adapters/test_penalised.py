@@ -273,11 +273,16 @@ class TestIStar:
 
     def test_bias_correction_needs_four_rows(self, cone):
         X, y, head = cone
-        with pytest.raises(ValueError, match=r"batch_size=3 is too small .* at least 4 rows"):
+        message = r"batch_size=3 .* at least 4 rows in a batch \(3 with bias_corrected=False\), so"
+        with pytest.raises(ValueError, match=message):
             IStarAdapter(head, bias_corrected=True, batch_size=3).fit(X, y)
-        with pytest.raises(ValueError, match=r"batch_size=2 is too small .* at least 3 rows"):
+        message = r"batch_size=2 .* at least 3 rows in a batch \(2 with zeta above 0\), so"
+        with pytest.raises(ValueError, match=message):
             IStarAdapter(head, zeta=0, batch_size=2).fit(X, y)
-        IStarAdapter(head, batch_size=2, validation_fraction=None, max_epochs=1).fit(X[:50], y[:50])
+        options = {"batch_size": 2, "validation_fraction": None, "max_epochs": 1}
+        for without_a_limit in ({}, {"lam": 0.0, "zeta": 0.0}):
+            IStarAdapter(head, **without_a_limit, **options).fit(X[:50], y[:50])
+        IsotropyLayer(head, alpha=1.0, **options).fit(X[:50], y[:50])
 
     @pytest.mark.parametrize("adapter", [IStarAdapter, IsotropyLayer])
     def test_bias_correction_warns_of_batches_without_a_penalty(self, adapter):
