@@ -105,16 +105,18 @@ class IsoScoreLoss(nn.Module):
         """
         check_points(Z)
         n, d = Z.shape[-2:]
-        if n < fewest_points(1, self.bias_corrected) or d < 2:
+        if n < (4 if self.bias_corrected else 2) or d < 2:
             zero_loss = Z.sum((-2, -1)) * 0
             self.n_degenerate += zero_loss.numel()
             return zero_loss.to(torch.promote_types(Z.dtype, torch.float32))
         score = isoscore_star(Z, prior_cov, self.zeta, self.bias_corrected)
         degenerate = score.detach().isnan()
-        if n == 2:
+        if n == 2:  # the IsoScore of two points is always 0
             degenerate = degenerate | (torch.as_tensor(self.zeta, device=score.device) == 0)
-        length = torch.linalg.vector_norm(Z.detach(), dim=(-2, -1), dtype=score.dtype)
-        degenerate = degenerate & (length**4).isfinite()
+        centred = Z.detach().to(score.dtype)
+        centred = centred - centred.mean(-2, keepdim=True)
+        spread = torch.linalg.vector_norm(centred, dim=(-2, -1))
+        degenerate = degenerate & (spread**4).isfinite()
         self.n_degenerate.add_(degenerate.sum())
         score = score.masked_fill(degenerate, 1.0).clamp(_FLOOR, 1)
         return -score.log() if self.form == "log" else 1 - score

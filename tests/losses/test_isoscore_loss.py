@@ -135,6 +135,17 @@ def test_points_whose_covariance_overflows_have_no_penalty():
     assert loss.n_degenerate == 0
 
 
+def test_large_points_that_are_equal_have_no_spread():
+    loss = IsoScoreLoss()
+    assert float(loss(torch.full((8, 5), 1e9))) == 0
+    assert loss.n_degenerate == 1
+
+
+def test_integers_have_the_penalty_of_equal_floating_point_numbers():
+    Z = torch.arange(15).reshape(5, 3) % 4
+    assert float(IsoScoreLoss()(Z)) == float(IsoScoreLoss()(Z.float())) > 0
+
+
 @pytest.mark.parametrize("form", ["log", "linear"])
 @pytest.mark.parametrize("bias_corrected", [False, True])
 def test_a_member_without_spread_leaves_the_others_as_they_are(form, bias_corrected):
