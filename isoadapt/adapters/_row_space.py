@@ -55,7 +55,8 @@ def whiten_complement(
 def _best_factor(inner_cov: Floats, before: Floats, variances: Floats) -> float:
     """Return the factor on the whitened variances in the complement that maximises IsoScore.
 
-    If the row space has no variance, any factor does; `before`, their former sum, is then kept.
+    If the row space has no variance, any factor does; the sum of the variances `before` whitening
+    is then kept.
     """
     trace, total = inner_cov.trace(), variances.sum()  # squares of the shares do not overflow
     if not total > 0:

@@ -6,37 +6,36 @@ from typing import Any
 from numpy.typing import NDArray
 
 from isoadapt._utils.warn import warn
-from isoadapt.geometry import LARGEST, Moments
+from isoadapt.geometry import LARGEST, SMALLEST, Moments
 
 _BLOCK = 1024
-_SMALLEST = 1e-160  # squares of smaller differences are 0
 _MAX_MEAN_TO_SPREAD = 1e5
 
 
 def check_spread(X: NDArray[Any] | Moments, rows: str = "rows") -> None:
     """Raise ValueError if all rows are equal; `rows` is their name in the message.
 
-    Rows that are so large that their squares overflow raise ValueError too.
+    So do rows whose squares overflow or underflow.
     """
     if isinstance(X, Moments):
         overflows = not math.isfinite(float(X.scatter.trace())) or not X.scatter.isfinite().all()
-        n_samples, constant = X.count, not X.scatter.diagonal().any()
+        n_samples, constant = X.count, float(X.scatter.diagonal().max()) < SMALLEST**2
     else:
         starts = range(0, len(X), _BLOCK)
         largest = max(float(X.max()), -float(X.min()))
         n_samples, overflows = len(X), largest > LARGEST
         constant = all((X[start : start + _BLOCK] == X[0]).all() for start in starts)
-        constant = constant or largest < _SMALLEST
+        constant = constant or largest < SMALLEST
     if overflows:
         raise ValueError(
             "X is too large: sums of squares of its entries overflow float64; divide X by its "
-            "standard deviation, X.std()"
+            "largest absolute entry"
         )
     if constant:
         raise ValueError(
             f"X is constant: all {n_samples:.0f} {rows} are equal, or differ by less than about "
-            f"{_SMALLEST:g}, but an adapter needs rows that differ; check that the texts differ, "
-            "and that the encoder is the fine-tuned one"
+            f"{SMALLEST:g}, but an adapter needs rows that differ; check that the texts differ and "
+            "that the encoder is the fine-tuned one, or divide tiny X by its largest absolute entry"
         )
 
 

@@ -54,6 +54,7 @@ from isoadapt.geometry._spectrum import (
 from isoadapt.geometry._spread import (
     DEAD as DEAD,
     LARGEST as LARGEST,
+    SMALLEST as SMALLEST,
     dead_dimensions as dead_dimensions,
 )
 from isoadapt.geometry._unbiased import (

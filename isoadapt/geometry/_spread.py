@@ -1,4 +1,4 @@
-"""Limits of variances, the same everywhere: counted as zero below, overflowing above."""
+"""Limits of entries and variances, the same everywhere."""
 
 from typing import Any, overload
 
@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+SMALLEST = 1e-150  # squares of smaller numbers may underflow float64
 LARGEST = 1e152  # sums of squares of larger numbers may overflow float64
 DEAD = 1e-12  # share of the total variance at or below which a direction counts as constant
 

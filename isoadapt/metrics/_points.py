@@ -1,5 +1,6 @@
 """Input checks of the metrics, and results clamped to their range."""
 
+import math
 from typing import cast
 
 import numpy as np
@@ -10,9 +11,16 @@ from torch import Tensor
 
 from isoadapt import geometry
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import LARGEST, Chunked, Moments, gather, in_chunks, is_memmap, refuse_chunks
-
-_SMALLEST = 1e-150  # squares of smaller numbers may underflow
+from isoadapt.geometry import (
+    LARGEST,
+    SMALLEST,
+    Chunked,
+    Moments,
+    gather,
+    in_chunks,
+    is_memmap,
+    refuse_chunks,
+)
 
 
 def as_points(X: ArrayLike, min_samples: int = 2, by_variance: bool = True) -> Tensor:
@@ -32,13 +40,7 @@ def as_points(X: ArrayLike, min_samples: int = 2, by_variance: bool = True) -> T
     points = as_tensor(array)
     if not by_variance:
         return points
-    largest = max(abs(float(extreme)) for extreme in points.aminmax())
-    if largest and not _SMALLEST < largest < LARGEST:
-        raise ValueError(
-            f"the largest entry of X has the absolute value {largest:.3g}, but squares of entries "
-            f"must fit into float64, so it must lie between {_SMALLEST:g} and {LARGEST:g}: divide "
-            "X by it"
-        )
+    _check_scale(max(abs(float(extreme)) for extreme in points.aminmax()))
     if not varies(points):
         raise ValueError(_constant_message(len(points)))
     return points
@@ -54,10 +56,21 @@ def as_points_or_moments(X: Chunked, min_samples: int = 2) -> Tensor | Moments:
         return as_points(cast(ArrayLike, X), min_samples)
     moments = gather(X, min_samples=min_samples)
     variance, count = float(moments.scatter.trace()), moments.count
+    _check_scale(max(math.sqrt(variance / count), float(moments.mean.abs().max())))
     second_moment = variance + count * float(moments.mean.square().sum())
     if variance <= (8 * np.finfo(np.float64).eps) ** 2 * second_moment:
         raise ValueError(_constant_message(count))
     return moments
+
+
+def _check_scale(largest: float) -> None:
+    """Raise ValueError if squares of numbers as large as the largest entry do not fit."""
+    if largest and not SMALLEST < largest < LARGEST:
+        raise ValueError(
+            f"the largest entries of X are about {largest:.3g}, but their squares must fit into "
+            f"float64, so they must lie between {SMALLEST:g} and {LARGEST:g}: divide X by its "
+            "largest absolute entry"
+        )
 
 
 def _constant_message(count: float) -> str:
