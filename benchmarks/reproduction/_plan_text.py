@@ -36,9 +36,10 @@ fewer epochs, then the lower rate. All runs of a task, with and without a penalt
 or the one that replaces it; see the amendment.
 
 A task is judged only if the mean of its bases over the seeds (3 at least) is no more than one
-standard error below the dev figure of the same encoder in the README of the shared folder. For an
-accuracy the standard error is sqrt(p (1 - p) / n), for Matthews' correlation that of a bootstrap
-over the dev rows. No single seed is left out or judged by itself."""
+standard error below the dev figure of a checkpoint that existed before, the same encoder fine-tuned
+with one seed: Matthews' correlation 0.3291 on CoLA, accuracy 0.7966 on MRPC, 0.6101 on RTE, 0.8784
+on SST-2. For an accuracy the standard error is sqrt(p (1 - p) / n), for Matthews' correlation that
+of a bootstrap over the dev rows. No single seed is left out or judged by itself."""
 
 AMENDMENT = """\
 ### Amendment, written after 120 records
@@ -49,9 +50,9 @@ claim on CoLA can be judged by them. When this was written, 49 results of method
 recipe were known. From here on:
 
 - If the first three bases of a task under the chosen recipe have not learned it, the task is run
-  again, with the recipe of the encoder in the shared folder whose dev figure sets the limit (column
-  "second recipe"), and judged by those runs alone. The limit stays as it is. If these bases have
-  not learned the task either, it is not judged.
+  again, with the recipe of the checkpoint whose dev figure sets the limit (column "second recipe"),
+  and judged by those runs alone. The limit stays as it is. If these bases have not learned the task
+  either, it is not judged.
 - Only figures of bases decide this, never those of a method. Since the dev set decides it, bases
   may look slightly better than they are. That works against claims that a penalty gains over the
   base, and for claims that it does not.
@@ -59,7 +60,7 @@ recipe were known. From here on:
   before its adapters. The runs under the recipe that was replaced are kept, and shown apart without
   verdicts.
 
-### Departures, written after 206 records
+### Departures, written after 206 records and completed after 264
 
 - The amendment does not say how many bases decide under the second recipe. It was first applied
   with three, whose mean of 0.2961 is below the limit of 0.2967, so that CoLA would not have been
@@ -71,6 +72,7 @@ recipe were known. From here on:
   whose bases have 0.2961, until the penalties of seeds 3 and 4 had run.
 - CoLA then ran its adapters for all seeds, and the penalties one after the other, each for seeds 0
   to 2, while MRPC ran beside it. The penalties of seeds 3 and 4 came last, on both tasks.
+- The dev figures that set the limits were in the code before the runs, and are in this text since.
 - A rule of judging was changed after its figures were known. If a figure is equal with and without
   a method in every seed, the interval has no width; such a claim failed before, and is *not shown*
   now. This changed one verdict, on MRPC: the layer's accuracy over the same layer without a

@@ -196,8 +196,9 @@ def _base_parts(every: Sequence[Record], records: Sequence[Record], suite: Suite
     text = (
         "Learning rate and epochs are chosen once a task by the metric on a fifth of the training "
         "rows. A task is judged where the mean of its bases is no more than one standard error "
-        "below the dev figure of the same encoder in the shared folder's README. If the mean of "
-        "its first three bases is lower, the task is run again with the recipe of that encoder."
+        "below the dev figure of a checkpoint of the same encoder that existed before (the figures "
+        "are in [PLAN.md](reproduction/PLAN.md)). If the mean of its first three bases is lower, "
+        "the task is run again with the recipe of that checkpoint."
     )
     return ["## Bases", text, markdown_table(header, rows, words=True)]
 

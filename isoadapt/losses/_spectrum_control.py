@@ -20,7 +20,8 @@ class SpectrumControlLoss(nn.Module):
         Shape of the target; see the notes.
     c1 : float, default=None
         Scale of the target, above zero. None takes the largest singular value of the first call
-        with finite points that are not all zero; until then the penalty is 0.
+        with finite points that are not all zero; until then the penalty is 0, or NaN for points
+        that are not finite.
     c2 : float, default=0.01
         Rate of the exponential decay, above zero.
     gamma : float, default=None
