@@ -27,7 +27,7 @@ def in_new_thread(function):
 @pytest.fixture(autouse=True)
 def three(monkeypatch):
     """Three threads here and by default, no forward pass so far, and nothing left behind."""
-    monkeypatch.setattr(FORWARD_LOCK, "was_held", False)
+    monkeypatch.setattr(FORWARD_LOCK, "threads", set())
     before, default = torch.get_num_threads(), in_new_thread(torch.get_num_threads)
     torch.set_num_threads(3)
     yield

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,19 +15,20 @@ class _SharedLock:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.holders: Counter[int] = Counter()
+        self.holders: Counter[threading.Thread] = Counter()
+        self.threads: set[threading.Thread] = set()  # that have held it, but for some that ended
         self.is_forking = False
-        self.was_held = False
 
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Hold the lock in the calling thread, which may hold it already."""
-        thread = threading.get_ident()
+        thread = threading.current_thread()
         with self.changed:
             while self.is_forking and not self.holders[thread]:
                 self.changed.wait()
             self.holders[thread] += 1
-            self.was_held = True
+            if thread not in self.threads:
+                self.threads = {thread, *filter(_has_memory, self.threads)}
         try:
             yield
         finally:
@@ -35,17 +37,37 @@ class _SharedLock:
                 self.changed.notify_all()
 
     def acquire(self) -> None:
-        """Wait until no other thread holds the lock, and keep others from it until release."""
+        """Wait until no other thread holds the lock, and keep others from it until release.
+
+        Wait also for the threads that have held it and are ending, for a second at most.
+        """
         self.changed.acquire()
         self.is_forking = True
-        while self.holders.keys() - {threading.get_ident()}:
+        while self.holders.keys() - {threading.current_thread()}:
             self.changed.wait()
+        deadline = time.monotonic() + 1
+        while any(map(_is_ending, self.threads)) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def release(self) -> None:
         """Let other threads hold the lock again."""
         self.is_forking = False
         self.changed.notify_all()
         self.changed.release()
+
+
+def _has_memory(thread: threading.Thread) -> bool:
+    """Return whether a thread may have buffers of MKL."""
+    return thread.is_alive() or _is_ending(thread)
+
+
+def _is_ending(thread: threading.Thread) -> bool:
+    """Return whether a thread has ended in Python, but not yet in the operating system.
+
+    It frees the buffers of MKL then, under a lock that a child of a fork never sees released.
+    Before Python 3.13, ``join`` does not wait for it.
+    """
+    return not thread.is_alive() and os.path.exists(f"/proc/self/task/{thread.native_id}")
 
 
 # In the order in which a thread may hold more than one of them. A thread that forks while it holds
@@ -78,7 +100,7 @@ def _after_fork_in_child() -> None:
     computation.
     """
     _after_fork()
-    if FORWARD_LOCK.was_held:
+    if FORWARD_LOCK.threads:
         torch.set_num_threads(1)
 
 

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -46,20 +47,13 @@ def fork_during(step):
         backbone = _models.loaded_backbone(folder)
         kind = type(backbone.tokenizer if step == "tokenise" else backbone.base)
         kind.__call__ = slowly(kind.__call__)
-    forked = threading.Event()
-
-    def encode():
-        encoder.transform(["a cat"])
-        forked.wait()  # MKL's buffers of a thread that ends during a fork block the child
-
-    thread = threading.Thread(target=encode)
+    thread = threading.Thread(target=encoder.transform, args=[["a cat"]])
     thread.start()
     inside.wait()
     pid = os.fork()
     if pid == 0:
         encoder.transform(["a dog"])
         os._exit(0)
-    forked.set()
     status = wait(pid)
     thread.join()
     return status
@@ -171,3 +165,60 @@ def test_threads_hold_the_lock_at_once_and_may_hold_it_again_while_a_fork_waits(
     for thread in threads:
         thread.join(30)
     assert order == ["computed", "computed", "forked"]
+
+
+def test_no_thread_gets_the_lock_before_a_fork_that_waits_for_it():
+    lock, leave, order = _SharedLock(), threading.Event(), []
+
+    def hold_until_told():
+        with lock.hold():
+            leave.wait(30)
+
+    def fork():
+        lock.acquire()
+        order.append("fork")
+        lock.release()
+
+    def hold():
+        with lock.hold():
+            order.append("newcomer")
+
+    threads = [threading.Thread(target=target) for target in (hold_until_told, fork, hold)]
+    threads[0].start()
+    while not lock.holders:
+        time.sleep(0.001)
+    threads[1].start()
+    while not lock.is_forking:
+        time.sleep(0.001)
+    threads[2].start()
+    threads[2].join(0.2)  # time in which it must not get the lock
+    leave.set()
+    for thread in threads:
+        thread.join(30)
+    assert order == ["fork", "newcomer"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to see threads end")
+def test_a_fork_waits_for_a_thread_that_has_ended_in_python_alone():
+    lock, leave = _SharedLock(), threading.Event()
+    in_the_system = threading.Thread(target=leave.wait, args=[30])
+    in_the_system.start()
+    lock.threads.add(Mock(native_id=in_the_system.native_id, **{"is_alive.return_value": False}))
+    threading.Timer(0.2, leave.set).start()
+    lock.acquire()
+    lock.release()
+    assert leave.is_set()
+
+
+def test_threads_that_have_ended_are_forgotten():
+    lock = _SharedLock()
+
+    def compute():
+        with lock.hold():
+            pass
+
+    for _ in range(20):
+        thread = threading.Thread(target=compute)
+        thread.start()
+        thread.join()
+    assert len(lock.threads) < 10
