@@ -1,11 +1,12 @@
-"""The matrix products of a search over I-STAR candidates, measured alone."""
+"""The work that no search over I-STAR candidates avoids, measured alone."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import mean
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isoadapt import IStarAdapter
 from isoadapt.adapters._istar import _ExactShrinkage
@@ -13,12 +14,34 @@ from isoadapt.losses import IsoScoreLoss
 
 _MEMBERS = 20  # trained together, as many as AdapterSearchCV takes at 384 dimensions
 _REPEATS = 5
+_PASSES = 7  # AdamW reads weights, gradients and two moments, and writes all but the gradients
 
 
-def product_seconds(
+class Work(NamedTuple):
+    """Matrix products and optimizer steps of a search, with the seconds that they take here."""
+
+    flop: float
+    product_seconds: float
+    n_bytes: float
+    step_seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"the matrix products ({self.flop / 1e12:.1f} TFLOP at "
+            f"{self.flop / self.product_seconds / 1e9:.0f} GFLOP/s) and the optimizer's steps "
+            f"({self.n_bytes / 1e9:.0f} GB at {self.n_bytes / self.step_seconds / 1e9:.0f} GB/s)"
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of both."""
+        return self.product_seconds + self.step_seconds
+
+
+def search_work(
     adapter: IStarAdapter, zetas: Sequence[float], n_rows: int, d: int, n_fits: int
-) -> float:
-    """Seconds of all products of `n_fits` fits to `n_rows` rows, with one ζ each in equal numbers.
+) -> Work:
+    """Work of `n_fits` fits to `n_rows` rows, with one ζ each in equal numbers.
 
     In a step, a member has five products of a batch with a d×d matrix: the adapted rows, their
     product with the shrinkage root, and three for the gradients. ‖Σ_S‖² and its gradient are two
@@ -32,10 +55,21 @@ def product_seconds(
     weight = torch.randn(_MEMBERS, d, d)
     batch = torch.randn(_MEMBERS, adapter.batch_size, d)
     validation = torch.randn(_MEMBERS, n_validation, d)
-    square, thin = _seconds(weight, weight), _seconds(batch, weight)
-    wide = _seconds(validation, weight) + _seconds(validation.mT, validation)
-    step = 5 * thin + 2 * square * _share_of_exact_steps(zetas)
-    return (n_steps * step + n_evaluations * (wide + 3 * square)) * n_fits / _MEMBERS
+    n_squares = 2 * n_steps * _share_of_exact_steps(zetas) + 3 * n_evaluations
+    products = [
+        (weight, weight, n_squares),
+        (batch, weight, 5 * n_steps),
+        (validation, weight, n_evaluations),
+        (validation.mT, validation, n_evaluations),
+    ]
+    n_blocks = n_fits / _MEMBERS
+    return Work(
+        flop=n_blocks * sum(n * 2 * left.numel() * right.shape[-1] for left, right, n in products),
+        product_seconds=n_blocks
+        * sum(n * _product_seconds(left, right) for left, right, n in products),
+        n_bytes=n_blocks * n_steps * _PASSES * weight.nbytes,
+        step_seconds=n_blocks * n_steps * _step_seconds(weight),
+    )
 
 
 def _share_of_exact_steps(zetas: Sequence[float]) -> float:
@@ -44,12 +78,25 @@ def _share_of_exact_steps(zetas: Sequence[float]) -> float:
     return mean(1 / steps for steps in penalty._steps_between())
 
 
-def _seconds(left: Tensor, right: Tensor) -> float:
+def _product_seconds(left: Tensor, right: Tensor) -> float:
     """Return the shortest time of a batched product."""
     out = left @ right
+    return _shortest(lambda: torch.bmm(left, right, out=out))
+
+
+def _step_seconds(weight: Tensor) -> float:
+    """Return the shortest time of a fused AdamW step."""
+    parameter = nn.Parameter(weight.clone())
+    parameter.grad = torch.randn_like(weight)
+    optimizer = torch.optim.AdamW([parameter], fused=True)
+    optimizer.step()
+    return _shortest(optimizer.step)
+
+
+def _shortest(work: Callable[[], object]) -> float:
     times = []
     for _ in range(_REPEATS):
         before = time.perf_counter()
-        torch.bmm(left, right, out=out)
+        work()
         times.append(time.perf_counter() - before)
     return min(times)
