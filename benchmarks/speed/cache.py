@@ -116,12 +116,13 @@ def _grid(folder: Path, n: int | None, folds: int, jobs: list[int]) -> list[Resu
     results = []
     for n_jobs in jobs:
         place = str(folder / str(n_jobs))
-        name = f"GridSearchCV 24 x {folds}, n_jobs={n_jobs}"
+        name = f"GridSearchCV 24 x {folds}"
+        again = f"n_jobs=1 in a new process, cache filled by n_jobs={n_jobs}"
         here = partial(search_through_cache, place, n, folds, n_jobs)
         elsewhere = partial(_search_elsewhere, place, n, folds)
         results += [
-            _counted(f"{name}, empty cache", n, here, place),
-            _counted(f"{name}, second process", n, elsewhere, place),
+            _counted(f"{name}, n_jobs={n_jobs}, empty cache", n, here, place),
+            _counted(f"{name}, {again}", n, elsewhere, place),
         ]
     return results
 
@@ -141,6 +142,7 @@ def _counted(name: str, n: int | None, search: Callable[[], int], folder: str) -
 
 
 def _search_elsewhere(folder: str, n: int | None, folds: int) -> int:
+    """Search in a new process, without parallel jobs."""
     code = (
         "from benchmarks.speed.cache import search_through_cache; "
         f"print(search_through_cache({folder!r}, {n}, {folds}, 1))"
