@@ -40,8 +40,7 @@ def nearest_neighbours(
     for rows, scores, found in scored.among(count) if own else scored.between(count):
         block = targets[rows]
         near, nearest = search.nearest(block, found)
-        norms = block.norm(dim=1)
-        margin = scored.rounding[rows] + 8 * torch.finfo(block.dtype).eps * norms.square()
+        margin = scored.rounding[rows] + _rounding(block)
         uncertain = scores[:, -1] + margin >= _score(near[:, -1], metric)
         if uncertain.any() and count < others:
             chosen = uncertain.nonzero()[:, 0]
@@ -82,9 +81,11 @@ class _Search(NamedTuple):
         if without is not None:
             scores.scatter_(1, without[:, None], -torch.inf)
         best, found = scores.topk(count)
-        tied = best[:, -1] >= best[:, self.k - 1]  # topk takes any of more ties than candidates
-        order = scores[tied].sort(dim=1, descending=True, stable=True).indices
-        found[tied] = order[:, :count]
+        last, rounding = best[:, self.k - 1 : self.k], _rounding(queries)[:, None]
+        tied = (best[:, -1:] >= last - rounding)[:, 0]  # more than there are candidates
+        equal = (scores[tied] - last[tied]).abs() <= rounding[tied]
+        scores = scores[tied].where(~equal, last[tied])
+        found[tied] = scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
         return found
 
 
@@ -126,6 +127,11 @@ def _bias(points: Tensor, metric: str) -> Tensor:
     if metric == "cosine":
         return points.new_zeros(len(points))
     return torch.linalg.vector_norm(points, dim=1).square() / -2
+
+
+def _rounding(queries: Tensor) -> Tensor:
+    """How much rounding in float64 may change the scores (m,) of queries (m, d)."""
+    return 8 * torch.finfo(queries.dtype).eps * queries.square().sum(1)
 
 
 def _score(distances: Tensor, metric: str) -> Tensor:

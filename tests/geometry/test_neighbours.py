@@ -109,3 +109,12 @@ def test_distances_of_the_largest_numbers_that_float64_holds():
 def test_more_equal_distances_than_candidates(metric):
     numbers = search(np.ones((500, 8)), 3, metric)[1]
     np.testing.assert_array_equal(numbers[3:], np.tile([0, 1, 2], (497, 1)))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("d", [3, 100])
+def test_copies_of_a_row_are_ordered_by_index_whatever_rounding_says(metric, d):
+    copies = np.tile(draw(1, d), (503, 1))  # products with the same row can differ in a last digit
+    copies[:5] += draw(5, d, seed=9)
+    numbers = search(copies, 3, metric)[1]
+    np.testing.assert_array_equal(numbers[8:], np.tile([5, 6, 7], (495, 1)))
