@@ -113,10 +113,14 @@ class IsoScoreLoss(nn.Module):
         degenerate = score.detach().isnan()
         if n == 2:  # the IsoScore of two points is always 0
             degenerate = degenerate | (torch.as_tensor(self.zeta, device=score.device) == 0)
-        centred = Z.detach().to(score.dtype)
-        centred = centred - centred.mean(-2, keepdim=True)
-        spread = torch.linalg.vector_norm(centred, dim=(-2, -1))
-        degenerate = degenerate & (spread**4).isfinite()
+        if degenerate.device.type != "cpu" or degenerate.any():  # a GPU would be waited for
+            degenerate = degenerate & _has_finite_squares(Z.detach().to(score.dtype))
         self.n_degenerate.add_(degenerate.sum())
         score = score.masked_fill(degenerate, 1.0).clamp(_FLOOR, 1)
         return -score.log() if self.form == "log" else 1 - score
+
+
+def _has_finite_squares(points: Tensor) -> Tensor:
+    """Whether points (..., n, d) are finite, and the squares of their covariance do not overflow."""
+    centred = points - points.mean(-2, keepdim=True)
+    return (torch.linalg.vector_norm(centred, dim=(-2, -1)) ** 4).isfinite()
