@@ -20,7 +20,7 @@ from isoadapt.geometry import FactoredCovariance, SquaredNorm
 from isoadapt.losses import IsoScoreLoss, fewest_points
 
 _STEPS = 16  # most steps from one exact computation of ‖Σ_S‖² to the next
-_TOLERANCE = 0.64  # these steps, times ζ², the weight of ‖Σ_S‖² in the score
+_TOLERANCE = 8.0  # these steps for each unit of (1 - ζ²) / ζ²
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -297,7 +297,7 @@ class _ExactShrinkage(_Shrinkage):
     def _steps_between(self) -> list[int]:
         """Return the steps between two exact computations, one number for each member."""
         zetas = torch.as_tensor(self.loss.zeta).reshape(-1).tolist()
-        return [min(_STEPS, max(1, int(_TOLERANCE / zeta**2 + 1e-6))) for zeta in zetas]
+        return [min(_STEPS, max(1, int(_TOLERANCE * (1 / zeta**2 - 1) + 1e-6))) for zeta in zetas]
 
     def _renew_squared_norm(self, root: Tensor, variances: Tensor | None) -> None:
         """Compute ‖Σ_S‖² and its gradient for those members whose turn it is in this step."""
