@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from isoadapt import IStarAdapter
-from isoadapt.adapters._istar import _ExactShrinkage
-from isoadapt.losses import IsoScoreLoss
+from isoadapt.adapters._istar import _steps_between
 
 _MEMBERS = 20  # trained together, as many as AdapterSearchCV takes at 384 dimensions
+_LR = 0.01  # "auto" in whitened coordinates
 _REPEATS = 5
 _PASSES = 7  # AdamW reads weights, gradients and two moments, and writes all but the gradients
 
@@ -46,21 +46,17 @@ def search_work(
     In a step, a member has five products of a batch with a d×d matrix: the adapted rows, their
     product with the shrinkage root, and three for the gradients. ‖Σ_S‖² and its gradient are two
     products of d×d matrices in those steps in which they are computed. Each evaluation has two
-    products of the validation rows and three of d×d matrices.
+    products of d×d matrices.
     """
-    share = adapter.validation_fraction or 0.0
-    n_validation = round(share * n_rows)
-    n_batches = -(-(n_rows - n_validation) // adapter.batch_size)
+    n_training = n_rows - round((adapter.validation_fraction or 0.0) * n_rows)
+    n_batches = -(-n_training // adapter.batch_size)
     n_steps, n_evaluations = adapter.max_epochs * n_batches, adapter.max_epochs + 1
     weight = torch.randn(_MEMBERS, d, d)
     batch = torch.randn(_MEMBERS, adapter.batch_size, d)
-    validation = torch.randn(_MEMBERS, n_validation, d)
-    n_squares = 2 * n_steps * _share_of_exact_steps(zetas) + 3 * n_evaluations
+    n_squares = 2 * n_steps * _share_of_exact_steps(zetas) + 2 * n_evaluations
     products = [
         (weight, weight, n_squares),
         (batch, weight, 5 * n_steps),
-        (validation, weight, n_evaluations),
-        (validation.mT, validation, n_evaluations),
     ]
     n_blocks = n_fits / _MEMBERS
     return Work(
@@ -74,8 +70,7 @@ def search_work(
 
 def _share_of_exact_steps(zetas: Sequence[float]) -> float:
     """Mean share of the steps in which ‖Σ_S‖² is computed."""
-    penalty = _ExactShrinkage(IsoScoreLoss(torch.tensor(zetas), "linear"), torch.ones(1, 1), False)
-    return mean(1 / steps for steps in penalty._steps_between())
+    return mean(1 / _steps_between(zeta, _LR) for zeta in zetas)
 
 
 def _product_seconds(left: Tensor, right: Tensor) -> float:

@@ -16,11 +16,11 @@ from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._prior_cov import outputs_covariance
 from isoadapt.adapters._training._problem import Problem
-from isoadapt.geometry import FactoredCovariance, SquaredNorm
+from isoadapt.geometry import FactoredCovariance, SquaredNorm, isoscore_from_covariance
 from isoadapt.losses import IsoScoreLoss, fewest_points
 
 _STEPS = 16  # most steps from one exact computation of ‖Σ_S‖² to the next
-_TOLERANCE = 8.0  # these steps for each unit of (1 - ζ²) / ζ²
+_MOVE = 0.032  # largest lr × ζ × steps from one exact computation to the next
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -166,12 +166,12 @@ class IStarAdapter(IsoScoreAdapter):
     -----
     With ``shrinkage="exact"``, the products that give ‖Σ_S‖² and its gradient G would take longer
     than the rest of a training step. They are computed at the start of each epoch and then every
-    0.64 / ζ² steps, rounded down, but at least every 16 steps: every 16 for ζ = 0.2, every 4 for
-    ζ = 0.4, and in each step for ζ > 0.56. In between, ‖Σ_S‖² is estimated as
-    f (⟨G, A⟩ / 4f)⁴, where f and G are its last exact value and gradient, and A are the current
-    weights. The estimate is exact for a change of scale and never too large. The trace of Σ_S and
-    its product with the covariance of the batch are exact in each step, as are all values without
-    gradient.
+    0.032 / (lr ζ) steps, rounded down, but at least every 16 steps. For lr = 0.01, which "auto"
+    stands for in whitened coordinates, that is every 16 steps for ζ = 0.2, every 8 for ζ = 0.4, and
+    every 4 for ζ = 0.8. In between, ‖Σ_S‖² is estimated as f (⟨G, A⟩ / 4f)⁴, where f and G are its
+    last exact value and gradient, and A are the current weights. The estimate is exact for a change
+    of scale and never too large. The trace of Σ_S and its product with the covariance of the batch
+    are exact in each step, as are all values without gradient.
 
     References
     ----------
@@ -232,11 +232,24 @@ class IStarAdapter(IsoScoreAdapter):
             return IsoScorePenalty(loss)
         if self.network == "mlp":
             return _SampledShrinkage(loss, self.n_shrinkage)
-        root = to_tensor(problem.inputs_root, device)
-        return _ExactShrinkage(loss, root[None], detached=self.shrinkage == "detached")
+        cov = None if self.bias_corrected else problem.validation_cov
+        return _ExactShrinkage(
+            loss,
+            to_tensor(problem.inputs_root, device)[None],
+            [_steps_between(self.zeta, self._rates(problem.coordinates).lr)],
+            self.shrinkage == "detached",
+            None if cov is None else to_tensor(cov, device)[None],
+        )
 
     def _penalty_weight(self) -> float:
         return self.lam
+
+
+def _steps_between(zeta: float, lr: float) -> int:
+    """Steps from one exact computation of ‖Σ_S‖² to the next, in which the estimate stays close."""
+    if _STEPS * lr * zeta <= _MOVE:
+        return _STEPS
+    return max(1, int(_MOVE / (lr * zeta) + 1e-6))
 
 
 class _Shrinkage(IsoScorePenalty):
@@ -256,16 +269,24 @@ class _Shrinkage(IsoScorePenalty):
 class _ExactShrinkage(_Shrinkage):
     """IsoScore* with Σ_S of a linear network, from a root of the covariance of its inputs.
 
-    The root is (K or 1, d, d), or its diagonal (K or 1, d), for K members. In training, ‖Σ_S‖² and
-    its gradient are computed exactly every few steps and estimated in between, because they take
-    longer than all other operations of a step; everything else is exact.
+    The root is (K or 1, d, d), or its diagonal (K or 1, d), for K members, and `validation_cov`, of
+    shape (K or 1, d, d), the inputs' covariance on the validation rows. In training, ‖Σ_S‖² and
+    its gradient are computed exactly every `steps[k]` steps and estimated in between, because they
+    take longer than all other operations of a step; everything else is exact.
     """
 
-    def __init__(self, loss: IsoScoreLoss, inputs_root: Tensor, detached: bool) -> None:
+    def __init__(
+        self,
+        loss: IsoScoreLoss,
+        inputs_root: Tensor,
+        steps: Sequence[int],
+        detached: bool,
+        validation_cov: Tensor | None = None,
+    ) -> None:
         super().__init__(loss)
-        self.inputs_root, self.detached = inputs_root, detached
+        self.inputs_root, self.steps, self.detached = inputs_root, list(steps), detached
+        self.validation_cov = validation_cov
         self._n_steps = 0  # in this epoch
-        self._intervals = self._steps_between()
         self._squared_norm: SquaredNorm | None = None  # the last exact one of each member
 
     def __getstate__(self) -> dict[str, Any]:
@@ -273,46 +294,62 @@ class _ExactShrinkage(_Shrinkage):
         return {**vars(self), "_squared_norm": None}
 
     def join(self, others: Sequence["_ExactShrinkage"]) -> "_ExactShrinkage":
-        roots = [member.inputs_root for member in (self, *others)]
-        same = all(torch.equal(root, roots[0]) for root in roots)
-        root = roots[0] if same else torch.cat(roots)
-        return _ExactShrinkage(self._joint_loss(others), root, self.detached)
+        members = (self, *others)
+        root = _shared_or_each([member.inputs_root for member in members])
+        steps = [own for member in members for own in member.steps]
+        covs = [each.validation_cov for each in members if each.validation_cov is not None]
+        cov = _shared_or_each(covs) if covs else None
+        return _ExactShrinkage(self._joint_loss(others), root, steps, self.detached, cov)
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
-        self._n_steps, self._intervals = 0, self._steps_between()
+        self._n_steps = 0
         if self.detached:
-            root, variances = self._outputs_factor(network)
-            weighted = root if variances is None else root * variances[:, None]
-            self.prior_cov = (weighted @ root.mT).detach()
+            self.prior_cov = self._outputs_covariance(network).detach()
+
+    def on_validation(self, network: LinearNetwork) -> Tensor | None:
+        if self.validation_cov is None:
+            return None
+        root, weight = self.inputs_root, network.weight
+        zeta = torch.as_tensor(self.loss.zeta).to(root).reshape(-1, 1, 1)
+        training_cov = root.square().diag_embed() if root.ndim == 2 else root @ root.mT
+        cov = weight @ self.validation_cov.lerp(training_cov, zeta) @ weight.mT
+        return 1 - isoscore_from_covariance(cov).clamp(0, 1)
 
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         if self.detached and torch.is_grad_enabled():
             return self.loss(points, self.prior_cov)
-        root, variances = self._outputs_factor(network)
         if not torch.is_grad_enabled():
-            return self.loss(points, FactoredCovariance(root, variances))
+            return self.loss(points, self._outputs_covariance(network))
+        root, variances = self._outputs_factor(network)
         self._renew_squared_norm(root.detach(), variances)
         return self.loss(points, FactoredCovariance(root, variances, self._squared_norm))
 
-    def _steps_between(self) -> list[int]:
-        """Return the steps between two exact computations, one number for each member."""
-        zetas = torch.as_tensor(self.loss.zeta).reshape(-1).tolist()
-        return [min(_STEPS, max(1, int(_TOLERANCE * (1 / zeta**2 - 1) + 1e-6))) for zeta in zetas]
-
     def _renew_squared_norm(self, root: Tensor, variances: Tensor | None) -> None:
         """Compute ‖Σ_S‖² and its gradient for those members whose turn it is in this step."""
-        due = [k for k, steps in enumerate(self._intervals) if self._n_steps % steps == 0]
+        due = [k for k, steps in enumerate(self.steps) if self._n_steps % steps == 0]
         self._n_steps += 1
         if self._squared_norm is None:
             self._squared_norm = SquaredNorm.at(root, variances)
         else:
             self._squared_norm.renew(due, root, variances)
 
+    def _outputs_covariance(self, network: LinearNetwork) -> Tensor:
+        """Return the outputs' covariance Σ_S (K, d, d)."""
+        root, variances = self._outputs_factor(network)
+        weighted = root if variances is None else root * variances[:, None]
+        return weighted @ root.mT
+
     def _outputs_factor(self, network: LinearNetwork) -> tuple[Tensor, Tensor | None]:
         """Return B (K, d, d) and the diagonal V (K or 1, d) of the outputs' covariance BVBᵀ."""
         if self.inputs_root.ndim == 2:
             return network.weight, self.inputs_root.square()
         return network.weight @ self.inputs_root, None
+
+
+def _shared_or_each(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the tensor (1, ...) that is equal for all members, or those of all members."""
+    same = all(torch.equal(tensor, tensors[0]) for tensor in tensors)
+    return tensors[0] if same else torch.cat(list(tensors))
 
 
 class _SampledShrinkage(_Shrinkage):

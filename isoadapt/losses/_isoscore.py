@@ -121,6 +121,6 @@ class IsoScoreLoss(nn.Module):
 
 
 def _has_finite_squares(points: Tensor) -> Tensor:
-    """Whether points (..., n, d) are finite, and the squares of their covariance do not overflow."""
+    """Whether points (..., n, d) and the squares of their covariance are finite."""
     centred = points - points.mean(-2, keepdim=True)
     return (torch.linalg.vector_norm(centred, dim=(-2, -1)) ** 4).isfinite()

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.covariance import OAS
 from sklearn.datasets import make_classification, make_regression
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -18,7 +19,12 @@ from isoadapt import (
     TopologicalEntropyAdapter,
 )
 from isoadapt.adapters import Affine, _istar, _topological_entropy
-from isoadapt.adapters._istar import _STEPS, _ExactShrinkage, _SampledShrinkage
+from isoadapt.adapters._istar import (
+    _STEPS,
+    _ExactShrinkage,
+    _SampledShrinkage,
+    _steps_between,
+)
 from isoadapt.adapters._row_space import row_space
 from isoadapt.adapters._spectrum_control import _SVD_INTERVAL, _ExactSpectrum, _second_moment_root
 from isoadapt.adapters._training._batches import Batches, Rows
@@ -182,19 +188,47 @@ class TestIStar:
         network, points = network_and_points(members=members)
         outputs = network(points)
         loss = IsoScoreLoss(0.4, "linear")
-        penalty = _ExactShrinkage(loss, covariance_root(points), detached=False)
+        penalty = _ExactShrinkage(loss, covariance_root(points), [1], detached=False)
         expected = torch.stack([loss(Z[:9], torch.cov(Z.T)) for Z in outputs])
         torch.testing.assert_close(penalty(outputs[:, :9], None, network), expected)
+
+    @pytest.mark.parametrize("own_rows", [False, True])
+    def test_validation_by_the_covariance_of_its_rows_equals_that_of_adapted_rows(self, own_rows):
+        network, points = network_and_points(members=3)
+        rows = points[:9] if not own_rows else torch.stack([points[k : k + 9] for k in range(3)])
+        cov = torch.stack([torch.cov(part.T) for part in (rows if own_rows else rows[None])])
+        loss = IsoScoreLoss(torch.tensor([0.2, 0.6, 1.0]), "linear")
+        penalty = _ExactShrinkage(loss, covariance_root(points), [1] * 3, False, cov)
+        with torch.no_grad():
+            expected = penalty(network(rows), None, network)
+            torch.testing.assert_close(penalty.on_validation(network), expected)
+
+    @pytest.mark.parametrize("coordinates", ["whitened", "raw"])
+    @pytest.mark.parametrize("with_head", [True, False])
+    def test_fits_are_those_that_adapt_the_validation_rows(
+        self, cone, monkeypatch, coordinates, with_head
+    ):
+        X, y, head = cone
+        adapter = IStarAdapter(
+            head if with_head else None, coordinates=coordinates, max_epochs=4, random_state=0
+        )
+        by_covariance = clone(adapter).fit(X, y)
+        monkeypatch.setattr(_ExactShrinkage, "on_validation", lambda self, network: None)
+        adapter.fit(X, y)
+        np.testing.assert_array_equal(by_covariance.transform(X), adapter.transform(X))
+        for ours, theirs in zip(by_covariance.history_, adapter.history_, strict=True):
+            assert ours["valid_score"] == pytest.approx(theirs["valid_score"], abs=1e-5)
+            assert ours["valid_cost"] == pytest.approx(theirs["valid_cost"], abs=1e-5)
 
     def test_exact_shrinkage_carries_gradient_and_detached_does_not(self):
         network, points = network_and_points()
         root = covariance_root(points)
         loss = IsoScoreLoss(1.0, "linear")  # only prior_cov counts
-        exact = _ExactShrinkage(loss, root, detached=False)
+        exact = _ExactShrinkage(loss, root, [1], detached=False)
         value = exact(network(points), None, network).sum()
         (gradient,) = torch.autograd.grad(value, network.weight)
         assert gradient.abs().max() > 1e-4
-        detached = _ExactShrinkage(loss, root, detached=True)
+        detached = _ExactShrinkage(loss, root, [1], detached=True)
         detached.refresh(network, single_batch(points))
         same = detached(network(points), None, network).sum()
         assert same.item() == pytest.approx(value.item(), rel=1e-5)
@@ -209,7 +243,7 @@ class TestIStar:
     def test_squared_norm_is_estimated_from_the_last_exact_one(self):
         network, points = network_and_points(members=3)
         loss = IsoScoreLoss(torch.tensor([0.2, 0.4, 1.0]), "linear")
-        penalty = _ExactShrinkage(loss, covariance_root(points), detached=False)
+        penalty = _ExactShrinkage(loss, covariance_root(points), [16, 4, 1], detached=False)
 
         def errors_after_a_step():
             with torch.no_grad():
@@ -226,16 +260,27 @@ class TestIStar:
                 assert exact[:, member].nonzero().flatten().tolist() == [*range(0, 17, steps)]
             assert errors.max() < 0.05
 
-    @pytest.mark.parametrize("zeta", [0.2, 0.4, 0.5, 1.0])
-    @pytest.mark.parametrize("lr", ["auto", 0.1])
+    @pytest.mark.parametrize(
+        ("zeta", "lr", "steps"),
+        [
+            *[(1e-320, 1.0, 16), (0.2, 0.01, 16), (1.0, 0.001, 16), (0.4, 0.01, 8)],
+            *[(0.8, 0.01, 4), (1.0, 0.01, 3), (0.2, 0.1, 1), (1.0, 1e9, 1)],
+        ],
+    )
+    def test_estimates_are_used_for_fewer_steps_with_large_rates_and_zeta(self, zeta, lr, steps):
+        assert _steps_between(zeta, lr) == steps
+
+    @pytest.mark.parametrize("zeta", [0.2, 0.4, 0.6, 0.8, 1.0])
+    @pytest.mark.parametrize("lr", ["auto", 0.03, 0.1])
     def test_isotropy_is_that_of_exact_steps(self, cone, monkeypatch, zeta, lr):
         X, y, head = cone
+        settings = {"lam": 5.0, "zeta": zeta, "lr": lr, "max_epochs": 6, "patience": None}
         scores = []
-        for steps in (_STEPS, 1):
-            monkeypatch.setattr(_istar, "_STEPS", steps)
-            adapter = IStarAdapter(head, lam=5.0, zeta=zeta, lr=lr, max_epochs=6, random_state=0)
-            scores.append(isoscore(adapter.fit(X, y).transform(X)))
-        assert scores[0] == pytest.approx(scores[1], abs=0.03)  # another epoch may be kept
+        for most_steps in (_STEPS, 1):
+            monkeypatch.setattr(_istar, "_STEPS", most_steps)
+            fits = [IStarAdapter(head, **settings, random_state=s).fit(X, y) for s in range(3)]
+            scores.append(np.mean([isoscore(fitted.transform(X)) for fitted in fits]))
+        assert scores[0] == pytest.approx(scores[1], abs=0.03)
 
     def test_sampled_shrinkage_uses_a_bounded_number_of_rows(self):
         network, points = network_and_points(MLPNetwork, members=2)

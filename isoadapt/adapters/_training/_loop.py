@@ -51,21 +51,29 @@ class EpochEvaluator(Callback):
     def evaluate(self, net: AdapterNet, number: int) -> None:
         """Evaluate the present weights as those of epoch `number`; 0 is the start."""
         net._set_training(False)
-        rows = self.rows.take(self.index)
-        adapted, outputs, _ = net.module_(rows.X)
-        penalties = net.penalty(adapted, rows.y, net.module_.network).tolist()
-        finite = adapted.sum(list(range(1, adapted.ndim))).isfinite().tolist()
+        penalties, outputs, finite = self._figures(net)
         readings = None if outputs is None else outputs.cpu().numpy()
         self.epochs = [
             selection.consider(
                 number,
-                penalties[member],
-                finite[member],
+                float(penalties[member]),
+                bool(finite[member]),
                 None if readings is None else readings[member],
                 partial(net.module_.member_state, member),
             )
             for member, selection in enumerate(self.selections)
         ]
+
+    def _figures(self, net: AdapterNet) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return the penalties (K,), the heads' outputs, and whether each member is finite (K,)."""
+        rows, network = self.rows.take(self.index), net.module_.network
+        penalties = net.penalty.on_validation(network)
+        if penalties is not None:
+            return penalties.cpu(), net.module_.linear_outputs(rows.X), penalties.isfinite().cpu()
+        adapted, outputs, _ = net.module_(rows.X)
+        penalties = net.penalty(adapted, rows.y, network)
+        finite = adapted.sum(list(range(1, adapted.ndim))).isfinite()
+        return penalties.cpu(), outputs, finite.cpu()
 
     def keep(self, members: Sequence[int]) -> None:
         """Keep only the given members."""

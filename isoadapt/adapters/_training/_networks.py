@@ -156,6 +156,14 @@ class HeadedNetwork(nn.Module):
             outputs = torch.baddbmm(intercept, X.expand_as(points), product.mT)
         return Adapted(points + network.bias if self.shifts else points, outputs, reader)
 
+    def linear_outputs(self, X: Tensor) -> Tensor | None:
+        """Return the heads' outputs without adapting the points; for linear networks only."""
+        if self.coef is None or self.intercept is None:
+            return None
+        product = self.coef @ self.network.weight
+        intercept = torch.baddbmm(self.intercept, self.network.bias, self.coef.mT)
+        return torch.baddbmm(intercept, X.expand(len(product), *X.shape[-2:]), product.mT)
+
 
 class _LinearAndProduct(torch.autograd.Function):
     """The points XWᵀ and the product HW with heads H.

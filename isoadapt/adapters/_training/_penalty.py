@@ -43,6 +43,10 @@ class Penalty:
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
         """Prepare for an epoch with the present network; the default does nothing."""
 
+    def on_validation(self, network: LinearNetwork) -> Tensor | None:
+        """Return the penalties (K,) of the validation rows; None if these must be adapted first."""
+        return None
+
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         """Return the penalties (K,) of adapted points (K, n, d).
 

@@ -56,6 +56,14 @@ class Problem:
         return vectors * np.sqrt(eigenvalues)
 
     @cached_property
+    def validation_cov(self) -> Floats | None:
+        """Covariance (d, d) of the network's inputs on the validation rows; None without these."""
+        if self.validating is None:
+            return None
+        moments = Moments().update(self.X[self.validating])
+        return moments.mapped(*self.coordinates.into).covariance().numpy()
+
+    @cached_property
     def shrunk_root(self) -> Floats:
         """Root of the shrunk covariance of the network's inputs, in the format of `inputs_root`."""
         coordinates = self.coordinates
