@@ -20,7 +20,8 @@ from isoadapt.geometry import FactoredCovariance, SquaredNorm, isoscore_from_cov
 from isoadapt.losses import IsoScoreLoss, fewest_points
 
 _STEPS = 16  # most steps from one exact computation of ‖Σ_S‖² to the next
-_MOVE = 0.032  # largest lr × ζ × steps from one exact computation to the next
+_SHARE = 6.0  # these steps for equal shares of what is exact and what is estimated
+_MOVE = 0.032  # these steps, times lr ζ
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -165,13 +166,13 @@ class IStarAdapter(IsoScoreAdapter):
     Notes
     -----
     With ``shrinkage="exact"``, the products that give ‖Σ_S‖² and its gradient G would take longer
-    than the rest of a training step. They are computed at the start of each epoch and then every
-    0.032 / (lr ζ) steps, rounded down, but at least every 16 steps. For lr = 0.01, which "auto"
-    stands for in whitened coordinates, that is every 16 steps for ζ = 0.2, every 8 for ζ = 0.4, and
-    every 4 for ζ = 0.8. In between, ‖Σ_S‖² is estimated as f (⟨G, A⟩ / 4f)⁴, where f and G are its
-    last exact value and gradient, and A are the current weights. The estimate is exact for a change
-    of scale and never too large. The trace of Σ_S and its product with the covariance of the batch
-    are exact in each step, as are all values without gradient.
+    than the rest of a training step. They are computed at the start of each epoch and then every n
+    steps, where n is the smallest of 16, 6 (1 - ζ²) / ζ² and 0.032 / (lr ζ), rounded down, but at
+    least 1. With the default lr, which is 0.01 for most outputs, n is 16 for ζ = 0.2, 8 for 0.4, 5
+    for 0.6, 3 for 0.8 and 1 from 0.87 on. In between, ‖Σ_S‖² is estimated as f (⟨G, A⟩ / 4f)⁴,
+    where f and G are its last exact value and gradient, and A are the current weights. The estimate
+    is exact for a change of scale and never too large. The trace of Σ_S and its product with the
+    covariance of the batch are exact in each step, as are all values without gradient.
 
     References
     ----------
@@ -246,10 +247,14 @@ class IStarAdapter(IsoScoreAdapter):
 
 
 def _steps_between(zeta: float, lr: float) -> int:
-    """Steps from one exact computation of ‖Σ_S‖² to the next, in which the estimate stays close."""
-    if _STEPS * lr * zeta <= _MOVE:
-        return _STEPS
-    return max(1, int(_MOVE / (lr * zeta) + 1e-6))
+    """Steps from one exact computation of ‖Σ_S‖² to the next.
+
+    The error of the estimate grows as the weights move. Of the squared norm of the mixture, it
+    concerns the share ζ²; if the rest, which is exact, is small, training exploits the error.
+    """
+    zeta, lr = max(zeta, 1e-3), max(lr, 1e-6)
+    limit = min(_STEPS, _SHARE * (1 / zeta**2 - 1), _MOVE / (lr * zeta))
+    return max(1, int(limit + 1e-6))
 
 
 class _Shrinkage(IsoScorePenalty):
@@ -295,10 +300,10 @@ class _ExactShrinkage(_Shrinkage):
 
     def join(self, others: Sequence["_ExactShrinkage"]) -> "_ExactShrinkage":
         members = (self, *others)
-        root = _shared_or_each([member.inputs_root for member in members])
+        root = _joined([member.inputs_root for member in members])
         steps = [own for member in members for own in member.steps]
         covs = [each.validation_cov for each in members if each.validation_cov is not None]
-        cov = _shared_or_each(covs) if covs else None
+        cov = _joined(covs) if covs else None  # all members have one, or none
         return _ExactShrinkage(self._joint_loss(others), root, steps, self.detached, cov)
 
     def refresh(self, network: LinearNetwork, batches: Batches) -> None:
@@ -346,8 +351,8 @@ class _ExactShrinkage(_Shrinkage):
         return network.weight @ self.inputs_root, None
 
 
-def _shared_or_each(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the tensor (1, ...) that is equal for all members, or those of all members."""
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the tensor (1, ...) that all members share, or else those of all members (K, ...)."""
     same = all(torch.equal(tensor, tensors[0]) for tensor in tensors)
     return tensors[0] if same else torch.cat(list(tensors))
 

@@ -40,7 +40,7 @@ def nearest_neighbours(
     for rows, scores, found in scored.among(count) if own else scored.between(count):
         block = targets[rows]
         near, nearest = search.nearest(block, found)
-        margin = scored.rounding[rows] + _rounding(block)
+        margin = scored.rounding[rows] + _rounding(2 * block.square().sum(1))
         uncertain = scores[:, -1] + margin >= _score(near[:, -1], metric)
         if uncertain.any() and count < others:
             chosen = uncertain.nonzero()[:, 0]
@@ -81,7 +81,9 @@ class _Search(NamedTuple):
         if without is not None:
             scores.scatter_(1, without[:, None], -torch.inf)
         best, found = scores.topk(count)
-        last, rounding = best[:, self.k - 1 : self.k], _rounding(queries)[:, None]
+        last = best[:, self.k - 1 : self.k]
+        size = queries.square().sum(1) - 2 * self.bias[found[:, self.k - 1]]
+        rounding = _rounding(size)[:, None]
         tied = (best[:, -1:] >= last - rounding)[:, 0]  # more than there are candidates
         equal = (scores[tied] - last[tied]).abs() <= rounding[tied]
         scores = scores[tied].where(~equal, last[tied])
@@ -129,9 +131,9 @@ def _bias(points: Tensor, metric: str) -> Tensor:
     return torch.linalg.vector_norm(points, dim=1).square() / -2
 
 
-def _rounding(queries: Tensor) -> Tensor:
-    """How much rounding in float64 may change the scores (m,) of queries (m, d)."""
-    return 8 * torch.finfo(queries.dtype).eps * queries.square().sum(1)
+def _rounding(size: Tensor) -> Tensor:
+    """How much rounding in float64 may change a score; `size` is the sum of both squared norms."""
+    return 8 * torch.finfo(size.dtype).eps * size
 
 
 def _score(distances: Tensor, metric: str) -> Tensor:

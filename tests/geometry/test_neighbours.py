@@ -118,3 +118,13 @@ def test_copies_of_a_row_are_ordered_by_index_whatever_rounding_says(metric, d):
     copies[:5] += draw(5, d, seed=9)
     numbers = search(copies, 3, metric)[1]
     np.testing.assert_array_equal(numbers[8:], np.tile([5, 6, 7], (495, 1)))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_copies_far_from_the_query_are_ordered_by_index_too(metric):
+    row = draw(1, 100)
+    X = np.concatenate([np.tile(row, (251, 1)), np.tile(-row, (251, 1))])
+    queries = 0.2 * draw(400, 100, seed=1)
+    numbers = search(X, 3, metric, queries)[1]
+    first = np.where(queries @ row[0] > 0, 0, 251)
+    np.testing.assert_array_equal(numbers, first[:, None] + np.arange(3))

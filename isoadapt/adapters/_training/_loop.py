@@ -51,7 +51,7 @@ class EpochEvaluator(Callback):
     def evaluate(self, net: AdapterNet, number: int) -> None:
         """Evaluate the present weights as those of epoch `number`; 0 is the start."""
         net._set_training(False)
-        penalties, outputs, finite = self._figures(net)
+        penalties, outputs, finite = self._measured(net)
         readings = None if outputs is None else outputs.cpu().numpy()
         self.epochs = [
             selection.consider(
@@ -64,14 +64,14 @@ class EpochEvaluator(Callback):
             for member, selection in enumerate(self.selections)
         ]
 
-    def _figures(self, net: AdapterNet) -> tuple[Tensor, Tensor | None, Tensor]:
+    def _measured(self, net: AdapterNet) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return the penalties (K,), the heads' outputs, and whether each member is finite (K,)."""
-        rows, network = self.rows.take(self.index), net.module_.network
-        penalties = net.penalty.on_validation(network)
+        module, rows = net.module_, self.rows.take(self.index)
+        penalties = net.penalty.on_validation(module.network)
         if penalties is not None:
-            return penalties.cpu(), net.module_.linear_outputs(rows.X), penalties.isfinite().cpu()
-        adapted, outputs, _ = net.module_(rows.X)
-        penalties = net.penalty(adapted, rows.y, network)
+            return penalties.cpu(), module.linear_outputs(rows.X), penalties.isfinite().cpu()
+        adapted, outputs, _ = module(rows.X)
+        penalties = net.penalty(adapted, rows.y, module.network)
         finite = adapted.sum(list(range(1, adapted.ndim))).isfinite()
         return penalties.cpu(), outputs, finite.cpu()
 

@@ -153,16 +153,15 @@ class HeadedNetwork(nn.Module):
             reader, outputs = None, torch.baddbmm(intercept, points, self.coef.mT)
         else:
             reader = product, intercept
-            outputs = torch.baddbmm(intercept, X.expand_as(points), product.mT)
+            outputs = _read(X, *reader)
         return Adapted(points + network.bias if self.shifts else points, outputs, reader)
 
     def linear_outputs(self, X: Tensor) -> Tensor | None:
         """Return the heads' outputs without adapting the points; for linear networks only."""
         if self.coef is None or self.intercept is None:
             return None
-        product = self.coef @ self.network.weight
         intercept = torch.baddbmm(self.intercept, self.network.bias, self.coef.mT)
-        return torch.baddbmm(intercept, X.expand(len(product), *X.shape[-2:]), product.mT)
+        return _read(X, self.coef @ self.network.weight, intercept)
 
 
 class _LinearAndProduct(torch.autograd.Function):
@@ -190,6 +189,11 @@ class _LinearAndProduct(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             to_coef = to_product @ weight.mT
         return None, to_weight, to_coef
+
+
+def _read(X: Tensor, product: Tensor, intercept: Tensor) -> Tensor:
+    """Outputs (K, n, n_outputs) of affine maps from points (n, d) or (K, n, d); see Adapted."""
+    return torch.baddbmm(intercept, X.expand(len(product), *X.shape[-2:]), product.mT)
 
 
 def _linear(X: Tensor, weight: Tensor) -> Tensor:

@@ -71,8 +71,9 @@ class Selection:
     ) -> Epoch:
         """Score an epoch on the validation rows, and keep it if it is chosen.
 
-        `penalty` and `finite` refer to the adapted rows, `outputs` (m, C) are the head's, and
-        `state` copies the present weights. Epoch 0 is the start, which is never chosen.
+        `penalty` is that of the adapted rows. `finite` says whether these are finite, or the
+        penalty if they were not computed. `outputs` (m, C) are the head's, and `state` copies the
+        present weights. Epoch 0 is the start, which is never chosen.
         """
         cost = self.weight * penalty
         if not finite:
