@@ -181,7 +181,7 @@ def _introduction(results: Mapping[str, TaskResult], n_seeds: int) -> str:
         f"was fitted to{overlap}. Rows that depend on a seed: {seeds}. Closed forms and the exact "
         "solver have no seed and were fitted once. “Head refit”: a logistic regression on the "
         "adapted training rows in place of the stored head, which all other adapters keep. "
-        "Corrected: IsoScore without the bias of few rows. anisotropy_1 is of the rows as they "
+        "Corrected: IsoScore corrected for few rows. anisotropy_1 is of the rows as they "
         "are; EV1 is the same after centring. A gain counts only against “head refit only” and "
         f"“{NO_PENALTY}”; for CosReg and persistent entropy, which are trained in raw "
         f"coordinates, against “{NO_PENALTY_RAW}”."

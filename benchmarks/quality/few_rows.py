@@ -70,7 +70,7 @@ INTRODUCTION = (
     "draws or folds. To the probe: mean difference to a probe that is fitted to the same n rows; "
     "adapters with validation rows fit theirs to 70 % of them. Beside the probe itself stands the "
     "binomial standard error of its accuracy, over the rows that judge one draw or all folds. "
-    "Corrected: IsoScore of the rows that judge, without the bias of few rows. Harm, convergence: "
+    "Corrected: IsoScore of the rows that judge, corrected for few rows. Harm, convergence: "
     "fits that ended with the warning that the fit harms the task, or with a ConvergenceWarning, "
     "the probe's own included."
 )

@@ -19,9 +19,11 @@ HEADER = ("paper", "claim", "the paper's", "ours, difference [95 %]", "verdict",
 READING = """\
 Each row shows the main claim of a paper, task by task: Matthews' correlation on CoLA, accuracy on
 MRPC, RTE and SST-2. The verdicts are those of the tables below. With fewer than {needed} seeds the
-figures are shown and the verdict is waiting. If the most frequent class is predicted for every row,
-Matthews' correlation is 0 on CoLA, and the accuracy is 0.6838 on MRPC, 0.5271 on RTE and 0.5092 on
-SST-2."""
+figures are shown and the verdict is waiting. A *base* is the model fine-tuned without a penalty;
+*selected bars* and *all bars* are the topological penalty with and without the selection of bars;
+*lam* is λ. If a claim names a factor, the difference is taken from that multiple of the base. If
+the most frequent class is predicted for every row, Matthews' correlation is 0 on CoLA, and the
+accuracy is 0.6838 on MRPC, 0.5271 on RTE and 0.5092 on SST-2."""
 BREAK = "<br>"
 
 JudgedPapers = Mapping[str, Sequence[Line]]

@@ -61,7 +61,8 @@ departures from it, which were not.
 - *Over dev rows* is the 95 % bootstrap interval of the mean difference when dev rows are drawn,
   the seeds being given.
 - *Power* is the probability, with the seeds at hand, that the interval shows a difference of the
-  paper's size, given the spread found here, or of one standard deviation.
+  paper's size, given the spread found here, or of one standard deviation (sd) of the paired
+  differences.
 - *Waiting*: fewer than 3 seeds. *Not judged*: the task's bases have not learned enough to say
   anything. *Not testable here* says what is missing.
 
