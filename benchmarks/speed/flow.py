@@ -67,15 +67,16 @@ def _memory(n: int) -> Measurement | Skipped:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         small, large = pool.map(_fit, [n, 4 * n])
+    peak, matrix = round(large["peak"] / MIB), round(large["matrix"] / MIB)
     return Measurement(
-        MEMORY,
+        f"{MEMORY}, peak {peak} MiB beside X of {matrix} MiB",
         (large["seconds"],),
         {
             "n": 4 * n,
             "d": D,
             "epochs": 1,
-            "X_MiB": round(large["matrix"] / MIB),
-            "peak_above_X_MiB": round(large["peak"] / MIB),
+            "X_MiB": matrix,
+            "peak_above_X_MiB": peak,
             f"peak_above_X_MiB at n={n}": round(small["peak"] / MIB),
             "growth_MiB": round((large["peak"] - small["peak"]) / MIB),
         },

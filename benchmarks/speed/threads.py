@@ -91,7 +91,7 @@ def _steps(n_members: int, n_rows: int, d: int, repeats: int) -> Comparison:
             train()
 
     return compare(
-        f"{n_steps} steps of {n_members} in all threads, against one",
+        f"{n_steps} steps of {n_members} IsotropyLayer fits together in all threads, against one",
         in_all,
         in_one,
         repeats=repeats,
