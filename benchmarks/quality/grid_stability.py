@@ -169,7 +169,7 @@ def _tables(cells: Cells) -> str:
             f"{len(searches)} searches.\n\n{_candidates(name, searches)}"
             f"\n\n{_choices(name, searches, nested)}\n\n{_exact(name, exact)}"
         )
-    return "\n\n".join([*parts, written(versions())])
+    return "\n\n".join([*parts, f"Measured with {written(versions())}."])
 
 
 def _of_kind(cells: Cells, name: str, kind: str) -> list[Cell]:
