@@ -52,11 +52,12 @@ def run(quick: bool) -> list[Result]:
     sizes = QUICK_SIZES if quick else SIZES
     stored = "mrpc" in stored_tasks() and not quick
     data = load_embeddings("mrpc") if stored else narrow_cone(400 if quick else 3668, 384, seed=0)
-    return [
-        *(_steps(*size, repeats=1 if quick else 3) for size in sizes),
-        _beside_busy("IsotropyLayer, default fit", data, 1 if quick else 3, TARGET),
-        _beside_busy("IsotropyLayer, default fit in all threads", data, 1, None, all_threads),
-    ]
+    steps = [_steps(*size, repeats=1 if quick else 3) for size in sizes]
+    beside = _beside_busy("IsotropyLayer, default fit", data, 1 if quick else 3, TARGET)
+    if quick:
+        return [*steps, beside]
+    name = "IsotropyLayer, default fit in all threads"
+    return [*steps, beside, _beside_busy(name, data, 1, None, all_threads)]
 
 
 @contextmanager
