@@ -5,6 +5,7 @@ were killed; it raises otherwise. The counts are part of the names of the result
 """
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -41,7 +42,7 @@ def run(quick: bool) -> list[Result]:
         return [
             *_reading(place / "read", *((3_000, 100, 1) if quick else (100_000, 4000, 5))),
             _overhead(place / "cold", 100 if quick else 4000, 1 if quick else 5),
-            *_grid(place / "grid", *((50, 2, [1]) if quick else (None, 5, [1, 2]))),
+            *_grid(place / "grid", *((50, 2, 2, [1]) if quick else (None, 6, 5, [1, 2]))),
             _kills(place / "kills", 1 if quick else 50),
         ]
 
@@ -104,22 +105,24 @@ def _overhead(folder: Path, n: int, repeats: int) -> Comparison:
     )
 
 
-def search_through_cache(folder: str, n: int | None, folds: int, n_jobs: int) -> int:
-    """Search 24 candidates over some folds, and return the number of texts encoded so far."""
+def search_through_cache(folder: str, n: int | None, values: int, folds: int, n_jobs: int) -> int:
+    """Search the first values of each parameter; return the number of texts encoded so far."""
     cache = EmbeddingCache(folder)
     pipeline = make_pipeline(encoder(cache), Whitening())
-    GridSearchCV(pipeline, GRID, cv=folds, n_jobs=n_jobs).fit(cola_sentences(n))
+    grid = {name: candidates[:values] for name, candidates in GRID.items()}
+    GridSearchCV(pipeline, grid, cv=folds, n_jobs=n_jobs).fit(cola_sentences(n))
     return cache.stats().misses
 
 
-def _grid(folder: Path, n: int | None, folds: int, jobs: list[int]) -> list[Result]:
+def _grid(folder: Path, n: int | None, values: int, folds: int, jobs: list[int]) -> list[Result]:
+    candidates = math.prod(len(each[:values]) for each in GRID.values())
     results = []
     for n_jobs in jobs:
         place = str(folder / str(n_jobs))
-        name = f"GridSearchCV 24 x {folds}"
+        name = f"GridSearchCV {candidates} x {folds}"
         again = f"n_jobs=1 in a new process, cache filled by n_jobs={n_jobs}"
-        here = partial(search_through_cache, place, n, folds, n_jobs)
-        elsewhere = partial(_search_elsewhere, place, n, folds)
+        here = partial(search_through_cache, place, n, values, folds, n_jobs)
+        elsewhere = partial(_search_elsewhere, place, n, values, folds)
         results += [
             _counted(f"{name}, n_jobs={n_jobs}, empty cache", n, here, place),
             _counted(f"{name}, {again}", n, elsewhere, place),
@@ -141,11 +144,11 @@ def _counted(name: str, n: int | None, search: Callable[[], int], folder: str) -
     return Measurement(name, (seconds,), {"n": len(sentences), "d": 384})
 
 
-def _search_elsewhere(folder: str, n: int | None, folds: int) -> int:
+def _search_elsewhere(folder: str, n: int | None, values: int, folds: int) -> int:
     """Search in a new process, without parallel jobs."""
     code = (
         "from benchmarks.speed.cache import search_through_cache; "
-        f"print(search_through_cache({folder!r}, {n}, {folds}, 1))"
+        f"print(search_through_cache({folder!r}, {n}, {values}, {folds}, 1))"
     )
     return int(_python("-c", code))
 
