@@ -39,11 +39,10 @@ TITLES = {
 }
 OPENING = """\
 What the papers claim, and what the same methods do here. A claim *holds* or *fails* if the 95 %
-interval of the difference, over pairs of runs with the same seed, lies wholly on one side, and is
-*not shown* otherwise. *Power* is the probability to show a difference of the paper's size, or of
-one standard deviation (sd), with these seeds. Intervals are over seeds; the error over dev rows
-stands in the tables. [How to read this report](#how-to-read-this-report) has the details. Papers
-000/001, 002, 003 and 004 are [1], [3], [2] and [4] in the documentation."""
+interval of the difference between runs with the same seed lies wholly on one side; otherwise it is
+*not shown*. With fewer than 3 seeds it is *waiting*. *Power* is the probability that these seeds
+show a difference of the paper's size. [How to read this report](#how-to-read-this-report) has the
+details. Papers 000/001, 002, 003 and 004 are [1], [3], [2] and [4] in the documentation."""
 INTRODUCTION = """\
 The encoder is {encoder}, fine-tuned on {rows}, once for every seed.
 The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768 dimensions or more. So
@@ -58,8 +57,8 @@ departures from it, which were not.
   interval alone, which is not adjusted for the number of claims.
 - *p* is twice the one-sided p-value against the claim; *p Holm* is adjusted for all claims of the
   paper that have one. What holds by its interval alone is marked.
-- *Over dev rows* is the 95 % bootstrap interval of the mean difference when dev rows are drawn,
-  the seeds being given.
+- Intervals are over seeds. *Over dev rows* is the 95 % bootstrap interval of the mean difference
+  when dev rows are drawn, the seeds being given.
 - *Power* is the probability, with the seeds at hand, that the interval shows a difference of the
   paper's size, given the spread found here, or of one standard deviation (sd) of the paired
   differences.
@@ -152,8 +151,8 @@ def _first_page(
     return [
         "# Reproduction",
         OPENING,
-        fill(counts_text(judged), 100),
         *filter(None, [first_page_table(judged, TITLES)]),
+        fill(counts_text(judged), 100),
         fill(first_block_text(slots, records), 100),
         *_narrow_bases(records, suite),
         "## Does anything gain?",
@@ -247,7 +246,7 @@ def _verdict_row(line: Line) -> list[str]:
         "" if judged.p is None else f"{judged.p:.2g}",
         "" if line.adjusted is None else f"{line.adjusted:.2g}",
         judged.bootstrap,
-        judged.power,
+        "" if judged.power is None else str(judged.power),
         verdict(judged, line.adjusted),
         judged.reason,
     ]

@@ -33,6 +33,20 @@ HOLDS, FAILS, NOT_SHOWN = "holds", "fails", "not shown"
 WAITING, NOT_JUDGED, NOT_TESTABLE = "waiting", "not judged", "not testable here"
 
 
+class Power(NamedTuple):
+    """Probability to show a difference of one standard deviation, and one of the paper's `size`."""
+
+    of_sd: float
+    size: float | None = None
+    of_size: float | None = None
+
+    def __str__(self) -> str:
+        of_sd = f"{self.of_sd:.2f} for 1 sd"
+        if self.of_size is None:
+            return of_sd
+        return f"{self.of_size:.2f} for the paper's {self.size:+.3g}, {of_sd}"
+
+
 class Judged(NamedTuple):
     """The judgement of a claim from the figures.
 
@@ -45,7 +59,7 @@ class Judged(NamedTuple):
     n_seeds: int = 0
     interval: str = ""
     p: float | None = None
-    power: str = ""
+    power: Power | None = None
     bootstrap: str = ""
     reason: str = ""
 
@@ -55,17 +69,11 @@ class Judged(NamedTuple):
 ClaimJudge = Callable[[Sequence[Record]], Judged]
 
 
-class Headline(NamedTuple):
-    """The question of the first page that a claim answers, and the label of the claim there."""
-
-    question: str
-    label: str
-
-
 class Claim(NamedTuple):
     """A line in the table of verdicts of a paper; the base of `task` must have learned.
 
-    A claim with a `headline` is shown on the first page of the report too.
+    A claim with a `headline` is shown on the first page of the report too, under these words and
+    beside the claims on other tasks that have the same.
     """
 
     where: str
@@ -73,7 +81,7 @@ class Claim(NamedTuple):
     theirs: str
     judge: ClaimJudge
     task: str | None = None
-    headline: Headline | None = None
+    headline: str | None = None
 
 
 def not_testable(reason: str) -> ClaimJudge:
@@ -143,15 +151,12 @@ def format_interval(interval: Interval) -> str:
     return f"{interval.mean:+.3g} [{interval.low:+.3g}, {interval.high:+.3g}]"
 
 
-def _power(steps: Sequence[float], size: float | None, choices: int) -> str:
+def _power(steps: Sequence[float], size: float | None, choices: int) -> Power:
     n, level = len(steps), LEVEL / choices
-    of_one = f"{power(1.0, n, level):.2f} for 1 sd"
-    if size is None:
-        return of_one
-    if np.ptp(steps) == 0:  # no spread to compare the paper's size with
-        return of_one
-    of_theirs = power(abs(size) / float(np.std(steps, ddof=1)), n, level)
-    return f"{of_theirs:.2f} for the paper's {size:+.3g}, {of_one}"
+    of_sd = power(1.0, n, level)
+    if size is None or np.ptp(steps) == 0:  # without a spread there is nothing to compare it with
+        return Power(of_sd)
+    return Power(of_sd, size, power(abs(size) / float(np.std(steps, ddof=1)), n, level))
 
 
 def moves(

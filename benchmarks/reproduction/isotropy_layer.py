@@ -25,7 +25,6 @@ from benchmarks.reproduction._training import Condition
 from benchmarks.reproduction._verdicts import (
     Claim,
     ClaimJudge,
-    Headline,
     Judged,
     judge_steps,
     moves,
@@ -38,7 +37,11 @@ ClaimParts = tuple[str, str, str, ClaimJudge]  # where, claim, theirs, judge
 OVER_BASE = "higher than the base's"
 OWN_SHARE = "higher than with the same layer and no penalty: isotropy's own share"
 OVER_REFIT = "higher than after a mere refit of the head"
-QUESTION = "Does the Isotropy Layer gain over the base, and over its controls?"
+HEADLINES = {
+    OVER_BASE: "The Isotropy Layer gains over the base",
+    OWN_SHARE: "It gains over the same layer without a penalty (our control)",
+    OVER_REFIT: "It gains over a mere refit of the head (our control)",
+}
 
 ISOBN_TRAINED = Condition("IsoBN in training", isobn=True)
 REFIT = "head refit only"
@@ -143,17 +146,9 @@ def claims() -> list[Claim]:
     return [*found, *(Claim(*line) for line in lines)]
 
 
-def _headline(task: str, claim: str) -> Headline | None:
-    """Return the place on the first page of the claims on the base and the layer's controls."""
-    compared = {
-        OVER_BASE: "the base",
-        OWN_SHARE: "the layer without a penalty",
-        OVER_REFIT: "a head refit",
-    }
-    for relation, name in compared.items():
-        if claim == f"{_metric_of_layer(task)} is {relation}":
-            return Headline(QUESTION, f"{TASKS[task]}, over {name}")
-    return None
+def _headline(task: str, claim: str) -> str | None:
+    """Return the words of the first page for the claims on the base and the layer's controls."""
+    return HEADLINES.get(claim.removeprefix(f"{_metric_of_layer(task)} is "))
 
 
 def _metric_of_layer(task: str) -> str:

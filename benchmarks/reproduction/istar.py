@@ -28,7 +28,6 @@ from benchmarks.reproduction._verdicts import (
     WAITING,
     Claim,
     ClaimJudge,
-    Headline,
     Judged,
     judge_steps,
     moves,
@@ -45,7 +44,8 @@ UNMOVED = 1.5  # factor up to which a figure counts as unchanged
 NOTABLE = 0.01  # difference of a metric up to which a result is not better
 DRAWN = "curves only drawn"
 BEATS_BASE = "I-STAR with its best negative lam beats the base"
-QUESTION = "Does I-STAR with λ = -1, which lowers isotropy, gain over the base?"
+HEADLINE = "I-STAR with λ = -1, which lowers isotropy, gains over the base"
+HEADLINE_BEST = "I-STAR with the best of three λ < 0 gains over the base"
 
 
 def istar(lam: float, zeta: float = ZETA, layer: int | None = None) -> Condition:
@@ -115,7 +115,7 @@ def _directions(task: str) -> list[Claim]:
             theirs,
             moves(base, down, "metric", 1, size=istar_ - base_),
             task,
-            Headline(QUESTION, name),
+            HEADLINE,
         ),
         Claim(
             "figure 3",
@@ -203,9 +203,9 @@ def _lambda_claims() -> list[Claim]:
             _single_layers(),
         ),
     ]
-    best = Headline(QUESTION, "CoLA, best of three λ < 0")
+    headlines = {BEATS_BASE: HEADLINE_BEST}
     return [
-        Claim(where, f"CoLA: {text}", theirs, judge, "cola", best if text == BEATS_BASE else None)
+        Claim(where, f"CoLA: {text}", theirs, judge, "cola", headlines.get(text))
         for where, text, theirs, judge in lines
     ]
 

@@ -10,7 +10,6 @@ from benchmarks.reproduction._training import BASE, Condition
 from benchmarks.reproduction._verdicts import (
     Claim,
     ClaimJudge,
-    Headline,
     Judged,
     judge_steps,
     moves,
@@ -24,7 +23,8 @@ NAMES = tuple(condition.name for condition in CONDITIONS)
 TESTED = ("cola", "mrpc")
 CUT = 1 / 0.85  # selected bars should give a decrease of 15 % on CoLA
 GAIN, AGAINST_ALL = 0.013, 0.016  # differences in Matthews' correlation on CoLA with BERT
-QUESTION = "Do selected bars lower centred anisotropy_1, and raise the metric?"
+LOWER = "Selected bars lower centred anisotropy_1 (on CoLA by 15 % or more)"
+RAISE = "Selected bars raise the metric"
 BERT = {  # BERT-base: no penalty → selected bars, then all bars; of MRPC's F1 nothing is claimed
     "cola": {
         "anisotropy1": "0.647 → 0.499, all 0.502",
@@ -57,9 +57,8 @@ def _task_claims(task: str) -> list[Claim]:
     theirs["profile"] = "curves only drawn (RoBERTa, MRPC)"
 
     def claim(
-        where: str, text: str, figure: str, judge: ClaimJudge, label: str | None = None
+        where: str, text: str, figure: str, judge: ClaimJudge, headline: str | None = None
     ) -> Claim:
-        headline = Headline(QUESTION, f"{TASKS[task]}, {label}") if label else None
         return Claim(where, f"{TASKS[task]}: {text}", theirs[figure], judge, task, headline)
 
     centred, raw = "anisotropy1_centered", "anisotropy1"
@@ -69,7 +68,7 @@ def _task_claims(task: str) -> list[Claim]:
             f"selected bars lower centred anisotropy_1{asked} (whole dev set)",
             centred,
             moves(base, chosen, centred, -1, cut),
-            f"anisotropy{asked}",
+            LOWER,
         ),
         claim(
             "table 3",
@@ -99,7 +98,7 @@ def _task_claims(task: str) -> list[Claim]:
                 f"selected bars raise {metric}",
                 "metric",
                 moves(base, chosen, "metric", 1, size=GAIN),
-                metric,
+                RAISE,
             ),
             claim(
                 "table 2",

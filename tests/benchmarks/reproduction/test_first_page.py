@@ -14,6 +14,7 @@ from benchmarks.reproduction import (
     _report,
     isotropy_calibration,
     isotropy_layer,
+    istar,
     istar_scores,
 )
 from benchmarks.reproduction._bases import PUBLISHED
@@ -26,6 +27,7 @@ from benchmarks.reproduction._output_embeddings import TASK as TINY
 from benchmarks.reproduction._pictures import draw_pictures, picture_links
 from benchmarks.reproduction._plan import plan
 from benchmarks.reproduction._posthoc import TOP
+from benchmarks.reproduction._tables import TASKS
 from benchmarks.reproduction._verdicts import NOT_JUDGED, NOT_TESTABLE, SEEDS_NEEDED, WAITING
 
 SLOTS = plan(WHOLE)
@@ -101,14 +103,12 @@ def first_page(text):
     return text.split("## Does anything gain?")[0]
 
 
-def first_page_verdicts(text):
-    """The verdicts of the first page by question and label."""
-    found = {}
+def first_page_rows(text):
+    """The rows of the first page, by claim and task."""
+    found, claim = {}, ""
     for cells in rows_of(first_page(text))[2:]:
-        for part in cells[4].split("<br>"):
-            labels, _, word = part.rpartition(":* ")
-            for label in labels.removeprefix("*").split("; ") if labels else [None]:
-                found[cells[1], label] = word
+        claim = cells[1] or claim
+        found.update({(claim, task): cells for task in cells[2].split(", ")})
     return found
 
 
@@ -118,7 +118,7 @@ def first_page_verdicts(text):
 def test_the_first_page_has_the_verdicts_of_the_tables(report):
     text = report(5)
     tables = {cells[0]: cells[10] for cells in rows_of(text) if len(cells) == 12}
-    page = first_page_verdicts(text)
+    page = first_page_rows(text)
     claims = [
         claim
         for papers in reproduce.PAPERS.values()
@@ -126,22 +126,41 @@ def test_the_first_page_has_the_verdicts_of_the_tables(report):
         for claim in paper.claims()
         if claim.headline
     ]
-    shown = {
-        claim.claim: page.get(
-            (claim.headline.question, claim.headline.label),
-            page.get((claim.headline.question, None)),
-        )
-        for claim in claims
-    }
+    shown = {claim.claim: page[claim.headline, TASKS[claim.task]][6] for claim in claims}
     assert shown == {claim.claim: tables[claim.claim] for claim in claims}
+    assert len(page) == len(claims)
     assert {"**holds**", "**fails**", "not shown"} <= set(shown.values())
 
 
-def test_the_two_questions_come_first(report):
-    rows = rows_of(first_page(report(0)))[2:]
-    assert [cells[0][:3] for cells in rows] == ["002", "003", "000", "004"]
-    assert "I-STAR" in rows[0][1]
-    assert "Isotropy Layer" in rows[1][1]
+def test_the_two_papers_of_the_headline_questions_come_first(report):
+    text = report(0)
+    papers = [cells[0] for cells in rows_of(first_page(text))[2:] if cells[0]]
+    assert [paper[:4] for paper in papers] == ["[002", "[003", "[000", "[004"]
+    claims = list(dict.fromkeys(claim for claim, _ in first_page_rows(text)))
+    assert claims[0] == istar.HEADLINE
+    assert claims[2:5] == list(isotropy_layer.HEADLINES.values())
+
+
+def test_the_papers_of_the_first_page_link_to_their_sections(report):
+    text = report(5)
+    titles = re.findall("^## (.*)$", text, re.MULTILINE)
+    anchors = {re.sub("[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
+    links = re.findall(r"\| \[[0-9/]+\]\(#(.*?)\)", first_page(text))
+    assert len(links) == len(set(links)) == len(reproduce.PAPERS)
+    assert anchors.issuperset(links)
+
+
+def test_tasks_without_figures_share_a_row(report):
+    rows = first_page_rows(report(0))
+    assert rows[istar.HEADLINE, "CoLA"] == rows[istar.HEADLINE, "SST-2"]
+    assert rows[istar.HEADLINE, "CoLA"][2] == "CoLA, MRPC, RTE, SST-2"
+    assert rows[istar.HEADLINE, "CoLA"][3:6] == ["", "", ""]
+
+
+def test_the_first_page_shows_the_power_for_the_size_in_the_paper(report):
+    rows = first_page_rows(report(5))
+    assert re.fullmatch(r"[01]\.\d\d", rows[istar.HEADLINE, "CoLA"][7])
+    assert rows[isotropy_layer.HEADLINES[isotropy_layer.OWN_SHARE], "CoLA"][7] == ""
 
 
 def test_no_claim_is_judged_on_a_base_that_has_not_learned():
@@ -174,8 +193,8 @@ def test_fewer_than_three_seeds_never_give_a_verdict(report, n_seeds):
     assert not re.search(r"\*\*|holds|fails|not shown|not after Holm|does not gain", page)
     seeds = rf"[0-{n_seeds}] of {SEEDS_NEEDED} seeds"
     reason = rf"(best: .*; )?{seeds}|0 of \d comparisons have 3 seeds|3 conditions have to run .*"
-    for each in first_page_verdicts(text).values():
-        assert re.fullmatch(f"waiting: ({reason})", each)
+    for cells in first_page_rows(text).values():
+        assert re.fullmatch(f"waiting: ({reason})", cells[6])
 
 
 def test_the_figures_of_a_single_seed_are_shown(report):
@@ -184,7 +203,8 @@ def test_the_figures_of_a_single_seed_are_shown(report):
         for name in ("base", "I-STAR lam=-1")
     )
     text = report(1)
-    assert f":* {base:.4g} → {down:.4g}<br>" in first_page(text)
+    cells = first_page_rows(text)[istar.HEADLINE, "CoLA"]
+    assert cells[4:6] == [f"{base:.4g} → {down:.4g}", ""]
     assert f"| I-STAR lam=-1 | base | {down - base:+.3g} (1 of 3 seeds) |" in text
 
 

@@ -78,18 +78,18 @@ def test_a_judgement_says_what_it_rests_on():
     assert judged.interval == "+0.1 [+0.0752, +0.125]"
     assert judged.p == pytest.approx(0.0033, abs=1e-4)
     assert judged.reason == "in 3 of 3 seeds; 3 of 5 seeds so far"
-    assert judged.power == "0.18 for 1 sd"
+    assert str(judged.power) == "0.18 for 1 sd"
     assert RISE(pairs([1, 1, 1], [2, 2])).reason == "2 of 3 seeds needed"
     same = moves(LOW, HIGH, "score", 1, size=0.02)(pairs([0.1, 0.5, 0.9], [0.1, 0.5, 0.9]))
     assert same.reason == "no difference in any seed"
-    assert same.power == "0.18 for 1 sd"  # without a spread, the paper's size has no power
+    assert str(same.power) == "0.18 for 1 sd"  # without a spread, the paper's size has no power
 
 
 def test_the_power_is_that_of_the_paper_s_size():
     found = pairs([0.1, 0.5, 0.9], [0.2, 0.61, 0.99])
     judged = moves(LOW, HIGH, "score", 1, size=0.02)(found)
     of_two_sd = power(2.0, 3)  # the differences have a standard deviation of 0.01
-    assert judged.power == f"{of_two_sd:.2f} for the paper's +0.02, 0.18 for 1 sd"
+    assert str(judged.power) == f"{of_two_sd:.2f} for the paper's +0.02, 0.18 for 1 sd"
 
 
 def test_a_factor_is_asked_of_the_interval():
