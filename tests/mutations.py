@@ -33,6 +33,7 @@ STAR = "geometry/test_isoscore_star.py"
 EXACT = "adapters/test_isotropy_layer.py adapters/test_selection.py"
 SELECTION = "adapters/test_selection.py"
 CLOSED = "adapters/test_closed_form.py"
+ISTAR = "adapters/test_istar.py"
 
 MUTATIONS = [
     Mutation("geometry/_isoscore.py", "return (ratio - 1) / (d - 1)", "return ratio / d", STAR),
@@ -69,6 +70,13 @@ MUTATIONS = [
         "min(first, second, (room + 1) // 2)",
         "encoders/test_tokenization.py",
     ),
+    Mutation("geometry/_factored.py", "product.mul_(4)", "product", STAR),
+    Mutation(
+        "geometry/_neighbours.py",
+        "found.sort(dim=1).values",
+        "found",
+        "geometry/test_neighbours.py",
+    ),
     Mutation(
         "geometry/_dimension.py",
         "-ranks / len(nearest)",
@@ -100,6 +108,8 @@ MUTATIONS = [
     Mutation(
         "adapters/_isobn.py", "(gamma * std + eps)", "(gamma + eps)", "adapters/test_isobn.py"
     ),
+    Mutation("adapters/_istar.py", "(1 / zeta**2 - 1)", "/ zeta**2", ISTAR),
+    Mutation("adapters/_istar.py", "lerp(training_cov, zeta)", "lerp(training_cov, 1)", ISTAR),
     Mutation(
         "adapters/_row_space.py", "float(balance * (trace / total))", "float(balance)", CLOSED
     ),

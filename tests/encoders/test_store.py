@@ -80,6 +80,7 @@ def test_the_least_recently_used_rows_are_evicted_first(tmp_path):
         store.put(more, vectors_of(more, 250), size)
         later += more
         assert store.counts()[3] <= size
+        assert len(later) < 1024, "newer rows were evicted in place of the first ones"
     assert store.read(first[:100])[1].all()
     vectors, found = store.read(later)
     assert found.all()

@@ -1,0 +1,30 @@
+"""Embeddings and small networks on which the trained adapters are tested."""
+
+import numpy as np
+import torch
+from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
+
+from isoadapt import LinearHead
+from isoadapt.adapters import Affine
+from isoadapt.adapters._training._networks import LinearNetwork, MLPNetwork
+
+
+def cone_with_head():
+    """Embeddings with one dominant direction, their labels and a head."""
+    X, y = make_classification(600, 16, n_informative=6, n_redundant=0, random_state=0)
+    rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0]
+    X = (X * np.geomspace(1, 0.03, 16)) @ rotation + np.outer(y * 6.0 + 2, rotation[0])
+    return X, y, LinearHead.from_estimator(LogisticRegression(max_iter=5000).fit(X, y))
+
+
+def network_and_points(kind=LinearNetwork, d=5, n=60, members=1):
+    """A network with changed parameters, and input points."""
+    rng = np.random.default_rng(0)
+    start = Affine(np.eye(d) + 0.3 * rng.normal(size=(d, d)), rng.normal(size=d))
+    generators = [torch.Generator().manual_seed(0) for _ in range(members)]
+    network = kind([start] * members, *([generators] if kind is MLPNetwork else []))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator()))
+    return network, torch.tensor(rng.normal(size=(n, d)) * np.arange(1, d + 1) + 1).float()
