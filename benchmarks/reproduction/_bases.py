@@ -38,12 +38,12 @@ PUBLISHED = {
 class Learned(NamedTuple):
     """Whether the bases reach the published figure; None if there are too few seeds.
 
-    `depends_on_seeds` says whether the first seeds alone would decide otherwise.
+    `narrowly` is a part of a sentence on the task if the first seeds alone would decide otherwise.
     """
 
     passed: bool | None
     text: str
-    depends_on_seeds: bool = False
+    narrowly: str = ""
 
 
 def learned(records: Sequence[Record], task: str) -> Learned:
@@ -61,5 +61,9 @@ def learned(records: Sequence[Record], task: str) -> Learned:
         f"{relation} {least:.4f} = {published.value:.4f} less one standard error of "
         f"{published.error:.4f}"
         + (f"; mean of the first {SEEDS_NEEDED}: {of_first:.4f}" if mean != of_first else ""),
-        (mean >= least) != (of_first >= least),
+        f"is {'' if mean >= least else 'not '}judged by {abs(mean - least):.4f}: the mean of its "
+        f"bases had to reach {least:.4f}, and is {mean:.4f} over {len(values)} seeds, but "
+        f"{of_first:.4f} over the {SEEDS_NEEDED} that ran first"
+        if (mean >= least) != (of_first >= least)
+        else "",
     )

@@ -56,9 +56,12 @@ def paired(records: Sequence[Record], before: Fields, after: Fields, figure: str
     return pair_by_seed(by_seed(records, before, figure), by_seed(records, after, figure))
 
 
-def format_means(pairs: Pairs[int]) -> str:
-    """Format both means with their standard deviations."""
-    return f"{mean_sd([*pairs.before.values()])} → {mean_sd([*pairs.after.values()])}"
+def format_means(pairs: Pairs[int], spread: bool = True) -> str:
+    """Format both means, with their standard deviations or with four digits."""
+    before, after = [*pairs.before.values()], [*pairs.after.values()]
+    if spread:
+        return f"{mean_sd(before)} → {mean_sd(after)}"
+    return f"{digits(mean_of(before))} → {digits(mean_of(after))}"
 
 
 def defined(values: Sequence[float]) -> list[float]:

@@ -8,8 +8,10 @@ from benchmarks._markdown import markdown_table
 from benchmarks.reproduction._judging import Line
 from benchmarks.reproduction._tables import TASKS
 from benchmarks.reproduction._verdicts import (
+    NOT_SHOWN,
     NOT_TESTABLE,
     WAITING,
+    Headline,
     Judged,
     verdict,
 )
@@ -19,21 +21,36 @@ FIRST = ("002", "003")  # the papers whose claims come first
 HEADER = ("paper", "claim", "task", "theirs", "ours", "difference [95 %]", "verdict", "power")
 READING = """\
 The metric is Matthews' correlation on CoLA and accuracy on MRPC, RTE and SST-2. The *base* is the
-model fine-tuned without a penalty, λ = 0; *selected bars* and *all bars* are the topological
-penalty with and without its selection of bars; the flow has a refitted head. If a claim asks for a
-factor, the difference is that from the stated multiple of the base. Always predicting the most
-frequent class gives 0 on CoLA, 0.6838 on MRPC, 0.5271 on RTE and 0.5092 on SST-2."""
+model fine-tuned without a penalty (λ = 0), *selected bars* and *all bars* are the topological
+penalty with and without its selection of bars. The flow has a refitted head; the next table
+compares it with the refit alone. Always predicting the most frequent class gives 0 on CoLA, 0.6838
+on MRPC, 0.5271 on RTE and 0.5092 on SST-2."""
 
 JudgedPapers = Mapping[str, Sequence[Line]]
 
 
 def first_page_table(papers: JudgedPapers, titles: Mapping[str, str]) -> str:
-    """Return the table of the main claims, one row for each task; empty without headlines."""
-    order = sorted(papers, key=lambda number: number not in FIRST)
-    rows = [row for number in order for row in _paper_rows(titles[number], papers[number])]
-    if not rows:
-        return ""
-    return f"{markdown_table(HEADER, rows, words=True)}\n\n{READING}"
+    """Return the main claims with figures, a row for each task; empty if there are none."""
+    rows = [
+        row for number in _ordered(papers) for row in _paper_rows(titles[number], papers[number])
+    ]
+    return f"{markdown_table(HEADER, rows, words=True)}\n\n{READING}" if rows else ""
+
+
+def not_run_text(papers: JudgedPapers) -> str:
+    """Return the tasks, or whole claims, of each paper that have no figures; empty if none."""
+    parts = []
+    for number in _ordered(papers):
+        tasks, claims = [], []
+        for words, lines in _main_claims(papers[number]).items():
+            missing = [_task(line) for line in lines if not _figures(line.judged)]
+            if len(missing) == len(lines):
+                claims.append(words)
+            else:
+                tasks += missing
+        if tasks or claims:
+            parts.append(f"{number}: {', '.join([*dict.fromkeys(tasks), *claims])}")
+    return f"Not run yet: {'; '.join(parts)}." if parts else ""
 
 
 def counts_text(papers: JudgedPapers) -> str:
@@ -60,39 +77,41 @@ def shown_verdict(line: Line) -> str:
     return f"{WAITING}: {judged.reason.removesuffix(' needed')}"
 
 
-def _paper_rows(title: str, lines: Sequence[Line]) -> list[list[str]]:
-    """Return the rows of a paper; its number and the words of a claim are not repeated."""
-    groups: dict[str, dict[str, list[Line]]] = {}
+def _ordered(papers: JudgedPapers) -> list[str]:
+    """Return the numbers of the papers, those of the headline questions first."""
+    return sorted(papers, key=lambda number: number not in FIRST)
+
+
+def _main_claims(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """Return the claims of the first page by their words, in the order of their ranks."""
+    found: dict[Headline, list[Line]] = {}
     for line in lines:
         if line.claim.headline:
-            of_claim = groups.setdefault(line.claim.headline, {})
-            of_claim.setdefault(_group(line), []).append(line)
+            found.setdefault(line.claim.headline, []).append(line)
+    return {each.words: found[each] for each in sorted(found, key=lambda each: each.rank)}
+
+
+def _paper_rows(title: str, lines: Sequence[Line]) -> list[list[str]]:
+    """Return the rows of a paper; its number and the words of a claim are not repeated."""
     rows = []
-    for headline, of_claim in groups.items():
-        for number, together in enumerate(of_claim.values()):
-            rows.append(["", "" if number else headline, *_cells(together)])
+    for words, same in _main_claims(lines).items():
+        shown = [line for line in same if _figures(line.judged)]
+        rows += [["", "" if n else words, *_cells(line)] for n, line in enumerate(shown)]
     if rows:
         rows[0][0] = _link(title)
     return rows
 
 
-def _group(line: Line) -> str:
-    """Return what the lines of a claim that share a row have in common."""
-    return _task(line) if _figures(line.judged) else shown_verdict(line)
-
-
-def _cells(lines: Sequence[Line]) -> list[str]:
-    """Return the cells of a task, or of several tasks that have no figures yet."""
-    first = lines[0]
-    figures, judged = _figures(first.judged), first.judged
-    power = judged.power.of_size if judged.power else None
+def _cells(line: Line) -> list[str]:
+    claim, judged = line.claim, line.judged
+    power = judged.power if judged.outcome == NOT_SHOWN else None
     return [
-        ", ".join(map(_task, lines)),
-        "" if first.claim.where in OWN or not figures else first.claim.theirs,
-        figures,
+        _task(line),
+        "" if claim.where in OWN else claim.theirs,
+        _figures(judged),
         judged.interval,
-        shown_verdict(first),
-        "" if power is None else f"{power:.2f}",
+        shown_verdict(line),
+        f"{power.probability:.2f}" if power else "",
     ]
 
 
@@ -101,8 +120,8 @@ def _task(line: Line) -> str:
 
 
 def _figures(judged: Judged) -> str:
-    """Return our figures without their standard deviations; empty if there are none."""
-    return re.sub(r" ± \S+", "", judged.ours) if judged.ours.strip("– →") else ""
+    """Return our figures in short; empty if there are none."""
+    return judged.means or judged.ours.strip("– →")
 
 
 def _link(title: str) -> str:

@@ -136,8 +136,8 @@ def _answer(found: Sequence[Gain]) -> str:
         if _is_gain(gain)
     )
     return (
-        f"Of {len(judged)} comparisons with {SEEDS_NEEDED} seeds or more, of {len(found)} planned, "
-        f"these gain after Holm's adjustment: {named or 'none'}."
+        f"Of the {len(judged)} comparisons judged so far, of {len(found)} planned, these gain "
+        f"after Holm's adjustment: {named or 'none'}."
     )
 
 
@@ -155,5 +155,5 @@ def _cell(gain: Gain) -> str:
     if judged.outcome == HOLDS:
         word = " **gains**" if _is_gain(gain) else " gains, but not after Holm"
     else:
-        word = " does not gain" if judged.outcome == FAILS else ""
+        word = " is worse" if judged.outcome == FAILS else ""
     return f"{judged.interval}{word}"

@@ -21,6 +21,7 @@ from benchmarks.reproduction._first_page import (
     JudgedPapers,
     counts_text,
     first_page_table,
+    not_run_text,
 )
 from benchmarks.reproduction._gains import gains, gains_text
 from benchmarks.reproduction._hours import HOUR, first_block_text, hours_text
@@ -28,6 +29,7 @@ from benchmarks.reproduction._judging import Line, judge_claims
 from benchmarks.reproduction._pictures import picture_links
 from benchmarks.reproduction._plan import Slot, plan, planned_records, replaced_records
 from benchmarks.reproduction._records import n_lines, read_records
+from benchmarks.reproduction._statistics import power
 from benchmarks.reproduction._tables import TASKS, metric_name
 from benchmarks.reproduction._verdicts import WAITING, Claim, verdict
 
@@ -39,10 +41,11 @@ TITLES = {
 }
 OPENING = """\
 What the papers claim, and what the same methods do here. A claim *holds* or *fails* if the 95 %
-interval of the difference between runs with the same seed lies wholly on one side; otherwise it is
-*not shown*. With fewer than 3 seeds it is *waiting*. *Power* is the probability that these seeds
-show a difference of the paper's size. [How to read this report](#how-to-read-this-report) has the
-details. Papers 000/001, 002, 003 and 004 are [1], [3], [2] and [4] in the documentation."""
+interval of the difference between runs with the same seed lies wholly on one side of zero, or of
+the factor or margin that the claim names; otherwise it is *not shown*. With fewer than 3 seeds it
+is *waiting*. *Power*, given where a claim is not shown, is the probability that these seeds show a
+difference of the paper's size. [How to read this report](#how-to-read-this-report) has the details.
+Papers 000/001, 002, 003 and 004 are [1], [3], [2] and [4] in the documentation."""
 INTRODUCTION = """\
 The encoder is {encoder}, fine-tuned on {rows}, once for every seed.
 The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768 dimensions or more. So
@@ -55,13 +58,13 @@ departures from it, which were not.
   interval lies wholly on the claimed side (of the claimed factor, where there is one), **fails**
   only where the interval excludes the claim, and is *not shown* in between. It fails by the
   interval alone, which is not adjusted for the number of claims.
-- *p* is twice the one-sided p-value against the claim; *p Holm* is adjusted for all claims of the
-  paper that have one. What holds by its interval alone is marked.
+- *p* is twice the one-sided p-value, and small where the claim is right; *p Holm* is adjusted for
+  all claims of the paper that have one. What holds by its interval alone is marked.
 - Intervals are over seeds. *Over dev rows* is the 95 % bootstrap interval of the mean difference
   when dev rows are drawn, the seeds being given.
 - *Power* is the probability, with the seeds at hand, that the interval shows a difference of the
-  paper's size, given the spread found here, or of one standard deviation (sd) of the paired
-  differences.
+  paper's size, given the spread found here. For a difference of one standard deviation of the
+  paired differences it is {power_of_3:.2f} with 3 seeds and {power_of_5:.2f} with 5.
 - *Waiting*: fewer than 3 seeds. *Not judged*: the task's bases have not learned enough to say
   anything. *Not testable here* says what is missing.
 
@@ -74,9 +77,7 @@ REPLACED = """\
 The bases of these {n} runs, which took {hours:.1f} processor hours, have not learned their task
 (table "Bases"). They carry no verdicts, and are in no other table and no other sum. The metric is
 Matthews' correlation on CoLA, accuracy on other tasks."""
-NARROW = """\
-Whether {task} is judged depends on the number of bases, see "Departures" in
-[PLAN.md](reproduction/PLAN.md):"""
+DEPARTURES = '"Departures" in [PLAN.md](reproduction/PLAN.md)'
 MINILM = "all-MiniLM-L6-v2 (6 layers, 384 dimensions; the one of the `demo` extra)"
 EARLIER_FILE = "rows-2000.jsonl"
 HEADER = (
@@ -131,7 +132,8 @@ def reproduction_text(papers: Papers, suite: Suite, folder: Path) -> str:
     }
     parts = _first_page(judged, slots, records, suite)
     parts += ["## How to read this report", _introduction(suite)]
-    parts += ["## Cells and hours", _source(suite, folder), hours_text(slots, records)]
+    parts += ["## Cells and hours", _source(suite, folder)]
+    parts += [fill(first_block_text(slots, records), 100), hours_text(slots, records)]
     parts += _base_parts(every, records, suite)
     links = picture_links(records)
     for number, modules in papers.items():
@@ -152,9 +154,8 @@ def _first_page(
         "# Reproduction",
         OPENING,
         *filter(None, [first_page_table(judged, TITLES)]),
-        fill(counts_text(judged), 100),
-        fill(first_block_text(slots, records), 100),
         *_narrow_bases(records, suite),
+        fill(f"{not_run_text(judged)} {counts_text(judged)}".strip(), 100),
         "## Does anything gain?",
         gains_text(gains(slots, records, suite)),
     ]
@@ -166,9 +167,9 @@ def _narrow_bases(records: Sequence[Record], suite: Suite) -> list[str]:
         return []
     found = {task: learned(records, task) for task in PUBLISHED}
     return [
-        fill(f"{NARROW.format(task=TASKS[task])} {base.text}.", 100)
+        fill(f"{TASKS[task]} {base.narrowly}, see {DEPARTURES}.", 100)
         for task, base in found.items()
-        if base.depends_on_seeds
+        if base.narrowly
     ]
 
 
@@ -182,7 +183,9 @@ def _introduction(suite: Suite) -> str:
     rows = "whole training sets"
     if suite.max_rows is not None:
         rows = f"at most {suite.max_rows:,} training rows (a smoke run, which judges nothing)"
-    return INTRODUCTION.format(encoder=suite.model or MINILM, rows=rows)
+    return INTRODUCTION.format(
+        encoder=suite.model or MINILM, rows=rows, power_of_3=power(1.0, 3), power_of_5=power(1.0, 5)
+    )
 
 
 def _base_parts(every: Sequence[Record], records: Sequence[Record], suite: Suite) -> list[str]:

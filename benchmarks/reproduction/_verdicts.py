@@ -34,22 +34,19 @@ WAITING, NOT_JUDGED, NOT_TESTABLE = "waiting", "not judged", "not testable here"
 
 
 class Power(NamedTuple):
-    """Probability to show a difference of one standard deviation, and one of the paper's `size`."""
+    """Probability to show a difference of the paper's size."""
 
-    of_sd: float
-    size: float | None = None
-    of_size: float | None = None
+    probability: float
+    size: float
 
     def __str__(self) -> str:
-        of_sd = f"{self.of_sd:.2f} for 1 sd"
-        if self.of_size is None:
-            return of_sd
-        return f"{self.of_size:.2f} for the paper's {self.size:+.3g}, {of_sd}"
+        return f"{self.probability:.2f} for {self.size:+.3g}"
 
 
 class Judged(NamedTuple):
     """The judgement of a claim from the figures.
 
+    `means` are the figures of `ours` without their spread, if that is shorter.
     `p` is twice the one-sided p-value, so that it is at most 0.05 if and only if the interval lies
     on the claimed side.
     """
@@ -62,6 +59,7 @@ class Judged(NamedTuple):
     power: Power | None = None
     bootstrap: str = ""
     reason: str = ""
+    means: str = ""
 
 
 # The argument is one record per planned cell. A cell that failed has an `error` instead of
@@ -69,11 +67,18 @@ class Judged(NamedTuple):
 ClaimJudge = Callable[[Sequence[Record]], Judged]
 
 
+class Headline(NamedTuple):
+    """The words for a claim on the first page; those of lower rank come first in a paper."""
+
+    words: str
+    rank: int = 0
+
+
 class Claim(NamedTuple):
     """A line in the table of verdicts of a paper; the base of `task` must have learned.
 
-    A claim with a `headline` is shown on the first page of the report too, under these words and
-    beside the claims on other tasks that have the same.
+    A claim with a `headline` is shown on the first page of the report too, beside the claims on
+    other tasks that have the same.
     """
 
     where: str
@@ -81,7 +86,7 @@ class Claim(NamedTuple):
     theirs: str
     judge: ClaimJudge
     task: str | None = None
-    headline: str | None = None
+    headline: Headline | None = None
 
 
 def not_testable(reason: str) -> ClaimJudge:
@@ -151,12 +156,11 @@ def format_interval(interval: Interval) -> str:
     return f"{interval.mean:+.3g} [{interval.low:+.3g}, {interval.high:+.3g}]"
 
 
-def _power(steps: Sequence[float], size: float | None, choices: int) -> Power:
-    n, level = len(steps), LEVEL / choices
-    of_sd = power(1.0, n, level)
+def _power(steps: Sequence[float], size: float | None, choices: int) -> Power | None:
     if size is None or np.ptp(steps) == 0:  # without a spread there is nothing to compare it with
-        return Power(of_sd)
-    return Power(of_sd, size, power(abs(size) / float(np.std(steps, ddof=1)), n, level))
+        return None
+    effect = abs(size) / float(np.std(steps, ddof=1))
+    return Power(power(effect, len(steps), LEVEL / choices), size)
 
 
 def moves(
@@ -178,23 +182,24 @@ def moves(
     def judge(records: Sequence[Record]) -> Judged:
         pairs = paired(records, before, after, figure)
         steps = pairs.steps(lambda start, end: end - factor * start)
-        means, reason = format_means(pairs), ""
-        if by != 1:
-            reason = f"after less {factor:.3g} times before"
-            if steps:
-                limit = factor * mean_of([*pairs.before.values()])
-                means += f" ({factor:.3g} times before: {limit:.4g})"
-        planned = n_planned(records, before, after)
+        asked = ""
+        if by != 1 and steps:
+            limit = factor * mean_of([*pairs.before.values()])
+            asked = f" (asked: at {'least' if sign > 0 else 'most'} {limit:.4g})"
         judged = judge_steps(
             steps,
-            planned,
-            means,
+            n_planned(records, before, after),
+            format_means(pairs) + asked,
             sign=sign,
             size=size,
             choices=choices,
-            reason=reason,
         )
-        return judged._replace(bootstrap=_over_dev_rows(records, before, after, figure, pairs))
+        from_factor = f" from {factor:.3g} times before" if by != 1 and judged.interval else ""
+        return judged._replace(
+            interval=judged.interval + from_factor,
+            bootstrap=_over_dev_rows(records, before, after, figure, pairs),
+            means=format_means(pairs, spread=False) + asked if steps else "",
+        )
 
     return judge
 
@@ -287,15 +292,16 @@ def none_better(
             return Judged(ours or "–", WAITING, fewest, reason=run)
         strict = LEVEL / len(comparisons)
         better = [name for name, steps in found.items() if t_interval(steps, strict).low > margin]
-        below = all(t_interval(steps).high <= margin for steps in found.values())
+        highest = max(t_interval(steps).high for steps in found.values())
+        limits = f"upper limits up to {highest:+.3g}"
         n = min(map(len, found.values()))
         if better:
             reason = f"{run}; better: {', '.join(better)}"
-            return Judged(ours, FAILS, n, p=1.0, reason=reason)
+            return Judged(ours, FAILS, n, limits, p=1.0, reason=reason)
         if len(found) < len(comparisons):
             return Judged(ours, WAITING, fewest, reason=run)
         p = max(p_above([-step for step in steps], -margin) for steps in found.values())
-        return Judged(ours, HOLDS if below else NOT_SHOWN, n, p=p, reason=run)
+        return Judged(ours, HOLDS if highest <= margin else NOT_SHOWN, n, limits, p, reason=run)
 
     return judge
 

@@ -11,6 +11,7 @@ from benchmarks.reproduction._training import BASE, Condition
 from benchmarks.reproduction._verdicts import (
     SEEDS_NEEDED,
     Claim,
+    Headline,
     Judged,
     judge_steps,
     moves,
@@ -32,7 +33,7 @@ FIRST = (COSREG.name, POLYNOMIAL.name, FLOW.name)
 LATER = (COSREG_HEAD.name, EXPONENTIAL.name)  # on CoLA only
 NAMES = (*FIRST, *LATER, EARLIER_FLOW)
 TESTED = ("cola", "mrpc", "rte", "sst2_sentence")
-HEADLINE = f"No method is better than the base by more than {NOTABLE:g}"
+NONE_GAINS = Headline(f"No method is better than the base by more than {NOTABLE:g}")
 SLIGHT = 0.01  # spread of I1 in the paper
 NO_CLOCK = (
     "runs at different times on shared cores cannot tell; benchmarks/speed/finetuning.py compares "
@@ -71,7 +72,7 @@ def _none_better(task: str) -> Claim:
         "no significant gain with BERT (t-test), on any task",
         none_better({name: (base, of(name, task)) for name in names}, "metric", NOTABLE),
         task,
-        HEADLINE,
+        NONE_GAINS,
     )
 
 

@@ -25,6 +25,7 @@ from benchmarks.reproduction._training import Condition
 from benchmarks.reproduction._verdicts import (
     Claim,
     ClaimJudge,
+    Headline,
     Judged,
     judge_steps,
     moves,
@@ -37,10 +38,12 @@ ClaimParts = tuple[str, str, str, ClaimJudge]  # where, claim, theirs, judge
 OVER_BASE = "higher than the base's"
 OWN_SHARE = "higher than with the same layer and no penalty: isotropy's own share"
 OVER_REFIT = "higher than after a mere refit of the head"
+RAISES_ISOSCORE = "the layer raises IsoScore"
 HEADLINES = {
-    OVER_BASE: "The Isotropy Layer gains over the base",
-    OWN_SHARE: "It gains over the same layer without a penalty (our control)",
-    OVER_REFIT: "It gains over a mere refit of the head (our control)",
+    OVER_BASE: Headline("The Isotropy Layer gains over the base"),
+    OWN_SHARE: Headline("It gains over the same layer without a penalty (our control)"),
+    OVER_REFIT: Headline("It gains over a mere refit of the head (our control)"),
+    RAISES_ISOSCORE: Headline("It raises IsoScore", rank=1),
 }
 
 ISOBN_TRAINED = Condition("IsoBN in training", isobn=True)
@@ -146,9 +149,10 @@ def claims() -> list[Claim]:
     return [*found, *(Claim(*line) for line in lines)]
 
 
-def _headline(task: str, claim: str) -> str | None:
-    """Return the words of the first page for the claims on the base and the layer's controls."""
-    return HEADLINES.get(claim.removeprefix(f"{_metric_of_layer(task)} is "))
+def _headline(task: str, claim: str) -> Headline | None:
+    """Return the words of the first page for a claim; None if it is not shown there."""
+    relation = claim.removeprefix(f"{_metric_of_layer(task)} is ")
+    return HEADLINES.get(relation.removeprefix(f"{TASKS[task]}: "))
 
 
 def _metric_of_layer(task: str) -> str:
@@ -164,7 +168,7 @@ def _of_geometry(task: str) -> list[ClaimParts]:
     return [
         (
             "table 2, BERT-base",
-            f"{name}: the layer raises IsoScore",
+            f"{name}: {RAISES_ISOSCORE}",
             theirs.isoscore,
             moves(base, layer, "isoscore", 1),
         ),

@@ -28,6 +28,7 @@ from benchmarks.reproduction._verdicts import (
     WAITING,
     Claim,
     ClaimJudge,
+    Headline,
     Judged,
     judge_steps,
     moves,
@@ -44,8 +45,9 @@ UNMOVED = 1.5  # factor up to which a figure counts as unchanged
 NOTABLE = 0.01  # difference of a metric up to which a result is not better
 DRAWN = "curves only drawn"
 BEATS_BASE = "I-STAR with its best negative lam beats the base"
-HEADLINE = "I-STAR with λ = -1, which lowers isotropy, gains over the base"
-HEADLINE_BEST = "I-STAR with the best of three λ < 0 gains over the base"
+GAINS = Headline("I-STAR with λ = -1 gains over the base")
+BEST_GAINS = Headline("I-STAR with the best of three λ < 0 gains over the base")
+LOWERS = Headline(f"λ = -1 lowers IsoScore* by a factor of {ASKED:g} or more", rank=1)
 
 
 def istar(lam: float, zeta: float = ZETA, layer: int | None = None) -> Condition:
@@ -96,7 +98,7 @@ def _directions(task: str) -> list[Claim]:
     base, down, up = (of(condition.name, task) for condition in (BASE, DOWN, UP))
     name, metric = TASKS[task], metric_name(task)
     istar_, base_, _ = BERT[task]
-    theirs = f"{base_:.4f} → {istar_:.4f} (BERT, best negative lam)"
+    theirs = f"{base_:.4f} → {istar_:.4f} (BERT, best λ < 0)"
     return [
         *(
             Claim(
@@ -106,8 +108,12 @@ def _directions(task: str) -> list[Claim]:
                 DRAWN,
                 moves(base, after, "isoscore_star", sign, ASKED),
                 task,
+                headline,
             )
-            for lam, after, word, sign in ((-1, down, "lowers", -1), (1, up, "raises", 1))
+            for lam, after, word, sign, headline in (
+                (-1, down, "lowers", -1, LOWERS),
+                (1, up, "raises", 1, None),
+            )
         ),
         Claim(
             "table 1",
@@ -115,7 +121,7 @@ def _directions(task: str) -> list[Claim]:
             theirs,
             moves(base, down, "metric", 1, size=istar_ - base_),
             task,
-            HEADLINE,
+            GAINS,
         ),
         Claim(
             "figure 3",
@@ -203,7 +209,7 @@ def _lambda_claims() -> list[Claim]:
             _single_layers(),
         ),
     ]
-    headlines = {BEATS_BASE: HEADLINE_BEST}
+    headlines = {BEATS_BASE: BEST_GAINS}
     return [
         Claim(where, f"CoLA: {text}", theirs, judge, "cola", headlines.get(text))
         for where, text, theirs, judge in lines
@@ -286,7 +292,10 @@ def _best_of(
     found = [by_seed(records, of(item.name, "cola"), "metric") for item in conditions]
     seeds = set.intersection(*map(set, found))
     if not seeds:
-        return Judged("–", WAITING, reason=f"{len(conditions)} conditions have to run first")
+        missing = sum(not values for values in found)
+        return Judged(
+            "–", WAITING, reason=f"{missing} of {len(conditions)} conditions have no seed"
+        )
     means = [mean_of([values[seed] for seed in seeds]) for values in found]
     best = conditions[int(np.argmax(np.nan_to_num(means, nan=-np.inf)))]
     common = [record for record in records if record["seed"] in seeds]

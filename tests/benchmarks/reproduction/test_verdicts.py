@@ -8,7 +8,7 @@ from benchmarks.reproduction._bases import PUBLISHED, learned
 from benchmarks.reproduction._cells import QUICK, WHOLE
 from benchmarks.reproduction._figures import mean_sd, of
 from benchmarks.reproduction._judging import judge_claims
-from benchmarks.reproduction._statistics import holm, pack, power
+from benchmarks.reproduction._statistics import holm, pack, power, t_interval
 from benchmarks.reproduction._tables import condition_table
 from benchmarks.reproduction._verdicts import (
     FAILS,
@@ -78,18 +78,19 @@ def test_a_judgement_says_what_it_rests_on():
     assert judged.interval == "+0.1 [+0.0752, +0.125]"
     assert judged.p == pytest.approx(0.0033, abs=1e-4)
     assert judged.reason == "in 3 of 3 seeds; 3 of 5 seeds so far"
-    assert str(judged.power) == "0.18 for 1 sd"
+    assert judged.power is None  # no size is known
     assert RISE(pairs([1, 1, 1], [2, 2])).reason == "2 of 3 seeds needed"
     same = moves(LOW, HIGH, "score", 1, size=0.02)(pairs([0.1, 0.5, 0.9], [0.1, 0.5, 0.9]))
     assert same.reason == "no difference in any seed"
-    assert str(same.power) == "0.18 for 1 sd"  # without a spread, the paper's size has no power
+    assert same.power is None  # without a spread
 
 
 def test_the_power_is_that_of_the_paper_s_size():
     found = pairs([0.1, 0.5, 0.9], [0.2, 0.61, 0.99])
     judged = moves(LOW, HIGH, "score", 1, size=0.02)(found)
     of_two_sd = power(2.0, 3)  # the differences have a standard deviation of 0.01
-    assert str(judged.power) == f"{of_two_sd:.2f} for the paper's +0.02, 0.18 for 1 sd"
+    assert judged.power == (pytest.approx(of_two_sd), 0.02)
+    assert str(judged.power) == f"{of_two_sd:.2f} for +0.02"
 
 
 def test_a_factor_is_asked_of_the_interval():
@@ -102,8 +103,10 @@ def test_a_factor_is_asked_of_the_interval():
     assert halved(pairs(base, [0.1, 0.0, -0.1])).outcome == HOLDS
     lowered = halved(pairs(base, [0.9, 1.0, 0.8]))
     assert lowered.outcome == FAILS
-    assert lowered.ours.endswith("→ 0.90 ± 0.10 (0.5 times before: 0.5)")
-    assert "times" not in halved([]).ours
+    assert lowered.ours.endswith("→ 0.90 ± 0.10 (asked: at most 0.5)")
+    assert lowered.means == "1 → 0.9 (asked: at most 0.5)"
+    assert lowered.interval == "+0.4 [+0.276, +0.524] from 0.5 times before"
+    assert "asked" not in halved([]).ours
 
 
 def test_a_seed_without_a_figure_lets_no_claim_hold():
@@ -167,6 +170,8 @@ def test_none_is_better_by_more_than_a_margin():
     assert judge(found).outcome == WAITING
     assert judge([*found, *records("b", [0.49, 0.505, 0.515])]).outcome == HOLDS
     assert judge([*found, *records("b", [0.6, 0.4, 0.55])]).outcome == NOT_SHOWN
+    low = judge([*found, *records("b", [0.49, 0.505, 0.515])])
+    assert low.interval == f"upper limits up to {t_interval([-0.01, -0.005, -0.005]).high:+.3g}"
     better = judge([*found, *records("b", [0.60, 0.61, 0.62])])
     assert (better.outcome, better.reason) == (FAILS, "2 of 2 comparisons have 3 seeds; better: b")
     assert judge([]).outcome == WAITING
@@ -246,9 +251,11 @@ def test_a_task_whose_base_has_not_learned_is_not_judged():
     early = judge_claims(claims, [*found, *reached[:2]], WHOLE)[0].judged
     assert (early.outcome, early.reason[:9]) == (WAITING, "2 of the ")
     more = base("cola", [0.29, 0.29, 0.29, 0.33], "matthews")
-    passed, reason, depends_on_seeds = learned(more, "cola")
+    passed, reason, narrowly = learned(more, "cola")
     assert passed
-    assert depends_on_seeds  # the first three alone would not pass
+    assert narrowly.startswith("is judged by 0.0033: the mean of its bases had to reach 0.2967")
+    assert narrowly.endswith("is 0.3000 over 4 seeds, but 0.2900 over the 3 that ran first")
+    assert learned(base("cola", [0.34] * 4, "matthews"), "cola").narrowly == ""
     assert "mean 0.3000 reaches 0.2967" in reason
     assert reason.endswith("mean of the first 3: 0.2900")
 
