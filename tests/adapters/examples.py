@@ -24,7 +24,8 @@ def network_and_points(kind=LinearNetwork, d=5, n=60, members=1):
     start = Affine(np.eye(d) + 0.3 * rng.normal(size=(d, d)), rng.normal(size=d))
     generators = [torch.Generator().manual_seed(0) for _ in range(members)]
     network = kind([start] * members, *([generators] if kind is MLPNetwork else []))
+    generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in network.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator()))
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     return network, torch.tensor(rng.normal(size=(n, d)) * np.arange(1, d + 1) + 1).float()

@@ -93,6 +93,18 @@ class TestAllPenalised:
         assert np.isfinite(fitted.transform(X)).all()
 
 
+def test_adapters_agree_without_a_penalty(cone):
+    X, y, head = cone
+    options = {"coordinates": "whitened", "validation_fraction": None, "random_state": 0}
+    options |= {"ridge": 0.0, "lr": 1e-3, "lr_schedule": "constant"}
+    expected = IStarAdapter(head, lam=0.0, **options).fit(X, y).transform(X)
+    for other in (CosRegAdapter, TopologicalEntropyAdapter):
+        Z = other(head, lam=0.0, **options).fit(X, y).transform(X)
+        np.testing.assert_allclose(Z, expected, atol=1e-5)
+    layer = IsotropyLayer(head, alpha=1.0, balance=None, **options).fit(X, y)
+    np.testing.assert_allclose(layer.transform(X), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("adapter", PENALISED)
 def test_all_parameters_but_the_head_are_keyword_only(adapter):
     assert adapter(None).head is None
