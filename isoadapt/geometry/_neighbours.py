@@ -1,6 +1,7 @@
 """Exact nearest neighbours by brute force in blocks, and the hubness of their counts."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -23,39 +24,48 @@ def nearest_neighbours(
 
     For points (n, d) and queries (m, d) in float64. Without queries, the neighbours of each point
     among the other points. The distance is 1 - cosine, where a zero row has cosine 0 with every
-    other row, or the Euclidean distance. Of equal distances, the smaller index comes first;
-    Euclidean distances are those of centred points, so that rounding may order equal ones.
+    other row, or the Euclidean distance. Of equal distances, the smaller index comes first. So
+    copies of a row are ordered by index, as are Euclidean distances that float64 holds exactly,
+    such as those of integers. Rounding may order other distances that are equal.
 
     A product in float32 finds candidates, whose distances are then computed in float64. A query for
     which rounding leaves the candidates uncertain is searched again in float64. Distances below
     about 1e-7 of the largest norm are not resolved.
     """
     own = queries is None
-    points, targets, unit = _prepared(points, points if queries is None else queries, metric)
-    scored = (Scores.cosines if metric == "cosine" else Scores.half_squares)(points, targets)
-    search = _Search(points, _bias(points, metric), metric, k)
+    asked, unit = points if queries is None else queries, 1.0
+    if metric == "cosine":
+        points, asked = _both(_unit, points, asked)
+        centred, targets = points, asked
+    else:
+        points, asked, unit = _scaled(points, asked)
+        mean = points.mean(0)
+        centred, targets = _both(lambda rows: rows - mean, points, asked)
+    scored = (Scores.cosines if metric == "cosine" else Scores.half_squares)(centred, targets)
+    search = _Search(points, centred, _bias(centred, metric), metric, k)
     others = len(points) - own
     count = min(k + _SPARE, others)
     distances, indices = [], []
     for rows, scores, found in scored.among(count) if own else scored.between(count):
         block = targets[rows]
-        near, nearest = search.nearest(block, found)
+        near, nearest = search.nearest(asked[rows], found)
         margin = scored.rounding[rows] + _rounding(2 * block.square().sum(1))
         uncertain = scores[:, -1] + margin >= _score(near[:, -1], metric)
         if uncertain.any() and count < others:
             chosen = uncertain.nonzero()[:, 0]
             found = search.candidates(block[chosen], chosen + rows.start if own else None, count)
-            near[chosen], nearest[chosen] = search.nearest(block[chosen], found)
+            near[chosen], nearest[chosen] = search.nearest(asked[rows][chosen], found)
         distances.append(near)
         indices.append(nearest)
     return torch.cat(distances) * unit, torch.cat(indices)
 
 
 class _Search(NamedTuple):
-    """Search in float64 among unit vectors or centred points."""
+    """Search in float64 among unit vectors or other points."""
 
     points: Tensor  # (n, d)
-    bias: Tensor  # (n,): a larger query · point + bias means a smaller distance
+    centred: Tensor  # (n, d): points less their mean, or unit vectors as they are
+    bias: Tensor  # (n,): a larger query · centred point + bias means a smaller distance
     metric: str
     k: int
 
@@ -69,15 +79,18 @@ class _Search(NamedTuple):
         return distances[:, : self.k], candidates.gather(1, places[:, : self.k])
 
     def _distances(self, queries: Tensor, indices: Tensor) -> Tensor:
-        """Distances (m, c) of queries (m, d) to points (m, c), without cancellation."""
+        """Distances (m, c) of queries (m, d) to points (m, c), without cancellation.
+
+        Each is summed alike, which a matrix product does not promise, so those of copies are equal.
+        """
         near = self.points.index_select(0, indices.flatten()).unflatten(0, indices.shape)
         if self.metric == "euclidean":
             return near.sub_(queries[:, None]).norm(dim=-1)
-        return 1 - (near @ queries[..., None]).squeeze(-1)
+        return 1 - near.mul_(queries[:, None]).sum(-1)
 
     def candidates(self, queries: Tensor, without: Tensor | None, count: int) -> Tensor:
-        """Indices (m, count) of the nearest points, which are not `without` (m,)."""
-        scores = torch.addmm(self.bias, queries, self.points.T)
+        """Indices (m, count) of the points nearest to centred queries, but for `without` (m,)."""
+        scores = torch.addmm(self.bias, queries, self.centred.T)
         if without is not None:
             scores.scatter_(1, without[:, None], -torch.inf)
         best, found = scores.topk(count)
@@ -101,20 +114,21 @@ def neighbour_counts(indices: Tensor, n: int) -> Tensor:
     return torch.bincount(indices.flatten(), minlength=n)
 
 
-def _prepared(points: Tensor, queries: Tensor, metric: str) -> tuple[Tensor, Tensor, float]:
-    """Unit vectors for cosines; else centred points and queries, and the power of two they lost."""
-    if metric == "cosine":
-        units = _unit(points)
-        return units, units if queries is points else _unit(queries), 1.0
+def _both(prepare: Callable[[Tensor], Tensor], points: Tensor, queries: Tensor) -> list[Tensor]:
+    """Prepare points and queries, once if they are the same."""
+    prepared = prepare(points)
+    return [prepared, prepared if queries is points else prepare(queries)]
+
+
+def _scaled(points: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Divide very large or small points and queries by a power of two, which is returned too."""
     largest = max(float(torch.linalg.vector_norm(part, torch.inf)) for part in (points, queries))
     _, exponent = math.frexp(largest)
-    own, unit = queries is points, 1.0
-    if abs(exponent) > _EXPONENT:
-        unit = 2.0 ** min(max(exponent, -1022), 1023)
-        points, queries = points / unit, queries / unit
-    mean = points.mean(0)
-    centred = points - mean
-    return centred, centred if own else queries - mean, unit
+    if abs(exponent) <= _EXPONENT:
+        return points, queries, 1.0
+    unit = 2.0 ** min(max(exponent, -1022), 1023)
+    points, queries = _both(lambda rows: rows / unit, points, queries)
+    return points, queries, unit
 
 
 def _unit(points: Tensor) -> Tensor:

@@ -128,3 +128,41 @@ def test_copies_far_from_the_query_are_ordered_by_index_too(metric):
     numbers = search(X, 3, metric, queries)[1]
     first = np.where(queries @ row[0] > 0, 0, 251)
     np.testing.assert_array_equal(numbers, first[:, None] + np.arange(3))
+
+
+@pytest.mark.parametrize("k", [2, 4, 6, 10, 20, 340])
+@pytest.mark.parametrize("n_queries", [1, 2, 5])
+def test_copies_are_ordered_by_index_for_any_number_of_queries(k, n_queries):
+    points = draw(1000, 384)
+    points[999] = points[0]
+    for seed in range(10):
+        queries = points[:1] + 0.3 * draw(n_queries, 384, seed=seed)
+        for metric in METRICS:
+            assert (search(points, k, metric, queries)[1][:, :2] == [0, 999]).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_own_copies_are_ordered_by_index_among_many_neighbours(metric):
+    numbers = search(np.repeat(draw(300, 384), 3, axis=0), 400, metric)[1]
+    by_row = np.argsort(numbers // 3, axis=1, kind="stable")  # the copies of a row side by side
+    assert (np.diff(np.take_along_axis(numbers, by_row, axis=1), axis=1) > 0).all()
+
+
+@given(
+    n=st.integers(2, 80),
+    d=st.integers(1, 5),
+    k=st.integers(1, 20),
+    shift=st.sampled_from([0, 1, -7, 1000, 10**6]),
+    seed=st.integers(0, 999),
+)
+def test_equal_distances_of_integers_are_ordered_by_index(n, d, k, shift, seed):
+    rng = np.random.default_rng(seed)
+    X, queries = (rng.integers(-2, 3, size=(rows, d)) + shift for rows in (n, 5))
+    squares = np.square(X[:, None] - X).sum(-1) + np.diag([10**9] * n)
+    expected = np.argsort(squares, axis=1, kind="stable")[:, : min(k, n - 1)]
+    found = search(X.astype(float), min(k, n - 1), "euclidean")[1]
+    np.testing.assert_array_equal(found, expected)
+    squares = np.square(queries[:, None] - X).sum(-1)
+    expected = np.argsort(squares, axis=1, kind="stable")[:, : min(k, n)]
+    found = search(X.astype(float), min(k, n), "euclidean", queries.astype(float))[1]
+    np.testing.assert_array_equal(found, expected)
