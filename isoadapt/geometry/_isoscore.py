@@ -69,8 +69,8 @@ def isoscore_star(
 
 def isoscore_from_covariance(cov: Tensor) -> Tensor:
     """IsoScore (...) of covariances (..., d, d), d at least 2; NaN where a covariance is zero."""
-    trace = cov.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return (trace.square() / cov.square().sum((-2, -1)) - 1) / (cov.shape[-1] - 1)
+    shares = cov / _trace(cov)[..., None, None]  # so that squares do not overflow
+    return (1 / shares.square().sum((-2, -1)) - 1) / (cov.shape[-1] - 1)
 
 
 class _Prior(NamedTuple):

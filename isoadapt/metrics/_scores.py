@@ -400,7 +400,7 @@ def _n_features(points: Tensor | Moments) -> int:
 
 def _score(cov: Tensor) -> float:
     """IsoScore of a covariance, divided by its trace first, so that squares do not overflow."""
-    return clamped_score(geometry.isoscore_from_covariance(cov / cov.trace()))
+    return clamped_score(geometry.isoscore_from_covariance(cov))
 
 
 def _corrected_score(moments: Moments) -> float:

@@ -77,13 +77,35 @@ def test_fits_are_those_that_adapt_the_validation_rows(cone, monkeypatch, coordi
     adapter = IStarAdapter(
         head if with_head else None, coordinates=coordinates, max_epochs=4, random_state=0
     )
+    found = []
+    on_validation = _ExactShrinkage.on_validation
+    monkeypatch.setattr(
+        _ExactShrinkage,
+        "on_validation",
+        lambda self, network: found.append(on_validation(self, network)) or found[-1],
+    )
     by_covariance = clone(adapter).fit(X, y)
+    assert len(found) == 5
+    assert None not in found  # so that the two fits differ in what they compute
     monkeypatch.setattr(_ExactShrinkage, "on_validation", lambda self, network: None)
     adapter.fit(X, y)
     np.testing.assert_array_equal(by_covariance.transform(X), adapter.transform(X))
     for ours, theirs in zip(by_covariance.history_, adapter.history_, strict=True):
         assert ours["valid_score"] == pytest.approx(theirs["valid_score"], abs=1e-5)
         assert ours["valid_cost"] == pytest.approx(theirs["valid_cost"], abs=1e-5)
+
+
+@pytest.mark.parametrize("lam", [0.0, 1.0])
+@pytest.mark.parametrize("size", [1e10, 1e14])
+def test_one_outlier_among_the_validation_rows_does_not_choose_the_epoch(cone, lam, size):
+    X, y, head = cone
+    adapter = IStarAdapter(head, lam=lam, max_epochs=4, random_state=0)
+    outlier = X.copy()
+    outlier[adapter._prepare(X, y).validating[0]] *= size
+    scores = [row["valid_score"] for row in adapter.fit(outlier, y).history_]
+    expected = [row["valid_score"] for row in clone(adapter).fit(X, y).history_]
+    assert scores == pytest.approx(expected, abs=0.02)  # at most the outlier's own prediction
+    assert np.isfinite([row["valid_cost"] for row in adapter.history_]).all()
 
 
 def test_exact_shrinkage_carries_gradient_and_detached_does_not():

@@ -69,7 +69,9 @@ class EpochEvaluator(Callback):
         module, rows = net.module_, self.rows.take(self.index)
         penalties = net.penalty.on_validation(module.network)
         if penalties is not None:
-            return penalties.cpu(), module.linear_outputs(rows.X), penalties.isfinite().cpu()
+            weights = [weight.flatten(1).sum(1) for weight in module.network.parameters()]
+            finite = torch.stack(weights).sum(0).isfinite()
+            return penalties.cpu(), module.linear_outputs(rows.X), finite.cpu()
         adapted, outputs, _ = module(rows.X)
         penalties = net.penalty(adapted, rows.y, module.network)
         finite = adapted.sum(list(range(1, adapted.ndim))).isfinite()

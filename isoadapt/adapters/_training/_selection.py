@@ -72,16 +72,14 @@ class Selection:
         """Score an epoch on the validation rows, and keep it if it is chosen.
 
         `penalty` is that of the adapted rows. `finite` says whether these are finite, or the
-        penalty if they were not computed. `outputs` (m, C) are the head's, and `state` copies the
+        weights if they were not computed. `outputs` (m, C) are the head's, and `state` copies the
         present weights. Epoch 0 is the start, which is never chosen.
         """
         cost = self.weight * penalty
-        if not finite:
-            score = -math.inf
-        elif self.score is None or outputs is None:
-            score = -cost
-        else:
+        if finite and self.score is not None and outputs is not None:
             score = self._task_score(self.score, outputs)
+        else:
+            score = -math.inf if not finite or math.isnan(cost) else -cost
         self.best = max(self.best, score)
         epoch = Epoch(number, score, cost)
         if number == 0:
