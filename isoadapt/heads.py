@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from scipy.special import log_softmax
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, r2_score
@@ -32,7 +32,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array, has_fit_parameter
 
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import dead_dimensions
+from isoadapt.geometry import LARGEST, dead_dimensions
 
 __all__ = ["LinearHead", "MultiLabelHead"]
 
@@ -627,6 +627,7 @@ def fit_head(
     it, which bounds the weights; features without variance get weight zero. A linear estimator is
     cloned and fitted to the embeddings as they are.
     """
+    _check_targets(kind, y, sample_weight)
     if not isinstance(kind, str):
         return _fit_estimator(kind, X, y, sample_weight)
     rows = X.astype(np.float64)
@@ -642,6 +643,28 @@ def fit_head(
     coef = np.zeros((len(probe.coef_), len(mean)))
     coef[:, live] = probe.coef_ / deviations
     return LinearHead(coef, probe.intercept_ - coef @ mean, probe.classes_)
+
+
+def _check_targets(kind: Any, y: NDArray[Any], sample_weight: NDArray[Any] | None) -> None:
+    """Raise ValueError if a classifier would see one class, or "ridge" targets too large."""
+    if kind == "ridge":
+        largest = np.abs(np.asarray(y, dtype=np.float64)).max()
+        if largest > LARGEST:
+            raise ValueError(
+                f"y has an entry of size {largest:.2g}, whose square may overflow: divide y by its "
+                "standard deviation"
+            )
+        return
+    if kind != "logistic" and not is_classifier(kind):
+        return
+    classes = np.unique(y if sample_weight is None else y[np.asarray(sample_weight) > 0])
+    if len(classes) < 2:
+        weighted = "" if sample_weight is None else " among the rows of positive weight"
+        raise ValueError(
+            f"y has only one class, {classes[0]!s}{weighted}, while head={kind!r} needs 2 or more: "
+            "pass rows of every class, a LinearHead that is fitted already, or, with an adapter "
+            "that needs no head, head=None"
+        )
 
 
 def _fit_estimator(

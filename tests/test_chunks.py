@@ -243,8 +243,8 @@ def used_up(X):
 
 BAD = [
     (lambda X: [], "Expected 2D array"),
-    (lambda X: iter([]), "X gave no rows: an iterator is used up"),
-    (used_up, "X gave no rows: .*make a fresh one"),
+    (lambda X: iter([]), "X gave no rows. An iterator is used up"),
+    (used_up, "X gave no rows.*make a fresh one"),
     (lambda X: [X[:0]], "X gave no rows"),
     (lambda X: Moments(), "X gave no rows"),
     (lambda X: [X[:1]], r"1 row\(s\) in all its chunks together, while a minimum of 2"),

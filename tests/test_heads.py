@@ -489,6 +489,23 @@ def test_a_logistic_probe_is_a_standardised_logistic_regression(n_classes):
         assert probe.classes_.tolist() == sorted(set(y))
 
 
+@pytest.mark.parametrize("kind", ["logistic", LogisticRegression()])
+def test_a_single_class_is_refused(kind):
+    X, y = labelled(2)
+    with pytest.raises(ValueError, match=r"y has only one class, 1, while head=.*head=None"):
+        fit_head(kind, X, np.ones_like(y))
+    kept = (y == y[0]).astype(float)
+    message = f"y has only one class, {y[0]} among the rows of positive weight, while head="
+    with pytest.raises(ValueError, match=message):
+        fit_head(kind, X, y, kept)
+
+
+def test_targets_whose_squares_overflow_are_refused():
+    X, y = np.eye(4), np.array([1.0, -1.0, 0.5, 0.0])
+    with pytest.raises(ValueError, match=r"y has an entry of size 1e\+200.*divide y"):
+        fit_head("ridge", X, y * 1e200)
+
+
 @pytest.mark.parametrize("n_outputs", [None, 2])
 def test_a_ridge_probe_is_a_standardised_ridge_and_weights_are_repeated_rows(n_outputs):
     rng = np.random.default_rng(0)

@@ -559,6 +559,7 @@ def test_bad_zeta_is_refused(zeta):
         (np.eye(4), r"prior_cov has shape \(4, 4\), X has 5 features: \(5, 5\) is needed"),
         (np.ones((5, 4)), r"prior_cov has shape \(5, 4\)"),
         (np.triu(np.ones((5, 5))), "prior_cov is not symmetric"),
+        (-np.eye(5), "prior_cov has a negative variance"),
         (np.full((5, 5), np.nan), "prior_cov contains NaN"),
         (np.ones(5), "Expected 2D array"),
     ],
@@ -566,6 +567,15 @@ def test_bad_zeta_is_refused(zeta):
 def test_bad_shrinkage_covariances_are_refused(prior_cov, message):
     with pytest.raises(ValueError, match=message):
         isoscore_star(cloud(30, 5), prior_cov=prior_cov)
+
+
+@pytest.mark.parametrize("scale", [1e-140, 1e-85, 1e80, 1e150])
+@pytest.mark.parametrize("zeta", [0.0, 0.5])
+@pytest.mark.parametrize("n", [4, 30])
+def test_isoscore_star_at_every_admissible_scale(scale, zeta, n):
+    X, prior = cloud(n, 5), np.cov(cloud(200, 5).T)
+    expected = isoscore_star(X, prior, zeta)
+    assert isoscore_star(X * scale, prior * scale**2, zeta) == pytest.approx(expected, rel=1e-9)
 
 
 def test_groups_of_another_length_are_refused():

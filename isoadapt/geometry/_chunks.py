@@ -97,7 +97,7 @@ def gather(X: Any, check: Check = check_chunk, min_samples: int = 2) -> Moments:
                 moments.update(check(chunk, number == 0))
     if not moments.count:
         raise ValueError(
-            "X gave no rows: an iterator is used up once it has been read; make a fresh one, or "
+            "X gave no rows. An iterator is used up once it has been read: make a fresh one, or "
             "pass a list of chunks"
         )
     if moments.count < min_samples:

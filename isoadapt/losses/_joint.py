@@ -71,7 +71,7 @@ class JointLoss(nn.Module):
         super().__init__()
         if balance not in ("ema", "cumulative", None):
             raise ValueError(f"balance={balance!r} must be 'ema', 'cumulative' or None")
-        rates = torch.as_tensor(smoothing)
+        rates = torch.as_tensor(smoothing, dtype=torch.float64)
         if not bool(((rates > 0) & (rates <= 1)).all()):
             raise ValueError(f"smoothing={smoothing!r} must lie in (0, 1]")
         self.balance = balance

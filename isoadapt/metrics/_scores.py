@@ -135,10 +135,13 @@ def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 
             )
         if not torch.allclose(prior, prior.T):
             raise ValueError("prior_cov is not symmetric: pass a covariance matrix")
-    if isinstance(points, Moments):
-        identity = torch.eye(d, dtype=torch.float64)
-        return _score(points.covariance().lerp(identity if prior is None else prior, zeta))
-    return clamped_score(geometry.isoscore_star(points, prior, zeta))
+        if bool((prior.diagonal() < 0).any()):
+            raise ValueError("prior_cov has a negative variance: pass a covariance matrix")
+    if zeta == 0 and not isinstance(points, Moments):
+        return clamped_score(geometry.isoscore_star(points))
+    moments = points if isinstance(points, Moments) else Moments().update(points)
+    identity = torch.eye(d, dtype=torch.float64)
+    return _score(moments.covariance().lerp(identity if prior is None else prior, zeta))
 
 
 def cumulative_explained_variance(X: Chunked, k: int = 3) -> float:
@@ -399,7 +402,7 @@ def _n_features(points: Tensor | Moments) -> int:
 
 
 def _score(cov: Tensor) -> float:
-    """IsoScore of a covariance, divided by its trace first, so that squares do not overflow."""
+    """IsoScore of a covariance."""
     return clamped_score(geometry.isoscore_from_covariance(cov))
 
 

@@ -162,9 +162,10 @@ def test_estimates_are_used_for_fewer_steps_with_large_rates_and_zeta(zeta, lr, 
     assert _steps_between(zeta, lr) == steps
 
 
-@pytest.mark.parametrize("zeta", [0.2, 0.4, 0.6, 0.8, 1.0])
-@pytest.mark.parametrize("lr", ["auto", 0.002, 0.03])
+@pytest.mark.parametrize("zeta", [0.6, 0.8, 1.0])
+@pytest.mark.parametrize("lr", ["auto", 0.03])
 def test_isotropy_is_that_of_exact_steps(cone, monkeypatch, zeta, lr):
+    """Four times as many steps between exact norms fail here; smaller ζ or lr forgive more."""
     X, y, head = cone
     settings = {"lam": 5.0, "zeta": zeta, "lr": lr, "batch_size": 16, "patience": None}
     scores = []
@@ -174,7 +175,7 @@ def test_isotropy_is_that_of_exact_steps(cone, monkeypatch, zeta, lr):
             IStarAdapter(head, **settings, max_epochs=4, random_state=s).fit(X, y) for s in range(3)
         ]
         scores.append(np.mean([isoscore(fitted.transform(X)) for fitted in fits]))
-    assert scores[0] == pytest.approx(scores[1], abs=0.03)
+    assert scores[0] == pytest.approx(scores[1], abs=0.007)
 
 
 def test_sampled_shrinkage_uses_a_bounded_number_of_rows():

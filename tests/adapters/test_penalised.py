@@ -55,6 +55,12 @@ class TestAllPenalised:
         with pytest.raises(ValueError, match=r"training diverged with lr=3e\+38.*smaller lr"):
             adapter(head, lr=3e38, max_epochs=2).fit(X, y)
 
+    def test_an_infinite_loss_is_an_error(self, adapter, cone):
+        X, y, head = cone
+        weight = {"alpha": 1e-300} if adapter is IsotropyLayer else {"lam": 1e300}
+        with pytest.raises(ValueError, match=r"diverged .* a smaller weight of the penalty"):
+            adapter(head, **weight, max_epochs=2, random_state=0).fit(X, y)
+
     def test_interrupt_leaves_the_estimator_unchanged(self, adapter, cone, monkeypatch):
         X, y, head = cone
         fitted = adapter(head, max_epochs=1, random_state=0).fit(X, y)

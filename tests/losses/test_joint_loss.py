@@ -73,6 +73,10 @@ def test_members_may_differ_in_smoothing(balance):
         torch.testing.assert_close(together(task, penalty), torch.stack(expected))
 
 
+def test_a_tiny_smoothing_is_admissible():
+    assert JointLoss(2.0, "ema", 1e-300).smoothing == 1e-300
+
+
 @pytest.mark.parametrize("weight", [2.0, -1.5])
 def test_without_balance_the_losses_are_added_as_they_are(weight):
     joint = JointLoss(weight)

@@ -261,7 +261,8 @@ def _make_ridge(members: Sequence[Member], module: HeadedNetwork) -> OutputRidge
 
 def _outcome(member: Member, run: Run, module: HeadedNetwork, place: int) -> Outcome:
     """Read the fitted map and head from the network."""
-    if any(not bool(value.isfinite().all()) for value in module.member_state(place).values()):
+    weights = module.member_state(place).values()
+    if not (run.kept_loss_is_finite() and all(bool(each.isfinite().all()) for each in weights)):
         return Outcome(run, member.ridge, error=diverged(member.rates.lr))
     problem, coordinates, head = member.problem, member.problem.coordinates, member.problem.head
     if head is not None and member.settings.head_training != "frozen":
@@ -274,8 +275,8 @@ def _outcome(member: Member, run: Run, module: HeadedNetwork, place: int) -> Out
 
 
 def diverged(lr: float) -> ValueError:
-    """Make the error for weights that are not finite."""
+    """Make the error for a loss or weights that are not finite."""
     return ValueError(
-        f"training diverged with lr={lr}: the weights are no longer finite; choose a smaller lr "
-        "or a smaller ridge, or scale the embeddings"
+        f"training diverged with lr={lr}: the loss or the weights are no longer finite; choose a "
+        "smaller lr, a smaller weight of the penalty or a smaller ridge, or scale the embeddings"
     )

@@ -156,6 +156,11 @@ class Run:
         self.best_epoch = last if chosen is None else chosen.number
         return chosen
 
+    def kept_loss_is_finite(self) -> bool:
+        """Whether the training loss of the kept epoch is finite."""
+        losses = {row["epoch"]: row.get("train_loss", 0.0) for row in self.history}
+        return math.isfinite(losses[self.best_epoch])
+
     def warnings(self, max_epochs: int) -> list[Warning]:
         """Warnings for a kept epoch worse than the start and a score still rising at the end."""
         selection = self.selection
