@@ -26,16 +26,13 @@ def resolve_device(device: str | torch.device) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.empty(0, device=device).device
-        if found.type == "meta":
-            raise RuntimeError("it holds no values")
+        return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"device={str(device)!r} cannot be used here ({reason}); choose 'auto', 'cpu', or a "
             "GPU that torch finds"
         ) from error
-    return found
 
 
 def to_tensor(array: NDArray[Any], device: torch.device) -> Tensor:
