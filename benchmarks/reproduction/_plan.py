@@ -91,7 +91,8 @@ def plan(suite: Suite) -> list[Slot]:
         return [
             *_points(1),
             _trained(1, BASE, "cola", 0, suite),
-            *_on_base(1, "cola", 0, suite),
+            *_adapters(1, "cola", 0, suite),
+            *_penalties(1, "cola", 0, suite),
         ]
     return [
         *_points(POINT_SEEDS),
@@ -116,19 +117,22 @@ def _known(cell: Cell, recipe: Recipe | None) -> Cell:
 
 
 def _block(block: int, tasks: Sequence[str], n_seeds: int, suite: Suite) -> Iterator[Slot]:
-    """Yield, for each task, the first bases, which decide whether its recipe stays, then the rest.
+    """Yield, for each task, the first bases, which decide whether its recipe stays, with adapters.
 
-    The rest is, for each seed and task, the base, its adapters and the five penalties.
+    The rest follows, for each seed and task: a later base with its adapters, and five penalties.
     """
     for task in tasks:
         yield from _candidates(block, task, suite)
         for seed in range(SEEDS_NEEDED):
             yield _trained(block, BASE, task, seed, suite)
+        for seed in range(SEEDS_NEEDED):
+            yield from _adapters(block, task, seed, suite)
     for seed in range(n_seeds):
         for task in tasks:
             if seed >= SEEDS_NEEDED:
                 yield _trained(block, BASE, task, seed, suite)
-            yield from _on_base(block, task, seed, suite)
+                yield from _adapters(block, task, seed, suite)
+            yield from _penalties(block, task, seed, suite)
 
 
 def _candidates(block: int, task: str, suite: Suite) -> Iterator[Slot]:
@@ -137,10 +141,13 @@ def _candidates(block: int, task: str, suite: Suite) -> Iterator[Slot]:
         yield Slot(block, CHOICE, candidate_name(recipe), task, 0, make)
 
 
-def _on_base(block: int, task: str, seed: int, suite: Suite) -> Iterator[Slot]:
+def _adapters(block: int, task: str, seed: int, suite: Suite) -> Iterator[Slot]:
     for row in POST_HOC_ROWS:
         make = partial(_post_hoc, row, task, seed, suite)
         yield Slot(block, POST_HOC, row.name, task, seed, make)
+
+
+def _penalties(block: int, task: str, seed: int, suite: Suite) -> Iterator[Slot]:
     for condition in FIVE:
         yield _trained(block, condition, task, seed, suite)
 

@@ -91,7 +91,7 @@ def test_seed_by_seed_base_then_adapters_then_penalties_tasks_alternating():
     for task, seed in runs:
         own = [s.kind for s in first if (s.task, s.seed) == (task, seed) and s.kind != CHOICE]
         assert own == [BASE_RUN] + [POST_HOC] * 12 + [PENALTY] * 5
-    groups = [(s.task, s.seed) for s in first if s.kind not in (CHOICE, BASE_RUN)]
+    groups = [(s.task, s.seed) for s in first if s.kind == PENALTY]
     assert list(dict.fromkeys(groups)) == runs
     assert groups == sorted(groups, key=runs.index)  # nothing of another base in between
 
@@ -101,13 +101,15 @@ def test_blocks_come_one_after_the_other():
     assert blocks == sorted(blocks)
 
 
-def test_the_choice_and_three_bases_come_first_and_together():
+def test_the_choice_and_three_bases_with_their_adapters_come_first_and_together():
     for task in TASKS:
-        places = [place for place, slot in enumerate(SLOTS) if slot.task == task]
-        first = [SLOTS[place] for place in places[:9]]
-        assert [slot.kind for slot in first] == [CHOICE] * 6 + [BASE_RUN] * 3
-        assert [slot.seed for slot in first[6:]] == [0, 1, 2]
-        assert places[:9] == list(range(places[0], places[0] + 9))
+        places = [place for place, slot in enumerate(SLOTS) if slot.task == task][:45]
+        first = [SLOTS[place] for place in places]
+        kinds = [slot.kind for slot in first]
+        assert kinds == [CHOICE] * 6 + [BASE_RUN] * 3 + [POST_HOC] * 36
+        assert [slot.seed for slot in first[6:9]] == [0, 1, 2]
+        assert [slot.seed for slot in first[9:]] == [0] * 12 + [1] * 12 + [2] * 12
+        assert places == list(range(places[0], places[0] + 45))
 
 
 def test_cells_are_all_different():
