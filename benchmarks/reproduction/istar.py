@@ -133,7 +133,7 @@ def _directions(task: str) -> list[Claim]:
         Claim(
             "table 1",
             f"{name}: I-STAR with lam=-1 has a higher {metric} than CosReg",
-            f"{BERT[task][2]:.4f} → {istar_:.4f} (BERT, best negative lam)",
+            f"{BERT[task][2]:.4f} → {istar_:.4f} (BERT, best λ < 0)",
             moves(of(COSREG.name, task), down, "metric", 1, size=istar_ - BERT[task][2]),
             task,
         ),
