@@ -54,16 +54,19 @@ def learned(records: Sequence[Record], task: str) -> Learned:
         return Learned(None, f"{len(values)} of the {SEEDS_NEEDED} seeds of the base that it needs")
     least = published.value - published.error
     mean, of_first = mean_of(values), mean_of(values[:SEEDS_NEEDED])
-    relation = "reaches" if mean >= least else "is below"
+    passed, narrowly = mean >= least, ""
+    relation = "reaches" if passed else "is below"
+    if passed != (of_first >= least):
+        narrowly = (
+            f"is {'' if passed else 'not '}judged, by a margin of {abs(mean - least):.4f}: the "
+            f"mean of its bases had to reach {least:.4f}, and is {mean:.4f} over {len(values)} "
+            f"seeds, but {of_first:.4f} over the {SEEDS_NEEDED} that ran first"
+        )
     return Learned(
-        mean >= least,
+        passed,
         f"base {mean_sd(values)} ({published.score}, {len(values)} seeds), mean {mean:.4f} "
         f"{relation} {least:.4f} = {published.value:.4f} less one standard error of "
         f"{published.error:.4f}"
         + (f"; mean of the first {SEEDS_NEEDED}: {of_first:.4f}" if mean != of_first else ""),
-        f"is {'' if mean >= least else 'not '}judged by {abs(mean - least):.4f}: the mean of its "
-        f"bases had to reach {least:.4f}, and is {mean:.4f} over {len(values)} seeds, but "
-        f"{of_first:.4f} over the {SEEDS_NEEDED} that ran first"
-        if (mean >= least) != (of_first >= least)
-        else "",
+        narrowly,
     )

@@ -58,8 +58,8 @@ departures from it, which were not.
   interval lies wholly on the claimed side (of the claimed factor, where there is one), **fails**
   only where the interval excludes the claim, and is *not shown* in between. It fails by the
   interval alone, which is not adjusted for the number of claims.
-- *p* is twice the one-sided p-value, and small where the claim is right; *p Holm* is adjusted for
-  all claims of the paper that have one. What holds by its interval alone is marked.
+- *p* is twice the one-sided p-value, and small where the figures support the claim; *p Holm* is
+  adjusted for all claims of the paper that have one. What holds by its interval alone is marked.
 - Intervals are over seeds. *Over dev rows* is the 95 % bootstrap interval of the mean difference
   when dev rows are drawn, the seeds being given.
 - *Power* is the probability, with the seeds at hand, that the interval shows a difference of the

@@ -106,8 +106,8 @@ def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 
     Raises
     ------
     ValueError
-        If X is too small, constant or not finite, if `prior_cov` has the wrong shape or is not
-        symmetric, or if `zeta` is outside [0, 1].
+        If X is too small, constant or not finite, if `prior_cov` has the wrong shape, is not
+        symmetric or has a negative variance, or if `zeta` is outside [0, 1].
 
     References
     ----------

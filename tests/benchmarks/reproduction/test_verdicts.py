@@ -253,7 +253,7 @@ def test_a_task_whose_base_has_not_learned_is_not_judged():
     more = base("cola", [0.29, 0.29, 0.29, 0.33], "matthews")
     passed, reason, narrowly = learned(more, "cola")
     assert passed
-    assert narrowly.startswith("is judged by 0.0033: the mean of its bases had to reach 0.2967")
+    assert narrowly.startswith("is judged, by a margin of 0.0033: the mean of its bases had to")
     assert narrowly.endswith("is 0.3000 over 4 seeds, but 0.2900 over the 3 that ran first")
     assert learned(base("cola", [0.34] * 4, "matthews"), "cola").narrowly == ""
     assert "mean 0.3000 reaches 0.2967" in reason
