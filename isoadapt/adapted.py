@@ -15,8 +15,10 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from isoadapt._utils.warn import warn
-from isoadapt.adapters import BaseAdapter, IsotropyLayer
-from isoadapt.encoders import TransformerEncoder, encoder_head
+from isoadapt.adapters import IsotropyLayer
+from isoadapt.adapters._base import BaseAdapter
+from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.heads import LinearHead, MultiLabelHead
 
 __all__ = ["AdaptedEncoder"]

@@ -32,7 +32,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array, has_fit_parameter
 
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import LARGEST, dead_dimensions
+from isoadapt.geometry._spread import LARGEST, dead_dimensions
 
 __all__ = ["LinearHead", "MultiLabelHead"]
 

@@ -15,7 +15,6 @@ import torch
 from isoadapt import TransformerEncoder, metrics
 from isoadapt.datasets import minilm_folder
 from isoadapt.metrics import (
-    REFERENCES,
     _isotropy_report as _report,
     anisotropy,
     cumulative_explained_variance,
@@ -29,6 +28,7 @@ from isoadapt.metrics import (
     partition_isotropy,
     two_nn,
 )
+from isoadapt.metrics._references import REFERENCES
 
 ALL = [
     isoscore,

@@ -14,7 +14,8 @@ import pytest
 from isoadapt import Whitening, load_checkpoint
 from isoadapt._utils import folders
 from isoadapt._utils.folders import CHECKPOINT, LIST, atomic_folder, check_output_folder
-from isoadapt.interop import ADAPTER, load_adapter, merge_into_checkpoint, save_adapter
+from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
+from isoadapt.interop._folder import ADAPTER
 from tests.tiny_models import TEXTS
 
 X = np.random.default_rng(0).normal(size=(60, 4)) * [9, 3, 1, 1]

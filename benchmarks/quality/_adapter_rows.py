@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from isoadapt import CosRegAdapter, IsotropyLayer, LinearHead
-from isoadapt.adapters import VARIANTS
+from isoadapt.adapters._registry import VARIANTS
 from isoadapt.heads import fit_head
 
 BASE = "no adapter"

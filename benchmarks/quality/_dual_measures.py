@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, matthews_corrcoef, roc_auc_score
 
 from benchmarks._data import Floats
-from isoadapt.geometry import nearest_neighbours, neighbour_counts
+from isoadapt.geometry._neighbours import nearest_neighbours, neighbour_counts
 from isoadapt.metrics import similarity_correlation
 
 NEIGHBOURS = 10

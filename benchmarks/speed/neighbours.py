@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.speed._harness import Result, Skipped, compare
 from isoadapt._utils.threads import one_thread
-from isoadapt.geometry import nearest_neighbours
+from isoadapt.geometry._neighbours import nearest_neighbours
 
 D, K = 384, 10
 METRICS = ("cosine", "euclidean")

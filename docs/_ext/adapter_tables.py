@@ -1,7 +1,7 @@
 """The table of measured figures of every adapter, made from the registry and the results."""
 
 from docs._ext import results
-from isoadapt.adapters import VARIANTS
+from isoadapt.adapters._registry import VARIANTS
 
 CONTROLS = ["no adapter", "head refit only", "same layer, no penalty"]
 COLUMNS = {

@@ -20,7 +20,7 @@ from isoadapt import metrics
 from isoadapt._utils.devices import as_array
 from isoadapt._utils.labels import check_present
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
-from isoadapt.geometry import check_chunk, is_dask, map_blocks, refuse_chunks
+from isoadapt.geometry._chunks import check_chunk, is_dask, map_blocks, refuse_chunks
 from isoadapt.heads import LinearHead, MultiLabelHead, fit_head, needs_fit
 
 # In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.

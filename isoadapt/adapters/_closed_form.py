@@ -14,9 +14,9 @@ from isoadapt._utils.restore import restore_on_failure
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import map_rows
 from isoadapt.adapters._spread import check_spread
-from isoadapt.geometry import (
+from isoadapt.geometry import Moments
+from isoadapt.geometry._chunks import (
     Chunked,
-    Moments,
     describe_chunks,
     gather,
     in_chunks,

@@ -14,7 +14,7 @@ from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
-from isoadapt.losses import fewest_points
+from isoadapt.losses._isoscore import fewest_points
 
 
 class IsoScorePenalty(Penalty):

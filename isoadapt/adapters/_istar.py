@@ -16,8 +16,10 @@ from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._prior_cov import outputs_covariance
 from isoadapt.adapters._training._problem import Problem
-from isoadapt.geometry import FactoredCovariance, SquaredNorm, isoscore_from_covariance
-from isoadapt.losses import IsoScoreLoss, fewest_points
+from isoadapt.geometry._factored import FactoredCovariance, SquaredNorm
+from isoadapt.geometry._isoscore import isoscore_from_covariance
+from isoadapt.losses import IsoScoreLoss
+from isoadapt.losses._isoscore import fewest_points
 
 _STEPS = 16  # most steps from one exact computation of ‖Σ_S‖² to the next
 _SHARE = 6.0  # these steps for equal shares of what is exact and what is estimated

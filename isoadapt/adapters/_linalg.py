@@ -8,7 +8,8 @@ from scipy.linalg import eigh
 from sklearn.utils.extmath import svd_flip
 
 from isoadapt.adapters._maps import Floats, map_rows
-from isoadapt.geometry import DEAD, Moments
+from isoadapt.geometry import Moments
+from isoadapt.geometry._spread import DEAD
 
 
 def descending_eigh(cov: Floats) -> tuple[Floats, Floats]:

@@ -4,7 +4,8 @@ import numpy as np
 
 from isoadapt.adapters._linalg import descending_eigh, inverse_root, shrink
 from isoadapt.adapters._maps import Affine, Floats
-from isoadapt.geometry import DEAD, Moments, dead_dimensions
+from isoadapt.geometry import Moments
+from isoadapt.geometry._spread import DEAD, dead_dimensions
 
 
 def row_space(coef: Floats) -> tuple[Floats, Floats]:

@@ -6,7 +6,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from isoadapt._utils.warn import warn
-from isoadapt.geometry import LARGEST, SMALLEST, Moments
+from isoadapt.geometry import Moments
+from isoadapt.geometry._spread import LARGEST, SMALLEST
 
 _BLOCK = 1024
 _MAX_MEAN_TO_SPREAD = 1e5

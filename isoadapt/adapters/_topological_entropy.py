@@ -15,7 +15,8 @@ from isoadapt.adapters._training._batches import n_batches
 from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
-from isoadapt.losses import MIN_POINTS, PersistentEntropyLoss
+from isoadapt.losses import PersistentEntropyLoss
+from isoadapt.losses._persistent_entropy import MIN_POINTS
 
 _MAX_VALIDATION_ROWS = 3000  # of which the penalty is computed after an epoch
 

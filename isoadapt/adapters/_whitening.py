@@ -15,7 +15,8 @@ from isoadapt.adapters._linalg import (
     shrink,
 )
 from isoadapt.adapters._maps import Affine
-from isoadapt.geometry import Moments, dead_dimensions
+from isoadapt.geometry import Moments
+from isoadapt.geometry._spread import dead_dimensions
 from isoadapt.heads import LinearHead
 
 

@@ -7,9 +7,13 @@ from typing import Any
 from isoadapt import TransformerEncoder
 from isoadapt.cli._options import Console, WrongUsage
 from isoadapt.cli._rows import check_several_rows, each_alone
-from isoadapt.datasets import load_matrix, load_table
-from isoadapt.encoders import describe_vectors, layer_report, measure_truncation
-from isoadapt.metrics import NEXT_STEPS, REFERENCES, IsotropyReport, isotropy_report
+from isoadapt.datasets import load_table
+from isoadapt.datasets._matrices import load_matrix
+from isoadapt.encoders import layer_report
+from isoadapt.encoders._truncation import measure_truncation
+from isoadapt.encoders._vectors import describe_vectors
+from isoadapt.metrics import IsotropyReport, isotropy_report
+from isoadapt.metrics._references import NEXT_STEPS, REFERENCES
 
 
 def audit(

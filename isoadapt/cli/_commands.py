@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from isoadapt.adapters import METHODS
+from isoadapt.adapters._registry import METHODS
 from isoadapt.cli._options import (
     TABLE,
     AsJson,
@@ -21,7 +21,8 @@ from isoadapt.cli._options import (
     Text,
     columns,
 )
-from isoadapt.finetune import PENALTIES, RECIPES
+from isoadapt.finetune._penalty import PENALTIES
+from isoadapt.finetune._recipes import RECIPES
 
 
 def demo(

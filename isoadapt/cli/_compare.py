@@ -12,13 +12,14 @@ from isoadapt import TransformerEncoder
 from isoadapt._utils.errors import choices
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.folders import no_empty_leftovers
-from isoadapt.adapters import ADAPTERS, METHODS, VARIANTS
+from isoadapt.adapters._registry import ADAPTERS, METHODS, VARIANTS
 from isoadapt.cli._options import Console, Source, WrongUsage
 from isoadapt.cli._rows import data_to_record, labelled_texts
 from isoadapt.datasets import load_table
-from isoadapt.encoders import encoder_head
+from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.interop import save_adapter
-from isoadapt.model_selection import INTERRUPTED, Comparison, compare_adapters
+from isoadapt.model_selection import Comparison, compare_adapters
+from isoadapt.model_selection._compare_run import INTERRUPTED
 
 
 class Rows(NamedTuple):

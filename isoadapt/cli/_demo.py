@@ -14,7 +14,7 @@ from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.folders import check_output_folder, no_empty_leftovers
 from isoadapt._utils.optional import import_optional
 from isoadapt._utils.tables import aligned_table
-from isoadapt.adapters import VARIANTS
+from isoadapt.adapters._registry import VARIANTS
 from isoadapt.cli._demo_similarity import Similarity, report, similarity
 from isoadapt.cli._options import Console, WrongUsage
 from isoadapt.cli._rows import labelled_texts

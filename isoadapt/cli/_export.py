@@ -5,15 +5,12 @@ from typing import Any
 
 from isoadapt._utils.errors import choices
 from isoadapt.cli._options import Console, WrongUsage
-from isoadapt.encoders import describe_vectors, names_classifier
-from isoadapt.interop import (
-    export_encoder,
-    load_adapter,
-    provenance,
-    read_config,
-    take_apart,
-    to_sentence_transformer,
-)
+from isoadapt.encoders._models import names_classifier
+from isoadapt.encoders._vectors import describe_vectors
+from isoadapt.interop import load_adapter, to_sentence_transformer
+from isoadapt.interop._folder import provenance, read_config
+from isoadapt.interop._pipeline import take_apart
+from isoadapt.interop._sentence_transformer import export_encoder
 
 _POOLINGS = ("auto", "head_input", "cls", "mean", "max")
 

@@ -15,7 +15,9 @@ from isoadapt._utils.folders import reserved_folder
 from isoadapt.cli._options import Console, Tables, WrongUsage
 from isoadapt.cli._rows import labelled_texts
 from isoadapt.cli._settings import read_settings
-from isoadapt.finetune import PENALTIES, PLACES, RECIPES, finetune_text_classifier
+from isoadapt.finetune import finetune_text_classifier
+from isoadapt.finetune._penalty import PENALTIES, PLACES
+from isoadapt.finetune._recipes import RECIPES
 from isoadapt.metrics import isotropy_report
 
 _TITLES = {

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from isoadapt import TransformerEncoder
 from isoadapt._utils.errors import choices
 from isoadapt._utils.folders import check_output_folder
-from isoadapt.adapters import ADAPTERS, METHODS, BaseAdapter
+from isoadapt.adapters._base import BaseAdapter
+from isoadapt.adapters._registry import ADAPTERS, METHODS
 from isoadapt.cli._options import Console, Source, WrongUsage
 from isoadapt.cli._rows import (
     check_several_rows,
@@ -19,9 +20,10 @@ from isoadapt.cli._rows import (
     read_rows,
 )
 from isoadapt.cli._settings import read_settings
-from isoadapt.encoders import encoder_head
+from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.heads import MultiLabelHead
-from isoadapt.interop import ADAPTER, save_adapter
+from isoadapt.interop import save_adapter
+from isoadapt.interop._folder import ADAPTER
 from isoadapt.metrics import isotropy_report
 
 _ROWS = "These figures are for the rows that the adapter was fitted to. Evaluate it on other rows."

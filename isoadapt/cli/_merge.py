@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from isoadapt.cli._options import Console
-from isoadapt.interop import load_adapter, merge_into_checkpoint, take_apart
+from isoadapt.interop import load_adapter, merge_into_checkpoint
+from isoadapt.interop._pipeline import take_apart
 
 
 def merge(folder: Path, model: Path, out: Path, overwrite: bool, console: Console) -> None:

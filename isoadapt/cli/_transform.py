@@ -10,7 +10,9 @@ from isoadapt._utils.files import atomic_path
 from isoadapt._utils.optional import import_optional
 from isoadapt.cli._options import Console, Source, WrongUsage
 from isoadapt.cli._rows import check_recorded_source, read_rows, with_recorded_model
-from isoadapt.interop import load_adapter, provenance, read_config, take_apart
+from isoadapt.interop import load_adapter
+from isoadapt.interop._folder import provenance, read_config
+from isoadapt.interop._pipeline import take_apart
 
 _MATRICES = (".npy", ".parquet")
 

@@ -2,7 +2,6 @@
 
 from isoadapt.datasets._acceptability._corpus import AcceptabilityCorpus, make_acceptability
 from isoadapt.datasets._hub import load_hub
-from isoadapt.datasets._matrices import load_matrix as load_matrix
 from isoadapt.datasets._minilm import minilm_folder
 from isoadapt.datasets._similarity_pairs import SimilarityPairs, load_similarity_pairs
 from isoadapt.datasets._tables import load_table

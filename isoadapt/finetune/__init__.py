@@ -4,8 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 from isoadapt._utils.lazy import lazy_names
 from isoadapt._utils.optional import import_optional
-from isoadapt.finetune._penalty import PENALTIES as PENALTIES, PLACES as PLACES
-from isoadapt.finetune._recipes import RECIPES as RECIPES
 
 if TYPE_CHECKING:
     from isoadapt.finetune._classifier import finetune_text_classifier

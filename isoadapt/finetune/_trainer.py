@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
 from isoadapt._utils.warn import warn
-from isoadapt.encoders import is_classifier
+from isoadapt.encoders._network import is_classifier
 from isoadapt.finetune._label_count import divides_by_count
 from isoadapt.finetune._objective import Objective
 from isoadapt.finetune._ranks import gathered, is_distributed
 from isoadapt.finetune._shrinkage import sample_moments
 from isoadapt.finetune._where import Points, Watch
-from isoadapt.geometry import anisotropy, cumulative_explained_variance, isoscore_star, spectrum
+from isoadapt.geometry._isoscore import isoscore_star
+from isoadapt.geometry._spectrum import anisotropy, cumulative_explained_variance, spectrum
 from isoadapt.losses import IsoScoreLoss
 
 STATE_FILE = "isoadapt_penalty.safetensors"

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from isoadapt.encoders import VectorSource
+from isoadapt.encoders._vectors import VectorSource
 from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.interop._pipeline import Parts
 

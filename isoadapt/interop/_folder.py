@@ -12,8 +12,9 @@ from typing import Any
 import isoadapt
 from isoadapt._utils.errors import reason
 from isoadapt._utils.folders import Content, atomic_folder, check_output_folder
-from isoadapt.adapters import BaseAdapter
-from isoadapt.encoders import TransformerEncoder, VectorSource, vector_source
+from isoadapt.adapters._base import BaseAdapter
+from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._vectors import VectorSource, vector_source
 from isoadapt.interop._adapter import SOURCE
 from isoadapt.interop._card import model_card
 from isoadapt.interop._pipeline import pack, take_apart, unpack

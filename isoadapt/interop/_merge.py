@@ -5,15 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from isoadapt._utils.folders import CHECKPOINT, atomic_folder
-from isoadapt.adapters import compose
-from isoadapt.encoders import (
-    HEAD_VECTORS,
-    TransformerEncoder,
-    names_classifier,
-    quiet,
-    read_head,
-    tokenizer_folder,
-)
+from isoadapt.adapters._maps import compose
+from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._checkpoint import read_head
+from isoadapt.encoders._models import names_classifier, quiet, tokenizer_folder
+from isoadapt.encoders._vectors import HEAD_VECTORS
 from isoadapt.interop._checkpoint import (
     affine,
     check_folders,

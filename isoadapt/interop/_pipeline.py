@@ -7,7 +7,9 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from isoadapt.adapted import AdaptedEncoder
-from isoadapt.adapters import ADAPTERS, BaseAdapter, PenaltyAdapter
+from isoadapt.adapters import PenaltyAdapter
+from isoadapt.adapters._base import BaseAdapter
+from isoadapt.adapters._registry import ADAPTERS
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.heads import LinearHead
 from isoadapt.interop._adapter import pack_adapter, unpack_adapter

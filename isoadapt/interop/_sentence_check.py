@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from isoadapt.adapters import Floats
-from isoadapt.encoders import quiet
+from isoadapt.adapters._maps import Floats
+from isoadapt.encoders._models import quiet
 
 _SENTENCE = "It was far, and then the road ran on under the trees by a river."
 _SIZES = (1, 3, 8, 20)  # tokens of the texts made of random tokens

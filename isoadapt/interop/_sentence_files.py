@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from isoadapt.adapters import Affine
-from isoadapt.encoders import MODE_OF_KEY, HeadPath, Pooling
+from isoadapt.encoders._head_path import HeadPath
+from isoadapt.encoders._pooling import MODE_OF_KEY, Pooling
 
 _TYPE = "sentence_transformers.models"  # read by all versions of the library
 _NORM_EPS = 1e-5  # of its LayerNorm module, where it cannot be set

@@ -12,21 +12,18 @@ import numpy as np
 from isoadapt._utils.folders import CHECKPOINT, atomic_folder
 from isoadapt._utils.optional import import_optional
 from isoadapt._utils.warn import warn
-from isoadapt.adapters import Affine, Floats, compose
-from isoadapt.encoders import (
-    Backbone,
-    Pooling,
-    Texts,
-    TransformerEncoder,
-    describe_vectors,
-    eval_copy,
-    head_path,
-    quiet,
-    read_head,
-    read_object,
-    tokenizer_folder,
-    vector_source,
-)
+from isoadapt.adapters import Affine
+from isoadapt.adapters._maps import Floats, compose
+from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._checkpoint import read_head
+from isoadapt.encoders._folder import read_object
+from isoadapt.encoders._head_path import head_path
+from isoadapt.encoders._models import quiet, tokenizer_folder
+from isoadapt.encoders._network import eval_copy
+from isoadapt.encoders._pooling import Pooling
+from isoadapt.encoders._texts import Texts
+from isoadapt.encoders._vectors import describe_vectors, vector_source
 from isoadapt.heads import LinearHead
 from isoadapt.interop._adapter import SOURCE
 from isoadapt.interop._checkpoint import (

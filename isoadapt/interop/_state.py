@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt.adapters import STORABLE_MAPS, map_class, map_name
+from isoadapt.adapters._maps import STORABLE_MAPS, map_class, map_name
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.interop._types import matches

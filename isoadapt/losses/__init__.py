@@ -1,9 +1,9 @@
 """Isotropy penalties as torch modules, and the joint loss that adds one to a task loss."""
 
 from isoadapt.losses._cosreg import CosRegLoss
-from isoadapt.losses._isoscore import IsoScoreLoss, fewest_points as fewest_points
+from isoadapt.losses._isoscore import IsoScoreLoss
 from isoadapt.losses._joint import JointLoss
-from isoadapt.losses._persistent_entropy import MIN_POINTS as MIN_POINTS, PersistentEntropyLoss
+from isoadapt.losses._persistent_entropy import PersistentEntropyLoss
 from isoadapt.losses._spectrum_control import SpectrumControlLoss
 
 __all__ = [

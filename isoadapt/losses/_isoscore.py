@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from isoadapt.geometry import FactoredCovariance, isoscore_star
+from isoadapt.geometry._factored import FactoredCovariance
+from isoadapt.geometry._isoscore import isoscore_star
 from isoadapt.losses._points import check_points
 
 _FLOOR = 1e-6  # smaller scores are raised to it, so that -log stays finite

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from isoadapt.geometry import (
+from isoadapt.geometry._persistence import (
     Floats,
     Indices,
     edge_lengths,

@@ -8,22 +8,15 @@ read only once: to compute several metrics of it, first collect its
 :class:`~isoadapt.geometry.Moments` and pass these instead.
 """
 
-from isoadapt.metrics._isotropy_report import (
-    IsotropyReport,
-    isotropy_report,
-    spectral_figures as spectral_figures,
-    two_nn_or_nan as two_nn_or_nan,
-)
+from isoadapt.metrics._isotropy_report import IsotropyReport, isotropy_report
 from isoadapt.metrics._neighbours import (
     HubnessReport,
     RetrievalReport,
     hubness,
     neighbour_overlap,
-    reciprocal_ranks as reciprocal_ranks,
     retrieval_report,
     similarity_correlation,
 )
-from isoadapt.metrics._references import NEXT_STEPS as NEXT_STEPS, REFERENCES as REFERENCES
 from isoadapt.metrics._scores import (
     anisotropy,
     cumulative_explained_variance,

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from isoadapt import geometry
 from isoadapt._utils.labels import is_missing
 from isoadapt._utils.warn import warn
+from isoadapt.geometry import _dimension, _partition, _spectrum, _spread, _unbiased
 from isoadapt.metrics._isotropy_text import report_text
 from isoadapt.metrics._neighbours import HubnessReport, hubness
 from isoadapt.metrics._points import as_points, clamped_score, mean_cosine, varies
@@ -238,22 +238,22 @@ def spectral_figures(
     square = (centred / centred.sum()).square().sum()
     corrected = math.nan
     if n_samples >= 4:
-        corrected = float(geometry.corrected_score(square, fourth, n_samples, d))
-    ev1, ev2, ev3 = (float(geometry.cumulative_explained_variance(centred, k)) for k in (1, 2, 3))
+        corrected = float(_unbiased.corrected_score(square, fourth, n_samples, d))
+    ev1, ev2, ev3 = (float(_spectrum.cumulative_explained_variance(centred, k)) for k in (1, 2, 3))
     return {
         "isoscore": clamped_score((1 / square - 1) / (d - 1)),
         "isoscore_corrected": corrected,
         "ev1": ev1,
         "ev2": ev2,
         "ev3": ev3,
-        "anisotropy1": float(geometry.anisotropy(raw, 1)),
+        "anisotropy1": float(_spectrum.anisotropy(raw, 1)),
     }
 
 
 def two_nn_or_nan(points: Tensor, tolerance: float = 0.0) -> float:
-    """TwoNN dimension of points (n, d) as of `geometry.two_nn`, NaN where it is not defined."""
+    """TwoNN dimension of points (n, d), NaN where it is not defined."""
     try:
-        return float(geometry.two_nn(points, tolerance=tolerance))
+        return float(_dimension.two_nn(points, tolerance=tolerance))
     except ValueError:
         return math.nan
 
@@ -261,26 +261,26 @@ def two_nn_or_nan(points: Tensor, tolerance: float = 0.0) -> float:
 def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyReport:
     """Report of points (n, d), with the given reports of their groups."""
     n, d = points.shape
-    raw, centred = geometry.spectrum(points, center=False), geometry.spectrum(points)
-    log_z = geometry.log_partition(points)
+    raw, centred = _spectrum.spectrum(points, center=False), _spectrum.spectrum(points)
+    log_z = _partition.log_partition(points)
     mean, variance = points.mean(0), points.var(0)
     sample = _sample(points)
     occurrence = _hubness(sample)
     return IsotropyReport(
         n_samples=n,
         n_features=d,
-        **spectral_figures(raw, centred, geometry.norm_concentration(points), n, d),
-        effective_rank=float(geometry.effective_rank(centred)),
+        **spectral_figures(raw, centred, _unbiased.norm_concentration(points), n, d),
+        effective_rank=float(_spectrum.effective_rank(centred)),
         two_nn=two_nn_or_nan(sample),
-        partition_isotropy=float(geometry.partition_isotropy(log_z)),
-        partition_dispersion=float(geometry.partition_dispersion(log_z)),
+        partition_isotropy=float(_partition.partition_isotropy(log_z)),
+        partition_dispersion=float(_partition.partition_dispersion(log_z)),
         mean_cosine=mean_cosine(points),
         hubness=occurrence.skewness,
         antihub_share=occurrence.antihub_share,
         mean_profile=mean.numpy(),
         variance_profile=variance.numpy(),
         outlier_dimensions=_outliers(mean, variance),
-        dead_dimensions=_indices(geometry.dead_dimensions(variance)),
+        dead_dimensions=_indices(_spread.dead_dimensions(variance)),
         groups=groups,
     )
 

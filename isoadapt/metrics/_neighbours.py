@@ -12,7 +12,8 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 from torch import Tensor
 
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import METRICS, cosines, nearest_neighbours, neighbour_counts, refuse_chunks
+from isoadapt.geometry._chunks import refuse_chunks
+from isoadapt.geometry._neighbours import METRICS, cosines, nearest_neighbours, neighbour_counts
 from isoadapt.metrics._points import as_tensor
 
 

@@ -9,18 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from isoadapt import geometry
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import (
-    LARGEST,
-    SMALLEST,
-    Chunked,
-    Moments,
-    gather,
-    in_chunks,
-    is_memmap,
-    refuse_chunks,
-)
+from isoadapt.geometry import Moments, _cosine
+from isoadapt.geometry._chunks import Chunked, gather, in_chunks, is_memmap, refuse_chunks
+from isoadapt.geometry._spread import LARGEST, SMALLEST
 
 
 def as_points(X: ArrayLike, min_samples: int = 2, by_variance: bool = True) -> Tensor:
@@ -106,4 +98,4 @@ def mean_cosine(points: Tensor) -> float:
     # Rescale, so that the squares of tiny rows do not underflow to zero.
     largest = points.abs().max()
     scaled = points / largest if largest > 0 else points
-    return float(geometry.mean_cosine(scaled).clamp(-1, 1))
+    return float(_cosine.mean_cosine(scaled).clamp(-1, 1))

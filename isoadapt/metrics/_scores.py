@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from isoadapt import geometry
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import Chunked, Moments
+from isoadapt.geometry import Moments, _dimension, _isoscore, _partition, _spectrum, _unbiased
+from isoadapt.geometry._chunks import Chunked
 from isoadapt.metrics._points import (
     as_points,
     as_points_or_moments,
@@ -81,7 +81,7 @@ def isoscore(X: Chunked, bias_corrected: bool = False) -> float:
     points = as_points_or_moments(X, min_samples=4 if bias_corrected else 2)
     if isinstance(points, Moments):
         return _corrected_score(points) if bias_corrected else _score(points.covariance())
-    return clamped_score(geometry.isoscore_star(points, bias_corrected=bias_corrected))
+    return clamped_score(_isoscore.isoscore_star(points, bias_corrected=bias_corrected))
 
 
 def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 0.2) -> float:
@@ -138,7 +138,7 @@ def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 
         if bool((prior.diagonal() < 0).any()):
             raise ValueError("prior_cov has a negative variance: pass a covariance matrix")
     if zeta == 0 and not isinstance(points, Moments):
-        return clamped_score(geometry.isoscore_star(points))
+        return clamped_score(_isoscore.isoscore_star(points))
     moments = points if isinstance(points, Moments) else Moments().update(points)
     identity = torch.eye(d, dtype=torch.float64)
     return _score(moments.covariance().lerp(identity if prior is None else prior, zeta))
@@ -174,7 +174,7 @@ def cumulative_explained_variance(X: Chunked, k: int = 3) -> float:
     """
     points = as_points_or_moments(X)
     _check_k(k, _n_features(points))
-    return float(geometry.cumulative_explained_variance(_variances(points), k))
+    return float(_spectrum.cumulative_explained_variance(_variances(points), k))
 
 
 def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
@@ -209,7 +209,7 @@ def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
     """
     points = as_points_or_moments(X)
     _check_k(k, _n_features(points))
-    return float(geometry.anisotropy(_variances(points, center), k))
+    return float(_spectrum.anisotropy(_variances(points, center), k))
 
 
 def effective_rank(X: Chunked) -> float:
@@ -241,7 +241,7 @@ def effective_rank(X: Chunked) -> float:
     >>> round(effective_rank(np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])), 6)
     2.0
     """
-    return float(geometry.effective_rank(_variances(as_points_or_moments(X))))
+    return float(_spectrum.effective_rank(_variances(as_points_or_moments(X))))
 
 
 def mean_cosine_similarity(X: ArrayLike) -> float:
@@ -307,7 +307,7 @@ def partition_isotropy(X: ArrayLike) -> float:
     >>> round(partition_isotropy([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.5], [0.0, -0.5]]), 4)
     0.8366
     """
-    return float(geometry.partition_isotropy(_log_partition(X)))
+    return float(_partition.partition_isotropy(_log_partition(X)))
 
 
 def partition_dispersion(X: ArrayLike) -> float:
@@ -339,7 +339,7 @@ def partition_dispersion(X: ArrayLike) -> float:
     >>> round(partition_dispersion([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.5], [0.0, -0.5]]), 4)
     0.0889
     """
-    return float(geometry.partition_dispersion(_log_partition(X)))
+    return float(_partition.partition_dispersion(_log_partition(X)))
 
 
 def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
@@ -385,11 +385,11 @@ def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
     points = as_points(X, by_variance=False)
     if not 0 < discard < 1:
         raise ValueError(f"discard={discard!r} must lie between 0 and 1, both excluded")
-    return float(geometry.two_nn(points, discard))
+    return float(_dimension.two_nn(points, discard))
 
 
 def _log_partition(X: ArrayLike) -> Tensor:
-    return geometry.log_partition(as_points(X, by_variance=False))
+    return _partition.log_partition(as_points(X, by_variance=False))
 
 
 def _check_k(k: int, n_features: int) -> None:
@@ -403,7 +403,7 @@ def _n_features(points: Tensor | Moments) -> int:
 
 def _score(cov: Tensor) -> float:
     """IsoScore of a covariance."""
-    return clamped_score(geometry.isoscore_from_covariance(cov))
+    return clamped_score(_isoscore.isoscore_from_covariance(cov))
 
 
 def _corrected_score(moments: Moments) -> float:
@@ -415,7 +415,7 @@ def _corrected_score(moments: Moments) -> float:
         )
     square = (moments.scatter / moments.scatter.trace()).square().sum()
     n, d = moments.count, len(moments)
-    return clamped_score(geometry.corrected_score(square, moments.fourth, n, d))
+    return clamped_score(_unbiased.corrected_score(square, moments.fourth, n, d))
 
 
 def _variances(points: Tensor | Moments, center: bool = True) -> Tensor:
@@ -423,4 +423,4 @@ def _variances(points: Tensor | Moments, center: bool = True) -> Tensor:
     if isinstance(points, Moments):
         matrix = points.scatter if center else points.second_moment()
         return torch.linalg.eigvalsh(matrix).flip(0).clamp(min=0)
-    return geometry.spectrum(points, center)
+    return _spectrum.spectrum(points, center)

@@ -1,9 +1,7 @@
 """Comparison of adapters, grid search over adapters, and scorers of isotropy and of use."""
 
 from isoadapt.model_selection._compare import compare_adapters
-from isoadapt.model_selection._compare_run import INTERRUPTED as INTERRUPTED
 from isoadapt.model_selection._comparison import Comparison
-from isoadapt.model_selection._paired_tests import holm as holm
 from isoadapt.model_selection._scorers import BestAboveFloor, make_isotropy_scorer
 from isoadapt.model_selection._search import AdapterSearchCV
 from isoadapt.model_selection._vector_scorers import (

@@ -12,11 +12,11 @@ from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
-from isoadapt import metrics
 from isoadapt._utils.devices import as_array
 from isoadapt._utils.labels import check_present
 from isoadapt._utils.warn import warn
 from isoadapt.heads import LinearHead, MultiLabelHead, needs_fit
+from isoadapt.metrics._neighbours import reciprocal_ranks
 from isoadapt.model_selection._measure import Data, Split
 from isoadapt.model_selection._paired_tests import Floats
 
@@ -236,7 +236,7 @@ def _search(
     query_vectors = _vectors(queries, "queries", encoder, d)
     document_vectors = _vectors(documents, "documents", encoder, d)
     # This raises for wrong row numbers.
-    metrics.reciprocal_ranks(query_vectors, document_vectors, relevant, k=1)
+    reciprocal_ranks(query_vectors, document_vectors, relevant, k=1)
     return query_vectors, document_vectors, list(relevant)
 
 

@@ -15,15 +15,11 @@ from sklearn.utils.validation import _check_method_params, _num_samples, check_a
 from isoadapt._utils.devices import as_array
 from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapted import AdaptedEncoder
-from isoadapt.adapters import (
-    CPU_BYTES,
-    Checkpoint,
-    PenalisedAdapter,
-    Problem,
-    TrainingInterrupted,
-    comparable,
-    fit_members,
-)
+from isoadapt.adapters._penalised import PenalisedAdapter, comparable
+from isoadapt.adapters._training._checkpoint import Checkpoint
+from isoadapt.adapters._training._engine import TrainingInterrupted, fit_members
+from isoadapt.adapters._training._memory import CPU_BYTES
+from isoadapt.adapters._training._problem import Problem
 from isoadapt.model_selection._saved_fits import Fit
 
 Candidates = Mapping[int, Mapping[str, Any]]

@@ -18,7 +18,8 @@ from sklearn.utils.validation import has_fit_parameter
 from isoadapt import metrics
 from isoadapt._utils.errors import reason
 from isoadapt._utils.threads import one_blas_thread_if_small
-from isoadapt.geometry import cosines, nearest_neighbours
+from isoadapt.geometry._neighbours import cosines, nearest_neighbours
+from isoadapt.metrics._neighbours import reciprocal_ranks
 from isoadapt.model_selection._methods import Method, seeded
 from isoadapt.model_selection._paired_tests import Floats
 
@@ -120,7 +121,7 @@ def _judge_other_uses(estimator: Any, data: Data, outcome: Outcome) -> None:
         outcome.cosines = cosines(first, second).numpy().round(_COSINE_DIGITS)
     if data.search is not None:
         queries, documents = (transformed(estimator, part) for part in data.search[:2])
-        outcome.reciprocal = metrics.reciprocal_ranks(
+        outcome.reciprocal = reciprocal_ranks(
             queries, documents, data.search[2], min(K, len(documents))
         )
 

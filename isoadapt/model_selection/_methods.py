@@ -12,7 +12,9 @@ from sklearn.pipeline import Pipeline
 
 from isoadapt import IsotropyLayer, LinearHead
 from isoadapt._utils.errors import choices
-from isoadapt.adapters import ADAPTERS, METHODS, VARIANTS, FlowAdapter, PenalisedAdapter
+from isoadapt.adapters import FlowAdapter
+from isoadapt.adapters._penalised import PenalisedAdapter
+from isoadapt.adapters._registry import ADAPTERS, METHODS, VARIANTS
 from isoadapt.heads import fit_head, needs_fit
 
 NO_ADAPTER = "no adapter"

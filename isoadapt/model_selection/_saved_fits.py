@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from isoadapt.adapters import Checkpoint
+from isoadapt.adapters._training._checkpoint import Checkpoint
 from isoadapt.model_selection._result_cache import ResultCache, read_result, write_result
 
 Result = dict[str, Any]

@@ -16,7 +16,8 @@ from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_method_params, _num_samples
 
-from isoadapt.adapters import TrainingInterrupted, UnequalPenaltiesError
+from isoadapt.adapters._training._engine import TrainingInterrupted
+from isoadapt.adapters._training._penalty import UnequalPenaltiesError
 from isoadapt.model_selection._group import Candidates, FitData, Group, group_key
 from isoadapt.model_selection._result_cache import ResultCache
 from isoadapt.model_selection._saved_fits import Fit, Result, SavedBlock, SavedFits

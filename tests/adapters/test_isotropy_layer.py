@@ -18,7 +18,7 @@ from isoadapt.adapters._training._exact import _Objective
 from isoadapt.adapters._training._loop import EpochEvaluator
 from isoadapt.adapters._training._networks import LinearNetwork, MLPNetwork
 from isoadapt.adapters._training._split import split_rows
-from isoadapt.geometry import isoscore_from_covariance
+from isoadapt.geometry._isoscore import isoscore_from_covariance
 from isoadapt.losses import IsoScoreLoss, JointLoss
 from isoadapt.metrics import isoscore
 

@@ -22,7 +22,7 @@ from isoadapt import (
     TopologicalEntropyAdapter,
     Whitening,
 )
-from isoadapt.adapters import ADAPTERS
+from isoadapt.adapters._registry import ADAPTERS
 
 # Groups of adapters whose shared entries have the same text.
 PENALISED = (

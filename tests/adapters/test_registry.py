@@ -5,8 +5,10 @@ from pathlib import Path
 
 import isoadapt
 from isoadapt import PenaltyAdapter, adapters
-from isoadapt.adapters import ADAPTERS, METHODS, VARIANTS, Affine, BaseAdapter
-from isoadapt.finetune import PENALTIES
+from isoadapt.adapters import Affine
+from isoadapt.adapters._base import BaseAdapter
+from isoadapt.adapters._registry import ADAPTERS, METHODS, VARIANTS
+from isoadapt.finetune._penalty import PENALTIES
 from tests.adapters.test_common import ADAPTERS as SWEEP, FIRST, ONE_OF_EACH
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "choosing.rst"

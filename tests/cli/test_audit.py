@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isoadapt.adapters import ADAPTERS
+from isoadapt.adapters._registry import ADAPTERS
 from tests.cli.command_line import fail, run, succeed
 from tests.tiny_models import save_model
 

@@ -10,10 +10,11 @@ import transformers
 import typer
 from typer.testing import CliRunner
 
-from isoadapt import adapters, cli
+from isoadapt import cli
+from isoadapt.adapters._registry import VARIANTS
 from isoadapt.cli import _compare, _demo
 from isoadapt.cli._options import Console
-from isoadapt.model_selection import INTERRUPTED
+from isoadapt.model_selection._compare_run import INTERRUPTED
 from tests.cli.command_line import message_of, run
 from tests.tiny_models import save_model
 
@@ -92,7 +93,7 @@ class TestEveryCommand:
 
     @pytest.mark.filterwarnings("ignore:training ended at max_epochs")
     def test_the_example_runs_as_json_and_quietly(self, command, place, monkeypatch, capfd):
-        few = [each for each in adapters.VARIANTS if each.name in FEW]
+        few = [each for each in VARIANTS if each.name in FEW]
         monkeypatch.setattr(_demo, "VARIANTS", few)
         name, *arguments = example_of(command)
         if name == "export":

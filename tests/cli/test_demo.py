@@ -5,7 +5,7 @@ import shutil
 import joblib
 import pytest
 
-from isoadapt import adapters
+from isoadapt.adapters._registry import ADAPTERS
 from tests.cli.command_line import fail, run
 
 
@@ -42,7 +42,7 @@ class TestDemo:
             "same layer, no penalty",
             "IsotropyLayer, minibatch",
             "IsotropyLayer, exact",
-            *(name for name in adapters.ADAPTERS if name != "IsotropyLayer"),
+            *(name for name in ADAPTERS if name != "IsotropyLayer"),
         ):
             assert sum(line.startswith(row) for line in lines) == 1
         assert "The Isotropy Layer took the corrected IsoScore from" in completed.stdout

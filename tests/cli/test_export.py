@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from isoadapt import TransformerEncoder, load_checkpoint
-from isoadapt.interop import load_adapter, provenance, read_config
+from isoadapt.interop import load_adapter
+from isoadapt.interop._folder import provenance, read_config
 from tests.cli.command_line import fail, succeed, texts_and_labels
 from tests.tiny_models import PAIRS
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from isoadapt import IsotropyLayer, TransformerEncoder, Whitening, cli, load_checkpoint
-from isoadapt.adapters import METHODS
+from isoadapt.adapters._registry import METHODS
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import isoscore
 from tests.cli.command_line import X, Y, fail, succeed, texts_and_labels

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isoadapt.datasets import load_matrix, load_table
+from isoadapt.datasets import load_table
+from isoadapt.datasets._matrices import load_matrix
 
 X = np.arange(12.0).reshape(4, 3) ** 1.5
 

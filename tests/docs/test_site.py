@@ -11,7 +11,7 @@ import isoadapt
 from docs import picture
 from docs._ext import adapter_tables, api, drawing, results
 from isoadapt import LinearHead, LogitPreservingWhitening
-from isoadapt.adapters import VARIANTS
+from isoadapt.adapters._registry import VARIANTS
 from tests.docs.blocks import README, ROOT
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.encoders import Texts, TransformerEncoder, _batching as module
+from isoadapt.encoders import TransformerEncoder, _batching as module
 from isoadapt.encoders._batching import Tokens, run_batches, to_device, tokenize_blocks
+from isoadapt.encoders._texts import Texts
 from tests.tiny_models import PAIRS, TEXTS
 
 CORPUS = [" ".join(["cat"] * (1 + i % 7) + ["dog"] * (i % 3)) for i in range(21)]

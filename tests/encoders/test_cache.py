@@ -23,10 +23,11 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import EmbeddingCache, TransformerEncoder, Whitening
-from isoadapt.encoders import Texts, _models
+from isoadapt.encoders import _models
 from isoadapt.encoders._cache import _embedding_cache as _cache, _keys as _identity, _request
 from isoadapt.encoders._cache._environment import Unusable
 from isoadapt.encoders._cache._keys import Identity, row_keys
+from isoadapt.encoders._texts import Texts
 from tests.tiny_models import PAIRS, TEXTS, WORDS, make_model, make_tokenizer, save_model
 
 UNIQUE = len(set(TEXTS))

@@ -17,10 +17,10 @@ from filelock import _api, _unix
 
 from isoadapt import EmbeddingCache
 from isoadapt._utils.exchange import try_lock
-from isoadapt.encoders import Texts
 from isoadapt.encoders._cache import _files
 from isoadapt.encoders._cache._keys import Identity
 from isoadapt.encoders._cache._store import Store, _with_checksum
+from isoadapt.encoders._texts import Texts
 from tests.encoders.test_store import fill, keys_of, vectors_of
 from tests.interrupts import Interrupt
 

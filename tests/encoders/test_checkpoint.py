@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from isoadapt.encoders import TransformerEncoder, load_checkpoint, read_head
+from isoadapt.encoders import TransformerEncoder, load_checkpoint
+from isoadapt.encoders._checkpoint import read_head
 from tests.tiny_models import ARCHITECTURES, PAIRS, TEXTS, make_model, make_tokenizer, save_model
 
 

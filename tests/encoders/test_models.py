@@ -10,14 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.encoders import (
-    TransformerEncoder,
-    _models,
-    as_texts,
-    load_checkpoint,
-    quiet,
-    release,
-)
+from isoadapt.encoders import TransformerEncoder, _models, load_checkpoint, release
+from isoadapt.encoders._models import quiet
+from isoadapt.encoders._texts import as_texts
 from tests.tiny_models import TEXTS, make_model, save_model
 
 

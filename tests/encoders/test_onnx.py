@@ -25,9 +25,9 @@ from isoadapt.encoders import (
     _onnx as module,
     _padding,
     load_checkpoint,
-    read_head,
     release,
 )
+from isoadapt.encoders._checkpoint import read_head
 from isoadapt.encoders._forward import embed_batch
 from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer, save_model
 

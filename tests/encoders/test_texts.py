@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from isoadapt.encoders import as_texts
+from isoadapt.encoders._texts import as_texts
 
 TEXTS = ["one", "", "two"]
 PAIRS = [("a", "b"), ("", "c"), ("a", "b")]

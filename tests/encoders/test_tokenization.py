@@ -7,8 +7,9 @@ import textwrap
 import numpy as np
 import pytest
 
-from isoadapt.encoders import Texts, _tokenization as module
+from isoadapt.encoders import _tokenization as module
 from isoadapt.encoders._batching import tokenize
+from isoadapt.encoders._texts import Texts
 from tests.tiny_models import ARCHITECTURES, TEXTS, WORDS, make_tokenizer
 
 

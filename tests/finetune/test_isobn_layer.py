@@ -14,7 +14,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
 
 from isoadapt import IsoBN, load_checkpoint
-from isoadapt.encoders import quiet
+from isoadapt.encoders._models import quiet
 from isoadapt.finetune import IsoBNLayer, add_isobn
 from tests.tiny_models import TEXTS, make_model, make_tokenizer
 

@@ -17,7 +17,8 @@ from transformers import (
 
 from isoadapt import TransformerEncoder
 from isoadapt.finetune._where import Watch, check_where
-from isoadapt.geometry import Moments, isoscore_star
+from isoadapt.geometry import Moments
+from isoadapt.geometry._isoscore import isoscore_star
 from isoadapt.losses import (
     CosRegLoss,
     IsoScoreLoss,

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from isoadapt import LinearHead, LogitPreservingWhitening, metrics
-from isoadapt.geometry import isoscore_from_covariance, isoscore_star
+from isoadapt.geometry._isoscore import isoscore_from_covariance, isoscore_star
 from isoadapt.geometry._unbiased import unbiased_squares
 
 F64 = torch.float64

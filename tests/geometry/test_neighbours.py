@@ -8,7 +8,7 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics import pairwise_distances
 from sklearn.neighbors import NearestNeighbors
 
-from isoadapt.geometry import nearest_neighbours
+from isoadapt.geometry._neighbours import nearest_neighbours
 
 METRICS = ("cosine", "euclidean")
 

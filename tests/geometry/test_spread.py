@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.geometry import DEAD, dead_dimensions
+from isoadapt.geometry._spread import DEAD, dead_dimensions
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isoadapt.adapters import STORABLE_MAPS, map_class, map_name
+from isoadapt.adapters._maps import STORABLE_MAPS, map_class, map_name
 from isoadapt.interop import load_adapter
 
 FOLDERS = Path(__file__).parent / "folders"

@@ -24,21 +24,16 @@ from isoadapt import (
     LinearHead,
     LogitPreservingWhitening,
     Whitening,
-    adapters,
 )
+from isoadapt.adapters._registry import ADAPTERS
 from isoadapt.geometry import Moments
-from isoadapt.interop import (
-    AdapterFolderError,
-    load_adapter,
-    provenance,
-    read_config,
-    save_adapter,
-)
+from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
+from isoadapt.interop._folder import provenance, read_config
 from isoadapt.metrics import isoscore, isotropy_report
 from tests.interop.examples import HEAD, LABELS, VARIANTS, X, checksum, fitted, make
 from tests.tiny_models import WORDS
 
-CASES = [(name, v) for name in adapters.ADAPTERS for v in VARIANTS if make(name, v) is not None]
+CASES = [(name, v) for name in ADAPTERS for v in VARIANTS if make(name, v) is not None]
 METHODS = ["transform", "predict", "predict_proba", "predict_log_proba", "decision_function"]
 
 
@@ -95,7 +90,7 @@ def test_a_parameter_that_was_added_later_has_its_default(name, parameter, tmp_p
 
 def test_a_new_process_without_transformers_loads_every_folder_and_pickle(tmp_path):
     np.save(tmp_path / "X.npy", X)
-    for name in adapters.ADAPTERS:
+    for name in ADAPTERS:
         adapter = fitted(name)
         save_adapter(adapter, tmp_path / name)
         joblib.dump(adapter, tmp_path / f"{name}.joblib")
@@ -111,7 +106,7 @@ def test_a_new_process_without_transformers_loads_every_folder_and_pickle(tmp_pa
         "        assert np.array_equal(found, np.load(folder / f'{name}.npy')), name\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path, *adapters.ADAPTERS],
+        [sys.executable, "-c", code, tmp_path, *ADAPTERS],
         capture_output=True,
         text=True,
         check=False,
@@ -119,7 +114,7 @@ def test_a_new_process_without_transformers_loads_every_folder_and_pickle(tmp_pa
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", adapters.ADAPTERS)
+@pytest.mark.parametrize("name", ADAPTERS)
 def test_partial_fit_goes_on(name, tmp_path):
     head = HEAD if name == "LogitPreservingWhitening" else None
     adapter = make(name).set_params(head=head)

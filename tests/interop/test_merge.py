@@ -24,7 +24,8 @@ from isoadapt import (
     Whitening,
     load_checkpoint,
 )
-from isoadapt.adapters import Affine, compose
+from isoadapt.adapters import Affine
+from isoadapt.adapters._maps import compose
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from tests.tiny_models import ARCHITECTURES, WORDS, make_model, make_tokenizer, save_model
 

@@ -17,13 +17,8 @@ from isoadapt import (
     TransformerEncoder,
     Whitening,
 )
-from isoadapt.interop import (
-    AdapterFolderError,
-    load_adapter,
-    merge_into_checkpoint,
-    read_config,
-    save_adapter,
-)
+from isoadapt.interop import AdapterFolderError, load_adapter, merge_into_checkpoint, save_adapter
+from isoadapt.interop._folder import read_config
 from isoadapt.losses import CosRegLoss
 from tests.interop.examples import HEAD, LABELS, X
 from tests.tiny_models import TEXTS, save_model

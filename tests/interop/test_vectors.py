@@ -14,7 +14,8 @@ from isoadapt import (
     Whitening,
     load_checkpoint,
 )
-from isoadapt.encoders import release, vector_source
+from isoadapt.encoders import release
+from isoadapt.encoders._vectors import vector_source
 from isoadapt.interop import (
     AdapterFolderError,
     load_adapter,

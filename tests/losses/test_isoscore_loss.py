@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from isoadapt.geometry import isoscore_star
+from isoadapt.geometry._isoscore import isoscore_star
 from isoadapt.losses import IsoScoreLoss
 
 

@@ -25,8 +25,8 @@ from isoadapt import (
     TransformerEncoder,
     Whitening,
 )
-from isoadapt.adapters import fit_members
 from isoadapt.adapters._training import _engine
+from isoadapt.adapters._training._engine import fit_members
 from isoadapt.model_selection import (
     AdapterSearchCV,
     BestAboveFloor,

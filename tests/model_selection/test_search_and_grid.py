@@ -17,7 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 from torch import nn
 
 from isoadapt import CosRegAdapter, IStarAdapter, LinearHead, TransformerEncoder
-from isoadapt.adapters import fit_members
+from isoadapt.adapters._training._engine import fit_members
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import save_model

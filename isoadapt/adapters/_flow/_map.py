@@ -24,7 +24,8 @@ from zuko.transforms import (
 )
 
 from isoadapt.adapters._maps import Floats
-from isoadapt.geometry import Moments, dead_dimensions
+from isoadapt.geometry import Moments
+from isoadapt.geometry._spread import dead_dimensions
 
 _FLOOR = 1e-3  # least standard deviation, relative to the largest
 _SLOPE = math.exp(-0.5)  # least scale of an affine coupling; the largest is its inverse

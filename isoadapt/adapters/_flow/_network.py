@@ -20,7 +20,7 @@ from isoadapt.adapters._flow._map import (
     standard_normal,
 )
 from isoadapt.adapters._training._networks import Adapted
-from isoadapt.geometry import dead_dimensions
+from isoadapt.geometry._spread import dead_dimensions
 from isoadapt.heads import LinearHead
 
 _CHUNK = 1024

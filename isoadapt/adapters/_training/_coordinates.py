@@ -9,7 +9,8 @@ from sklearn.utils.extmath import svd_flip
 from isoadapt.adapters._linalg import descending_eigh, oas_shrinkage, shrink
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.adapters._row_space import row_space
-from isoadapt.geometry import Moments, dead_dimensions
+from isoadapt.geometry import Moments
+from isoadapt.geometry._spread import dead_dimensions
 from isoadapt.heads import LinearHead
 
 _CLAMP = 1e-7  # smallest eigenvalue, relative to the largest

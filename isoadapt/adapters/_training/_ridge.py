@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from isoadapt.adapters._maps import Floats
 from isoadapt.adapters._training._networks import Adapted, HeadedNetwork
-from isoadapt.geometry import DEAD, Moments
+from isoadapt.geometry import Moments
+from isoadapt.geometry._spread import DEAD
 
 _LEVEL = 0.95
 _LEAST_SHARE = 0.01  # lower bound of the share of signal
