@@ -1,6 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
-MIN_EXTRAS := pytest numpydoc pytest-xdist hypothesis pandas polars pyarrow accelerate gudhi ripser scikit-dimension IsoScore
+MIN_EXTRAS := zuko pytest numpydoc pytest-xdist hypothesis pandas polars pyarrow accelerate gudhi ripser scikit-dimension IsoScore
 CORE_TESTS := $(addprefix tests/,adapters geometry losses model_selection cli test_heads.py test_metrics.py)
 
 OFFLINE := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1

@@ -91,6 +91,34 @@ def test_missing_extra_is_one_message(monkeypatch):
         import_optional("matplotlib.figure", feature="The picture", extra="plot")
 
 
+def test_without_zuko_only_the_flow_is_missing():
+    completed = python(
+        "import sys, warnings\n"
+        "sys.modules['zuko'] = None  # importing it fails\n"
+        "from isoadapt import FlowAdapter\n"
+        "from isoadapt.model_selection import compare_adapters\n"
+        "from isoadapt.adapters import _registry\n"
+        "from sklearn.datasets import make_blobs\n"
+        "X, y = make_blobs(60, 3, centers=2, random_state=0)\n"
+        "try:\n"
+        "    FlowAdapter(max_epochs=1).fit(X)\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+        "_registry.VARIANTS = _registry.VARIANTS[-7:]  # few that are slow\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
+        "    warnings.simplefilter('always')\n"
+        "    found = compare_adapters(X, y, adapters='all', cv=2, encoder_saw=False)\n"
+        "print(*(str(each.message) for each in caught), sep=chr(10))\n"
+        "print(sorted(found.estimators))"
+    )
+    missing, *notes, names = completed.stdout.splitlines()
+    install = 'needs zuko, which is not installed: pip install "isoadapt[flow]"'
+    assert missing == f"FlowAdapter {install}", completed.stderr
+    assert notes == [f"FlowAdapter is left out, because it {install}"]
+    assert "IsoBN, head refit" in names
+    assert "Flow" not in names
+
+
 def test_an_attribute_error_in_a_lazy_import_is_reported(monkeypatch):
     def broken(name):
         raise AttributeError("a dependency is broken")

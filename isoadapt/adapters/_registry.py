@@ -4,6 +4,7 @@ Importing this module imports no adapter, so that the command line can list them
 """
 
 import importlib
+import importlib.util
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -99,3 +100,16 @@ VARIANTS = (
     Variant("Whitening, oas, head refit", "Whitening", {"shrinkage": "oas"}, brief=False),
     Variant("LogitPreservingWhitening", "LogitPreservingWhitening", {}),
 )
+
+
+def installed_variants() -> list[Variant]:
+    """Return the variants that can be fitted here; warn of those whose package is not installed."""
+    if importlib.util.find_spec("zuko") is not None:
+        return list(VARIANTS)
+    from isoadapt._utils.warn import warn
+
+    warn(
+        "FlowAdapter is left out, because it needs zuko, which is not installed: "
+        'pip install "isoadapt[flow]"'
+    )
+    return [variant for variant in VARIANTS if variant.adapter != "FlowAdapter"]

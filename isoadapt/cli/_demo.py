@@ -14,7 +14,7 @@ from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.folders import check_output_folder, no_empty_leftovers
 from isoadapt._utils.optional import import_optional
 from isoadapt._utils.tables import aligned_table
-from isoadapt.adapters._registry import VARIANTS
+from isoadapt.adapters._registry import installed_variants
 from isoadapt.cli._demo_similarity import Similarity, report, similarity
 from isoadapt.cli._options import Console, WrongUsage
 from isoadapt.cli._rows import labelled_texts
@@ -169,7 +169,7 @@ def _compare(head: LinearHead, train: _Split, dev: _Split, console: Console) -> 
     comparison = compare_adapters(
         train.X,
         train.y,
-        {variant.name: variant.make(head) for variant in VARIANTS if variant.brief},
+        {variant.name: variant.make(head) for variant in installed_variants() if variant.brief},
         head=head,
         X_test=dev.X,
         y_test=dev.y,

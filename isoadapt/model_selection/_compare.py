@@ -62,9 +62,10 @@ def compare_adapters(
         Labels, or values for a regression.
     adapters : str, estimator, list or dict, default="fast"
         "fast" are all adapters in closed form or with an exact solver; "all" adds those that are
-        trained by mini-batches. Otherwise a name, an estimator with ``fit`` and ``transform``, a
-        list of both, or a dict of estimators by name. `head` replaces the head of every adapter.
-        Transformers without a head are followed by one that is fitted to their output.
+        trained by mini-batches; FlowAdapter is left out with a warning if zuko is not installed.
+        Otherwise a name, an estimator with ``fit`` and ``transform``, a list of both, or a dict of
+        estimators by name. `head` replaces the head of every adapter. Transformers without a head
+        are followed by one that is fitted to their output.
     head : LinearHead, linear estimator or {"logistic", "ridge"}, default="logistic"
         The head of all rows, as in :class:`~isoadapt.IsotropyLayer`: that of a checkpoint, or one
         that is fitted to the training rows. It decides whether the task is a classification.

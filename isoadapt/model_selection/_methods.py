@@ -14,7 +14,7 @@ from isoadapt import IsotropyLayer, LinearHead
 from isoadapt._utils.errors import choices
 from isoadapt.adapters import FlowAdapter
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._registry import ADAPTERS, METHODS, VARIANTS
+from isoadapt.adapters._registry import ADAPTERS, METHODS, VARIANTS, installed_variants
 from isoadapt.heads import fit_head, needs_fit
 
 NO_ADAPTER = "no adapter"
@@ -123,8 +123,10 @@ def seeded(estimator: Any, seed: int) -> Any:
 def _choose(adapters: Any, head: Any) -> dict[str, Any]:
     """Estimators by name."""
     if isinstance(adapters, str) and adapters in ("fast", "all"):
+        if adapters == "all":
+            return {variant.name: variant.make(head) for variant in installed_variants()}
         made = {variant.name: variant.make(head) for variant in VARIANTS}
-        return {name: made[name] for name in made if adapters == "all" or is_fast(made[name])}
+        return {name: each for name, each in made.items() if is_fast(each)}
     if isinstance(adapters, Mapping) and adapters:
         return {str(name): _check_estimator(each) for name, each in adapters.items()}
     single = isinstance(adapters, str) or hasattr(adapters, "fit")

@@ -56,6 +56,8 @@ class FlowAdapter(BaseAdapter):
     The outputs do not depend on the scale of the embeddings. Features without variance are only
     centred and divided by the root mean square of the standard deviations.
 
+    The flow needs zuko: ``pip install "isoadapt[flow]"``.
+
     Parameters
     ----------
     head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default=None
@@ -226,6 +228,8 @@ class FlowAdapter(BaseAdapter):
         ValueError
             If X is constant or not finite, if `alpha` is given without a head, if y has labels
             that the head does not know, or if training diverges.
+        ImportError
+            If zuko is not installed.
         """
         with one_blas_thread_if_small(X):
             return self._fit(X, y)

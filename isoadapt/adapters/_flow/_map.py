@@ -14,18 +14,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Transform, constraints
 from torch.nn import functional as F
-from zuko.transforms import (
-    AdditiveTransform,
-    ComposedTransform,
-    CouplingTransform,
-    DependentTransform,
-    MonotonicAffineTransform,
-    PermutationTransform,
-)
 
+from isoadapt._utils.optional import import_optional
 from isoadapt.adapters._maps import Floats
 from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import dead_dimensions
+
+try:
+    from zuko.transforms import (
+        AdditiveTransform,
+        ComposedTransform,
+        CouplingTransform,
+        DependentTransform,
+        MonotonicAffineTransform,
+        PermutationTransform,
+    )
+except ImportError:
+    import_optional("zuko", feature="FlowAdapter", extra="flow")
+    raise
 
 _FLOOR = 1e-3  # least standard deviation, relative to the largest
 _SLOPE = math.exp(-0.5)  # least scale of an affine coupling; the largest is its inverse
