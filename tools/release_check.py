@@ -21,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 1.5  # seconds of processor time for the help
+_DATA = ("isoadapt/datasets/acceptability.tsv", "isoadapt/datasets/similarity_pairs.tsv")
 README = """
 import re, sys
 import isoadapt
@@ -63,11 +64,12 @@ def _check_contents(wheel: Path, sdist: Path) -> None:
     """Check that the wheel holds the package alone, and the sdist what its tests need."""
     names = zipfile.ZipFile(wheel).namelist()
     foreign = [name for name in names if not name.startswith(("isoadapt/", "isoadapt-"))]
-    if foreign or "isoadapt/py.typed" not in names:
-        raise SystemExit(f"the wheel holds {foreign[:5]}, or lacks isoadapt/py.typed")
+    missing = {"isoadapt/py.typed", *_DATA} - set(names)
+    if foreign or missing:
+        raise SystemExit(f"the wheel holds {foreign[:5]}, or lacks {sorted(missing)}")
     with tarfile.open(sdist) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    missing = {"LICENSE", "README.md", "CHANGELOG.md", "tests/tiny_models.py"} - held
+    missing = {"LICENSE", "README.md", "CHANGELOG.md", "tests/tiny_models.py", *_DATA} - held
     if missing:
         raise SystemExit(f"the sdist lacks {sorted(missing)}")
 

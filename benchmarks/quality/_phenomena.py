@@ -21,8 +21,9 @@ from benchmarks._places import RESULTS
 from isoadapt import load_checkpoint
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.threads import one_thread
-from isoadapt.datasets import make_acceptability, minilm_folder
+from isoadapt.datasets import minilm_folder
 from isoadapt.finetune import finetune_text_classifier
+from tools.acceptability.corpus import draw_corpus
 
 CACHE = RESULTS / "phenomena.npz"
 RECIPE: dict[str, Any] = {"epochs": 2, "lr": 1e-4, "random_state": 0, "device": "cpu"}
@@ -47,7 +48,7 @@ class Phenomena(NamedTuple):
 @cache
 def training_texts() -> tuple[list[str], list[str]]:
     """Return the sentences and their phenomena, with minimal pairs in adjacent rows."""
-    corpus = make_acceptability(N_TRAINING * ALL_FAMILIAR, 2, random_state=0)
+    corpus = draw_corpus(N_TRAINING * ALL_FAMILIAR, 2, seed=0)
     names = sorted(set(corpus.train_phenomena))[:N_PHENOMENA]
     kept = [
         (text, name)
@@ -60,7 +61,7 @@ def training_texts() -> tuple[list[str], list[str]]:
 @cache
 def unseen_texts() -> tuple[list[str], NDArray[np.str_], NDArray[np.int64]]:
     """Return sentences, phenomena and labels of the dev split, one of each minimal pair."""
-    corpus = make_acceptability(2, 2 * N_UNSEEN * ALL_UNSEEN, random_state=1)
+    corpus = draw_corpus(2, 2 * N_UNSEEN * ALL_UNSEEN, seed=1)
     n_pairs = N_UNSEEN * ALL_UNSEEN
     rows = 2 * np.arange(n_pairs) + np.random.default_rng(1).integers(2, size=n_pairs)
     phenomena = np.array(corpus.dev_phenomena)

@@ -195,9 +195,10 @@ class FinetuningBench:
 def _rows(n_rows: int) -> tuple[list[dict[str, Any]], Any]:
     from transformers import AutoTokenizer, DataCollatorWithPadding
 
-    from isoadapt.datasets import make_acceptability, minilm_folder
+    from isoadapt.datasets import minilm_folder
+    from tools.acceptability.corpus import draw_corpus
 
-    corpus = make_acceptability(n_rows, 2, random_state=0)
+    corpus = draw_corpus(n_rows, 2, seed=0)
     tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
     tokens = tokenizer(list(corpus.train_texts))["input_ids"]
     rows = [

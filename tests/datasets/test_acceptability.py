@@ -1,18 +1,15 @@
-"""The generated corpus: what it promises about every sentence."""
+"""The corpus of acceptability: what it promises about every sentence, and the grammar behind it."""
 
-import random
 import re
 from collections import Counter, defaultdict
 from dataclasses import fields
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings, strategies as st
 
 from isoadapt.datasets import make_acceptability
-from isoadapt.datasets._acceptability import _corpus as _acceptability
-from isoadapt.datasets._acceptability._lexicon import DEV, TRAIN, Noun, Verb
+from tools.acceptability import corpus as grammar
+from tools.acceptability.lexicon import DEV, TRAIN, Noun, Verb
 
 
 def words(texts):
@@ -108,34 +105,29 @@ def test_acceptable_sentences_repeat_no_word_in_a_row(corpus):
 def test_no_sentence_is_both_acceptable_and_not():
     labels = defaultdict(set)
     for seed in range(6):
-        drawn = make_acceptability(n_train=2000, n_dev=2000, random_state=seed)
+        drawn = grammar.draw_corpus(2000, 2000, seed)
         for texts, values, _ in splits(drawn):
             for text, value in zip(texts, values.tolist(), strict=True):
                 labels[text].add(value)
     assert [text for text, values in labels.items() if len(values) > 1] == []
 
 
-@settings(max_examples=15)
-@given(seed=st.integers(0, 2**32), n_train=st.integers(1, 60), n_dev=st.integers(1, 60))
-def test_the_seed_decides(seed, n_train, n_dev):
-    sizes = {"n_train": 2 * n_train, "n_dev": 2 * n_dev}
-    first, second = (make_acceptability(**sizes, random_state=seed) for _ in range(2))
+@pytest.mark.parametrize("seed", [0, 1, 2**32])
+def test_the_seed_decides_the_order(corpus, seed):
+    first, second = (make_acceptability(200, 60, random_state=seed) for _ in range(2))
     assert first.train_texts == second.train_texts
     assert first.dev_texts == second.dev_texts
-    assert (len(first.train_texts), len(first.dev_texts)) == (2 * n_train, 2 * n_dev)
-    assert make_acceptability(**sizes, random_state=seed + 1).train_texts != first.train_texts
+    assert (len(first.train_texts), len(first.dev_texts)) == (200, 60)
+    assert (first.train_texts == corpus.train_texts[:200]) == (seed == 0)
+    assert set(first.train_texts) <= set(corpus.train_texts)
+    assert make_acceptability(200, 60, random_state=None).dev_texts != first.dev_texts
 
 
-def test_global_generators_stay_as_they_are():
-    random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
-    torch.manual_seed(1)
-    expected = random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002
-    random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
-    torch.manual_seed(1)
-    make_acceptability(n_train=100, n_dev=100, random_state=7)
-    assert (random.random(), np.random.rand(), torch.rand(1).item()) == expected  # noqa: NPY002
+def test_the_data_file_is_what_the_grammar_draws(corpus):
+    drawn = grammar.draw_corpus(3200, 1196, seed=0)
+    assert grammar.packed(drawn) == grammar.DATA_FILE.read_text("utf-8")
+    for stored, expected in zip(splits(corpus), splits(drawn), strict=True):
+        assert [*map(list, stored)] == [*map(list, expected)]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +135,7 @@ def test_global_generators_stay_as_they_are():
     [
         ({"n_train": 3}, ValueError, "n_train must be positive and even.*got 3"),
         ({"n_dev": 0}, ValueError, "n_dev must be positive and even.*got 0"),
+        ({"n_dev": 1198}, ValueError, "n_dev must be at most 1196, got 1198"),
         ({"n_dev": 2.0}, TypeError, "n_dev must be an int, got 2.0"),
         ({"random_state": "a"}, TypeError, "random_state must be an int or None, got 'a'"),
     ],
@@ -156,6 +149,6 @@ def test_a_grammar_that_has_nothing_new_to_say_says_so(monkeypatch):
     def rain(grammar):
         return "is it raining?", "it is raining?"
 
-    monkeypatch.setattr(_acceptability, "_PHENOMENA", (rain,))
-    with pytest.raises(ValueError, match=r"n_train=4 .*rain is exhausted after 2.*smaller n_train"):
-        make_acceptability(n_train=4)
+    monkeypatch.setattr(grammar, "_PHENOMENA", (rain,))
+    with pytest.raises(ValueError, match=r"4 sentences.*rain is exhausted after 2"):
+        grammar.draw_corpus(4, 2, seed=0)

@@ -9,7 +9,7 @@ from benchmarks.quality._phenomena import (
     training_texts,
     unseen_texts,
 )
-from isoadapt.datasets import make_acceptability
+from tools.acceptability.corpus import draw_corpus
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_no_unseen_sentence_was_trained_on():
 
 def test_no_unseen_sentence_has_its_twin_beside_it():
     texts, *_ = unseen_texts()
-    corpus = make_acceptability(2, 2 * 340 * 26, random_state=1)
+    corpus = draw_corpus(2, 2 * 340 * 26, seed=1)
     pair = {text: row // 2 for row, text in enumerate(corpus.dev_texts)}
     assert len({pair[text] for text in texts}) == len(texts) == 340 * 12
 

@@ -4,7 +4,7 @@ A function draws an acceptable sentence and its unacceptable counterpart. Its do
 example, in which the asterisk marks the unacceptable variant.
 """
 
-from isoadapt.datasets._acceptability._grammar import Grammar, a, be, have, join
+from tools.acceptability.grammar import Grammar, a, be, have, join
 
 
 def _negative_polarity(g: Grammar) -> tuple[str, str]:

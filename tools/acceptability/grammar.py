@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from isoadapt.datasets._acceptability._lexicon import Lexicon, Noun, Verb
+from tools.acceptability.lexicon import Lexicon, Noun, Verb
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ A function draws an acceptable sentence and its unacceptable counterpart. Its do
 example, in which the asterisk marks the unacceptable variant.
 """
 
-from isoadapt.datasets._acceptability._grammar import Grammar, a, be, have, join
-from isoadapt.datasets._acceptability._lexicon import add_ed, add_er, add_est
+from tools.acceptability.grammar import Grammar, a, be, have, join
+from tools.acceptability.lexicon import add_ed, add_er, add_est
 
 
 def _subject_verb_agreement(g: Grammar) -> tuple[str, str]:

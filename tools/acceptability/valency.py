@@ -4,7 +4,7 @@ A function draws an acceptable sentence and its unacceptable counterpart. Its do
 example, in which the asterisk marks the unacceptable variant.
 """
 
-from isoadapt.datasets._acceptability._grammar import Grammar, a, be, join
+from tools.acceptability.grammar import Grammar, a, be, join
 
 
 def _transitivity(g: Grammar) -> tuple[str, str]:

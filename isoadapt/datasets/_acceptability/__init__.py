@@ -1,1 +1,0 @@
-"""The generated corpus of acceptable and unacceptable sentences."""
