@@ -28,7 +28,7 @@ from isoadapt.metrics import (
     partition_isotropy,
     two_nn,
 )
-from isoadapt.metrics._references import REFERENCES
+from isoadapt.metrics._isotropy_report import REFERENCES
 
 ALL = [
     isoscore,

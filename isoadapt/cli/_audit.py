@@ -13,7 +13,7 @@ from isoadapt.encoders import layer_report
 from isoadapt.encoders._truncation import measure_truncation
 from isoadapt.encoders._vectors import describe_vectors
 from isoadapt.metrics import IsotropyReport, isotropy_report
-from isoadapt.metrics._references import NEXT_STEPS, REFERENCES
+from isoadapt.metrics._isotropy_report import NEXT_STEPS, REFERENCES
 
 
 def audit(

@@ -209,7 +209,7 @@ def _format_table(rows: list[_Row]) -> str:
         ]
         for row in rows
     ]
-    return aligned_table(header, cells)
+    return aligned_table([header, *cells], rule=True)
 
 
 def _verdict(rows: list[_Row]) -> str:

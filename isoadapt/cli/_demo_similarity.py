@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt import LinearHead, LogitPreservingWhitening, TransformerEncoder
+from isoadapt._utils.tables import aligned_table
 from isoadapt.datasets import load_similarity_pairs
 from isoadapt.metrics import similarity_correlation
 
@@ -66,8 +67,7 @@ def similarity(
 def report(result: Similarity) -> str:
     """Format the correlations as a table, and say in plain words what they mean."""
     n_pairs = len(load_similarity_pairs().scores)
-    width = max(map(len, result.correlations))
-    rows = [f"{name:<{width}}  {value:8.4f}" for name, value in result.correlations.items()]
+    rows = [(name, f"{value:8.4f}") for name, value in result.correlations.items()]
     title = f"Similarity: {n_pairs} graded sentence pairs, Spearman correlation of the cosines"
     notes = [f"{_gain(result)} {result.predictions}"]
     if result.single_texts:
@@ -75,7 +75,7 @@ def report(result: Similarity) -> str:
             "The checkpoint classifies pairs: each sentence was embedded as a single text, so "
             "these vectors are not those from which it predicts."
         )
-    return "\n".join([f"{title}\n", *rows, "", *notes, _advice(result)])
+    return "\n".join([f"{title}\n", aligned_table(rows), "", *notes, _advice(result)])
 
 
 def _embed(encoder: TransformerEncoder) -> Vectors:

@@ -12,6 +12,7 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 from isoadapt import load_checkpoint
 from isoadapt._utils.errors import choices
 from isoadapt._utils.folders import reserved_folder
+from isoadapt._utils.tables import aligned_table
 from isoadapt.cli._options import Console, Tables, WrongUsage
 from isoadapt.cli._rows import labelled_texts
 from isoadapt.cli._settings import read_settings
@@ -80,8 +81,9 @@ def finetune(
     figures = None if dev is None else _figures(out, dev, tables, console)
     lines = [f"Checkpoint: {out}"]
     if dev is not None and figures is not None:
-        table = [f"{_TITLES.get(name, name):16}{value:>11.4g}" for name, value in figures.items()]
-        lines = [f"On the {len(dev[0])} texts of {tables.dev}:", *table, "", *lines]
+        rows = [(_TITLES.get(name, name), f"{value:.4g}") for name, value in figures.items()]
+        table = aligned_table(rows, at_least=(16, 9))
+        lines = [f"On the {len(dev[0])} texts of {tables.dev}:", table, "", *lines]
     console.show("\n".join(lines), {"checkpoint": str(out), "dev": figures})
 
 

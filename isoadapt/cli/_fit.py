@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from isoadapt import TransformerEncoder
 from isoadapt._utils.errors import choices
 from isoadapt._utils.folders import check_output_folder
+from isoadapt._utils.tables import aligned_table
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, METHODS
 from isoadapt.cli._options import Console, Source, WrongUsage
@@ -147,9 +148,9 @@ def _metric(adapter: BaseAdapter) -> str:
 
 def _table(metrics: dict[str, dict[str, float]]) -> str:
     names = {"isoscore": "IsoScore", "isoscore_corrected": "  corrected", "ev1": "EV1", "r2": "R²"}
-    lines = [f"{'':16}{'before':>11}{'after':>11}"]
+    rows = [("", "before", "after")]
     for key, value in metrics["after"].items():
         before = metrics["before"].get(key)
         shown = "" if before is None else f"{before:.4g}"
-        lines.append(f"{names.get(key, key):16}{shown:>11}{value:>11.4g}")
-    return "\n".join(lines)
+        rows.append((names.get(key, key), shown, f"{value:.4g}"))
+    return aligned_table(rows, at_least=(16, 9, 9))

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, overload
 
 from isoadapt._utils.optional import import_optional
+from isoadapt._utils.tables import aligned_table
 
 _COLUMNS = {
     "layer": ("layer", "d"),
@@ -107,12 +108,10 @@ class LayerReport(Sequence[LayerFigures]):
             [format(getattr(figures, name), form) for name, (_, form) in _COLUMNS.items()]
             for figures in self
         ]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ["  ".join(map(str.rjust, row, widths)) for row in cells]
         title = (
             f"LayerReport: {self[0].n_tokens} tokens × {self.n_features} from {self.n_texts} "
             "texts, token states without pooling (IsoScore: 1 = isotropic)"
         )
-        return "\n".join([title, *lines])
+        return f"{title}\n{aligned_table(cells, left=())}"
 
     __repr__ = __str__

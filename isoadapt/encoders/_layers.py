@@ -22,7 +22,7 @@ from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.geometry import Moments
-from isoadapt.metrics._isotropy_report import spectral_figures, two_nn_or_nan
+from isoadapt.metrics._points import spectral_figures, two_nn_or_nan
 
 _BLOCK = 1024  # texts tokenised at a time
 # Largest float32 difference of a token between two batches, relative to the spread of the layer.

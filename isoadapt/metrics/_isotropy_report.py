@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -13,15 +13,70 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from isoadapt._utils.labels import is_missing
+from isoadapt._utils.optional import import_optional
+from isoadapt._utils.tables import aligned_table
 from isoadapt._utils.warn import warn
-from isoadapt.geometry import _dimension, _partition, _spectrum, _spread, _unbiased
-from isoadapt.metrics._isotropy_text import report_text
+from isoadapt.geometry import _partition, _spectrum, _spread, _unbiased
 from isoadapt.metrics._neighbours import HubnessReport, hubness
-from isoadapt.metrics._points import as_points, clamped_score, mean_cosine, varies
+from isoadapt.metrics._points import (
+    as_points,
+    mean_cosine,
+    spectral_figures,
+    two_nn_or_nan,
+    varies,
+)
 
 _SAMPLED = 5_000  # rows for TwoNN and hubness, whose cost is quadratic in the rows
 _NEIGHBOURS = 10  # for hubness
-_SHOWN = 8  # groups that are listed by name
+_SHOWN = 8  # groups that are listed by name, and dimensions by number
+
+# The 1,043 sentences of CoLA's dev set, at most 128 tokens each, in float32: embedded by
+# all-MiniLM-L6-v2 (mean of the token states, normalised), and by a classifier that was fine-tuned
+# from it on CoLA's training set (the input of its head). Both have 384 dimensions.
+REFERENCES = {  # figure: healthy, collapsed
+    "isoscore_corrected": (0.2440, 0.0002582),
+    "isoscore": (0.2235, 0.0002572),
+    "ev1": (0.04944, 0.9541),
+    "ev2": (0.08253, 0.9582),
+    "ev3": (0.1097, 0.9603),
+    "anisotropy1": (0.1365, 0.9711),
+    "effective_rank_share": (0.3960, 0.003879),
+    "two_nn": (3.231, 13.36),
+    "mean_cosine": (0.1188, 0.4738),
+    "hubness": (1.550, 3.839),
+    "antihub_share": (0.01342, 0.08629),
+}
+
+ORIGIN = (
+    "healthy: all-MiniLM-L6-v2; collapsed: a classifier fine-tuned from it on CoLA; both on the",
+    "1,043 dev sentences of CoLA, with 384 dimensions",
+)
+
+NEXT_STEPS = (
+    "next: LogitPreservingWhitening (keeps a classifier's predictions), Whitening (no head),",
+    "IsotropyLayer (trains for the task too), no adapter (an encoder trained for similarity);",
+    "measure the effect on your task with compare_adapters or `isoadapt compare`",
+)
+
+_ROWS = {
+    "isoscore_corrected": ("IsoScore, corrected", "1 = isotropic"),
+    "isoscore": ("IsoScore, plain", "too low if rows are few"),
+    "ev1": ("EV1", "share of the first direction"),
+    "ev2": ("EV2", "of the first two"),
+    "ev3": ("EV3", "of the first three"),
+    "anisotropy1": ("anisotropy_1", "as EV1, without centring"),
+    "effective_rank_share": ("effective rank / d", ""),
+    "two_nn": ("TwoNN dimension", ""),
+    "partition_isotropy": ("partition function", "depends on scale"),
+    "partition_dispersion": ("  its dispersion", "depends on scale"),
+    "mean_cosine": ("mean cosine", ""),
+    "hubness": ("hubness", "skewness"),
+    "antihub_share": ("antihubs", "share of the rows"),
+}
+# The figures that are drawn as bars: no value is larger than 1.
+_BARS = ["isoscore_corrected", "ev1", "ev3", "anisotropy1", "effective_rank_share"]
+_BARS += ["mean_cosine", "antihub_share"]
+_HEIGHT = 0.27  # of a bar
 
 
 @dataclass(frozen=True)
@@ -138,12 +193,21 @@ class IsotropyReport:
         ValueError
             If `ax` is not a matplotlib Axes.
         """
-        from isoadapt.metrics._isotropy_plot import plot_report
-
-        return plot_report(self, ax)
+        pyplot = import_optional("matplotlib.pyplot", feature="IsotropyReport.plot", extra="plot")
+        if ax is None:
+            ax = pyplot.subplots(figsize=(7, 5), layout="constrained")[1]
+        if not hasattr(ax, "barh"):
+            raise ValueError(f"ax is a {type(ax).__name__}; pass one matplotlib Axes, or None")
+        _draw_bars(self, ax)
+        return ax
 
     def __str__(self) -> str:
-        return report_text(self)
+        rows = [("", "value", "healthy", "collapsed", ""), *_table_rows(self)]
+        groups = (_group_line(name, group) for name, group in self.groups.items())
+        table = aligned_table(rows, left=(0, 4), at_least=(19, 10, 9, 9))
+        lines = (*table.splitlines(), *groups, *ORIGIN, *NEXT_STEPS)
+        title = f"IsotropyReport: {self.n_samples} × {self.n_features}"
+        return "\n  ".join([title, *lines])
 
     __repr__ = __str__
 
@@ -218,44 +282,11 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
     if n < 3 * d:
         warn(f"n_samples={n} is less than 3 × n_features={3 * d}: {remedy}")
     elif small_groups:
-        named = ", ".join(small_groups[:_SHOWN]) + (", …" if len(small_groups) > _SHOWN else "")
         warn(
             f"{len(small_groups)} of {len(parts)} groups have fewer rows than "
-            f"3 × n_features={3 * d}, {named}: for these {remedy}",
+            f"3 × n_features={3 * d}, {_listed(small_groups)}: for these {remedy}",
         )
     return _report(points, {name: _report(part, {}) for name, part in parts.items()})
-
-
-def spectral_figures(
-    raw: Tensor, centred: Tensor, fourth: Tensor, n_samples: int, d: int
-) -> dict[str, Any]:
-    """Metrics of `IsotropyReport` that depend only on the spectra and on the fourth moment.
-
-    `raw` and `centred` (r,) are the squared singular values, descending, without and with centring;
-    `fourth` is Σ ‖x - x̄‖⁴ / (Σ ‖x - x̄‖²)², as `Moments.fourth`; `n_samples` is at least 2. The
-    corrected IsoScore is NaN for fewer than 4 rows. ValueError if there is no variance.
-    """
-    square = (centred / centred.sum()).square().sum()
-    corrected = math.nan
-    if n_samples >= 4:
-        corrected = float(_unbiased.corrected_score(square, fourth, n_samples, d))
-    ev1, ev2, ev3 = (float(_spectrum.cumulative_explained_variance(centred, k)) for k in (1, 2, 3))
-    return {
-        "isoscore": clamped_score((1 / square - 1) / (d - 1)),
-        "isoscore_corrected": corrected,
-        "ev1": ev1,
-        "ev2": ev2,
-        "ev3": ev3,
-        "anisotropy1": float(_spectrum.anisotropy(raw, 1)),
-    }
-
-
-def two_nn_or_nan(points: Tensor, tolerance: float = 0.0) -> float:
-    """TwoNN dimension of points (n, d), NaN where it is not defined."""
-    try:
-        return float(_dimension.two_nn(points, tolerance=tolerance))
-    except ValueError:
-        return math.nan
 
 
 def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyReport:
@@ -336,3 +367,70 @@ def _indices(mask: Tensor) -> tuple[int, ...]:
 def _stands_out(profile: Tensor) -> Tensor:
     """Mask of the entries more than 3 standard deviations above the mean."""
     return profile > profile.mean() + 3 * profile.std(correction=0)
+
+
+def _table_rows(report: IsotropyReport) -> Iterator[tuple[str, ...]]:
+    """Title, value, healthy and collapsed reference and note of each row of the printed table."""
+    for name, (title, note) in _ROWS.items():
+        if name == "effective_rank_share":
+            note = f"{_significant(report.effective_rank)} of {report.n_features}"
+        references = [*map(_significant, REFERENCES.get(name, ()))] or ["-", "-"]
+        yield title, _significant(_row_value(report, name)), *references, f" {note}"
+    by_size = report.mean_profile**2 + report.variance_profile
+    outliers = sorted(report.outlier_dimensions, key=lambda dimension: -by_size[dimension])
+    yield "outlier dimensions", str(len(outliers)), "", "", f" {_listed(outliers)}"
+    if dead := report.dead_dimensions:
+        yield "dead dimensions", str(len(dead)), "", "", f" {_listed(dead)}"
+
+
+def _row_value(report: IsotropyReport, name: str) -> float:
+    """Figure of a row of the printed report."""
+    if name == "effective_rank_share":
+        return report.effective_rank / report.n_features
+    return float(getattr(report, name))
+
+
+def _significant(value: float) -> str:
+    """Format a figure with four significant digits."""
+    return f"{value:.4g}"
+
+
+def _listed(entries: Sequence[object]) -> str:
+    """List the first entries, separated by commas."""
+    return ", ".join([*map(str, entries[:_SHOWN])] + ["…"] * (len(entries) > _SHOWN))
+
+
+def _group_line(name: str, group: IsotropyReport) -> str:
+    n_dead = len(group.dead_dimensions)
+    dead = f", {n_dead} dead dimension{'s' * (n_dead > 1)}" if n_dead else ""
+    score = _significant(group.isoscore_corrected)
+    if math.isnan(group.isoscore_corrected):
+        score = f"{_significant(group.isoscore)} (plain)"
+    return (
+        f"group {name}: n={group.n_samples}, IsoScore {score}, EV1 {_significant(group.ev1)}, "
+        f"mean cosine {_significant(group.mean_cosine)}{dead}"
+    )
+
+
+def _draw_bars(report: IsotropyReport, ax: Any) -> None:
+    """Draw horizontal bars of the bounded figures beside their references."""
+    series = {
+        "these vectors": ([_row_value(report, name) for name in _BARS], "tab:blue"),
+        "healthy: all-MiniLM-L6-v2": ([REFERENCES[name][0] for name in _BARS], "0.75"),
+        "collapsed: CoLA classifier": ([REFERENCES[name][1] for name in _BARS], "0.45"),
+    }
+    for place, (label, (values, color)) in enumerate(series.items()):
+        bars = ax.barh(
+            np.arange(len(_BARS)) + (place - 1) * _HEIGHT,
+            np.nan_to_num(values),
+            height=_HEIGHT,
+            label=label,
+            color=color,
+        )
+        ax.bar_label(bars, [_significant(value) for value in values], padding=3, fontsize=8)
+    ax.set_yticks(np.arange(len(_BARS)), [_ROWS[name][0] for name in _BARS])
+    ax.invert_yaxis()
+    ax.axvline(0, color="black", linewidth=0.8)
+    ax.set_xlim(min(-0.02, 1.2 * np.nanmin(series["these vectors"][0])), 1.15)
+    ax.set_title(f"Isotropy of {report.n_samples} × {report.n_features} embeddings")
+    ax.legend(fontsize=8, loc="lower right")

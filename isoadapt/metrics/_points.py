@@ -1,7 +1,7 @@
-"""Input checks of the metrics, and results clamped to their range."""
+"""Input checks of the metrics, and figures that several of them share."""
 
 import math
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import Moments, _cosine
+from isoadapt.geometry import Moments, _cosine, _dimension, _spectrum, _unbiased
 from isoadapt.geometry._chunks import Chunked, gather, in_chunks, is_memmap, refuse_chunks
 from isoadapt.geometry._spread import LARGEST, SMALLEST
 
@@ -99,3 +99,35 @@ def mean_cosine(points: Tensor) -> float:
     largest = points.abs().max()
     scaled = points / largest if largest > 0 else points
     return float(_cosine.mean_cosine(scaled).clamp(-1, 1))
+
+
+def spectral_figures(
+    raw: Tensor, centred: Tensor, fourth: Tensor, n_samples: int, d: int
+) -> dict[str, Any]:
+    """Metrics of `IsotropyReport` that depend only on the spectra and on the fourth moment.
+
+    `raw` and `centred` (r,) are the squared singular values, descending, without and with centring;
+    `fourth` is Σ ‖x - x̄‖⁴ / (Σ ‖x - x̄‖²)², as `Moments.fourth`; `n_samples` is at least 2. The
+    corrected IsoScore is NaN for fewer than 4 rows. ValueError if there is no variance.
+    """
+    square = (centred / centred.sum()).square().sum()
+    corrected = math.nan
+    if n_samples >= 4:
+        corrected = float(_unbiased.corrected_score(square, fourth, n_samples, d))
+    ev1, ev2, ev3 = (float(_spectrum.cumulative_explained_variance(centred, k)) for k in (1, 2, 3))
+    return {
+        "isoscore": clamped_score((1 / square - 1) / (d - 1)),
+        "isoscore_corrected": corrected,
+        "ev1": ev1,
+        "ev2": ev2,
+        "ev3": ev3,
+        "anisotropy1": float(_spectrum.anisotropy(raw, 1)),
+    }
+
+
+def two_nn_or_nan(points: Tensor, tolerance: float = 0.0) -> float:
+    """TwoNN dimension of points (n, d), NaN where it is not defined."""
+    try:
+        return float(_dimension.two_nn(points, tolerance=tolerance))
+    except ValueError:
+        return math.nan

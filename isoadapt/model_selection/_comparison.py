@@ -214,7 +214,8 @@ class Comparison:
     def __str__(self) -> str:
         verdict = "\n".join(_wrapped(sentence) for sentence in self.verdict().splitlines())
         tables = (
-            f"{table.title}\n{aligned_table(table.header, table.cells)}" for table in self._tables()
+            f"{table.title}\n{aligned_table([table.header, *table.cells], rule=True)}"
+            for table in self._tables()
         )
         return "\n\n".join([_wrapped(self.protocol), *tables, verdict])
 
