@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from inspect import signature
 from typing import Any, ClassVar, Self, cast
 
 from numpy.typing import ArrayLike, NDArray
@@ -14,12 +13,11 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from isoadapt._utils.warn import warn
 from isoadapt.adapters import IsotropyLayer
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._checkpoint import encoder_head
-from isoadapt.heads import LinearHead, MultiLabelHead
+from isoadapt.heads import LinearHead
 
 __all__ = ["AdaptedEncoder"]
 
@@ -330,8 +328,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     ) -> Any:
         """Return a clone of the adapter, with the checkpoint's head if it is to be used."""
         adapter = clone(self._adapter())
-        if _has_default_head(adapter) and not (y is None and adapter.head is None):
-            _take_checkpoint_head(adapter, read_head(), y)
+        adapter._take_checkpoint_head(read_head, y)
         return adapter
 
     def _fit_adapter(
@@ -360,34 +357,3 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
         tags.input_tags.string, tags.input_tags.two_d_array = True, False
         return tags
-
-
-def _has_default_head(adapter: BaseAdapter) -> bool:
-    """Return whether ``head`` is None or the default of the adapter's class."""
-    default = signature(type(adapter)).parameters["head"].default
-    return adapter.head is None or (isinstance(adapter.head, str) and adapter.head == default)
-
-
-def _take_checkpoint_head(
-    adapter: BaseAdapter, head: LinearHead | None, y: ArrayLike | None
-) -> None:
-    """Set the checkpoint's head on the adapter if it is usable.
-
-    It is usable if it gives one label for each row and knows the labels that it has to predict.
-    """
-    if head is None or (adapter.head is None and isinstance(head, MultiLabelHead)):
-        return
-    probe = "logistic" if adapter.head is None else adapter.head
-    adapter.set_params(head=head)
-    unknown = [] if y is None or adapter._refits_head() else head.unknown_labels(y)
-    if not unknown:
-        return
-    adapter.set_params(head=probe)
-    name = type(adapter).__name__
-    knows = "numbers" if head.classes_ is None else head.classes_.tolist()
-    warn(
-        f"y contains labels unknown to the checkpoint's head: {unknown[:5]}; it knows {knows}. A "
-        f"new head is fitted instead, head={probe!r}. To use the checkpoint's head, relabel y; to "
-        f"fit a new one without this warning, pass an estimator: {name}(head=LogisticRegression())",
-        UserWarning,
-    )

@@ -37,7 +37,7 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted
 
 from isoadapt import CosRegAdapter, LinearHead, LogitPreservingWhitening, Whitening
-from isoadapt.heads import fit_head
+from isoadapt.adapters._heads import fit_head
 from isoadapt.metrics import isoscore
 from isoadapt.model_selection import AdapterSearchCV
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from isoadapt import CosRegAdapter, IsotropyLayer, LinearHead
+from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._registry import VARIANTS
-from isoadapt.heads import fit_head
 
 BASE = "no adapter"
 PROBE = "probe"

@@ -1,5 +1,7 @@
 """Base class of all adapters: validation of input, heads, predictions and tags."""
 
+from collections.abc import Callable
+from inspect import signature
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -19,9 +21,11 @@ from sklearn.utils.validation import (
 from isoadapt import metrics
 from isoadapt._utils.devices import as_array
 from isoadapt._utils.labels import check_present
+from isoadapt._utils.warn import warn
+from isoadapt.adapters._heads import fit_head, needs_fit
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
 from isoadapt.geometry._chunks import check_chunk, is_dask, map_blocks, refuse_chunks
-from isoadapt.heads import LinearHead, MultiLabelHead, fit_head, needs_fit
+from isoadapt.heads import LinearHead, MultiLabelHead
 
 # In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
 
@@ -356,6 +360,37 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if not needs_fit(head):
             head = "logistic" if self._head_kind() == "classifier" else "ridge"
         return fit_head(head, X, cast(NDArray[Any], y), sample_weight)
+
+    def _take_checkpoint_head(
+        self, read_head: Callable[[], LinearHead | None], y: ArrayLike | None
+    ) -> None:
+        """Set ``head`` to the head of a checkpoint if it is usable, unless ``head`` was chosen.
+
+        It was chosen if it is neither None nor the default of the class. An adapter that needs no
+        head takes none without labels, and no multi-label head. A head that does not know all
+        labels is usable only if a new one of its kind is fitted anyway; otherwise this warns.
+        """
+        own, default = self.head, signature(type(self)).parameters["head"].default
+        if own is None:
+            head = None if y is None else read_head()
+            head = None if isinstance(head, MultiLabelHead) else head
+        else:
+            head = read_head() if isinstance(own, str) and own == default else None
+        if head is None:
+            return
+        self.set_params(head=head)
+        unknown = [] if y is None or self._refits_head() else head.unknown_labels(y)
+        if not unknown:
+            return
+        self.set_params(head="logistic" if own is None else own)
+        knows = "numbers" if head.classes_ is None else head.classes_.tolist()
+        warn(
+            f"y contains labels unknown to the checkpoint's head: {unknown[:5]}; it knows {knows}. "
+            f"A new head is fitted instead, head={self.head!r}. To use the checkpoint's head, "
+            "relabel y; to fit a new one without this warning, pass an estimator: "
+            f"{type(self).__name__}(head=LogisticRegression()), or on the command line: --set "
+            "head=logistic",
+        )
 
     def _refits_head(self) -> bool:
         """Whether ``head_`` is fitted to the adapted embeddings."""

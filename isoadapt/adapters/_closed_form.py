@@ -12,6 +12,7 @@ from sklearn.utils.validation import _check_sample_weight
 
 from isoadapt._utils.restore import restore_on_failure
 from isoadapt.adapters._base import BaseAdapter
+from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import map_rows
 from isoadapt.adapters._spread import check_spread
 from isoadapt.geometry import Moments
@@ -24,7 +25,7 @@ from isoadapt.geometry._chunks import (
     is_memmap,
     refuse_chunks,
 )
-from isoadapt.heads import LinearHead, needs_fit
+from isoadapt.heads import LinearHead
 
 # In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
 

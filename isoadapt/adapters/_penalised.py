@@ -23,6 +23,7 @@ from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt._utils.warn import warn
 from isoadapt.adapters._base import BaseAdapter, make_random_state
 from isoadapt.adapters._closed_form import check_frequencies
+from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._spread import check_spread, warn_of_large_mean
 from isoadapt.adapters._training._coordinates import (
     Coordinates,
@@ -40,7 +41,7 @@ from isoadapt.adapters._training._problem import Problem
 from isoadapt.adapters._training._split import split_rows
 from isoadapt.adapters._training._task_score import make_score, takes_weights
 from isoadapt.geometry import Moments
-from isoadapt.heads import LinearHead, needs_fit
+from isoadapt.heads import LinearHead
 
 _ROWS_PER_DIMENSION = 10  # with fewer, the fit is repeated on all rows if it includes the head
 

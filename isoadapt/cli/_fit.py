@@ -22,7 +22,6 @@ from isoadapt.cli._rows import (
 )
 from isoadapt.cli._settings import read_settings
 from isoadapt.encoders._checkpoint import encoder_head
-from isoadapt.heads import MultiLabelHead
 from isoadapt.interop import save_adapter
 from isoadapt.interop._folder import ADAPTER
 from isoadapt.metrics import isotropy_report
@@ -41,11 +40,13 @@ def fit(
     """Fit and save an adapter, and print the figures before and after."""
     adapter = _make_adapter(name, settings)
     check_output_folder(out, overwrite, content=ADAPTER, name="--out")
+    sets_head = any(setting.partition("=")[0].strip() == "head" for setting in settings)
     with console.notes():
         X, y = read_rows(source, verbose=console.verbose)
-    check_several_rows(X, source.path)
-    if not any(setting.partition("=")[0].strip() == "head" for setting in settings):
-        _take_head(adapter, source, y)
+        check_several_rows(X, source.path)
+        if source.model is not None and not sets_head:
+            encoder = TransformerEncoder(source.model)
+            adapter._take_checkpoint_head(lambda: encoder_head(encoder), y)
     if source.separately and adapter._needs_y():
         raise WrongUsage(
             f"{type(adapter).__name__} needs labels, but with --separately the labels are those of "
@@ -94,15 +95,6 @@ def _make_adapter(name: str, settings: Sequence[str]) -> BaseAdapter:
     except ValueError as error:
         raise WrongUsage(str(error)) from error
     return adapter
-
-
-def _take_head(adapter: BaseAdapter, source: Source, y: NDArray[Any] | None) -> None:
-    """Set the head of the model, unless it is multi-label and the adapter needs no head."""
-    if source.model is None or (y is None and adapter.head is None):
-        return
-    head = encoder_head(TransformerEncoder(source.model))
-    if head is not None and not (adapter.head is None and isinstance(head, MultiLabelHead)):
-        adapter.set_params(head=head)
 
 
 def _without_head(adapter: BaseAdapter) -> str:

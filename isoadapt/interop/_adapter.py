@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from isoadapt.adapters import Affine
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._closed_form import MomentsAdapter
+from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import InvertibleMap
 from isoadapt.adapters._registry import ADAPTERS
-from isoadapt.heads import LinearHead, needs_fit
+from isoadapt.heads import LinearHead
 from isoadapt.interop._state import Tensors, decode, encode
 from isoadapt.interop._types import is_map, matches
 

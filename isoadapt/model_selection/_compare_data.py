@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 from isoadapt._utils.devices import as_array
 from isoadapt._utils.labels import check_present
 from isoadapt._utils.warn import warn
-from isoadapt.heads import LinearHead, MultiLabelHead, needs_fit
+from isoadapt.adapters._heads import needs_fit
+from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.metrics._neighbours import reciprocal_ranks
 from isoadapt.model_selection._measure import Data, Split
 from isoadapt.model_selection._paired_tests import Floats

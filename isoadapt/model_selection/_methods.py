@@ -13,9 +13,9 @@ from sklearn.pipeline import Pipeline
 from isoadapt import IsotropyLayer, LinearHead
 from isoadapt._utils.errors import choices
 from isoadapt.adapters import FlowAdapter
+from isoadapt.adapters._heads import fit_head, needs_fit
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._registry import ADAPTERS, METHODS, VARIANTS, installed_variants
-from isoadapt.heads import fit_head, needs_fit
 
 NO_ADAPTER = "no adapter"
 HEAD_REFIT = "head refit only"

@@ -14,9 +14,9 @@ from sklearn.preprocessing import StandardScaler
 from isoadapt import FlowAdapter, LinearHead
 from isoadapt.adapters._flow._map import Block, FlowMap, Scaling, log_likelihood
 from isoadapt.adapters._flow._network import ActNorm, FlowNetwork
+from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._training._loop import EpochEvaluator
 from isoadapt.adapters._training._split import split_rows
-from isoadapt.heads import fit_head
 from isoadapt.metrics import isoscore
 
 COUPLINGS = ["additive", "affine"]

@@ -27,7 +27,7 @@ from isoadapt import (
     Whitening,
     load_checkpoint,
 )
-from isoadapt.heads import fit_head
+from isoadapt.adapters._heads import fit_head
 from isoadapt.interop import merge_into_checkpoint
 from isoadapt.metrics import isoscore, isotropy_report
 from isoadapt.model_selection import AdapterSearchCV

@@ -12,12 +12,12 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import accuracy_score, r2_score
 
 from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
+from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._training._engine import _make_net
 from isoadapt.adapters._training._ridge import automatic_ridge
 from isoadapt.adapters._training._selection import Run, Selection
 from isoadapt.adapters._training._task_score import Accuracy, make_score
 from isoadapt.geometry import Moments
-from isoadapt.heads import fit_head
 
 N = 100  # validation rows: the standard error of a share p is sqrt(p (1 - p)) / 10
 

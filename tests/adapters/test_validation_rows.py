@@ -15,7 +15,7 @@ from isoadapt import (
     SpectrumControlAdapter,
     TopologicalEntropyAdapter,
 )
-from isoadapt.heads import fit_head
+from isoadapt.adapters._heads import fit_head
 from isoadapt.model_selection import AdapterSearchCV
 
 ONE_EPOCH = {"max_epochs": 1, "random_state": 0}

@@ -2,17 +2,25 @@
 
 import json
 import re
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from isoadapt import IsotropyLayer, TransformerEncoder, Whitening, cli, load_checkpoint
-from isoadapt.adapters._registry import METHODS
+from isoadapt import (
+    AdaptedEncoder,
+    IsotropyLayer,
+    TransformerEncoder,
+    Whitening,
+    cli,
+    load_checkpoint,
+)
+from isoadapt.adapters._registry import ADAPTERS, METHODS
 from isoadapt.interop import load_adapter
 from isoadapt.metrics import isoscore
-from tests.cli.command_line import X, Y, fail, succeed, texts_and_labels
+from tests.cli.command_line import X, Y, fail, run, succeed, texts_and_labels
 from tests.tiny_models import save_model
 
 
@@ -243,3 +251,52 @@ def test_fit_takes_several_settings_after_one_flag(tmp_path, monkeypatch):
     stderr = succeed(*line.split()).stderr
     for setting in ("strength=0.5", "shrinkage=0.1", "n_components=3"):
         assert setting in stderr
+
+
+WORDS_FOR_LABELS = ["bad", "good", "so-so"]
+KINDS = {
+    "numbers that it knows": ({}, [0, 1, 2]),
+    "words": ({}, WORDS_FOR_LABELS),
+    "a regression head": ({"num_labels": 1}, [-1.5, 0.5, 2.0]),
+    "a regression head and words": ({"num_labels": 1}, WORDS_FOR_LABELS),
+    "a multi-label head": ({"problem_type": "multi_label_classification"}, [0, 1, 2]),
+    "no labels": ({}, None),
+    "no head": ({"kind": "AutoModel"}, WORDS_FOR_LABELS),
+}
+
+
+@pytest.mark.parametrize("name", ["whitening", "logit-preserving-whitening", "istar"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_head_is_the_one_that_adapted_encoder_chooses(kind, name, files):
+    options, labels = KINDS[kind]
+    folder = save_model(files / "model", **options)
+    texts, y = texts_and_labels()
+    table, arguments = pd.DataFrame({"text": texts}), ["--on", "t.tsv", "--model", "model"]
+    if labels is not None:
+        table["label"] = y = np.array(labels)[y]
+    table.to_csv("t.tsv", sep="\t", index=False)
+    adapter = ADAPTERS[METHODS[name]]()
+    if name == "istar":
+        adapter.set_params(max_epochs=1, random_state=0)
+        arguments += ["--set", "max_epochs=1", "random_state=0"]
+    completed = run("fit", name, *arguments, "--out", "a")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            model = AdaptedEncoder(folder, adapter).fit(texts, None if labels is None else y)
+        except ValueError as error:
+            refusal = f"isoadapt: {error}"
+        else:
+            refusal = None
+    if refusal is not None:
+        assert completed.code == (2 if labels is None else refusal)
+        return
+    expected, found = model.head_, load_adapter("a").head_
+    assert repr(found) == repr(expected)
+    if expected is not None:
+        np.testing.assert_array_equal(found.coef_, expected.coef_)
+    notes = {str(warning.message) for warning in caught if "unknown to" in str(warning.message)}
+    assert {line for line in completed.stderr.split("\n") if "unknown to" in line} == {
+        f"Note: {note}" for note in notes
+    }
+    assert bool(notes) == (labels is WORDS_FOR_LABELS and kind != "no head" and name != "whitening")

@@ -15,6 +15,7 @@ from isoadapt._utils.devices import resolve_device, to_tensor
 from isoadapt._utils.restore import restore_on_failure
 from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapters._base import BaseAdapter, make_random_state
+from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._spread import check_spread
 from isoadapt.adapters._training._batches import Batches, Rows
@@ -24,7 +25,7 @@ from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._selection import Run, Selection
 from isoadapt.adapters._training._split import split_rows
 from isoadapt.adapters._training._task_score import TargetUnits, make_score
-from isoadapt.heads import LinearHead, needs_fit
+from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
 if TYPE_CHECKING:

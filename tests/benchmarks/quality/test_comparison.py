@@ -36,7 +36,7 @@ from benchmarks.quality._comparison_trials import (
     spearman,
 )
 from isoadapt import LinearHead
-from isoadapt.heads import fit_head
+from isoadapt.adapters._heads import fit_head
 from isoadapt.metrics import similarity_correlation
 
 
