@@ -24,8 +24,7 @@ from benchmarks.reproduction import (
 )
 from benchmarks.reproduction._cells import QUICK, SUITES, WHOLE, Cell, Record, Suite
 from benchmarks.reproduction._pictures import draw_pictures
-from benchmarks.reproduction._plan import Slot, next_cell, plan
-from benchmarks.reproduction._plan_text import plan_text
+from benchmarks.reproduction._plan import Slot, next_cell, order_table, plan
 from benchmarks.reproduction._records import record_store, run_cell
 from benchmarks.reproduction._report import Papers, planned, reproduction_text, suite_file
 from benchmarks.reproduction._running import Budget, Stop, Stopped
@@ -134,12 +133,6 @@ def check_frozen(root: Path = _places.ROOT) -> None:
         )
 
 
-def write_plan(target: Path = PLAN) -> None:
-    """Write PLAN.md."""
-    with atomic_path(target) as temporary:
-        temporary.write_text(plan_text(WHOLE, PAPERS), "utf-8")
-
-
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reproduction", description=__doc__)
@@ -154,7 +147,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--report-only", action="store_true", help="write the report from the records and end"
     )
     parser.add_argument(
-        "--plan", action="store_true", help="write benchmarks/reproduction/PLAN.md and end"
+        "--plan", action="store_true", help="print the cells of the whole plan and end"
     )
     parser.add_argument(
         "--out",
@@ -193,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the selected suite and write the report."""
     options = parse(arguments)
     if options.plan:
-        write_plan()
+        print(order_table(plan(WHOLE)))
         return 0
     if options.frozen:
         check_frozen()

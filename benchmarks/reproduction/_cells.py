@@ -14,6 +14,7 @@ JSON = str | int | float | bool | None | Sequence["JSON"] | Mapping[str, "JSON"]
 Record = Mapping[str, Any]
 
 CHOICE, BASE_RUN, POST_HOC, PENALTY, POINTS = "recipe", "base", "post-hoc", "penalty", "points"
+TRY, FRESH = "try", "fresh"
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,9 @@ class Cell:
     """One experiment to run.
 
     `kind` is "recipe" (a training to choose the recipe), "base" (a training without a penalty),
-    "post-hoc" (an adapter on the embeddings of a base), "penalty" (a training with a penalty) or
-    "points" (synthetic points, with the task "gaussian"). `name` is the row or condition, such as
+    "post-hoc" (an adapter on the embeddings of a base), "penalty" (a training with a penalty),
+    "try" (a training to choose λ and ζ), "fresh" (a training to judge that choice) or "points"
+    (synthetic points, with the task "gaussian"). `name` is the row or condition, such as
     "I-STAR lam=-1". `settings` holds, as JSON values, all else that affects the result. `run`
     returns the figures by name: numbers, lists of numbers or packed predictions. `needs` is the key
     of the cell that must run first, or None.

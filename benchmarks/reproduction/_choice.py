@@ -21,6 +21,7 @@ from benchmarks.reproduction._training import (
     SPARSE,
     Job,
     load_task,
+    make_penalty,
     run_settings,
 )
 from benchmarks.reproduction._verdicts import SEEDS_NEEDED
@@ -46,11 +47,11 @@ def candidate_name(recipe: Recipe) -> str:
     return f"lr={recipe.lr:g}, {recipe.epochs} epochs"
 
 
-def candidate_cell(task: str, recipe: Recipe, suite: Suite) -> Cell:
-    """Return the cell that evaluates a candidate."""
+def candidate_cell(task: str, recipe: Recipe, suite: Suite, seed: int = 0) -> Cell:
+    """Return the cell that evaluates a candidate; recipes are chosen by seed 0."""
     settings = {**run_settings(suite, recipe), "held_out": HELD_OUT, "figures": FIGURES}
-    run = partial(held_out_figures, task, recipe, suite)
-    return Cell(CHOICE, candidate_name(recipe), task, 0, settings, run)
+    run = partial(held_out_figures, Job(task, seed, recipe, suite))
+    return Cell(CHOICE, candidate_name(recipe), task, seed, settings, run)
 
 
 def recipe_of(records: Sequence[Record], task: str, suite: Suite) -> Recipe | None:
@@ -80,28 +81,28 @@ def chosen(records: Sequence[Record], task: str, suite: Suite) -> Recipe | None:
     return recipes[int(np.argmax([finished[key]["metric"] for key in keys]))]
 
 
-def held_out_figures(task: str, recipe: Recipe, suite: Suite) -> dict[str, Any]:
+def held_out_figures(job: Job) -> dict[str, Any]:
     """Train on four fifths of the training rows and evaluate on the rest."""
     from benchmarks.reproduction._fitting import Place, fine_tune
 
-    data = load_task(task, suite)
+    data, condition = load_task(job.task, job.suite), job.condition
     texts, labels = data.train_texts, data.train_labels
     kept, held_out = train_test_split(
         np.arange(len(labels)), test_size=HELD_OUT, stratify=labels, random_state=0
     )
     fitted = fine_tune(
-        suite.model or minilm_folder(),
+        job.suite.model or minilm_folder(),
         [texts[i] for i in kept],
         labels[kept],
-        recipe,
-        0,
+        job.recipe,
+        job.seed,
         MAX_LENGTH,
-        Place(),
+        Place(make_penalty(condition), condition.lam, condition.where),
         logging_steps=SPARSE,
     )
     rest = [texts[i] for i in held_out]
     _, logits = embed(fitted.network, fitted.tokenizer, rest, MAX_LENGTH)
     return {
-        **task_figures(task, labels[held_out], logits.numpy()),
+        **task_figures(job.task, labels[held_out], logits.numpy()),
         "training_seconds": fitted.training_seconds,
     }

@@ -3,6 +3,7 @@
 import math
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +19,13 @@ from transformers import (
 )
 
 from benchmarks.reproduction._measuring import anisotropies, tokenized
+from benchmarks.reproduction._training import ARGUMENTS_AS_RELEASED
 from isoadapt._utils.devices import resolve_device
 from isoadapt.encoders._models import quiet
 from isoadapt.finetune import IsotropyTrainer, add_isobn
 from isoadapt.finetune._recipes import Recipe
 from isoadapt.finetune._training import training_arguments
+from isoadapt.finetune._where import Watch
 
 
 class Fitted(NamedTuple):
@@ -46,8 +49,22 @@ class Place(NamedTuple):
     where: Any = "head_input"
 
 
+class PaddedWatch(Watch):
+    """Watches the vectors of all positions of a batch, those of padding among them."""
+
+    def _mask(self, inputs: Mapping[str, Any]) -> None:
+        return None
+
+
 class LoggedTrainer(IsotropyTrainer):
     """IsotropyTrainer that also logs the second and third anisotropy."""
+
+    with_padding = False  # whether the penalty and Σ_S count the vectors of padding
+
+    def _watch(self) -> Watch:
+        kind = PaddedWatch if self.with_padding else Watch
+        model = self.accelerator.unwrap_model(self.model)
+        return kind(model, self.isotropy_objective.places)
 
     def figures(self, points: Tensor) -> dict[str, float]:
         found = super().figures(points)
@@ -86,6 +103,7 @@ def fine_tune(
     place: Place,
     logging_steps: int,
     isobn: bool = False,
+    as_released: bool = False,
 ) -> Fitted:
     """Fine-tune; for one seed, all penalties have the same order of rows and the same new head."""
     network, tokenizer = _load(model, labels, seed)
@@ -109,6 +127,7 @@ def fine_tune(
                 logging_strategy="steps",
                 logging_steps=logging_steps,
                 logging_first_step=True,
+                **(ARGUMENTS_AS_RELEASED if as_released else {}),
             ),
             train_dataset=rows,
             data_collator=DataCollatorWithPadding(tokenizer),
@@ -116,6 +135,7 @@ def fine_tune(
             callbacks=[clock],
             **place._asdict(),
         )
+        trainer.with_padding = as_released
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     history = trainer.state.log_history

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from benchmarks._markdown import markdown_table
 from benchmarks.reproduction import (
     _output_embeddings,
+    _signs,
     isotropy_calibration,
     isotropy_layer,
     istar,
@@ -16,6 +18,7 @@ from benchmarks.reproduction import (
 from benchmarks.reproduction._cells import (
     BASE_RUN,
     CHOICE,
+    FRESH,
     PENALTY,
     POINTS,
     POST_HOC,
@@ -38,28 +41,18 @@ FIVE = (
 )
 POST_HOC_ROWS = (*isotropy_layer.rows(), isotropy_calibration.FLOW)
 FIRST_TASKS, FIRST_SEEDS = ("cola", "mrpc"), 5
-SECOND_TASKS, SECOND_SEEDS = ("rte", "sst2_sentence"), 3
-THIRD_SEEDS, POINT_SEEDS = 3, 5
-ON_COLA = ("cola",)
-THIRD: tuple[tuple[Condition, tuple[str, ...]], ...] = (
-    (persistent_entropy.ALL_BARS, ("cola", "mrpc")),
-    (isotropy_layer.ISOBN_TRAINED, ("cola", "mrpc", "rte")),
-    (isotropy_calibration.EXPONENTIAL, ON_COLA),
-    *((condition, ON_COLA) for condition in istar.OTHER_LAMS),
-    (istar.NO_ZETA, ON_COLA),
-    (istar.OTHER_ZETA, ON_COLA),
-    (istar.COSREG_DOWN, ON_COLA),
-    (isotropy_calibration.COSREG_HEAD, ON_COLA),
-    *((condition, ON_COLA) for condition in istar.BY_LAYER),
-)
+SECOND_TASKS, SECOND_SEEDS = ("rte",), 3
+POINT_SEEDS = 5
+SIGNS = 3  # the block whose cells are made from the records, not from a recipe
 
 
 @dataclass(frozen=True)
 class Slot:
-    """An entry of the plan, whose cell is known once the recipe of the task has been chosen.
+    """An entry of the plan, whose cell is known once what it depends on has been chosen.
 
     `make` creates the cell from the recipe. The recipe is None in block 0, which needs no trained
-    encoder, and for the runs that the recipe is chosen by.
+    encoder, and for the runs that the recipe is chosen by. In block 3 `make` creates the cell from
+    the records, and returns None before λ and ζ are chosen.
     """
 
     block: int
@@ -67,7 +60,7 @@ class Slot:
     name: str
     task: str
     seed: int
-    make: Callable[[Any], Cell]
+    make: Callable[[Any], Cell | None]
 
     @property
     def needs_recipe(self) -> bool:
@@ -98,7 +91,7 @@ def plan(suite: Suite) -> list[Slot]:
         *_points(POINT_SEEDS),
         *_block(1, FIRST_TASKS, FIRST_SEEDS, suite),
         *_block(2, SECOND_TASKS, SECOND_SEEDS, suite),
-        *_third(suite),
+        *(Slot(SIGNS, *parts) for parts in _signs.cells(suite)),
     ]
 
 
@@ -119,7 +112,8 @@ def _known(cell: Cell, recipe: Recipe | None) -> Cell:
 def _block(block: int, tasks: Sequence[str], n_seeds: int, suite: Suite) -> Iterator[Slot]:
     """Yield, for each task, the first bases, which decide whether its recipe stays, with adapters.
 
-    The rest follows, for each seed and task: a later base with its adapters, and five penalties.
+    The rest follows, for each seed and task: a later base with its adapters, and the five penalties
+    of block 1.
     """
     for task in tasks:
         yield from _candidates(block, task, suite)
@@ -132,7 +126,8 @@ def _block(block: int, tasks: Sequence[str], n_seeds: int, suite: Suite) -> Iter
             if seed >= SEEDS_NEEDED:
                 yield _trained(block, BASE, task, seed, suite)
                 yield from _adapters(block, task, seed, suite)
-            yield from _penalties(block, task, seed, suite)
+            if block == 1:
+                yield from _penalties(block, task, seed, suite)
 
 
 def _candidates(block: int, task: str, suite: Suite) -> Iterator[Slot]:
@@ -165,13 +160,6 @@ def _trained(block: int, condition: Condition, task: str, seed: int, suite: Suit
     return Slot(block, kind, condition.name, task, seed, make)
 
 
-def _third(suite: Suite) -> Iterator[Slot]:
-    for condition, tasks in THIRD:
-        for seed in range(THIRD_SEEDS):
-            for task in tasks:
-                yield _trained(3, condition, task, seed, suite)
-
-
 def next_cell(
     slots: Sequence[Slot], records: Sequence[Record], suite: Suite, tried: set[str]
 ) -> Cell | None:
@@ -198,14 +186,15 @@ def slot_cells(
     """Return each slot with its cell, None while its task's recipe is not chosen."""
     tasks = {slot.task for slot in slots if slot.needs_recipe}
     recipes = {task: recipe_of(records, task, suite) for task in tasks}
-    return [
-        (slot, slot.make(recipes.get(slot.task)) if _is_known(slot, recipes) else None)
-        for slot in slots
-    ]
+    return [(slot, _cell(slot, recipes, records)) for slot in slots]
 
 
-def _is_known(slot: Slot, recipes: dict[str, Recipe | None]) -> bool:
-    return not slot.needs_recipe or recipes[slot.task] is not None
+def _cell(slot: Slot, recipes: dict[str, Recipe | None], records: Sequence[Record]) -> Cell | None:
+    if slot.block == SIGNS:
+        return slot.make(records)
+    if slot.needs_recipe and recipes[slot.task] is None:
+        return None
+    return slot.make(recipes.get(slot.task))
 
 
 def replaced_records(
@@ -225,3 +214,24 @@ def planned_records(slots: Sequence[Slot], records: Sequence[Record], suite: Sui
         kept.get(cell.key, cell.fields()) if cell else slot.fields()
         for slot, cell in slot_cells(slots, records, suite)
     ]
+
+
+def order_table(slots: Sequence[Slot]) -> str:
+    """Return a table of the cells in their order, a row for each run of cells of one kind."""
+    groups: dict[tuple[int, str, str, str], list[Slot]] = {}
+    for slot in slots:
+        series = slot.name.split(":")[0] if slot.kind == FRESH else ""
+        groups.setdefault((slot.block, slot.task, slot.kind, series), []).append(slot)
+    rows = [
+        (
+            str(block),
+            task,
+            f"{kind} ({series})" if series and series != kind else kind,
+            str(len(dict.fromkeys(slot.name for slot in own))),
+            ", ".join(map(str, sorted({slot.seed for slot in own}))),
+            str(len(own)),
+        )
+        for (block, task, kind, series), own in groups.items()
+    ]
+    table = markdown_table(("block", "task", "kind", "conditions", "seeds", "cells"), rows)
+    return f"{table}\n\n{len(slots)} cells."

@@ -41,6 +41,13 @@ FIGURES = 4  # increased when the figures change, which invalidates earlier reco
 MAX_LENGTH = 128
 SPARSE = 10  # logging steps of runs for which no claim uses the log
 ON_HUB = {"sst2_sentence": "sst2"}
+# The code that the authors of paper 002 released draws batches at random, takes Σ_S from batches of
+# the same size, and does not clip gradients.
+ARGUMENTS_AS_RELEASED: Mapping[str, JSON] = {
+    "max_grad_norm": 0.0,
+    "train_sampling_strategy": "random",
+    "per_device_eval_batch_size": 32,
+}
 # Names of parameters and penalties in the records, since keys depend on them.
 RECORDED = {
     "form": "reduction",
@@ -60,6 +67,7 @@ class Condition:
     lam: float = 1.0
     where: str | Sequence[int] = "head_input"
     isobn: bool = False
+    as_released: bool = False  # trained by ARGUMENTS_AS_RELEASED, padding among the points
 
     @property
     def needs_prior(self) -> bool:
@@ -128,8 +136,13 @@ def run_settings(suite: Suite, recipe: Recipe) -> dict[str, JSON]:
 
 def penalty_settings(condition: Condition) -> dict[str, JSON]:
     """Return all settings of a penalty, including defaults of its loss."""
+    released: dict[str, JSON] = {}
+    if condition.as_released:
+        released = {"released": {**ARGUMENTS_AS_RELEASED, "padding": True}}
     if condition.penalty is None:
-        return {"penalty": None, **({"isobn": True} if condition.isobn else {})}
+        place = {} if condition.where == "head_input" else {"where": condition.where}
+        isobn = {"isobn": True} if condition.isobn else {}
+        return {"penalty": None, **isobn, **place, **released}
     method = PENALTIES[condition.penalty]
     known = inspect.signature(method.loss).parameters
     options = {name: known[name].default for name in method.parameters} | condition.options
@@ -138,6 +151,7 @@ def penalty_settings(condition: Condition) -> dict[str, JSON]:
         "options": {RECORDED.get(name, name): value for name, value in options.items()},
         "lam": condition.lam,
         "where": condition.where,
+        **released,
     }
 
 
@@ -211,6 +225,7 @@ def _run(job: Job) -> dict[str, Any]:
         Place(make_penalty(condition), condition.lam, condition.where),
         logging_steps=1 if condition.where == "head_input" else SPARSE,
         isobn=condition.isobn,
+        as_released=condition.as_released,
     )
     dev = read(fitted.network, fitted.tokenizer, task.dev_texts, MAX_LENGTH)
     prior = _read_prior(fitted, task, job.seed) if condition.needs_prior else None

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from isoadapt.finetune._ranks import is_distributed
-from isoadapt.finetune._where import Watch, Where
+from isoadapt.finetune._where import Where
 from isoadapt.geometry import Moments
 
 
@@ -28,7 +28,7 @@ def sample_moments(trainer: Any, places: Sequence[Where], seed: int) -> list[Mom
         try:
             for batch in _random_batches(trainer, seed):
                 inputs = trainer._prepare_inputs(batch)
-                with trainer.compute_loss_context_manager(), Watch(model, places) as watch:
+                with trainer.compute_loss_context_manager(), trainer._watch() as watch:
                     outputs = model(**inputs, **watch.options)
                 for moments, place in zip(found, places, strict=True):
                     rows = watch.points(place, outputs, inputs).values

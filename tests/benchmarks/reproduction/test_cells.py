@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks._commit import commit
 from benchmarks.reproduction import (
+    _signs,
     _training,
     isotropy_calibration,
     isotropy_layer,
@@ -247,7 +248,7 @@ def test_a_candidate_is_trained_on_four_fifths_and_judged_on_the_rest(monkeypatc
 
     monkeypatch.setattr(_fitting, "fine_tune", keep)
     recipe = replace(candidates("cola")[0], epochs=1)
-    figures = held_out_figures("cola", recipe, suite)
+    figures = held_out_figures(Job("cola", 0, recipe, suite))
     labels, predicted = unpack(figures["dev"])
     (texts, share, used, seed), data = asked[0], load_task("cola", suite)
     assert (len(texts), len(labels), used, seed) == (38, 10, recipe, 0)
@@ -323,3 +324,31 @@ def test_another_encoder_and_the_hub_are_other_runs(monkeypatch, model, tmp_path
     assert asked == [("glue/sst2", "train"), ("glue/sst2", "validation")]
     assert elsewhere.settings() | job().settings() == elsewhere.settings()
     assert elsewhere.settings() != job().settings()
+
+
+def test_as_released_the_padding_counts_and_nothing_is_clipped(suite, monkeypatch):
+    from benchmarks.reproduction import _fitting
+    from benchmarks.reproduction._measuring import tokenized
+
+    kept = []
+    make = _fitting.LoggedTrainer.train
+    monkeypatch.setattr(
+        _fitting.LoggedTrainer, "train", lambda self: (make(self), kept.append(self))[0]
+    )
+    task = load_task("cola", suite)
+    recipe = replace(_signs.AS_RELEASED, epochs=1)
+    points = []
+    for condition in (_signs.released("cola"), replace(_signs.released("cola"), as_released=False)):
+        Job("cola", 5, recipe, suite, condition).run()
+        log = kept[-1].state.log_history
+        points.append(next(entry for entry in log if "shrinkage_points" in entry))
+    released, other = kept
+    assert (released.args.max_grad_norm, other.args.max_grad_norm) == (0.0, 1.0)
+    lengths = [
+        len(ids) for ids in tokenized(released.processing_class, task.train_texts, 128)["input_ids"]
+    ]
+    n_layers = released.model.config.num_hidden_layers
+    assert points[1]["shrinkage_points"] == n_layers * sum(lengths)
+    assert points[0]["shrinkage_points"] > n_layers * sum(lengths)
+    rates = [entry["learning_rate"] for entry in released.state.log_history if "loss" in entry]
+    assert set(rates) == {recipe.lr}
