@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import nct, t
 
-from isoadapt.model_selection._paired_tests import holm as holm
+from isoadapt.model_selection._compare._paired_tests import holm as holm
 
 LEVEL = 0.05
 N_DRAWS = 2_000

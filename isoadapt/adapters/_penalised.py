@@ -1,17 +1,14 @@
 """Base class of adapters that are trained on a task loss under a linear head and a penalty."""
 
 from abc import abstractmethod
-from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Number, Real
-from pickle import PicklingError
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
-import joblib
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, _fit_context
+from sklearn.base import _fit_context
 from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -25,6 +22,7 @@ from isoadapt.adapters._base import BaseAdapter, make_random_state
 from isoadapt.adapters._closed_form import check_frequencies
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._spread import check_spread, warn_of_large_mean
+from isoadapt.adapters._together import comparable
 from isoadapt.adapters._training._coordinates import (
     Coordinates,
     raw_coordinates,
@@ -34,7 +32,6 @@ from isoadapt.adapters._training._distinct import Sample, distinct_rows
 from isoadapt.adapters._training._engine import diverged, fit_members
 from isoadapt.adapters._training._loop import epochs_bar
 from isoadapt.adapters._training._member import Member, Outcome, Settings
-from isoadapt.adapters._training._memory import n_members
 from isoadapt.adapters._training._optimizer import Rates
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
@@ -264,14 +261,6 @@ class PenalisedAdapter(BaseAdapter):
             classifies=self._head_kind() != "regressor",
         )
 
-    def _n_members(self, shape: tuple[int, int], max_memory: int | None, own_rows: bool) -> int:
-        """Return how many such fits can be trained together in memory.
-
-        `shape` is (n_samples, n_features); `own_rows` says whether each fit has its own rows.
-        """
-        share = float(self._validation_share() or 0)
-        return n_members(self._settings(), shape, share, max_memory, own_rows)
-
     def _set_outcome(self, outcome: Outcome) -> Self:
         """Set the fitted attributes from the outcome of the training, or raise its error."""
         if outcome.map is None:
@@ -397,19 +386,3 @@ def _check_groups(groups: ArrayLike) -> NDArray[Any]:
         raise ValueError(
             f"groups is not valid ({error}): pass one string or one number for each row"
         ) from error
-
-
-def comparable(value: Any) -> Any:
-    """Return a hashable object that is equal for values of a parameter with equal content."""
-    if isinstance(value, str | Number | None):
-        return value
-    try:
-        return joblib.hash(value)
-    except (PicklingError, TypeError, AttributeError):  # such as a lambda
-        pass
-    if isinstance(value, BaseEstimator):
-        parameters = sorted(value.get_params(deep=False).items())
-        return type(value), *((name, comparable(part)) for name, part in parameters)
-    if isinstance(value, list | tuple):
-        return tuple(comparable(part) for part in value)
-    return value if isinstance(value, Hashable) else object()  # equal to nothing else

@@ -1,9 +1,9 @@
 """Comparison of adapters, grid search over adapters, and scorers of isotropy and of use."""
 
-from isoadapt.model_selection._compare import compare_adapters
-from isoadapt.model_selection._comparison import Comparison
+from isoadapt.model_selection._compare._compare_adapters import compare_adapters
+from isoadapt.model_selection._compare._comparison import Comparison
 from isoadapt.model_selection._scorers import BestAboveFloor, make_isotropy_scorer
-from isoadapt.model_selection._search import AdapterSearchCV
+from isoadapt.model_selection._search._adapter_search import AdapterSearchCV
 from isoadapt.model_selection._vector_scorers import (
     make_overlap_scorer,
     make_retrieval_scorer,

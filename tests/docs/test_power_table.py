@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isoadapt.model_selection._paired_tests import corrected_t, sign_flip_p
+from isoadapt.model_selection._compare._paired_tests import corrected_t, sign_flip_p
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guide" / "comparing.rst"

@@ -389,7 +389,7 @@ class TestRunsThatStop:
 
     def test_nothing_is_kept_without_the_controls(self, monkeypatch):
         monkeypatch.setattr(
-            "isoadapt.model_selection._methods.UnchangedEmbeddings.fit", Stopping.fit
+            "isoadapt.model_selection._compare._methods.UnchangedEmbeddings.fit", Stopping.fit
         )
         with pytest.raises(KeyboardInterrupt):
             compare_adapters(X, y, "Whitening", **TEST)

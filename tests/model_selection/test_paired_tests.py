@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest, spearmanr
 from sklearn.metrics import r2_score, roc_auc_score
 
-from isoadapt.model_selection._evidence import (
+from isoadapt.model_selection._compare._evidence import (
     BootstrapUse,
     Determination,
     Mean,
@@ -16,8 +16,8 @@ from isoadapt.model_selection._evidence import (
     Sample,
     TwoMeans,
 )
-from isoadapt.model_selection._measure import placements, same_class_shares
-from isoadapt.model_selection._paired_tests import Units, corrected_t, holm, sign_flip_p
+from isoadapt.model_selection._compare._measure import placements, same_class_shares
+from isoadapt.model_selection._compare._paired_tests import Units, corrected_t, holm, sign_flip_p
 
 rng = np.random.default_rng(0)
 

@@ -17,7 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 from torch import nn
 
 from isoadapt import CosRegAdapter, IStarAdapter, LinearHead, TransformerEncoder
-from isoadapt.adapters._training._engine import fit_members
+from isoadapt.adapters._together import fit_together, prepare
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import save_model
@@ -183,10 +183,7 @@ def test_the_state_of_a_penalty_outlives_the_members_that_stop():
     alone, together = ([clone(adapter).set_params(lam=lam) for lam in (0.01, 5.0)] for _ in "ab")
     for each in alone:
         each.fit(X, Y)
-    problem = adapter._prepare(X, Y)
-    outcomes = fit_members([each._make_member(problem) for each in together], lambda _: None)
-    for each, outcome in zip(together, outcomes, strict=True):
-        each._set_outcome(outcome)
+    assert not any(fit_together(together, [prepare(adapter, X, Y)] * 2, lambda _: None))
     assert alone[1].n_iter_ < alone[0].n_iter_
     for ours, theirs in zip(together, alone, strict=True):
         losses = [[epoch["train_loss"] for epoch in each.history_[1:]] for each in (ours, theirs)]

@@ -12,7 +12,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from isoadapt import IStarAdapter, Whitening
-from isoadapt.model_selection import AdapterSearchCV, _group, _search as module, _together
+from isoadapt.adapters import _together
+from isoadapt.model_selection import AdapterSearchCV
+from isoadapt.model_selection._search import _adapter_search as module, _evaluation, _group
 
 X, Y = make_classification(150, 8, n_informative=6, n_classes=3, random_state=0)
 ADAPTER = IStarAdapter(max_epochs=2, random_state=0)
@@ -49,35 +51,35 @@ def test_processes_give_the_results_of_one_and_their_results_are_kept(tmp_path, 
 
     grid = {**GRID, "lr": [1e-3]}
     first = AdapterSearchCV(ADAPTER, grid, n_jobs=2, cache=tmp_path, **options).fit(X, Y)
-    monkeypatch.setattr(_together, "_run_alone", run)
-    monkeypatch.setattr(_together.Evaluation, "_parallel", sequential)
+    monkeypatch.setattr(_evaluation, "_run_alone", run)
+    monkeypatch.setattr(_evaluation.Evaluation, "_parallel", sequential)
     again = AdapterSearchCV(ADAPTER, grid, n_jobs=2, cache=tmp_path, **options).fit(X, Y)
     np.testing.assert_array_equal(scores(again), scores(first))
 
 
 @pytest.mark.parametrize(("n_members", "sizes"), [(18, [9, 9]), (4, [3] * 6)])
 def test_each_process_gets_a_part(threads, monkeypatch, n_members, sizes):
-    found, train = [], _group.fit_members
+    found, train = [], _together.fit_members
 
     def counted(members, *arguments):
         found.append(len(members))
         return train(members, *arguments)
 
-    monkeypatch.setattr(_group, "fit_members", counted)
-    monkeypatch.setattr(_group.Group, "n_members", lambda self: n_members)
+    monkeypatch.setattr(_together, "fit_members", counted)
+    monkeypatch.setattr(_group.Group, "limits", lambda self: (n_members, 9))
     AdapterSearchCV(ADAPTER, LAMS, cv=3, n_jobs=2, refit=False).fit(X, Y)
     assert found == sizes
 
 
 def test_all_groups_share_the_processes(threads, monkeypatch):
     grid = {"lam": [0.0, 10.0], "max_epochs": [1, 8]}  # a group for each number of epochs
-    parallel, rounds = _together.Evaluation._parallel, []
+    parallel, rounds = _evaluation.Evaluation._parallel, []
 
     def counted(self, return_as):
         rounds.append(return_as)
         return parallel(self, return_as)
 
-    monkeypatch.setattr(_together.Evaluation, "_parallel", counted)
+    monkeypatch.setattr(_evaluation.Evaluation, "_parallel", counted)
     adapter = IStarAdapter(lr=0.05, random_state=0)
     options = {"cv": 3, "refit": False, "scoring": "neg_log_loss"}
     ours = AdapterSearchCV(adapter, grid, n_jobs=2, **options).fit(X, Y)
@@ -112,7 +114,7 @@ def test_an_interrupt_keeps_the_blocks_that_are_done(threads, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "tqdm", Bar)
-    monkeypatch.setattr(_group.Group, "n_members", lambda self: 2)
+    monkeypatch.setattr(_group.Group, "limits", lambda self: (2, 9))
     folds = [(np.arange(100), np.arange(100, 150))]
     with pytest.warns(UserWarning, match="interrupted: 2 of 6 candidates are done"):
         search = AdapterSearchCV(ADAPTER, LAMS, cv=folds, n_jobs=2, refit=False).fit(X, Y)

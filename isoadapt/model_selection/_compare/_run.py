@@ -12,8 +12,8 @@ from sklearn.utils.parallel import Parallel, delayed
 from tqdm import tqdm
 
 from isoadapt._utils.warn import warn
-from isoadapt.model_selection._measure import Data, Outcome, Split, measure
-from isoadapt.model_selection._methods import ADAPTER, Method
+from isoadapt.model_selection._compare._measure import Data, Outcome, Split, measure
+from isoadapt.model_selection._compare._methods import ADAPTER, Method
 from isoadapt.model_selection._result_cache import ResultCache, read_result, write_result
 
 Outcomes = dict[str, list[Outcome]]

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt.model_selection._paired_tests import (
+from isoadapt.model_selection._compare._paired_tests import (
     ROUNDING,
     Effect,
     Floats,

@@ -20,8 +20,8 @@ from isoadapt._utils.errors import reason
 from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.geometry._neighbours import cosines, nearest_neighbours
 from isoadapt.metrics._neighbours import reciprocal_ranks
-from isoadapt.model_selection._methods import Method, seeded
-from isoadapt.model_selection._paired_tests import Floats
+from isoadapt.model_selection._compare._methods import Method, seeded
+from isoadapt.model_selection._compare._paired_tests import Floats
 
 K = 10  # number of neighbours and rank of a search
 _COSINE_DIGITS = 10  # cosines that agree up to rounding have equal ranks

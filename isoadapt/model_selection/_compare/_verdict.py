@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from isoadapt.model_selection._methods import ADAPTER, BASELINE
-from isoadapt.model_selection._paired_tests import LEVEL
+from isoadapt.model_selection._compare._methods import ADAPTER, BASELINE
+from isoadapt.model_selection._compare._paired_tests import LEVEL
 
 Row = Mapping[str, Any]
 

@@ -18,8 +18,8 @@ from isoadapt._utils.warn import warn
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.metrics._neighbours import reciprocal_ranks
-from isoadapt.model_selection._measure import Data, Split
-from isoadapt.model_selection._paired_tests import Floats
+from isoadapt.model_selection._compare._measure import Data, Split
+from isoadapt.model_selection._compare._paired_tests import Floats
 
 N_REPEATS = 3
 _FEWEST = 3  # rows that are judged

@@ -16,11 +16,10 @@ from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_method_params, _num_samples
 
-from isoadapt.adapters._training._engine import TrainingInterrupted
 from isoadapt.adapters._training._penalty import UnequalPenaltiesError
-from isoadapt.model_selection._group import Candidates, FitData, Group, group_key
 from isoadapt.model_selection._result_cache import ResultCache
-from isoadapt.model_selection._saved_fits import Fit, Result, SavedBlock, SavedFits
+from isoadapt.model_selection._search._group import Candidates, FitData, Group, group_key
+from isoadapt.model_selection._search._saved_fits import Fit, Result, SavedBlock, SavedFits
 
 
 @dataclass
@@ -79,23 +78,23 @@ class Evaluation:
         A chunk has all candidates on several folds, or some of them on one. If there is an error,
         the fits are done one at a time, and no chunk remains.
         """
-        candidates = group.candidates
+        candidates, n_folds = group.candidates, len(self.data.folds)
         fits = self._fits(candidates)
         try:
             n_processes = group.n_processes(self.n_jobs)
-            n_members = self.saved.size(fits, candidates, group.n_members)
-            n_members = min(n_members, math.ceil(len(fits) / n_processes))
-            # Candidates come before folds, because those on the same fold share its rows.
-            n_candidates = min(n_members, math.ceil(len(candidates) / n_processes))
-            n_folds = min(group.n_folds(), n_members // n_candidates)
-            fold_blocks = group.fold_blocks(n_folds)
+            most, most_folds = self.saved.limits(fits, candidates, group.limits)
         except Exception as failure:
             self._retry_separately(fits, failure, candidates)
             return 1, []
+        most = min(most, math.ceil(len(fits) / n_processes))
+        # Candidates come before folds, because those on the same fold share its rows.
+        n_candidates = min(most, math.ceil(len(candidates) / n_processes))
+        size = min(most_folds, most // n_candidates)
+        folds = [range(n_folds)[start : start + size] for start in range(0, n_folds, size)]
         chunks = [
-            [Fit(number, fold) for fold in folds for number in numbers]
+            [Fit(number, fold) for fold in block for number in numbers]
             for numbers in _split_evenly(list(candidates), n_candidates)
-            for folds in sorted(fold_blocks, key=len, reverse=True)
+            for block in folds
         ]
         left = [c for c in chunks if not self._restore(c, self._file(c, candidates))]
         return n_processes, left
@@ -142,7 +141,7 @@ class Evaluation:
             return
         seconds = (time.perf_counter() - before) / len(fits)
         unbatched = self.unbatched.copy()
-        stop = next((error for error in errors if isinstance(error, TrainingInterrupted)), None)
+        stop = next((error for error in errors if isinstance(error, KeyboardInterrupt)), None)
         for fit, estimator, error in zip(fits, estimators, errors, strict=True):
             if error is None:
                 self.results[fit] = self._score(estimator, fit, seconds)

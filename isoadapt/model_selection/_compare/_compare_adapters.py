@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
-from isoadapt.model_selection._compare_data import make_data, make_plan
-from isoadapt.model_selection._compare_run import run
-from isoadapt.model_selection._compare_table import make_rows
-from isoadapt.model_selection._comparison import Comparison
-from isoadapt.model_selection._methods import ADAPTER, make_methods
+from isoadapt.model_selection._compare._comparison import Comparison
+from isoadapt.model_selection._compare._data import make_data, make_plan
+from isoadapt.model_selection._compare._methods import ADAPTER, make_methods
+from isoadapt.model_selection._compare._run import run
+from isoadapt.model_selection._compare._table import make_rows
 from isoadapt.model_selection._result_cache import check_seed
 
 

@@ -27,12 +27,12 @@ from tqdm import tqdm
 from isoadapt._utils.restore import restore_on_failure
 from isoadapt._utils.warn import warn
 from isoadapt.adapted import AdaptedEncoder
-from isoadapt.model_selection._group import FitData
-from isoadapt.model_selection._leading import LeadingEncoder, leading_encoder
 from isoadapt.model_selection._result_cache import ResultCache, check_seed
-from isoadapt.model_selection._saved_fits import Fit, Result
 from isoadapt.model_selection._scorers import BestAboveFloor
-from isoadapt.model_selection._together import Evaluation
+from isoadapt.model_selection._search._evaluation import Evaluation
+from isoadapt.model_selection._search._group import FitData
+from isoadapt.model_selection._search._leading_encoder import LeadingEncoder, leading_encoder
+from isoadapt.model_selection._search._saved_fits import Fit, Result
 
 _SCORES = {
     "classifier": "accuracy",

@@ -11,7 +11,7 @@ from sklearn.pipeline import Pipeline
 
 from isoadapt._utils.warn import warn
 from isoadapt.adapted import AdaptedEncoder
-from isoadapt.adapters._penalised import comparable
+from isoadapt.adapters._together import comparable
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.heads import LinearHead

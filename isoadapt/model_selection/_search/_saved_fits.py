@@ -76,19 +76,19 @@ class SavedFits:
         file = self.file(f"training, torch {torch.__version__}", fits, candidates, ".state")
         return None if file is None else Checkpoint(file)
 
-    def size(
+    def limits(
         self,
         fits: Sequence[Fit],
         candidates: Mapping[int, Mapping[str, Any]],
-        compute: Callable[[], int],
-    ) -> int:
-        """Return the number of fits to train together, which depends on free memory, as before."""
-        file = self.file("size", fits, candidates)
-        known = read_result(file, int)
+        compute: Callable[[], tuple[int, int]],
+    ) -> tuple[int, int]:
+        """Return how many fits and folds to train together as before, whatever memory is free."""
+        file = self.file("limits", fits, candidates)
+        known: tuple[int, int] | None = read_result(file, tuple)
         if known is None:
             known = compute()
             write_result(file, known)
-        return int(known)
+        return known
 
 
 def _is_complete(result: Result) -> bool:

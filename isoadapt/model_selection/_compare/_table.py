@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt.model_selection._compare_data import Plan
-from isoadapt.model_selection._compare_run import Outcomes
-from isoadapt.model_selection._evidence import (
+from isoadapt.model_selection._compare._data import Plan
+from isoadapt.model_selection._compare._evidence import (
     BootstrapUse,
     Determination,
     Evidence,
@@ -21,10 +20,17 @@ from isoadapt.model_selection._evidence import (
     SplitUse,
     TwoMeans,
 )
-from isoadapt.model_selection._measure import Data, Outcome, n_changed
-from isoadapt.model_selection._methods import ADAPTER, BASELINE, HEAD_REFIT, NO_ADAPTER, Method
-from isoadapt.model_selection._paired_tests import Effect, Floats, Units, holm
-from isoadapt.model_selection._verdict import USES
+from isoadapt.model_selection._compare._measure import Data, Outcome, n_changed
+from isoadapt.model_selection._compare._methods import (
+    ADAPTER,
+    BASELINE,
+    HEAD_REFIT,
+    NO_ADAPTER,
+    Method,
+)
+from isoadapt.model_selection._compare._paired_tests import Effect, Floats, Units, holm
+from isoadapt.model_selection._compare._run import Outcomes
+from isoadapt.model_selection._compare._verdict import USES
 
 _UNTESTED = Effect(math.nan, math.nan, math.nan)
 

@@ -1,0 +1,158 @@
+"""Penalised adapters that are fitted together: everything that a search calls of their training.
+
+A search asks and does four things, in this order.
+
+1. ``adapter._batch_key()``: adapters with equal keys can be trained together; None: not at all. It
+   compares all parameters but those in ``_batchable_params``.
+2. :func:`limits`: the number of fits, and of folds, that memory admits at once.
+3. :func:`prepare`: checks the rows of a fold, splits them and fits the head. Adapters with the same
+   rows and random state share the result.
+4. :func:`fit_together`: trains adapters, sets their fitted attributes, and returns their errors. A
+   :class:`~isoadapt.adapters._training._checkpoint.Checkpoint` lets it go on after an interrupt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from numbers import Number
+from pickle import PicklingError
+from typing import TYPE_CHECKING, Any
+
+import joblib
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.validation import check_array
+
+from isoadapt._utils.devices import as_array
+from isoadapt._utils.threads import one_blas_thread_if_small
+from isoadapt.adapters._training._checkpoint import Checkpoint
+from isoadapt.adapters._training._engine import TrainingInterrupted, fit_members
+from isoadapt.adapters._training._problem import Problem
+
+if TYPE_CHECKING:
+    from isoadapt.adapters._penalised import PenalisedAdapter
+
+_CPU_BYTES = 2 * 2**30
+_CACHED_BYTES = 48 * 2**20  # larger weights, gradients and Adam moments slow a CPU down
+_TENSORS = 12  # number of tensors of the size of the weights, including the kept epoch
+_ROW_TENSORS = 6  # number of tensors of the size of a batch plus the validation rows
+_INDEX_BYTES = 24  # per row, for its number in the shuffled order of an epoch
+
+
+def comparable(value: Any) -> Any:
+    """Return a hashable object that is equal for values of a parameter with equal content."""
+    if isinstance(value, str | Number | None):
+        return value
+    try:
+        return joblib.hash(value)
+    except (PicklingError, TypeError, AttributeError):  # such as a lambda
+        pass
+    if isinstance(value, BaseEstimator):
+        parameters = sorted(value.get_params(deep=False).items())
+        return type(value), *((name, comparable(part)) for name, part in parameters)
+    if isinstance(value, list | tuple):
+        return tuple(comparable(part) for part in value)
+    return value if isinstance(value, Hashable) else object()  # equal to nothing else
+
+
+def limits(
+    adapter: PenalisedAdapter, X: Any, max_memory: int | None, n_splits: int
+) -> tuple[int, int]:
+    """Return how many fits to rows X, and on how many folds, can be trained together in memory.
+
+    `n_splits` is the number of random states, each of which splits the rows of a fold differently.
+    `max_memory` is in bytes; None means 2 GiB, or half of the free memory of a GPU.
+    """
+    rows, settings = _checked(X), adapter._settings()
+    n, d = rows.shape
+    weights = 4 * d * (d + 1) * (1 if settings.network == "linear" else 3)
+    validation = 4 * d * round(n * float(adapter._validation_share() or 0))
+    batch = 4 * d * min(n, settings.batch_size)
+    size = _TENSORS * weights + _ROW_TENSORS * (validation + batch) + _INDEX_BYTES * n
+    if n_splits > 1:
+        size += 4 * n * d
+    if settings.device.type == "cuda":
+        n_fits = (max_memory or torch.cuda.mem_get_info(settings.device)[0] // 2) // size
+    else:
+        n_fits = min((max_memory or _CPU_BYTES) // size, _CACHED_BYTES // (4 * weights))
+    copies = 2 * n * d * max(rows.itemsize, 4) * n_splits
+    n_folds = (max_memory or _CPU_BYTES) // copies if adapter._batches_folds else 1
+    return max(1, n_fits), max(1, n_folds)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A problem that adapters share, with the number and names of its features."""
+
+    problem: Problem
+    features: dict[str, Any]
+
+    def without_rows(self) -> Prepared:
+        """Return it without its copy of the rows, which are needed for a training only."""
+        return replace(self, problem=replace(self.problem, X=self.problem.X[:0]))
+
+    def with_rows(self, X: Any) -> Prepared:
+        """Return it with the rows that it was prepared from."""
+        rows, kept = _checked(X), self.problem.kept
+        return replace(self, problem=replace(self.problem, X=rows if kept is None else rows[kept]))
+
+
+def prepare(adapter: PenalisedAdapter, X: Any, y: Any, **params: Any) -> Prepared:
+    """Check, split and describe rows; `params` are further arguments of the adapter's fit."""
+    adapter = clone(adapter)
+    with one_blas_thread_if_small(X):
+        problem = adapter._prepare(X, y, **params)
+    names = {"n_features_in_", "feature_names_in_"} & vars(adapter).keys()
+    return Prepared(problem, {name: getattr(adapter, name) for name in names})
+
+
+def fit_together(
+    adapters: Sequence[PenalisedAdapter],
+    prepared: Sequence[Prepared],
+    on_finished: Callable[[int], Any],
+    checkpoint: Checkpoint | None = None,
+) -> list[BaseException | None]:
+    """Fit adapters of one batch key, each to what was prepared for it, and return their errors.
+
+    Fits with equal numbers of rows are trained at once. `on_finished` is called with the number of
+    fits that have ended. After an interrupt, the error of every fit that is not complete is the
+    KeyboardInterrupt. UnequalPenaltiesError is raised if one penalty does not serve all adapters.
+    """
+    errors: list[BaseException | None] = [None] * len(adapters)
+    for adapter, each in zip(adapters, prepared, strict=True):
+        adapter._validate_params()
+        adapter._check_combination()
+        for name, value in each.features.items():
+            setattr(adapter, name, value)
+    stop: TrainingInterrupted | None = None
+    for number, places in enumerate(_of_equal_size([each.problem for each in prepared])):
+        outcomes: Sequence[Any] = [None] * len(places)
+        if stop is None:
+            stage = None if checkpoint is None else checkpoint.stage(number)
+            with one_blas_thread_if_small(prepared[places[0]].problem.X):
+                members = [adapters[k]._make_member(prepared[k].problem) for k in places]
+                try:
+                    outcomes = fit_members(members, on_finished, stage)
+                except TrainingInterrupted as raised:
+                    stop, outcomes = raised, raised.outcomes
+        for k, outcome in zip(places, outcomes, strict=True):
+            errors[k] = stop if outcome is None else outcome.error
+            if errors[k] is None:
+                adapters[k]._set_outcome(outcome)
+    return errors
+
+
+def _of_equal_size(problems: Sequence[Problem]) -> list[list[int]]:
+    """Indices of problems, grouped by their numbers of training and validation rows."""
+    sizes: dict[Hashable, list[int]] = {}
+    for index, problem in enumerate(problems):
+        n_validation = 0 if problem.validating is None else len(problem.validating)
+        sizes.setdefault((len(problem.fitting), n_validation), []).append(index)
+    return list(sizes.values())
+
+
+def _checked(X: Any) -> NDArray[np.floating]:
+    return check_array(as_array(X), dtype=[np.float64, np.float32], order="C")

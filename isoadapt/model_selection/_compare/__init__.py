@@ -1,0 +1,1 @@
+"""Comparison of adapters: compare_adapters, its result, and its parts."""

@@ -1,0 +1,1 @@
+"""Grid search over adapters: AdapterSearchCV and its parts."""
