@@ -1,19 +1,4 @@
-"""Frozen linear heads: the last layer of a fine-tuned model, as a scikit-learn estimator.
-
-The parameter ``head`` of an adapter is one of the following.
-
-- A :class:`LinearHead`, for example that of a checkpoint. It is used as it is.
-- A fitted linear estimator in :class:`sklearn.frozen.FrozenEstimator`. It is used as it is.
-- Any other linear classifier or regressor of scikit-learn, such as ``LogisticRegression(C=0.1)``
-  or ``RidgeCV()``. A clone of it is fitted to the embeddings and then frozen, so its own
-  parameters set the regularisation, and ``head__C`` can be searched.
-- ``"logistic"`` or ``"ridge"``. The embeddings are standardised, ``LogisticRegression(C=1.0)`` or
-  ``Ridge(alpha=1.0)`` is fitted to them, and the scaling is folded into the frozen head. The
-  penalty therefore does not depend on the scale of the embeddings. To choose another strength,
-  pass an estimator. Estimators are fitted to the embeddings without standardisation, and a
-  Pipeline with a scaler is not accepted, because its weights are those of scaled embeddings.
-- None, where the adapter needs no head.
-"""
+"""Frozen linear heads: the last layer of a fine-tuned model, as a scikit-learn estimator."""
 
 from __future__ import annotations
 
@@ -150,7 +135,8 @@ class LinearHead(BaseEstimator):
         read = getattr(estimator, "decision_function", estimator.predict)
         rows = np.random.default_rng(0).normal(size=(20, coef.shape[1]))
         expected = coef @ rows.T + np.reshape(getattr(estimator, "intercept_", np.nan), (-1, 1))
-        if not _same_outputs(read(rows), expected):
+        outputs = np.atleast_2d(np.asarray(read(rows)).T)
+        if outputs.shape != expected.shape or not np.allclose(outputs, expected, 1e-4, 1e-6):
             raise ValueError(
                 f"head={estimator!r} does not compute X @ coef_.T + intercept_: a head must be a "
                 "linear classifier or regressor such as LogisticRegression or Ridge"
@@ -282,6 +268,7 @@ class LinearHead(BaseEstimator):
             Most probable labels, or values. A regressor with several outputs gives one column for
             each.
         """
+        self._check_use("predict")
         outputs = self.outputs(X)
         if self.classes_ is not None:
             return self.classes_[outputs.argmax(axis=1)]
@@ -304,6 +291,7 @@ class LinearHead(BaseEstimator):
         float
             Accuracy or R².
         """
+        self._check_use("score")
         metric = r2_score if self.classes_ is None else accuracy_score
         return float(metric(as_array(y), self.predict(X), sample_weight=sample_weight))
 
@@ -326,70 +314,22 @@ class LinearHead(BaseEstimator):
             If X is not a finite matrix with `n_features_in_` columns.
         """
         rows: NDArray[np.float64] = check_array(as_array(X), dtype=np.float64, estimator=self)
-        self.check_width(rows.shape[1])
+        self._check_width(rows.shape[1])
         return rows @ self.coef_.T + self.intercept_
 
-    def check_width(self, n_features: int) -> None:
-        """Check that embeddings have the number of features that the head expects.
-
-        Parameters
-        ----------
-        n_features : int
-            Number of features of the embeddings.
-
-        Raises
-        ------
-        ValueError
-            If it differs from `n_features_in_`.
-        """
+    def _check_width(self, n_features: int) -> None:
+        """Raise ValueError unless the head is for embeddings of this width."""
         if n_features != self.n_features_in_:
             raise ValueError(
                 f"X has {n_features} features, but the head expects {self.n_features_in_}: compute "
                 "the embeddings with the encoder that the head was trained on"
             )
 
-    def encode(self, y: ArrayLike) -> NDArray[np.int64]:
-        """Encode labels as row numbers of ``coef_``.
+    def _check_use(self, use: str) -> None:
+        """Raise ValueError if `use`, a method's name, needs another kind of head."""
 
-        Parameters
-        ----------
-        y : array-like of shape (n_samples,)
-            Labels.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            Index of each label in ``classes_``.
-
-        Raises
-        ------
-        ValueError
-            If a label is unknown to the head, or the head is a regressor.
-        """
-        rows = {label: row for row, label in enumerate(self.known_classes().tolist())}
-        labels = np.asarray(as_array(y)).tolist()
-        unknown = self.unknown_labels(y)
-        if unknown:
-            raise ValueError(
-                f"y contains labels unknown to the head: {unknown[:5]}; it knows {list(rows)}. "
-                "Relabel y, or name the classes: LinearHead(head.coef_, head.intercept_, classes)"
-            )
-        return np.fromiter((rows[label] for label in labels), np.int64, len(labels))
-
-    def unknown_labels(self, y: ArrayLike) -> list[Any]:
-        """Return the labels that the head cannot predict.
-
-        Parameters
-        ----------
-        y : array-like of shape (n_samples,)
-            Labels or values.
-
-        Returns
-        -------
-        list
-            Labels that are not in ``classes_``, without duplicates, sorted as strings. For a
-            regressor, the entries of `y` that are strings.
-        """
+    def _unknown_labels(self, y: ArrayLike) -> list[Any]:
+        """Return the different labels that the head cannot predict; a regressor, all strings."""
         labels = set(np.asarray(as_array(y)).ravel().tolist())
         if self.classes_ is None:
             unknown = {label for label in labels if isinstance(label, str)}
@@ -397,28 +337,21 @@ class LinearHead(BaseEstimator):
             unknown = labels - set(self.classes_.tolist())
         return sorted(unknown, key=str)
 
-    def targets(self, y: ArrayLike) -> NDArray[Any]:
-        """Convert labels or values to the targets of a loss on the outputs.
-
-        Parameters
-        ----------
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Labels for a classifier, values for a regressor.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Class indices for a classifier. For a regressor, values with one column per output.
-
-        Raises
-        ------
-        ValueError
-            If a label is unknown to the head, or the number of columns is not that of the outputs.
-        """
+    def _targets(self, y: ArrayLike) -> NDArray[Any]:
+        """Convert labels to rows of ``coef_`` (n,), or values to one column per output."""
+        self._check_use("fit")
+        values = np.asarray(as_array(y))
         if self.classes_ is not None:
-            return self.encode(y)
-        values = np.asarray(as_array(y), dtype=np.float64)
-        values = values[:, None] if values.ndim == 1 else values
+            unknown = self._unknown_labels(values)
+            if unknown:
+                raise ValueError(
+                    f"y contains labels unknown to the head: {unknown[:5]}; it knows "
+                    f"{self.classes_.tolist()}. Relabel y, or name the classes: "
+                    "LinearHead(head.coef_, head.intercept_, classes)"
+                )
+            rows = {label: row for row, label in enumerate(self.classes_.tolist())}
+            return np.array([rows[label] for label in values.tolist()], np.int64)
+        values = values.reshape(len(values), -1).astype(np.float64)
         if values.shape[1] != len(self.coef_):
             raise ValueError(
                 f"y has {values.shape[1]} column(s), but the head has {len(self.coef_)} "
@@ -426,23 +359,6 @@ class LinearHead(BaseEstimator):
                 "head is a classifier, pass its labels: LinearHead(coef, intercept, classes=[0, 1])"
             )
         return values
-
-    def known_classes(self) -> NDArray[Any]:
-        """Return the labels of a classifier.
-
-        Returns
-        -------
-        ndarray of shape (n_outputs,)
-            The attribute ``classes_``.
-
-        Raises
-        ------
-        ValueError
-            If the head is a regressor.
-        """
-        if self.classes_ is None:
-            raise ValueError("this LinearHead is a regressor (classes=None): it has no labels")
-        return self.classes_
 
     def _sort_and_freeze(self) -> None:
         """Sort the rows by label, as scikit-learn expects, and make the arrays read-only."""
@@ -490,8 +406,8 @@ class MultiLabelHead(LinearHead):
 
     Its outputs are logits, one for each label. The probability of a label is the sigmoid of its
     logit. The head can be used by adapters that need only its weights, such as
-    :class:`~isoadapt.LogitPreservingWhitening`. It does not predict, score or train, because these
-    methods expect one label for each row.
+    :class:`~isoadapt.LogitPreservingWhitening`. ``predict``, ``score`` and the training of an
+    adapter raise ValueError, because they need one label for each row.
 
     Parameters
     ----------
@@ -512,78 +428,8 @@ class MultiLabelHead(LinearHead):
     def __init__(self, coef: ArrayLike, intercept: ArrayLike) -> None:
         super().__init__(coef, intercept)
 
-    def predict(self, X: ArrayLike) -> NoReturn:
-        """Raise an error, because the head does not give one label for each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Ignored.
-
-        Raises
-        ------
-        ValueError
-            Always.
-        """
-        self.refuse("predict")
-
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> NoReturn:
-        """Raise an error, because the head does not give one label for each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Ignored.
-        y : array-like of shape (n_samples, n_labels)
-            Ignored.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Ignored.
-
-        Raises
-        ------
-        ValueError
-            Always.
-        """
-        self.refuse("score")
-
-    def targets(self, y: ArrayLike) -> NoReturn:
-        """Raise an error, because training with several labels for each row is not supported.
-
-        Parameters
-        ----------
-        y : array-like of shape (n_samples, n_labels)
-            Ignored.
-
-        Raises
-        ------
-        ValueError
-            Always.
-        """
-        self.refuse("fit")
-
-    def known_classes(self) -> NoReturn:
-        """Raise an error, because the labels are not mutually exclusive classes.
-
-        Raises
-        ------
-        ValueError
-            Always.
-        """
-        self.refuse("predict")
-
-    def refuse(self, use: str) -> NoReturn:
-        """Raise an error that says why the head cannot be used, and what can be used instead.
-
-        Parameters
-        ----------
-        use : str
-            Name of the method that was called, such as "fit".
-
-        Raises
-        ------
-        ValueError
-            Always.
-        """
+    def _check_use(self, use: str) -> NoReturn:
+        """Raise ValueError: the head does not give one label for each row."""
         raise ValueError(
             f"{use}: this is a multi-label head with {len(self.coef_)} labels, while prediction, "
             "scoring and training need a head with one label for each row. Its probabilities are "
@@ -600,9 +446,3 @@ class MultiLabelHead(LinearHead):
         tags = super().__sklearn_tags__()
         tags.estimator_type, tags.regressor_tags = None, None
         return tags
-
-
-def _same_outputs(outputs: NDArray[Any], expected: NDArray[np.float64]) -> bool:
-    """Whether `outputs` (n,) or (n, C) equal the transpose of `expected` (C, n) up to rounding."""
-    outputs = np.atleast_2d(np.asarray(outputs).T)
-    return outputs.shape == expected.shape and np.allclose(outputs, expected, rtol=1e-4, atol=1e-6)

@@ -169,7 +169,7 @@ def test_rows_are_sorted_by_label_as_scikit_learn_expects():
     assert ours.intercept_.tolist() == [8, 9, 7]
     ours = LinearHead(np.eye(3), np.zeros(3), ["z", "a", "m"])
     assert ours.predict(np.eye(3)).tolist() == ["z", "a", "m"]
-    assert ours.encode(["m", "z", "a", "z"]).tolist() == [1, 2, 0, 2]
+    assert ours._targets(["m", "z", "a", "z"]).tolist() == [1, 2, 0, 2]
     assert ours.score(np.eye(3), ["z", "a", "z"]) == pytest.approx(2 / 3)
     assert not any(array.flags.writeable for array in (ours.coef_, ours.intercept_, ours.classes_))
 
@@ -260,14 +260,14 @@ def test_an_estimator_with_unsorted_classes_is_sorted():
 
 @pytest.mark.parametrize("container", [list, np.array, pd.Series, pd.Categorical])
 @pytest.mark.parametrize("classes", [["ant", "bee"], [7, 3], [False, True], [0.5, 1.5]])
-def test_encode_is_the_inverse_of_predict(classes, container):
+def test_targets_are_the_inverse_of_predict(classes, container):
     ours = head(2, classes=classes)
     predicted = ours.predict(X4)
-    rows = ours.encode(container(predicted.tolist()))
+    rows = ours._targets(container(predicted.tolist()))
     assert rows.dtype == np.int64
     np.testing.assert_array_equal(ours.classes_[rows], predicted)
     np.testing.assert_array_equal(rows, ours.outputs(X4).argmax(1))
-    assert ours.encode([]).shape == (0,)
+    assert ours._targets([]).shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_encode_is_the_inverse_of_predict(classes, container):
 )
 def test_unknown_labels_are_named_beside_the_known(classes, y, named):
     with pytest.raises(ValueError, match=f"unknown to the head: {named}; it knows") as caught:
-        head(2, classes=classes).encode(y)
+        head(2, classes=classes)._targets(y)
     assert str(sorted(classes)) in str(caught.value)
     assert "name the classes: LinearHead(head.coef_, head.intercept_, classes)" in str(caught.value)
 
@@ -315,9 +315,6 @@ def test_a_regressor_has_no_probabilities():
         assert not hasattr(ours, method)
         with pytest.raises(AttributeError, match=method):
             getattr(ours, method)
-    for refused in (ours.known_classes, lambda: ours.encode([1])):
-        with pytest.raises(ValueError, match="is a regressor"):
-            refused()
     assert ours.classes_ is None
 
 

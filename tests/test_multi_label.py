@@ -73,8 +73,7 @@ def test_the_head_gives_the_models_logits(folder, split):
     [
         lambda head, X: head.predict(X),
         lambda head, X: head.score(X, TARGETS),
-        lambda head, X: head.targets(TARGETS),
-        lambda head, X: head.encode(TARGETS[:, 0]),
+        lambda head, X: head._targets(TARGETS),
         lambda head, X: LogitPreservingWhitening(head).fit(X).predict(X),
         lambda head, X: LogitPreservingWhitening(head).fit(X).score(X, TARGETS),
         lambda head, X: IsotropyLayer(head).fit(X, TARGETS),

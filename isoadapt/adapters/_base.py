@@ -300,8 +300,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Validate X and, if the head requires it, y; `options` are those of `check_array`."""
         refuse_chunks(X, f"{type(self).__name__} needs all rows at once")
         X, y = as_array(X), as_array(y)
-        if isinstance(self.head, MultiLabelHead) and self._needs_y():
-            self.head.refuse(f"{type(self).__name__}.fit")
+        if isinstance(self.head, LinearHead) and self._needs_y():
+            self.head._check_use(f"{type(self).__name__}.fit")
         options = {
             "dtype": [np.float64, np.float32],
             "order": "C",
@@ -349,7 +349,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if needs_fit(self.head):
             return self._fit_head(X, y, sample_weight)
         head = LinearHead.from_estimator(self.head)
-        head.check_width(X.shape[1])
+        head._check_width(X.shape[1])
         return head
 
     def _fit_head(
@@ -379,7 +379,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if head is None:
             return
         self.set_params(head=head)
-        unknown = [] if y is None or self._refits_head() else head.unknown_labels(y)
+        unknown = [] if y is None or self._refits_head() else head._unknown_labels(y)
         if not unknown:
             return
         self.set_params(head="logistic" if own is None else own)

@@ -1,4 +1,19 @@
-"""The probes of adapters: linear heads that are fitted to embeddings and then frozen."""
+"""The heads of adapters, and the probes that are fitted to embeddings and then frozen.
+
+The parameter ``head`` of an adapter is one of the following.
+
+- A :class:`LinearHead`, for example that of a checkpoint. It is used as it is.
+- A fitted linear estimator in :class:`sklearn.frozen.FrozenEstimator`. It is used as it is.
+- Any other linear classifier or regressor of scikit-learn, such as ``LogisticRegression(C=0.1)``
+  or ``RidgeCV()``. A clone of it is fitted to the embeddings and then frozen, so its own
+  parameters set the regularisation, and ``head__C`` can be searched.
+- ``"logistic"`` or ``"ridge"``. The embeddings are standardised, ``LogisticRegression(C=1.0)`` or
+  ``Ridge(alpha=1.0)`` is fitted to them, and the scaling is folded into the frozen head. The
+  penalty therefore does not depend on the scale of the embeddings. To choose another strength,
+  pass an estimator. Estimators are fitted to the embeddings without standardisation, and a
+  Pipeline with a scaler is not accepted, because its weights are those of scaled embeddings.
+- None, where the adapter needs no head.
+"""
 
 from typing import Any
 

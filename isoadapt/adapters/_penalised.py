@@ -182,7 +182,7 @@ class PenalisedAdapter(BaseAdapter):
         counts = None if weights is None else check_frequencies(weights[fitting], trained)
         known = None if labels is None else labels[fitting]
         head = self._initial_head(trained, known, counts, weighted=sample_weight is not None)
-        targets = None if head is None or labels is None else head.targets(labels)
+        targets = None if head is None or labels is None else head._targets(labels)
         moments = Moments().update(trained, counts)
         return Problem(
             X=rows,
@@ -215,7 +215,7 @@ class PenalisedAdapter(BaseAdapter):
         moments = Moments().update(problem.X, problem.weights)
         return replace(
             problem,
-            targets=None if head is None or problem.y is None else head.targets(problem.y),
+            targets=None if head is None or problem.y is None else head._targets(problem.y),
             head=head,
             moments=moments,
             coordinates=self._make_coordinates(moments, head),

@@ -138,7 +138,7 @@ class Whitening(MomentsAdapter):
                 f"1 to {len(mean)}, or None for all"
             )
         if head is not None and self.method == "pca" and not self._refits_head():
-            head.check_width(k)
+            head._check_width(k)
         eigenvalues, vectors = descending_eigh(cov)
         shrunk = shrink(eigenvalues, shrinkage)[:k]
         matrix = inverse_root(shrunk, self.strength)[:, None] * vectors[:, :k].T

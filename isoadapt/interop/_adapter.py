@@ -149,7 +149,7 @@ def _check_head(adapter: BaseAdapter) -> None:
     head = adapter.head_
     if head is None:
         return
-    head.check_width(adapter.map_.n_features_out)
+    head._check_width(adapter.map_.n_features_out)
     kind = adapter._head_kind()
     if kind is not None and (kind == "classifier") != (head.classes_ is not None):
         raise ValueError(

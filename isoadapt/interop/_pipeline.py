@@ -179,4 +179,4 @@ def _check_widths(parts: Parts) -> None:
             )
         width = adapter.map_.n_features_out
     if parts.head is not None:
-        parts.head[1].check_width(width)
+        parts.head[1]._check_width(width)

@@ -297,7 +297,7 @@ class FlowAdapter(BaseAdapter):
         head, targets, score, units = None, None, None, TargetUnits.of(None)
         if y is not None:
             own = cast(LinearHead, self._resolve_head(X[fitting], y[fitting]))
-            head, targets = network.normalised_head(own), own.targets(y)
+            head, targets = network.normalised_head(own), own._targets(y)
             units = TargetUnits.of(targets[fitting])
         module = self._make_module(network, X, None if head is None else units.head(head))
         values = units.targets(targets)

@@ -103,9 +103,9 @@ def make_score(
     units = TargetUnits.of(None) if units is None else units
     named = "accuracy" if scoring is None else scoring
     if head.classes_ is not None and isinstance(named, str) and named == "accuracy":
-        return Accuracy(head.targets(y), weights)
+        return Accuracy(head._targets(y), weights)
     if head.classes_ is None and scoring is None:
-        targets = head.targets(y)
+        targets = head._targets(y)
         targets = cast(NDArray[Any], units.targets(targets))
         varying = np.ptp(targets, axis=0) > _ROUNDING
         if varying.any():

@@ -16,7 +16,7 @@ from isoadapt._utils.devices import as_array
 from isoadapt._utils.labels import check_present
 from isoadapt._utils.warn import warn
 from isoadapt.adapters._heads import needs_fit
-from isoadapt.heads import LinearHead, MultiLabelHead
+from isoadapt.heads import LinearHead
 from isoadapt.metrics._neighbours import reciprocal_ranks
 from isoadapt.model_selection._compare._measure import Data, Split
 from isoadapt.model_selection._compare._paired_tests import Floats
@@ -52,8 +52,8 @@ class Plan(NamedTuple):
 
 def task_of(head: Any) -> str:
     """Return "classify" or "regress", according to the head."""
-    if isinstance(head, MultiLabelHead):
-        head.refuse("compare_adapters")
+    if isinstance(head, LinearHead):
+        head._check_use("compare_adapters")
     if isinstance(head, str) and head in ("logistic", "ridge"):
         return "classify" if head == "logistic" else "regress"
     kind = get_tags(head).estimator_type if hasattr(head, "predict") else None
@@ -96,8 +96,8 @@ def make_data(
         rows = np.concatenate([rows, test_rows])
         targets = np.concatenate([targets, test_targets])
     if not needs_fit(head):
-        LinearHead.from_estimator(head).check_width(d)
-        LinearHead.from_estimator(head).targets(targets)  # raises for unknown labels
+        LinearHead.from_estimator(head)._check_width(d)
+        LinearHead.from_estimator(head)._targets(targets)  # raises for unknown labels
     data = Data(
         rows,
         targets,
