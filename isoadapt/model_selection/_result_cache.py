@@ -14,30 +14,33 @@ from isoadapt._utils.files import atomic_path, writable_folder
 
 
 class ResultCache:
-    """Folder with one file for each result; its parameter is named ``cache`` in messages."""
+    """Folder with one file for each result; its parameter is named ``cache`` in messages.
 
-    def __init__(self, folder: Path) -> None:
+    All results depend on `problem`; `name` is what messages call it.
+    """
+
+    def __init__(self, folder: Path, problem: Any, name: str) -> None:
         self.shown = str(folder)
         self.folder = writable_folder(folder.expanduser())
+        self.key = self._hash((__version__, problem), name)
 
-    def hash(self, value: Any, name: str) -> str:
-        """Return a hash of the content of `value` and of the version; `name` is for the error."""
+    def file(self, kind: Any, value: Any, name: str, suffix: str = ".joblib") -> Path:
+        """Return the file of a kind of result that depends on `value`, which `name` describes."""
+        return self.folder / f"{joblib.hash((self.key, kind, self._hash(value, name)))}{suffix}"
+
+    def _hash(self, value: Any, name: str) -> str:
         try:
-            return str(joblib.hash((__version__, value)))
+            return str(joblib.hash(value))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(
                 f"cache={self.shown!r} needs adapters and scorers that can be pickled, but {name} "
                 f"cannot ({error}): use a function of a module instead of a lambda, or cache=None"
             ) from error
 
-    def file(self, *parts: Any, suffix: str = ".joblib") -> Path:
-        """Return the file of a result that depends on `parts`, which are hashes and numbers."""
-        return self.folder / f"{joblib.hash(parts)}{suffix}"
 
-
-def read_result(file: Path | None, kind: type) -> Any:
+def read_result(file: Path, kind: type) -> Any:
     """Return the result in a file; None if there is none of this kind, or if it is damaged."""
-    if file is None or not file.is_file():
+    if not file.is_file():
         return None
     try:
         result = joblib.load(file)
@@ -46,11 +49,10 @@ def read_result(file: Path | None, kind: type) -> Any:
     return result if isinstance(result, kind) else None
 
 
-def write_result(file: Path | None, result: Any) -> None:
-    """Write a result atomically; nothing is done without a file."""
-    if file is not None:
-        with atomic_path(file) as temporary:
-            joblib.dump(result, temporary, compress=3)
+def write_result(file: Path, result: Any) -> None:
+    """Write a result atomically."""
+    with atomic_path(file) as temporary:
+        joblib.dump(result, temporary, compress=3)
 
 
 def check_seed(cache: Any, random_state: Any, name: str = "random_state") -> None:

@@ -63,12 +63,11 @@ def _job(
     numbers: tuple[int, int], method: Method, data: Data, split: Split, file: Path | None
 ) -> tuple[tuple[int, int], Outcome]:
     """Read an outcome from the cache, or measure it and write it there."""
-    kept = read_result(file, Outcome)
-    if kept is not None:
-        return numbers, kept
-    outcome = measure(method, data, split)
-    if outcome.error is None:
-        write_result(file, outcome)
+    outcome = None if file is None else read_result(file, Outcome)
+    if outcome is None:
+        outcome = measure(method, data, split)
+        if file is not None and outcome.error is None:
+            write_result(file, outcome)
     return numbers, outcome
 
 
@@ -78,14 +77,12 @@ def _keys(
     """File of each fit in the cache, named by the content of everything that it depends on."""
     if cache is None:
         return {}
-    results = ResultCache(cache)
-    of_data = results.hash(data, "the data")
-    keys = {}
-    for number, method in enumerate(methods):
-        of_method = results.hash(method.estimator, repr(method.name))
-        for place, split in enumerate(splits):
-            keys[number, place] = results.file(of_data, of_method, *split)
-    return keys
+    results = ResultCache(cache, data, "the data")
+    return {
+        (number, place): results.file(tuple(split), method.estimator, repr(method.name))
+        for number, method in enumerate(methods)
+        for place, split in enumerate(splits)
+    }
 
 
 def _has_references(

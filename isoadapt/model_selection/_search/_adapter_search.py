@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -29,10 +31,9 @@ from isoadapt._utils.warn import warn
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.model_selection._result_cache import ResultCache, check_seed
 from isoadapt.model_selection._scorers import BestAboveFloor
-from isoadapt.model_selection._search._evaluation import Evaluation
-from isoadapt.model_selection._search._group import FitData
+from isoadapt.model_selection._search._evaluation import Evaluation, Result
+from isoadapt.model_selection._search._group import Fit, FitData
 from isoadapt.model_selection._search._leading_encoder import LeadingEncoder, leading_encoder
-from isoadapt.model_selection._search._saved_fits import Fit, Result
 
 _SCORES = {
     "classifier": "accuracy",
@@ -271,34 +272,31 @@ class AdapterSearchCV(GridSearchCV):
         """Results of all fits, in the order of scikit-learn: by candidate, then by fold."""
         n_fits = len(candidates) * len(folds)
         results: dict[Fit, Result] = {}
-        reasons: dict[str, int] = {}
-        cache = None if self.cache is None else ResultCache(Path(self.cache))
+        unbatched: Counter[str] = Counter()
         no_bar = not (self.verbose and sys.stderr.isatty())
         try:
             with tqdm(total=n_fits, unit=" fits", desc="Searching", disable=no_bar) as bar:
                 for numbers in leading.groups(candidates):
                     rows = leading.transform(candidates[numbers[0]], X, y)
+                    data = FitData(leading.rest, rows, y, folds, scorers, options)
                     evaluation = Evaluation(
-                        FitData(leading.rest, rows, y, folds, options["fit_params"]),
-                        scorers,
-                        options,
+                        data,
                         self.n_jobs,
                         self.pre_dispatch,
                         self.max_memory,
                         bar.update,
-                        results=results,
-                        cache=cache,
+                        None if self.cache is None else _result_cache(self.cache, data),
+                        results,
+                        unbatched,
                     )
                     own = {}
                     for number in numbers:  # no comprehension: warnings name the caller
                         own[number] = leading.other_params(candidates[number], y)
                     evaluation.run(own)
-                    for reason, count in evaluation.unbatched.items():
-                        reasons[reason] = reasons.get(reason, 0) + count
         except KeyboardInterrupt:
             _stop_early(results, len(candidates), folds, self.cache)
-        self.unbatched_ = reasons
-        for reason, count in reasons.items():
+        self.unbatched_ = dict(unbatched)
+        for reason, count in unbatched.items():
             warn(_NOT_BATCHED.format(count, n_fits, reason))
         return [
             results[Fit(candidate, fold)]
@@ -336,6 +334,13 @@ class AdapterSearchCV(GridSearchCV):
         self.refit_time_ = time.perf_counter() - before
         if hasattr(self.best_estimator_, "feature_names_in_"):
             self.feature_names_in_ = self.best_estimator_.feature_names_in_
+
+
+def _result_cache(folder: str | os.PathLike[str], data: FitData) -> ResultCache:
+    """Return the cache of all fits to the same data; how much they print does not matter."""
+    return ResultCache(
+        Path(folder), replace(data, options={**data.options, "verbose": 0}), "the search"
+    )
 
 
 def _check_same_score(candidates: Sequence[BaseEstimator]) -> None:

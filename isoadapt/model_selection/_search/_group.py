@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator, clone
@@ -15,21 +15,28 @@ from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._together import Prepared, comparable, fit_together, limits, prepare
 from isoadapt.adapters._training._checkpoint import Checkpoint
-from isoadapt.model_selection._search._saved_fits import Fit
 
 Candidates = Mapping[int, Mapping[str, Any]]
 """Parameters of candidates by their index in the search."""
 
 
+class Fit(NamedTuple):
+    """A candidate on a fold, both given by their indices."""
+
+    candidate: int
+    fold: int
+
+
 @dataclass(frozen=True)
 class FitData:
-    """The estimator whose parameters the candidates set, and the rows and folds it is fitted to."""
+    """What all candidates share: the estimator, the rows and folds, and how fits are judged."""
 
     estimator: BaseEstimator  # an adapter, or a pipeline that ends in one
     X: Any
     y: Any
     folds: Sequence[tuple[Any, Any]]  # indices of the training and of the test rows
-    fit_params: Mapping[str, Any]
+    scorers: Callable[..., Any]  # returns one score or a dict of scores
+    options: Mapping[str, Any]  # further arguments of scikit-learn's _fit_and_score
 
     def make_estimator(self, parameters: Mapping[str, Any]) -> Any:
         """Return the estimator of a candidate, unfitted."""
@@ -51,7 +58,7 @@ class FitData:
         try:
             others = [name for name, own in self._step_params(estimator)[:-1] if own]
         except (KeyError, ValueError):  # a separate fit raises an error that says what is wrong
-            return f"fit does not take the parameters {sorted(self.fit_params)}"
+            return f"fit does not take the parameters {sorted(self.options['fit_params'])}"
         if others:
             return f"fit has parameters for other steps than the adapter: {others}"
         return None
@@ -64,8 +71,8 @@ class FitData:
     def _step_params(self, estimator: Any) -> list[tuple[str, dict[str, Any]]]:
         """Parameters of fit for each step; those of the adapter are last."""
         if not isinstance(estimator, Pipeline):
-            return [("adapter", dict(self.fit_params))]
-        routed = estimator._check_method_params(method="fit", props=self.fit_params)
+            return [("adapter", dict(self.options["fit_params"]))]
+        routed = estimator._check_method_params(method="fit", props=self.options["fit_params"])
         found = []
         for name, _ in estimator.steps:
             own = routed.get(name, {})
