@@ -42,13 +42,13 @@ MUTATIONS = [
         "geometry/_isoscore.py", "** 2, 2 * zeta * (1 - zeta)", "** 2, zeta * (1 - zeta)", STAR
     ),
     Mutation(
-        "geometry/_unbiased.py",
+        "geometry/_isoscore.py",
         "n * n - 3 * n + 1",
         "n * n - 3 * n",
         "geometry/test_isoscore_bias.py",
     ),
     Mutation(
-        "geometry/_cosine.py", "- unit.square().sum((-2, -1))", "", "losses/test_cosreg_loss.py"
+        "geometry/_spread.py", "- unit.square().sum((-2, -1))", "", "losses/test_cosreg_loss.py"
     ),
     Mutation(
         "geometry/_moments.py",
@@ -83,7 +83,7 @@ MUTATIONS = [
         "-ranks / (len(nearest) + 1)",
         "geometry/test_dimension.py",
     ),
-    Mutation("geometry/_partition.py", "std(correction=0)", "std()", "geometry/test_partition.py"),
+    Mutation("geometry/_spread.py", "std(correction=0)", "std()", "geometry/test_partition.py"),
     Mutation(
         "geometry/_persistence.py",
         "share * (size + 2)",

@@ -18,7 +18,7 @@ from benchmarks.reproduction._tables import task_score
 from isoadapt.encoders._texts import as_texts
 from isoadapt.finetune._where import ALL, HEAD_INPUT, Watch
 from isoadapt.geometry import Moments
-from isoadapt.geometry._spectrum import anisotropy, spectrum
+from isoadapt.geometry._spread import anisotropy, spectrum
 from isoadapt.metrics import isoscore_star, isotropy_report, two_nn
 
 BATCH_SIZE = 64

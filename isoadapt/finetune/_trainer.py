@@ -19,7 +19,7 @@ from isoadapt.finetune._ranks import gathered, is_distributed
 from isoadapt.finetune._shrinkage import sample_moments
 from isoadapt.finetune._where import Points, Watch
 from isoadapt.geometry._isoscore import isoscore_star
-from isoadapt.geometry._spectrum import anisotropy, cumulative_explained_variance, spectrum
+from isoadapt.geometry._spread import anisotropy, cumulative_explained_variance, spectrum
 from isoadapt.losses import IsoScoreLoss
 
 STATE_FILE = "isoadapt_penalty.safetensors"

@@ -1,14 +1,18 @@
-"""Limits of entries and variances, the same everywhere."""
+"""How points spread: spectra, cosines, the partition function, and what counts as no variance."""
 
+import math
 from typing import Any, overload
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 SMALLEST = 1e-150  # squares of smaller numbers may underflow float64
 LARGEST = 1e152  # sums of squares of larger numbers may overflow float64
 DEAD = 1e-12  # share of the total variance at or below which a direction counts as constant
+_CHUNK = 8192  # rows at a time of the partition function
+_TIE = 1e-6  # entries of a unit vector whose sizes differ by less count as equally large
 
 
 @overload
@@ -22,3 +26,94 @@ def dead_dimensions(variances: Any) -> Any:
     is at most 1e-6 of the root of that sum. If all variances are zero, all dimensions are dead.
     """
     return variances <= DEAD * variances.sum()
+
+
+def spectrum(X: Tensor, center: bool = True) -> Tensor:
+    """Squared singular values (min(n, d),) of points X (n, d), largest first.
+
+    They are the eigenvalues of the smaller of the Gram matrix and the scatter. The mean is
+    subtracted first if `center` is set.
+    """
+    if center:
+        X = X - X.mean(0)
+    small = X @ X.T if len(X) < X.shape[1] else X.T @ X
+    return torch.linalg.eigvalsh(small).flip(0).clamp(min=0)
+
+
+def cumulative_explained_variance(variances: Tensor, k: int) -> Tensor:
+    """EV_k: share of the k largest of `variances` (r,), which are in descending order."""
+    return variances[:k].sum() / variances.sum()
+
+
+def anisotropy(variances: Tensor, k: int) -> Tensor:
+    """Share of the k-th of `variances` (r,), descending and counted from 1; 0 for k > r."""
+    return variances[k - 1 : k].sum() / variances.sum()
+
+
+def effective_rank(variances: Tensor) -> Tensor:
+    """Exponential of the entropy of normalised `variances` (r,) (Roy and Vetterli, 2007)."""
+    shares = variances / variances.sum()
+    return torch.special.entr(shares).sum().exp().clamp(1, len(shares))
+
+
+def cosine_sum(X: Tensor) -> Tensor:
+    """Sum of the cosines of all ordered pairs of different rows of X (..., n, d); shape (...).
+
+    A zero row has cosine 0 with every other row.
+    """
+    norms = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
+    unit = torch.where(norms == 0, 0.0, X / norms.where(norms != 0, 1.0))
+    return unit.sum(-2).square().sum(-1) - unit.square().sum((-2, -1))
+
+
+def mean_cosine(X: Tensor) -> Tensor:
+    """Mean cosine over all pairs of different rows of X (..., n, d), n at least 2; shape (...)."""
+    n = X.shape[-2]
+    return cosine_sum(X) / (n * (n - 1))
+
+
+def log_partition(X: Tensor) -> Tensor:
+    """Logarithm (d,) of Z(v) for each unit eigenvector v of XᵀX, for uncentred points X (n, d).
+
+    The sign of v makes its entry of largest absolute value positive, the first one if several are
+    equally large. Z depends on that sign, on the scale of X and, where eigenvalues coincide, on the
+    choice of eigenvectors. Log-sum-exp prevents overflow. Along axes orthogonal to all points the
+    value is log n.
+    """
+    n, d = X.shape
+    axes = _fix_signs(_principal_axes(X))
+    total = axes.new_full((axes.shape[1],), -math.inf)
+    for chunk in X.split(_CHUNK):
+        total = torch.logaddexp(total, torch.logsumexp(chunk @ axes, dim=0))
+    return torch.cat([total, total.new_full((d - len(total),), math.log(n))])
+
+
+def partition_isotropy(log_z: Tensor) -> Tensor:
+    """I1: smallest over largest Z, in [0, 1], from `log_z` (d,); 1 for an isotropic cloud."""
+    return (log_z.min() - log_z.max()).exp()
+
+
+def partition_dispersion(log_z: Tensor) -> Tensor:
+    """I2: standard deviation (divisor d) over mean of Z, from `log_z` (d,); 0 if isotropic."""
+    shares = (log_z - log_z.max()).exp()
+    return shares.std(correction=0) / shares.mean()
+
+
+def _principal_axes(X: Tensor) -> Tensor:
+    """Unit eigenvectors of XᵀX as columns; for n < d without those orthogonal to all points."""
+    scale = X.abs().max()  # divided out, so that squares do not overflow
+    scale = torch.where(scale > 0, scale, 1.0)
+    if len(X) < X.shape[1]:
+        return torch.linalg.svd(X / scale, full_matrices=False).Vh.T
+    second_moment = X.new_zeros(X.shape[1], X.shape[1])
+    for chunk in X.split(_CHUNK):
+        scaled = chunk / scale
+        second_moment.addmm_(scaled.T, scaled)
+    return torch.linalg.eigh(second_moment).eigenvectors
+
+
+def _fix_signs(axes: Tensor) -> Tensor:
+    """Make the first entry of largest absolute value of each column positive."""
+    sizes = axes.abs()
+    first = (sizes >= sizes.amax(0) * (1 - _TIE)).int().argmax(0, keepdim=True)
+    return axes * axes.gather(0, first).sign()

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from isoadapt.geometry._cosine import cosine_sum
+from isoadapt.geometry._spread import cosine_sum
 from isoadapt.losses._points import check_points
 
 

@@ -16,7 +16,7 @@ from isoadapt._utils.labels import is_missing
 from isoadapt._utils.optional import import_optional
 from isoadapt._utils.tables import aligned_table
 from isoadapt._utils.warn import warn
-from isoadapt.geometry import _partition, _spectrum, _spread, _unbiased
+from isoadapt.geometry import _isoscore, _spread
 from isoadapt.metrics._neighbours import HubnessReport, hubness
 from isoadapt.metrics._points import (
     as_points,
@@ -292,19 +292,19 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
 def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyReport:
     """Report of points (n, d), with the given reports of their groups."""
     n, d = points.shape
-    raw, centred = _spectrum.spectrum(points, center=False), _spectrum.spectrum(points)
-    log_z = _partition.log_partition(points)
+    raw, centred = _spread.spectrum(points, center=False), _spread.spectrum(points)
+    log_z = _spread.log_partition(points)
     mean, variance = points.mean(0), points.var(0)
     sample = _sample(points)
     occurrence = _hubness(sample)
     return IsotropyReport(
         n_samples=n,
         n_features=d,
-        **spectral_figures(raw, centred, _unbiased.norm_concentration(points), n, d),
-        effective_rank=float(_spectrum.effective_rank(centred)),
+        **spectral_figures(raw, centred, _isoscore.norm_concentration(points), n, d),
+        effective_rank=float(_spread.effective_rank(centred)),
         two_nn=two_nn_or_nan(sample),
-        partition_isotropy=float(_partition.partition_isotropy(log_z)),
-        partition_dispersion=float(_partition.partition_dispersion(log_z)),
+        partition_isotropy=float(_spread.partition_isotropy(log_z)),
+        partition_dispersion=float(_spread.partition_dispersion(log_z)),
         mean_cosine=mean_cosine(points),
         hubness=occurrence.skewness,
         antihub_share=occurrence.antihub_share,

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import Moments, _cosine, _dimension, _spectrum, _unbiased
+from isoadapt.geometry import Moments, _dimension, _isoscore, _spread
 from isoadapt.geometry._chunks import Chunked, gather, in_chunks, is_memmap, refuse_chunks
 from isoadapt.geometry._spread import LARGEST, SMALLEST
 
@@ -98,7 +98,7 @@ def mean_cosine(points: Tensor) -> float:
     # Rescale, so that the squares of tiny rows do not underflow to zero.
     largest = points.abs().max()
     scaled = points / largest if largest > 0 else points
-    return float(_cosine.mean_cosine(scaled).clamp(-1, 1))
+    return float(_spread.mean_cosine(scaled).clamp(-1, 1))
 
 
 def spectral_figures(
@@ -113,15 +113,15 @@ def spectral_figures(
     square = (centred / centred.sum()).square().sum()
     corrected = math.nan
     if n_samples >= 4:
-        corrected = float(_unbiased.corrected_score(square, fourth, n_samples, d))
-    ev1, ev2, ev3 = (float(_spectrum.cumulative_explained_variance(centred, k)) for k in (1, 2, 3))
+        corrected = float(_isoscore.corrected_score(square, fourth, n_samples, d))
+    ev1, ev2, ev3 = (float(_spread.cumulative_explained_variance(centred, k)) for k in (1, 2, 3))
     return {
         "isoscore": clamped_score((1 / square - 1) / (d - 1)),
         "isoscore_corrected": corrected,
         "ev1": ev1,
         "ev2": ev2,
         "ev3": ev3,
-        "anisotropy1": float(_spectrum.anisotropy(raw, 1)),
+        "anisotropy1": float(_spread.anisotropy(raw, 1)),
     }
 
 

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import Moments, _dimension, _isoscore, _partition, _spectrum, _unbiased
+from isoadapt.geometry import Moments, _dimension, _isoscore, _spread
 from isoadapt.geometry._chunks import Chunked
 from isoadapt.metrics._points import (
     as_points,
@@ -174,7 +174,7 @@ def cumulative_explained_variance(X: Chunked, k: int = 3) -> float:
     """
     points = as_points_or_moments(X)
     _check_k(k, _n_features(points))
-    return float(_spectrum.cumulative_explained_variance(_variances(points), k))
+    return float(_spread.cumulative_explained_variance(_variances(points), k))
 
 
 def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
@@ -209,7 +209,7 @@ def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
     """
     points = as_points_or_moments(X)
     _check_k(k, _n_features(points))
-    return float(_spectrum.anisotropy(_variances(points, center), k))
+    return float(_spread.anisotropy(_variances(points, center), k))
 
 
 def effective_rank(X: Chunked) -> float:
@@ -241,7 +241,7 @@ def effective_rank(X: Chunked) -> float:
     >>> round(effective_rank(np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])), 6)
     2.0
     """
-    return float(_spectrum.effective_rank(_variances(as_points_or_moments(X))))
+    return float(_spread.effective_rank(_variances(as_points_or_moments(X))))
 
 
 def mean_cosine_similarity(X: ArrayLike) -> float:
@@ -307,7 +307,7 @@ def partition_isotropy(X: ArrayLike) -> float:
     >>> round(partition_isotropy([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.5], [0.0, -0.5]]), 4)
     0.8366
     """
-    return float(_partition.partition_isotropy(_log_partition(X)))
+    return float(_spread.partition_isotropy(_log_partition(X)))
 
 
 def partition_dispersion(X: ArrayLike) -> float:
@@ -339,7 +339,7 @@ def partition_dispersion(X: ArrayLike) -> float:
     >>> round(partition_dispersion([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.5], [0.0, -0.5]]), 4)
     0.0889
     """
-    return float(_partition.partition_dispersion(_log_partition(X)))
+    return float(_spread.partition_dispersion(_log_partition(X)))
 
 
 def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
@@ -389,7 +389,7 @@ def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
 
 
 def _log_partition(X: ArrayLike) -> Tensor:
-    return _partition.log_partition(as_points(X, by_variance=False))
+    return _spread.log_partition(as_points(X, by_variance=False))
 
 
 def _check_k(k: int, n_features: int) -> None:
@@ -415,7 +415,7 @@ def _corrected_score(moments: Moments) -> float:
         )
     square = (moments.scatter / moments.scatter.trace()).square().sum()
     n, d = moments.count, len(moments)
-    return clamped_score(_unbiased.corrected_score(square, moments.fourth, n, d))
+    return clamped_score(_isoscore.corrected_score(square, moments.fourth, n, d))
 
 
 def _variances(points: Tensor | Moments, center: bool = True) -> Tensor:
@@ -423,4 +423,4 @@ def _variances(points: Tensor | Moments, center: bool = True) -> Tensor:
     if isinstance(points, Moments):
         matrix = points.scatter if center else points.second_moment()
         return torch.linalg.eigvalsh(matrix).flip(0).clamp(min=0)
-    return _spectrum.spectrum(points, center)
+    return _spread.spectrum(points, center)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import column_or_1d
 
 from isoadapt._utils.errors import choices
-from isoadapt.geometry._spectrum import spectrum
+from isoadapt.geometry._spread import spectrum
 from isoadapt.report._axes import BASELINE, REST, STRONG, panels, plain, points
 
 _PANELS = ["spectrum", "cumulative explained variance"]

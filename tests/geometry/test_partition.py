@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from isoadapt.geometry import _partition as module
-from isoadapt.geometry._partition import log_partition
+from isoadapt.geometry import _spread as module
+from isoadapt.geometry._spread import log_partition
 from isoadapt.metrics import partition_dispersion, partition_isotropy
 
 SETTINGS = settings(max_examples=30, deadline=None, derandomize=True)
