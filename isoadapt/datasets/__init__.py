@@ -1,9 +1,13 @@
 """Labelled texts from files, the Hub and a generated corpus, similar pairs, and a small model."""
 
-from isoadapt.datasets._acceptability import AcceptabilityCorpus, make_acceptability
+from isoadapt.datasets._bundled import (
+    AcceptabilityCorpus,
+    SimilarityPairs,
+    load_similarity_pairs,
+    make_acceptability,
+    minilm_folder,
+)
 from isoadapt.datasets._hub import load_hub
-from isoadapt.datasets._minilm import minilm_folder
-from isoadapt.datasets._similarity_pairs import SimilarityPairs, load_similarity_pairs
 from isoadapt.datasets._tables import load_table
 
 __all__ = [

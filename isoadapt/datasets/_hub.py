@@ -2,18 +2,16 @@
 
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt._utils.errors import reason
 from isoadapt._utils.optional import import_optional
-from isoadapt.datasets._parquet import listed, shortened
-from isoadapt.datasets._tables import Texts
+from isoadapt.datasets._tables import Texts, label_column, listed, shortened, text_columns
 
 _GLUE = "nyu-mll/glue"
 _MISSING = -1  # label of a row without one
@@ -73,12 +71,7 @@ def load_hub(
     """
     rows = _load(os.fspath(path), name, split)
     where = f"{path!s}, split {split!r}"
-    if label is not None and label not in rows.column_names:
-        if label != "label":
-            raise ValueError(
-                f"label={label!r} is not a column of {where}; it has {listed(rows.column_names)}"
-            )
-        label = None
+    label = label_column(where, rows.column_names, label)
     columns = [rows[column][:] for column in _text_columns(rows, where, text, label)]
     texts: Texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
     if label is None:
@@ -92,7 +85,7 @@ def _load(path: str, name: str | None, split: str) -> Any:
     if path.startswith("glue/") and name is None and not os.path.isdir(path):
         path, name = _GLUE, path.removeprefix("glue/")
     try:
-        with _quiet():
+        with _quiet(datasets):
             return datasets.load_dataset(path, name, split=split)
     except Exception as error:  # damaged files make their readers raise errors of many classes
         raise OSError(
@@ -101,38 +94,17 @@ def _load(path: str, name: str | None, split: str) -> Any:
         ) from error
 
 
-class _Thread(threading.local):
-    """Whether a thread hides progress bars."""
-
-    hidden = False
-
-
-_THREAD = _Thread()
-
-
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the progress bars of this thread unless the standard error stream is a terminal.
-
-    The setting of the package belongs to the whole process and is not changed.
-    """
-    module: Any = sys.modules["datasets.utils.tqdm"]
-    if not isinstance(module.are_progress_bars_disabled, _AreDisabled):
-        module.are_progress_bars_disabled = _AreDisabled(module.are_progress_bars_disabled)
-    _THREAD.hidden = not sys.stderr.isatty()
+def _quiet(datasets: Any) -> Iterator[None]:
+    """Hide the progress bars of the package unless the standard error stream is a terminal."""
+    if sys.stderr.isatty() or datasets.are_progress_bars_disabled():
+        yield
+        return
+    datasets.disable_progress_bars()
     try:
         yield
     finally:
-        _THREAD.hidden = False
-
-
-class _AreDisabled(NamedTuple):
-    """Function that the package's progress bars call: whether they are disabled."""
-
-    setting: Callable[[], bool]
-
-    def __call__(self) -> bool:
-        return _THREAD.hidden or self.setting()
+        datasets.enable_progress_bars()
 
 
 def _text_columns(rows: Any, where: str, text: Any, label: str | None) -> list[str]:
@@ -149,13 +121,7 @@ def _text_columns(rows: Any, where: str, text: Any, label: str | None) -> list[s
             f"{where} has the columns {listed(rows.column_names)}, and it is unclear which hold "
             "the texts; pass text=, one name, or two names for pairs"
         )
-    names = [text] if isinstance(text, str) else list(text)
-    if len(names) not in (1, 2) or not set(names) <= set(rows.column_names):
-        raise ValueError(
-            f"text={text!r} must name one column of {where}, or two columns for pairs; it has "
-            f"{listed(rows.column_names)}"
-        )
-    return names
+    return text_columns(where, rows.column_names, text)
 
 
 def _labels(values: list[Any], where: str, named: bool) -> NDArray[Any]:

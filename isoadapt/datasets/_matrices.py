@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt._utils.errors import reason
-from isoadapt.datasets._parquet import check_plain, listed, read_parquet
+from isoadapt.datasets._tables import label_column, listed, read_parquet, shortened
 
 _LABEL = "label"
 _MAGIC = b"\x93NUMPY"
@@ -102,8 +102,7 @@ def _split(
     """Return the features and the labels, or None, of a Parquet file."""
     content = read_parquet(path)
     columns = content.column_names
-    if label is not None and label not in columns and label != _LABEL:
-        raise ValueError(f"label={label!r} is not a column of {path}; it has {listed(columns)}")
+    label = label_column(path, columns, label)
     table = _as_frame(path, content, label if with_labels else None)
     numeric = [name for name in table.columns if table[name].dtype.kind in "fiu"]
     names = [name for name in numeric if name != label] if features is None else list(features)
@@ -116,7 +115,7 @@ def _split(
         )
     single = all(table[name].dtype == np.float32 for name in names)
     X = table[names].astype(np.float32 if single else np.float64)
-    if not with_labels or label not in table.columns:
+    if not with_labels or label is None:
         return X, None
     if table[label].isna().any():
         raise ValueError(f"{path}: column {label!r} has empty cells; fill them in or drop the rows")
@@ -127,8 +126,12 @@ def _as_frame(path: Path, content: Any, label: str | None) -> Any:
     """Convert the numeric columns and the column of labels to a DataFrame."""
     from pyarrow import types
 
-    if label in content.column_names:
-        check_plain(path, content.schema.field(label))
+    kind = None if label is None else content.schema.field(label).type
+    if kind is not None and (types.is_nested(kind) or types.is_temporal(kind)):
+        raise ValueError(
+            f"{path}: column {label!r} holds {shortened(str(kind))}, but labels must be numbers, "
+            "booleans or strings: convert them"
+        )
     wanted = [
         field.name
         for field in content.schema

