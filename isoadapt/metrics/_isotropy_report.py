@@ -145,18 +145,6 @@ class IsotropyReport:
     dead_dimensions: tuple[int, ...] = ()
     groups: Mapping[str, IsotropyReport] = field(default_factory=dict, hash=False)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, IsotropyReport):
-            return NotImplemented
-        return self._compared() == other._compared()
-
-    def _compared(self) -> list[Any]:
-        """Values that two equal reports have in common, with None for NaN."""
-        values = [getattr(self, entry.name) for entry in fields(self) if entry.compare]
-        return [
-            None if isinstance(value, float) and math.isnan(value) else value for value in values
-        ]
-
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dict of plain numbers and lists.
 

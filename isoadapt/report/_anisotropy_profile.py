@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from isoadapt.report._axes import panels, plain
 
@@ -177,19 +177,8 @@ class AnisotropyProfile:
         ValueError
             If `ax` holds more than two Axes, or other objects.
         """
-        if ax is None:
-            ax = panels(None, "AnisotropyProfile", ["isotropy", "losses"], (7, 6), rows=True)
-        self.axes_: NDArray[Any] = np.atleast_1d(ax)
-        if self.axes_.shape not in ((1,), (2,)):
-            raise ValueError(
-                f"ax has shape {self.axes_.shape}; pass one matplotlib Axes, for isotropy, or two, "
-                "the second for the losses"
-            )
-        for axes in self.axes_:
-            if not hasattr(axes, "plot"):
-                raise ValueError(
-                    f"ax holds a {type(axes).__name__}; pass one matplotlib Axes or two, or None"
-                )
+        names = ["isotropy"] if ax is not None and np.size(ax) == 1 else ["isotropy", "losses"]
+        self.axes_ = panels(ax, "AnisotropyProfile", names, (7, 6), rows=True)
         self.figure_ = self.axes_[0].figure
         self.lines_: dict[str, Any] = {}
         self._draw(self.axes_[0], _ISOTROPY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,19 @@ def points(X: ArrayLike, name: str) -> NDArray[np.float64]:
             "of different texts"
         )
     return array
+
+
+def legend_beside(axes: Any, entries: Mapping[str, Any]) -> None:
+    """Add a legend to the right of a panel, with a handle for each label."""
+    axes.legend(
+        entries.values(),
+        entries.keys(),
+        fontsize=8,
+        frameon=False,
+        loc="upper left",
+        bbox_to_anchor=(1.02, 1.0),
+        borderaxespad=0.0,
+    )
 
 
 def plain(axes: Any) -> None:

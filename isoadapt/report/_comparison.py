@@ -9,7 +9,7 @@ import numpy as np
 
 from isoadapt._utils.errors import choices
 from isoadapt.model_selection import Comparison
-from isoadapt.report._axes import BASELINE, STRONG, panels, plain
+from isoadapt.report._axes import BASELINE, STRONG, legend_beside, panels, plain
 
 _COLUMNS = {
     "score": ("score", "ci_low", "ci_high"),
@@ -212,12 +212,4 @@ class ComparisonDisplay:
             handles, labels = axes.get_legend_handles_labels()
             found |= dict(zip(labels, handles, strict=True))
         shown = [style.label for style in _STYLES.values() if style.label in found]
-        self.axes_[-1].legend(
-            [found[label] for label in shown],
-            shown,
-            fontsize=8,
-            frameon=False,
-            loc="upper left",
-            bbox_to_anchor=(1.02, 1.0),
-            borderaxespad=0.0,
-        )
+        legend_beside(self.axes_[-1], {label: found[label] for label in shown})

@@ -13,7 +13,15 @@ from sklearn.utils.validation import column_or_1d
 
 from isoadapt._utils.errors import choices
 from isoadapt.geometry._spread import spectrum
-from isoadapt.report._axes import BASELINE, REST, STRONG, panels, plain, points
+from isoadapt.report._axes import (
+    BASELINE,
+    REST,
+    STRONG,
+    legend_beside,
+    panels,
+    plain,
+    points,
+)
 
 _PANELS = ["spectrum", "cumulative explained variance"]
 _EQUAL = "equal shares"
@@ -243,15 +251,7 @@ class SpectrumDisplay:
             entries[textwrap.fill(f"grey: {', '.join(rest)}", 30)] = found[rest[0]]
         if _EQUAL in found:
             entries[_EQUAL] = found[_EQUAL]
-        self.axes_[1].legend(
-            entries.values(),
-            entries.keys(),
-            fontsize=8,
-            frameon=False,
-            loc="upper left",
-            bbox_to_anchor=(1.02, 1.0),
-            borderaxespad=0.0,
-        )
+        legend_beside(self.axes_[1], entries)
 
 
 def _shares(X: ArrayLike, name: str) -> NDArray[np.float64]:
