@@ -19,7 +19,7 @@ from isoadapt.datasets import load_table
 from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.interop import save_adapter
 from isoadapt.model_selection import Comparison, compare_adapters
-from isoadapt.model_selection._compare._run import INTERRUPTED
+from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
 
 
 class Rows(NamedTuple):

@@ -2,13 +2,14 @@
 
 from isoadapt.model_selection._compare._compare_adapters import compare_adapters
 from isoadapt.model_selection._compare._comparison import Comparison
-from isoadapt.model_selection._scorers import BestAboveFloor, make_isotropy_scorer
-from isoadapt.model_selection._search._adapter_search import AdapterSearchCV
-from isoadapt.model_selection._vector_scorers import (
+from isoadapt.model_selection._scorers import (
+    make_isotropy_scorer,
     make_overlap_scorer,
     make_retrieval_scorer,
     make_similarity_scorer,
 )
+from isoadapt.model_selection._search._adapter_search import AdapterSearchCV
+from isoadapt.model_selection._search._best_above_floor import BestAboveFloor
 
 __all__ = [
     "AdapterSearchCV",

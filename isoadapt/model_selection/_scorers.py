@@ -1,18 +1,14 @@
-"""Scorers of isotropy for searches, and the choice of a candidate by task and isotropy scores."""
+"""Scorers for searches: of isotropy, and of how well rows serve similarity and search."""
 
 import inspect
-import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.pipeline import Pipeline
 
 from isoadapt import metrics
-from isoadapt._utils.warn import warn
 
 
 def hubness(X: ArrayLike, k: int = 10, metric: str = "cosine") -> float:
@@ -32,6 +28,7 @@ _GREATER_IS_BETTER: dict[Callable[..., float], bool] = {
     metrics.mean_cosine_similarity: False,
     hubness: False,
 }
+_MEASURES = metrics.RetrievalReport._fields
 _BY_NAME = {metric.__name__: metric for metric in _GREATER_IS_BETTER}
 
 
@@ -113,8 +110,16 @@ def _default_greater_is_better(metric: Callable[..., float]) -> bool:
     return _GREATER_IS_BETTER[metric] if _is_known(metric) else True
 
 
+class _Scorer:
+    """A scorer that does not use sample weights."""
+
+    def _accept_sample_weight(self) -> bool:
+        """Whether sample weights are used; scikit-learn asks every scorer of a dict."""
+        return False
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class _IsotropyScorer:
+class _IsotropyScorer(_Scorer):
     """Scorer that `make_isotropy_scorer` returns."""
 
     metric: Callable[..., float]
@@ -122,12 +127,8 @@ class _IsotropyScorer:
     greater_is_better: bool
 
     def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:
-        score = float(self.metric(transformed_rows(estimator, X), **self.kwargs))
+        score = float(self.metric(_transformed(estimator, X), **self.kwargs))
         return score if self.greater_is_better else -score
-
-    def _accept_sample_weight(self) -> bool:
-        """Whether sample weights are used; scikit-learn asks every scorer of a dict."""
-        return False
 
     def __repr__(self) -> str:
         known = _is_known(self.metric)
@@ -137,103 +138,6 @@ class _IsotropyScorer:
             shown.append(f"greater_is_better={self.greater_is_better}")
         shown += [f"{key}={value!r}" for key, value in self.kwargs.items()]
         return f"make_isotropy_scorer({', '.join(shown)})"
-
-
-@dataclass(frozen=True)
-class BestAboveFloor:
-    """Choose the candidate with the best task score among those that are isotropic enough.
-
-    It is a callable for the parameter ``refit`` of a search with several metrics. Among the
-    candidates whose mean isotropy over the folds reaches the floor, it chooses the one with the
-    best mean task score. Ties are broken by isotropy, then by the order of the candidates.
-    Candidates with a score of NaN are never chosen.
-
-    Parameters
-    ----------
-    task : str
-        Name of the task score among the scores of the search.
-    isotropy : str
-        Name of the isotropy score; see :func:`make_isotropy_scorer`.
-    floor : float
-        Smallest admissible mean isotropy, on the scale of that score. It is negative for a metric
-        of which smaller values are better, because the scorer changes its sign.
-
-    Raises
-    ------
-    ValueError
-        If `floor` is not a finite number. At the end of a search, if the search has no score of
-        one of these names, or if no candidate has both scores.
-
-    Warns
-    -----
-    UserWarning
-        If no candidate reaches the floor. The most isotropic one is then chosen, so that the
-        results of the search are not lost.
-
-    Notes
-    -----
-    As with any callable ``refit``, scikit-learn sets ``best_index_``, ``best_params_`` and
-    ``best_estimator_``, but not ``best_score_``; the scores are in ``cv_results_``.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import make_classification
-    >>> from sklearn.model_selection import GridSearchCV
-    >>> from isoadapt import LogitPreservingWhitening
-    >>> from isoadapt.model_selection import BestAboveFloor, make_isotropy_scorer
-    >>> X, y = make_classification(300, 8, random_state=0)
-    >>> search = GridSearchCV(
-    ...     LogitPreservingWhitening(head="logistic"),
-    ...     {"strength": [0.0, 0.5, 1.0]},
-    ...     scoring={"accuracy": "accuracy", "isoscore": make_isotropy_scorer("isoscore")},
-    ...     refit=BestAboveFloor("accuracy", "isoscore", floor=0.5),
-    ... )
-    >>> search.fit(X, y).best_params_
-    {'strength': 1.0}
-    """
-
-    task: str
-    isotropy: str
-    floor: float
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.floor, Real) and math.isfinite(self.floor)):
-            raise ValueError(f"floor={self.floor!r} must be a finite number, such as 0.5")
-
-    def __call__(self, cv_results: Mapping[str, Any]) -> int:
-        """Return the index of the chosen candidate in the ``cv_results_`` of a search."""
-        task, isotropy = _means(cv_results, self.task), _means(cv_results, self.isotropy)
-        scored = ~np.isnan(task) & ~np.isnan(isotropy)
-        if not scored.any():
-            raise ValueError(
-                f"no candidate has both scores {self.task!r} and {self.isotropy!r}: all are NaN; "
-                "set error_score='raise' to see why"
-            )
-        above_floor = scored & (isotropy >= self.floor)
-        if above_floor.any():
-            return _best(above_floor, task, isotropy)
-        best = _best(scored, isotropy, task)
-        warn(
-            f"no candidate reaches floor={self.floor} of {self.isotropy!r}, so the most isotropic "
-            f"one is chosen, with {isotropy[best]:.4g}; widen the grid, or lower the floor",
-        )
-        return best
-
-    def check_names(self, scores: Iterable[str]) -> None:
-        """Check that a search has both scores.
-
-        Parameters
-        ----------
-        scores : iterable of str
-            Names of the scores of a search.
-
-        Raises
-        ------
-        ValueError
-            If one of the two names is missing.
-        """
-        for name in (self.task, self.isotropy):
-            _check_name(name, scores)
 
 
 def _find_metric(metric: str | Callable[..., Any]) -> Callable[..., float]:
@@ -262,7 +166,7 @@ def _check_kwargs(metric: Callable[..., float], kwargs: Mapping[str, Any]) -> No
         raise TypeError(f"{metric.__name__} does not take {', '.join(unknown)}: it takes {takes}")
 
 
-def transformed_rows(estimator: Any, X: Any) -> ArrayLike:
+def _transformed(estimator: Any, X: Any) -> ArrayLike:
     """Output of the estimator's transform or, without one, input of the pipeline's last step."""
     if hasattr(estimator, "transform"):
         return estimator.transform(X)
@@ -275,23 +179,175 @@ def transformed_rows(estimator: Any, X: Any) -> ArrayLike:
     )
 
 
-def _check_name(name: str, found: Iterable[str]) -> None:
-    if name not in (found := list(found)):
-        raise ValueError(
-            f"the search has no score {name!r}, only {', '.join(map(repr, found))}: use names of "
-            "its scoring={name: scorer, ...}"
+# --- similarity, search and neighbours ------------------------------------------------------------
+
+
+def make_similarity_scorer(A: Any, B: Any, scores: ArrayLike) -> Callable[..., float]:
+    """Make a scorer of the correlation of cosines with given similarity scores.
+
+    Parameters
+    ----------
+    A, B : array-like of shape (n_pairs, n_features), or sequence of str
+        First and second part of each pair, in the form that the estimator transforms: embeddings,
+        or texts for a pipeline that begins with an encoder.
+    scores : array-like of shape (n_pairs,)
+        Similarity of each pair.
+
+    Returns
+    -------
+    callable
+        A scorer ``scorer(estimator, X=None, y=None) -> float`` for the parameter ``scoring`` of a
+        search. It transforms the pairs, whatever the fold, and returns
+        :func:`~isoadapt.metrics.similarity_correlation`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isoadapt import Whitening
+    >>> from isoadapt.model_selection import make_similarity_scorer
+    >>> rng = np.random.default_rng(0)
+    >>> A = rng.normal(size=(200, 4))
+    >>> B = A + rng.normal(size=(200, 4)) * np.linspace(0, 2, 200)[:, None]
+    >>> scorer = make_similarity_scorer(A, B, scores=np.linspace(5, 0, 200))
+    >>> scorer(Whitening().fit(A)) > 0.5
+    True
+    """
+    return _SimilarityScorer(A, B, scores)
+
+
+def make_retrieval_scorer(
+    queries: Any,
+    documents: Any,
+    relevant: Sequence[Any],
+    *,
+    measure: str = "mrr",
+    k: int = 10,
+    metric: str = "cosine",
+) -> Callable[..., float]:
+    """Make a scorer of a search for documents.
+
+    Parameters
+    ----------
+    queries, documents : array-like of shape (n, n_features), or sequence of str
+        In the form that the estimator transforms: embeddings, or texts for a pipeline that begins
+        with an encoder.
+    relevant : sequence of int, or of collections of int
+        Row numbers of the documents that are relevant to each query.
+    measure : {"mrr", "recall", "ndcg"}, default="mrr"
+        Which figure of :func:`~isoadapt.metrics.retrieval_report` to return.
+    k : int, default=10
+        Rank up to which results count.
+    metric : {"cosine", "euclidean"}, default="cosine"
+        Distance by which documents are ranked.
+
+    Returns
+    -------
+    callable
+        A scorer ``scorer(estimator, X=None, y=None) -> float`` for the parameter ``scoring`` of a
+        search. It transforms queries and documents, whatever the fold.
+
+    Raises
+    ------
+    ValueError
+        If `measure` is unknown.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isoadapt import Whitening
+    >>> from isoadapt.model_selection import make_retrieval_scorer
+    >>> X = np.random.default_rng(0).normal(size=(100, 4))
+    >>> make_retrieval_scorer(X, X, range(100), k=1)(Whitening().fit(X))
+    1.0
+    """
+    if measure not in _MEASURES:
+        raise ValueError(f"measure={measure!r} must be one of {', '.join(map(repr, _MEASURES))}")
+    return _RetrievalScorer(queries, documents, relevant, measure, k, metric)
+
+
+def make_overlap_scorer(k: int = 10, *, metric: str = "cosine") -> Callable[..., float]:
+    """Make a scorer of how many nearest neighbours a transformation keeps.
+
+    Parameters
+    ----------
+    k : int, default=10
+        Number of neighbours of each row.
+    metric : {"cosine", "euclidean"}, default="cosine"
+        Distance between rows.
+
+    Returns
+    -------
+    callable
+        A scorer ``scorer(estimator, X, y=None) -> float`` for the parameter ``scoring`` of a
+        search. It returns :func:`~isoadapt.metrics.neighbour_overlap` of the embeddings X and the
+        transformed embeddings.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isoadapt import Whitening
+    >>> from isoadapt.model_selection import make_overlap_scorer
+    >>> X = np.random.default_rng(0).normal(size=(100, 4)) * [9, 1, 1, 1]
+    >>> scorer = make_overlap_scorer()
+    >>> scorer(Whitening(strength=0.1).fit(X), X) > scorer(Whitening().fit(X), X)
+    True
+    """
+    return _OverlapScorer(k, metric)
+
+
+@dataclass(frozen=True, eq=False)
+class _SimilarityScorer(_Scorer):
+    """Result of `make_similarity_scorer`."""
+
+    A: Any
+    B: Any
+    scores: Any
+
+    def __call__(self, estimator: Any, X: Any = None, y: Any = None) -> float:
+        first, second = (_transformed(estimator, part) for part in (self.A, self.B))
+        return metrics.similarity_correlation(first, second, self.scores)
+
+    def __repr__(self) -> str:
+        return f"make_similarity_scorer({len(self.A)} pairs)"
+
+
+@dataclass(frozen=True, eq=False)
+class _RetrievalScorer(_Scorer):
+    """Result of `make_retrieval_scorer`."""
+
+    queries: Any
+    documents: Any
+    relevant: Any
+    measure: str
+    k: int
+    metric: str
+
+    def __call__(self, estimator: Any, X: Any = None, y: Any = None) -> float:
+        queries, documents = (
+            _transformed(estimator, part) for part in (self.queries, self.documents)
+        )
+        report = metrics.retrieval_report(
+            queries, documents, self.relevant, self.k, metric=self.metric
+        )
+        return getattr(report, self.measure)
+
+    def __repr__(self) -> str:
+        return (
+            f"make_retrieval_scorer({len(self.queries)} queries, {len(self.documents)} documents, "
+            f"measure={self.measure!r}, k={self.k}, metric={self.metric!r})"
         )
 
 
-def _means(cv_results: Mapping[str, Any], name: str) -> NDArray[np.float64]:
-    """Mean test scores (n_candidates,) of a name."""
-    prefix = "mean_test_"
-    _check_name(name, [key.removeprefix(prefix) for key in cv_results if key.startswith(prefix)])
-    return np.asarray(cv_results[prefix + name], dtype=np.float64)
+@dataclass(frozen=True, eq=False)
+class _OverlapScorer(_Scorer):
+    """Result of `make_overlap_scorer`."""
 
+    k: int
+    metric: str
 
-def _best(
-    admitted: NDArray[np.bool_], first: NDArray[np.float64], second: NDArray[np.float64]
-) -> int:
-    """Index of the `admitted` candidate with the best `first` score; `second` breaks ties."""
-    return int(max(np.flatnonzero(admitted), key=lambda index: (first[index], second[index])))
+    def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:
+        after = _transformed(estimator, X)
+        return metrics.neighbour_overlap(X, after, self.k, metric=self.metric)
+
+    def __repr__(self) -> str:
+        return f"make_overlap_scorer(k={self.k}, metric={self.metric!r})"

@@ -14,7 +14,7 @@ from isoadapt import cli
 from isoadapt.adapters._registry import VARIANTS
 from isoadapt.cli import _compare, _demo
 from isoadapt.cli._options import Console
-from isoadapt.model_selection._compare._run import INTERRUPTED
+from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
 from tests.cli.command_line import message_of, run
 from tests.tiny_models import save_model
 

@@ -8,16 +8,18 @@ import pytest
 from scipy.stats import binomtest, spearmanr
 from sklearn.metrics import r2_score, roc_auc_score
 
-from isoadapt.model_selection._compare._evidence import (
+from isoadapt.model_selection._compare._measure import placements, same_class_shares
+from isoadapt.model_selection._compare._paired_tests import (
     BootstrapUse,
     Determination,
     Mean,
     RankCorrelation,
-    Sample,
     TwoMeans,
+    Units,
+    corrected_t,
+    holm,
+    sign_flip_p,
 )
-from isoadapt.model_selection._compare._measure import placements, same_class_shares
-from isoadapt.model_selection._compare._paired_tests import Units, corrected_t, holm, sign_flip_p
 
 rng = np.random.default_rng(0)
 
@@ -161,7 +163,7 @@ class TestStatistics:
     def test_draws_of_the_area_vary_like_those_of_a_plain_bootstrap(self):
         inner, outer = rng.normal(size=200), rng.normal(0.8, size=100)
         units = Units.rows(200, 100)
-        use = BootstrapUse({"a": TwoMeans(*placements(inner, outer))}, Sample(units, 0))
+        use = BootstrapUse({"a": TwoMeans(*placements(inner, outer))}, units, 0)
         plain = [
             placements(rng.choice(inner, 200), rng.choice(outer, 100))[0].mean()
             for _ in range(2000)
@@ -173,7 +175,7 @@ class TestStatistics:
 class TestBootstrap:
     def test_interval_of_a_mean_is_that_of_the_normal_distribution(self):
         values = rng.normal(size=400)
-        use = BootstrapUse({"a": Mean(values)}, Sample(Units.rows(400), 0))
+        use = BootstrapUse({"a": Mean(values)}, Units.rows(400), 0)
         low, high = use.interval("a")[1:3]
         half = 1.96 * values.std() / 20
         assert low == pytest.approx(values.mean() - half, abs=0.01)
@@ -182,7 +184,7 @@ class TestBootstrap:
     def test_equal_methods_do_not_differ(self):
         values = rng.normal(size=(2, 50))
         same = RankCorrelation(values[0], values[1])
-        use = BootstrapUse({"a": same, "b": same}, Sample(Units.rows(50), 0))
+        use = BootstrapUse({"a": same, "b": same}, Units.rows(50), 0)
         assert use.difference("a", "b") == (0.0, 0.0, 0.0, 1.0)
 
     def test_rows_of_a_group_are_drawn_together(self):
@@ -193,22 +195,22 @@ class TestBootstrap:
 
     @pytest.mark.parametrize("n_foreign", [1, 3, 20])
     def test_few_false_positives_among_few_outliers(self, n_foreign):
-        sample, found = Sample(Units.rows(60, n_foreign), 0), 0
+        units, found = Units.rows(60, n_foreign), 0
         for _ in range(100):
             common = rng.normal(size=60 + n_foreign)
             noisy = {name: common + rng.normal(size=len(common)) for name in "ab"}
             evidence = {name: TwoMeans(*placements(v[:60], v[60:])) for name, v in noisy.items()}
-            found += BootstrapUse(evidence, sample).difference("a", "b").p_value <= 0.05
+            found += BootstrapUse(evidence, units, 0).difference("a", "b").p_value <= 0.05
         assert binomtest(found, 100, 0.05, "greater").pvalue > 0.001
 
     def test_few_false_positives_among_few_rows_of_a_regression(self):
-        sample, found = Sample(Units.rows(4), 0), 0
+        units, found = Units.rows(4), 0
         for _ in range(100):
             targets = rng.normal(size=(4, 1))
             evidence = {
                 name: Determination(targets, targets + rng.normal(size=(4, 1))) for name in "ab"
             }
-            found += BootstrapUse(evidence, sample).difference("a", "b").p_value <= 0.05
+            found += BootstrapUse(evidence, units, 0).difference("a", "b").p_value <= 0.05
         assert binomtest(found, 100, 0.05, "greater").pvalue > 0.001
 
     def test_outliers_that_all_move_alike(self):
@@ -216,21 +218,22 @@ class TestBootstrap:
             "a": TwoMeans(np.ones(60), np.ones(20)),
             "b": TwoMeans(np.zeros(60), np.zeros(20)),
         }
-        use = BootstrapUse(evidence, Sample(Units.rows(60, 20), 0))
+        use = BootstrapUse(evidence, Units.rows(60, 20), 0)
         assert use.difference("a", "b").p_value == pytest.approx(2 * 0.5**20)
 
     def test_draws_of_equal_values_are_left_out(self):
         targets = np.array([[5.0], [5.0], *[[0.1]] * 28])
         evidence = {"a": Determination(targets, targets / 2)}
-        effect = BootstrapUse(evidence, Sample(Units.rows(30), 0)).interval("a")
+        effect = BootstrapUse(evidence, Units.rows(30), 0).interval("a")
         assert -100 < effect.low < effect.estimate < effect.high < 1
 
     def test_copies_in_a_group_do_not_narrow_the_interval(self):
         values = rng.normal(size=40)
-        plain = BootstrapUse({"a": Mean(values)}, Sample(Units.rows(40), 0)).interval("a")
+        plain = BootstrapUse({"a": Mean(values)}, Units.rows(40), 0).interval("a")
         copied = BootstrapUse(
             {"a": Mean(np.repeat(values, 5))},
-            Sample(Units(np.repeat(np.arange(40), 5), (40,)), 0),
+            Units(np.repeat(np.arange(40), 5), (40,)),
+            0,
         ).interval("a")
         assert copied == pytest.approx(plain)
 

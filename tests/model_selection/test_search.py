@@ -33,7 +33,7 @@ from isoadapt.model_selection import (
     BestAboveFloor,
     make_isotropy_scorer,
 )
-from isoadapt.model_selection._search import _adapter_search as module, _evaluation, _group
+from isoadapt.model_selection._search import _adapter_search as module, _evaluation
 
 
 def labelled(n):
@@ -275,7 +275,7 @@ class TestAgainstGridSearchCV:
 
     def test_folds_side_by_side(self, monkeypatch):
         """As on a GPU: members of several folds in one network."""
-        monkeypatch.setattr(_group.Group, "limits", lambda self: (100, 9))
+        monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (100, 9))
         calls = count_members(monkeypatch)
         ours, theirs = both(IStarAdapter(**QUICK), GRID, cv=StratifiedKFold(3))
         assert_same_results(ours, theirs)
@@ -315,7 +315,7 @@ class TestMemory:
     def test_candidates_come_before_folds(self, monkeypatch, plain):
         """Those on the same fold share its rows."""
         calls = count_members(monkeypatch)
-        monkeypatch.setattr(_group.Group, "limits", lambda self: (4, 9))
+        monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (4, 9))
         assert_same_results(
             AdapterSearchCV(IStarAdapter(HEAD, **QUICK), GRID, cv=3).fit(X, Y), plain
         )
@@ -433,7 +433,7 @@ class TestInterrupt:
             return scored(self, *arguments)
 
         monkeypatch.setattr(_evaluation.Evaluation, "_score", score)
-        monkeypatch.setattr(_group.Group, "limits", lambda self: (2, 9))
+        monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (2, 9))
         return AdapterSearchCV(IStarAdapter(HEAD, **QUICK), GRID, cv=3, **options)
 
     def test_returns_what_is_done(self, monkeypatch, plain):

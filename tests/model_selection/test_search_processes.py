@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from isoadapt import IStarAdapter, Whitening
 from isoadapt.adapters import _together
 from isoadapt.model_selection import AdapterSearchCV
-from isoadapt.model_selection._search import _adapter_search as module, _evaluation, _group
+from isoadapt.model_selection._search import _adapter_search as module, _evaluation
 
 X, Y = make_classification(150, 8, n_informative=6, n_classes=3, random_state=0)
 ADAPTER = IStarAdapter(max_epochs=2, random_state=0)
@@ -66,7 +66,7 @@ def test_each_process_gets_a_part(threads, monkeypatch, n_members, sizes):
         return train(members, *arguments)
 
     monkeypatch.setattr(_together, "fit_members", counted)
-    monkeypatch.setattr(_group.Group, "limits", lambda self: (n_members, 9))
+    monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (n_members, 9))
     AdapterSearchCV(ADAPTER, LAMS, cv=3, n_jobs=2, refit=False).fit(X, Y)
     assert found == sizes
 
@@ -114,7 +114,7 @@ def test_an_interrupt_keeps_the_blocks_that_are_done(threads, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "tqdm", Bar)
-    monkeypatch.setattr(_group.Group, "limits", lambda self: (2, 9))
+    monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (2, 9))
     folds = [(np.arange(100), np.arange(100, 150))]
     with pytest.warns(UserWarning, match="interrupted: 2 of 6 candidates are done"):
         search = AdapterSearchCV(ADAPTER, LAMS, cv=folds, n_jobs=2, refit=False).fit(X, Y)

@@ -12,7 +12,7 @@ from isoadapt.adapters._training import _checkpoint
 from isoadapt.adapters._training._net import AdapterNet
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.model_selection import AdapterSearchCV
-from isoadapt.model_selection._search import _group
+from isoadapt.model_selection._search import _evaluation
 
 X, Y = make_classification(120, 8, n_informative=6, n_classes=3, random_state=0)
 ADAPTER = IStarAdapter(max_epochs=5, random_state=0)
@@ -93,7 +93,7 @@ def interrupt(cache, epochs, stop, **options):
 def test_an_interrupted_training_goes_on_to_the_last_bit(
     tmp_path, epochs, monkeypatch, options, members
 ):
-    monkeypatch.setattr(_group.Group, "limits", lambda self: (members, 9))
+    monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (members, 9))
     estimator = IStarAdapter(max_epochs=5, random_state=0, **options)
     whole = search(estimator=estimator, return_train_score=True).fit(X, Y)
     needed = epochs.count
@@ -123,7 +123,7 @@ def test_members_that_stopped_early_stay_stopped(tmp_path, epochs, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
 def test_finished_blocks_are_read(tmp_path, epochs, monkeypatch):
-    monkeypatch.setattr(_group.Group, "limits", lambda self: (2, 9))
+    monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (2, 9))
     whole = search().fit(X, Y)
     needed, epochs.count, epochs.stop = epochs.count, 0, epochs.count - 1
     with pytest.warns(UserWarning, match=r"4 of 6 candidates .* resumes from cache="):
@@ -145,7 +145,7 @@ def test_memory_that_changed_in_between_does_not_change_the_blocks(tmp_path, epo
     whole = search().fit(X, Y)
     epochs.count = 0
     interrupt(tmp_path, epochs, 3)
-    monkeypatch.setattr(_group.Group, "limits", lambda self: (3, 9))
+    monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (3, 9))
     assert_same_scores(search(tmp_path).fit(X, Y), whole)
 
 

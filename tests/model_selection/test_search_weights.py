@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from isoadapt import CosRegAdapter, IsotropyLayer, IStarAdapter, LinearHead
 from isoadapt.adapters import _together
 from isoadapt.model_selection import AdapterSearchCV
-from isoadapt.model_selection._search import _group
+from isoadapt.model_selection._search import _evaluation
 
 X, Y = make_classification(240, 8, n_informative=5, random_state=0)
 COUNTS = np.random.default_rng(0).integers(0, 4, size=240)
@@ -151,7 +151,7 @@ class TestAdapterSearch:
 
     def test_folds_with_repeated_rows_side_by_side(self, monkeypatch):
         """Folds of one size then have different numbers of distinct rows."""
-        monkeypatch.setattr(_group.Group, "limits", lambda self: (100, 9))
+        monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (100, 9))
         rows, labels = np.concatenate([X, X[:60]]), np.concatenate([Y, Y[:60]])
         cv = StratifiedKFold(3, shuffle=True, random_state=0)
         problems = [
@@ -174,7 +174,7 @@ class TestAdapterSearch:
 
     def test_blocks_of_candidates_share_weighted_rows(self, monkeypatch):
         """The embeddings of a fold are taken anew for each block."""
-        monkeypatch.setattr(_group.Group, "limits", lambda self: (2, 9))
+        monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (2, 9))
         ours, theirs = search_both(
             IStarAdapter(**QUICK), {"lam": LAMS}, scoring="neg_log_loss", sample_weight=COUNTS
         )

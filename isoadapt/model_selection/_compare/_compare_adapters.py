@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
+from sklearn.utils.parallel import Parallel, delayed
+from tqdm import tqdm
 
+from isoadapt._utils.warn import warn
 from isoadapt.model_selection._compare._comparison import Comparison
 from isoadapt.model_selection._compare._data import make_data, make_plan
-from isoadapt.model_selection._compare._methods import ADAPTER, make_methods
-from isoadapt.model_selection._compare._run import run
+from isoadapt.model_selection._compare._measure import Data, Outcome, Outcomes, Split, measure
+from isoadapt.model_selection._compare._methods import ADAPTER, Method, make_methods
 from isoadapt.model_selection._compare._table import make_rows
-from isoadapt.model_selection._result_cache import check_seed
+from isoadapt.model_selection._result_cache import (
+    ResultCache,
+    check_seed,
+    read_result,
+    write_result,
+)
+
+INTERRUPTED = "the comparison was interrupted"  # beginning of the note on it
 
 
 def compare_adapters(
@@ -163,7 +177,8 @@ def compare_adapters(
     >>> comparison.best_adapter("classify") is None
     True
     """
-    folder = _check_cache(cache, random_state)
+    if cache is not None:
+        check_seed(cache, random_state)
     data, n_fit = make_data(
         X,
         y,
@@ -183,7 +198,7 @@ def compare_adapters(
     plan = make_plan(
         data, n_fit, cv=cv, encoder_saw=encoder_saw, seed=seed, has_test=X_test is not None
     )
-    outcomes, notes = run(methods, data, plan.splits, n_jobs=n_jobs, verbose=verbose, cache=folder)
+    outcomes, notes = _run(methods, data, plan.splits, n_jobs=n_jobs, verbose=verbose, cache=cache)
     done = [method for method in methods if method.name in outcomes]
     return Comparison(
         make_rows(done, outcomes, data, plan, seed),
@@ -197,13 +212,6 @@ def compare_adapters(
     )
 
 
-def _check_cache(cache: Any, random_state: Any) -> Path | None:
-    if cache is None:
-        return None
-    check_seed(cache, random_state)
-    return Path(cache)
-
-
 def _seed(random_state: Any) -> int:
     """Integer from a random state; None draws one without NumPy's global generator."""
     if random_state is None:
@@ -212,3 +220,97 @@ def _seed(random_state: Any) -> int:
         check_random_state(random_state)
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1000))
+
+
+# --- the fits -------------------------------------------------------------------------------------
+
+
+def _run(
+    methods: Sequence[Method],
+    data: Data,
+    splits: Sequence[Split],
+    *,
+    n_jobs: int | None,
+    verbose: int,
+    cache: str | os.PathLike[str] | None,
+) -> tuple[Outcomes, list[str]]:
+    """Outcomes of each complete method on all splits, and notes about the others.
+
+    After an interrupt, the methods that are complete are returned, if the baseline and the controls
+    are among them.
+    """
+    results = None if cache is None else ResultCache(Path(cache), data, "the data")
+    fits = [(method, split) for method in methods for split in splits]
+    files = [
+        results and results.file(tuple(split), method.estimator, repr(method.name))
+        for method, split in fits
+    ]
+    jobs = Parallel(n_jobs, return_as="generator_unordered")(
+        delayed(_job)(number, method, data, split, files[number])
+        for number, (method, split) in enumerate(fits)
+    )
+    found: list[Outcome | None] = [None] * len(fits)
+    no_bar = not (verbose and sys.stderr.isatty())
+    with (
+        tqdm(total=len(fits), unit=" fits", desc="Comparing", disable=no_bar) as bar,
+        suppress(KeyboardInterrupt),
+    ):
+        for number, outcome in jobs:
+            found[number] = outcome
+            bar.set_postfix_str(fits[number][0].name, refresh=False)
+            bar.update()
+    n = len(splits)
+    return _complete(methods, [found[k : k + n] for k in range(0, len(fits), n)])
+
+
+def _job(
+    number: int, method: Method, data: Data, split: Split, file: Path | None
+) -> tuple[int, Outcome]:
+    """Read an outcome from the cache, or measure it and write it there."""
+    outcome = None if file is None else read_result(file, Outcome)
+    if outcome is None:
+        outcome = measure(method, data, split)
+        if file is not None and outcome.error is None:
+            write_result(file, outcome)
+    return number, outcome
+
+
+def _complete(
+    methods: Sequence[Method], found: Sequence[Sequence[Outcome | None]]
+) -> tuple[Outcomes, list[str]]:
+    """Methods that are complete, and notes about failures, interrupts and warnings of fits."""
+    outcomes: Outcomes = {}
+    notes: list[str] = []
+    missing = []
+    for method, own in zip(methods, found, strict=True):
+        done = [outcome for outcome in own if outcome is not None]
+        errors = [outcome.error for outcome in done if outcome.error is not None]
+        if len(done) < len(own):
+            if method.kind != ADAPTER:
+                raise KeyboardInterrupt
+            missing.append(method.name)
+        elif errors and method.kind != ADAPTER:
+            raise ValueError(
+                f"{method.name!r}, with which the adapters are compared, could not be fitted: "
+                f"{errors[0]}"
+            )
+        elif errors:
+            notes.append(
+                f"{method.name} was left out: {len(errors)} of {len(own)} fits failed, the first "
+                f"with {errors[0]}"
+            )
+        else:
+            outcomes[method.name] = [replace(outcome, messages=()) for outcome in done]
+            notes += _messages(method.name, done)
+    if missing:
+        notes.append(f"{INTERRUPTED} before these were done: {', '.join(missing)}")
+    for note in notes:
+        warn(note)
+    return outcomes, notes
+
+
+def _messages(name: str, outcomes: Sequence[Outcome]) -> list[str]:
+    """Distinct warnings of the fits of a method, and in how many fits they came."""
+    counts = Counter(message for outcome in outcomes for message in outcome.messages)
+    times = f" (in {{}} of {len(outcomes)} fits)" if len(outcomes) > 1 else ""
+    return [f"{name}: {message}{times.format(count)}" for message, count in counts.items()]

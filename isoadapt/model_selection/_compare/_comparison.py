@@ -13,7 +13,7 @@ from isoadapt._utils.errors import choices
 from isoadapt._utils.optional import import_optional
 from isoadapt._utils.tables import aligned_table
 from isoadapt.model_selection._compare._methods import BASELINE
-from isoadapt.model_selection._compare._verdict import USES, is_credited, sentence
+from isoadapt.model_selection._compare._table import USES, is_credited, sentence
 
 _WIDTH = 100  # columns of a terminal, to which sentences are wrapped
 _GEOMETRY = {

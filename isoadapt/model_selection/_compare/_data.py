@@ -332,20 +332,11 @@ def _checked_split(
         raise ValueError(f"cv: split {number} is {split!r:.60}; {_ADMISSIBLE_CV}")
     train, test = map(np.asarray, split)
     for name, rows in (("training", train), ("test", test)):
-        if rows.dtype == bool:
+        numbers = rows.ndim == 1 and len(rows) > 0 and rows.dtype.kind in "iu"
+        if not numbers or rows.min() < 0 or rows.max() >= n_rows:
             raise ValueError(
-                f"cv: the {name} rows of split {number} are a mask of booleans; pass row numbers, "
-                "np.flatnonzero(mask)"
-            )
-        if rows.ndim != 1 or not len(rows) or rows.dtype.kind not in "iu":
-            raise ValueError(
-                f"cv: the {name} rows of split {number} have shape {rows.shape} and dtype "
-                f"{rows.dtype}; {_ADMISSIBLE_CV}"
-            )
-        if rows.min() < 0 or rows.max() >= n_rows:
-            raise ValueError(
-                f"cv: the {name} rows of split {number} are {rows.min()} to {rows.max()}, but X "
-                f"has the rows 0 to {n_rows - 1}"
+                f"cv: the {name} rows of split {number}, of shape {rows.shape} and dtype "
+                f"{rows.dtype}, must be some of the row numbers 0 to {n_rows - 1}"
             )
     if len(shared := np.intersect1d(train, test)):
         raise ValueError(

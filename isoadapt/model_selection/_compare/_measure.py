@@ -66,6 +66,10 @@ class Outcome:
     error: str | None = None
 
 
+Outcomes = dict[str, list[Outcome]]
+"""Outcomes of each method on all splits, by its name."""
+
+
 def measure(method: Method, data: Data, split: Split) -> Outcome:
     """Fit and measure a method on a split. A failed fit gives an outcome with an error."""
     outcome = Outcome()

@@ -1,8 +1,12 @@
-"""Paired tests: corrected resampled t, bootstrap, sign flips, and Holm's adjustment."""
+"""Paired tests of methods: what they achieve item by item, how it is resampled, and p-values."""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +128,7 @@ class Units(NamedTuple):
     strata: tuple[int, ...]
 
     @classmethod
-    def rows(cls, *sizes: int) -> "Units":
+    def rows(cls, *sizes: int) -> Units:
         """Every item is a unit, in strata of these sizes."""
         return cls(np.arange(sum(sizes)), sizes)
 
@@ -147,3 +151,171 @@ def _drawn(rng: np.random.Generator, n_units: int, n_draws: int) -> NDArray[np.i
     chosen = rng.integers(n_units, size=(n_draws, n_units))
     chosen += n_units * np.arange(n_draws)[:, None]
     return np.bincount(chosen.ravel(), minlength=n_draws * n_units).reshape(n_draws, n_units)
+
+
+# --- what a method achieves in a use --------------------------------------------------------------
+
+
+class Evidence(ABC):
+    """Figures of one method in one use, item by item."""
+
+    @abstractmethod
+    def score(self) -> float:
+        """Score of all items."""
+
+    @abstractmethod
+    def draws(self, counts: Floats) -> Floats:
+        """Scores (n_draws,) of items that are drawn `counts` (n_draws, n_items) times."""
+
+    def p_value(self, other: Any, units: Units, seed: int) -> float | None:
+        """P-value that the score is that of `other`; None is that of the percentile bootstrap.
+
+        With few items, or a few changed ones, a percentile bootstrap rejects too often.
+        """
+        return None
+
+
+@dataclass(frozen=True)
+class Mean(Evidence):
+    """A mean of values (n,), such as correct predictions or reciprocal ranks."""
+
+    values: Floats
+
+    def score(self) -> float:
+        """Mean."""
+        return float(self.values.mean())
+
+    def draws(self, counts: Floats) -> Floats:
+        """Weighted means."""
+        return counts @ self.values / counts.sum(axis=1)
+
+    def p_value(self, other: Mean, units: Units, seed: int) -> float:
+        """By sign flips of the differences of the units."""
+        return sign_flip_p(units.sums(self.values - other.values), seed)
+
+
+@dataclass(frozen=True)
+class TwoMeans(Evidence):
+    """AUROC by its two placements: how an inlier (n,) and an outlier (m,) are ranked on average.
+
+    Draws are those of its Hájek projection, whose variance is that of DeLong et al. (1988).
+    """
+
+    inside: Floats
+    outside: Floats
+
+    def score(self) -> float:
+        """AUROC."""
+        return float(self.inside.mean())
+
+    def draws(self, counts: Floats) -> Floats:
+        """AUROC of drawn inliers and outliers, which are the first and the last items."""
+        first, last = np.split(counts, [len(self.inside)], axis=1)
+        parts = Mean(self.inside).draws(first) + Mean(self.outside).draws(last)
+        return parts - self.score()
+
+    def p_value(self, other: TwoMeans, units: Units, seed: int) -> float:
+        """By Welch's t test of the terms whose sum is the error of the difference."""
+        steps = (self.inside - other.inside, self.outside - other.outside)
+        errors = np.concatenate([(step - step.mean()) / len(step) for step in steps])
+        return welch_p(self.score() - other.score(), units.sums(errors), units.strata)
+
+
+@dataclass(frozen=True)
+class Determination(Evidence):
+    """R² of predictions (n, n_outputs), the mean over the outputs."""
+
+    targets: Floats
+    predictions: Floats
+
+    def score(self) -> float:
+        """R²."""
+        return float(self.draws(np.ones((1, len(self.targets))))[0])
+
+    def draws(self, counts: Floats) -> Floats:
+        """R² of drawn rows."""
+        n = counts.sum(axis=1, keepdims=True)
+        centred = self.targets - self.targets.mean(axis=0)
+        squares = counts @ centred**2
+        total = squares - (counts @ centred) ** 2 / n
+        varied = total > ROUNDING * squares
+        errors = counts @ (self.targets - self.predictions) ** 2
+        return (1 - errors / np.where(varied, total, np.nan)).mean(axis=1)
+
+    def p_value(self, other: Determination, units: Units, seed: int) -> float:
+        """By sign flips of terms whose mean is the difference."""
+        after, before = ((each.targets - each.predictions) ** 2 for each in (self, other))
+        variance = self.targets.var(axis=0)
+        gains = ((before - after) / np.where(variance > 0, variance, np.nan)).mean(axis=1)
+        return sign_flip_p(units.sums(gains), seed)
+
+
+@dataclass(frozen=True)
+class RankCorrelation(Evidence):
+    """Spearman correlation of two columns (n,); 0 if all values of one of them are equal."""
+
+    first: Floats
+    second: Floats
+
+    def score(self) -> float:
+        """Correlation."""
+        return float(self.draws(np.ones((1, len(self.first))))[0])
+
+    def draws(self, counts: Floats) -> Floats:
+        """Correlations of drawn pairs, whose ranks are those among the drawn pairs."""
+        ranks = [_ranks(values, counts) for values in (self.first, self.second)]
+        n = counts.sum(axis=1, keepdims=True)
+        first, second = (each - (counts * each).sum(axis=1, keepdims=True) / n for each in ranks)
+        product = (counts * first * second).sum(axis=1)
+        squares = [(counts * each**2).sum(axis=1) for each in (first, second)]
+        norm = np.sqrt(squares[0] * squares[1])
+        return np.divide(product, norm, out=np.zeros_like(norm), where=norm > 0)
+
+
+def _ranks(values: Floats, counts: Floats) -> Floats:
+    """Mean ranks (n_draws, n) of values (n,) that occur `counts` times."""
+    _, place = np.unique(values, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    starts = np.searchsorted(place[order], np.arange(place.max() + 1))
+    in_class = np.add.reduceat(counts[:, order], starts, axis=1)
+    return (np.cumsum(in_class, axis=1) - (in_class - 1) / 2)[:, place]
+
+
+class BootstrapUse:
+    """Intervals and tests of all methods in a use by a paired bootstrap of its units."""
+
+    def __init__(self, evidence: Mapping[str, Evidence], units: Units, seed: int) -> None:
+        self.evidence, self.units, self.seed = evidence, units, seed
+        blocks: dict[str, list[Floats]] = {name: [] for name in evidence}
+        for counts in units.counts(seed):
+            for name, each in evidence.items():
+                blocks[name].append(each.draws(counts))
+        self.drawn = {name: np.concatenate(parts) for name, parts in blocks.items()}
+
+    def interval(self, name: str) -> Effect:
+        """Score of a method with its interval."""
+        return bootstrap_effect(self.evidence[name].score(), self.drawn[name])
+
+    def difference(self, name: str, reference: str) -> Effect:
+        """Score of a method minus that of another one."""
+        after, before = self.evidence[name], self.evidence[reference]
+        effect = bootstrap_effect(
+            after.score() - before.score(), self.drawn[name] - self.drawn[reference]
+        )
+        p_value = after.p_value(before, self.units, self.seed)
+        return effect if p_value is None else effect._replace(p_value=p_value)
+
+
+class SplitUse:
+    """Intervals and tests of all methods by their scores on the splits of a cross-validation."""
+
+    def __init__(self, scores: dict[str, Floats], ratio: float) -> None:
+        self.scores, self.ratio = scores, ratio
+
+    def interval(self, name: str) -> Effect:
+        """Mean score of a method with its interval."""
+        return corrected_t(self.scores[name], self.ratio)
+
+    def difference(self, name: str, reference: str) -> Effect:
+        """Mean score of a method minus that of another one."""
+        return corrected_t(self.scores[name] - self.scores[reference], self.ratio)

@@ -1,26 +1,16 @@
-"""The table of a comparison: scores, tests and figures of each method in each use."""
+"""The table of a comparison, by use and method, and sentences that say what its tests show."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt.model_selection._compare._data import Plan
-from isoadapt.model_selection._compare._evidence import (
-    BootstrapUse,
-    Determination,
-    Evidence,
-    Mean,
-    RankCorrelation,
-    Sample,
-    SplitUse,
-    TwoMeans,
-)
-from isoadapt.model_selection._compare._measure import Data, Outcome, n_changed
+from isoadapt.model_selection._compare._measure import Data, Outcome, Outcomes, n_changed
 from isoadapt.model_selection._compare._methods import (
     ADAPTER,
     BASELINE,
@@ -28,10 +18,40 @@ from isoadapt.model_selection._compare._methods import (
     NO_ADAPTER,
     Method,
 )
-from isoadapt.model_selection._compare._paired_tests import Effect, Floats, Units, holm
-from isoadapt.model_selection._compare._run import Outcomes
-from isoadapt.model_selection._compare._verdict import USES
+from isoadapt.model_selection._compare._paired_tests import (
+    LEVEL,
+    BootstrapUse,
+    Determination,
+    Effect,
+    Evidence,
+    Floats,
+    Mean,
+    RankCorrelation,
+    SplitUse,
+    TwoMeans,
+    Units,
+    holm,
+)
 
+Row = Mapping[str, Any]
+
+
+class Use(NamedTuple):
+    """How a use and its metric are called in sentences and tables."""
+
+    phrase: str
+    metric: str
+    of_vectors: bool = True
+
+
+USES = {
+    "classify": Use("On classification", "accuracy", of_vectors=False),
+    "regress": Use("On regression", "R²", of_vectors=False),
+    "similarity": Use("For similarity", "Spearman correlation"),
+    "search": Use("For search", "MRR@10"),
+    "neighbours": Use("For neighbours of the same class", "precision@10"),
+    "outliers": Use("For outliers", "AUROC"),
+}
 _UNTESTED = Effect(math.nan, math.nan, math.nan)
 
 
@@ -140,17 +160,17 @@ def _tests(
         correlations = {
             name: RankCorrelation(_array(own[-1].cosines), scores) for name, own in outcomes.items()
         }
-        found["similarity"] = _bootstrap(correlations, Units.rows(len(scores)), seed)
+        found["similarity"] = BootstrapUse(correlations, Units.rows(len(scores)), seed)
     if data.search is not None:
         ranks = {name: Mean(_array(own[-1].reciprocal)) for name, own in outcomes.items()}
-        found["search"] = _bootstrap(ranks, Units.rows(len(data.search[0])), seed)
+        found["search"] = BootstrapUse(ranks, Units.rows(len(data.search[0])), seed)
     if data.task == "classify":
         precision = {name: Mean(judged.mean(own, "precision")) for name, own in outcomes.items()}
-        found["neighbours"] = _bootstrap(precision, judged.units(data.groups), seed)
+        found["neighbours"] = BootstrapUse(precision, judged.units(data.groups), seed)
     if data.foreign is not None:
         ranked = {name: judged.ranked(own) for name, own in outcomes.items()}
         units = judged.units(data.groups, n_foreign=len(data.foreign))
-        found["outliers"] = _bootstrap(ranked, units, seed)
+        found["outliers"] = BootstrapUse(ranked, units, seed)
     return found
 
 
@@ -174,11 +194,7 @@ def _task(
             evidence[name] = Mean((predictions == y).astype(np.float64))
         else:
             evidence[name] = Determination(_columns(y), _columns(predictions))
-    return _bootstrap(evidence, judged.units(data.groups), seed)
-
-
-def _bootstrap(evidence: Mapping[str, Evidence], units: Units, seed: int) -> BootstrapUse:
-    return BootstrapUse(dict(evidence), Sample(units, seed))
+    return BootstrapUse(evidence, judged.units(data.groups), seed)
 
 
 def _array(values: NDArray[Any] | None) -> NDArray[Any]:
@@ -225,3 +241,125 @@ class _JudgedRows:
             n_units = int(of_row.max()) + 1
         strata = (n_units, n_foreign) if n_foreign else (n_units,)
         return Units(np.concatenate([of_row, n_units + np.arange(n_foreign)]), strata)
+
+
+# --- what the tests show --------------------------------------------------------------------------
+
+
+def is_credited(row: Row) -> bool:
+    """Whether an adapter is shown to be better than no adapter and than its controls."""
+    if row["kind"] != ADAPTER or not _is_shown(row, "difference", "p_holm", 1):
+        return False
+    return row["control"] is None or _is_shown(row, "control_difference", "control_p_holm", 1)
+
+
+def is_explained(row: Row) -> bool:
+    """Whether an adapter is shown to be better than no adapter, but not than a control."""
+    shown = row["kind"] == ADAPTER and _is_shown(row, "difference", "p_holm", 1)
+    return shown and not is_credited(row)
+
+
+def is_worse(row: Row) -> bool:
+    """Whether an adapter is shown to be worse than no adapter."""
+    return row["kind"] == ADAPTER and _is_shown(row, "difference", "p_holm", -1)
+
+
+def _is_shown(row: Row, difference: str, p_value: str, sign: int) -> bool:
+    p = row[p_value]
+    return not math.isnan(p) and p <= LEVEL and sign * row[difference] > 0
+
+
+def sentence(rows: Sequence[Row]) -> str:
+    """Return the verdict on one use from its rows of the table."""
+    use = USES[rows[0]["use"]]
+    (base,) = (row for row in rows if row["kind"] == BASELINE)
+    by_score = sorted(rows, key=lambda row: -row["score"])
+    better, explained, worse = (
+        [row for row in by_score if test(row)] for test in (is_credited, is_explained, is_worse)
+    )
+    clauses = []
+    if better:
+        clauses.append(_gain(base, better, use))
+    if explained:
+        clauses.append(_no_credit(base, explained, use, bool(better)))
+    if not (better or explained):
+        change = "raise" if worse else "change"
+        clauses.append(
+            f"no adapter is shown to {change} the {use.metric}, which is "
+            f"{base['score']:.3f} without one"
+        )
+    if worse:
+        lowest = f"{_name(worse[-1])} the most, " if len(worse) > 1 else ""
+        verb = "lower it," if lowest else "lowers it"
+        clauses.append(f"{_names(worse)} {verb} {lowest}to {_after(base, worse[-1])}")
+    return f"{use.phrase}, {'; '.join(clauses)}."
+
+
+def _gain(base: Row, better: Sequence[Row], use: Use) -> str:
+    best = better[0]
+    text = f"{_name(best)} raises the {use.metric} {_steps(base, best)}"
+    if best["control"] is not None:
+        score = best["score"] - best["control_difference"]
+        text += f", beyond its control {best['control']!r} ({score:.3f}),"
+    if use.of_vectors:
+        text += f" and changes {_changes(best)}"
+    text = text.removesuffix(",")
+    others = list(better[1:])
+    harmless = [row for row in others if use.of_vectors and not row["changed_predictions"]]
+    if harmless and best["changed_predictions"]:
+        others.remove(harmless[0])
+        text += (
+            f"; {_name(harmless[0])} raises it to {_after(base, harmless[0])} and changes no "
+            "prediction"
+        )
+    if others:
+        text += f"; {_names(others)} {'raises' if len(others) == 1 else 'raise'} it too"
+    return text
+
+
+def _no_credit(base: Row, explained: Sequence[Row], use: Use, after_gain: bool) -> str:
+    best = explained[0]
+    control, score = best["control"], best["score"] - best["control_difference"]
+    if after_gain and len(explained) == 1:
+        return f"the gain of {_name(best)} is not shown to exceed that of {control!r}"
+    if after_gain:
+        return f"the gains of {_names(explained)} are not shown to exceed those of their controls"
+    return (
+        f"no adapter is shown to beat its control: {_name(best)} raises the {use.metric} "
+        f"{_steps(base, best)}, but the control {control!r} reaches {score:.3f}, so the gain is "
+        "not credited to the adapter"
+    )
+
+
+def _changes(row: Row) -> str:
+    changed, total = row["changed_predictions"], row["n_predictions"]
+    return "no prediction" if not changed else f"{changed} of {total} predictions"
+
+
+def _steps(base: Row, row: Row) -> str:
+    return f"from {_digits(base, row).format(base['score'])} to {_after(base, row)}"
+
+
+def _after(base: Row, row: Row) -> str:
+    return _digits(base, row).format(row["score"])
+
+
+def _digits(base: Row, row: Row) -> str:
+    """Format in which the two scores differ."""
+    formats = ("{:.3f}", "{:.5f}", "{:.9f}")
+    scores = base["score"], row["score"]
+    differing = (each for each in formats if len({each.format(score) for score in scores}) > 1)
+    return next(differing, formats[0])
+
+
+def _names(rows: Sequence[Row]) -> str:
+    """Up to three names, or the number of more."""
+    names = [_name(row) for row in rows]
+    if len(names) > 3:
+        return f"{len(names)} {'others' if is_credited(rows[0]) else 'adapters'}"
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _name(row: Row) -> str:
+    """Name of an adapter, in quotes if it has several parts."""
+    return repr(row["adapter"]) if "," in row["adapter"] else row["adapter"]

@@ -30,9 +30,8 @@ from isoadapt._utils.restore import restore_on_failure
 from isoadapt._utils.warn import warn
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.model_selection._result_cache import ResultCache, check_seed
-from isoadapt.model_selection._scorers import BestAboveFloor
-from isoadapt.model_selection._search._evaluation import Evaluation, Result
-from isoadapt.model_selection._search._group import Fit, FitData
+from isoadapt.model_selection._search._best_above_floor import BestAboveFloor
+from isoadapt.model_selection._search._evaluation import Evaluation, Fit, FitData, Result
 from isoadapt.model_selection._search._leading_encoder import LeadingEncoder, leading_encoder
 
 _SCORES = {
@@ -239,7 +238,7 @@ class AdapterSearchCV(GridSearchCV):
         if self.scoring is None:
             _check_same_score(trials)
         if isinstance(self.refit, BestAboveFloor) and hasattr(scorers, "_scorers"):
-            self.refit.check_names(list(scorers._scorers))
+            self.refit._check_names(list(scorers._scorers))
         self._check_cache(leading, candidates, splitter)
         out = self._search(leading, candidates, X, y, folds, scorers, options)
         _warn_or_raise_about_fit_failures(out, self.error_score)
