@@ -32,7 +32,7 @@ from benchmarks.reproduction._measuring import (
 from isoadapt import LinearHead
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt.datasets import load_hub, load_table, minilm_folder
-from isoadapt.encoders._network import find_last_linear
+from isoadapt.encoders._backbone import find_last_linear
 from isoadapt.finetune._penalty import PENALTIES
 from isoadapt.finetune._recipes import Recipe
 

@@ -2,8 +2,7 @@
 
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache
 from isoadapt.encoders._checkpoint import load_checkpoint
-from isoadapt.encoders._layer_report import LayerReport
-from isoadapt.encoders._layers import layer_report
+from isoadapt.encoders._layer_report import LayerReport, layer_report
 from isoadapt.encoders._models import release
 from isoadapt.encoders._transformer import TransformerEncoder
 

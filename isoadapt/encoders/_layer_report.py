@@ -1,12 +1,49 @@
-"""LayerReport: geometry of each layer of a transformer, as a table."""
+"""layer_report: isotropy of a transformer's token embeddings for every layer, in one pass."""
 
-from collections.abc import Sequence
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from typing import Any, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
 
 from isoadapt._utils.optional import import_optional
 from isoadapt._utils.tables import aligned_table
+from isoadapt._utils.warn import warn
+from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._batching import (
+    embed_batches,
+    explained_failure,
+    needs_equal_lengths,
+    to_device,
+    token_budget,
+)
+from isoadapt.encoders._pooling import Pooling
+from isoadapt.encoders._texts import Texts, as_texts
+from isoadapt.encoders._tokenization import Tokens, model_inputs
+from isoadapt.encoders._transformer import TransformerEncoder
+from isoadapt.geometry import Moments
+from isoadapt.metrics._points import spectral_figures, two_nn_or_nan
 
+_BLOCK = 1024  # texts tokenised at a time
+# Largest float32 difference of a token between two batches, relative to the spread of the layer.
+_TOLERANCE = 1e-5
+_ROUNDING = 1e-6  # a layer is constant if its spread relative to its norm is smaller
+_SPREAD_FIGURES = (
+    "isoscore",
+    "isoscore_corrected",
+    "ev1",
+    "ev2",
+    "ev3",
+    "anisotropy1",
+    "two_nn",
+)
 _COLUMNS = {
     "layer": ("layer", "d"),
     "isoscore": ("IsoScore", ".4g"),
@@ -115,3 +152,274 @@ class LayerReport(Sequence[LayerFigures]):
         return f"{title}\n{aligned_table(cells, left=())}"
 
     __repr__ = __str__
+
+
+def layer_report(
+    model: Any,
+    texts: Any,
+    *,
+    max_tokens: int = 250_000,
+    two_nn_tokens: int = 5_000,
+    random_state: int = 0,
+) -> LayerReport:
+    """Measure the isotropy of token embeddings for every layer.
+
+    Special tokens are included and padding is not. The texts are read once, in bounded memory: for
+    each layer, float64 moments are accumulated and a uniform sample of the tokens is drawn for the
+    TwoNN dimension.
+
+    Parameters
+    ----------
+    model : str, path-like, tuple or TransformerEncoder
+        A model as for :class:`TransformerEncoder`, or an encoder. Of an encoder, the length, the
+        batch size, device, dtype and progress bar are used. Its pooling and backend are ignored.
+    texts : sequence of str or of pairs of str
+        Texts as for :meth:`TransformerEncoder.transform`, read in the given order.
+    max_tokens : int, default=250_000
+        Maximum number of tokens. Reading stops before the first text that would exceed it, because
+        texts are only read whole.
+    two_nn_tokens : int, default=5_000
+        Number of tokens sampled for the TwoNN dimension, the same in every layer. Tokens that are
+        equal up to rounding, such as common beginnings in a decoder, count once. The sample takes
+        4 (n_layers + 1) × two_nn_tokens × n_features bytes.
+    random_state : int, default=0
+        Seed of the sample.
+
+    Returns
+    -------
+    LayerReport
+        Report with one entry for each hidden state. Entry 0 is the input of the first layer, as in
+        transformers. Print the report, or use ``to_frame()`` or ``to_dict()``.
+
+    Raises
+    ------
+    OSError
+        If the checkpoint is not found.
+    TypeError
+        If `texts` holds anything but texts or pairs of texts.
+    ValueError
+        If `max_tokens` is too small for the first text, or if a parameter is out of its range.
+
+    Warns
+    -----
+    UserWarning
+        If n_tokens < 3 n_features. The plain IsoScore can then be far too low.
+
+    References
+    ----------
+    Rudman and Eickhoff, "Stable Anisotropic Regularization", figures 4 and 6: isotropy of token
+    embeddings of each layer.
+
+    Examples
+    --------
+    >>> from isoadapt.encoders import layer_report
+    >>> report = layer_report("path/to/model", ["One text.", "Another."])  # doctest: +SKIP
+    >>> report[-1].isoscore  # doctest: +SKIP
+    0.1...
+    """
+    _check_integer("max_tokens", max_tokens, 2)
+    _check_integer("two_nn_tokens", two_nn_tokens, 4)
+    _check_integer("random_state", random_state, 0)
+    encoder = model if isinstance(model, TransformerEncoder) else TransformerEncoder(model)
+    encoder._validate_params()
+    reader = _Reader(encoder, as_texts(texts), max_tokens)
+    sample = _Sample(two_nn_tokens, random_state)
+    layers = _read(reader, sample)
+    figures = [
+        layer.figures(number, points)
+        for number, (layer, points) in enumerate(zip(layers, sample.layers(), strict=True))
+    ]
+    report = LayerReport(figures, reader.n_texts, len(layers[0].moments))
+    if report[0].n_tokens < 3 * report.n_features:
+        warn(
+            f"n_tokens={report[0].n_tokens} is less than 3 × n_features={3 * report.n_features}: "
+            "the plain IsoScore can be far too low; use the bias-corrected one, or more texts",
+        )
+    return report
+
+
+def _read(reader: "_Reader", sample: "_Sample") -> "list[_LayerSums]":
+    """Accumulate sums and sample of all layers in one pass over the texts."""
+    layers: list[_LayerSums] = []
+    with reader.bar() as bar:
+        for tokens in reader.blocks():
+            slots = sample.reserve(int(tokens.lengths.sum()))
+            for index, states in reader.states(tokens, bar.update):
+                layers = layers or [_LayerSums() for _ in states]
+                for layer, rows in zip(layers, states, strict=True):
+                    layer.update(rows)
+                sample.put(slots[index], states)
+    return layers
+
+
+class _Reader:
+    """Reads the hidden states of all tokens, block by block of texts."""
+
+    def __init__(self, encoder: TransformerEncoder, texts: Texts, max_tokens: int) -> None:
+        self.encoder = encoder
+        self.texts = texts
+        self.max_tokens = max_tokens
+        self.n_texts = 0
+        self.backbone: Backbone = encoder._backbone()
+        pooling = encoder._pooling(self.backbone)
+        self.lowercase = pooling.lowercase
+        self.max_length = encoder._length(texts, self.backbone, pooling)
+
+    def bar(self) -> Any:
+        """Return a progress bar, hidden unless the encoder is verbose."""
+        from tqdm.auto import tqdm
+
+        hidden = not (self.encoder.verbose and sys.stderr.isatty())
+        return tqdm(total=len(self.texts), unit=" texts", desc="Reading layers", disable=hidden)
+
+    def blocks(self) -> Iterator[Tokens]:
+        """Yield the tokens of blocks of whole texts, up to `max_tokens` tokens."""
+        left = self.max_tokens
+        while self.n_texts < len(self.texts):
+            tokens = self._tokenize(self.n_texts, self.n_texts + _BLOCK)
+            ends = _in_text_order(tokens).cumsum()
+            fitting = int(np.searchsorted(ends, left, side="right"))
+            if self.n_texts == 0 and (fitting == 0 or ends[fitting - 1] < 2):
+                raise ValueError(
+                    f"max_tokens={self.max_tokens} is enough for {fitting} of the texts, the first "
+                    f"of which has {ends[0]} token(s); at least 2 tokens of whole texts are "
+                    "needed; raise max_tokens, lower the encoder's max_length, or pass more texts"
+                )
+            if fitting == 0:
+                return
+            if fitting < len(ends):
+                tokens = self._tokenize(self.n_texts, self.n_texts + fitting)
+            self.n_texts += fitting
+            left -= int(ends[fitting - 1])
+            yield tokens
+
+    def states(
+        self, tokens: Tokens, progress: Callable[[int], Any]
+    ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+        """Yield token numbers (n,) and hidden states (n_layers + 1, n, d), batch by batch.
+
+        Tokens are numbered from 0 in the order of the texts, without padding.
+        """
+        lengths = _in_text_order(tokens)
+        first = lengths.cumsum() - lengths
+        for rows, states in embed_batches(
+            [tokens],
+            self._embed,
+            batch_tokens=token_budget(self.encoder.batch_tokens, self.backbone.model.device),
+            equal_lengths=needs_equal_lengths(self.backbone, Pooling(("mean",))),
+        ):
+            spans = zip(first[rows], lengths[rows], strict=True)
+            yield np.concatenate([np.arange(at, at + n) for at, n in spans]), states
+            progress(len(rows))
+
+    @torch.inference_mode()
+    def _embed(self, batch: dict[str, Tensor]) -> Tensor:
+        """Compute the hidden states (n_layers + 1, n, d) of the n tokens of a batch."""
+        backbone = self.backbone
+        batch = to_device(batch, backbone.model.device)
+        inputs = backbone.accepted(batch)
+        with explained_failure(backbone, batch):
+            hidden = backbone.base(**inputs, output_hidden_states=True).hidden_states
+        mask = batch["attention_mask"].bool()
+        return torch.stack([states[mask].float() for states in hidden])
+
+    def _tokenize(self, start: int, stop: int) -> Tokens:
+        """Tokenise texts `start` to `stop`."""
+        second = self.texts.second
+        part = Texts(self.texts.first[start:stop], None if second is None else second[start:stop])
+        return model_inputs(
+            self.backbone, part.lower() if self.lowercase else part, self.max_length
+        )
+
+
+class _LayerSums:
+    """Sums from which the figures of a layer are computed, updated batch by batch."""
+
+    def __init__(self) -> None:
+        self.moments = Moments()
+        self.direction: Tensor | float = 0.0  # sum of the unit vectors (d,)
+        self.n_directions = 0.0  # number of rows that are not zero
+
+    def update(self, rows: Tensor) -> None:
+        """Add tokens, rows (n, d)."""
+        rows = rows.double()
+        self.moments.update(rows)
+        unit = F.normalize(rows, dim=1)
+        self.direction = self.direction + unit.sum(0)
+        self.n_directions += float(unit.square().sum())
+
+    def figures(self, layer: int, points: Tensor) -> LayerFigures:
+        """Compute all figures of layer number `layer`; `points` are the sampled tokens."""
+        n, d = int(self.moments.count), len(self.moments)
+        raw = _eigenvalues(self.moments.second_moment() * n)
+        centred = _eigenvalues(self.moments.scatter)
+        spread = dict.fromkeys(_SPREAD_FIGURES, math.nan)
+        if centred.sum() > _ROUNDING**2 * raw.sum():
+            fourth = torch.as_tensor(self.moments.fourth)
+            spread = spectral_figures(raw, centred, fourth, n, d)
+            spread["two_nn"] = two_nn_or_nan(points, _TOLERANCE)
+        cosines = torch.as_tensor(self.direction).square().sum() - self.n_directions
+        return LayerFigures(
+            layer=layer,
+            n_tokens=n,
+            **spread,
+            mean_cosine=float((cosines / (n * (n - 1))).clamp(-1, 1)),
+        )
+
+
+class _Sample:
+    """A uniform sample of tokens: those with the smallest random keys so far.
+
+    The key of a token only depends on its position among the texts, not on the batches.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.keys = torch.full((size,), torch.inf, dtype=torch.float64)
+        self.states = torch.empty(0)
+        self.device = torch.device("cpu")
+
+    def reserve(self, n: int) -> Tensor:
+        """Draw keys for n more tokens; return the slot of each in the sample, or -1."""
+        size = len(self.keys)
+        keys = torch.rand(n, generator=self.generator, dtype=torch.float64)
+        best = torch.cat([self.keys, keys]).topk(size, largest=False).indices
+        stays = torch.zeros(size, dtype=torch.bool)
+        stays[best[best < size]] = True
+        taken = best[best >= size] - size
+        slots = torch.full((n,), -1)
+        slots[taken] = (~stays).nonzero().flatten()
+        self.keys[slots[taken]] = keys[taken]
+        return slots
+
+    def put(self, slots: Tensor, states: Tensor) -> None:
+        """Store those of the states (n_layers + 1, n, d) that have a slot."""
+        if not len(self.states):
+            self.device = states.device
+            self.states = torch.empty(len(states), len(self.keys), states.shape[2])
+        kept = slots >= 0
+        self.states[:, slots[kept]] = states[:, kept.to(states.device)].cpu()
+
+    def layers(self) -> Iterator[Tensor]:
+        """Yield the sampled tokens of each layer in float64."""
+        filled = self.keys.isfinite()
+        for states in self.states:
+            yield states[filled].to(self.device, torch.float64)
+
+
+def _in_text_order(tokens: Tokens) -> NDArray[np.int64]:
+    """Return the number of tokens of each text in the order of the texts."""
+    lengths = np.empty_like(tokens.lengths)
+    lengths[tokens.order] = tokens.lengths
+    return lengths
+
+
+def _eigenvalues(matrix: Tensor) -> Tensor:
+    """Compute the eigenvalues in falling order, without negative rounding errors."""
+    return torch.linalg.eigvalsh(matrix).flip(0).clamp(min=0)
+
+
+def _check_integer(name: str, value: Any, smallest: int) -> None:
+    """Raise ValueError if a parameter is not an integer of at least `smallest`."""
+    if not isinstance(value, Integral) or value < smallest:
+        raise ValueError(f"{name}={value!r} must be an integer of at least {smallest}")

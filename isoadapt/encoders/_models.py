@@ -13,7 +13,7 @@ import torch
 
 from isoadapt._utils.errors import reason
 from isoadapt._utils.quiet import hidden_messages
-from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._backbone import Backbone, find_last_linear
 from isoadapt.encoders._folder import (
     check_numbers,
     read_object,
@@ -22,7 +22,6 @@ from isoadapt.encoders._folder import (
     weight_files,
 )
 from isoadapt.encoders._locks import HOOK_LOCK, MODELS_LOCK
-from isoadapt.encoders._network import find_last_linear
 from isoadapt.encoders._peft import (
     CONFIG,
     MERGE,

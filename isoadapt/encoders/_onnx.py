@@ -24,14 +24,13 @@ from isoadapt._utils.optional import import_optional
 from isoadapt._utils.quiet import hidden_messages, hidden_warnings
 from isoadapt._utils.warn import warn
 from isoadapt.encoders._backbone import Backbone, live_backbone
-from isoadapt.encoders._batching import Tokens, embed_batches, model_inputs
+from isoadapt.encoders._batching import embed_batch, embed_batches, needs_equal_lengths
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
 from isoadapt.encoders._cache._keys import checkpoint_identity
-from isoadapt.encoders._forward import embed_batch
 from isoadapt.encoders._models import quiet, stored_graph
-from isoadapt.encoders._padding import needs_equal_lengths
 from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts
+from isoadapt.encoders._tokenization import Tokens, model_inputs
 
 _VERSION = 2  # version of the export; graphs of another version are exported again
 _GRAPH, _REPORT = "model.onnx", "export.json"

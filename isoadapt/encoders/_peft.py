@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from isoadapt._utils.quiet import hidden_warnings
+from isoadapt.encoders._backbone import find_last_linear
 from isoadapt.encoders._folder import read_json
-from isoadapt.encoders._network import find_last_linear
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."  # of the names in PEFT's files

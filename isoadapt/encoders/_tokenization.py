@@ -1,14 +1,22 @@
-"""Calls of tokenizers in bounded memory: few characters at a time, and no more than is needed."""
+"""Texts to tokens: calls of tokenizers in bounded memory, and rows of tokens sorted by length."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._locks import TOKENIZER_LOCK
 from isoadapt.encoders._texts import Texts
 
+_TOKEN_INPUTS = ("input_ids", "token_type_ids")
+_BLOCK = 2048  # texts in a block of tokens
 _CHARACTERS = 2**19  # characters that a tokenizer gets in one call
 _ALONE = {
     "add_special_tokens": False,
@@ -17,6 +25,134 @@ _ALONE = {
 }
 
 Columns = dict[str, list[list[int]]]  # token ids and other inputs of each row, by name
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokenised inputs as n rows, longest first, concatenated without padding."""
+
+    order: NDArray[np.int64]  # (n,): number of the input of each row
+    lengths: NDArray[np.int64]  # (n,): tokens of each row, in falling order
+    flat: Mapping[str, NDArray[np.int64]]  # for each model input, the values of all rows
+    padding: Mapping[str, int]  # for each model input, the value that fills short rows
+    left: bool  # whether padding is on the left
+
+    def batch(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Return rows `start` to `stop` and their mask as padded int64 tensors (rows, longest)."""
+        lengths = self.lengths[start:stop, None]
+        width = lengths.max()
+        positions = np.arange(width)
+        mask = positions >= width - lengths if self.left else positions < lengths
+        first = self.lengths[:start].sum()
+        span = slice(first, first + lengths.sum())
+        padded = {}
+        for name, values in self.flat.items():
+            rows = np.full(mask.shape, self.padding[name], dtype=np.int64)
+            rows[mask] = values[span]
+            padded[name] = torch.from_numpy(rows)
+        return padded | {"attention_mask": torch.from_numpy(mask.astype(np.int64))}
+
+    def stop(self, start: int, budget: int, equal_lengths: bool) -> int:
+        """Return the end of the batch that begins at `start`, with at most `budget` padded tokens.
+
+        A single row may exceed the budget. With `equal_lengths`, the batch also ends where the
+        length changes.
+        """
+        stop = min(start + max(1, budget // int(self.lengths[start])), len(self.lengths))
+        if equal_lengths:
+            same = np.searchsorted(-self.lengths, -self.lengths[start], side="right")
+            stop = min(stop, int(same))
+        return stop
+
+
+def tokenize(
+    tokenizer: Any,
+    texts: Texts,
+    *,
+    max_length: int | None,
+    names: frozenset[str],
+    counts_positions: bool,
+) -> Tokens:
+    """Tokenise all texts at once into rows of at least one token.
+
+    A text without tokens becomes the tokenizer's first special token. `names` are the inputs that
+    the model accepts. `counts_positions` says whether the model has learned positions counted from
+    the left: padding on the left would shift them, so it is put on the right whatever the
+    tokenizer's side.
+    """
+    wanted = [name for name in _TOKEN_INPUTS if name in names]
+    filler = {"input_ids": _first_special(tokenizer), "token_type_ids": 0}
+    lengths: list[int] = []
+    parts: dict[str, list[NDArray[np.int64]]] = {name: [] for name in wanted}
+    types = "token_type_ids" in wanted
+    for columns in encoded_parts(
+        tokenizer, texts, max_length, return_attention_mask=False, return_token_type_ids=types
+    ):
+        lengths += (max(1, len(row)) for row in columns["input_ids"])
+        for name, values in parts.items():
+            flat = chain.from_iterable(row or [filler[name]] for row in columns[name])
+            values.append(np.fromiter(flat, np.int64))
+    counts = np.array(lengths)
+    order = np.argsort(-counts, kind="stable")
+    places = _places(counts, order)
+    padding = {"input_ids": _pad_id(tokenizer), "token_type_ids": tokenizer.pad_token_type_id}
+    left = tokenizer.padding_side == "left" and not counts_positions
+    joined = {name: np.concatenate(values)[places] for name, values in parts.items()}
+    return Tokens(order, counts[order], joined, padding, left)
+
+
+def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> Tokens:
+    """Tokenise texts into all inputs that a model accepts."""
+    return tokenize(
+        backbone.tokenizer,
+        texts,
+        max_length=max_length,
+        names=backbone.inputs,
+        counts_positions=backbone.limit is not None,
+    )
+
+
+def _places(counts: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the indices that put concatenated rows of `counts` values into another order."""
+    shifts = (np.cumsum(counts) - counts)[order]
+    counts = counts[order]
+    return np.repeat(shifts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+
+
+def _first_special(tokenizer: Any) -> int:
+    """Return the id of the tokenizer's first special token, or 0 if it has none."""
+    return next(iter(tokenizer.all_special_ids), 0)
+
+
+def _pad_id(tokenizer: Any) -> int:
+    """Return the id used for padding: the padding token, else the end token, else 0."""
+    if tokenizer.pad_token_id is not None:
+        return tokenizer.pad_token_id
+    return 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+
+
+def tokenize_blocks(texts: Texts, read: Callable[[Texts], Tokens]) -> Generator[Tokens, None, None]:
+    """Yield the tokens of blocks of 2,048 texts, long texts first, numbered as in `texts`.
+
+    A thread tokenises the next block while the current one is processed.
+    """
+    longest_first = np.argsort(-texts.lengths(), kind="stable")
+
+    def read_rows(rows: NDArray[np.int64]) -> Tokens:
+        tokens = read(texts.take(rows))
+        return replace(tokens, order=rows[tokens.order])
+
+    first, *others = np.split(longest_first, range(_BLOCK, len(texts), _BLOCK))
+    thread = ThreadPoolExecutor(max_workers=1)
+    try:
+        current = read_rows(first)
+        for rows in others:
+            following = thread.submit(read_rows, rows)
+            yield current
+            current = following.result()
+        yield current
+    finally:
+        thread.shutdown(cancel_futures=True)
 
 
 def encoded_parts(

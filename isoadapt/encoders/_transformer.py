@@ -23,27 +23,22 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from isoadapt._utils.devices import resolve_device
-from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._backbone import DTYPES, Backbone, check_backend, checked_live, live_parts
 from isoadapt.encoders._batching import (
-    Tokens,
-    model_inputs,
-    run_batches,
-    to_device,
-    tokenize_blocks,
-)
-from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
-from isoadapt.encoders._cache._keys import Identity, checkpoint_identity, live_identity
-from isoadapt.encoders._forward import (
     embed_batch,
     explained_failure,
+    needs_equal_lengths,
+    run_batches,
+    to_device,
     token_budget,
     vector_width,
 )
+from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
+from isoadapt.encoders._cache._keys import Identity, checkpoint_identity, live_identity
 from isoadapt.encoders._models import checkpoint_folder, names_classifier, stored_backbone
-from isoadapt.encoders._padding import needs_equal_lengths
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling, sentence_pooling
-from isoadapt.encoders._settings import DTYPES, check_backend, checked_live, live_parts
 from isoadapt.encoders._texts import Texts, as_texts
+from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks
 
 if TYPE_CHECKING:
     from isoadapt.encoders._onnx import Deviation

@@ -10,10 +10,10 @@ import torch
 from sklearn.base import clone
 
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._batching import tokenize
 from isoadapt.encoders._models import loaded_backbone
 from isoadapt.encoders._pooling import HEAD_INPUT
 from isoadapt.encoders._texts import Texts
+from isoadapt.encoders._tokenization import tokenize
 from isoadapt.encoders._transformer import TransformerEncoder
 
 HEAD_VECTORS = f"pooling={HEAD_INPUT!r}"

@@ -19,9 +19,9 @@ from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.errors import reason
 from isoadapt._utils.folders import CHECKPOINT, atomic_folder, check_kept, reserved_folder
 from isoadapt._utils.optional import import_optional
+from isoadapt.encoders._backbone import position_limit
 from isoadapt.encoders._folder import transformer_folder, weight_files
 from isoadapt.encoders._models import check_files, checkpoint_folder, quiet
-from isoadapt.encoders._network import position_limit
 from isoadapt.encoders._peft import CONFIG as PEFT_CONFIG
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._tokenization import encoded_parts

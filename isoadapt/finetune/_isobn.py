@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from isoadapt.adapters._isobn import isobn_scale
+from isoadapt.encoders._backbone import find_last_linear, is_classifier
 from isoadapt.encoders._folder import weight_files
 from isoadapt.encoders._models import quiet
-from isoadapt.encoders._network import find_last_linear, is_classifier
 from isoadapt.finetune._ranks import gathered
 
 _STATE = ("cov", "n_steps", "weight")  # saved as "isobn.<name>" next to the weight of the head

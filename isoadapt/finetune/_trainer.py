@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
 from isoadapt._utils.warn import warn
-from isoadapt.encoders._network import is_classifier
+from isoadapt.encoders._backbone import is_classifier
 from isoadapt.finetune._label_count import divides_by_count
 from isoadapt.finetune._objective import Objective
 from isoadapt.finetune._ranks import gathered, is_distributed

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from isoadapt.encoders._network import find_last_linear, is_classifier
+from isoadapt.encoders._backbone import find_last_linear, is_classifier
 from isoadapt.encoders._pooling import Pooling
 from isoadapt.finetune._places import ALL, HEAD_INPUT, LAST, OUTPUT_EMBEDDINGS
 

@@ -16,9 +16,8 @@ from isoadapt.adapters import Affine
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._folder import transformer_folder
-from isoadapt.encoders._network import eval_copy
 from isoadapt.encoders._vectors import VectorSource, vector_source
 from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.interop._adapter import SOURCE

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from isoadapt.adapters import Affine
-from isoadapt.encoders._head_path import HeadPath
+from isoadapt.encoders._checkpoint import HeadPath
 from isoadapt.encoders._pooling import MODE_OF_KEY, Pooling
 
 _TYPE = "sentence_transformers.models"  # read by all versions of the library

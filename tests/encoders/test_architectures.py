@@ -9,7 +9,7 @@ import torch
 from isoadapt.encoders import (
     EmbeddingCache,
     TransformerEncoder,
-    _padding,
+    _batching,
     _transformer,
     layer_report,
 )
@@ -31,9 +31,9 @@ ALL = [*ARCHITECTURES, *MORE_ARCHITECTURES]
 def probes(monkeypatch):
     """The models that were probed, one entry for each probe."""
     seen = []
-    probe = _padding._padding_changes_vectors
+    probe = _batching._padding_changes_vectors
     monkeypatch.setattr(
-        _padding,
+        _batching,
         "_padding_changes_vectors",
         lambda *args: seen.append(args[0].model) or probe(*args),
     )

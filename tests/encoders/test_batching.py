@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from isoadapt.encoders import TransformerEncoder, _batching as module
-from isoadapt.encoders._batching import Tokens, run_batches, to_device, tokenize_blocks
+from isoadapt.encoders import TransformerEncoder, _batching, _tokenization
+from isoadapt.encoders._batching import run_batches, to_device
 from isoadapt.encoders._texts import Texts
+from isoadapt.encoders._tokenization import Tokens, tokenize_blocks
 from tests.tiny_models import PAIRS, TEXTS
 
 CORPUS = [" ".join(["cat"] * (1 + i % 7) + ["dog"] * (i % 3)) for i in range(21)]
@@ -43,8 +44,8 @@ def threads():
 @pytest.mark.parametrize("block", [1, 4, 20, 21, 1000])
 @pytest.mark.parametrize("held", [1, 5, 1000])
 def test_every_text_gets_its_own_vector(monkeypatch, block, held):
-    monkeypatch.setattr(module, "_BLOCK", block)
-    monkeypatch.setattr(module, "_HELD", held)
+    monkeypatch.setattr(_tokenization, "_BLOCK", block)
+    monkeypatch.setattr(_batching, "_HELD", held)
     rows = []
     got = run(progress=rows.append)
     assert got.tolist() == [sum(map(len, text.split())) for text in CORPUS]
@@ -55,19 +56,19 @@ def test_every_text_gets_its_own_vector(monkeypatch, block, held):
 def test_blocks_do_not_change_the_vectors_of_a_model(live, monkeypatch, inputs):
     encoder = TransformerEncoder(live, pooling="mean")
     expected = encoder.transform(inputs)
-    monkeypatch.setattr(module, "_BLOCK", 3)
+    monkeypatch.setattr(_tokenization, "_BLOCK", 3)
     np.testing.assert_allclose(encoder.transform(inputs), expected, atol=1e-5)
 
 
 def test_long_texts_come_first_so_that_batches_are_dense(monkeypatch):
-    monkeypatch.setattr(module, "_BLOCK", 6)
+    monkeypatch.setattr(_tokenization, "_BLOCK", 6)
     lengths = [block.lengths for block in tokenize_blocks(Texts(CORPUS), read)]
     assert [len(rows) for rows in lengths] == [6, 6, 6, 3]
     assert (np.diff(np.concatenate(lengths)) <= 0).all()
 
 
 def test_the_next_block_is_tokenised_while_the_model_runs(monkeypatch):
-    monkeypatch.setattr(module, "_BLOCK", 7)
+    monkeypatch.setattr(_tokenization, "_BLOCK", 7)
     started = []
     second = threading.Event()
 
@@ -86,7 +87,7 @@ def test_the_next_block_is_tokenised_while_the_model_runs(monkeypatch):
 
 
 def test_no_more_than_one_block_ahead_is_kept(monkeypatch):
-    monkeypatch.setattr(module, "_BLOCK", 3)
+    monkeypatch.setattr(_tokenization, "_BLOCK", 3)
     started = []
 
     def spy(texts):
@@ -107,7 +108,7 @@ def frozen_objects():
 
 @pytest.mark.usefixtures("frozen_objects")
 def test_what_is_held_on_the_device_is_bounded(monkeypatch):
-    monkeypatch.setattr(module, "_HELD", 10)
+    monkeypatch.setattr(_batching, "_HELD", 10)
     out = np.full((40, 1), np.nan, dtype=np.float32)
     states, alive, unfetched = [], [], []
 
@@ -128,7 +129,7 @@ def test_what_is_held_on_the_device_is_bounded(monkeypatch):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_what_stops_the_model_ends_the_thread(monkeypatch, error):
-    monkeypatch.setattr(module, "_BLOCK", 5)
+    monkeypatch.setattr(_tokenization, "_BLOCK", 5)
     before = threads()
 
     def embed(batch):
@@ -140,7 +141,7 @@ def test_what_stops_the_model_ends_the_thread(monkeypatch, error):
 
 
 def test_what_stops_the_tokenizer_is_raised_and_ends_the_thread(monkeypatch):
-    monkeypatch.setattr(module, "_BLOCK", 5)
+    monkeypatch.setattr(_tokenization, "_BLOCK", 5)
     before = threads()
 
     def fail(texts):
@@ -154,7 +155,7 @@ def test_what_stops_the_tokenizer_is_raised_and_ends_the_thread(monkeypatch):
 
 
 def test_a_budget_halved_once_stays_halved(monkeypatch):
-    monkeypatch.setattr(module, "_BLOCK", 7)
+    monkeypatch.setattr(_tokenization, "_BLOCK", 7)
     failures = []
 
     def embed(batch):

@@ -22,7 +22,7 @@ def refuse(*args, **options):
 
 socket.socket.connect = socket.getaddrinfo = refuse
 from isoadapt import TransformerEncoder
-from isoadapt.encoders import _models, _padding
+from isoadapt.encoders import _batching, _models
 
 folder = sys.argv[1]
 encoder = TransformerEncoder(folder)
@@ -41,7 +41,7 @@ def fork_during(step):
     if step == "load":
         _models._load = slowly(_models._load)
     elif step == "probe":
-        _padding._padding_changes_vectors = slowly(_padding._padding_changes_vectors)
+        _batching._padding_changes_vectors = slowly(_batching._padding_changes_vectors)
     else:
         encoder.transform(["a cat"])
         backbone = _models.loaded_backbone(folder)

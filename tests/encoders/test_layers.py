@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from isoadapt import metrics
-from isoadapt.encoders import LayerReport, TransformerEncoder, _layers, layer_report
+from isoadapt.encoders import LayerReport, TransformerEncoder, _layer_report, layer_report
 from tests.tiny_models import ARCHITECTURES, PAIRS, TEXTS, make_model, make_tokenizer, save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_tokens=")
@@ -96,7 +96,7 @@ def test_neither_batches_nor_padding_matter(architecture, batch_tokens):
 def test_blocks_do_not_matter(monkeypatch):
     live = live_model("bert")
     wanted = layer_report(live, CORPUS)
-    monkeypatch.setattr(_layers, "_BLOCK", 5)
+    monkeypatch.setattr(_layer_report, "_BLOCK", 5)
     assert_same(layer_report(live, CORPUS), wanted)
 
 
@@ -151,7 +151,7 @@ def test_the_model_is_left_as_it_was():
 
 @pytest.mark.parametrize("block", [1, 3, 1024])
 def test_max_tokens_is_filled_with_whole_texts_in_order(monkeypatch, block):
-    monkeypatch.setattr(_layers, "_BLOCK", block)
+    monkeypatch.setattr(_layer_report, "_BLOCK", block)
     live = live_model("bert")
     ends = np.cumsum([len(live[1](text)["input_ids"]) for text in TEXTS])
     for max_tokens in (ends[0], ends[2] - 1, ends[2], ends[2] + 1, ends[-1], 10**6):
@@ -163,22 +163,22 @@ def test_max_tokens_is_filled_with_whole_texts_in_order(monkeypatch, block):
 
 
 def test_no_text_beyond_max_tokens_is_tokenised(monkeypatch):
-    monkeypatch.setattr(_layers, "_BLOCK", 2)
+    monkeypatch.setattr(_layer_report, "_BLOCK", 2)
     seen = []
-    model_inputs = _layers.model_inputs
+    model_inputs = _layer_report.model_inputs
 
     def spy(backbone, texts, max_length):
         seen.extend(texts.first)
         return model_inputs(backbone, texts, max_length)
 
-    monkeypatch.setattr(_layers, "model_inputs", spy)
+    monkeypatch.setattr(_layer_report, "model_inputs", spy)
     layer_report(live_model("bert"), CORPUS, max_tokens=30)
     assert len(seen) < 10
 
 
 def test_the_sample_is_the_tokens_of_smallest_keys_whatever_the_batches():
     sizes, seen = (7, 100, 33, 400), 0
-    sample, generator = _layers._Sample(50, 3), torch.Generator().manual_seed(3)
+    sample, generator = _layer_report._Sample(50, 3), torch.Generator().manual_seed(3)
     keys = torch.cat([torch.rand(n, generator=generator, dtype=torch.float64) for n in sizes])
     for n in sizes:
         slots = sample.reserve(n)
@@ -197,7 +197,7 @@ def test_the_sample_is_the_tokens_of_smallest_keys_whatever_the_batches():
 def test_the_sample_is_uniform_over_the_stream():
     counts = torch.zeros(60)
     for seed in range(400):
-        sample = _layers._Sample(12, seed)
+        sample = _layer_report._Sample(12, seed)
         for start in range(0, 60, 20):
             slots = sample.reserve(20)
             sample.put(slots, torch.arange(start, start + 20).float()[None, :, None])
@@ -219,20 +219,20 @@ def test_a_smaller_sample_only_changes_two_nn():
 def test_batches_are_halved_when_memory_runs_out(monkeypatch):
     live = live_model("bert")
     wanted = layer_report(live, CORPUS)
-    embed = _layers._Reader._embed
+    embed = _layer_report._Reader._embed
 
     def narrow(self, batch):
         if len(batch["input_ids"]) > 2:
             raise torch.OutOfMemoryError
         return embed(self, batch)
 
-    monkeypatch.setattr(_layers._Reader, "_embed", narrow)
+    monkeypatch.setattr(_layer_report._Reader, "_embed", narrow)
     assert_same(layer_report(live, CORPUS), wanted)
 
     def never(self, batch):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(_layers._Reader, "_embed", never)
+    monkeypatch.setattr(_layer_report._Reader, "_embed", never)
     with pytest.raises(torch.OutOfMemoryError, match="lower max_length"):
         layer_report(live, CORPUS)
 

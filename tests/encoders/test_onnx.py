@@ -21,14 +21,14 @@ from sklearn.base import clone
 
 from isoadapt.encoders import (
     TransformerEncoder,
+    _batching,
     _models as models,
     _onnx as module,
-    _padding,
     load_checkpoint,
     release,
 )
+from isoadapt.encoders._batching import embed_batch
 from isoadapt.encoders._checkpoint import read_head
-from isoadapt.encoders._forward import embed_batch
 from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer, save_model
 
 pytestmark = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="no onnxruntime")
@@ -319,7 +319,7 @@ def test_the_more_exact_range_of_weights_is_taken(checkpoint, cache, monkeypatch
 def test_batches_of_one_length_for_a_model_that_needs_them(checkpoint, cache, monkeypatch):
     exact = exact_graph(cache)
     monkeypatch.setattr(module, "_graph", lambda *args: exact)
-    monkeypatch.setattr(_padding, "_padding_changes_vectors", lambda *args: True)
+    monkeypatch.setattr(_batching, "_padding_changes_vectors", lambda *args: True)
     masks = []
     run = module.OnnxModel.__call__
     monkeypatch.setattr(
@@ -333,7 +333,7 @@ def test_batches_of_one_length_for_a_model_that_needs_them(checkpoint, cache, mo
         assert all(bool(mask.all()) for mask in masks)
         masks.clear()
         release()
-        monkeypatch.setattr(_padding, "_padding_changes_vectors", None)
+        monkeypatch.setattr(_batching, "_padding_changes_vectors", None)
 
 
 def halved(graph):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from isoadapt.encoders import _tokenization as module
-from isoadapt.encoders._batching import tokenize
 from isoadapt.encoders._texts import Texts
+from isoadapt.encoders._tokenization import tokenize
 from tests.tiny_models import ARCHITECTURES, TEXTS, WORDS, make_tokenizer
 
 
