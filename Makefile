@@ -66,10 +66,10 @@ linkcheck: .venv/.docs  ## the addresses of other sites, which needs a network
 bench: .venv/.bench  ## every speed figure, as ratios measured in one run
 	$(BIN)/python -m benchmarks
 
-reproduction: .venv/.installed  ## the papers' experiments, for days: OPTIONS='--budget 600', COMMIT=...
-	$(BIN)/python -m benchmarks.reproduction.frozen --commit '$(COMMIT)' $(OPTIONS)
+reproduction: .venv/.installed  ## the papers' experiments, for days; when ended, the same command goes on
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false nice -n 19 $(BIN)/python -m benchmarks.reproduction --suite whole $(OPTIONS)
 
-reproduction-report: .venv/.installed  ## benchmarks/REPRODUCTION.md and its pictures, from the finished cells
+reproduction-report: .venv/.installed  ## benchmarks/REPRODUCTION.md, from the finished cells
 	$(BIN)/python -m benchmarks.reproduction --suite whole --report-only
 
 licenses: .venv/.installed  ## LICENSES.md: the licences of all dependencies

@@ -1,13 +1,18 @@
-"""The parts of a reproduction: cells to run, and suites that say how much is run."""
+"""The parts of a reproduction: cells to run, suites that say how much is run, and records."""
 
 import hashlib
 import json
 import math
+import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks._commit import commit
+from benchmarks._store import CellStore
+from benchmarks._versions import versions
 from isoadapt.finetune._recipes import Recipe
 
 JSON = str | int | float | bool | None | Sequence["JSON"] | Mapping[str, "JSON"]
@@ -54,6 +59,36 @@ class Cell:
         }
 
 
+class Slot(NamedTuple):
+    """An entry of the plan; `make` creates its cell from the records.
+
+    It returns None before what the cell depends on has been chosen: the recipe of its task, or λ
+    and ζ.
+    """
+
+    block: int
+    kind: str
+    name: str
+    task: str
+    seed: int
+    make: Callable[[Sequence[Record]], Cell | None]
+
+    def fields(self) -> dict[str, Any]:
+        """Return the record of a slot whose cell is not yet known."""
+        return {
+            "key": None,
+            "kind": self.kind,
+            "name": self.name,
+            "task": self.task,
+            "seed": self.seed,
+        }
+
+
+def known_slot(block: int, cell: Cell) -> Slot:
+    """Return the slot of a cell that depends on no choice."""
+    return Slot(block, cell.kind, cell.name, cell.task, cell.seed, lambda records: cell)
+
+
 class Suite(NamedTuple):
     """How much is run: at most `max_rows` training rows of each task, or all for None.
 
@@ -92,3 +127,34 @@ def plain(figures: Any) -> Any:
     if isinstance(figures, list | tuple):
         return [plain(value) for value in figures]
     return None if isinstance(figures, float) and not math.isfinite(figures) else figures
+
+
+def run_cell(cell: Cell) -> dict[str, Any]:
+    """Run a cell; its record has `figures`, or an `error` if it failed."""
+    begun, used = time.perf_counter(), time.process_time()
+    try:
+        figures = plain(cell.run())
+        json.dumps(figures, allow_nan=False)
+        outcome: dict[str, Any] = {"figures": figures}
+    except Exception as error:  # continue with the other cells
+        traceback.print_exc()
+        outcome = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+    return {
+        **cell.fields(),
+        "settings": dict(cell.settings),
+        **outcome,
+        "seconds": time.perf_counter() - begun,
+        "processor_seconds": time.process_time() - used,
+        "commit": commit(),
+        "versions": versions(),
+    }
+
+
+def record_store(path: Path) -> CellStore[str, Record]:
+    """Open a file of records."""
+    return CellStore(path, lambda record: (record["key"], record))
+
+
+def read_records(path: Path) -> list[Record]:
+    """Return the latest record of each key, in the order of the file; empty without a file."""
+    return record_store(path).entries()

@@ -1,4 +1,4 @@
-"""Selection of figures from records by condition and seed, pairing and formatting."""
+"""Tasks and their metrics; figures of records by condition and seed, pairing and formatting."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,25 @@ from numpy.typing import NDArray
 
 from benchmarks._pairs import Pairs, pair_by_seed
 from benchmarks.reproduction._cells import Record
+from benchmarks.reproduction._statistics import unpack
 
 Fields = Mapping[str, Any]
+
+TASKS = {"cola": "CoLA", "mrpc": "MRPC", "rte": "RTE", "sst2_sentence": "SST-2"}
+SCORES = {"cola": "matthews"}  # accuracy for other tasks
+WORDS = {"matthews": "Matthews", "accuracy": "accuracy"}
+SEEDS_NEEDED = 3
+COLLAPSED_SHARE = 0.99  # share of the most frequent prediction
+
+
+def task_score(task: str) -> str:
+    """Return the name of the figure that a task is evaluated with."""
+    return SCORES.get(task, "accuracy")
+
+
+def metric_name(task: str) -> str:
+    """Return the title of the metric of a task."""
+    return WORDS[task_score(task)]
 
 
 def of(name: str, task: str) -> Fields:
@@ -23,6 +40,15 @@ def matching_records(records: Sequence[Record], fields: Fields) -> list[Record]:
     wanted = fields.items()
     found = [item for item in records if all(item[name] == value for name, value in wanted)]
     return sorted(found, key=lambda record: record["seed"])
+
+
+def has_collapsed(record: Record) -> bool:
+    """Return whether a model predicts one class for nearly all rows that it was evaluated on."""
+    packed = record.get("figures", {}).get("dev")
+    if packed is None:
+        return False
+    share = float(unpack(packed)[1].mean())
+    return max(share, 1 - share) >= COLLAPSED_SHARE
 
 
 def arrays_by_seed(
@@ -56,12 +82,9 @@ def paired(records: Sequence[Record], before: Fields, after: Fields, figure: str
     return pair_by_seed(by_seed(records, before, figure), by_seed(records, after, figure))
 
 
-def format_means(pairs: Pairs[int], spread: bool = True) -> str:
-    """Format both means, with their standard deviations or with four digits."""
-    before, after = [*pairs.before.values()], [*pairs.after.values()]
-    if spread:
-        return f"{mean_sd(before)} → {mean_sd(after)}"
-    return f"{digits(mean_of(before))} → {digits(mean_of(after))}"
+def format_means(pairs: Pairs[int]) -> str:
+    """Format both means with their standard deviations."""
+    return f"{mean_sd([*pairs.before.values()])} → {mean_sd([*pairs.after.values()])}"
 
 
 def defined(values: Sequence[float]) -> list[float]:
@@ -83,14 +106,14 @@ def mean_sd(values: Sequence[float]) -> str:
         return f"–{undefined}"
     mean = float(np.mean(found))
     if len(found) == 1:
-        return digits(mean) + undefined
+        return f"{mean:.4g}{undefined}"
     return _with_spread(mean, float(np.std(found, ddof=1))) + undefined
 
 
 def _with_spread(mean: float, sd: float) -> str:
     """Format mean ± sd, with two digits of the sd and at most four digits of the mean."""
     if sd <= 1e-9 * abs(mean):
-        return f"{digits(mean)} ± 0"
+        return f"{mean:.4g} ± 0"
     if max(abs(mean), sd) < 1e-4:
         return f"{mean:.2g} ± {sd:.2g}"
     places = min(_places(sd, 2), _places(mean, 4)) if mean else _places(sd, 2)
@@ -101,8 +124,3 @@ def _with_spread(mean: float, sd: float) -> str:
 def _places(value: float, n_digits: int) -> int:
     """Return the decimal places that show `n_digits` digits of a number."""
     return max(0, n_digits - 1 - math.floor(math.log10(abs(value))))
-
-
-def digits(value: float) -> str:
-    """Format a number with four digits."""
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"

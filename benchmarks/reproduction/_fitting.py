@@ -22,7 +22,7 @@ from benchmarks.reproduction._measuring import anisotropies, tokenized
 from benchmarks.reproduction._training import ARGUMENTS_AS_RELEASED
 from isoadapt._utils.devices import resolve_device
 from isoadapt.encoders._models import quiet
-from isoadapt.finetune import IsotropyTrainer, add_isobn
+from isoadapt.finetune import IsotropyTrainer
 from isoadapt.finetune._recipes import Recipe
 from isoadapt.finetune._training import training_arguments
 from isoadapt.finetune._where import Watch
@@ -102,13 +102,10 @@ def fine_tune(
     max_length: int,
     place: Place,
     logging_steps: int,
-    isobn: bool = False,
     as_released: bool = False,
 ) -> Fitted:
     """Fine-tune; for one seed, all penalties have the same order of rows and the same new head."""
     network, tokenizer = _load(model, labels, seed)
-    if isobn:
-        network = add_isobn(network)
     columns = tokenized(tokenizer, texts, max_length)
     rows = [
         {**{name: values[i] for name, values in columns.items()}, "labels": label}

@@ -11,23 +11,18 @@ from benchmarks.quality._adapter_rows import (
     NO_PENALTY,
     NO_PENALTY_RAW,
 )
-from benchmarks.reproduction._cells import PENALTY, POST_HOC, Record, Suite
-from benchmarks.reproduction._figures import format_means, mean_of, n_planned, of, paired
-from benchmarks.reproduction._judging import Line, judge_claims
-from benchmarks.reproduction._plan import Slot
-from benchmarks.reproduction._statistics import LEVEL
-from benchmarks.reproduction._tables import TASKS, metric_name
+from benchmarks.reproduction._cells import PENALTY, POST_HOC, Record, Slot, Suite
+from benchmarks.reproduction._figures import TASKS, metric_name, of
 from benchmarks.reproduction._training import BASE
 from benchmarks.reproduction._verdicts import (
+    COLLAPSED,
     FAILS,
-    HOLDS,
     NOT_JUDGED,
-    SEEDS_NEEDED,
     WAITING,
     Claim,
-    ClaimJudge,
-    Judged,
-    judge_steps,
+    Line,
+    judge_claims,
+    moves,
 )
 from benchmarks.reproduction.isotropy_calibration import FLOW
 from benchmarks.reproduction.isotropy_layer import (
@@ -49,10 +44,10 @@ CONTROLS = {
 EXPLANATION = """\
 Each method is compared with its control: a penalty in fine-tuning with the base, an adapter with
 the same adapter without a penalty or with a mere refit of the head, and that refit with no
-adapter. The cells show the mean difference of the metric over the seeds, and its 95 % t-interval
-from {needed} seeds on. These comparisons are not claims of a paper. They were added after the plan
-was written, the row of the refit when its figures were known. Their p-values are adjusted after
-Holm for all of them together."""
+adapter. The cells show the mean difference of the metric, its 95 % interval over seeds, and that
+over dev rows. These comparisons are not claims of a paper. They were added after the plan was
+written, the row of the refit when its figures were known. Their p-values are adjusted after Holm
+for all of them together."""
 
 
 class Comparison(NamedTuple):
@@ -63,97 +58,60 @@ class Comparison(NamedTuple):
     task: str
 
 
-class Gain(NamedTuple):
-    """A comparison, its mean difference and its judgement; NaN without a seed."""
-
-    comparison: Comparison
-    mean: float
-    line: Line
+Gains = dict[Comparison, Line]
 
 
-def comparisons(slots: Sequence[Slot]) -> list[Comparison]:
-    """Return the planned comparisons of methods with their controls."""
+def gains(slots: Sequence[Slot], records: Sequence[Record], suite: Suite) -> Gains:
+    """Judge all planned comparisons, with p-values adjusted together."""
     found = [
         Comparison(slot.name, BASE.name if slot.kind == PENALTY else CONTROLS[slot.name], slot.task)
         for slot in slots
         if slot.kind == PENALTY or (slot.kind == POST_HOC and slot.name in CONTROLS)
     ]
-    return list(dict.fromkeys(found))
-
-
-def gains(slots: Sequence[Slot], records: Sequence[Record], suite: Suite) -> list[Gain]:
-    """Judge all planned comparisons, with p-values adjusted together."""
-    found = comparisons(slots)
-    claims = [Claim("", item.method, "", _judge(item), item.task) for item in found]
-    lines = judge_claims(claims, records, suite)
-    return [
-        Gain(item, mean_of(_steps(item, records)), line)
-        for item, line in zip(found, lines, strict=True)
-    ]
-
-
-def _steps(item: Comparison, records: Sequence[Record]) -> list[float]:
-    before, after = of(item.control, item.task), of(item.method, item.task)
-    return [*paired(records, before, after, "metric").steps().values()]
-
-
-def _judge(item: Comparison) -> ClaimJudge:
-    before, after = of(item.control, item.task), of(item.method, item.task)
-
-    def judge(records: Sequence[Record]) -> Judged:
-        pairs = paired(records, before, after, "metric")
-        return judge_steps(pairs.steps(), n_planned(records, before, after), format_means(pairs))
-
-    return judge
-
-
-def gains_text(found: Sequence[Gain]) -> str:
-    """Return the answer in one sentence and the table of the comparisons that have begun."""
-    begun = [gain for gain in found if gain.line.judged.n_seeds]
-    tasks = [task for task in TASKS if any(gain.comparison.task == task for gain in begun)]
-    rows = dict.fromkeys((gain.comparison.method, gain.comparison.control) for gain in begun)
-    cells = {gain.comparison: _cell(gain) for gain in begun}
-    table = markdown_table(
-        ("method", "compared with", *(f"{TASKS[task]}, {metric_name(task)}" for task in tasks)),
-        [[*row, *(cells.get(Comparison(*row, task), "") for task in tasks)] for row in rows],
-        words=True,
-    )
-    return "\n\n".join(
-        [_answer(found), EXPLANATION.format(needed=SEEDS_NEEDED), *([table] if begun else [])]
-    )
-
-
-def _answer(found: Sequence[Gain]) -> str:
-    judged = [gain for gain in found if gain.line.judged.outcome not in (WAITING, NOT_JUDGED)]
-    if not judged:
-        return (
-            f"This cannot be said yet: none of the {len(found)} planned comparisons has "
-            f"{SEEDS_NEEDED} seeds on a base that has learned."
+    unique = list(dict.fromkeys(found))
+    claims = [
+        Claim(
+            "",
+            method,
+            "",
+            moves(of(control, task), of(method, task), "metric", 1),
+            task,
+            about_metric=True,
         )
-    named = "; ".join(
-        f"{gain.comparison.method} ({TASKS[gain.comparison.task]})"
-        for gain in judged
-        if _is_gain(gain)
+        for method, control, task in unique
+    ]
+    return dict(zip(unique, judge_claims(claims, records, suite), strict=True))
+
+
+def gains_text(found: Gains) -> str:
+    """Return the answer in one sentence and the table of the comparisons that have begun."""
+    begun = {item: line for item, line in found.items() if line.judged.n_seeds}
+    judged = [item for item in begun if begun[item].judged.outcome not in (WAITING, NOT_JUDGED)]
+    gaining = [item for item in judged if begun[item].verdict == "**holds**"]
+    named = "; ".join(f"{item.method} ({TASKS[item.task]})" for item in gaining) or "none"
+    answer = (
+        f"Of the {len(judged)} comparisons judged, of {len(found)} planned, these gain after "
+        f"Holm's adjustment: {named}."
     )
-    return (
-        f"Of the {len(judged)} comparisons judged so far, of {len(found)} planned, these gain "
-        f"after Holm's adjustment: {named or 'none'}."
-    )
+    tasks = [task for task in TASKS if any(item.task == task for item in begun)]
+    rows = dict.fromkeys((item.method, item.control) for item in begun)
+    cells = {item: _cell(line) for item, line in begun.items()}
+    header = ("method", "compared with", *(f"{TASKS[task]}, {metric_name(task)}" for task in tasks))
+    body = [[*row, *(cells.get(Comparison(*row, task), "") for task in tasks)] for row in rows]
+    table = [markdown_table(header, body, words=True)] if begun else []
+    return "\n\n".join([answer, EXPLANATION, *table])
 
 
-def _is_gain(gain: Gain) -> bool:
-    adjusted = gain.line.adjusted
-    return gain.line.judged.outcome == HOLDS and adjusted is not None and adjusted <= LEVEL
-
-
-def _cell(gain: Gain) -> str:
-    judged = gain.line.judged
-    if judged.outcome == WAITING:
-        return f"{gain.mean:+.3g} ({judged.n_seeds} of {SEEDS_NEEDED} seeds)"
-    if judged.outcome == NOT_JUDGED:
-        return NOT_JUDGED
-    if judged.outcome == HOLDS:
-        word = " **gains**" if _is_gain(gain) else " gains, but not after Holm"
-    else:
-        word = " is worse" if judged.outcome == FAILS else ""
-    return f"{judged.interval}{word}"
+def _cell(line: Line) -> str:
+    judged = line.judged
+    words = {
+        "**holds**": "**gains**",
+        "holds, but not after Holm": "gains, but not after Holm",
+        f"**{FAILS}**": "is worse",
+        f"**{COLLAPSED}**": f"**{COLLAPSED}**",
+        NOT_JUDGED: NOT_JUDGED,
+        WAITING: WAITING,
+    }
+    rows = f"rows {judged.bootstrap}" if judged.bootstrap else ""
+    parts = (judged.interval, rows, words.get(line.verdict, ""), judged.reason)
+    return ", ".join(filter(None, parts))

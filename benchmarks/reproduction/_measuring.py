@@ -13,8 +13,8 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.reproduction._figures import task_score
 from benchmarks.reproduction._statistics import pack
-from benchmarks.reproduction._tables import task_score
 from isoadapt.encoders._texts import as_texts
 from isoadapt.finetune._where import ALL, HEAD_INPUT, Watch
 from isoadapt.geometry import Moments

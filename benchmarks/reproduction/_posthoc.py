@@ -10,9 +10,9 @@ import torch
 from benchmarks.quality._adapter_rows import ROWS, Row
 from benchmarks.quality._table_cells import measure_cell
 from benchmarks.reproduction._cells import POST_HOC, Cell
+from benchmarks.reproduction._figures import task_score
 from benchmarks.reproduction._measuring import embedding_figures
 from benchmarks.reproduction._statistics import pack
-from benchmarks.reproduction._tables import task_score
 from benchmarks.reproduction._training import (
     Job,
     adapter_settings,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import nct, t
+from scipy.stats import chi2, nct, t
 
 from isoadapt.model_selection._compare._paired_tests import holm as holm
 
@@ -49,6 +49,18 @@ def power(effect: float, n: int, level: float = LEVEL) -> float:
     """Return the probability that the interval of n differences is above 0; effect in sd."""
     needed = t.ppf(1 - level / 2, n - 1)
     return float(nct.sf(needed, n - 1, effect * math.sqrt(n)))
+
+
+def power_range(steps: Sequence[float], size: float, level: float = LEVEL) -> tuple[float, float]:
+    """Return the power for a mean of `size`, over the 95 % interval of the standard deviation.
+
+    The interval is that of normal differences: (n - 1) s² / σ² follows χ² with n - 1 degrees.
+    """
+    n = len(steps)
+    sd = float(np.std(steps, ddof=1))
+    bounds = [sd * math.sqrt((n - 1) / chi2.ppf(q, n - 1)) for q in (LEVEL / 2, 1 - LEVEL / 2)]
+    low, high = (power(abs(size) / bound, n, level) for bound in bounds)
+    return low, high
 
 
 def _mean_and_error(steps: Sequence[float]) -> tuple[float, float]:
@@ -119,12 +131,6 @@ def bootstrap(
     ]
     low, high = np.quantile(scores[1] - scores[0], [level / 2, 1 - level / 2])
     return float(low), float(high)
-
-
-def standard_error(predictions: Predictions, score: str, n_draws: int = N_DRAWS) -> float:
-    """Return the bootstrap standard error of a score over draws of the dev rows."""
-    draws = _draws(len(predictions[0]), n_draws)
-    return float(np.std(SCORES[score](_counts(draws, *predictions)), ddof=1))
 
 
 @lru_cache(maxsize=2)

@@ -40,7 +40,6 @@ CACHE = RESULTS / "reproduction-cache"
 FIGURES = 4  # increased when the figures change, which invalidates earlier records
 MAX_LENGTH = 128
 SPARSE = 10  # logging steps of runs for which no claim uses the log
-ON_HUB = {"sst2_sentence": "sst2"}
 # The code that the authors of paper 002 released draws batches at random, takes Σ_S from batches of
 # the same size, and does not clip gradients.
 ARGUMENTS_AS_RELEASED: Mapping[str, JSON] = {
@@ -53,20 +52,18 @@ RECORDED = {
     "form": "reduction",
     "spectrum-control": "spectrum",
     "topological-entropy": "persistent-entropy",
-    "isotropy-layer": "isotropy",
 }
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A row of a table: a penalty with its parameters, weight and place, or IsoBN."""
+    """A row of a table: a penalty with its parameters, weight and place."""
 
     name: str
     penalty: str | None = None
     options: Mapping[str, JSON] = field(default_factory=dict)
     lam: float = 1.0
     where: str | Sequence[int] = "head_input"
-    isobn: bool = False
     as_released: bool = False  # trained by ARGUMENTS_AS_RELEASED, padding among the points
 
     @property
@@ -140,9 +137,10 @@ def penalty_settings(condition: Condition) -> dict[str, JSON]:
     if condition.as_released:
         released = {"released": {**ARGUMENTS_AS_RELEASED, "padding": True}}
     if condition.penalty is None:
-        place = {} if condition.where == "head_input" else {"where": condition.where}
-        isobn = {"isobn": True} if condition.isobn else {}
-        return {"penalty": None, **isobn, **place, **released}
+        place: dict[str, JSON] = (
+            {} if condition.where == "head_input" else {"where": condition.where}
+        )
+        return {"penalty": None, **place, **released}
     method = PENALTIES[condition.penalty]
     known = inspect.signature(method.loss).parameters
     options = {name: known[name].default for name in method.parameters} | condition.options
@@ -164,9 +162,8 @@ def adapter_settings(estimator: BaseEstimator) -> dict[str, JSON]:
 def load_task(name: str, suite: Suite) -> Task:
     """Read a task with at most `max_rows` training rows, drawn once and stratified by class."""
     if suite.from_hub:
-        path = f"glue/{ON_HUB.get(name, name)}"
-        texts, labels = load_hub(path)
-        dev_texts, dev_labels = load_hub(path, split="validation")
+        texts, labels = load_hub(f"glue/{name}")
+        dev_texts, dev_labels = load_hub(f"glue/{name}", split="validation")
     else:
         folder = shared_folder() / "data" / name
         texts, labels = load_table(folder / "train.tsv")
@@ -224,7 +221,6 @@ def _run(job: Job) -> dict[str, Any]:
         MAX_LENGTH,
         Place(make_penalty(condition), condition.lam, condition.where),
         logging_steps=1 if condition.where == "head_input" else SPARSE,
-        isobn=condition.isobn,
         as_released=condition.as_released,
     )
     dev = read(fitted.network, fitted.tokenizer, task.dev_texts, MAX_LENGTH)

@@ -1,54 +1,48 @@
 """Verdicts on claims, from the intervals of differences that are paired by seed."""
 
 import math
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks._pairs import Pairs, difference
-from benchmarks.reproduction._cells import Record
+from benchmarks.reproduction._cells import Record, Suite
+from benchmarks.reproduction._choice import PUBLISHED, learned
 from benchmarks.reproduction._figures import (
+    SEEDS_NEEDED,
+    WORDS,
     Fields,
     defined,
     format_means,
+    has_collapsed,
     matching_records,
     mean_of,
     n_planned,
     paired,
+    task_score,
 )
 from benchmarks.reproduction._statistics import (
     LEVEL,
     Interval,
     bootstrap,
+    holm,
     p_above,
-    power,
+    power_range,
     t_interval,
     unpack,
 )
-from benchmarks.reproduction._tables import score_of
 
-SEEDS_NEEDED = 3
-HOLDS, FAILS, NOT_SHOWN = "holds", "fails", "not shown"
-WAITING, NOT_JUDGED, NOT_TESTABLE = "waiting", "not judged", "not testable here"
-
-
-class Power(NamedTuple):
-    """Probability to show a difference of the paper's size."""
-
-    probability: float
-    size: float
-
-    def __str__(self) -> str:
-        return f"{self.probability:.2f} for {self.size:+.3g}"
+HOLDS, FAILS, NOT_SHOWN, COLLAPSED = "holds", "fails", "not shown", "collapsed"
+WAITING, NOT_JUDGED = "waiting", "not judged"
 
 
 class Judged(NamedTuple):
     """The judgement of a claim from the figures.
 
-    `means` are the figures of `ours` without their spread, if that is shorter.
     `p` is twice the one-sided p-value, so that it is at most 0.05 if and only if the interval lies
-    on the claimed side.
+    on the claimed side. `power` is its range for a difference of the paper's size.
     """
 
     ours: str
@@ -56,10 +50,9 @@ class Judged(NamedTuple):
     n_seeds: int = 0
     interval: str = ""
     p: float | None = None
-    power: Power | None = None
+    power: str = ""
     bootstrap: str = ""
     reason: str = ""
-    means: str = ""
 
 
 # The argument is one record per planned cell. A cell that failed has an `error` instead of
@@ -67,18 +60,10 @@ class Judged(NamedTuple):
 ClaimJudge = Callable[[Sequence[Record]], Judged]
 
 
-class Headline(NamedTuple):
-    """The words for a claim on the first page; those of lower rank come first in a paper."""
-
-    words: str
-    rank: int = 0
-
-
 class Claim(NamedTuple):
     """A line in the table of verdicts of a paper; the base of `task` must have learned.
 
-    A claim with a `headline` is shown on the first page of the report too, beside the claims on
-    other tasks that have the same.
+    A claim about the metric of its task is judged without collapsed runs too.
     """
 
     where: str
@@ -86,19 +71,64 @@ class Claim(NamedTuple):
     theirs: str
     judge: ClaimJudge
     task: str | None = None
-    headline: Headline | None = None
+    about_metric: bool = False
 
 
-def not_testable(reason: str) -> ClaimJudge:
-    """Return the judge of a claim that cannot be tested here."""
-    return lambda records: Judged("–", NOT_TESTABLE, reason=reason)
+class Line(NamedTuple):
+    """A claim and its judgement; `adjusted` is p after Holm's adjustment."""
+
+    claim: Claim
+    judged: Judged
+    adjusted: float | None
+
+    @property
+    def verdict(self) -> str:
+        """The verdict for a table."""
+        outcome = self.judged.outcome
+        if outcome == HOLDS and self.adjusted is not None and self.adjusted > LEVEL:
+            return "holds, but not after Holm"
+        return f"**{outcome}**" if outcome in (HOLDS, FAILS, COLLAPSED) else outcome
 
 
-def verdict(judged: Judged, adjusted: float | None = None) -> str:
-    """Return the verdict for the table, given p after Holm's adjustment."""
-    if judged.outcome == HOLDS and adjusted is not None and adjusted > LEVEL:
-        return "holds, but not after Holm"
-    return f"**{judged.outcome}**" if judged.outcome in (HOLDS, FAILS) else judged.outcome
+def judge_claims(claims: Sequence[Claim], records: Sequence[Record], suite: Suite) -> list[Line]:
+    """Judge the claims of a paper, and adjust their p-values together."""
+    judged = [_judge(claim, records, suite) for claim in claims]
+    known = [number for number, item in enumerate(judged) if item.p is not None]
+    adjusted = dict(zip(known, holm([judged[number].p or 0.0 for number in known]), strict=True))
+    return [
+        Line(claim, item, adjusted.get(number))
+        for number, (claim, item) in enumerate(zip(claims, judged, strict=True))
+    ]
+
+
+def _judge(claim: Claim, records: Sequence[Record], suite: Suite) -> Judged:
+    """Judge a claim if its base has learned; the message of an error becomes the reason."""
+    try:
+        judged = claim.judge(records)
+        if claim.about_metric:
+            judged = _without_collapse(claim, judged, records)
+    except Exception as error:  # continue with the other claims
+        traceback.print_exc()
+        reason = f"could not be judged: {type(error).__name__}: {error}"
+        return Judged("–", NOT_SHOWN, reason=reason)
+    if claim.task not in PUBLISHED or not suite.is_published or judged.outcome == WAITING:
+        return judged
+    base = learned(records, claim.task)
+    if base.passed:
+        return judged
+    outcome = WAITING if base.passed is None else NOT_JUDGED
+    return Judged(judged.ours, outcome, judged.n_seeds, reason=base.text)
+
+
+def _without_collapse(claim: Claim, judged: Judged, records: Sequence[Record]) -> Judged:
+    """Return the judgement, as collapsed if it is another one without the collapsed runs."""
+    without = claim.judge([record for record in records if not has_collapsed(record)])
+    n = judged.n_seeds - without.n_seeds
+    if judged.outcome == WAITING or n == 0:
+        return judged
+    outcome = judged.outcome if without.outcome == judged.outcome else COLLAPSED
+    reasons = [f"collapsed in {n} of {judged.n_seeds} seeds", judged.reason]
+    return judged._replace(outcome=outcome, reason="; ".join(filter(None, reasons)))
 
 
 def judge_steps(
@@ -108,39 +138,34 @@ def judge_steps(
     *,
     sign: int = 1,
     size: float | None = None,
-    choices: int = 1,
     reason: str = "",
 ) -> Judged:
     """Judge that the mean of differences, by seed, is above 0 (`sign` 1) or below (-1).
 
-    `size` is the difference in the paper, for the power. If the condition is the best of several,
-    the level is divided by their number and p is multiplied by it (Bonferroni).
+    `size` is the difference in the paper, for the power.
     """
     known = defined([*steps.values()])
     n, undefined = len(known), len(steps) - len(known)
     if n < SEEDS_NEEDED:
         return waiting(ours, n, undefined)
     oriented = [sign * step for step in known]
-    low, high = t_interval(oriented, LEVEL / choices)[1:]
+    low, high = t_interval(oriented)[1:]
     outcome = HOLDS if low > 0 else FAILS if high < 0 else NOT_SHOWN
     if outcome == HOLDS and undefined:
         outcome = NOT_SHOWN
     reasons = [
         reason,
-        f"in {sum(step > 0 for step in oriented)} of {len(steps)} seeds"
-        if any(oriented)
-        else "no difference in any seed",
+        "" if any(oriented) else "no difference in any seed",
         f"{undefined} undefined" if undefined else "",
-        f"level divided by {choices} for the choice" if choices > 1 else "",
         f"{len(steps)} of {planned} seeds so far" if len(steps) < planned else "",
     ]
     return Judged(
         ours,
         outcome,
         n,
-        format_interval(t_interval(known, LEVEL / choices)),
-        min(1.0, choices * p_above(oriented)),
-        _power(known, size, choices),
+        format_interval(t_interval(known)),
+        p_above(oriented),
+        _power(known, size) if outcome == NOT_SHOWN else "",
         reason="; ".join(filter(None, reasons)),
     )
 
@@ -156,11 +181,11 @@ def format_interval(interval: Interval) -> str:
     return f"{interval.mean:+.3g} [{interval.low:+.3g}, {interval.high:+.3g}]"
 
 
-def _power(steps: Sequence[float], size: float | None, choices: int) -> Power | None:
+def _power(steps: Sequence[float], size: float | None) -> str:
     if size is None or np.ptp(steps) == 0:  # without a spread there is nothing to compare it with
-        return None
-    effect = abs(size) / float(np.std(steps, ddof=1))
-    return Power(power(effect, len(steps), LEVEL / choices), size)
+        return ""
+    low, high = power_range(steps, size)
+    return f"{low:.2f} to {high:.2f} for {size:+.3g}"
 
 
 def moves(
@@ -171,7 +196,6 @@ def moves(
     by: float = 1.0,
     *,
     size: float | None = None,
-    choices: int = 1,
 ) -> ClaimJudge:
     """Judge that a figure rises (`sign` 1) or falls (-1), at least by the factor `by`.
 
@@ -186,19 +210,13 @@ def moves(
         if by != 1 and steps:
             limit = factor * mean_of([*pairs.before.values()])
             asked = f" (asked: at {'least' if sign > 0 else 'most'} {limit:.4g})"
-        judged = judge_steps(
-            steps,
-            n_planned(records, before, after),
-            format_means(pairs) + asked,
-            sign=sign,
-            size=size,
-            choices=choices,
-        )
+        ours = format_means(pairs) + asked
+        planned = n_planned(records, before, after)
+        judged = judge_steps(steps, planned, ours, sign=sign, size=size)
         from_factor = f" from {factor:.3g} times before" if by != 1 and judged.interval else ""
         return judged._replace(
             interval=judged.interval + from_factor,
             bootstrap=_over_dev_rows(records, before, after, figure, pairs),
-            means=format_means(pairs, spread=False) + asked if steps else "",
         )
 
     return judge
@@ -208,8 +226,8 @@ def _over_dev_rows(
     records: Sequence[Record], before: Fields, after: Fields, figure: str, pairs: Pairs[int]
 ) -> str:
     """Format the bootstrap interval of the mean difference of a metric; empty for other figures."""
-    score = score_of(figure, before["task"])
-    if score is None or not pairs.before:
+    score = task_score(before["task"]) if figure == "metric" else figure
+    if score not in WORDS or not pairs.before:
         return ""
     sides = [
         [
@@ -225,9 +243,7 @@ def _over_dev_rows(
     return f"[{low:+.3g}, {high:+.3g}]"
 
 
-def stays(
-    before: Fields, after: Fields, figure: str, most: float, as_factor: bool = False
-) -> ClaimJudge:
+def stays(before: Fields, after: Fields, figure: str, most: float, as_factor: bool) -> ClaimJudge:
     """Judge that a figure changes by at most `most`, as a difference or a factor."""
     margin = math.log(most) if as_factor else most
 
@@ -247,16 +263,7 @@ def stays(
         reason = f"{what} within ±{margin:.3g} claimed"
         if undefined:
             reason += f"; {undefined} undefined"
-        drawn = _over_dev_rows(records, before, after, figure, pairs)
-        return Judged(
-            format_means(pairs),
-            outcome,
-            n,
-            format_interval(interval),
-            p,
-            bootstrap=drawn,
-            reason=reason,
-        )
+        return Judged(format_means(pairs), outcome, n, format_interval(interval), p, reason=reason)
 
     return judge
 
@@ -266,48 +273,32 @@ def _log_ratio(before: float, after: float) -> float:
 
 
 def none_better(
-    comparisons: Mapping[str, tuple[Fields, Fields]], figure: str, margin: float
+    before: Fields, conditions: Mapping[str, Fields], figure: str, margin: float
 ) -> ClaimJudge:
-    """Judge that no condition exceeds the one it is compared with by more than a margin.
+    """Judge that no condition exceeds another by more than a margin.
 
     The claim holds if every interval ends below the margin. It fails if one interval lies above the
-    margin at the level divided by the number of comparisons. A comparison with an undefined seed
-    counts as not run.
+    margin at the level divided by the number of conditions. It waits until all have their seeds.
     """
 
     def judge(records: Sequence[Record]) -> Judged:
-        every = {
-            name: [*paired(records, before, after, figure).steps().values()]
-            for name, (before, after) in comparisons.items()
-        }
         found = {
-            name: steps
-            for name, steps in every.items()
-            if len(defined(steps)) == len(steps) >= SEEDS_NEEDED
+            name: [*paired(records, before, after, figure).steps().values()]
+            for name, after in conditions.items()
         }
-        ours = "; ".join(_mean_change(*item) for item in every.items() if defined(item[1]))
-        run = f"{len(found)} of {len(comparisons)} comparisons have {SEEDS_NEEDED} seeds"
-        fewest = min(len(defined(steps)) for steps in every.values())
-        if not found:
-            return Judged(ours or "–", WAITING, fewest, reason=run)
-        strict = LEVEL / len(comparisons)
+        ours = "; ".join(
+            f"{name} {mean_of(steps):+.3g}" for name, steps in found.items() if defined(steps)
+        )
+        n = min(len(defined(steps)) for steps in found.values())
+        if n < SEEDS_NEEDED or any(len(defined(steps)) < len(steps) for steps in found.values()):
+            return waiting(ours or "–", n)
+        strict = LEVEL / len(conditions)
         better = [name for name, steps in found.items() if t_interval(steps, strict).low > margin]
         highest = max(t_interval(steps).high for steps in found.values())
         limits = f"upper limits up to {highest:+.3g}"
-        n = min(map(len, found.values()))
         if better:
-            reason = f"{run}; better: {', '.join(better)}"
-            return Judged(ours, FAILS, n, limits, p=1.0, reason=reason)
-        if len(found) < len(comparisons):
-            return Judged(ours, WAITING, fewest, reason=run)
+            return Judged(ours, FAILS, n, limits, 1.0, reason=f"better: {', '.join(better)}")
         p = max(p_above([-step for step in steps], -margin) for steps in found.values())
-        return Judged(ours, HOLDS if highest <= margin else NOT_SHOWN, n, limits, p, reason=run)
+        return Judged(ours, HOLDS if highest <= margin else NOT_SHOWN, n, limits, p)
 
     return judge
-
-
-def _mean_change(name: str, steps: Sequence[float]) -> str:
-    """Format the mean difference of a comparison, with the number of seeds if they are few."""
-    n = len(defined(steps))
-    few = "" if n >= SEEDS_NEEDED else f" ({n} of {SEEDS_NEEDED} seeds)"
-    return f"{name} {mean_of(steps):+.3g}{few}"

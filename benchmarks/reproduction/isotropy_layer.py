@@ -1,56 +1,29 @@
-"""Paper 003, tables 2 and 3 and figure 2: Isotropy Layer and IsoBN on a fine-tuned encoder."""
+"""Paper 003, tables 2 and 3 and figure 2: the Isotropy Layer on a fine-tuned encoder."""
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks._markdown import markdown_table
 from benchmarks.quality._adapter_rows import BASE, ISOBN, MINIBATCH, NO_PENALTY, NO_PENALTY_RAW, Row
 from benchmarks.reproduction._cells import Record
 from benchmarks.reproduction._figures import (
+    TASKS,
     Fields,
     arrays_by_seed,
-    by_seed,
-    defined,
     mean_sd,
+    metric_name,
     n_planned,
     of,
 )
 from benchmarks.reproduction._posthoc import TOP, row_named
-from benchmarks.reproduction._tables import TASKS, metric_name, task_score, tasks_of
-from benchmarks.reproduction._training import Condition
-from benchmarks.reproduction._verdicts import (
-    Claim,
-    ClaimJudge,
-    Headline,
-    Judged,
-    judge_steps,
-    moves,
-    not_testable,
-    stays,
-)
+from benchmarks.reproduction._verdicts import Claim, ClaimJudge, Judged, judge_steps, moves
 from isoadapt import IsotropyLayer
 
-ClaimParts = tuple[str, str, str, ClaimJudge]  # where, claim, theirs, judge
-OVER_BASE = "higher than the base's"
-OWN_SHARE = "higher than with the same layer and no penalty: isotropy's own share"
-OVER_REFIT = "higher than after a mere refit of the head"
-RAISES_ISOSCORE = "the layer raises IsoScore"
-HEADLINES = {
-    OVER_BASE: Headline("The Isotropy Layer gains over the base"),
-    OWN_SHARE: Headline("It gains over the same layer without a penalty (our control)"),
-    OVER_REFIT: Headline("It gains over a mere refit of the head (our control)"),
-    RAISES_ISOSCORE: Headline("It raises IsoScore", rank=1),
-}
-
-ISOBN_TRAINED = Condition("IsoBN in training", isobn=True)
 REFIT = "head refit only"
 RAW = "IsotropyLayer, minibatch, raw coordinates"
 TRAINED_HEADS = ("joint", "alternating")
-ON_PAR = 0.02  # difference of a metric up to which results are on par
 
 
 def with_head(training: str) -> str:
@@ -73,7 +46,6 @@ NAMES = (
     RAW,
     ISOBN,
 )
-SHOWN = (*NAMES, ISOBN_TRAINED.name)
 
 
 class Theirs(NamedTuple):
@@ -82,40 +54,13 @@ class Theirs(NamedTuple):
     isoscore: str
     ev1: str
     metric: str
-    ev1_isobn: str
-    ev1_against: str
-    metric_against: str
     gain: float
 
 
 THEIRS = {
-    "cola": Theirs(
-        "0.004 → 0.0255",
-        "0.60 → 0.18",
-        "0.6161 → 0.6357",
-        "0.49 → 0.25",
-        "0.18 against 0.25",
-        "0.6282 against 0.6159",
-        0.0196,
-    ),
-    "mrpc": Theirs(
-        "0.0033 → 0.0103",
-        "0.63 → 0.43",
-        "0.8529 → 0.8799",
-        "0.76 → 0.37",
-        "0.43 against 0.37, though said to be better on all",
-        "0.875 against 0.875",
-        0.0270,
-    ),
-    "rte": Theirs(
-        "0.0051 → 0.025",
-        "0.61 → 0.27",
-        "0.6787 → 0.7184",
-        "0.88 → 0.49",
-        "0.27 against 0.49",
-        "0.7040 against 0.7075",
-        0.0397,
-    ),
+    "cola": Theirs("0.004 → 0.0255", "0.60 → 0.18", "0.6161 → 0.6357", 0.0196),
+    "mrpc": Theirs("0.0033 → 0.0103", "0.63 → 0.43", "0.8529 → 0.8799", 0.0270),
+    "rte": Theirs("0.0051 → 0.025", "0.61 → 0.27", "0.6787 → 0.7184", 0.0397),
 }
 
 
@@ -131,117 +76,67 @@ def rows() -> list[Row]:
 
 def claims() -> list[Claim]:
     """Return the claims of both tables and the figure, for each task."""
-    found = [
-        Claim(*line, task, _headline(task, line[1]))
-        for task in THEIRS
-        for line in (*_of_geometry(task), *_of_metric(task))
-    ]
-    larger = not_testable("needs RoBERTa-large, which is not available here")
-    lines = [
-        ("table 2", "The layer also helps RoBERTa-large", "CoLA 0.6723 → 0.6877", larger),
-        (
-            "table 3",
-            "On RoBERTa-large IsoBN lowers EV1 more than the layer does",
-            "CoLA 0.21 against 0.41",
-            larger,
-        ),
-    ]
-    return [*found, *(Claim(*line) for line in lines)]
+    return [line for task in THEIRS for line in (*_of_geometry(task), *_of_metric(task))]
 
 
-def _headline(task: str, claim: str) -> Headline | None:
-    """Return the words of the first page for a claim; None if it is not shown there."""
-    relation = claim.removeprefix(f"{_metric_of_layer(task)} is ")
-    return HEADLINES.get(relation.removeprefix(f"{TASKS[task]}: "))
-
-
-def _metric_of_layer(task: str) -> str:
-    """Return the start of the claims on the layer's metric."""
-    return f"{TASKS[task]}: the layer's {metric_name(task)}"
-
-
-def _of_geometry(task: str) -> list[ClaimParts]:
+def _of_geometry(task: str) -> list[Claim]:
     theirs, name = THEIRS[task], TASKS[task]
-    base, layer, isobn = (of(row, task) for row in (BASE, MINIBATCH, ISOBN_TRAINED.name))
+    base, layer = of(BASE, task), of(MINIBATCH, task)
     curve = f"{name}: explained variance is lower with the layer at every k up to {TOP}"
-    beats_isobn = f"{name}: the layer lowers EV1 more than IsoBN in training does"
+    raises, lowers = moves(base, layer, "isoscore", 1), moves(base, layer, "ev1", -1)
     return [
-        (
-            "table 2, BERT-base",
-            f"{name}: {RAISES_ISOSCORE}",
-            theirs.isoscore,
-            moves(base, layer, "isoscore", 1),
-        ),
-        (
-            "table 3, BERT-base",
-            f"{name}: the layer lowers EV1",
-            theirs.ev1,
-            moves(base, layer, "ev1", -1),
-        ),
-        ("figure 2, BERT-base", curve, "curves only drawn", _lower_curve(base, layer)),
-        (
-            "table 3, BERT-base",
-            f"{name}: IsoBN in training lowers EV1",
-            theirs.ev1_isobn,
-            moves(base, isobn, "ev1", -1),
-        ),
-        ("table 3, BERT-base", beats_isobn, theirs.ev1_against, moves(isobn, layer, "ev1", -1)),
+        Claim("table 2", f"{name}: the layer raises IsoScore", theirs.isoscore, raises, task),
+        Claim("table 3", f"{name}: the layer lowers EV1", theirs.ev1, lowers, task),
+        Claim("figure 2", curve, "curves only drawn", _lower_curve(base, layer), task),
     ]
 
 
-def _of_metric(task: str) -> list[ClaimParts]:
-    theirs, layer = THEIRS[task], of(MINIBATCH, task)
-    what = _metric_of_layer(task)
-
-    def gain(over: str, after: str = MINIBATCH, size: float | None = None) -> ClaimJudge:
-        return moves(of(over, task), of(after, task), "metric", 1, size=size)
-
-    lines = [
-        (
-            "table 2, BERT-base",
-            f"{what} is {OVER_BASE}",
-            theirs.metric,
-            gain(BASE, size=theirs.gain),
-        ),
+def _of_metric(task: str) -> list[Claim]:
+    theirs, control = THEIRS[task], "no such control"
+    lines: list[tuple[str, str, str, str, str, float | None]] = [
+        ("table 2", "", "the base's", theirs.metric, BASE, theirs.gain),
         (
             "ours",
-            f"{what} is {OWN_SHARE}",
-            "no such control",
-            gain(NO_PENALTY),
+            "",
+            "with the same layer and no penalty: isotropy's own share",
+            control,
+            NO_PENALTY,
+            None,
         ),
-        (
-            "ours",
-            f"{what} is {OVER_REFIT}",
-            "no such control",
-            gain(REFIT),
-        ),
-        (
-            "table 3, BERT-base",
-            f"{what} is on par with that of IsoBN in training (within {ON_PAR:g})",
-            theirs.metric_against,
-            stays(of(ISOBN_TRAINED.name, task), layer, "metric", ON_PAR),
-        ),
+        ("ours", "", "after a mere refit of the head", control, REFIT, None),
     ]
     for training in TRAINED_HEADS:
-        named = f"{what} with {training} training of the head is higher than"
-        after = with_head(training)
+        named = f" with {training} training of the head"
+        without = control_with_head(training)
         lines += [
-            ("future work", f"{named} the base's", "not tried", gain(BASE, after)),
-            (
-                "ours",
-                f"{named} without the penalty",
-                "no such control",
-                gain(control_with_head(training), after),
-            ),
+            ("future work", named, "the base's", "not tried", BASE, None),
+            ("ours", named, "without the penalty", control, without, None),
         ]
-    return lines
+    return [
+        Claim(
+            where,
+            f"{TASKS[task]}: the layer's {metric_name(task)}{named} is higher than {relation}",
+            said,
+            moves(of(over, task), of(_layer_named(named), task), "metric", 1, size=size),
+            task,
+            about_metric=True,
+        )
+        for where, named, relation, said, over, size in lines
+    ]
+
+
+def _layer_named(named: str) -> str:
+    training = next((word for word in TRAINED_HEADS if word in named), None)
+    return with_head(training) if training else MINIBATCH
 
 
 def _lower_curve(before: Fields, after: Fields) -> ClaimJudge:
     """Judge by the smallest difference over k, for each seed."""
 
     def judge(records: Sequence[Record]) -> Judged:
-        first, second = _curves(records, before), _curves(records, after)
+        first, second = (
+            arrays_by_seed(records, fields, "explained_variance") for fields in (before, after)
+        )
         seeds = [seed for seed in first if seed in second]
         steps = {seed: float(np.min(first[seed] - second[seed])) for seed in seeds}
         last = [mean_sd([curves[seed][-1] for seed in seeds]) for curves in (first, second)]
@@ -250,97 +145,3 @@ def _lower_curve(before: Fields, after: Fields) -> ClaimJudge:
         return judge_steps(steps, planned, shown, reason="smallest difference over k")
 
     return judge
-
-
-def _curves(records: Sequence[Record], fields: Fields) -> dict[int, np.ndarray]:
-    return arrays_by_seed(records, fields, "explained_variance")
-
-
-def tables(records: Sequence[Record]) -> str:
-    """Return tables 2 and 3 as one, and the curves of figure 2, for each task with records."""
-    return "\n\n".join(
-        part
-        for task in tasks_of(records, SHOWN)
-        for part in (_table(records, task), _figure(records, task))
-    )
-
-
-def _table(records: Sequence[Record], task: str) -> str:
-    header = [
-        TASKS[task],
-        "seeds",
-        f"{metric_name(task)}, median (sd)",
-        "cross-entropy",
-        "IsoScore",
-        "IsoScore corrected",
-        "EV1/EV2/EV3 of the seed with median EV1",
-        "fit, s",
-    ]
-    lines = []
-    for name in SHOWN:
-        fields = of(name, task)
-        values = list(by_seed(records, fields, task_score(task)).values())
-        if values:
-            others = [
-                mean_sd(list(by_seed(records, fields, column).values()))
-                for column in ("cross_entropy", "isoscore")
-            ]
-            lines.append(
-                [
-                    name,
-                    str(len(values)),
-                    _median_sd(values),
-                    *others,
-                    mean_sd(_corrected(records, fields)),
-                    _median_ev(records, fields),
-                    mean_sd(list(by_seed(records, fields, "seconds").values())),
-                ]
-            )
-    return (
-        f"Tables 2 and 3, {TASKS[task]} dev. The base is fine-tuned once for each seed. “{ISOBN}” "
-        f"is applied to the finished embeddings and its head refit; “{ISOBN_TRAINED.name}” is the "
-        "paper's, which trains the whole encoder. A gain in the metric is isotropy's only where it "
-        f"goes beyond “{NO_PENALTY}” and “{REFIT}”.\n\n{markdown_table(header, lines)}"
-    )
-
-
-def _corrected(records: Sequence[Record], fields: Fields) -> list[float]:
-    """Return the corrected IsoScore, whose name differs for adapters and fine-tuning runs."""
-    found = [by_seed(records, fields, name) for name in ("isoscore_corrected", "corrected")]
-    return [
-        found[1][seed] if math.isnan(value) else value  # the other name
-        for seed, value in found[0].items()
-    ]
-
-
-def _median_sd(values: Sequence[float]) -> str:
-    found = defined(values)
-    if not found:
-        return "–"
-    median = f"{float(np.median(found)):.4f}"
-    return median if len(found) < 2 else f"{median} ({float(np.std(found, ddof=1)):.4f})"
-
-
-def _median_ev(records: Sequence[Record], fields: Fields) -> str:
-    """Return EV1/EV2/EV3 of the seed with the median EV1 (the lower one for an even number)."""
-    curves = [
-        np.stack(values)
-        for values in zip(
-            *(by_seed(records, fields, f"ev{k}").values() for k in (1, 2, 3)), strict=True
-        )
-    ]
-    if not any(np.isfinite(curve).all() for curve in curves):
-        curves = [curve[:3] for curve in _curves(records, fields).values()]
-    found = sorted((curve for curve in curves if np.isfinite(curve).all()), key=lambda ev: ev[0])
-    return "/".join(f"{value:.3f}" for value in found[(len(found) - 1) // 2]) if found else "–"
-
-
-def _figure(records: Sequence[Record], task: str) -> str:
-    places = (1, 2, 3, 5, 10, TOP)
-    lines = []
-    for name in NAMES:
-        curves = list(_curves(records, of(name, task)).values())
-        if curves:
-            lines.append([name, *(mean_sd([curve[k - 1] for curve in curves]) for k in places)])
-    header = [f"Figure 2, {TASKS[task]}: explained variance", *(f"k={k}" for k in places)]
-    return markdown_table(header, lines)

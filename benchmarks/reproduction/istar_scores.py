@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks._markdown import markdown_table
 from benchmarks.reproduction._cells import JSON, POINTS, Cell, Record
 from benchmarks.reproduction._figures import matching_records, mean_sd, n_planned, of
 from benchmarks.reproduction._training import FIGURES
@@ -177,22 +176,3 @@ def _by_size(figures: Any) -> BySize:
         n: {column: float(np.array(figures[column][place], float)) for column in columns}
         for place, n in enumerate(figures["n"])
     }
-
-
-def tables(records: Sequence[Record]) -> str:
-    """Return figure 2 as a table with one row per sample size."""
-    found = matching_records(records, of(NAME, TASK))
-    seeds = [_by_size(record["figures"]) for record in found if "figures" in record]
-    if not seeds:
-        return ""
-    columns = list(seeds[0][SIZES[0]])
-    rows = [
-        [f"{n:,}", *(mean_sd([seed[n][column] for seed in seeds]) for column in columns)]
-        for n in SIZES
-    ]
-    heading = (
-        f"Figure 2: IsoScore* by number of points n; {D} dimensions with variances 10, 6, 4, 4, 1, "
-        f"…, 1, whose IsoScore is {truth():.4f}. The shrinkage covariance is that of "
-        f"{SHRINKAGE:,} other points."
-    )
-    return f"{heading}\n\n{markdown_table(['n', *columns], rows)}"

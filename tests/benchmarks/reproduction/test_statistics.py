@@ -2,18 +2,18 @@
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp
+from scipy.stats import chi2, ttest_1samp
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 from benchmarks._data import load_embeddings, shared_folder
-from benchmarks.reproduction._bases import PUBLISHED
+from benchmarks.reproduction._choice import PUBLISHED
 from benchmarks.reproduction._statistics import (
     bootstrap,
     holm,
     p_above,
     pack,
     power,
-    standard_error,
+    power_range,
     t_interval,
     unpack,
 )
@@ -52,6 +52,18 @@ def test_power_is_the_share_of_intervals_above_0():
     assert power(1.0, 5) == pytest.approx((low > 0).mean(), abs=0.012)
     assert power(0.0, 5) == pytest.approx(0.025)
     assert power(1.0, 3) < power(1.0, 5) < power(2.0, 5)
+
+
+def test_the_range_of_power_covers_the_interval_of_the_standard_deviation():
+    rng = np.random.default_rng(0)
+    sd = rng.normal(size=(20_000, 5)).std(1, ddof=1)
+    bounds = sd[:, None] * np.sqrt(4 / chi2.ppf([0.975, 0.025], 4))
+    covered = (bounds[:, 0] <= 1) & (bounds[:, 1] >= 1)
+    assert covered.mean() == pytest.approx(0.95, abs=0.005)
+    low, high = power_range(STEPS, -0.01)
+    own = np.std(STEPS, ddof=1) * np.sqrt(4 / chi2.ppf([0.025, 0.975], 4))
+    assert (low, high) == pytest.approx([power(0.01 / bound, 5) for bound in own])
+    assert low < power(0.01 / np.std(STEPS, ddof=1), 5) < high
 
 
 def test_holm_multiplies_by_what_is_left_and_stays_in_order():
@@ -104,13 +116,6 @@ def test_the_bootstrap_draws_the_same_rows_for_both_sides(predictions, name, sco
     assert bootstrap(before, before, name) == (0.0, 0.0)
 
 
-def test_the_standard_error_of_an_accuracy_is_the_binomial_one(predictions):
-    labels, predicted = predictions(0.2)
-    p = np.mean(labels == predicted)
-    expected = np.sqrt(p * (1 - p) / 301)
-    assert standard_error((labels, predicted), "accuracy") == pytest.approx(expected, rel=0.05)
-
-
 @pytest.mark.skipif(
     not (shared_folder() / "embeddings" / "cola.npz").exists(), reason="needs stored embeddings"
 )
@@ -119,5 +124,6 @@ def test_the_published_figure_of_cola_is_that_of_the_stored_embeddings():
     predicted = data.head.predict(data.X_test)
     published = PUBLISHED["cola"]
     assert matthews_corrcoef(data.y_test, predicted) == pytest.approx(published.value, abs=5e-5)
-    error = standard_error((data.y_test.astype(bool), predicted.astype(bool)), "matthews")
-    assert error == pytest.approx(published.error, rel=0.03)
+    labels = data.y_test.astype(bool)
+    low, high = bootstrap([(labels, labels)], [(labels, predicted.astype(bool))], "matthews")
+    assert (high - low) / 3.92 == pytest.approx(published.error, rel=0.05)

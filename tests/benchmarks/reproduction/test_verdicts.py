@@ -3,31 +3,34 @@
 import numpy as np
 import pytest
 
-from benchmarks.reproduction import isotropy_calibration, isotropy_layer, istar, persistent_entropy
-from benchmarks.reproduction._bases import PUBLISHED, learned
-from benchmarks.reproduction._cells import QUICK, WHOLE
-from benchmarks.reproduction._figures import mean_sd, of
-from benchmarks.reproduction._judging import judge_claims
-from benchmarks.reproduction._statistics import holm, pack, power, t_interval
-from benchmarks.reproduction._tables import condition_table
+from benchmarks.reproduction import (
+    __main__ as reproduce,
+    isotropy_calibration,
+    isotropy_layer,
+    istar,
+)
+from benchmarks.reproduction._cells import WHOLE
+from benchmarks.reproduction._choice import PUBLISHED, learned
+from benchmarks.reproduction._figures import has_collapsed, mean_sd, of
+from benchmarks.reproduction._statistics import holm, pack, power_range, t_interval
 from benchmarks.reproduction._verdicts import (
+    COLLAPSED,
     FAILS,
     HOLDS,
     NOT_JUDGED,
     NOT_SHOWN,
-    NOT_TESTABLE,
     WAITING,
     Claim,
     Judged,
+    Line,
+    judge_claims,
     moves,
     none_better,
-    not_testable,
     stays,
-    verdict,
 )
 
 LOW, HIGH = of("low", "cola"), of("high", "cola")
-PAPERS = (persistent_entropy, istar, isotropy_layer, isotropy_calibration)
+PAPERS = [paper for papers in reproduce.PAPERS.values() for paper in papers]
 
 
 def records(name, values, figure="score", task="cola", **others):
@@ -77,20 +80,20 @@ def test_a_judgement_says_what_it_rests_on():
     assert judged.n_seeds == 3
     assert judged.interval == "+0.1 [+0.0752, +0.125]"
     assert judged.p == pytest.approx(0.0033, abs=1e-4)
-    assert judged.reason == "in 3 of 3 seeds; 3 of 5 seeds so far"
-    assert judged.power is None  # no size is known
+    assert judged.reason == "3 of 5 seeds so far"
     assert RISE(pairs([1, 1, 1], [2, 2])).reason == "2 of 3 seeds needed"
     same = moves(LOW, HIGH, "score", 1, size=0.02)(pairs([0.1, 0.5, 0.9], [0.1, 0.5, 0.9]))
     assert same.reason == "no difference in any seed"
-    assert same.power is None  # without a spread
+    assert same.power == ""  # without a spread
 
 
-def test_the_power_is_that_of_the_paper_s_size():
-    found = pairs([0.1, 0.5, 0.9], [0.2, 0.61, 0.99])
-    judged = moves(LOW, HIGH, "score", 1, size=0.02)(found)
-    of_two_sd = power(2.0, 3)  # the differences have a standard deviation of 0.01
-    assert judged.power == (pytest.approx(of_two_sd), 0.02)
-    assert str(judged.power) == f"{of_two_sd:.2f} for +0.02"
+def test_power_is_stated_where_a_claim_is_not_shown():
+    judge = moves(LOW, HIGH, "score", 1, size=0.02)
+    steps = [0.4, -0.1, 0.05]
+    judged = judge(pairs([0.1, 0.5, 0.9], [0.5, 0.4, 0.95]))
+    low, high = power_range(steps, 0.02)
+    assert judged.power == f"{low:.2f} to {high:.2f} for +0.02"
+    assert judge(pairs([0.1, 0.5, 0.9], [0.2, 0.61, 0.99])).power == ""
 
 
 def test_a_factor_is_asked_of_the_interval():
@@ -104,7 +107,6 @@ def test_a_factor_is_asked_of_the_interval():
     lowered = halved(pairs(base, [0.9, 1.0, 0.8]))
     assert lowered.outcome == FAILS
     assert lowered.ours.endswith("→ 0.90 ± 0.10 (asked: at most 0.5)")
-    assert lowered.means == "1 → 0.9 (asked: at most 0.5)"
     assert lowered.interval == "+0.4 [+0.276, +0.524] from 0.5 times before"
     assert "asked" not in halved([]).ours
 
@@ -115,14 +117,6 @@ def test_a_seed_without_a_figure_lets_no_claim_hold():
         assert (judged.outcome, judged.n_seeds) == (NOT_SHOWN, 3)
         assert "1 undefined" in judged.reason
         assert RISE(pairs([2, 2, 2, 2], [1, 1, 1, lost])).outcome == FAILS
-
-
-def test_the_choice_of_the_best_of_several_is_paid_for():
-    found = pairs([0.1, 0.5, 0.9], [0.2, 0.61, 0.99])  # p = 0.0033
-    one, seven, forty = (moves(LOW, HIGH, "score", 1, choices=n)(found) for n in (1, 7, 40))
-    assert [item.outcome for item in (one, seven, forty)] == [HOLDS, HOLDS, NOT_SHOWN]
-    assert seven.p == pytest.approx(7 * one.p)
-    assert "level divided by 40 for the choice" in forty.reason
 
 
 def test_a_metric_has_a_bootstrap_over_dev_rows():
@@ -137,6 +131,50 @@ def test_a_metric_has_a_bootstrap_over_dev_rows():
     assert 0.2 < low < 0.5 < high < 0.8  # 1 less the Matthews' correlation of 50 errors
     assert moves(LOW, HIGH, "ev1", 1)(found).bootstrap == ""
     assert moves(LOW, HIGH, "metric", 1)(pairs([1], [2], "metric")).bootstrap == ""
+
+
+# --- collapse --------------------------------------------------------------------------------
+
+
+def predictions(share, n=200):
+    """Packed predictions, of which this share is one class."""
+    return pack(np.arange(n) % 3 > 0, np.arange(n) >= n * share)
+
+
+@pytest.mark.parametrize(
+    ("share", "collapsed"), [(1.0, True), (0.99, True), (0.985, False), (0.5, False), (0.0, True)]
+)
+def test_a_model_that_predicts_one_class_has_collapsed(share, collapsed):
+    (record,) = records("high", [0.1], dev=predictions(share))
+    assert has_collapsed(record) == collapsed
+    assert not has_collapsed(records("high", [0.1])[0])
+
+
+@pytest.mark.parametrize(
+    ("n_collapsed", "outcome"), [(0, FAILS), (2, FAILS), (3, COLLAPSED), (5, COLLAPSED)]
+)
+def test_a_verdict_that_rests_on_collapsed_runs_is_none(n_collapsed, outcome):
+    found = records("low", [0.5, 0.51, 0.52, 0.5, 0.49], "metric", dev=predictions(0.6))
+    for seed, record in enumerate(records("high", [0.1, 0.11, 0.12, 0.1, 0.1], "metric")):
+        record["figures"]["dev"] = predictions(1.0 if seed < n_collapsed else 0.7)
+        found.append(record)
+    rise = moves(LOW, HIGH, "metric", 1)
+    about_metric, about_else = judge_claims(
+        [Claim("", "", "", rise, about_metric=True), Claim("", "", "", rise)], found, WHOLE
+    )
+    assert about_metric.judged.outcome == outcome
+    assert about_metric.judged.n_seeds == 5
+    said = f"collapsed in {n_collapsed} of 5 seeds"
+    assert about_metric.judged.reason == (said if n_collapsed else "")
+    assert about_else.judged.outcome == FAILS
+
+
+def test_a_gain_over_collapsed_bases_is_none():
+    found = records("low", [0.1, 0.11, 0.12], "metric", dev=predictions(1.0))
+    found += records("high", [0.5, 0.51, 0.53], "metric", dev=predictions(0.6))
+    claim = Claim("", "", "", moves(LOW, HIGH, "metric", 1), about_metric=True)
+    (line,) = judge_claims([claim], found, WHOLE)
+    assert line.verdict == "**collapsed**"
 
 
 # --- no change -------------------------------------------------------------------------------
@@ -155,7 +193,7 @@ def test_a_metric_has_a_bootstrap_over_dev_rows():
 )
 def test_what_stays_lies_within_its_margin(high, outcome):
     found = pairs([1.0] * len(high), high)
-    assert stays(LOW, HIGH, "score", 0.1)(found).outcome == outcome
+    assert stays(LOW, HIGH, "score", 0.1, as_factor=False)(found).outcome == outcome
 
 
 def test_a_margin_may_be_a_factor():
@@ -165,27 +203,27 @@ def test_a_margin_may_be_a_factor():
 
 
 def test_none_is_better_by_more_than_a_margin():
-    judge = none_better({"a": (LOW, HIGH), "b": (LOW, of("b", "cola"))}, "score", 0.01)
+    judge = none_better(LOW, {"a": HIGH, "b": of("b", "cola")}, "score", 0.01)
     found = pairs([0.5, 0.51, 0.52], [0.4, 0.42, 0.41])
-    assert judge(found).outcome == WAITING
-    assert judge([*found, *records("b", [0.49, 0.505, 0.515])]).outcome == HOLDS
+    assert judge(found).outcome == judge([]).outcome == WAITING
     assert judge([*found, *records("b", [0.6, 0.4, 0.55])]).outcome == NOT_SHOWN
     low = judge([*found, *records("b", [0.49, 0.505, 0.515])])
+    assert low.outcome == HOLDS
     assert low.interval == f"upper limits up to {t_interval([-0.01, -0.005, -0.005]).high:+.3g}"
     better = judge([*found, *records("b", [0.60, 0.61, 0.62])])
-    assert (better.outcome, better.reason) == (FAILS, "2 of 2 comparisons have 3 seeds; better: b")
-    assert judge([]).outcome == WAITING
+    assert (better.outcome, better.reason) == (FAILS, "better: b")
 
 
 # --- words -----------------------------------------------------------------------------------
 
 
 def test_what_holds_before_holm_only_is_marked():
+    claim = Claim("", "", "", RISE)
     held = Judged("", HOLDS, 3, p=0.04)
-    assert verdict(held, 0.04) == "**holds**"
-    assert verdict(held, 0.06) == "holds, but not after Holm"
-    assert verdict(Judged("", FAILS, 3), 1.0) == "**fails**"
-    assert verdict(Judged("", NOT_SHOWN, 3)) == "not shown"
+    assert Line(claim, held, 0.04).verdict == "**holds**"
+    assert Line(claim, held, 0.06).verdict == "holds, but not after Holm"
+    assert Line(claim, Judged("", FAILS, 3), 1.0).verdict == "**fails**"
+    assert Line(claim, Judged("", NOT_SHOWN, 3), None).verdict == "not shown"
 
 
 def test_p_is_adjusted_for_all_claims_of_a_paper_that_have_one():
@@ -193,22 +231,10 @@ def test_p_is_adjusted_for_all_claims_of_a_paper_that_have_one():
         lambda found, p=p: Judged("", HOLDS if p else WAITING, 3, p=p)
         for p in (0.01, None, 0.04, 0.03)
     ]
-    judges.append(not_testable("needs GPT-2"))
     lines = judge_claims([Claim("", "", "", judge) for judge in judges], [], WHOLE)
     known = [line.adjusted for line in lines if line.adjusted is not None]
     assert known == pytest.approx(holm([0.01, 0.04, 0.03]))
-    assert [line.adjusted is None for line in lines] == [False, True, False, False, True]
-    assert lines[-1].judged.outcome == NOT_TESTABLE
-
-
-def test_a_judge_that_fails_is_named_and_the_others_stand():
-    def broken(found):
-        raise TypeError("no such figure")
-
-    rise = Claim("", "", "", RISE)
-    lines = judge_claims([Claim("", "", "", broken), rise], pairs([1] * 3, [2] * 3), WHOLE)
-    assert lines[0].judged.reason == "could not be judged: TypeError: no such figure"
-    assert lines[1].judged.outcome == HOLDS
+    assert [line.adjusted is None for line in lines] == [False, True, False, False]
 
 
 # --- bases -----------------------------------------------------------------------------------
@@ -228,8 +254,6 @@ def base(task, values, figure):
         ("mrpc", [0.77, 0.78, 0.77], False),
         ("rte", [0.59, 0.57, 0.59], True),
         ("rte", [0.58, 0.58, 0.58], False),
-        ("sst2_sentence", [0.9, 0.9, 0.9], True),
-        ("sst2_sentence", [0.86, 0.86, 0.87], False),
     ],
 )
 def test_bases_must_reach_the_published_figure_less_its_error(task, values, passed):
@@ -242,7 +266,7 @@ def test_a_task_whose_base_has_not_learned_is_not_judged():
     missed = base("cola", [0.1, 0.11, 0.12], "matthews")
     gated, free = judge_claims(claims, [*found, *missed], WHOLE)
     assert gated.judged.outcome == NOT_JUDGED
-    reason = "base 0.110 ± 0.010 (matthews, 3 seeds), mean 0.1100 is below 0.2967"
+    reason = "base 0.110 ± 0.010 (3 seeds), mean 0.1100 is below 0.2967"
     assert gated.judged.reason.startswith(reason)
     assert gated.judged.p is gated.adjusted is None
     assert free.judged.outcome == HOLDS
@@ -251,11 +275,8 @@ def test_a_task_whose_base_has_not_learned_is_not_judged():
     early = judge_claims(claims, [*found, *reached[:2]], WHOLE)[0].judged
     assert (early.outcome, early.reason[:9]) == (WAITING, "2 of the ")
     more = base("cola", [0.29, 0.29, 0.29, 0.33], "matthews")
-    passed, reason, narrowly = learned(more, "cola")
+    passed, reason = learned(more, "cola")
     assert passed
-    assert narrowly.startswith("is judged, by a margin of 0.0033: the mean of its bases had to")
-    assert narrowly.endswith("is 0.3000 over 4 seeds, but 0.2900 over the 3 that ran first")
-    assert learned(base("cola", [0.34] * 4, "matthews"), "cola").narrowly == ""
     assert "mean 0.3000 reaches 0.2967" in reason
     assert reason.endswith("mean of the first 3: 0.2900")
 
@@ -276,72 +297,8 @@ def judge(paper, where, text, found):
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_without_records_nothing_is_judged_and_nothing_shown(paper):
-    outcomes = {claim.judge([]).outcome for claim in paper.claims()}
-    assert outcomes == {WAITING, NOT_TESTABLE}
-    assert paper.tables([]) == ""
-
-
-@pytest.mark.parametrize(
-    ("lowered", "outcome"), [([0.4, 0.45, 0.41], HOLDS), ([0.64, 0.63, 0.645], FAILS)]
-)
-def test_selected_bars_must_cut_by_15_percent(lowered, outcome):
-    figure = "anisotropy1_centered"
-    found = records("base", [0.70, 0.68, 0.69], figure)
-    found += records("selected bars", lowered, figure)
-    text = "CoLA: selected bars lower centred anisotropy_1 by"
-    assert judge(persistent_entropy, "table 3", text, found).outcome == outcome
-
-
-def test_anisotropy_of_the_base_rises():
-    name = "batch_anisotropy1_centered"
-    found = records("base", [0.1, 0.2, 0.3], f"{name}_start", **{f"{name}_end": 0.6})
-    assert judge(persistent_entropy, "figure 1", "CoLA: without a penalty", found).outcome == HOLDS
-
-
-def lam_records(scores, metrics, n_seeds=3):
-    found = []
-    for lam, score, metric in zip((-5, -3, -1, 0, 0.5, 1, 3, 5), scores, metrics, strict=True):
-        name = "I-STAR lam=" + f"{lam:g}" if lam else "base"
-        values = [metric + seed / 1000 for seed in range(n_seeds)]
-        found += records(name, values, "metric", isoscore_star=score)
-    return found
-
-
-SCORES = [0.01, 0.02, 0.1, 0.3, 0.4, 0.5, 0.6, 0.7]
-FALLING = [0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.1]
-
-
-def test_isoscore_follows_lam_and_the_metric_falls():
-    found = lam_records(SCORES, FALLING)
-    assert judge(istar, "figure 3", "IsoScore* rises with lam", found).outcome == HOLDS
-    falls = judge(istar, "figure 3", "the metric falls", found)
-    assert (falls.outcome, falls.ours) == (HOLDS, "Kendall's tau -1 ± 0")
-    rising = lam_records(SCORES, FALLING[::-1])
-    assert judge(istar, "figure 3", "the metric falls", rising).outcome == FAILS
-    assert judge(istar, "figure 3", "the metric falls", found[:-3]).outcome == WAITING
-
-
-def test_the_best_lam_is_one_of_the_negative_ones():
-    judged = judge(
-        istar, "table 1", "best negative lam beats the base", lam_records(SCORES, FALLING)
-    )
-    assert judged.outcome == HOLDS
-    assert judged.reason.startswith("best: I-STAR lam=-5, on the same dev set; in 3 of 3 seeds")
-    assert "level divided by 3" in judged.reason
-    worse = lam_records(SCORES, FALLING[::-1])
-    assert judge(istar, "table 1", "best negative lam beats the base", worse).outcome == FAILS
-
-
-def test_the_best_zeta_waits_for_the_others():
-    zero = records("I-STAR lam=-1 zeta=0", [0.30, 0.31, 0.32], "metric")
-    middle = records("I-STAR lam=-1", [0.35, 0.365, 0.37], "metric")
-    large = records("I-STAR lam=-1 zeta=0.8", [0.2, 0.2, 0.2], "metric")
-    text = "without shrinkage"
-    assert judge(istar, "figure 7", text, zero + middle).outcome == WAITING
-    judged = judge(istar, "figure 7", text, zero + middle + large)
-    assert judged.outcome == HOLDS
-    assert judged.reason.startswith("best: I-STAR lam=-1,")
+def test_without_records_nothing_is_judged(paper):
+    assert {claim.judge([]).outcome for claim in paper.claims()} == {WAITING}
 
 
 def test_layers_are_compared_by_halves():
@@ -363,28 +320,10 @@ def test_a_curve_with_a_gap_is_not_lower():
     crossing = [[0.5] * 19 + [0.95 + seed / 100] for seed in range(4)]
     layer, text = isotropy_layer.MINIBATCH, "CoLA: explained variance"
     judged = [
-        judge(
-            isotropy_layer, "figure 2, BERT-base", text, found + records(layer, values, figure)
-        ).outcome
+        judge(isotropy_layer, "figure 2", text, found + records(layer, values, figure)).outcome
         for values in (lower, crossing, [*lower, [0.5] * 19 + [None]])
     ]
     assert judged == [HOLDS, FAILS, NOT_SHOWN]
-
-
-def test_the_median_model_is_the_one_with_median_ev1():
-    curves = [[0.9, 0.91, 0.92], [0.5, 0.6, 0.7], [0.7, 0.8, 0.9]]
-    found = records("low", curves, "explained_variance")
-    assert isotropy_layer._median_ev(found, LOW) == "0.700/0.800/0.900"
-    columns = records("low", [0.9, 0.5, 0.7], "ev1", ev2=0.95, ev3=0.97)
-    assert isotropy_layer._median_ev(columns, LOW) == "0.700/0.950/0.970"
-
-
-def test_ruin_is_at_least_half_of_something():
-    found = records("base", [0.33, 0.34, 0.32], "metric")
-    for values, outcome in (([0.0, 0.05, 0.02], HOLDS), ([0.30, 0.31, 0.30], FAILS)):
-        after = records("spectrum control, polynomial", values, "metric")
-        judged = judge(isotropy_calibration, "table 1", "polynomial ruins", found + after)
-        assert judged.outcome == outcome
 
 
 def test_the_tiny_path_is_judged_against_the_steps_without_a_penalty():
@@ -409,11 +348,8 @@ def test_means_are_shown_with_their_spread():
 @pytest.mark.parametrize(
     ("mean", "sd", "text"),
     [
-        (75.77, 11.0, "76 ± 11"),
         (1234.5, 234.0, "1234 ± 234"),
         (0.11432, 0.0082, "0.1143 ± 0.0082"),
-        (0.003199, 0.0004, "0.00320 ± 0.00040"),
-        (0.86431, 0.00003, "0.8643 ± 0.000030"),
         (0.0, 0.02, "0.000 ± 0.020"),
         (0.6913, 1e-16, "0.6913 ± 0"),
         (6.39e-05, 9e-05, "6.4e-05 ± 9e-05"),
@@ -421,17 +357,3 @@ def test_means_are_shown_with_their_spread():
 )
 def test_the_spread_decides_how_many_digits_are_shown(mean, sd, text):
     assert mean_sd([mean - sd, mean, mean + sd]) == text
-
-
-def test_the_quick_suite_decides_nothing():
-    assert QUICK.recipe is not None
-    found = pairs([1], [2])
-    assert RISE(found).outcome == WAITING
-
-
-def test_a_table_shows_a_title_once():
-    found = records("base", [0.75, 0.75], "metric", "mrpc", accuracy=0.75, cross_entropy=0.5)
-    columns = {"metric": "accuracy", "accuracy": "accuracy", "cross_entropy": "cross-entropy"}
-    header, _, row = condition_table(found, "mrpc", ["base"], columns).splitlines()
-    assert header == "| MRPC | seeds | accuracy | cross-entropy |"
-    assert row == "| base | 2 | 0.75 ± 0 | 0.5 ± 0 |"

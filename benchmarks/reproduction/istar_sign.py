@@ -1,0 +1,245 @@
+"""Paper 002 asked again: the sign of λ, with λ and ζ chosen on a split of the training rows.
+
+The cells of each task: tries that choose λ and ζ, for each sign; the choices against the base, with
+fresh seeds; a control that follows the code released by the authors; and a second learning rate.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+
+from benchmarks._markdown import markdown_table
+from benchmarks.reproduction._cells import (
+    FRESH,
+    TRY,
+    Cell,
+    Record,
+    Slot,
+    Suite,
+    known_slot,
+)
+from benchmarks.reproduction._choice import HELD_OUT, candidate_cell, held_out_figures
+from benchmarks.reproduction._figures import TASKS, has_collapsed, mean_sd, metric_name, of
+from benchmarks.reproduction._training import (
+    FIGURES,
+    Condition,
+    Job,
+    penalty_settings,
+    run_settings,
+)
+from benchmarks.reproduction._verdicts import Claim, moves
+from benchmarks.reproduction.istar import BERT, istar
+from isoadapt.finetune._recipes import Recipe
+
+ASKED = ("cola", "mrpc")
+RECIPE = Recipe(epochs=5, lr=5e-5)  # the one that both tasks are judged with
+SECOND_RATE = replace(RECIPE, lr=3e-5)
+AS_RELEASED = replace(RECIPE, warmup=0.0, schedule="constant", weight_decay=0.0)
+SIZES, ZETAS = (0.01, 0.1, 1.0), (0.2, 0.8)
+TRY_SEED, ZERO_SEEDS = 0, (0, 10, 11, 12, 13, 14)
+FRESH_SEEDS = (5, 6, 7, 8, 9)
+FEWER_SEEDS = FRESH_SEEDS[:3]
+REPORTED = {"cola": (-1.0, 0.8), "mrpc": (-1.0, 0.6)}  # λ and ζ of BERT in the paper's table 2
+SIGNS = {-1: "lam<0", 1: "lam>0"}
+
+
+def tries(sign: int) -> list[tuple[float, float]]:
+    """Return λ and ζ of the tries of a sign, in the order in which the first of equals wins."""
+    return [(sign * size, zeta) for size, zeta in product(SIZES, ZETAS)]
+
+
+def try_cell(task: str, lam: float, zeta: float, suite: Suite) -> Cell:
+    """Return the cell that evaluates λ and ζ on the rows held out of the training rows."""
+    condition = istar(f"try lam={lam:g} zeta={zeta:g}", lam, zeta)
+    settings = {
+        **run_settings(suite, RECIPE),
+        **penalty_settings(condition),
+        "held_out": HELD_OUT,
+        "figures": FIGURES,
+    }
+    run = partial(held_out_figures, Job(task, TRY_SEED, RECIPE, suite, condition))
+    return Cell(TRY, condition.name, task, TRY_SEED, settings, run)
+
+
+def zero_cell(task: str, seed: int, suite: Suite) -> Cell:
+    """Return the cell of a try without a penalty."""
+    return candidate_cell(task, RECIPE, suite, seed)
+
+
+def best_try(
+    records: Sequence[Record], task: str, sign: int, suite: Suite
+) -> tuple[float, float] | None:
+    """Return λ and ζ with the best metric on the held-out rows; None until all tries have run."""
+    finished = {record["key"]: record["figures"] for record in records if "figures" in record}
+    options = tries(sign)
+    keys = [try_cell(task, *option, suite).key for option in options]
+    if not all(key in finished for key in keys):
+        return None
+    return options[int(np.argmax([finished[key]["metric"] for key in keys]))]
+
+
+def slots(block: int, suite: Suite) -> Iterator[Slot]:
+    """Yield the slots in the order in which they run."""
+    for task in ASKED:
+        for sign in SIGNS:
+            for option in tries(sign):
+                yield known_slot(block, try_cell(task, *option, suite))
+        for seed in ZERO_SEEDS[1:]:
+            yield known_slot(block, zero_cell(task, seed, suite))
+    for seed, task in product(FRESH_SEEDS, ASKED):
+        yield from _compared(block, "fresh", Job(task, seed, RECIPE, suite))
+    for seed, task in product(FEWER_SEEDS, ASKED):
+        for condition in (_base("released", True), released(task)):
+            yield known_slot(block, _fresh_cell(Job(task, seed, AS_RELEASED, suite), condition))
+    for seed, task in product(FEWER_SEEDS, ASKED):
+        yield from _compared(block, "second rate", Job(task, seed, SECOND_RATE, suite))
+
+
+def released(task: str) -> Condition:
+    """Return the condition of the control, with the λ and ζ that the paper reports for BERT."""
+    lam, zeta = REPORTED[task]
+    return replace(istar("released: I-STAR", lam, zeta), as_released=True)
+
+
+def _base(series: str, as_released: bool = False) -> Condition:
+    return Condition(f"{series}: base", where="all", as_released=as_released)
+
+
+def _fresh_cell(job: Job, condition: Condition) -> Cell:
+    return replace(replace(job, condition=condition).cell(), kind=FRESH)
+
+
+def _compared(block: int, series: str, job: Job) -> Iterator[Slot]:
+    """Yield a base and the chosen penalty of each sign."""
+    yield known_slot(block, _fresh_cell(job, _base(series)))
+    for sign, word in SIGNS.items():
+        name = f"{series}: best {word}"
+        yield Slot(block, FRESH, name, job.task, job.seed, partial(_chosen, name, sign, job))
+
+
+def _chosen(name: str, sign: int, job: Job, records: Sequence[Record]) -> Cell | None:
+    best = best_try(records, job.task, sign, job.suite)
+    return best and _fresh_cell(job, istar(name, *best))
+
+
+def claims() -> list[Claim]:
+    """Return the claims on the chosen penalties, the control and the second rate."""
+    return [claim for task in ASKED for claim in _task_claims(task)]
+
+
+def _task_claims(task: str) -> list[Claim]:
+    name, metric = TASKS[task], metric_name(task)
+    with_istar, without, _ = BERT[task]
+    theirs, size = f"{without:.4f} → {with_istar:.4f} (BERT)", with_istar - without
+    base, down, up = (f"fresh: {part}" for part in ("base", "best lam<0", "best lam>0"))
+    second = "with the second rate, "
+    lines = [
+        ("table 1", f"{metric} is higher with the chosen λ < 0 than without", theirs, base, down),
+        ("figure 3", f"{metric} is higher with the chosen λ > 0 than without", "–", base, up),
+        (
+            "figure 3",
+            f"{metric} is higher with the chosen λ < 0 than with the chosen λ > 0",
+            "only drawn",
+            up,
+            down,
+        ),
+        (
+            "table 1",
+            f"as released, {metric} is higher with the paper's λ and ζ than without",
+            theirs,
+            "released: base",
+            "released: I-STAR",
+        ),
+        (
+            "table 1",
+            f"{second}{metric} is higher with the chosen λ < 0 than without",
+            theirs,
+            "second rate: base",
+            "second rate: best lam<0",
+        ),
+        (
+            "figure 3",
+            f"{second}{metric} is higher with the chosen λ < 0 than with the chosen λ > 0",
+            "only drawn",
+            "second rate: best lam>0",
+            "second rate: best lam<0",
+        ),
+    ]
+    found = [
+        Claim(
+            where,
+            f"{name}: {text}",
+            said,
+            moves(
+                of(before, task),
+                of(after, task),
+                "metric",
+                1,
+                size=size if said == theirs else None,
+            ),
+            task,
+            about_metric=True,
+        )
+        for where, text, said, before, after in lines
+    ]
+    geometry = [
+        Claim(
+            "figure 3",
+            f"{name}: the chosen λ {relation} 0 {verb} IsoScore* (tokens of all layers)",
+            "only drawn",
+            moves(of(base, task), of(after, task), "isoscore_star", sign),
+            task,
+        )
+        for relation, verb, after, sign in (("<", "lowers", down, -1), (">", "raises", up, 1))
+    ]
+    return [*found, *geometry]
+
+
+def tries_table(records: Sequence[Record], suite: Suite) -> str:
+    """Return the metric of all tries on the held-out rows, and of the six seeds without a penalty.
+
+    The choices of each task are set in bold.
+    """
+    kept = {record["key"]: record for record in records if "figures" in record}
+    rows = [
+        [
+            f"λ = {lam:g}, ζ = {zeta:g}",
+            *(
+                _tried(
+                    kept.get(try_cell(task, lam, zeta, suite).key),
+                    (lam, zeta) == best_try(records, task, sign, suite),
+                )
+                for task in ASKED
+            ),
+        ]
+        for sign in SIGNS
+        for lam, zeta in tries(sign)
+    ]
+    zeros = {
+        task: [
+            kept[key]["figures"]["metric"]
+            for seed in ZERO_SEEDS
+            if (key := zero_cell(task, seed, suite).key) in kept
+        ]
+        for task in ASKED
+    }
+    rows.append([f"λ = 0, best of {len(ZERO_SEEDS)} seeds", *map(_best, zeros.values())])
+    rows.append(["λ = 0, mean ± sd", *(mean_sd(values) for values in zeros.values())])
+    header = ["tried", *(f"{TASKS[task]}, {metric_name(task)}" for task in ASKED)]
+    return markdown_table(header, rows)
+
+
+def _tried(record: Record | None, is_chosen: bool) -> str:
+    if record is None:
+        return ""
+    value = f"{record['figures']['metric']:.4f}"
+    shown = f"**{value}**" if is_chosen else value
+    return f"{shown} (collapsed)" if has_collapsed(record) else shown
+
+
+def _best(values: Sequence[float]) -> str:
+    few = "" if len(values) == len(ZERO_SEEDS) else f" (of {len(values)} so far)"
+    return f"{max(values):.4f}{few}" if values else ""
