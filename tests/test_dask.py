@@ -13,40 +13,23 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import (
-    AllButTheTop,
     ClusterIsotropy,
     EmbeddingCache,
     FlowAdapter,
-    IsoBN,
     IsotropyLayer,
-    LinearHead,
-    LogitPreservingWhitening,
     TransformerEncoder,
     Whitening,
 )
 from isoadapt.geometry import Moments
-from isoadapt.metrics import (
-    anisotropy,
-    cumulative_explained_variance,
-    effective_rank,
-    isoscore,
-    isoscore_star,
-    mean_cosine_similarity,
-)
+from isoadapt.metrics import isoscore, mean_cosine_similarity
+from tests.test_chunks import COVARIANCE_METRICS, IN_CHUNKS, assert_same_map, make_rows
 from tests.tiny_models import WORDS
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 
-HEAD = LinearHead(np.eye(2, 6) + 0.1, [0.0, 0.0], [0, 1])
-IN_BLOCKS = [
-    Whitening(),
-    Whitening("pca", shrinkage="oas", n_components=3),
-    LogitPreservingWhitening(HEAD),
-    IsoBN(),
-    AllButTheTop(),
-]
+X = pytest.fixture(scope="module", name="X")(make_rows)
 
 
 @pytest.fixture(autouse=True)
@@ -78,28 +61,15 @@ def client():
         yield client
 
 
-@pytest.fixture(scope="module")
-def X():
-    rng = np.random.default_rng(0)
-    return rng.normal(size=(300, 6)) @ rng.normal(size=(6, 6)) * [9, 2, 1, 1, 0.3, 0.1] + 5
-
-
-def assert_same_map(ours, theirs):
-    for left, right in zip(ours.to_affine(), theirs.to_affine(), strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-9, atol=1e-9 * np.abs(right).max())
-
-
 @pytest.mark.parametrize("chunks", [(300, 6), (30, 6), (7, 6), (100, 4), ((0, 120, 180), 6)])
-@pytest.mark.parametrize("adapter", IN_BLOCKS, ids=repr)
+@pytest.mark.parametrize("adapter", IN_CHUNKS, ids=repr)
 def test_adapters_fit_blocks_as_they_fit_the_matrix(adapter, chunks, X):
     fitted = clone(adapter).fit(da.from_array(X, chunks=chunks))
     assert_same_map(fitted, clone(adapter).fit(X))
     assert (fitted.n_features_in_, fitted.moments_.count) == (6, 300)
 
 
-@pytest.mark.parametrize(
-    "metric", [isoscore, isoscore_star, cumulative_explained_variance, anisotropy, effective_rank]
-)
+@pytest.mark.parametrize("metric", COVARIANCE_METRICS)
 def test_covariance_metrics_of_blocks_are_those_of_the_matrix(metric, X):
     assert metric(da.from_array(X, chunks=(40, 4))) == pytest.approx(metric(X), abs=1e-12)
 
@@ -177,9 +147,6 @@ def test_bad_arrays_are_refused_and_leave_the_adapter_as_it_was(X):
 def test_adapters_that_need_all_rows_say_so(adapter, X):
     with pytest.raises(TypeError, match=r"X is a dask array, but .* such as X.compute\(\)"):
         adapter.fit(da.from_array(X, chunks=50), np.arange(300) % 2)
-
-
-def test_metrics_that_need_all_rows_say_so(X):
     with pytest.raises(TypeError, match=r"X is a dask array, but .* such as X.compute\(\)"):
         mean_cosine_similarity(da.from_array(X, chunks=50))
 

@@ -399,8 +399,7 @@ def _pivot(X: Tensor | NDArray[Any], weights: NDArray[np.float64] | None) -> NDA
 
 
 def _as_array(X: Tensor | NDArray[Any]) -> NDArray[Any]:
-    rows = X.detach().double().numpy() if isinstance(X, Tensor) else X
-    return rows.astype(np.float64) if rows.dtype == object else rows
+    return X.detach().double().numpy() if isinstance(X, Tensor) else X
 
 
 def _about_mean(

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 from torch.autograd import gradcheck
 
-from benchmarks.speed.persistence import bars_by_gudhi, bars_by_ripser, select_bars_recursively
+from benchmarks.speed.persistence import bars_by_gudhi, select_bars_recursively
 from isoadapt.geometry import _persistence, persistence_bars, persistent_entropy, select_bars
 
 SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
@@ -72,13 +72,6 @@ def test_bars_equal_gudhis_on_both_routes(name, monkeypatch):
     np.testing.assert_array_equal(persistence_bars(X), bars)
 
 
-def test_routes_agree_exactly_on_a_larger_cloud(monkeypatch):
-    X = cloud(400, 48)
-    bars = persistence_bars(X)
-    by_rows(monkeypatch)
-    np.testing.assert_array_equal(persistence_bars(X), bars)
-
-
 @pytest.mark.parametrize("name", CLOUDS)
 def test_bars_of_float32_are_those_of_the_same_points_in_float64(name, monkeypatch):
     X = CLOUDS[name].astype(np.float32)
@@ -88,18 +81,6 @@ def test_bars_of_float32_are_those_of_the_same_points_in_float64(name, monkeypat
         assert bars.dtype == np.float32
         np.testing.assert_allclose(bars, exact, rtol=2e-6, atol=0)
         by_rows(monkeypatch)
-
-
-def test_bars_equal_rippers_where_float32_suffices():
-    X = cloud(200, 64)
-    np.testing.assert_allclose(persistence_bars(X), bars_by_ripser(X), rtol=1e-6)
-
-
-def test_bars_of_points_on_a_line_are_its_gaps():
-    x = np.random.default_rng(0).normal(size=30)
-    gaps = np.sort(np.diff(np.sort(x)))[::-1]
-    np.testing.assert_allclose(persistence_bars(x[:, None]), gaps, rtol=0, atol=1e-15)
-    assert (np.diff(persistence_bars(x[:, None])) <= 0).all()
 
 
 @SETTINGS
@@ -215,14 +196,6 @@ def test_selection_equals_its_recursive_form(name):
         np.testing.assert_array_equal(select_bars(bars), select_bars_recursively(bars))
 
 
-def test_selection_equals_its_recursive_form_on_long_barcodes():
-    for seed in range(3):
-        bars = np.random.default_rng(seed).exponential(size=600)
-        np.testing.assert_array_equal(select_bars(bars), select_bars_recursively(bars))
-        bars = persistence_bars(cloud(301, 64, seed))
-        np.testing.assert_array_equal(select_bars(bars), select_bars_recursively(bars))
-
-
 @SETTINGS
 @given(
     bars=arrays(np.float64, st.integers(0, 40), elements=st.floats(0, 1e3, allow_subnormal=False)),
@@ -299,17 +272,6 @@ def test_entropy_is_bounded_and_free_of_scale_zeros_and_order(bars, factor):
         assert persistent_entropy(other) == pytest.approx(entropy, abs=1e-12)
         tensor = torch.tensor(other.copy())
         assert float(persistent_entropy(tensor)) == pytest.approx(entropy, abs=1e-12)
-
-
-@pytest.mark.parametrize("select", [select_bars, lambda bars: bars])
-@pytest.mark.parametrize("seed", range(5))
-def test_entropy_of_a_cloud_is_invariant_under_similarities(seed, select):
-    X = cloud(25, 6, seed)
-    rng = np.random.default_rng(seed)
-    turn = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-    wanted = persistent_entropy(select(persistence_bars(X)))
-    for other in (X @ turn, X + 7, rng.permutation(X), 0.01 * X):
-        assert persistent_entropy(select(persistence_bars(other))) == pytest.approx(wanted)
 
 
 def test_no_bars_have_no_entropy_and_no_gradient():

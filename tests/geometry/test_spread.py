@@ -15,8 +15,3 @@ def test_dead_are_dimensions_of_no_more_than_a_share_of_the_total_variance(scale
     found = dead_dimensions(torch.from_numpy(variances))
     assert isinstance(found, torch.Tensor)
     assert found.tolist() == dead.tolist()
-
-
-def test_without_any_variance_all_are_dead():
-    assert dead_dimensions(np.zeros(3)).tolist() == [True] * 3
-    assert dead_dimensions(torch.zeros(3)).tolist() == [True] * 3

@@ -183,12 +183,6 @@ class TestComparison:
         entries = [text.get_text() for text in axes.get_legend().get_texts()]
         assert entries == ["no adapter", "control", "adapter, no gain shown", "adapter, gain shown"]
 
-    def test_credited_adapters(self):
-        assert COMPARISON.credited("similarity") == ["Better", "Good"]
-        assert COMPARISON.best_adapter("similarity") == 3
-        with pytest.raises(ValueError, match="is not in this comparison"):
-            COMPARISON.credited("search")
-
     def test_a_real_comparison(self):
         features, y = make_classification(200, 6, random_state=0)
         made = compare_adapters(features, y, ["Whitening"], encoder_saw=False, random_state=0, cv=3)
