@@ -307,12 +307,10 @@ def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyRep
 def _rows_by_group(points: Tensor, groups: ArrayLike) -> dict[str, Tensor]:
     """Rows of each group that has at least two different rows."""
     labels = np.asarray(groups)
-    if labels.ndim != 1:
-        raise ValueError(f"groups has shape {labels.shape}: one group for each row is needed")
-    if len(labels) != len(points):
+    if labels.shape != (len(points),):
         raise ValueError(
-            f"groups has {len(labels)} entries, X has {len(points)} rows: one group for each row "
-            "is needed"
+            f"groups has shape {labels.shape}, X has {len(points)} rows: one group for each row is "
+            "needed"
         )
     missing = [i for i, label in enumerate(np.asarray(groups, dtype=object)) if is_missing(label)]
     if missing:

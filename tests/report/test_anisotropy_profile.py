@@ -1,14 +1,12 @@
 """AnisotropyProfile: the curves are the log."""
 
 import json
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 matplotlib = pytest.importorskip("matplotlib")
-pyplot = pytest.importorskip("matplotlib.pyplot")
 
 from isoadapt.report import AnisotropyProfile  # noqa: E402
 
@@ -75,27 +73,10 @@ def test_one_value_for_each_step():
         AnisotropyProfile([1, 2, 3], {"ev1": [0.1, 0.2]})
 
 
-def test_own_axes_and_nothing_global():
-    settings = dict(matplotlib.rcParams)
-    figure = matplotlib.figure.Figure()
-    pair = figure.subplots(1, 2)
-    display = AnisotropyProfile.from_log_history(LOG, ax=pair)
-    assert display.figure_ is figure
-    assert list(display.axes_) == list(pair)
-    single = figure.add_subplot()
-    assert "task_loss" not in display.plot(ax=single).lines_
-    assert len(single.lines) == 3
-    assert pyplot.get_fignums() == []
-    assert dict(matplotlib.rcParams) == settings
-    for wrong in (figure.subplots(1, 3), 3):
-        with pytest.raises(ValueError, match=r"ax=.* does not fit AnisotropyProfile"):
-            display.plot(ax=wrong)
-
-
-def test_without_matplotlib(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ImportError, match=r'AnisotropyProfile needs matplotlib.*isoadapt\[plot\]"'):
-        AnisotropyProfile.from_log_history(LOG)
+def test_one_panel_has_the_isotropy_alone():
+    display = AnisotropyProfile.from_log_history(LOG, ax=matplotlib.figure.Figure().subplots())
+    assert len(display.axes_) == 1
+    assert list(display.lines_) == ["isoscore_star", "anisotropy1", "anisotropy1_centered", "ev1"]
 
 
 def test_a_real_run(tmp_path):
