@@ -165,7 +165,7 @@ MUTATIONS = [
         "encoders/test_store.py",
     ),
     Mutation(
-        "interop/_checkpoint.py",
+        "interop/_merge.py",
         "[rows[label] for label in labels]",
         "list(rows.values())",
         "interop/test_merge.py",

@@ -23,9 +23,9 @@ from benchmarks.reproduction._training import ARGUMENTS_AS_RELEASED
 from isoadapt._utils.devices import resolve_device
 from isoadapt.encoders._models import quiet
 from isoadapt.finetune import IsotropyTrainer
+from isoadapt.finetune._objective import Watch
 from isoadapt.finetune._recipes import Recipe
 from isoadapt.finetune._training import training_arguments
-from isoadapt.finetune._where import Watch
 
 
 class Fitted(NamedTuple):

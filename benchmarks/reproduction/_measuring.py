@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from benchmarks.reproduction._figures import task_score
 from benchmarks.reproduction._statistics import pack
 from isoadapt.encoders._texts import as_texts
-from isoadapt.finetune._where import ALL, HEAD_INPUT, Watch
+from isoadapt.finetune._objective import ALL, HEAD_INPUT, Watch
 from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import anisotropy, spectrum
 from isoadapt.metrics import isoscore_star, isotropy_report, two_nn

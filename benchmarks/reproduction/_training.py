@@ -33,8 +33,7 @@ from isoadapt import LinearHead
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt.datasets import load_hub, load_table, minilm_folder
 from isoadapt.encoders._backbone import find_last_linear
-from isoadapt.finetune._penalty import PENALTIES
-from isoadapt.finetune._recipes import Recipe
+from isoadapt.finetune._recipes import PENALTIES, Recipe
 
 CACHE = RESULTS / "reproduction-cache"
 FIGURES = 4  # increased when the figures change, which invalidates earlier records

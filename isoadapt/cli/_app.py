@@ -1,25 +1,36 @@
-"""The application with its commands, in the order of its help, and its entry point."""
+"""The application: its commands, in the order of its help, and its entry point.
+
+The code that runs a command is imported on use.
+"""
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from isoadapt import __version__
 from isoadapt._utils.errors import reason
-from isoadapt.cli._commands import (
-    audit,
-    compare,
-    demo,
-    export,
-    finetune,
-    fit,
-    merge,
-    transform,
+from isoadapt.adapters._registry import METHODS
+from isoadapt.cli._options import (
+    TABLE,
+    AsJson,
+    Console,
+    Label,
+    MaxLength,
+    OverwriteCheckpoint,
+    Quiet,
+    Separately,
+    SettingsCommand,
+    Source,
+    Table,
+    Tables,
+    Text,
+    WrongUsage,
+    columns,
 )
-from isoadapt.cli._options import WrongUsage
-from isoadapt.cli._settings import SettingsCommand
+from isoadapt.finetune._recipes import PENALTIES, RECIPES
 
 _EXPECTED = (
     ValueError,
@@ -38,6 +49,335 @@ app = typer.Typer(
 )
 
 
+@app.command()
+def demo(
+    train: Table = None,
+    dev: Table = None,
+    text: Text = None,
+    label: Label = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Fine-tuned checkpoint. Default: a MiniLM is fine-tuned.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("isoadapt-demo"),
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace existing results in the folder.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fine-tune a checkpoint or use a given one, fit every adapter, and compare the results.
+
+    Example:
+
+    isoadapt demo --train train.tsv --dev dev.tsv --checkpoint my-model --out out
+    """
+    from isoadapt.cli import _demo
+
+    console = Console(as_json, quiet)
+    _demo.demo(train, dev, columns(text), label, checkpoint, out, overwrite, console)
+
+
+@app.command()
+def audit(
+    source: Annotated[
+        str, typer.Argument(help="Checkpoint (folder or name) or matrix (.npy, .parquet).")
+    ],
+    texts: Annotated[
+        Path | None, typer.Argument(help="Texts to embed with a checkpoint (.tsv, .csv, .parquet).")
+    ] = None,
+    text: Text = None,
+    separately: Separately = False,
+    label: Annotated[
+        str | None,
+        typer.Option(help="Column of labels. Each class is then reported separately too."),
+    ] = None,
+    max_length: MaxLength = None,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Report on the tokens of each layer too.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Report the isotropy of the embeddings of texts, or of a matrix of embeddings.
+
+    Example:
+
+    isoadapt audit my-model texts.tsv
+    """
+    from isoadapt.cli import _audit
+
+    console = Console(as_json, quiet)
+    _audit.audit(source, texts, columns(text), label, max_length, layers, separately, console)
+
+
+@app.command()
+def compare(
+    table: Annotated[Path, typer.Argument(help=TABLE)],
+    model: Annotated[str, typer.Option(help="Checkpoint that embeds the texts.")],
+    test: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table of the same columns that the encoder has not seen: the adapters are "
+            "fitted to TABLE and judged on this one. Without --test, they are judged by a "
+            "cross-validation on TABLE."
+        ),
+    ] = None,
+    encoder_saw: Annotated[
+        bool | None,
+        typer.Option(
+            "--encoder-saw/--encoder-unseen",
+            help="Whether the encoder was trained on TABLE. If it was, --test is needed. Without "
+            "one of the two, a note says what the figures cannot tell.",
+        ),
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table of pairs of texts, to judge similarity too. Columns: sentence1, sentence2 "
+            "and, as label, the score of the pair."
+        ),
+    ] = None,
+    foreign: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table of texts of another kind than those of TABLE, to judge the detection of "
+            "outliers too."
+        ),
+    ] = None,
+    adapters: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="fast: all adapters in closed form or with an exact solver. all: also those that "
+            "are trained by mini-batches, which takes longer. Or a name, and --adapters again for "
+            f"each further one: {', '.join(METHODS)}. Default: fast."
+        ),
+    ] = None,
+    text: Text = None,
+    label: Label = None,
+    max_length: MaxLength = None,
+    jobs: Annotated[int | None, typer.Option(help="Number of processes. Default: 1.")] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to keep finished fits in. After an interrupt, the same command with the "
+            "same folder goes on from there."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Output folder for comparison.json and the best adapter of each use. Default: "
+            "nothing is written."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare adapters with no adapter and with controls, on your task and other uses.
+
+    Example:
+
+    isoadapt compare train.tsv --model my-model --test dev.tsv --encoder-saw
+    """
+    from isoadapt.cli import _compare
+
+    rows = _compare.Rows(table, test, pairs, foreign, columns(text), label, max_length)
+    options = _compare.Run(encoder_saw, jobs, cache, out, Console(as_json, quiet))
+    _compare.compare(model, rows, adapters or [], options)
+
+
+@app.command(cls=SettingsCommand)
+def finetune(
+    model: Annotated[str, typer.Option(help="Folder or name of the model to start from.")],
+    train: Annotated[Path, typer.Option(help=TABLE)],
+    dev: Annotated[Path | None, typer.Option(help="Table of the same form to evaluate on.")] = None,
+    penalty: Annotated[
+        str | None, typer.Option(help=f"Penalty added to the task loss: {', '.join(PENALTIES)}.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE...",
+            help="Parameters. Several may follow one --set. For the penalty: lam (its weight, 1 by "
+            "default; with istar, positive values increase isotropy and negative values decrease "
+            "it), balance (ema or cumulative), and parameters of the loss, such as zeta (istar) "
+            "or bars (topological-entropy). For the training: epochs, lr, batch_size, warmup, "
+            "weight_decay, random_state, device.",
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Optimiser, schedule, number of epochs and batch size of a paper: "
+            f"{', '.join(RECIPES)} (CosReg, spectrum control, flow). A recipe sets no penalty."
+        ),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            help="Vectors that are penalised: head_input, last, all, or layers such as 1,6. "
+            "Default: those that the paper of the penalty uses."
+        ),
+    ] = None,
+    text: Text = None,
+    label: Label = None,
+    max_length: Annotated[int, typer.Option(help="Maximum number of tokens of a text.")] = 128,
+    out: Annotated[Path, typer.Option(help="Output folder for the checkpoint.")] = Path(
+        "isoadapt-finetuned"
+    ),
+    overwrite: OverwriteCheckpoint = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fine-tune a classifier with or without an isotropy penalty, and evaluate it.
+
+    Example:
+
+    isoadapt finetune --model my-base --train train.tsv --penalty istar
+    """
+    from isoadapt.cli import _finetune
+
+    tables = Tables(train, dev, columns(text), label, max_length)
+    given = [*(settings or []), *([f"where={where}"] if where else [])]
+    console = Console(as_json, quiet)
+    _finetune.finetune(model, tables, penalty, given, recipe, out, overwrite, console)
+
+
+@app.command(cls=SettingsCommand)
+def fit(
+    name: Annotated[str, typer.Argument(help=f"Name of the adapter: {', '.join(METHODS)}.")],
+    on: Annotated[
+        Path, typer.Option(help="Texts (.tsv, .csv, .parquet) or matrix (.npy, .parquet).")
+    ],
+    out: Annotated[Path, typer.Option(help="Output folder for the adapter.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Checkpoint that embeds the texts. Its head is the adapter's head."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE...",
+            help="Parameters of the adapter. Several may follow one --set.",
+        ),
+    ] = None,
+    text: Text = None,
+    separately: Separately = False,
+    label: Label = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="File with the labels of a .npy matrix.")
+    ] = None,
+    max_length: MaxLength = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing adapter.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fit an adapter to texts or to a matrix of embeddings, and save it in a folder.
+
+    Example:
+
+    isoadapt fit whitening --on train.tsv --model my-model --out my-adapter
+    """
+    from isoadapt.cli import _fit
+
+    source = Source(on, model, label, labels, max_length, columns(text), separately)
+    _fit.fit(name, source, out, settings or [], overwrite, Console(as_json, quiet))
+
+
+@app.command()
+def transform(
+    folder: Annotated[Path, typer.Argument(help="Folder of a saved adapter.")],
+    source: Annotated[Path, typer.Argument(help="Texts or matrix (.npy, .parquet).")],
+    out: Annotated[Path, typer.Argument(help="Output file (.npy, .parquet).")],
+    model: Annotated[
+        str | None, typer.Option(help="Checkpoint that embeds the texts. Default: that of the fit.")
+    ] = None,
+    text: Text = None,
+    separately: Separately = False,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of a Parquet matrix that holds labels and is not transformed. Default: "
+            "label, if there is one."
+        ),
+    ] = None,
+    max_length: MaxLength = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing file.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Transform texts or a matrix of embeddings with a saved adapter.
+
+    Example:
+
+    isoadapt transform my-adapter dev.tsv adapted.npy
+    """
+    from isoadapt.cli import _transform
+
+    rows = Source(source, model, label, None, max_length, columns(text), separately)
+    _transform.transform(folder, rows, out, overwrite, Console(as_json, quiet))
+
+
+@app.command()
+def merge(
+    folder: Annotated[Path, typer.Argument(help="Folder of a saved affine adapter.")],
+    model: Annotated[Path, typer.Argument(help="Folder of the checkpoint.")],
+    out: Annotated[Path, typer.Argument(help="Output folder for the merged checkpoint.")],
+    overwrite: OverwriteCheckpoint = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Merge an affine adapter into a checkpoint, which then needs no isoadapt.
+
+    Example:
+
+    isoadapt merge my-adapter my-model my-merged-model
+    """
+    from isoadapt.cli import _export
+
+    _export.merge(folder, model, out, overwrite, Console(as_json, quiet))
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(help="Folder of a saved affine adapter.")],
+    out: Annotated[Path, typer.Option(help="Output folder for the model.")],
+    model: Annotated[
+        Path | None, typer.Option(help="Folder of the checkpoint. Default: that of the fit.")
+    ] = None,
+    pooling: Annotated[
+        str,
+        typer.Option(
+            help="Pooling of the vectors that the adapter was fitted to: head_input, cls, mean or "
+            "max. auto is the pooling that the adapter records. If it records none, a note says "
+            "which is assumed: head_input for a classifier."
+        ),
+    ] = "auto",
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="Scale the vectors to unit length.")
+    ] = False,
+    overwrite: OverwriteCheckpoint = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write adapter and checkpoint as one model for sentence-transformers and transformers.
+
+    Example:
+
+    isoadapt export my-adapter --model my-model --out my-exported-model
+    """
+    from isoadapt.cli import _export
+
+    console = Console(as_json, quiet)
+    _export.export(folder, model, out, pooling, normalize, overwrite, console)
+
+
 @app.callback(invoke_without_command=True)
 def _common(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
@@ -46,16 +386,6 @@ def _common(
     if version:
         typer.echo(__version__)
         raise typer.Exit
-
-
-app.command()(demo)
-app.command()(audit)
-app.command()(compare)
-app.command(cls=SettingsCommand)(finetune)
-app.command(cls=SettingsCommand)(fit)
-app.command()(transform)
-app.command()(merge)
-app.command()(export)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Implementation of ``isoadapt demo``: all adapters and two controls on one checkpoint."""
+"""Implementation of ``isoadapt demo``."""
 
 import time
 from pathlib import Path
@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 
-from isoadapt import LinearHead, TransformerEncoder, load_checkpoint
+from isoadapt import LinearHead, LogitPreservingWhitening, TransformerEncoder, load_checkpoint
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.folders import check_output_folder, no_empty_leftovers
 from isoadapt._utils.optional import import_optional
 from isoadapt._utils.tables import aligned_table
 from isoadapt.adapters._registry import installed_variants
-from isoadapt.cli._demo_similarity import Similarity, report, similarity
 from isoadapt.cli._options import Console, WrongUsage
 from isoadapt.cli._rows import labelled_texts
-from isoadapt.datasets import make_acceptability, minilm_folder
+from isoadapt.datasets import load_similarity_pairs, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
+from isoadapt.metrics import similarity_correlation
 from isoadapt.model_selection import Comparison, compare_adapters
 from isoadapt.report import SpectrumDisplay
 
@@ -36,6 +36,23 @@ _FIGURES = {
     "ev1": "EV1",
     "mean_cosine": "mean cosine",
 }
+_RAW = "classifier's vectors"
+_CENTRED = "classifier's vectors, centred"
+_ADAPTED = "adapted by LogitPreservingWhitening"
+_BEFORE = "encoder before fine-tuning"
+_RESAMPLES = 200
+
+Vectors = tuple[NDArray[Any], NDArray[Any]]  # of the first and of the second sentences
+
+
+class Similarity(NamedTuple):
+    """Correlations with the grades of the sentence pairs, and the effect on predictions."""
+
+    correlations: dict[str, float]
+    gain: float  # of the adapter over the raw vectors
+    noise: float  # two standard errors of the gain
+    predictions: str
+    single_texts: bool  # whether a classifier of pairs embedded single sentences
 
 
 class _Split(NamedTuple):
@@ -240,3 +257,102 @@ def _save_pipeline(encoder: TransformerEncoder, rows: list[_Row], path: Path) ->
     layer = next(row.adapter for row in rows if row.name == _LAYER)
     with atomic_path(path) as temporary:
         joblib.dump(make_pipeline(encoder, layer), temporary)
+
+
+def similarity(
+    encoder: TransformerEncoder,
+    head: LinearHead,
+    texts: Any,
+    train: NDArray[Any],
+    dev: NDArray[Any],
+    before: Path | None,
+) -> Similarity:
+    """Evaluate embeddings on graded pairs without and with an adapter.
+
+    The adapter is fitted on the training texts, without labels. `train` and `dev` are the
+    embeddings of these texts and of others; `before` is the encoder before fine-tuning, if known.
+    """
+    of_pairs = not isinstance(texts[0], str)
+    if of_pairs:
+        train = encoder.transform(list(dict.fromkeys(text for pair in texts for text in pair)))
+    adapter = LogitPreservingWhitening(head).fit(train)
+    raw = _embed(encoder)
+    adapted = adapter.transform(raw[0]), adapter.transform(raw[1])
+    mean = train.mean(axis=0)
+    vectors = {_RAW: raw, _CENTRED: (raw[0] - mean, raw[1] - mean), _ADAPTED: adapted}
+    if before is not None:
+        vectors[_BEFORE] = _embed(TransformerEncoder(before))
+    scores = load_similarity_pairs().scores
+    correlations = {name: similarity_correlation(*pair, scores) for name, pair in vectors.items()}
+    return Similarity(
+        correlations,
+        correlations[_ADAPTED] - correlations[_RAW],
+        2 * _error_of_gain(raw, adapted, scores),
+        _effect_on_predictions(head, dev, adapter.transform(dev)),
+        of_pairs,
+    )
+
+
+def report(result: Similarity) -> str:
+    """Format the correlations as a table, and say in plain words what they mean."""
+    n_pairs = len(load_similarity_pairs().scores)
+    rows = [(name, f"{value:8.4f}") for name, value in result.correlations.items()]
+    title = f"Similarity: {n_pairs} graded sentence pairs, Spearman correlation of the cosines"
+    notes = [f"{_gain(result)} {result.predictions}"]
+    if result.single_texts:
+        notes.append(
+            "The checkpoint classifies pairs: each sentence was embedded as a single text, so "
+            "these vectors are not those from which it predicts."
+        )
+    return "\n".join([f"{title}\n", aligned_table(rows), "", *notes, _advice(result)])
+
+
+def _embed(encoder: TransformerEncoder) -> Vectors:
+    left, right, _ = load_similarity_pairs()
+    vectors = encoder.transform(left + right)
+    return vectors[: len(left)], vectors[len(left) :]
+
+
+def _error_of_gain(raw: Vectors, adapted: Vectors, scores: NDArray[Any]) -> float:
+    """Return the bootstrap standard error of the adapter's gain, over resampled pairs."""
+    rng = np.random.default_rng(0)
+    samples = rng.integers(len(scores), size=(_RESAMPLES, len(scores)))
+    gains = [
+        similarity_correlation(adapted[0][i], adapted[1][i], scores[i])
+        - similarity_correlation(raw[0][i], raw[1][i], scores[i])
+        for i in samples
+    ]
+    return float(np.std(gains))
+
+
+def _effect_on_predictions(head: LinearHead, X: NDArray[Any], Z: NDArray[Any]) -> str:
+    if head.classes_ is None:
+        change = np.abs(head.predict(Z) - head.predict(X)).max()
+        return f"It changed a predicted value by at most {change:.1e}."
+    changed = int((head.predict(Z) != head.predict(X)).sum())
+    return f"It changed {changed} of {len(X)} predictions on the other texts."
+
+
+def _gain(result: Similarity) -> str:
+    if abs(result.gain) <= result.noise:
+        effect = "changes the correlation within noise"
+    else:
+        effect = f"{'raises' if result.gain > 0 else 'lowers'} the correlation beyond noise"
+    return (
+        f"The adapter, fitted on the training texts without labels, {effect} "
+        f"({result.gain:+.4f} ± {result.noise:.4f})."
+    )
+
+
+def _advice(result: Similarity) -> str:
+    before, adapted = result.correlations.get(_BEFORE), result.correlations[_ADAPTED]
+    if before is None:
+        return (
+            "The encoder before fine-tuning is usually better still at similarity: compare with it "
+            "if you have it, on pairs of your own."
+        )
+    comparison = "better" if before > adapted else "not better here"
+    return (
+        f"The encoder before fine-tuning is {comparison} at similarity, so use it for that if you "
+        "have it and can run two models. The adapter is for one model that must do both."
+    )

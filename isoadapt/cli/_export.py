@@ -1,4 +1,4 @@
-"""Implementation of ``isoadapt export``."""
+"""Implementation of ``isoadapt merge`` and ``isoadapt export``."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from isoadapt._utils.errors import choices
 from isoadapt.cli._options import Console, WrongUsage
 from isoadapt.encoders._models import names_classifier
 from isoadapt.encoders._vectors import describe_vectors
-from isoadapt.interop import load_adapter, to_sentence_transformer
+from isoadapt.interop import load_adapter, merge_into_checkpoint, to_sentence_transformer
 from isoadapt.interop._folder import provenance, read_config
 from isoadapt.interop._pipeline import take_apart
 from isoadapt.interop._sentence_transformer import export_encoder
@@ -68,3 +68,19 @@ def _recorded_length(data: Any) -> int | None:
     """Return the maximum length that an adapter folder records, if it records one."""
     length = data.get("max_length") if isinstance(data, dict) else None
     return length if isinstance(length, int) else None
+
+
+def merge(folder: Path, model: Path, out: Path, overwrite: bool, console: Console) -> None:
+    """Merge an affine adapter into a checkpoint, and print how to load the result."""
+    with console.notes():
+        adapter = load_adapter(folder)
+        merge_into_checkpoint(adapter, model, out, overwrite=overwrite)
+    own = take_apart(adapter).last_head() is not None
+    head = "the checkpoint's, because the adapter has none; predictions may change"
+    if own:
+        head = "the adapter's, so that it predicts what the adapter predicts"
+    console.show(
+        f"Merged: {out}\nIts head is {head}.\nLoad it with transformers: "
+        f"AutoModelForSequenceClassification.from_pretrained({str(out)!r})",
+        {"checkpoint": str(out), "head": "adapter" if own else "checkpoint"},
+    )

@@ -13,12 +13,10 @@ from isoadapt import load_checkpoint
 from isoadapt._utils.errors import choices
 from isoadapt._utils.folders import reserved_folder
 from isoadapt._utils.tables import aligned_table
-from isoadapt.cli._options import Console, Tables, WrongUsage
+from isoadapt.cli._options import Console, Tables, WrongUsage, read_settings
 from isoadapt.cli._rows import labelled_texts
-from isoadapt.cli._settings import read_settings
 from isoadapt.finetune import finetune_text_classifier
-from isoadapt.finetune._penalty import PENALTIES, PLACES
-from isoadapt.finetune._recipes import RECIPES
+from isoadapt.finetune._recipes import PENALTIES, PLACES, RECIPES
 from isoadapt.metrics import isotropy_report
 
 _TITLES = {

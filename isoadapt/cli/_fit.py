@@ -13,14 +13,13 @@ from isoadapt._utils.folders import check_output_folder
 from isoadapt._utils.tables import aligned_table
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, METHODS
-from isoadapt.cli._options import Console, Source, WrongUsage
+from isoadapt.cli._options import Console, Source, WrongUsage, read_settings
 from isoadapt.cli._rows import (
     check_several_rows,
     data_to_record,
     model_to_record,
     read_rows,
 )
-from isoadapt.cli._settings import read_settings
 from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.interop import save_adapter
 from isoadapt.interop._folder import ADAPTER

@@ -1,13 +1,16 @@
-"""Options that several commands share, and messages to the user."""
+"""Options that several commands share, parameters after ``--set``, and messages to the user."""
 
+import ast
 import json
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand
 
 TABLE = (
     "Table with a header (.tsv, .csv, .parquet). Columns: sentence (or sentence1 and sentence2) "
@@ -39,6 +42,8 @@ Quiet = Annotated[
 OverwriteCheckpoint = Annotated[
     bool, typer.Option("--overwrite", help="Replace an existing checkpoint.")
 ]
+_FLAG = "--set"
+_SETTING = re.compile(r"[A-Za-z_]\w*=")
 
 
 class Source(NamedTuple):
@@ -114,3 +119,45 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return None if value != value else value
+
+
+class SettingsCommand(TyperCommand):
+    """A command that accepts several settings after one ``--set``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments after inserting the flag before each setting."""
+        return super().parse_args(ctx, list(_flagged(args)))
+
+
+def _flagged(args: Sequence[str]) -> Iterator[str]:
+    """Insert the flag before each setting that follows another setting."""
+    after_flag = in_settings = False
+    for argument in args:
+        if in_settings and _SETTING.match(argument):
+            yield _FLAG
+        else:
+            in_settings = after_flag
+        after_flag = argument == _FLAG
+        yield argument
+
+
+def read_settings(settings: Sequence[str], known: Collection[str], taker: str) -> dict[str, Any]:
+    """Read ``name=value``, where a value is a JSON or Python literal or else a string."""
+    values = {}
+    for setting in settings:
+        name, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals or name not in known:
+            raise WrongUsage(
+                f"--set {setting}: {taker} takes name=value with the names {', '.join(known)}"
+            )
+        values[name] = _literal(text)
+    return values
+
+
+def _literal(text: str) -> Any:
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(text)
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+    return text

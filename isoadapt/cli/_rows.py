@@ -11,8 +11,7 @@ from isoadapt.cli._options import Source, WrongUsage
 from isoadapt.datasets import load_table
 from isoadapt.datasets._matrices import load_matrix
 from isoadapt.encoders._vectors import vector_source
-from isoadapt.interop._adapter import SOURCE
-from isoadapt.interop._pipeline import take_apart
+from isoadapt.interop._pipeline import SOURCE, take_apart
 
 
 def read_rows(

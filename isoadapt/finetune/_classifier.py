@@ -25,10 +25,8 @@ from isoadapt.encoders._models import check_files, checkpoint_folder, quiet
 from isoadapt.encoders._peft import CONFIG as PEFT_CONFIG
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._tokenization import encoded_parts
-from isoadapt.finetune._containers import check_has_no_columns, read_items
-from isoadapt.finetune._penalty import PENALTIES, PLACES, penalty_options
-from isoadapt.finetune._recipes import RECIPES, make_recipe
-from isoadapt.finetune._targets import Targets, as_targets
+from isoadapt.finetune._recipes import PENALTIES, PLACES, RECIPES, make_recipe, penalty_options
+from isoadapt.finetune._targets import Targets, as_targets, check_has_no_columns, read_items
 
 
 @validate_params(

@@ -11,7 +11,7 @@ from isoadapt.adapters._isobn import isobn_scale
 from isoadapt.encoders._backbone import find_last_linear, is_classifier
 from isoadapt.encoders._folder import weight_files
 from isoadapt.encoders._models import quiet
-from isoadapt.finetune._ranks import gathered
+from isoadapt.finetune._gathering import gathered
 
 _STATE = ("cov", "n_steps", "weight")  # saved as "isobn.<name>" next to the weight of the head
 

@@ -1,7 +1,17 @@
-"""Training settings of the papers; settings that a paper does not report keep their default."""
+"""What can be chosen by name: training settings of the papers, and penalties with their places."""
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import nn
+
+HEAD_INPUT, LAST, ALL, OUTPUT_EMBEDDINGS = "head_input", "last", "all", "output_embeddings"
+PLACES = (HEAD_INPUT, LAST, ALL)
 
 
 @dataclass(frozen=True)
@@ -48,3 +58,57 @@ def make_recipe(name: str | None, **changes: Any) -> Recipe:
     """Return the recipe `name`, or the default for None, with all `changes` that are not None."""
     given = {field: value for field, value in changes.items() if value is not None}
     return replace(RECIPES[name] if name else Recipe(), **given)
+
+
+class Method(NamedTuple):
+    """A loss with the parameters and the place of its paper; it is imported when it is used."""
+
+    loss_name: str
+    where: str
+    settings: dict[str, Any]
+
+    @property
+    def loss(self) -> "Callable[..., nn.Module]":
+        """Make the loss; the keywords are its parameters."""
+        from isoadapt import losses
+
+        return partial(getattr(losses, self.loss_name), **self.settings)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of the loss by name, with their defaults."""
+        known = inspect.signature(self.loss).parameters.values()
+        return {p.name: p.default for p in known if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+
+
+PENALTIES = {
+    "istar": Method("IsoScoreLoss", ALL, {"zeta": 0.2, "form": "linear"}),
+    "cosreg": Method("CosRegLoss", LAST, {}),
+    "spectrum-control": Method("SpectrumControlLoss", HEAD_INPUT, {}),
+    "topological-entropy": Method("PersistentEntropyLoss", HEAD_INPUT, {}),
+    "isotropy-layer": Method("IsoScoreLoss", HEAD_INPUT, {}),
+}
+"""Penalties by the names that the methods have everywhere, ``isoadapt.adapters.METHODS``."""
+
+
+def penalty_options(
+    penalty: "str | nn.Module | None", lam: float, balance: str | None, where: Any
+) -> dict[str, Any]:
+    """Return the keyword arguments of the IsotropyTrainer for a penalty given by name or as a loss.
+
+    With `where` None, a named method uses the place of its paper and a loss the head's input.
+    """
+    if penalty is None and (lam != 1.0 or balance is not None or where is not None):
+        raise ValueError(
+            f"lam={lam!r}, balance={balance!r} and where={where!r} have no effect without a "
+            "penalty: pass penalty=, or leave them out"
+        )
+    place = HEAD_INPUT
+    if isinstance(penalty, str):
+        method = PENALTIES[penalty]
+        penalty, place = method.loss(), method.where
+    if where is None:
+        where = place
+    elif isinstance(where, Integral):
+        where = [where]
+    return {"penalty": penalty, "lam": lam, "balance": balance, "where": where}

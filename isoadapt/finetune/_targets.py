@@ -1,7 +1,7 @@
-"""Conversion of labels into the targets of a model for sequence classification."""
+"""Conversion of containers of texts and labels, and of labels into the targets of a model."""
 
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
 
 
 @dataclass(frozen=True)
@@ -113,3 +114,32 @@ def _numbered(classes: NDArray[np.int64]) -> list[str]:
             "present: pass class names as strings, or np.unique(labels, return_inverse=True)[1]"
         )
     return [f"LABEL_{i}" for i in classes]
+
+
+def read_items(values: Any) -> Any:
+    """Convert a torch Dataset to a list of its items, and tensors to arrays or numbers."""
+    if isinstance(values, IterableDataset):
+        values = list(values)
+    elif isinstance(values, Dataset) and isinstance(values, Sized):
+        values = [values[i] for i in range(len(values))]
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    if isinstance(values, list | tuple):
+        return [item.item() if _is_number(item) else item for item in values]
+    return values
+
+
+def check_has_no_columns(texts: Any) -> None:
+    """Raise if the items are rows with several columns, such as ``{"text": ..., "label": ...}``."""
+    first = next(iter(texts), None) if isinstance(texts, Iterable) else None
+    if isinstance(first, Mapping):
+        column = next((name for name, value in first.items() if isinstance(value, str)), "text")
+        raise TypeError(
+            f"texts holds rows with the columns {', '.join(map(repr, first))}, but it must hold "
+            f"only texts: pass [row[{column!r}] for row in texts], or pairs of two columns"
+        )
+
+
+def _is_number(item: Any) -> bool:
+    return isinstance(item, Tensor) and item.numel() == 1

@@ -13,11 +13,8 @@ from transformers import Trainer, TrainerCallback
 
 from isoadapt._utils.warn import warn
 from isoadapt.encoders._backbone import is_classifier
-from isoadapt.finetune._label_count import divides_by_count
-from isoadapt.finetune._objective import Objective
-from isoadapt.finetune._ranks import gathered, is_distributed
-from isoadapt.finetune._shrinkage import sample_moments
-from isoadapt.finetune._where import Points, Watch
+from isoadapt.finetune._gathering import gathered, is_distributed, sample_moments
+from isoadapt.finetune._objective import Objective, Points, Watch, divides_by_count
 from isoadapt.geometry._isoscore import isoscore_star
 from isoadapt.geometry._spread import anisotropy, cumulative_explained_variance, spectrum
 from isoadapt.losses import IsoScoreLoss

@@ -15,11 +15,9 @@ from isoadapt._utils.folders import Content, atomic_folder, check_output_folder
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._vectors import VectorSource, vector_source
-from isoadapt.interop._adapter import SOURCE
 from isoadapt.interop._card import model_card
-from isoadapt.interop._pipeline import pack, take_apart, unpack
-from isoadapt.interop._state import Tensors, decode, encode
-from isoadapt.interop._types import matches
+from isoadapt.interop._pipeline import SOURCE, pack, take_apart, unpack
+from isoadapt.interop._state import Tensors, decode, encode, matches
 
 CONFIG, TENSORS, CARD = "config.json", "adapter.safetensors", "README.md"
 ADAPTER = Content("an adapter")

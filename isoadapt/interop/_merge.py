@@ -1,27 +1,39 @@
-"""Merging of an affine adapter into the classifier of a checkpoint."""
+"""Merging of an affine adapter into a checkpoint, and what exports into checkpoints share."""
 
+import copy
 import os
+import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from isoadapt._utils.folders import CHECKPOINT, atomic_folder
-from isoadapt.adapters._maps import compose
+import numpy as np
+import torch
+
+from isoadapt._utils.folders import CHECKPOINT, atomic_folder, check_kept, check_output_folder
+from isoadapt.adapters import Affine
+from isoadapt.adapters._base import BaseAdapter
+from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._checkpoint import read_head
+from isoadapt.encoders._folder import transformer_folder
 from isoadapt.encoders._models import names_classifier, quiet, tokenizer_folder
-from isoadapt.encoders._vectors import HEAD_VECTORS
-from isoadapt.interop._checkpoint import (
-    affine,
-    check_folders,
-    check_kinds,
-    check_vectors,
-    check_widths,
-    copy_files,
-    reordered,
-    sources,
-    with_head,
+from isoadapt.encoders._vectors import HEAD_VECTORS, VectorSource, vector_source
+from isoadapt.heads import LinearHead, MultiLabelHead
+from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
+
+_TOKENIZER = re.compile(
+    r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json"
+    r"|(vocab|merges)\.txt|[^/]*\.(model|jinja)"
 )
-from isoadapt.interop._pipeline import take_apart
+_SENTENCE = re.compile(
+    r"(modules|sentence_bert_config|config_sentence_transformers)\.json"
+    r"|\d+_\w+/(config\.json|model\.safetensors)"
+)
+_ROUNDING = 1e-8  # relative size up to which a bias counts as zero
+SERVE = "serve it with isoadapt.AdaptedEncoder instead"
 
 
 def merge_into_checkpoint(
@@ -130,3 +142,182 @@ def merge_into_checkpoint(
         network.save_pretrained(written)
         copy_files(tokenizer_folder(source), written, backbone.tokenizer, sentence=True)
     return target
+
+
+def check_folders(
+    model_folder: str | os.PathLike[str], out_folder: str | os.PathLike[str], overwrite: bool
+) -> tuple[Path, Path]:
+    """Return the checkpoint's folder and the folder to write, after checking both."""
+    source = Path(model_folder).expanduser()
+    configs = (transformer_folder(source) / "config.json", source / "adapter_config.json")
+    if not any(file.is_file() for file in configs):
+        raise FileNotFoundError(
+            f"model_folder={str(model_folder)!r} is not a folder with a config.json; pass one that "
+            "save_pretrained wrote"
+        )
+    target = check_output_folder(out_folder, overwrite, name="out_folder")
+    check_kept(source, out_folder, "model_folder", "out_folder")
+    return source, target
+
+
+def sources(parts: Parts) -> Iterator[tuple[VectorSource, str]]:
+    """Yield the sources of the first adapter's vectors, each with a description for messages."""
+    if parts.encoder is not None:
+        encoder = parts.encoder[1]
+        yield _encoder_source(encoder), f"the encoder with model={_shown(encoder.model)}"
+    first = parts.first()
+    if hasattr(first, SOURCE):
+        yield getattr(first, SOURCE), f"the record of the saved {type(first).__name__}"
+
+
+def _shown(model: Any) -> str:
+    named = isinstance(model, str | os.PathLike)
+    return repr(os.fspath(model)) if named else f"a live {type(model[0]).__name__}"
+
+
+def _encoder_source(encoder: TransformerEncoder) -> VectorSource:
+    try:
+        return vector_source(encoder)
+    except OSError as error:
+        raise OSError(
+            f"the pipeline's encoder cannot be loaded, so it cannot be checked that its vectors "
+            f"are those of model_folder ({error}); if its folder was moved, set the new one with "
+            "set_params(model=...) of the encoder, or pass the adapter alone"
+        ) from error
+
+
+def check_vectors(
+    vectors: VectorSource, name: str, backbone: Backbone, kind: str, place: str
+) -> None:
+    """Raise unless the vectors are those of this checkpoint with the settings `kind`.
+
+    `place` says in messages what these vectors are.
+    """
+    folder = str(backbone.folder)
+    fit = f"fit the adapter to TransformerEncoder({folder!r}, {kind}).transform(texts)"
+    if vectors.kind not in (kind, None):
+        raise ValueError(
+            f"the adapter was fitted to vectors with {vectors.kind} ({name}), but {place} of "
+            f"model_folder={folder!r} are vectors with {kind}: {fit}, or {SERVE}"
+        )
+    if not vectors.is_of(backbone):
+        raise ValueError(
+            f"the adapter was fitted to vectors of another checkpoint ({name}) than "
+            f"model_folder={folder!r}, with other weights or another tokenizer: use that "
+            f"checkpoint or a copy of it, or {fit}, or {SERVE}"
+        )
+
+
+def affine(adapter: BaseAdapter) -> Affine:
+    if not hasattr(adapter, "to_affine"):
+        raise ValueError(
+            f"adapter={adapter!r} is not an affine map z = Ah + c, and only those can be written "
+            f"into a checkpoint; use an adapter with to_affine, or {SERVE}"
+        )
+    return adapter.to_affine()
+
+
+def check_kinds(head: LinearHead, own: LinearHead) -> None:
+    """Raise if only one of the two heads is a multi-label head."""
+    if isinstance(head, MultiLabelHead) != isinstance(own, MultiLabelHead):
+        raise ValueError(
+            f"the adapter's head is {head!r}, the checkpoint's {own!r}: only one of them is a "
+            "multi-label head. Fit the adapter with the checkpoint's own head or without a head; "
+            "for a head whose outputs are logits of labels, use "
+            "isoadapt.heads.MultiLabelHead(coef, intercept)"
+        )
+
+
+def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
+    """Return a head without classes whose outputs are in the order of the checkpoint's labels."""
+    if head.classes_ is None or own.classes_ is None:
+        if (head.classes_ is None) != (own.classes_ is None) or len(head.coef_) != len(own.coef_):
+            raise ValueError(
+                f"the adapter's head is {head!r}, the checkpoint's {own!r}: both must be "
+                "classifiers, or regressors with the same number of outputs"
+            )
+        return head
+    rows = {label: row for row, label in enumerate(head.classes_.tolist())}
+    numbers = list(range(config.num_labels))
+    names = [config.id2label[number] for number in numbers]
+    known = own.classes_.tolist()
+    for labels in (numbers, names) if known == numbers else (names,):
+        if set(labels) == set(rows) and len(labels) == len(rows):
+            order = [rows[label] for label in labels]
+            return LinearHead(head.coef_[order], head.intercept_[order])
+    raise ValueError(
+        f"the adapter's head has the classes {list(rows)}, the checkpoint {known} "
+        f"(by name {names}): fit the adapter on the checkpoint's labels"
+    )
+
+
+def check_widths(map_: Affine, head: LinearHead, own: LinearHead) -> None:
+    if map_.matrix.shape[1] != own.n_features_in_:
+        raise ValueError(
+            f"the adapter has n_features_in_={map_.matrix.shape[1]}, but the checkpoint's head "
+            f"takes embeddings of width {own.n_features_in_}: fit the adapter to embeddings of "
+            "this checkpoint, from the encoder that load_checkpoint returns"
+        )
+    if map_.n_features_out != head.n_features_in_:
+        raise ValueError(
+            f"the adapter returns {map_.n_features_out} features, but the head takes "
+            f"{head.n_features_in_}: fit the adapter with a head, or without reducing the width"
+        )
+
+
+def with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:
+    """Return a shallow copy of the model whose classifier includes the adapter and the head."""
+    old = cast(torch.nn.Linear, backbone.head)
+    new = eval_copy(old)
+    weight, bias = head.coef_ @ map_.matrix, head.coef_ @ map_.offset + head.intercept_
+    new.weight = _parameter(weight)
+    if new.bias is not None:
+        new.bias = _parameter(bias)
+    elif not _is_rounding(bias, head, map_):
+        raise ValueError(
+            f"the head of {type(backbone.model).__name__} has no bias, but this adapter needs one "
+            f"(largest entry {np.abs(bias).max():.3g}): LogitPreservingWhitening on the "
+            f"checkpoint's own head needs none; or {SERVE}"
+        )
+    network = eval_copy(backbone.model, {old: new})
+    network.config = copy.deepcopy(backbone.model.config)  # save_pretrained writes to it
+    return network
+
+
+def _is_rounding(bias: Floats, head: LinearHead, map_: Affine) -> bool:
+    """Return whether a bias is zero up to the rounding of its terms."""
+    terms = np.linalg.norm(head.coef_, axis=1) * np.linalg.norm(map_.offset)
+    return bool((np.abs(bias) <= _ROUNDING * (terms + np.abs(head.intercept_))).all())
+
+
+def _parameter(values: Floats) -> torch.nn.Parameter:
+    weights = torch.tensor(values, dtype=torch.float32)
+    if not bool(weights.isfinite().all()):
+        raise ValueError(
+            f"the merged weights reach {np.abs(values).max():.3g}, beyond float32: increase the "
+            f"adapter's shrinkage, or {SERVE}"
+        )
+    return torch.nn.Parameter(weights, requires_grad=False)
+
+
+def copy_files(source: Path, target: Path, tokenizer: Any, *, sentence: bool) -> None:
+    """Copy the files of the tokenizer and, if wanted, those of sentence-transformers."""
+    own = set(tokenizer.vocab_files_names.values())  # may include rare names such as bpe.codes
+    for path in sorted(source.rglob("*")):
+        name = path.relative_to(source).as_posix()
+        copied = name in own or _TOKENIZER.fullmatch(name)
+        if path.is_file() and (copied or (sentence and _SENTENCE.fullmatch(name))):
+            _check_inside(source, path)
+            (target / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, target / name)
+
+
+def _check_inside(folder: Path, file: Path) -> None:
+    """Raise ValueError if a file is a link that leads out of a checkpoint."""
+    own, real = folder.resolve(), file.resolve()
+    hub = [parent.parent / "blobs" for parent in own.parents if parent.name == "snapshots"]
+    if not any(real.is_relative_to(place) for place in (own, *hub)):
+        raise ValueError(
+            f"{str(file)!r} is a link to {str(real)!r}, outside the checkpoint, and is not copied "
+            "into a new one: replace the link by the file that belongs there"
+        )

@@ -23,8 +23,8 @@ from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._vectors import describe_vectors, vector_source
 from isoadapt.heads import LinearHead
-from isoadapt.interop._adapter import SOURCE
-from isoadapt.interop._checkpoint import (
+from isoadapt.interop._card import sentence_card
+from isoadapt.interop._merge import (
     SERVE,
     affine,
     check_folders,
@@ -36,15 +36,16 @@ from isoadapt.interop._checkpoint import (
     sources,
     with_head,
 )
-from isoadapt.interop._pipeline import Parts, take_apart
-from isoadapt.interop._sentence_card import sentence_card
-from isoadapt.interop._sentence_check import Expected, check_written, probe_texts
+from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
 from isoadapt.interop._sentence_files import (
+    Expected,
     Module,
     affine_module,
+    check_written,
     head_modules,
     normalize_module,
     pooling_modules,
+    probe_texts,
     write_json,
     write_modules,
     write_settings,

@@ -8,7 +8,7 @@ from isoadapt import PenaltyAdapter, adapters
 from isoadapt.adapters import Affine
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, METHODS, VARIANTS
-from isoadapt.finetune._penalty import PENALTIES
+from isoadapt.finetune._recipes import PENALTIES
 from tests.adapters.test_common import ADAPTERS as SWEEP, FIRST, ONE_OF_EACH
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "choosing.rst"

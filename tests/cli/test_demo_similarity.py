@@ -6,7 +6,7 @@ from scipy.stats import spearmanr
 from sklearn.preprocessing import normalize
 
 from isoadapt import LogitPreservingWhitening, TransformerEncoder, load_checkpoint
-from isoadapt.cli._demo_similarity import Similarity, report, similarity
+from isoadapt.cli._demo import Similarity, report, similarity
 from isoadapt.datasets import load_similarity_pairs
 from isoadapt.metrics import similarity_correlation
 from tests.tiny_models import save_model

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from isoadapt import cli, load_checkpoint
 from isoadapt.cli._finetune import _JOINING, _TRAINING, _make_options
 from isoadapt.finetune import finetune_text_classifier
-from isoadapt.finetune._penalty import PENALTIES
-from isoadapt.finetune._recipes import RECIPES
+from isoadapt.finetune._recipes import PENALTIES, RECIPES
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.metrics import anisotropy, isoscore
 from tests.cli.command_line import fail, message_of, run, succeed

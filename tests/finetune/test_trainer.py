@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from isoadapt import TransformerEncoder
-from isoadapt.finetune._where import Watch, check_where
+from isoadapt.finetune._objective import Watch, check_where
 from isoadapt.geometry import Moments
 from isoadapt.geometry._isoscore import isoscore_star
 from isoadapt.losses import (
