@@ -388,9 +388,7 @@ class TestRunsThatStop:
         assert_same_rows(comparison, expected)
 
     def test_nothing_is_kept_without_the_controls(self, monkeypatch):
-        monkeypatch.setattr(
-            "isoadapt.model_selection._compare._methods.UnchangedEmbeddings.fit", Stopping.fit
-        )
+        monkeypatch.setattr("isoadapt.model_selection._compare._methods.WithHead.fit", Stopping.fit)
         with pytest.raises(KeyboardInterrupt):
             compare_adapters(X, y, "Whitening", **TEST)
 

@@ -54,13 +54,13 @@ class Outcome:
     """What a method achieved on a split; arrays are None where there are no data."""
 
     figures: dict[str, float] = field(default_factory=dict)
-    predictions: NDArray[Any] | None = None  # (n_test,) or (n_test, n_outputs)
+    predictions: Any = None  # (n_test,) or (n_test, n_outputs)
     score: float = math.nan
-    precision: Floats | None = None  # (n_test,): contributions to that of neighbours
-    inside: Floats | None = None  # (n_test,): share of foreign rows that lie farther away
-    outside: Floats | None = None  # (n_foreign,): share of test rows that lie nearer
-    cosines: Floats | None = None  # (n_pairs,)
-    reciprocal: Floats | None = None  # (n_queries,)
+    precision: Any = None  # (n_test,): contributions to that of neighbours
+    inside: Any = None  # (n_test,): share of foreign rows that lie farther away
+    outside: Any = None  # (n_foreign,): share of test rows that lie nearer
+    cosines: Any = None  # (n_pairs,)
+    reciprocal: Any = None  # (n_queries,)
     estimator: Any = None
     messages: tuple[str, ...] = ()
     error: str | None = None

@@ -28,43 +28,28 @@ BASELINE, CONTROL, ADAPTER = "baseline", "control", "adapter"
 PROBES = {"classify": "logistic", "regress": "ridge"}
 
 
-class UnchangedEmbeddings(BaseEstimator):
-    """The embeddings as they are, with a frozen head or one that is fitted to them."""
+class WithHead(BaseEstimator):
+    """A head that is frozen or fitted to the output of a transformer.
 
-    def __init__(self, head: Any) -> None:
+    Without a transformer, it is a head on the embeddings as they are.
+    """
+
+    def __init__(self, head: Any, transformer: Any = None) -> None:
         self.head = head
-
-    def fit(self, X: NDArray[Any], y: NDArray[Any]) -> Self:
-        """Fit the head, unless it is frozen."""
-        fitted = needs_fit(self.head)
-        self.head_ = fit_head(self.head, X, y) if fitted else LinearHead.from_estimator(self.head)
-        return self
-
-    def transform(self, X: ArrayLike) -> Any:
-        """Return the embeddings."""
-        return X
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Predict by the head."""
-        return self.head_.predict(X)
-
-
-class WithProbe(BaseEstimator):
-    """A transformer without a head, and a head that is fitted to its output."""
-
-    def __init__(self, transformer: Any, head: Any) -> None:
         self.transformer = transformer
-        self.head = head
 
     def fit(self, X: NDArray[Any], y: NDArray[Any]) -> Self:
-        """Fit a clone of the transformer, and the head to its output."""
-        self.transformer_ = clone(self.transformer).fit(X, y)
-        self.head_ = fit_head(self.head, self.transform(X), y)
+        """Fit a clone of the transformer and, unless it is frozen, the head."""
+        if self.transformer is not None:
+            self.transformer_ = clone(self.transformer).fit(X, y)
+        fitted = needs_fit(self.head)
+        head = fit_head(self.head, self.transform(X), y) if fitted else self.head
+        self.head_ = LinearHead.from_estimator(head)
         return self
 
     def transform(self, X: ArrayLike) -> Any:
         """Transform the embeddings."""
-        return self.transformer_.transform(X)
+        return X if self.transformer is None else self.transformer_.transform(X)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Predict by the head on the transformed embeddings."""
@@ -83,10 +68,10 @@ class Method:
 
 def make_methods(adapters: Any, head: Any, task: str) -> list[Method]:
     """The baseline, the controls and the adapters, in this order."""
-    found = [Method(NO_ADAPTER, UnchangedEmbeddings(head), BASELINE)]
+    found = [Method(NO_ADAPTER, WithHead(head), BASELINE)]
     common: tuple[str, ...] = ()
     if not needs_fit(head):  # otherwise "no adapter" has a new head already
-        found.append(Method(HEAD_REFIT, UnchangedEmbeddings(PROBES[task]), CONTROL))
+        found.append(Method(HEAD_REFIT, WithHead(PROBES[task]), CONTROL))
         common = (HEAD_REFIT,)
     chosen: list[Method] = []
     for name, template in _choose(adapters, head).items():
@@ -96,7 +81,11 @@ def make_methods(adapters: Any, head: Any, task: str) -> list[Method]:
             found.append(needed)
         own = (needed.name,) if needed is not None else ()
         chosen.append(Method(name, estimator, ADAPTER, common + own))
-    _check_names(found, chosen)
+    for method in chosen:
+        if method.name in {control.name for control in found}:
+            raise ValueError(
+                f"adapters: the name {method.name!r} is that of a control; choose another one"
+            )
     return found + chosen
 
 
@@ -183,16 +172,7 @@ def _with_head(template: Any, head: Any, task: str) -> Any:
     name = "head" if last is None else f"{last}__head"
     if name in estimator.get_params():
         return estimator.set_params(**{name: head})
-    return WithProbe(estimator, head if needs_fit(head) else PROBES[task])
-
-
-def _check_names(controls: list[Method], adapters: list[Method]) -> None:
-    reserved = {method.name for method in controls}
-    for method in adapters:
-        if method.name in reserved:
-            raise ValueError(
-                f"adapters: the name {method.name!r} is that of a control; choose another one"
-            )
+    return WithHead(head if needs_fit(head) else PROBES[task], estimator)
 
 
 # --- controls ------------------------------------------------------------------------------------

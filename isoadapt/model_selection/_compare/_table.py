@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,15 +133,11 @@ def _figures(methods: Sequence[Method], outcomes: Outcomes) -> dict[str, dict[st
         figures["fit_seconds"] = outcomes[method.name][-1].figures["fit_seconds"]
         pairs = zip(judged[NO_ADAPTER], own, strict=True)
         figures["changed_predictions"] = sum(
-            n_changed(_predictions(before), _predictions(after)) for before, after in pairs
+            n_changed(before.predictions, after.predictions) for before, after in pairs
         )
-        figures["n_predictions"] = sum(len(_predictions(outcome)) for outcome in own)
+        figures["n_predictions"] = sum(len(outcome.predictions) for outcome in own)
         found[method.name] = figures
     return found
-
-
-def _predictions(outcome: Outcome) -> NDArray[Any]:
-    return np.asarray(outcome.predictions)
 
 
 # --- the tests of each use -----------------------------------------------------------------------
@@ -152,58 +148,52 @@ def _tests(
 ) -> dict[str, BootstrapUse | SplitUse]:
     """Tests of each use for which there are data."""
     judged = _JudgedRows([split.test for split in plan.splits if len(split.test)])
-    found: dict[str, BootstrapUse | SplitUse] = {
-        data.task: _task(outcomes, data, plan, judged, seed)
-    }
+    of_rows = judged.units(data.groups)
+
+    def by_bootstrap(units: Units, make: Callable[[list[Outcome]], Evidence]) -> BootstrapUse:
+        return BootstrapUse({name: make(own) for name, own in outcomes.items()}, units, seed)
+
+    found: dict[str, BootstrapUse | SplitUse] = {}
+    if plan.resampled:
+        found[data.task] = _by_splits(outcomes, plan)
+    else:
+        y = data.y[judged.rows]
+        found[data.task] = by_bootstrap(of_rows, lambda own: _of_task(data.task, y, own[0]))
     if data.pairs is not None:
-        scores = data.pairs[2]
-        correlations = {
-            name: RankCorrelation(_array(own[-1].cosines), scores) for name, own in outcomes.items()
-        }
-        found["similarity"] = BootstrapUse(correlations, Units.rows(len(scores)), seed)
+        similar = data.pairs[2]
+        found["similarity"] = by_bootstrap(
+            Units.rows(len(similar)), lambda own: RankCorrelation(own[-1].cosines, similar)
+        )
     if data.search is not None:
-        ranks = {name: Mean(_array(own[-1].reciprocal)) for name, own in outcomes.items()}
-        found["search"] = BootstrapUse(ranks, Units.rows(len(data.search[0])), seed)
+        units = Units.rows(len(data.search[0]))
+        found["search"] = by_bootstrap(units, lambda own: Mean(own[-1].reciprocal))
     if data.task == "classify":
-        precision = {name: Mean(judged.mean(own, "precision")) for name, own in outcomes.items()}
-        found["neighbours"] = BootstrapUse(precision, judged.units(data.groups), seed)
+        found["neighbours"] = by_bootstrap(of_rows, lambda own: Mean(judged.mean(own, "precision")))
     if data.foreign is not None:
-        ranked = {name: judged.ranked(own) for name, own in outcomes.items()}
         units = judged.units(data.groups, n_foreign=len(data.foreign))
-        found["outliers"] = BootstrapUse(ranked, units, seed)
+        found["outliers"] = by_bootstrap(units, judged.ranked)
     return found
 
 
-def _task(
-    outcomes: Outcomes, data: Data, plan: Plan, judged: _JudgedRows, seed: int
-) -> BootstrapUse | SplitUse:
-    """Tests of the task: by splits in a cross-validation, else by rows or their groups."""
+def _by_splits(outcomes: Outcomes, plan: Plan) -> SplitUse:
+    """Tests of the task by the scores of the splits of a cross-validation."""
     splits = [split for split in plan.splits if len(split.test)]
-    if plan.resampled:
-        ratio = float(np.mean([len(split.test) / len(split.train) for split in splits]))
-        scores = {
-            name: np.array([outcome.score for outcome in own[: len(splits)]])
-            for name, own in outcomes.items()
-        }
-        return SplitUse(scores, ratio)
-    y = data.y[splits[0].test]
-    evidence: dict[str, Evidence] = {}
-    for name, own in outcomes.items():
-        predictions = _array(own[0].predictions)
-        if data.task == "classify":
-            evidence[name] = Mean((predictions == y).astype(np.float64))
-        else:
-            evidence[name] = Determination(_columns(y), _columns(predictions))
-    return BootstrapUse(evidence, judged.units(data.groups), seed)
+    ratio = float(np.mean([len(split.test) / len(split.train) for split in splits]))
+    scores = {
+        name: np.array([outcome.score for outcome in own[: len(splits)]])
+        for name, own in outcomes.items()
+    }
+    return SplitUse(scores, ratio)
 
 
-def _array(values: NDArray[Any] | None) -> NDArray[Any]:
-    return np.asarray(values)
-
-
-def _columns(values: NDArray[Any]) -> Floats:
-    values = np.asarray(values, dtype=np.float64)
-    return values[:, None] if values.ndim == 1 else values
+def _of_task(task: str, y: NDArray[Any], outcome: Outcome) -> Evidence:
+    """Accuracy or R² of the predictions of rows with labels or values y."""
+    if task == "classify":
+        return Mean((outcome.predictions == y).astype(np.float64))
+    targets, predictions = (
+        np.asarray(each, dtype=np.float64).reshape(len(y), -1) for each in (y, outcome.predictions)
+    )
+    return Determination(targets, predictions)
 
 
 class _JudgedRows:
@@ -215,19 +205,13 @@ class _JudgedRows:
 
     def mean(self, outcomes: Sequence[Outcome], name: str) -> Floats:
         """Mean over the splits of a figure of each judged row, shape (n_judged,)."""
-        values = np.concatenate(
-            [_array(getattr(each, name)) for each in outcomes[: len(self.tests)]]
-        )
+        values = np.concatenate([getattr(each, name) for each in outcomes[: len(self.tests)]])
         return np.bincount(self.places, weights=values) / np.bincount(self.places)
 
     def ranked(self, outcomes: Sequence[Outcome]) -> TwoMeans:
         """Placements of judged and of foreign rows."""
-        own = outcomes[: len(self.tests)]
-        outside = np.average(
-            [_array(each.outside) for each in own],
-            axis=0,
-            weights=[len(test) for test in self.tests],
-        )
+        placed = [each.outside for each in outcomes[: len(self.tests)]]
+        outside = np.average(placed, axis=0, weights=[len(test) for test in self.tests])
         return TwoMeans(self.mean(outcomes, "inside"), outside)
 
     def units(self, groups: NDArray[Any] | None, n_foreign: int = 0) -> Units:

@@ -240,35 +240,19 @@ class AdapterSearchCV(GridSearchCV):
         if isinstance(self.refit, BestAboveFloor) and hasattr(scorers, "_scorers"):
             self.refit._check_names(list(scorers._scorers))
         self._check_cache(leading, candidates, splitter)
-        out = self._search(leading, candidates, X, y, folds, scorers, options)
+        data = FitData(leading.rest, X, y, folds, scorers, options)
+        out = self._search(leading, candidates, data)
         _warn_or_raise_about_fit_failures(out, self.error_score)
-        if callable(self.scoring):
-            _insert_error_scores(out, self.error_score)
-        first = out[0]["test_scores"]
-        self.multimetric_ = isinstance(first, dict)
-        if callable(self.scoring) and self.multimetric_:
-            self._check_refit_for_multimetric(first)
-            refit_metric = self.refit
-        self.n_splits_ = len(folds)
-        self.cv_results_ = self._format_results(candidates, len(folds), out)
-        self.scorer_ = getattr(scorers, "_scorers", scorers)
-        if self.refit or not self.multimetric_:
-            self._set_best(refit_metric)
+        self._set_results(out, candidates, data, refit_metric)
         if self.refit:
             self._refit(leading, X, y, routed.estimator.fit)
         return self
 
     def _search(
-        self,
-        leading: LeadingEncoder,
-        candidates: list[dict[str, Any]],
-        X: Any,
-        y: Any,
-        folds: list[tuple[Any, Any]],
-        scorers: Any,
-        options: dict[str, Any],
+        self, leading: LeadingEncoder, candidates: list[dict[str, Any]], data: FitData
     ) -> list[Result]:
         """Results of all fits, in the order of scikit-learn: by candidate, then by fold."""
+        X, y, folds = data.X, data.y, data.folds
         n_fits = len(candidates) * len(folds)
         results: dict[Fit, Result] = {}
         unbatched: Counter[str] = Counter()
@@ -276,8 +260,7 @@ class AdapterSearchCV(GridSearchCV):
         try:
             with tqdm(total=n_fits, unit=" fits", desc="Searching", disable=no_bar) as bar:
                 for numbers in leading.groups(candidates):
-                    rows = leading.transform(candidates[numbers[0]], X, y)
-                    data = FitData(leading.rest, rows, y, folds, scorers, options)
+                    data = replace(data, X=leading.transform(candidates[numbers[0]], X, y))
                     evaluation = Evaluation(
                         data,
                         self.n_jobs,
@@ -318,12 +301,25 @@ class AdapterSearchCV(GridSearchCV):
                 if last == "random_state" and "__" not in steps and "head" not in steps:
                     check_seed(self.cache, value, name)
 
-    def _set_best(self, metric: str) -> None:
-        results = self.cv_results_
-        self.best_index_ = self._select_best_index(self.refit, metric, results)
-        self.best_params_ = results["params"][self.best_index_]
-        if not callable(self.refit):
-            self.best_score_ = results[f"mean_test_{metric}"][self.best_index_]
+    def _set_results(
+        self, out: list[Result], candidates: list[dict[str, Any]], data: FitData, metric: Any
+    ) -> None:
+        """Set the attributes of GridSearchCV that depend on the scores alone."""
+        if callable(self.scoring):
+            _insert_error_scores(out, self.error_score)
+        first = out[0]["test_scores"]
+        self.multimetric_ = isinstance(first, dict)
+        if callable(self.scoring) and self.multimetric_:
+            self._check_refit_for_multimetric(first)
+            metric = self.refit
+        self.n_splits_ = len(data.folds)
+        self.cv_results_ = results = self._format_results(candidates, self.n_splits_, out)
+        self.scorer_ = getattr(data.scorers, "_scorers", data.scorers)
+        if self.refit or not self.multimetric_:
+            self.best_index_ = self._select_best_index(self.refit, metric, results)
+            self.best_params_ = results["params"][self.best_index_]
+            if not callable(self.refit):
+                self.best_score_ = results[f"mean_test_{metric}"][self.best_index_]
 
     def _refit(
         self, leading: LeadingEncoder, X: Any, y: Any, fit_params: Mapping[str, Any]
