@@ -1,4 +1,4 @@
-"""Isotropy as `scoring`, and the choice of a candidate above a floor."""
+"""Isotropy and use of the vectors as `scoring`, and the choice of a candidate above a floor."""
 
 import pickle
 import warnings
@@ -25,7 +25,14 @@ from isoadapt import (
     Whitening,
     metrics,
 )
-from isoadapt.model_selection import BestAboveFloor, make_isotropy_scorer
+from isoadapt.model_selection import (
+    AdapterSearchCV,
+    BestAboveFloor,
+    make_isotropy_scorer,
+    make_overlap_scorer,
+    make_retrieval_scorer,
+    make_similarity_scorer,
+)
 from tests.tiny_models import PAIRS, TEXTS
 
 RISING = ["isoscore", "isoscore_star", "effective_rank", "two_nn", "partition_isotropy"]
@@ -107,13 +114,6 @@ def test_pipelines_are_scored_by_the_last_that_transforms(data):
     )
 
 
-def test_frames_are_scored_as_arrays(data):
-    X, _ = data
-    whitening = Whitening(strength=0.5).fit(X)
-    expected = make_isotropy_scorer()(whitening, X)
-    assert make_isotropy_scorer()(whitening.set_output(transform="pandas"), X) == expected
-
-
 def test_texts(checkpoint):
     texts = [f"{first} {second}" for first, second in PAIRS] + TEXTS
     labels = [0, 1] * 8
@@ -164,14 +164,11 @@ def test_what_is_refused_names_what_is_admissible():
             "make_isotropy_scorer('two_nn', greater_is_better=False)",
         ),
         (make_isotropy_scorer(middling), "make_isotropy_scorer(middling)"),
+        (make_isotropy_scorer(partial(middling)), "make_isotropy_scorer(functools.partial("),
     ],
 )
 def test_repr_is_the_call(scorer, text):
-    assert repr(scorer) == text
-
-
-def test_a_callable_without_a_name_has_a_repr():
-    assert "functools.partial" in repr(make_isotropy_scorer(partial(middling)))
+    assert repr(scorer).startswith(text)
 
 
 def test_pickles_and_clones_score_the_same(data):
@@ -295,11 +292,6 @@ def test_choice_follows_its_definition(pairs, floor):
     assert found == brute_force(task, isotropy, floor)
 
 
-def test_the_floor_itself_suffices():
-    scores = results(f1=[0.9, 0.8, 0.7], ev1=[-0.6, -0.5, -0.4])
-    assert BestAboveFloor("f1", "ev1", floor=-0.5)(scores) == 1
-
-
 def test_below_the_floor_the_most_isotropic_is_chosen_with_a_warning():
     scores = results(accuracy=[0.9, 0.8, 0.7], isoscore=[0.1, 0.3, 0.2])
     with pytest.warns(UserWarning, match=r"floor=0.5 of 'isoscore'.*most isotropic.*0.3;.*widen"):
@@ -323,17 +315,16 @@ def test_a_floor_is_a_finite_number(floor):
         BestAboveFloor("accuracy", "isoscore", floor=floor)
 
 
-@pytest.mark.parametrize("n_jobs", [None, pytest.param(2, marks=pytest.mark.slow)])
-def test_search_refits_the_chosen_candidate(n_jobs, data):
+@pytest.mark.parametrize("search", [GridSearchCV, AdapterSearchCV])
+def test_search_refits_the_chosen_candidate(search, data):
     X, y = data
     pipeline = make_pipeline(PCA(4), IsotropyLayer(max_epochs=4, random_state=0))
-    search = GridSearchCV(
+    search = search(
         pipeline,
         {"isotropylayer__alpha": [0.05, 0.5, 1.0], "isotropylayer__lr": [1e-3, 1e-1]},
         scoring={"accuracy": "accuracy", "isoscore": make_isotropy_scorer()},
         refit=BestAboveFloor("accuracy", "isoscore", floor=0.1),
         cv=3,
-        n_jobs=n_jobs,
     )
     search = clone(search).fit(X, y)
     found = search.cv_results_
@@ -347,12 +338,59 @@ def test_search_refits_the_chosen_candidate(n_jobs, data):
     np.testing.assert_array_equal(again.predict(X), search.predict(X))
 
 
-def test_a_metric_that_cannot_be_hashed():
-    class Width:
-        __hash__ = None
+# Similarity, search and neighbours.
 
-        def __call__(self, X):
-            return X.shape[1]
+rng = np.random.default_rng(0)
+X = rng.normal(size=(120, 6)) * [20, 3, 2, 1, 1, 1] + 4
+B = X + rng.normal(size=X.shape) * np.linspace(0.1, 3, 120)[:, None]
+SCORES = np.linspace(5, 0, 120)
+WHITENING = Whitening(strength=0.7).fit(X)
 
-    scorer = make_isotropy_scorer(Width())
-    assert scorer(Whitening().fit(np.eye(4, 3)), np.eye(4, 3)) == 3
+
+def test_each_is_the_metric_of_the_transformed_rows():
+    Z, transformed_B = WHITENING.transform(X), WHITENING.transform(B)
+    similarity = make_similarity_scorer(X, B, SCORES)
+    assert similarity(WHITENING) == metrics.similarity_correlation(Z, transformed_B, SCORES)
+    for measure in ("mrr", "recall", "ndcg"):
+        scorer = make_retrieval_scorer(B, X, range(120), measure=measure, k=3)
+        report = metrics.retrieval_report(transformed_B, Z, range(120), k=3)
+        assert scorer(WHITENING) == getattr(report, measure)
+    assert make_overlap_scorer(k=4)(WHITENING, X) == metrics.neighbour_overlap(X, Z, k=4)
+
+
+def test_in_a_search_over_several():
+    scoring = {
+        "similarity": make_similarity_scorer(X, B, SCORES),
+        "mrr": make_retrieval_scorer(B, X, range(120)),
+        "overlap": make_overlap_scorer(k=3),
+    }
+    grid = {"strength": [0.0, 1.0]}
+    search = GridSearchCV(Whitening(), grid, scoring=scoring, refit="similarity", cv=2).fit(X)
+    results = search.cv_results_
+    assert search.best_index_ == np.argmax(results["mean_test_similarity"])
+    assert results["mean_test_overlap"][0] > results["mean_test_overlap"][1]
+    assert np.isfinite(results["mean_test_mrr"]).all()
+
+
+def test_texts_are_transformed_by_a_pipeline(checkpoint):
+    pipe = make_pipeline(TransformerEncoder(checkpoint), Whitening(shrinkage=0.5)).fit(TEXTS)
+    texts = list(dict.fromkeys(TEXTS))
+    assert make_retrieval_scorer(texts, texts, range(len(texts)), k=1)(pipe) > 0.9
+
+
+@pytest.mark.parametrize(
+    "scorer",
+    [
+        make_similarity_scorer(X, B, SCORES),
+        make_retrieval_scorer(B, X, list(range(120))),
+        make_overlap_scorer(),
+    ],
+    ids=repr,
+)
+def test_scorers_of_vectors_are_pickled(scorer):
+    assert pickle.loads(pickle.dumps(scorer))(WHITENING, X) == scorer(WHITENING, X)
+
+
+def test_an_unknown_measure_is_refused():
+    with pytest.raises(ValueError, match="measure='map' must be one of 'mrr', 'recall', 'ndcg'"):
+        make_retrieval_scorer(X, X, range(120), measure="map")

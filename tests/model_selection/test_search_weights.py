@@ -16,7 +16,7 @@ from sklearn.model_selection import (
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from isoadapt import CosRegAdapter, IsotropyLayer, IStarAdapter, LinearHead
+from isoadapt import CosRegAdapter, IStarAdapter, LinearHead
 from isoadapt.adapters import _together
 from isoadapt.model_selection import AdapterSearchCV
 from isoadapt.model_selection._search import _evaluation
@@ -55,14 +55,6 @@ class TestPipelines:
     def test_step_parameters_reach_the_adapter(self):
         pipe = make_pipeline(StandardScaler(), IStarAdapter(**QUICK))
         pipe.fit(X, Y, istaradapter__sample_weight=COUNTS, istaradapter__groups=GROUPS)
-        rows = StandardScaler().fit_transform(X)
-        alone = IStarAdapter(**QUICK).fit(rows, Y, COUNTS, GROUPS)
-        np.testing.assert_array_equal(pipe.transform(X), alone.transform(rows))
-
-    def test_requested_metadata_reaches_the_adapter(self, routing):
-        adapter = IStarAdapter(**QUICK).set_fit_request(sample_weight=True, groups=True)
-        pipe = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), adapter)
-        pipe.fit(X, Y, sample_weight=COUNTS, groups=GROUPS)
         rows = StandardScaler().fit_transform(X)
         alone = IStarAdapter(**QUICK).fit(rows, Y, COUNTS, GROUPS)
         np.testing.assert_array_equal(pipe.transform(X), alone.transform(rows))
@@ -180,9 +172,3 @@ class TestAdapterSearch:
         )
         assert_same(ours, theirs)
         assert ours.unbatched_ == {}
-
-    def test_exact_solver_one_at_a_time(self):
-        adapter = IsotropyLayer(solver="exact")
-        with pytest.warns(UserWarning, match="does not train in mini-batches"):
-            ours, theirs = search_both(adapter, {"ridge": [0.01, 1.0]}, sample_weight=COUNTS)
-        assert_same(ours, theirs)
