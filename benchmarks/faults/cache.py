@@ -5,6 +5,7 @@ that of rounds for "kills", of calls for "calls", and of interrupts for "interru
 are computed from the texts without an encoder, so that wrong ones are detected.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -22,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt import EmbeddingCache
-from isoadapt._utils.exchange import try_lock
 from isoadapt.encoders._cache._keys import Identity
 from isoadapt.encoders._texts import Texts
 
@@ -137,8 +137,12 @@ def interrupt_calls(folder: str, interrupts: int, seed: int) -> dict[str, Any]:
 
 
 def _is_locked(file: Path) -> bool:
-    with try_lock(file) as free:
-        return free is False
+    with file.open() as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _raise_interrupt(*_: Any) -> None:

@@ -1,7 +1,6 @@
 """Implementation of ``isoadapt compare``."""
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,8 +9,7 @@ from numpy.typing import NDArray
 
 from isoadapt import TransformerEncoder
 from isoadapt._utils.errors import choices
-from isoadapt._utils.files import atomic_path, writable_folder
-from isoadapt._utils.folders import no_empty_leftovers
+from isoadapt._utils.files import atomic_path, check_writable, writable_folder
 from isoadapt.adapters._registry import ADAPTERS, METHODS, VARIANTS
 from isoadapt.cli._options import Console, Source, WrongUsage
 from isoadapt.cli._rows import data_to_record, labelled_texts
@@ -49,9 +47,9 @@ def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
     chosen = _check_usage(rows, adapters, options)
     console = options.console
     out = None if options.out is None else options.out.expanduser()
-    with console.notes(), nullcontext() if out is None else no_empty_leftovers(out):
+    with console.notes():
         if out is not None:
-            writable_folder(out)
+            check_writable(out)
         encoder = TransformerEncoder(model, max_length=rows.max_length, verbose=console.verbose)
         comparison, n_rows = _compare(encoder, rows, chosen, options)
         if out is not None:
@@ -141,7 +139,7 @@ def _save(
     console: Console,
 ) -> None:
     """Write the comparison as JSON, and the best adapter of each use, if there is one."""
-    with atomic_path(out / "comparison.json") as temporary:
+    with atomic_path(writable_folder(out) / "comparison.json") as temporary:
         temporary.write_text(json.dumps(comparison.to_dict(), indent=2) + "\n", "utf-8")
     for use in comparison.uses:
         best = comparison.best_adapter(use)

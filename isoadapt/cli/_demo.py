@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import LinearHead, LogitPreservingWhitening, TransformerEncoder, load_checkpoint
-from isoadapt._utils.files import atomic_path, writable_folder
-from isoadapt._utils.folders import check_output_folder, no_empty_leftovers
+from isoadapt._utils.files import atomic_path, check_writable, writable_folder
+from isoadapt._utils.folders import check_output_folder
 from isoadapt._utils.optional import import_optional
 from isoadapt._utils.tables import aligned_table
 from isoadapt.adapters._registry import installed_variants
@@ -87,7 +87,7 @@ def demo(
     if train is None and (text or label):
         raise WrongUsage("--text and --label name columns of tables: give --train and --dev too")
     out = out.expanduser()
-    with console.notes(), no_empty_leftovers(out):
+    with console.notes():
         _check_out(out, checkpoint is None, overwrite)
         import_optional("matplotlib", feature="The plot", extra="plot")
         texts, labels, dev_texts, dev_labels = _read_tables(train, dev, text, label, console)
@@ -102,7 +102,7 @@ def demo(
         console.say("Fitting every adapter and the controls ...")
         comparison = _compare(head, train_rows, dev_rows, console)
         rows = _table_rows(comparison, dev_rows)
-        _save_spectra(rows, out / _SPECTRA)
+        _save_spectra(rows, writable_folder(out) / _SPECTRA)
         _save_pipeline(encoder.set_params(verbose=0), rows, out / _PIPELINE)
         result = similarity(encoder, head, texts, train_rows.X, dev_rows.X, before)
         console.say(f"Encoded, fitted and evaluated in {time.perf_counter() - start:.0f} s.")
@@ -111,7 +111,7 @@ def demo(
 
 def _check_out(out: Path, fine_tunes: bool, overwrite: bool) -> None:
     """Check, before anything is computed, that the results can be written to the folder."""
-    writable_folder(out)
+    check_writable(out)
     for path in (out / _SPECTRA, out / _PIPELINE):
         if path.is_dir():
             raise FileExistsError(f"{str(path)!r} is a folder; choose another --out")

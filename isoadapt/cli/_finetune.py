@@ -11,7 +11,7 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 
 from isoadapt import load_checkpoint
 from isoadapt._utils.errors import choices
-from isoadapt._utils.folders import reserved_folder
+from isoadapt._utils.folders import check_output_folder
 from isoadapt._utils.tables import aligned_table
 from isoadapt.cli._options import Console, Tables, WrongUsage, read_settings
 from isoadapt.cli._rows import labelled_texts
@@ -51,7 +51,8 @@ def finetune(
 ) -> None:
     """Fine-tune and save a classifier, and print its figures on the dev table and its folder."""
     options = _make_options(penalty, recipe, settings)
-    with console.notes(), reserved_folder(out, overwrite, name="--out"):
+    with console.notes():
+        check_output_folder(out, overwrite, name="--out")
         named = tables.text, tables.label
         texts, labels = labelled_texts(tables.train, *named)
         dev = None if tables.dev is None else labelled_texts(tables.dev, *named)

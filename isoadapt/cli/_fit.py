@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from isoadapt import TransformerEncoder
 from isoadapt._utils.errors import choices
-from isoadapt._utils.folders import check_output_folder
+from isoadapt._utils.folders import ADAPTER, check_output_folder
 from isoadapt._utils.tables import aligned_table
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, METHODS
@@ -22,7 +22,6 @@ from isoadapt.cli._rows import (
 )
 from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.interop import save_adapter
-from isoadapt.interop._folder import ADAPTER
 from isoadapt.metrics import isotropy_report
 
 _ROWS = "These figures are for the rows that the adapter was fitted to. Evaluate it on other rows."
@@ -38,9 +37,9 @@ def fit(
 ) -> None:
     """Fit and save an adapter, and print the figures before and after."""
     adapter = _make_adapter(name, settings)
-    check_output_folder(out, overwrite, content=ADAPTER, name="--out")
     sets_head = any(setting.partition("=")[0].strip() == "head" for setting in settings)
     with console.notes():
+        check_output_folder(out, overwrite, content=ADAPTER, name="--out")
         X, y = read_rows(source, verbose=console.verbose)
         check_several_rows(X, source.path)
         if source.model is not None and not sets_head:

@@ -1,18 +1,17 @@
 """Loading of models into one store for the whole process, so that clones do not load them twice."""
 
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from isoadapt._utils.errors import reason
-from isoadapt._utils.quiet import hidden_messages
+from isoadapt._utils.threads import SharedSetting
 from isoadapt.encoders._backbone import Backbone, find_last_linear
 from isoadapt.encoders._folder import (
     check_numbers,
@@ -21,7 +20,7 @@ from isoadapt.encoders._folder import (
     transformer_folder,
     weight_files,
 )
-from isoadapt.encoders._locks import HOOK_LOCK, MODELS_LOCK
+from isoadapt.encoders._locks import MODELS_LOCK
 from isoadapt.encoders._peft import (
     CONFIG,
     MERGE,
@@ -371,42 +370,24 @@ def _check_complete(folder: Path, missing: set[str], head: bool) -> None:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Hide progress bars and messages of transformers, except errors, in this thread.
-
-    The settings of transformers belong to the whole process and are not changed.
-    """
+def _errors_only() -> Iterator[None]:
+    """Hide progress bars and messages of transformers, except errors."""
     from transformers.utils import logging as settings
 
-    if hasattr(settings, "set_tqdm_hook"):  # not in the first versions of transformers 5
-        with HOOK_LOCK:
-            hook = settings.set_tqdm_hook(None)
-            settings.set_tqdm_hook(hook if isinstance(hook, _Bars) else _Bars(hook))
-    _THREAD.depth += 1
+    level, has_bars = settings.get_verbosity(), settings.is_progress_bar_enabled()
+    settings.set_verbosity_error()
+    settings.disable_progress_bar()
     try:
-        with hidden_messages("transformers"):
-            yield
+        yield
     finally:
-        _THREAD.depth -= 1
+        settings.set_verbosity(level)
+        if has_bars:
+            settings.enable_progress_bar()
 
 
-class _Thread(threading.local):
-    """How many blocks of :func:`quiet` a thread is in."""
-
-    depth = 0
+_ERRORS_ONLY = SharedSetting(_errors_only)
 
 
-_THREAD = _Thread()
-
-
-class _Bars(NamedTuple):
-    """Hook of transformers that makes progress bars, which are hidden inside :func:`quiet`."""
-
-    other: Callable[..., Any] | None  # the hook that was set before
-
-    def __call__(
-        self, factory: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
-    ) -> Any:
-        if _THREAD.depth:
-            options = options | {"disable": True}
-        return self.other(factory, args, options) if self.other else factory(*args, **options)
+def quiet() -> AbstractContextManager[None]:
+    """Hide progress bars and messages of transformers, except errors, in the whole process."""
+    return _ERRORS_ONLY.hold()

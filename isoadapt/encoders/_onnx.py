@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -18,10 +19,8 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from isoadapt._utils.files import writable_folder
-from isoadapt._utils.folders import Content, atomic_folder
+from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.optional import import_optional
-from isoadapt._utils.quiet import hidden_messages, hidden_warnings
 from isoadapt._utils.warn import warn
 from isoadapt.encoders._backbone import Backbone, live_backbone
 from isoadapt.encoders._batching import embed_batch, embed_batches, needs_equal_lengths
@@ -34,7 +33,6 @@ from isoadapt.encoders._tokenization import Tokens, model_inputs
 
 _VERSION = 2  # version of the export; graphs of another version are exported again
 _GRAPH, _REPORT = "model.onnx", "export.json"
-_EXPORTED = Content("an exported graph", lambda folder, names: {_GRAPH, _REPORT}, listed=False)
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _FLOAT32_TOLERANCE = 1e-3
 _LOWEST_MEAN, _LOWEST_COSINE = 0.99, 0.95  # cosines below which a warning is given
@@ -143,10 +141,13 @@ def onnx_model(
         """Export the graph to its folder."""
         for package in _PACKAGES:
             import_optional(package, feature="backend='onnx'", extra="onnx")
-        with atomic_folder(target, True, _EXPORTED) as written:
-            made = _export(written, spec, load())
-            if checkpoint_identity(folder) != identity:
-                raise OSError(f"model={str(folder)!r} changed while it was exported; try again")
+        made, files = _export(spec, load())
+        if checkpoint_identity(folder) != identity:
+            raise OSError(f"model={str(folder)!r} changed while it was exported; try again")
+        target.mkdir(exist_ok=True)
+        for name, content in files.items():
+            with atomic_path(target / name) as written:
+                written.write_bytes(content)
         return made
 
     def ready() -> OnnxModel:
@@ -188,13 +189,13 @@ def _export_once(target: Path, export: Callable[[], _Checked]) -> _Checked:
         ) from error
     with FileLock(target.with_suffix(".lock")):
         made = _read(target)
-        if made is None and target.exists():
+        if made is None and (target / _REPORT).exists():
             warn(f"{target} is damaged and is exported again")
         return made or export()
 
 
-def _export(folder: Path, spec: GraphSpec, backbone: Backbone) -> _Checked:
-    """Write graph and report into a folder."""
+def _export(spec: GraphSpec, backbone: Backbone) -> tuple[_Checked, dict[str, bytes]]:
+    """Return a graph with its deviation, and the files to write, the report last."""
     tokens = _sample_tokens(backbone)
     equal_lengths = needs_equal_lengths(backbone, spec.pooling)
 
@@ -220,15 +221,14 @@ def _export(folder: Path, spec: GraphSpec, backbone: Backbone) -> _Checked:
     if spec.int8:  # the reduced range is more exact on a CPU whose int8 products overflow
         graphs = (_quantized(graph, reduce_range) for reduce_range in (False, True))
         deviation, model, graph = max(map(measured, graphs), key=lambda found: found[0])
-    (folder / _GRAPH).write_bytes(graph)
     report = {
         "sha256": hashlib.sha256(graph).hexdigest(),
         "deviation": deviation._asdict(),
         "equal_lengths": equal_lengths,
         "versions": {name: version(name) for name in ("torch", "transformers", *_PACKAGES)},
     }
-    (folder / _REPORT).write_text(json.dumps(report, indent=1) + "\n", "utf-8")
-    return model, deviation
+    text = json.dumps(report, indent=1) + "\n"
+    return (model, deviation), {_GRAPH: graph, _REPORT: text.encode()}
 
 
 def _sample_tokens(backbone: Backbone) -> Tokens:
@@ -265,7 +265,8 @@ def _graph(backbone: Backbone, spec: GraphSpec, batch: dict[str, Tensor]) -> byt
     """Export a graph for batches of any shape; `batch` is an example."""
     shape = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)
     try:
-        with quiet(), hidden_messages("torch.onnx"), hidden_warnings(), torch.no_grad():
+        with quiet(), warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 _Network(_eager(backbone), spec, batch).eval(),
                 tuple(batch.values()),

@@ -1,12 +1,12 @@
 """PEFT checkpoints: folders with the weights of an adapter, to be merged into a base model."""
 
 import importlib
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from isoadapt._utils.quiet import hidden_warnings
 from isoadapt.encoders._backbone import find_last_linear
 from isoadapt.encoders._folder import read_json
 
@@ -104,7 +104,8 @@ def merged(model: Any, folder: Path) -> Any:
 
     dtype, names = model.dtype, set(model.state_dict())
     try:
-        with hidden_warnings():  # the reasons for them are checked here
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the reasons for them are checked here
             wrapped = peft.PeftModel.from_pretrained(
                 model, str(folder), torch_device="cpu", autocast_adapter_dtype=False
             )

@@ -4,6 +4,7 @@ import math
 import os
 import random
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from numbers import Integral, Real
@@ -17,7 +18,7 @@ from torch import nn
 
 from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.errors import reason
-from isoadapt._utils.folders import CHECKPOINT, atomic_folder, check_kept, reserved_folder
+from isoadapt._utils.folders import CHECKPOINT, atomic_folder, check_kept, check_output_folder
 from isoadapt._utils.optional import import_optional
 from isoadapt.encoders._backbone import position_limit
 from isoadapt.encoders._folder import transformer_folder, weight_files
@@ -144,8 +145,7 @@ def finetune_text_classifier(
         number of threads give the same checkpoint. Global random generators are not changed.
     overwrite : bool, default=False
         Whether to replace a checkpoint in `output_folder` that was written by isoadapt or
-        ``save_pretrained``. A folder that holds any other file, or a file that was changed after
-        isoadapt wrote it, is never replaced.
+        ``save_pretrained``. A folder that holds any other file or folder is never replaced.
     verbose : int, default=0
         Above 0, show a progress bar if the standard error stream is a terminal.
 
@@ -236,24 +236,24 @@ def finetune_text_classifier(
     _check_held_out(targets, plan.validation)
     options = penalty_options(penalty, lam, balance, where)
     seed = (torch.Generator().seed() if random_state is None else int(random_state)) % 2**32
-    with reserved_folder(output_folder, overwrite) as target:
-        with quiet(), _seeded(seed, torch_device):
-            network, tokenizer = _load(model, targets)
-            train_classifier(
-                network,
-                tokenizer,
-                _rows(network, tokenizer, inputs, targets, max_length),
-                plan,
-                device=torch_device,
-                seed=seed,
-                folder=target.parent,
-                show_progress=bool(verbose) and sys.stderr.isatty(),
-                **options,
-            )
-        with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as folder:
-            network.config.isoadapt_label_names = targets.named
-            network.eval().cpu().save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
+    target = check_output_folder(output_folder, overwrite)
+    with quiet(), _seeded(seed, torch_device):
+        network, tokenizer = _load(model, targets)
+        train_classifier(
+            network,
+            tokenizer,
+            _rows(network, tokenizer, inputs, targets, max_length),
+            plan,
+            device=torch_device,
+            seed=seed,
+            folder=Path(tempfile.gettempdir()),
+            show_progress=bool(verbose) and sys.stderr.isatty(),
+            **options,
+        )
+    with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as folder:
+        network.config.isoadapt_label_names = targets.named
+        network.eval().cpu().save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     return target
 
 

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg.blas import dsyrk
 from torch import Tensor
-
-from isoadapt._utils.blas import add_gram
 
 _CHUNK = 262144  # rows whose scatter is computed about one pivot
 _DEVICE_CHUNK = 8192  # the same on devices other than the CPU
@@ -380,7 +379,8 @@ def _chunk_moments(X: Tensor | NDArray[Any], weights: Tensor | None) -> Moments:
             centred *= factors[0][:, None]
         sums += factors @ centred
         fourth += factors[1] @ factors[1]
-        add_gram(centred, out=scatter)
+        # In Fortran's order, both are their transposes: this adds to the upper triangle in place.
+        dsyrk(1.0, centred.T, beta=1.0, c=scatter.T, lower=1, overwrite_c=1)
     return _about_mean(
         count, pivot, torch.from_numpy(scatter), torch.from_numpy(sums), fourth, largest
     )

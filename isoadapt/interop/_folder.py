@@ -11,7 +11,7 @@ from typing import Any
 
 import isoadapt
 from isoadapt._utils.errors import reason
-from isoadapt._utils.folders import Content, atomic_folder, check_output_folder
+from isoadapt._utils.folders import ADAPTER, atomic_folder, check_output_folder
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._vectors import VectorSource, vector_source
@@ -20,7 +20,6 @@ from isoadapt.interop._pipeline import SOURCE, pack, take_apart, unpack
 from isoadapt.interop._state import Tensors, decode, encode, matches
 
 CONFIG, TENSORS, CARD = "config.json", "adapter.safetensors", "README.md"
-ADAPTER = Content("an adapter")
 
 _FORMAT = "isoadapt adapter"
 _KEYS = {"base_model", "data", "metrics"}
@@ -47,8 +46,8 @@ def save_adapter(
     """Save a fitted adapter as a folder that can be shared and contains no code and no pickle.
 
     The folder holds ``config.json`` (class, parameters and fitted state), ``adapter.safetensors``
-    (the arrays), ``README.md`` (a model card) and ``isoadapt.sha256`` (the list of these files,
-    which `overwrite` checks). The first two are protected by checksums. Saving the same adapter
+    (the arrays), ``README.md`` (a model card) and ``isoadapt.txt`` (the list of these files, by
+    which `overwrite` knows them). The first two are protected by checksums. Saving the same adapter
     twice gives identical bytes. The folder appears only when it is complete. After an error or an
     interrupt, the previous content is unchanged.
 
@@ -82,7 +81,7 @@ def save_adapter(
         from names to numbers or an :class:`~isoadapt.metrics.IsotropyReport`.
     overwrite : bool, default=False
         Whether to replace an adapter that this function saved in `folder`. A folder that holds any
-        other file, or a file that was changed afterwards, is never replaced.
+        other file or folder is never replaced.
 
     Returns
     -------

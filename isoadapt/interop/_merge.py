@@ -71,8 +71,7 @@ def merge_into_checkpoint(
         The folder to write. It appears only when it is complete.
     overwrite : bool, default=False
         Whether to replace a checkpoint in `out_folder` that was written by isoadapt or
-        ``save_pretrained``. A folder that holds any other file, or a file that was changed after
-        isoadapt wrote it, is never replaced.
+        ``save_pretrained``. A folder that holds any other file or folder is never replaced.
 
     Returns
     -------

@@ -100,8 +100,7 @@ def to_sentence_transformer(
         Whether to scale the adapted vectors to unit length. Cosines do not depend on it.
     overwrite : bool, default=False
         Whether to replace a checkpoint in `out_folder` that was written by isoadapt or
-        ``save_pretrained``. A folder that holds any other file, or a file that was changed after
-        isoadapt wrote it, is never replaced.
+        ``save_pretrained``. A folder that holds any other file or folder is never replaced.
 
     Returns
     -------

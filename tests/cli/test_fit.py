@@ -215,7 +215,7 @@ def test_the_folder_of_the_command_line_has_no_pickle(files):
         "README.md",
         "adapter.safetensors",
         "config.json",
-        "isoadapt.sha256",
+        "isoadapt.txt",
     ]
     config = json.loads((files / "a" / "config.json").read_text())
     assert config["data"] == {"type": "dict", "items": {"source": "X.npy", "rows": 150}}

@@ -1,5 +1,6 @@
 """The cache under faults: a full disk, suspended processes, renamed folders, other users."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -16,7 +17,6 @@ import pytest
 from filelock import _api, _unix
 
 from isoadapt import EmbeddingCache
-from isoadapt._utils.exchange import try_lock
 from isoadapt.encoders._cache import _files
 from isoadapt.encoders._cache._keys import Identity
 from isoadapt.encoders._cache._store import Store, _with_checksum
@@ -207,8 +207,10 @@ def steps_with_a_kept_lock(folder):
     ):
         interrupt.error = None
         _files.while_held(lock, int)
-        with try_lock(Path(lock.lock_file)) as free:
-            if not free:
+        with open(lock.lock_file) as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 kept.append(step)
         step += 1
     return step, kept

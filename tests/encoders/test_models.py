@@ -3,8 +3,8 @@
 import json
 import logging as stdlib_logging
 import shutil
-import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -134,12 +134,12 @@ def test_code_in_a_checkpoint_does_not_run(checkpoint, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_settings_of_transformers_are_never_changed(checkpoint, tmp_path, monkeypatch, capfd):
+def test_loading_is_quiet_and_leaves_the_settings_of_transformers(
+    checkpoint, tmp_path, monkeypatch, capfd
+):
     from transformers import AutoModel
     from transformers.utils import logging
 
-    for name in ("set_verbosity", "set_verbosity_error", "disable_progress_bar"):
-        monkeypatch.setattr(logging, name, lambda *args: pytest.fail("the settings are global"))
     monkeypatch.setattr(logging, "_tqdm_active", True)
     monkeypatch.setattr(logging._get_library_root_logger(), "level", 20)
     release()
@@ -151,35 +151,21 @@ def test_settings_of_transformers_are_never_changed(checkpoint, tmp_path, monkey
     assert "Writing model shards" in capfd.readouterr().err
 
 
-def test_messages_are_hidden_in_one_thread_only():
+@pytest.mark.parametrize("has_bars", [False, True])
+def test_overlapping_threads_leave_the_settings_of_transformers(has_bars, monkeypatch):
     from transformers.utils import logging
 
-    class Handler(stdlib_logging.Handler):
-        def emit(self, record):
-            shown.append(record.getMessage())
-
-    shown, handler = [], Handler()
-    logging.add_handler(handler)
-    logger = logging.get_logger("transformers.tests")
-    other = threading.Thread(target=lambda: logger.warning("from another thread"))
-    bars = []
-    before = logging.set_tqdm_hook(lambda make, args, options: bars.append(options) or [])
-    try:
-        with quiet(), quiet():
-            logger.warning("hidden")
-            logger.error("an error")
-            logging.tqdm(range(3))
-            other.start()
-            other.join()
-        logger.warning("after the block")
-        logging.tqdm(range(3))
-    finally:
-        logging.set_tqdm_hook(before)
-        logging.remove_handler(handler)
-    with quiet():  # a hook that is no longer set has no effect
-        assert [*logging.tqdm(range(3))] == [0, 1, 2]
-    assert shown == ["an error", "from another thread", "after the block"]
-    assert bars == [{"disable": True}, {}]
+    monkeypatch.setattr(logging, "_tqdm_active", has_bars)
+    monkeypatch.setattr(logging._get_library_root_logger(), "level", 20)
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(quiet())
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(second.enter_context, quiet()).result()
+        first.close()
+        assert logging.get_verbosity() == stdlib_logging.ERROR
+        assert not logging.is_progress_bar_enabled()
+    assert logging.get_verbosity() == 20
+    assert logging.is_progress_bar_enabled() == has_bars
 
 
 @pytest.mark.parametrize(
