@@ -1,13 +1,12 @@
 """Intrinsic dimension from the two nearest neighbours of each point."""
 
-import math
-
 import torch
 from torch import Tensor
 
+from isoadapt.geometry._neighbours import nearest_neighbours
+
 _ENTRIES = 2**22  # distances in memory at a time: 32 MiB in float64
-_CANDIDATES = 4  # neighbours whose distances are recomputed without cancellation
-_SLACK = 1e-10  # admissible relative error of the distance to the second neighbour
+_SLACK = 1e-10  # relative differences of distances up to it may be rounding
 _MIN_POINTS = 4
 
 
@@ -20,15 +19,14 @@ def two_nn(X: Tensor, discard: float = 0.1, tolerance: float = 0.0) -> Tensor:
     out. Duplicates are dropped; with `tolerance` above 0, so are points closer to an earlier one
     than this multiple of the root mean square distance from the mean.
     """
-    points = _unit_range(torch.unique(X, dim=0))
-    nearest = _two_nearest(points)
+    points = torch.unique(X, dim=0)
+    nearest = _two_nearest(points, discard)
     if tolerance:
         limit = tolerance * float((points - points.mean(0)).square().sum(1).mean().sqrt())
         close = nearest[:, 0] <= limit
         if close.any():
             close[close.clone()] = _near_an_earlier_point(points[close], limit)
-            points = points[~close]
-            nearest = _two_nearest(points)
+            nearest = _two_nearest(points[~close], discard)
     nearest = nearest[nearest[:, 0] > 0]  # distances may underflow to zero
     kept = _n_ratios(len(nearest), discard)
     ratios = (nearest[:, 1] / nearest[:, 0]).log().sort().values[:kept]
@@ -40,6 +38,12 @@ def two_nn(X: Tensor, discard: float = 0.1, tolerance: float = 0.0) -> Tensor:
     ranks = torch.arange(1, kept + 1, dtype=X.dtype, device=X.device)
     heights = -torch.log1p(-ranks / len(nearest))
     return ratios @ heights / (ratios @ ratios)
+
+
+def _two_nearest(points: Tensor, discard: float) -> Tensor:
+    """Distances (n, 2) from each of the points (n, d) to its two nearest neighbours."""
+    _n_ratios(len(points), discard)  # raises if there are too few
+    return nearest_neighbours(points, 2, "euclidean")[0]
 
 
 def _n_ratios(n: int, discard: float) -> int:
@@ -54,61 +58,13 @@ def _n_ratios(n: int, discard: float) -> int:
     return kept
 
 
-def _unit_range(points: Tensor) -> Tensor:
-    """Scale by a power of two, which is exact, so that squares neither over- nor underflow."""
-    _, exponent = math.frexp(float(points.abs().max()))
-    return points * 2.0 ** min(-exponent, 1022)
-
-
-def _two_nearest(points: Tensor) -> Tensor:
-    """Distances (n, 2) from each point to its two nearest neighbours; infinite for n < 3."""
-    if len(points) < 3:
-        return points.new_full((len(points), 2), torch.inf)
-    centred = points - points.mean(0)
-    norms = centred.square().sum(1)
-    return torch.cat([_search(points, centred, norms, part) for part in _chunks(points)])
-
-
-def _search(points: Tensor, centred: Tensor, norms: Tensor, rows: Tensor) -> Tensor:
-    """Distances (len(rows), 2) from the points numbered `rows` to their two nearest neighbours.
-
-    One matrix product finds candidates, whose distances are then computed directly. Where rounding
-    leaves it uncertain that the candidates are the nearest, all distances are computed directly.
-    """
-    squares = torch.addmm(norms, centred[rows], centred.T, alpha=-2)  # squared distance - ‖row‖²
-    squares[torch.arange(len(rows), device=rows.device), rows] = torch.inf
-    found = squares.topk(min(_CANDIDATES, len(points) - 1), largest=False)
-    differences = points[rows].unsqueeze(1) - points[found.indices]
-    nearest = differences.norm(dim=-1).sort(dim=1).values[:, :2]
-    if found.values.shape[1] < len(points) - 1:
-        rounding = 4 * points.shape[1] * torch.finfo(points.dtype).eps * norms.max()
-        others = found.values[:, -1] + norms[rows] - rounding  # lower bound of all other distances
-        uncertain = others < nearest[:, 1].square() * (1 - _SLACK)
-        if uncertain.any():
-            nearest[uncertain] = _search_directly(points, rows[uncertain])
-    return nearest
-
-
-def _search_directly(points: Tensor, rows: Tensor) -> Tensor:
-    """Distances (len(rows), 2) to the two nearest neighbours, without cancellation."""
-    distances = torch.cdist(points[rows], points, compute_mode="donot_use_mm_for_euclid_dist")
-    distances[torch.arange(len(rows), device=rows.device), rows] = torch.inf
-    return distances.topk(2, largest=False).values
-
-
 def _near_an_earlier_point(points: Tensor, limit: float) -> Tensor:
     """Mask (n,) of the points with an earlier point no further away than `limit`."""
     centred = points - points.mean(0)
     norms = centred.square().sum(1)
     rows = torch.arange(len(points), device=points.device)
     masks = []
-    for part in _chunks(points):
+    for part in rows.split(max(1, _ENTRIES // len(points))):
         squares = torch.addmm(norms, centred[part], centred.T, alpha=-2) + norms[part, None]
         masks.append(((squares <= limit**2) & (rows < part[:, None])).any(1))
     return torch.cat(masks)
-
-
-def _chunks(points: Tensor) -> tuple[Tensor, ...]:
-    """Split the row numbers so that the distances of a chunk, and its candidates, fit in memory."""
-    n, d = points.shape
-    return torch.arange(n, device=points.device).split(max(1, _ENTRIES // max(n, _CANDIDATES * d)))
