@@ -175,15 +175,6 @@ class TestAdaptedEncoder:
             explicit = quick(head=LogisticRegression())
             assert AdaptedEncoder(checkpoint, explicit).fit(texts, y).score(texts, y) > 0.6
 
-    def test_a_regressor_reads_numbers_only(self, tmp_path, data):
-        texts, y = data
-        folder = save_model(tmp_path / "regression", num_labels=1)
-        assert AdaptedEncoder(folder, quick()).fit(texts, y * 1.5).head_.classes_ is None
-        model = AdaptedEncoder(folder, quick())
-        with pytest.warns(UserWarning, match=r"checkpoint's head: \['0', '1', '2'\]"):
-            model.fit(texts, y.astype(str))
-        assert model.classes_.tolist() == ["0", "1", "2"]
-
     def test_checkpoint_without_head_leaves_the_adapter_its_own(self, tmp_path, data):
         folder = save_model(tmp_path / "bare", kind="AutoModel")
         texts, y = data

@@ -122,12 +122,6 @@ def test_adapters_without_a_head_take_labels(adapter, y, folder):
     np.testing.assert_array_equal(model.transform(TEXTS), expected)
 
 
-@pytest.mark.parametrize("name", ["whitening", "isobn", "all-but-the-top", "cluster-isotropy"])
-def test_the_command_line_fits_them_to_a_table_with_labels(name, folder, tmp_path):
-    out = fit_on_a_table(name, folder, tmp_path)
-    assert load_adapter(out).head_ is None
-
-
 def test_the_command_line_names_the_adapters_that_it_fits(folder, tmp_path):
     message = fit_on_a_table("isotropy-layer", folder, tmp_path)
     assert re.search(r"multi-label.*Whitening, IsoBN.*--set head=None", message)

@@ -1,8 +1,6 @@
 """Blocks, batches and their order, memory limits, and the thread that tokenises."""
 
-import gc
 import threading
-import weakref
 
 import numpy as np
 import pytest
@@ -84,47 +82,6 @@ def test_the_next_block_is_tokenised_while_the_model_runs(monkeypatch):
 
     run(embed=embed, reader=spy)
     assert started == [7, 7, 7]
-
-
-def test_no_more_than_one_block_ahead_is_kept(monkeypatch):
-    monkeypatch.setattr(_tokenization, "_BLOCK", 3)
-    started = []
-
-    def spy(texts):
-        started.append(texts)
-        return read(texts)
-
-    for number, _ in enumerate(tokenize_blocks(Texts(CORPUS), spy)):
-        assert len(started) <= number + 2
-
-
-@pytest.fixture
-def frozen_objects():
-    """Present objects are left out of garbage collections, each of which is faster then."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.mark.usefixtures("frozen_objects")
-def test_what_is_held_on_the_device_is_bounded(monkeypatch):
-    monkeypatch.setattr(_batching, "_HELD", 10)
-    out = np.full((40, 1), np.nan, dtype=np.float32)
-    states, alive, unfetched = [], [], []
-
-    def embed(batch):
-        hidden = batch["input_ids"].float()
-        states.append(weakref.ref(hidden))
-        gc.collect()
-        alive.append(sum(ref() is not None for ref in states))
-        unfetched.append(2 * (len(states) - 1) - int(np.isfinite(out).sum()))
-        return hidden[:, :1]  # a view of all hidden states, like the state of the first token
-
-    blocks = tokenize_blocks(Texts(["cat dog"] * 40), read)
-    run_batches(blocks, embed, out, batch_tokens=4, equal_lengths=False, progress=lambda rows: None)
-    assert len(states) == 20  # two rows each
-    assert max(alive) <= 2
-    assert 0 < max(unfetched) <= 10
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])

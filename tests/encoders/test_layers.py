@@ -137,15 +137,6 @@ def test_a_model_without_head(tmp_path):
     assert [figures.layer for figures in layer_report(tmp_path, TEXTS)] == [0, 1, 2]
 
 
-def test_the_model_is_left_as_it_was():
-    model, tokenizer = live_model("bert")
-    model.train()
-    before = {name: weights.clone() for name, weights in model.state_dict().items()}
-    layer_report((model, tokenizer), TEXTS)
-    assert model.training
-    assert all(torch.equal(before[name], weights) for name, weights in model.state_dict().items())
-
-
 # Limits
 
 
@@ -192,28 +183,6 @@ def test_the_sample_is_the_tokens_of_smallest_keys_whatever_the_batches():
         wanted = keys[:seen].topk(min(seen, 50), largest=False).indices
         assert sorted(first.tolist()) == sorted(wanted.tolist())
         assert sample.states.shape == (2, 50, 1)
-
-
-def test_the_sample_is_uniform_over_the_stream():
-    counts = torch.zeros(60)
-    for seed in range(400):
-        sample = _layer_report._Sample(12, seed)
-        for start in range(0, 60, 20):
-            slots = sample.reserve(20)
-            sample.put(slots, torch.arange(start, start + 20).float()[None, :, None])
-        counts[next(sample.layers())[:, 0].long()] += 1
-    assert counts.sum() == 400 * 12
-    assert (counts / 400 - 0.2).abs().max() < 5 * math.sqrt(0.2 * 0.8 / 400)
-
-
-def test_a_smaller_sample_only_changes_two_nn():
-    live = live_model("bert")
-    whole, small = (layer_report(live, CORPUS, two_nn_tokens=n) for n in (5000, 60))
-    again = layer_report(live, CORPUS, two_nn_tokens=60)
-    other = layer_report(live, CORPUS, two_nn_tokens=60, random_state=1)
-    assert small[1].two_nn == again[1].two_nn
-    assert len({report[1].two_nn for report in (whole, small, other)}) == 3
-    assert small[1].isoscore == whole[1].isoscore
 
 
 def test_batches_are_halved_when_memory_runs_out(monkeypatch):

@@ -5,8 +5,6 @@ import os
 import pickle
 import shutil
 import sys
-import threading
-import time
 import types
 import warnings
 from functools import partial
@@ -15,7 +13,6 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-from filelock import FileLock
 from sklearn.base import clone
 
 from isoadapt.encoders import (
@@ -254,31 +251,6 @@ def is_exact(graph):
     return json.loads((graph / "export.json").read_text())["deviation"]["max_difference"] < 1e-5
 
 
-def test_a_graph_that_another_process_makes_is_waited_for(checkpoint, cache, tmp_path, no_export):
-    exact = next(path for path in graphs(cache) if is_exact(path))
-    root = tmp_path / "users" / "isoadapt" / "onnx"
-    root.mkdir(parents=True)
-    found = []
-    thread = threading.Thread(target=lambda: found.append(onnx(checkpoint).transform(TEXTS)))
-    with FileLock(root / f"{exact.name}.lock"):
-        thread.start()
-        time.sleep(0.3)
-        shutil.copytree(exact, root / exact.name)
-    thread.join()
-    np.testing.assert_allclose(found[0], TransformerEncoder(checkpoint).transform(TEXTS), atol=1e-5)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_an_interrupted_export_leaves_nothing(checkpoint, tmp_path, monkeypatch, error):
-    def stop(*args):
-        raise error
-
-    monkeypatch.setattr(module, "_graph", stop)
-    with pytest.raises(error):
-        onnx(checkpoint).transform(TEXTS)
-    assert [path.suffix for path in (tmp_path / "users/isoadapt/onnx").iterdir()] == [".lock"]
-
-
 def test_a_checkpoint_that_changes_meanwhile_is_refused(tmp_path, monkeypatch):
     save_model(tmp_path / "model")
 
@@ -412,20 +384,6 @@ def test_a_missing_package_is_named(checkpoint, monkeypatch, package):
         onnx(checkpoint).transform(TEXTS)
 
 
-def test_telemetry_is_off_when_the_runtime_is_imported(checkpoint, monkeypatch):
-    seen = []
-
-    def missing(package, **options):
-        seen.append((package, os.environ["ORT_DISABLE_TELEMETRY"]))
-        raise ImportError
-
-    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
-    monkeypatch.setattr(module, "import_optional", missing)
-    with pytest.raises(ImportError):
-        onnx(checkpoint).transform(TEXTS)
-    assert seen == [("onnxruntime", "1")]
-
-
 # Other parts of the library
 
 
@@ -433,26 +391,6 @@ def test_the_head_is_read_from_the_weights(checkpoint, cache):
     encoder, head = load_checkpoint(checkpoint)
     encoder.set_params(backend="onnx", dtype="int8", cache=cache)
     np.testing.assert_array_equal(read_head(encoder).coef_, head.coef_)
-
-
-def test_threads_share_a_graph(checkpoint, cache, no_export):
-    encoder = onnx(checkpoint, cache=cache)
-    texts = [" ".join([word] * n) for word in ("cat", "dog", "bird", "tree") for n in range(1, 9)]
-    expected = TransformerEncoder(checkpoint).transform(texts)
-    found = {}
-
-    def work(part):
-        found[part] = encoder.transform(texts[part::4])
-
-    workers = [threading.Thread(target=work, args=(part,)) for part in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    for part, vectors in found.items():
-        np.testing.assert_allclose(vectors, expected[part::4], atol=1e-5)
-    assert len(models._GRAPHS) == 1
-    assert torch.get_num_threads() == next(iter(models._GRAPHS))[-1]
 
 
 def test_an_export_is_quiet_and_leaves_the_settings(checkpoint, tmp_path, monkeypatch, capfd):

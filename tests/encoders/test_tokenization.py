@@ -1,9 +1,5 @@
 """Tokenisation in bounded memory: the tokens are those of one call for whole texts."""
 
-import subprocess
-import sys
-import textwrap
-
 import numpy as np
 import pytest
 
@@ -83,34 +79,6 @@ class TestLongTexts:
         tokenize(tokenizer, texts, max_length=16, names=names, counts_positions=True)
         assert sum(seen) < 1.5e6
         assert max(seen) <= module._CHARACTERS
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        ("max_length", "inputs"), [(16, "texts"), (16, "pairs"), (17, "pairs")]
-    )
-    def test_peak_memory_does_not_grow_with_the_length(self, checkpoint, max_length, inputs):
-        code = f"""
-            import resource
-            from isoadapt import TransformerEncoder
-            def peak():
-                return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            encoder = TransformerEncoder({str(checkpoint)!r}, max_length={max_length})
-            texts = [f"the cat {{i}} " + "sat on the mat " * 1333 for i in range(600)]
-            if {inputs!r} == "pairs":
-                texts = [(text, "a dog " + text) for text in texts[:100]]
-            encoder.transform([("a", "b") if {inputs!r} == "pairs" else "a"])
-            before = peak()
-            encoder.transform(texts)
-            print(peak() - before)
-        """
-        found = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=300,
-        )
-        assert float(found.stdout) < 100
 
 
 def random_text(rng, n_words):
