@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._vectors import VectorSource, vector_source
 from isoadapt.interop._card import model_card
 from isoadapt.interop._pipeline import SOURCE, pack, take_apart, unpack
-from isoadapt.interop._state import Tensors, decode, encode, matches
+from isoadapt.interop._state import Tensors, decode, encode
 
 CONFIG, TENSORS, CARD = "config.json", "adapter.safetensors", "README.md"
 
@@ -26,8 +25,6 @@ _KEYS = {"base_model", "data", "metrics"}
 _KEYS |= {"format", "format_version", "isoadapt_version", "tensors", "sha256"}
 _VERSIONS = {1: {"class", "parameters", "state"}, 2: {"steps"}}  # keys of adapters and pipelines
 _VECTORS = "vectors"  # key that is present only if the source of the vectors is known
-_MAX_CONFIG = 16 * 2**20  # bytes
-_ATTEMPTS = 20  # to read a folder that is replaced at the same time
 
 
 class AdapterFolderError(ValueError):
@@ -143,11 +140,6 @@ def save_adapter(
     config["tensors"] = {"bytes": len(blob), "sha256": hashlib.sha256(blob).hexdigest()}
     config["sha256"] = _checksum(config)
     text = json.dumps(config, indent=2, allow_nan=False) + "\n"
-    if len(text) > _MAX_CONFIG:
-        raise ValueError(
-            f"the adapter's state takes {len(text)} bytes of {CONFIG}, more than {_MAX_CONFIG}: "
-            "save it with joblib.dump"
-        )
     _assemble(config, blob)  # raises if the folder could not be loaded again
     target = check_output_folder(folder, overwrite, content=ADAPTER, name="folder")
     with atomic_folder(target, overwrite, ADAPTER) as written:
@@ -161,7 +153,7 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
     """Load an adapter that :func:`save_adapter` saved.
 
     Loading runs no code from the folder and reads no files outside it; links raise an error. The
-    checksums, names, types, shapes and parameters are checked.
+    checksums, names and parameters are checked.
 
     Parameters
     ----------
@@ -188,33 +180,11 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
     >>> from isoadapt.interop import load_adapter
     >>> load_adapter("path/to/adapter").transform(embeddings)  # doctest: +SKIP
     """
-    for _ in range(_ATTEMPTS - 1):
-        before = _identity(folder)
-        try:
-            return _load(folder)
-        except (AdapterFolderError, FileNotFoundError):
-            if _identity(folder) == before:  # it was not replaced while it was read
-                raise
-    return _load(folder)
-
-
-def _identity(folder: str | os.PathLike[str]) -> tuple[int, int] | None:
-    """Return what distinguishes a folder from one that replaces it; None if it does not exist."""
-    try:
-        state = os.stat(Path(folder).expanduser())
-    except OSError:
-        return None
-    return state.st_ino, state.st_ctime_ns
-
-
-def _load(folder: str | os.PathLike[str]) -> Any:
-    """Load an adapter from a folder that is not replaced in the meantime."""
     config = read_config(folder)
     path = Path(folder).expanduser() / TENSORS
-    size = config["tensors"]["bytes"]
-    blob = _read(path, size)
+    blob = _read(path)
     with _folder_errors(path):
-        if len(blob) != size or hashlib.sha256(blob).hexdigest() != config["tensors"]["sha256"]:
+        if hashlib.sha256(blob).hexdigest() != config["tensors"]["sha256"]:
             raise ValueError("it is not the file that was saved")
     with _folder_errors(Path(folder)):
         adapter = _assemble(config, blob)
@@ -230,7 +200,7 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
             f"folder={str(folder)!r} is not a folder; pass one that save_adapter wrote"
         )
     path = Path(folder).expanduser() / CONFIG
-    text = _read(path, _MAX_CONFIG)
+    text = _read(path)
     with _folder_errors(path):
         config = json.loads(text, object_pairs_hook=_unique, parse_constant=_reject_constant)
         if not isinstance(config, dict) or config.get("format") != _FORMAT:
@@ -248,10 +218,8 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
             raise ValueError(f"keys are missing or unknown: {wrong}")
         if config["sha256"] != _checksum(config):
             raise ValueError("its checksum is wrong: it was changed after it was saved")
-        if type(config["tensors"].get("bytes")) is not int:
-            raise ValueError(f"it does not give the size of {TENSORS} in bytes")
         provenance(config)
-        if _VECTORS in config and not _is_source(config[_VECTORS]):
+        if _VECTORS in config and set(config[_VECTORS]) != set(VectorSource._fields):
             raise ValueError(f"vectors={config[_VECTORS]!r} does not identify a source of vectors")
     return config
 
@@ -290,13 +258,6 @@ def _source(
         return vector_source(TransformerEncoder(base_model))._replace(kind=None)
     except (OSError, ValueError):  # not a checkpoint; its name still appears in the card
         return None
-
-
-def _is_source(fields: Any) -> bool:
-    """Return whether a value from JSON has the fields of a VectorSource."""
-    if not isinstance(fields, dict) or set(fields) != set(VectorSource._fields):
-        return False
-    return matches(VectorSource(**fields), VectorSource)
 
 
 def _provenance(
@@ -346,25 +307,18 @@ def _checksum(config: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _read(path: Path, limit: int) -> bytes:
-    """Read a regular file of at most `limit` bytes."""
+def _read(path: Path) -> bytes:
+    """Read a regular file."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise AdapterFolderError(
+            f"{path} is a link or a folder, not a regular file; replace it by a copy of the file"
+        )
     try:
-        found = path.lstat()
+        return path.read_bytes()
     except FileNotFoundError as error:
         raise AdapterFolderError(
             f"{path} is missing; pass a folder that save_adapter wrote, or copy it again"
         ) from error
-    if not stat.S_ISREG(found.st_mode):
-        raise AdapterFolderError(
-            f"{path} is a link or a folder, not a regular file; replace it by a copy of the file"
-        )
-    if found.st_size > limit:
-        raise AdapterFolderError(
-            f"{path} has {found.st_size} bytes, more than the expected {limit}; copy the folder "
-            "again"
-        )
-    with path.open("rb") as file:
-        return file.read(min(limit, found.st_size + 1))
 
 
 @contextmanager

@@ -3,11 +3,10 @@
 import inspect
 import os
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
@@ -16,11 +15,10 @@ from isoadapt.adapters import Affine, PenaltyAdapter
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._closed_form import MomentsAdapter
 from isoadapt.adapters._heads import needs_fit
-from isoadapt.adapters._maps import InvertibleMap
 from isoadapt.adapters._registry import ADAPTERS
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.heads import LinearHead
-from isoadapt.interop._state import Tensors, decode, encode, is_map, matches
+from isoadapt.interop._state import Tensors, decode, encode
 
 _ENCODER, _HEAD = TransformerEncoder.__name__, LinearHead.__name__
 _ENTRIES = {_ENCODER: ("parameters",), _HEAD: ("head",)}  # of a step; those of adapters differ
@@ -259,39 +257,22 @@ def _check_names(
 
 
 def _set_state(adapter: BaseAdapter, state: dict[str, Any]) -> None:
-    """Check the names and types of the fitted attributes, and set them."""
+    """Check the names of the fitted attributes, and set them."""
     cls = type(adapter)
     needed = {"map_", "head_", "n_features_in_"}
     if isinstance(adapter, MomentsAdapter):
         needed.add("moments_")
     admitted = [name for name in state if _FITTED.fullmatch(name) and not hasattr(cls, name)]
     _check_names(state, needed, admitted, "state")
-    for owner in cls.__mro__:
-        for name, hint in inspect.get_annotations(owner, eval_str=True).items():
-            if name in state and name != "map_" and not matches(state[name], hint):
-                raise ValueError(f"state.{name} is a {type(state[name]).__name__}")
-    width, names = state["n_features_in_"], state.get("feature_names_in_")
-    if names is not None and not _are_names(names, width):
-        raise ValueError(f"state.feature_names_in_ is not an array of {width} names")
     map_, head = state.pop("map_"), state.pop("head_")
-    if not is_map(type(map_)) or not callable(map_):
-        raise ValueError(f"state.map_ is a {type(map_).__name__}, not a map")
     for name, value in state.items():
         setattr(adapter, name, value)
     adapter._set_fitted(map_, head)
 
 
-def _are_names(names: Any, width: int) -> bool:
-    return isinstance(names, np.ndarray) and names.dtype.kind == "O" and names.shape == (width,)
-
-
 def _check_map(adapter: BaseAdapter) -> None:
-    """Check the widths of the map, and test it and its inverse on a few random rows."""
+    """Check the kind of the map, and test it on a few random rows."""
     map_, width = adapter.map_, adapter.n_features_in_
-    sizes = {size for array in _arrays(map_) for size in array.shape}
-    moments = getattr(adapter, "moments_", None)
-    if width not in sizes or (moments is not None and len(moments) != width):
-        raise ValueError(f"state.n_features_in_={width} is not the width of map and moments")
     if adapter._maps_affinely() and not isinstance(map_, Affine):
         raise ValueError(
             "state.map_ is not affine, but the parameters are those of an affine adapter: fit the "
@@ -300,17 +281,10 @@ def _check_map(adapter: BaseAdapter) -> None:
     rows = np.random.default_rng(0).normal(size=(_PROBE, width))
     with np.errstate(all="ignore"):
         adapted = map_(rows)
-        if adapted.shape != (_PROBE, map_.n_features_out) or adapted.dtype != np.float64:
-            raise ValueError(
-                f"state.map_ returns {adapted.dtype} of shape {adapted.shape} for float64 rows of "
-                f"shape {rows.shape}"
-            )
-        if not np.isfinite(adapted).all():
-            raise ValueError("state.map_ returns numbers that are not finite")
-        if adapter._maps_back() and not isinstance(map_, Affine):
-            back = cast(InvertibleMap, map_).inverted()(adapted)
-            if back.shape != rows.shape or not np.allclose(back, rows, rtol=1e-2, atol=1e-2):
-                raise ValueError("the inverse of state.map_ does not undo the map")
+    if adapted.shape != (_PROBE, map_.n_features_out) or not np.isfinite(adapted).all():
+        raise ValueError(
+            f"state.map_ does not map rows of width {width} to {map_.n_features_out} finite numbers"
+        )
 
 
 def _check_head(adapter: BaseAdapter) -> None:
@@ -324,12 +298,3 @@ def _check_head(adapter: BaseAdapter) -> None:
         raise ValueError(
             f"state.head_ is not a {kind}, but the parameters ask for one: fit the adapter again"
         )
-
-
-def _arrays(value: Any) -> Iterator[NDArray[Any]]:
-    """Iterate over the arrays in nested tuples."""
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _arrays(item)

@@ -2,13 +2,11 @@
 
 import math
 from collections.abc import Callable
-from types import UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import STORABLE_MAPS, map_class, map_name
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead, MultiLabelHead
@@ -98,17 +96,7 @@ def _kind(tag: Any, path: str) -> _Kind:
         return _KINDS[tag]
     if tag not in STORABLE_MAPS:
         raise ValueError(f"{path} has the unknown type {tag!r}")
-    return _Kind(lambda value: value._asdict(), _unpack_map(map_class(tag)))
-
-
-def _unpack_map(cls: Any) -> Callable[..., Any]:
-    def unpack(**fields: Any) -> Any:
-        value = cls(**fields)
-        if not matches(value, cls):
-            raise ValueError(f"a field of {cls.__name__} has a wrong type or shape")
-        return value
-
-    return unpack
+    return _Kind(lambda value: value._asdict(), map_class(tag))
 
 
 def _pack_head(head: LinearHead) -> dict[str, Any]:
@@ -153,9 +141,9 @@ def _pack_strings(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def _unpack_strings(dtype: str, shape: list[int], values: list[str]) -> NDArray[Any]:
-    if dtype not in ("str", "object") or not matches(values, list[str]):
+    if dtype not in ("str", "object") or not all(isinstance(value, str) for value in values):
         raise ValueError("an array of strings holds values of other types")
-    return np.array(values, dtype=dtype).reshape(_shape(shape))
+    return np.array(values, dtype=dtype).reshape(shape)
 
 
 _KINDS = {
@@ -193,17 +181,11 @@ def _decode_array(
     if path not in tensors:
         raise ValueError(f"the array {path} is missing")
     array = tensors.pop(path)
-    if dtype not in _NUMERIC or array.dtype.name != dtype or array.shape != _shape(shape):
+    if dtype not in _NUMERIC or array.dtype.name != dtype or list(array.shape) != shape:
         raise ValueError(f"the array {path} is {array.dtype} {array.shape}, not {dtype} {shape}")
     if order not in ("C", "F"):
         raise ValueError(f"the array {path} has the order {order!r}, which must be 'C' or 'F'")
     return np.array(array, order=order)  # type: ignore[call-overload]
-
-
-def _shape(shape: Any) -> tuple[int, ...]:
-    if not matches(shape, list[int]) or any(size < 0 for size in shape):
-        raise ValueError(f"{shape!r} is not a shape")
-    return tuple(shape)
 
 
 def _unsupported(value: Any, path: str) -> TypeError:
@@ -219,57 +201,3 @@ def _unsupported(value: Any, path: str) -> TypeError:
         f"{path}={shown} ({type(value).__name__}) cannot be saved: an adapter folder holds "
         f"only numbers, strings, arrays and heads, not code; {way_out}"
     )
-
-
-def is_map(cls: Any) -> bool:
-    """Return whether an object is a NamedTuple class, as all fitted maps are."""
-    return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
-
-
-def matches(value: Any, hint: Any) -> bool:
-    """Return whether a value has an annotated type, including its items and fields.
-
-    Arrays of numbers must be finite. A NamedTuple matches if all its fields do.
-    """
-    origin, args = get_origin(hint) or hint, get_args(hint)
-    if origin is Any:
-        return True
-    if isinstance(origin, TypeVar):
-        return any(matches(value, arg) for arg in origin.__constraints__ or (origin.__bound__,))
-    if origin in (Union, UnionType):
-        return any(matches(value, arg) for arg in args)
-    if origin is Literal:
-        return any(type(value) is type(arg) and value == arg for arg in args)
-    if origin is np.ndarray:
-        return isinstance(value, np.ndarray) and _is_array_of(value, args)
-    if origin in (list, tuple, dict) and args:
-        return type(value) is origin and _items_match(value, origin, args)
-    if is_map(origin):
-        return type(value) is origin and _fields_match(value)
-    if origin in (int, float):
-        return type(value) in (int, origin)
-    return isinstance(value, origin)
-
-
-def _is_array_of(array: np.ndarray[Any, Any], args: tuple[Any, ...]) -> bool:
-    kind = (get_args(args[-1]) or (Any,))[0] if args else Any
-    if kind is not Any and not np.issubdtype(array.dtype, kind):
-        return False
-    return array.dtype.kind in "UO" or bool(np.isfinite(array).all())
-
-
-def _items_match(value: Any, origin: type, args: tuple[Any, ...]) -> bool:
-    if origin is dict:
-        return all(matches(k, args[0]) and matches(v, args[1]) for k, v in value.items())
-    if origin is tuple and args[-1] is not Ellipsis:
-        return len(value) == len(args) and all(map(matches, value, args))
-    return all(matches(item, args[0]) for item in value)
-
-
-def _fields_match(value: Any) -> bool:
-    hints = get_type_hints(type(value))
-    if not all(matches(getattr(value, name), hint) for name, hint in hints.items()):
-        return False
-    if isinstance(value, Affine):
-        return value.matrix.ndim == 2 and value.offset.shape == value.matrix.shape[:1]
-    return True

@@ -1,17 +1,14 @@
 """Whatever happens to an adapter folder, it loads as it was or is refused by one kind of error."""
 
-import copy
 import hashlib
 import json
 import os
 import random
-import struct
 import sys
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save
-from sklearn.base import clone
 
 from isoadapt import Whitening
 from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
@@ -112,17 +109,13 @@ def put_in(data, rng):
     return data[:start] + rng.randbytes(rng.randint(1, 9)) + data[start:]
 
 
-def huge_header(data, rng):
-    return struct.pack("<Q", rng.choice([2**63, 2**40, 10**8, len(data)])) + data[8:]
-
-
-@pytest.mark.parametrize("damage", [flip, cut, cut_out, put_in, huge_header])
+@pytest.mark.parametrize("damage", [flip, cut, cut_out, put_in])
 def test_damaged_bytes(damage, sources, tmp_path):
     rng = random.Random(0)
     refused = 0
     for i in range(60):
         adapter, files, _ = sources[i % len(SOURCES)]
-        name = TENSORS if damage is huge_header else rng.choice([CONFIG, TENSORS])
+        name = rng.choice([CONFIG, TENSORS])
         changed = files | {name: damage(files[name], rng)}
         loaded = load(write(tmp_path / str(i), changed))
         refused += loaded is None
@@ -136,85 +129,6 @@ def test_layout_of_the_configuration_does_not_matter(sources, tmp_path):
     text = json.dumps(dict(reversed(config.items())), indent=7)
     loaded = load(write(tmp_path / "a", files | {CONFIG: text.encode()}))
     assert same(vars(loaded), vars(adapter))
-
-
-def test_damaged_arrays_behind_a_right_checksum(sources, tmp_path):
-    rng = random.Random(1)
-    for i in range(100):
-        _, files, _ = sources[i % len(SOURCES)]
-        damage = rng.choice([flip, cut, cut_out, put_in, huge_header])
-        blob = damage(files[TENSORS], rng)
-        check_valid(load(write(tmp_path / str(i), signed(json.loads(files[CONFIG]), blob))))
-
-
-def places(tree, path=()):
-    """Every place in a tree of JSON."""
-    yield path
-    if not isinstance(tree, dict | list):
-        return
-    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-        yield from places(value, (*path, key))
-
-
-JUNK = [None, True, -1, 0, 1, 2**70, 1e308, "", "../../etc/passwd", "nan", [], {}, [[]]]
-JUNK += ["Affine", "LinearHead", "float64", "float32", {"type": "float", "value": "nan"}]
-JUNK += [{"type": "tuple", "items": []}, {"type": "os.system", "command": "true"}]
-JUNK += [{"type": "scalar", "dtype": "float32", "value": 0.5}, {"type": []}, [3, 5], "F", "map_"]
-JUNK += [{"type": "array", "dtype": "float64", "shape": [2, 5], "order": "C"}]
-JUNK += [{"type": "strings", "dtype": "object", "shape": [-1], "values": ["a"] * 5}]
-JUNK += [{"type": "Rows", "X": None, "y": None}, {"type": "dict", "items": {"a": 1}}]
-
-
-def mutate(config, rng):
-    """Change, take out or add something anywhere."""
-    config = copy.deepcopy(config)
-    *path, key = rng.choice([place for place in places(config) if place])
-    parent = config
-    for step in path:
-        parent = parent[step]
-    action = rng.choice(["put", "put", "put", "swap", "drop", "add"])
-    if action == "put":
-        parent[key] = copy.deepcopy(rng.choice(JUNK))
-    elif action == "swap":
-        other = rng.choice(list(parent) if isinstance(parent, dict) else range(len(parent)))
-        parent[key], parent[other] = parent[other], parent[key]
-    elif action == "drop":
-        del parent[key]
-    elif isinstance(parent, dict):
-        parent[rng.choice(["__class__", "transform", "score_", "x", "_n_features_out"])] = 1
-    else:
-        parent.append(copy.deepcopy(rng.choice(JUNK)))
-    return config
-
-
-def check_valid(adapter):
-    """What is loaded though it was changed is an adapter like any other."""
-    if adapter is None:
-        return
-    rows = np.random.default_rng(0).normal(size=(7, adapter.n_features_in_))
-    with np.errstate(all="ignore"):
-        adapted = adapter.transform(rows)
-        assert adapted.shape == (7, len(adapter.get_feature_names_out()))
-        if hasattr(adapter, "inverse_transform"):
-            assert adapter.inverse_transform(np.nan_to_num(adapted, posinf=0, neginf=0)).shape == (
-                rows.shape
-            )
-    clone(adapter)
-    assert type(adapter).__name__ in repr(adapter)
-    if adapter.head_ is not None:
-        assert adapter.head_.n_features_in_ == adapted.shape[1]
-
-
-def test_a_changed_configuration_behind_a_right_checksum(sources, tmp_path):
-    rng = random.Random(2)
-    refused = 0
-    for i in range(300):
-        _, files, tensors = sources[i % len(SOURCES)]
-        config = mutate(json.loads(files[CONFIG]), rng)
-        loaded = load(write(tmp_path / str(i), signed(config, tensors)))
-        refused += loaded is None
-        check_valid(loaded)
-    assert refused > 150
 
 
 MAP, OFFSET = "state.map_.matrix", "state.map_.offset"
@@ -265,20 +179,14 @@ ONE_BY_ONE = {
     "other dtype": change_tensors(
         lambda tensors: tensors.update({MAP: tensors[MAP].astype(np.float32)})
     ),
-    "other dtype in both": rebuilt(MAP, np.zeros((2, 5), np.float32)),
     "transposed": rebuilt(MAP, np.zeros((5, 2))),
     "too narrow": rebuilt(MAP, np.zeros((2, 4))),
     "too wide": rebuilt(MAP, np.zeros((2, 6))),
     "three axes": rebuilt(MAP, np.zeros((2, 5, 1))),
-    "offset that broadcasts": rebuilt(OFFSET, np.zeros((1, 2))),
-    "offset of one": rebuilt(OFFSET, np.zeros(1)),
-    "no rows": rebuilt(MAP, np.zeros((0, 5))),
     "NaN in the map": rebuilt(MAP, np.full((2, 5), np.nan)),
-    "infinite offset": rebuilt(OFFSET, np.array([np.inf, 0.0])),
     "NaN in the head": rebuilt("state.head_.coef", np.full((3, 2), np.nan)),
     "head of another width": rebuilt("state.head_.coef", np.zeros((3, 5))),
     "head with fewer rows": rebuilt("state.head_.coef", np.zeros((2, 2))),
-    "moments of another width": rebuilt("state.moments_.mean", np.zeros(4)),
     "NaN in the moments": rebuilt("state.moments_.scatter", np.full((5, 5), np.nan)),
     "no rows seen": rebuilt("state.moments_.count", np.array(0.0)),
     "other class": change_config("class", value="LogitPreservingWhitening"),
@@ -294,15 +202,8 @@ ONE_BY_ONE = {
     "private attribute": change_config("state", "_n_features_out", value=1),
     "dunder": change_config("state", "__class__", value="x"),
     "wrong width": change_config("state", "n_features_in_", value=4),
-    "vast width": change_config("state", "n_features_in_", value=10**15),
-    "width that is no number": change_config("state", "n_features_in_", value=True),
     "map of another kind": change_config("state", "map_", value=[1, 2]),
     "head of another kind": change_config("state", "head_", value="logistic"),
-    "names of features": change_config(
-        "state",
-        "feature_names_in_",
-        value={"type": "strings", "dtype": "object", "shape": [2], "values": ["a", "b"]},
-    ),
     "repeated label": change_config("state", "head_", "classes", "values", value=["a", "a", "b"]),
     "base model that is no name": change_config("base_model", value=3),
     "future format": change_config("format_version", value=True),
@@ -341,15 +242,6 @@ def test_files_of_another_adapter(sources, tmp_path):
     same_class = save_adapter(Whitening("pca", n_components=2).fit(X + 1), tmp_path / "c")
     changed = first | {TENSORS: (same_class / TENSORS).read_bytes()}
     assert load(write(tmp_path / "d", changed)) is None
-
-
-def test_vast_files_are_not_read(sources, tmp_path):
-    _, files, _ = sources[0]
-    for name in (CONFIG, TENSORS):
-        folder = write(tmp_path / name, files)
-        with (folder / name).open("r+b") as file:
-            file.truncate(2**40)  # a sparse terabyte
-        assert load(folder) is None
 
 
 @pytest.mark.parametrize(

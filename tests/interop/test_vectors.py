@@ -277,15 +277,11 @@ class TestSavedAdapters:
         exec(code.replace("path/to/this/folder", str(folder)), scope)
         np.testing.assert_array_equal(scope["adapted"], adapter.transform(encoder.transform(TEXTS)))
 
-    @pytest.mark.parametrize(
-        "change",
-        [{"kind": 3}, {"dtype": "int4"}, {"checkpoint": None}, {"more": "x"}],
-    )
-    def test_a_damaged_identity_is_refused(self, change, checkpoint, tmp_path):
+    def test_a_damaged_identity_is_refused(self, checkpoint, tmp_path):
         encoder = TransformerEncoder(checkpoint)
         folder = self.save(encoder, tmp_path / "a", encoder)
         config = json.loads((folder / "config.json").read_text())
-        config["vectors"] |= change
+        config["vectors"]["more"] = "x"
         config["sha256"] = checksum(config)
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(AdapterFolderError, match="vectors"):
