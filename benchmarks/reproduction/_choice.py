@@ -31,10 +31,8 @@ from benchmarks.reproduction._training import (
     SPARSE,
     Job,
     load_task,
-    make_penalty,
     run_settings,
 )
-from isoadapt.datasets import minilm_folder
 from isoadapt.finetune._recipes import Recipe
 
 RATES = (3e-5, 5e-5, 1e-4)
@@ -141,23 +139,14 @@ def chosen(records: Sequence[Record], task: str, suite: Suite) -> Recipe | None:
 
 def held_out_figures(job: Job) -> dict[str, Any]:
     """Train on four fifths of the training rows and evaluate on the rest."""
-    from benchmarks.reproduction._fitting import Place, fine_tune
+    from benchmarks.reproduction._fitting import fine_tune
 
-    data, condition = load_task(job.task, job.suite), job.condition
+    data = load_task(job.task, job.suite)
     texts, labels = data.train_texts, data.train_labels
     kept, held_out = train_test_split(
         np.arange(len(labels)), test_size=HELD_OUT, stratify=labels, random_state=0
     )
-    fitted = fine_tune(
-        job.suite.model or minilm_folder(),
-        [texts[i] for i in kept],
-        labels[kept],
-        job.recipe,
-        job.seed,
-        MAX_LENGTH,
-        Place(make_penalty(condition), condition.lam, condition.where),
-        logging_steps=SPARSE,
-    )
+    fitted = fine_tune(job, [texts[i] for i in kept], labels[kept], SPARSE)
     rest = [texts[i] for i in held_out]
     _, logits = embed(fitted.network, fitted.tokenizer, rest, MAX_LENGTH)
     return {

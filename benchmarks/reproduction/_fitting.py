@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -19,12 +19,17 @@ from transformers import (
 )
 
 from benchmarks.reproduction._measuring import anisotropies, tokenized
-from benchmarks.reproduction._training import ARGUMENTS_AS_RELEASED
+from benchmarks.reproduction._training import (
+    ARGUMENTS_AS_RELEASED,
+    MAX_LENGTH,
+    Job,
+    make_penalty,
+)
 from isoadapt._utils.devices import resolve_device
+from isoadapt.datasets import minilm_folder
 from isoadapt.encoders._models import quiet
 from isoadapt.finetune import IsotropyTrainer
 from isoadapt.finetune._objective import Watch
-from isoadapt.finetune._recipes import Recipe
 from isoadapt.finetune._training import training_arguments
 
 
@@ -39,14 +44,6 @@ class Fitted(NamedTuple):
     history: list[dict[str, Any]]
     training_seconds: float
     shrinkage_seconds: float
-
-
-class Place(NamedTuple):
-    """A penalty, its weight and its place; without a penalty, only the place that is logged."""
-
-    penalty: nn.Module | None = None
-    lam: float = 1.0
-    where: Any = "head_input"
 
 
 class PaddedWatch(Watch):
@@ -93,20 +90,11 @@ def seconds_used() -> float:
     return time.perf_counter()
 
 
-def fine_tune(
-    model: str | Path,
-    texts: Any,
-    labels: NDArray[Any],
-    recipe: Recipe,
-    seed: int,
-    max_length: int,
-    place: Place,
-    logging_steps: int,
-    as_released: bool = False,
-) -> Fitted:
+def fine_tune(job: Job, texts: Any, labels: NDArray[Any], logging_steps: int) -> Fitted:
     """Fine-tune; for one seed, all penalties have the same order of rows and the same new head."""
-    network, tokenizer = _load(model, labels, seed)
-    columns = tokenized(tokenizer, texts, max_length)
+    condition, recipe = job.condition, job.recipe
+    network, tokenizer = _load(job.suite.model or minilm_folder(), labels, job.seed)
+    columns = tokenized(tokenizer, texts, MAX_LENGTH)
     rows = [
         {**{name: values[i] for name, values in columns.items()}, "labels": label}
         for i, label in enumerate(labels.tolist())
@@ -118,21 +106,23 @@ def fine_tune(
             args=training_arguments(
                 recipe,
                 resolve_device("auto"),
-                seed,
+                job.seed,
                 Path(folder),
                 network.config,
                 logging_strategy="steps",
                 logging_steps=logging_steps,
                 logging_first_step=True,
-                **(ARGUMENTS_AS_RELEASED if as_released else {}),
+                **(ARGUMENTS_AS_RELEASED if condition.as_released else {}),
             ),
             train_dataset=rows,
             data_collator=DataCollatorWithPadding(tokenizer),
             processing_class=tokenizer,
             callbacks=[clock],
-            **place._asdict(),
+            penalty=make_penalty(condition),
+            lam=condition.lam,
+            where=condition.where,
         )
-        trainer.with_padding = as_released
+        trainer.with_padding = condition.as_released
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     history = trainer.state.log_history

@@ -31,7 +31,7 @@ from benchmarks.reproduction._measuring import (
 )
 from isoadapt import LinearHead
 from isoadapt._utils.files import atomic_path, writable_folder
-from isoadapt.datasets import load_hub, load_table, minilm_folder
+from isoadapt.datasets import load_hub, load_table
 from isoadapt.encoders._backbone import find_last_linear
 from isoadapt.finetune._recipes import PENALTIES, Recipe
 
@@ -208,20 +208,11 @@ def make_penalty(condition: Condition) -> Any:
 
 
 def _run(job: Job) -> dict[str, Any]:
-    from benchmarks.reproduction._fitting import Fitted, Place, fine_tune
+    from benchmarks.reproduction._fitting import fine_tune
 
     task, condition = load_task(job.task, job.suite), job.condition
-    fitted: Fitted = fine_tune(
-        job.suite.model or minilm_folder(),
-        task.train_texts,
-        task.train_labels,
-        job.recipe,
-        job.seed,
-        MAX_LENGTH,
-        Place(make_penalty(condition), condition.lam, condition.where),
-        logging_steps=1 if condition.where == "head_input" else SPARSE,
-        as_released=condition.as_released,
-    )
+    logging_steps = 1 if condition.where == "head_input" else SPARSE
+    fitted = fine_tune(job, task.train_texts, task.train_labels, logging_steps)
     dev = read(fitted.network, fitted.tokenizer, task.dev_texts, MAX_LENGTH)
     prior = _read_prior(fitted, task, job.seed) if condition.needs_prior else None
     if condition == BASE:

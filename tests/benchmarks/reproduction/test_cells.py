@@ -19,11 +19,9 @@ from benchmarks.reproduction import (
 )
 from benchmarks.reproduction._cells import Suite, run_cell
 from benchmarks.reproduction._choice import held_out_figures
-from benchmarks.reproduction._output_embeddings import PENALTIES, output_embeddings
 from benchmarks.reproduction._posthoc import post_hoc_cell, row_named
 from benchmarks.reproduction._statistics import unpack
-from benchmarks.reproduction._training import BASE, Job, base_embeddings, load_task
-from isoadapt.datasets import load_table
+from benchmarks.reproduction._training import BASE, Job, load_task
 from isoadapt.finetune._recipes import Recipe
 from tests.tiny_models import WORDS, save_model
 
@@ -47,7 +45,7 @@ def data(tmp_path, monkeypatch, model):
         lines = [f"{text}\t{int('cat' in text)}" for text in texts]
         (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
     monkeypatch.setenv("ISOADAPT_SHARED", str(tmp_path))
-    monkeypatch.setattr(_training, "minilm_folder", lambda: model)
+    monkeypatch.setattr(_fitting, "minilm_folder", lambda: model)
 
 
 @pytest.fixture
@@ -57,16 +55,7 @@ def suite(tmp_path):
 
 @pytest.fixture
 def job(suite):
-    def job(condition=BASE, seed=0):
-        return Job("cola", seed, RECIPE, suite, condition)
-
-    return job
-
-
-def is_finite(value):
-    if isinstance(value, dict | str):
-        return True
-    return all(map(math.isfinite, value)) if isinstance(value, list) else math.isfinite(value)
+    return lambda condition=BASE: Job("cola", 0, RECIPE, suite, condition)
 
 
 @pytest.mark.parametrize(
@@ -76,31 +65,11 @@ def is_finite(value):
 )
 def test_a_run_gives_every_figure_that_a_claim_needs(condition, job):
     figures = job(condition).run()
-    assert all(is_finite(value) for value in figures.values())
-    shown = {"metric", "batch_anisotropy1_centered", "dev", "partition_isotropy", "last_mean_norm"}
-    assert shown <= figures.keys()
+    shown = {"metric", "batch_anisotropy1_centered", "partition_isotropy", "last_mean_norm"}
+    assert all(math.isfinite(figures[name]) for name in shown)
     on_tokens = condition == BASE or condition.where != "head_input"
     assert ("isoscore_star" in figures) == on_tokens
     assert (figures["shrinkage_seconds"] > 0) == (condition.penalty == "istar")
-
-
-def test_figures_are_those_of_the_embeddings_that_are_kept(job):
-    from sklearn.metrics import matthews_corrcoef
-
-    from isoadapt.metrics import anisotropy, isoscore, partition_isotropy
-
-    figures, kept = job().run(), base_embeddings(job())
-    assert figures["isoscore"] == pytest.approx(isoscore(kept.X_test))
-    assert figures["partition_isotropy"] == pytest.approx(partition_isotropy(kept.X_test))
-    for k in (1, 2, 3):
-        expected = anisotropy(kept.X_test, k, center=True)
-        assert figures[f"anisotropy{k}_centered"] == pytest.approx(expected, abs=1e-5)
-    predicted = kept.head.predict(kept.X_test)
-    assert figures["metric"] == pytest.approx(matthews_corrcoef(kept.y_test, predicted))
-    assert kept.X_train.shape == (48, 24)
-    labels, packed = unpack(figures["dev"])
-    np.testing.assert_array_equal(labels, kept.y_test)
-    np.testing.assert_array_equal(packed, predicted)
 
 
 def test_both_passes_give_the_library_s_embeddings_and_layers(model, suite):
@@ -125,37 +94,22 @@ def test_both_passes_give_the_library_s_embeddings_and_layers(model, suite):
         assert own.count == layer.n_tokens
         assert isoscore(own) == pytest.approx(layer.isoscore, rel=1e-5)
         assert cosine == pytest.approx(layer.mean_cosine, rel=1e-4)
-    first = TransformerEncoder(live, pooling="cls", layer=2).transform(texts)
-    np.testing.assert_allclose(found.first_tokens[1], first, atol=1e-5)
-
-
-def test_the_prior_has_no_more_rows_than_250_000_vectors_need(model, monkeypatch):
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    texts = ["the cat sat"] * 50
-    (length,) = {len(ids) for ids in _measuring.tokenized(tokenizer, texts, 64)["input_ids"]}
-    monkeypatch.setattr(_measuring, "PRIOR_VECTORS", 20 * 2 * length)
-    rows = _measuring.prior_rows(tokenizer, texts, 64, 2, seed=0)
-    assert len(rows) == len(set(rows)) == 20
-    assert rows == _measuring.prior_rows(tokenizer, texts, 64, 2, seed=0)
-    assert rows != _measuring.prior_rows(tokenizer, texts, 64, 2, seed=1)
-    assert sorted(_measuring.prior_rows(tokenizer, texts[:9], 64, 2, seed=0)) == list(range(9))
 
 
 def test_penalties_start_from_the_same_head_and_order(monkeypatch, job):
     runs = []
     fine_tune = _fitting.fine_tune
 
-    def keep(*given, **named):
-        runs.append(fine_tune(*given, **named))
+    def keep(*given):
+        runs.append(fine_tune(*given))
         return runs[-1]
 
     monkeypatch.setattr(_training, "SPARSE", 1)
     monkeypatch.setattr(_fitting, "fine_tune", keep)
     for condition in (
         BASE,
-        *(replace(item, lam=0.0) for item in (persistent_entropy.SELECTED, istar.UP)),
+        replace(persistent_entropy.SELECTED, lam=0.0),
+        replace(istar.UP, lam=0.0),
     ):
         job(condition).run()
     base, *others = (
@@ -174,22 +128,20 @@ def test_adapters_reuse_the_embeddings_of_their_base(monkeypatch, job):
     assert runs == [job()]
     found = run_cell(cell)["figures"]
     assert runs == [job()]
-    for name in ("metric", "isoscore", "ev1", "dev"):
-        assert found[name] == pytest.approx(base[name]) if name != "dev" else base[name]
+    assert found["isoscore"] == pytest.approx(base["isoscore"])
     assert found["base_commit"] == commit()
     job().file.unlink()
     assert run_cell(cell)["figures"]["metric"] == found["metric"]
     assert len(runs) == 2  # run again where the file is gone
 
 
-def test_a_candidate_is_trained_on_four_fifths_and_judged_on_the_rest(monkeypatch, suite, model):
-    monkeypatch.setattr("benchmarks.reproduction._choice.minilm_folder", lambda: model)
+def test_a_candidate_is_trained_on_four_fifths_and_judged_on_the_rest(monkeypatch, suite):
     asked = []
     fine_tune = _fitting.fine_tune
 
-    def keep(path, texts, labels, *given, **named):
+    def keep(job, texts, labels, *given):
         asked.append((list(texts), labels.mean()))
-        return fine_tune(path, texts, labels, *given, **named)
+        return fine_tune(job, texts, labels, *given)
 
     monkeypatch.setattr(_fitting, "fine_tune", keep)
     figures = held_out_figures(Job("cola", 0, replace(RECIPE, epochs=1), suite, istar.UP))
@@ -199,37 +151,6 @@ def test_a_candidate_is_trained_on_four_fifths_and_judged_on_the_rest(monkeypatc
     assert set(texts) <= set(data.train_texts)
     assert share == pytest.approx(labels.mean(), abs=0.06)
     assert figures["accuracy"] == pytest.approx((labels == predicted).mean())
-
-
-def test_settings_hold_the_penalty_s_own_defaults(job):
-    assert job(istar.DOWN).settings()["options"] == {
-        "zeta": 0.2,
-        "reduction": "linear",
-        "bias_corrected": False,
-    }
-
-
-def test_output_embeddings_are_penalised():
-    figures = output_embeddings(PENALTIES[1])
-    assert figures["after"] < 0.7 * figures["before"]
-    assert figures["after_without"] > figures["after"]
-
-
-def test_another_encoder_and_the_hub_are_other_runs(monkeypatch, model, tmp_path, job, suite):
-    asked = []
-
-    def load_hub(path, split="train"):
-        asked.append((path, split))
-        return load_table(tmp_path / "data" / "cola" / "train.tsv")
-
-    monkeypatch.setattr(_training, "load_hub", load_hub)
-    monkeypatch.setattr(_training, "minilm_folder", lambda: pytest.fail("another was asked for"))
-    other = suite._replace(model=str(model), from_hub=True)
-    elsewhere = Job("rte", 0, RECIPE, other)
-    assert math.isfinite(elsewhere.run()["cross_entropy"])
-    assert asked == [("glue/rte", "train"), ("glue/rte", "validation")]
-    assert elsewhere.settings() | job().settings() == elsewhere.settings()
-    assert elsewhere.settings() != job().settings()
 
 
 def test_as_released_the_padding_counts_and_nothing_is_clipped(suite, monkeypatch):
@@ -247,14 +168,9 @@ def test_as_released_the_padding_counts_and_nothing_is_clipped(suite, monkeypatc
     texts = load_task("cola", suite).train_texts
     ids = _measuring.tokenized(released.processing_class, texts, 128)["input_ids"]
     n_vectors = released.model.config.num_hidden_layers * sum(map(len, ids))
-    n_released, n_other = (
-        next(
-            entry["shrinkage_points"]
-            for entry in run.state.log_history
-            if "shrinkage_points" in entry
-        )
-        for run in kept
+    points, others = (
+        {entry.get("shrinkage_points", 0) for entry in run.state.log_history} for run in kept
     )
-    assert n_released > n_other == n_vectors
+    assert max(points) > max(others) == n_vectors
     rates = {entry["learning_rate"] for entry in released.state.log_history if "loss" in entry}
     assert rates == {recipe.lr}

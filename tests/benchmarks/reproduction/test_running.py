@@ -11,18 +11,17 @@ import pytest
 
 from benchmarks._commit import commit
 from benchmarks._store import locked
-from benchmarks.reproduction import __main__ as reproduce, istar_scores
+from benchmarks.reproduction import __main__ as reproduce
 from benchmarks.reproduction._cells import (
     PENALTY,
     WHOLE,
     Cell,
     known_slot,
-    record_store,
     run_cell,
 )
 from benchmarks.reproduction._figures import of
 from benchmarks.reproduction._report import reproduction_text
-from benchmarks.reproduction._verdicts import HOLDS, NOT_SHOWN, Claim, moves
+from benchmarks.reproduction._verdicts import Claim, moves
 
 ORDER = [(name, seed) for seed in range(3) for name in ("low", "high")]
 
@@ -141,47 +140,17 @@ def test_a_second_run_says_who_holds_the_records_and_ends(run, runs, tmp_path, c
     assert run() == 0
 
 
-def test_cells_that_are_not_of_the_plan_do_not_count(run, tmp_path):
-    run()
-    stale = cell("high", 0, lambda: {"score": -100.0}, lam=7)
-    record_store(tmp_path / "quick.jsonl").add(run_cell(stale))
-    run("--report-only")
-    assert "→ 11.0 ± 1.0 | 3 |" in report(tmp_path)
-
-
-@pytest.mark.parametrize("options", [["--model", "bert-base-cased"], ["--data", "hub"]])
-def test_another_encoder_or_source_does_not_touch_the_report(options, capsys):
-    with pytest.raises(SystemExit):
-        reproduce.main(options)
-    assert "need --out" in capsys.readouterr().err
-
-
 def test_the_report_names_another_encoder_and_judges_nothing_without_records(tmp_path):
     options = ["--model", "bert-base-cased", "--data", "hub", "--suite", "whole"]
     assert reproduce.main([*options, "--report-only", "--out", str(tmp_path)]) == 0
     text = report(tmp_path)
     assert "The encoder is\nbert-base-cased, fine-tuned" in text
     assert all(f"| {word} |" not in text for word in ("**holds**", "**fails**", "not shown"))
+    with pytest.raises(SystemExit):  # without --out their cells would mix with MiniLM's
+        reproduce.main(options)
 
 
 def test_the_report_follows_from_the_records():
     text = (reproduce._places.FOLDER / "REPRODUCTION.md").read_text("utf-8")
     stale = "the report is stale: run `make reproduction-report`"
     assert reproduction_text(reproduce.PAPERS, WHOLE, reproduce.RESULTS) == text, stale
-
-
-def test_figure_2_of_002_shows_the_bias_of_few_points(monkeypatch):
-    monkeypatch.setattr(istar_scores, "SIZES", (64, 700, 2_000))
-    settings = {"sizes": istar_scores.SIZES, "shrinkage": 5_000}
-    records = [
-        run_cell(
-            replace(istar_scores.cell(seed), run=partial(istar_scores.scores, seed, **settings))
-        )
-        for seed in range(3)
-    ]
-    too_low, with_zeta, _, corrected = (claim.judge(records) for claim in istar_scores.claims())
-    assert [item.outcome for item in (too_low, with_zeta, corrected)] == [HOLDS] * 3
-    assert "n=64: 0.07" in too_low.ours  # 0.074 ± 0.002
-    lost = {**records[0], "seed": 3, "error": "ValueError: out of luck"}
-    del lost["figures"]
-    assert istar_scores.claims()[0].judge([*records, lost]).outcome == NOT_SHOWN
