@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import isoadapt
-from isoadapt._utils.lazy import lazy_names
+from isoadapt._utils.imports import lazy_names
 
 
 def python(code):
@@ -84,7 +84,7 @@ def test_help_shows_short_names_of_types(function):
 
 
 def test_missing_extra_is_one_message(monkeypatch):
-    from isoadapt._utils.optional import import_optional
+    from isoadapt._utils.imports import import_optional
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r'The picture needs matplotlib.*"isoadapt\[plot\]"'):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from isoadapt._utils.lazy import lazy_names
+from isoadapt._utils.imports import lazy_names
 from isoadapt.adapters._registry import MODULES
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from sklearn.utils.validation import (
 
 from isoadapt import metrics
 from isoadapt._utils.devices import as_array
-from isoadapt._utils.labels import check_present
+from isoadapt._utils.estimators import check_present
 from isoadapt._utils.warn import warn
 from isoadapt.adapters._heads import fit_head, needs_fit
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows

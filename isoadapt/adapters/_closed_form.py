@@ -10,7 +10,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight
 
-from isoadapt._utils.restore import restore_on_failure
+from isoadapt._utils.estimators import restore_on_failure
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import map_rows

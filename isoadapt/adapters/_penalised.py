@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import has_fit_parameter
 
 from isoadapt._utils.devices import as_array, resolve_device
-from isoadapt._utils.restore import restore_on_failure
+from isoadapt._utils.estimators import restore_on_failure
 from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt._utils.warn import warn
 from isoadapt.adapters._base import BaseAdapter, make_random_state

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt._utils.files import atomic_path
-from isoadapt._utils.optional import import_optional
+from isoadapt._utils.imports import import_optional
 from isoadapt.cli._options import Console, Source, WrongUsage
 from isoadapt.cli._rows import check_recorded_source, read_rows, with_recorded_model
 from isoadapt.interop import load_adapter

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt._utils.optional import import_optional
+from isoadapt._utils.imports import import_optional
 from isoadapt.datasets._tables import load_table
 
 _FOLDER = Path(__file__).parent

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt._utils.errors import reason
-from isoadapt._utils.optional import import_optional
+from isoadapt._utils.imports import import_optional
 
 _PAIR = ("sentence1", "sentence2")
 _SINGLE = "sentence"

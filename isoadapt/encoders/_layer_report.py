@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from isoadapt._utils.optional import import_optional
+from isoadapt._utils.imports import import_optional
 from isoadapt._utils.tables import aligned_table
 from isoadapt._utils.warn import warn
 from isoadapt.encoders._backbone import Backbone

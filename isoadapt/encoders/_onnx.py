@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from isoadapt._utils.files import atomic_path, writable_folder
-from isoadapt._utils.optional import import_optional
+from isoadapt._utils.imports import import_optional
 from isoadapt._utils.warn import warn
 from isoadapt.encoders._backbone import Backbone, live_backbone
 from isoadapt.encoders._batching import embed_batch, embed_batches, needs_equal_lengths

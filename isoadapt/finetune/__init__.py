@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from isoadapt._utils.lazy import lazy_names
-from isoadapt._utils.optional import import_optional
+from isoadapt._utils.imports import import_optional, lazy_names
 
 if TYPE_CHECKING:
     from isoadapt.finetune._classifier import finetune_text_classifier

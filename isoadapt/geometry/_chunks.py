@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 
 from isoadapt._utils.devices import as_array
-from isoadapt._utils.optional import import_optional
+from isoadapt._utils.imports import import_optional
 from isoadapt.geometry._moments import Moments
 
 _ENTRIES = 2**23  # entries of a memory map that are read at a time

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from isoadapt._utils.labels import is_missing
-from isoadapt._utils.optional import import_optional
+from isoadapt._utils.estimators import is_missing
+from isoadapt._utils.imports import import_optional
 from isoadapt._utils.tables import aligned_table
 from isoadapt._utils.warn import warn
 from isoadapt.geometry import _isoscore, _spread

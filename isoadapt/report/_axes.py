@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 
-from isoadapt._utils.optional import import_optional
+from isoadapt._utils.imports import import_optional
 
 BASELINE = "black"
 REST = "0.7"  # grey

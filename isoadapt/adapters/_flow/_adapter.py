@@ -12,7 +12,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from skorch.callbacks import GradientNormClipping
 
 from isoadapt._utils.devices import resolve_device, to_tensor
-from isoadapt._utils.restore import restore_on_failure
+from isoadapt._utils.estimators import restore_on_failure
 from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapters._base import BaseAdapter, make_random_state
 from isoadapt.adapters._heads import needs_fit

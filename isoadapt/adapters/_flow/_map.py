@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Transform, constraints
 from torch.nn import functional as F
 
-from isoadapt._utils.optional import import_optional
+from isoadapt._utils.imports import import_optional
 from isoadapt.adapters._maps import Floats
 from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import dead_dimensions

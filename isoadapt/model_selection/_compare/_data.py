@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from isoadapt._utils.devices import as_array
-from isoadapt._utils.labels import check_present
+from isoadapt._utils.estimators import check_present
 from isoadapt._utils.warn import warn
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.heads import LinearHead

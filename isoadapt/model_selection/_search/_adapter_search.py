@@ -26,7 +26,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_method_params, _num_samples
 from tqdm import tqdm
 
-from isoadapt._utils.restore import restore_on_failure
+from isoadapt._utils.estimators import restore_on_failure
 from isoadapt._utils.warn import warn
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.model_selection._result_cache import ResultCache, check_seed

@@ -1,8 +1,9 @@
-"""Packages that import their names on first use, so that importing the package is fast."""
+"""Imports on first use, so that importing a package is fast, and of optional dependencies."""
 
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import Any
 
 
@@ -29,3 +30,17 @@ def lazy_names(
         return sorted({*vars(sys.modules[package]), *modules, *packages})
 
     return get_attribute, list_attributes
+
+
+def import_optional(module: str, *, feature: str, extra: str) -> ModuleType:
+    """Import `module`, or raise ImportError with the `extra` to install.
+
+    `feature` is what needs the module, as the subject of the message's sentence.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{feature} needs {module.partition('.')[0]}, which is not installed: "
+            f'pip install "isoadapt[{extra}]"'
+        ) from error

@@ -1,8 +1,12 @@
-"""Labels of rows."""
+"""What estimators share: labels of rows, and attributes that a failed fit leaves as they were."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from numpy.typing import NDArray
+
+_Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
 
 def is_missing(label: Any) -> bool:
@@ -23,3 +27,19 @@ def check_present(labels: NDArray[Any], name: str) -> None:
             f"{name} lacks the label of {len(missing)} row(s), first of row {missing[0]} (None or "
             "NaN): leave these rows out, or give them a label"
         )
+
+
+def restore_on_failure(fit: _Fit) -> _Fit:
+    """Decorate a method so that it restores the attributes of the estimator if it raises."""
+
+    @wraps(fit)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return fit(self, *args, **kwargs)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return cast(_Fit, guarded)
