@@ -36,6 +36,7 @@ from isoadapt.model_selection import (
     make_isotropy_scorer,
 )
 from isoadapt.model_selection._search import _adapter_search as module, _evaluation
+from tests.model_selection.searches import assert_same_results, both
 
 
 def labelled(n):
@@ -152,24 +153,6 @@ def plain():
     return GridSearchCV(IStarAdapter(HEAD, **QUICK), GRID, cv=3).fit(X, Y)
 
 
-def both(estimator, grid, X=X, y=Y, **options):
-    ours = AdapterSearchCV(estimator, grid, **options).fit(X, y)
-    theirs = GridSearchCV(estimator, grid, **options).fit(X, y)
-    return ours, theirs
-
-
-def assert_same_results(ours, theirs):
-    assert set(ours.cv_results_) == set(theirs.cv_results_)
-    for name, column in theirs.cv_results_.items():
-        if name == "params":
-            assert ours.cv_results_[name] == column
-        elif name.startswith("param_"):
-            assert ours.cv_results_[name].tolist() == column.tolist()
-        elif "score" in name and "time" not in name and "rank" not in name:
-            np.testing.assert_allclose(ours.cv_results_[name], column, atol=3e-3)
-    assert ours.n_splits_ == theirs.n_splits_
-
-
 class TestAgainstGridSearchCV:
     @pytest.mark.parametrize(
         ("adapter", "grid"),
@@ -183,7 +166,7 @@ class TestAgainstGridSearchCV:
         ],
     )
     def test_adapter_alone(self, adapter, grid):
-        ours, theirs = both(adapter, grid, cv=2, return_train_score=True)
+        ours, theirs = both(adapter, grid, X, Y, cv=2, return_train_score=True)
         assert_same_results(ours, theirs)
         assert ours.unbatched_ == {}
         assert ours.best_params_ in theirs.cv_results_["params"]
@@ -203,7 +186,7 @@ class TestAgainstGridSearchCV:
     def test_pipeline_fits_the_steps_before_the_adapter_in_each_fold(self):
         pipe = make_pipeline(StandardScaler(), PCA(8), IStarAdapter(**QUICK))
         grid = {"istaradapter__lam": [-1, 1], "pca__n_components": [4, 8]}
-        ours, theirs = both(pipe, grid, cv=3)
+        ours, theirs = both(pipe, grid, X, Y, cv=3)
         assert_same_results(ours, theirs)
         assert ours.unbatched_ == {}
         assert ours.predict(X).shape == Y.shape
@@ -217,33 +200,29 @@ class TestAgainstGridSearchCV:
             PCA(8),
             IStarAdapter(**QUICK),
         )
-        ours, theirs = both(pipe, {"pca__n_components": list(range(2, 12))}, cv=2)
+        ours, theirs = both(pipe, {"pca__n_components": list(range(2, 12))}, X, Y, cv=2)
         assert_same_results(ours, theirs)
 
     def test_leading_step_may_be_passed_through(self):
         pipe = Pipeline([("scale", Normalizer()), ("adapter", IStarAdapter(**QUICK))])
-        ours, theirs = both(pipe, {"scale": ["passthrough", Normalizer()]}, cv=2)
+        ours, theirs = both(pipe, {"scale": ["passthrough", Normalizer()]}, X, Y, cv=2)
         assert_same_results(ours, theirs)
 
     def test_groups_frames_and_several_metrics(self):
         frame = pd.DataFrame(X, columns=[f"e{i}" for i in range(12)])
         groups = np.arange(400) % 7
         scoring = {"accuracy": "accuracy", "isoscore": make_isotropy_scorer()}
-        searches = [
-            search(
-                IStarAdapter(**QUICK), GRID, cv=GroupKFold(3), scoring=scoring, refit="accuracy"
-            ).fit(frame, Y, groups=groups)
-            for search in (AdapterSearchCV, GridSearchCV)
-        ]
-        assert_same_results(*searches)
-        ours, theirs = searches
+        options = {"cv": GroupKFold(3), "scoring": scoring, "refit": "accuracy"}
+        given = {"groups": groups}
+        ours, theirs = both(IStarAdapter(**QUICK), GRID, frame, Y, given=given, **options)
+        assert_same_results(ours, theirs)
         assert ours.multimetric_
         assert list(ours.feature_names_in_) == list(theirs.feature_names_in_)
         assert ours.best_score_ == ours.cv_results_["mean_test_accuracy"].max()
 
     def test_folds_of_different_sizes(self):
         folds = [(np.arange(k, 400), np.arange(k)) for k in (60, 61, 100)]
-        ours, theirs = both(IStarAdapter(HEAD, **QUICK), GRID, cv=folds)
+        ours, theirs = both(IStarAdapter(HEAD, **QUICK), GRID, X, Y, cv=folds)
         assert_same_results(ours, theirs)
         assert ours.unbatched_ == {}
 
@@ -251,7 +230,7 @@ class TestAgainstGridSearchCV:
         """As on a GPU: members of several folds in one network."""
         monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (100, 9))
         calls = count_members(monkeypatch)
-        ours, theirs = both(IStarAdapter(**QUICK), GRID, cv=StratifiedKFold(3))
+        ours, theirs = both(IStarAdapter(**QUICK), GRID, X, Y, cv=StratifiedKFold(3))
         assert_same_results(ours, theirs)
         assert sum(calls) == 18
         assert max(calls) > 6
@@ -318,8 +297,7 @@ class TestWhatCannotBeTrainedTogether:
     )
     def test_is_done_one_by_one_and_said(self, adapter, grid, word):
         with pytest.warns(UserWarning, match=f"6 of 6 fits .*{word}"):
-            ours = AdapterSearchCV(adapter, grid, cv=3).fit(X, Y)
-        theirs = GridSearchCV(adapter, grid, cv=3).fit(X, Y)
+            ours, theirs = both(adapter, grid, X, Y, cv=3)
         assert_same_results(ours, theirs)
         assert list(ours.unbatched_.values()) == [6]
 
@@ -354,7 +332,7 @@ class TestWhatCannotBeTrainedTogether:
     def test_a_bad_candidate_leaves_the_others_alone(self, grid):
         pipe = Pipeline([("pca", PCA(6)), ("adapter", IStarAdapter(**QUICK))])
         with pytest.warns(FitFailedWarning):
-            ours, theirs = both(pipe, grid, cv=2)
+            ours, theirs = both(pipe, grid, X, Y, cv=2)
         assert_same_results(ours, theirs)
         assert np.isnan(ours.cv_results_["mean_test_score"]).any()
         assert ours.best_score_ > 0.4

@@ -10,27 +10,13 @@ from sklearn.pipeline import make_pipeline
 
 from isoadapt import AdaptedEncoder, IsotropyLayer, IStarAdapter, TransformerEncoder, Whitening
 from isoadapt.model_selection import AdapterSearchCV
+from tests.model_selection.searches import assert_same_results, both
 from tests.tiny_models import WORDS
 
 RNG = np.random.default_rng(0)
 TEXTS = [" ".join(RNG.choice(WORDS, 6)) for _ in range(60)]
 Y = np.arange(60) % 3
 QUICK = {"max_epochs": 2, "random_state": 0, "validation_fraction": None, "lr": 1e-2}
-
-
-def both(estimator, grid, y=Y, given=None, **options):
-    options = {"cv": KFold(3), **options}
-    return tuple(
-        kind(estimator, grid, **options).fit(TEXTS, y, **(given or {}))
-        for kind in (AdapterSearchCV, GridSearchCV)
-    )
-
-
-def assert_same_results(ours, theirs):
-    assert ours.cv_results_["params"] == theirs.cv_results_["params"]
-    for name in ("mean_test_score", "std_test_score"):
-        np.testing.assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], atol=1e-5)
-    assert np.isfinite(theirs.cv_results_["mean_test_score"]).all()
 
 
 @pytest.fixture
@@ -52,7 +38,7 @@ def test_texts_are_encoded_once_and_candidates_trained_together(checkpoint, pass
     assert passes == [60]
     assert ours.unbatched_ == {}
     theirs = GridSearchCV(model, grid, cv=KFold(3), scoring="neg_log_loss").fit(TEXTS, Y)
-    assert_same_results(ours, theirs)
+    assert_same_results(ours, theirs, 1e-5)
     assert np.ptp(theirs.cv_results_["mean_test_score"]) > 1e-4
     best = clone(model).set_params(**ours.best_params_).fit(TEXTS, Y)
     assert type(ours.best_estimator_) is AdaptedEncoder
@@ -76,8 +62,8 @@ def test_whatever_is_searched(checkpoint, adapter, grid):
     model = AdaptedEncoder(checkpoint, adapter)
     if adapter is None and "adapter" not in grid:
         model.set_params(**{f"adapter__{name}": value for name, value in QUICK.items()})
-    ours, theirs = both(model, grid)
-    assert_same_results(ours, theirs)
+    ours, theirs = both(model, grid, TEXTS, Y, cv=KFold(3))
+    assert_same_results(ours, theirs, 1e-5)
     assert ours.unbatched_ == {}
     assert type(ours.best_estimator_.pipeline_["adapter"]) is type(
         theirs.best_estimator_.pipeline_["adapter"]
@@ -89,7 +75,7 @@ def test_the_checkpoints_head_is_used_if_it_knows_the_labels(checkpoint):
     grid = {"adapter__lam": [1, 2]}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ours, theirs = both(model, grid)
+        ours, theirs = both(model, grid, TEXTS, Y, cv=KFold(3))
     np.testing.assert_array_equal(
         ours.best_estimator_.head_.coef_, theirs.best_estimator_.head_.coef_
     )
@@ -100,7 +86,7 @@ def test_the_checkpoints_head_is_used_if_it_knows_the_labels(checkpoint):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = GridSearchCV(model, grid, cv=KFold(3)).fit(TEXTS, Y + 5)
-    assert_same_results(ours, theirs)
+    assert_same_results(ours, theirs, 1e-5)
     assert ours.best_estimator_.classes_.tolist() == [5, 6, 7]
 
 
@@ -109,14 +95,22 @@ def test_adapters_without_a_head_of_their_own_are_compared_by_the_checkpoints(ch
     grid = {"adaptedencoder__adapter": [IStarAdapter(**QUICK), Whitening()]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # texts are encoded in each fold
-        assert_same_results(*both(model, grid))
+        assert_same_results(*both(model, grid, TEXTS, Y, cv=KFold(3)), 1e-5)
 
 
 def test_weights_reach_the_adapter(checkpoint):
     model = AdaptedEncoder(checkpoint, IStarAdapter(**QUICK))
     weights = {"sample_weight": 1 + np.arange(60) % 2}
-    ours, theirs = both(model, {"adapter__lam": [1, 2]}, given=weights, scoring="neg_log_loss")
-    assert_same_results(ours, theirs)
+    ours, theirs = both(
+        model,
+        {"adapter__lam": [1, 2]},
+        TEXTS,
+        Y,
+        weights,
+        scoring="neg_log_loss",
+        cv=KFold(3),
+    )
+    assert_same_results(ours, theirs, 1e-5)
     assert ours.unbatched_ == {}
 
 
@@ -128,9 +122,12 @@ class Doubled(AdaptedEncoder):
 
 
 def test_a_class_with_methods_of_its_own_is_fitted_whole(checkpoint):
+    adapter = IStarAdapter(**QUICK)
     with pytest.warns(UserWarning, match="AdaptedEncoder"):
-        ours, theirs = both(Doubled(checkpoint, IStarAdapter(**QUICK)), {"adapter__lam": [1]})
-    assert_same_results(ours, theirs)
+        ours, theirs = both(
+            Doubled(checkpoint, adapter), {"adapter__lam": [1]}, TEXTS, Y, cv=KFold(3)
+        )
+    assert_same_results(ours, theirs, 1e-5)
     assert type(ours.best_estimator_) is Doubled
 
 

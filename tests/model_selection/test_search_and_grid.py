@@ -1,6 +1,5 @@
 """AdapterSearchCV gives GridSearchCV's scores for steps and subclasses of the user's own."""
 
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -11,7 +10,7 @@ import torch
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.model_selection import KFold
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from torch import nn
@@ -19,24 +18,12 @@ from torch import nn
 from isoadapt import CosRegAdapter, IStarAdapter, LinearHead, TransformerEncoder
 from isoadapt.adapters._together import fit_together, prepare
 from isoadapt.adapters._training._penalty import Penalty
-from isoadapt.model_selection import AdapterSearchCV
+from tests.model_selection.searches import assert_same_results, both
 from tests.tiny_models import save_model
 
 X, Y = make_classification(120, 6, n_informative=4, n_classes=3, shift=1.0, random_state=0)
 HEAD = LinearHead.from_estimator(LogisticRegression(max_iter=1000).fit(X, Y))
 QUICK = {"max_epochs": 3, "validation_fraction": None, "random_state": 0, "lr": 1e-2}
-
-
-def both(estimator, grid, X=X, y=Y, **options):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "[0-9]+ of [0-9]+ fits", UserWarning)
-        ours = AdapterSearchCV(estimator, grid, **options).fit(X, y)
-    return ours, GridSearchCV(estimator, grid, **options).fit(X, y)
-
-
-def assert_same_scores(ours, theirs, atol=1e-6):
-    for name in ("mean_test_score", "std_test_score"):
-        np.testing.assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], atol=atol)
 
 
 # What is transformed outside the folds
@@ -57,8 +44,8 @@ def test_a_step_that_mixes_rows_stays_inside_the_folds(before):
     names = [("first", each) for each in before]
     pipe = Pipeline([*names, ("step", step), ("adapter", IStarAdapter(HEAD, **QUICK))])
     grid = {"adapter__lam": [-1, 1]}
-    ours, theirs = both(pipe, grid, cv=KFold(4), scoring=minus_loss)
-    assert_same_scores(ours, theirs, atol=1e-5)
+    ours, theirs = both(pipe, grid, X, Y, cv=KFold(4), scoring=minus_loss)
+    assert_same_results(ours, theirs, 1e-5)
     assert ours.unbatched_ == {}
 
 
@@ -83,7 +70,7 @@ def test_an_encoder_that_mixes_rows_stays_inside_the_folds(checkpoint):
     pipe = make_pipeline(Centred(str(checkpoint)), IStarAdapter(**QUICK))
     grid = {"istaradapter__lam": [-1, 1]}
     ours, theirs = both(pipe, grid, texts, y, cv=KFold(3), scoring="neg_log_loss")
-    assert_same_scores(ours, theirs, atol=1e-4)
+    assert_same_results(ours, theirs, 1e-4)
 
 
 # Penalties of one's own
@@ -144,9 +131,8 @@ def test_penalties_that_cannot_be_joined_are_trained_one_at_a_time(made):
     adapter = GoalAdapter(HEAD, made=made, lam=3.0, **QUICK)
     grid = {"goal": [0.0, 3.0, -3.0], "lr": [1e-2, 2e-2]}
     with pytest.warns(UserWarning, match=r"18 of 18 fits .*Penalty\.join"):
-        ours = AdapterSearchCV(adapter, grid, cv=3, scoring=minus_loss).fit(X, Y)
-    theirs = GridSearchCV(adapter, grid, cv=3, scoring=minus_loss).fit(X, Y)
-    assert_same_scores(ours, theirs)
+        ours, theirs = both(adapter, grid, X, Y, cv=3, scoring=minus_loss)
+    assert_same_results(ours, theirs, 1e-6)
     assert np.ptp(theirs.cv_results_["mean_test_score"]) > 0.01
     assert list(ours.unbatched_.values()) == [18]
 
@@ -154,8 +140,8 @@ def test_penalties_that_cannot_be_joined_are_trained_one_at_a_time(made):
 @pytest.mark.parametrize("made", ["module with a buffer", "closure", "partial", "default"])
 def test_equal_penalties_are_trained_together(made):
     adapter = GoalAdapter(HEAD, made=made, goal=1.0, **QUICK)
-    ours, theirs = both(adapter, {"lam": [0.0, 1.0, 3.0]}, cv=3, scoring=minus_loss)
-    assert_same_scores(ours, theirs, atol=1e-5)
+    ours, theirs = both(adapter, {"lam": [0.0, 1.0, 3.0]}, X, Y, cv=3, scoring=minus_loss)
+    assert_same_results(ours, theirs, 1e-5)
     assert ours.unbatched_ == {}
 
 

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 from sklearn import config_context
-from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, make_scorer
 from sklearn.model_selection import (
-    GridSearchCV,
     GroupKFold,
     StratifiedKFold,
     cross_validate,
@@ -20,6 +18,7 @@ from isoadapt import CosRegAdapter, IStarAdapter, LinearHead
 from isoadapt.adapters import _together
 from isoadapt.model_selection import AdapterSearchCV
 from isoadapt.model_selection._search import _evaluation
+from tests.model_selection.searches import assert_same_results, both
 
 X, Y = make_classification(240, 8, n_informative=5, random_state=0)
 COUNTS = np.random.default_rng(0).integers(0, 4, size=240)
@@ -35,18 +34,8 @@ def routing():
         yield
 
 
-def search_both(estimator, grid, y=Y, rows=X, cv=3, scoring=None, **params):
-    return [
-        search(estimator, grid, cv=cv, scoring=scoring).fit(rows, y, **params)
-        for search in (AdapterSearchCV, GridSearchCV)
-    ]
-
-
 def assert_same(ours, theirs):
-    assert ours.cv_results_["params"] == theirs.cv_results_["params"]
-    for name, column in theirs.cv_results_.items():
-        if name.startswith("split"):
-            np.testing.assert_allclose(ours.cv_results_[name], column, rtol=1e-5)
+    assert_same_results(ours, theirs, 3e-6)
     fitted = [search.best_estimator_.transform(X) for search in (ours, theirs)]
     np.testing.assert_allclose(*fitted, rtol=1e-6)
 
@@ -82,7 +71,7 @@ class TestAdapterSearch:
     )
     def test_trains_weighted_candidates_together(self, adapter):
         options = {"scoring": "neg_log_loss", "cv": 3}
-        ours, theirs = search_both(adapter, {"lam": LAMS}, sample_weight=COUNTS, **options)
+        ours, theirs = both(adapter, {"lam": LAMS}, X, Y, {"sample_weight": COUNTS}, **options)
         assert_same(ours, theirs)
         assert ours.unbatched_ == {}
         plain = AdapterSearchCV(adapter, {"lam": LAMS}, **options).fit(X, Y)
@@ -91,13 +80,9 @@ class TestAdapterSearch:
 
     def test_step_parameters_of_a_pipeline(self):
         pipe = make_pipeline(StandardScaler(), IStarAdapter(**QUICK))
-        ours, theirs = search_both(
-            pipe,
-            {"istaradapter__lam": LAMS},
-            scoring="neg_log_loss",
-            istaradapter__sample_weight=COUNTS,
-            istaradapter__groups=GROUPS,
-        )
+        given = {"istaradapter__sample_weight": COUNTS, "istaradapter__groups": GROUPS}
+        grid = {"istaradapter__lam": LAMS}
+        ours, theirs = both(pipe, grid, X, Y, given, cv=3, scoring="neg_log_loss")
         assert_same(ours, theirs)
         assert ours.unbatched_ == {}
 
@@ -112,9 +97,8 @@ class TestAdapterSearch:
             estimator, grid = make_pipeline(scaler, adapter), {"istaradapter__lam": LAMS}
             # In scikit-learn 1.7 a pipeline's score has a sample_weight of its own to request.
             estimator.set_score_request(sample_weight=True)
-        ours, theirs = search_both(
-            estimator, grid, cv=GroupKFold(3), sample_weight=COUNTS, groups=GROUPS
-        )
+        given = {"sample_weight": COUNTS, "groups": GROUPS}
+        ours, theirs = both(estimator, grid, X, Y, given, cv=GroupKFold(3))
         assert_same(ours, theirs)
         assert ours.unbatched_ == {}
 
@@ -122,44 +106,35 @@ class TestAdapterSearch:
         pipe = make_pipeline(StandardScaler(), IStarAdapter(**QUICK))
         weights = {f"{name}__sample_weight": COUNTS for name in ("standardscaler", "istaradapter")}
         with pytest.warns(UserWarning, match="parameters for other steps than the adapter"):
-            ours, theirs = search_both(pipe, {"istaradapter__lam": LAMS}, **weights)
+            ours, theirs = both(pipe, {"istaradapter__lam": LAMS}, X, Y, weights, cv=3)
         assert_same(ours, theirs)
         assert sum(ours.unbatched_.values()) == 9
 
-    def test_parameters_that_fit_does_not_take_are_refused_as_ever(self):
-        for estimator, name in (
-            (IStarAdapter(**QUICK), "counts"),
-            (make_pipeline(StandardScaler(), IStarAdapter(**QUICK)), "istaradapter__counts"),
-            (make_pipeline(StandardScaler(), IStarAdapter(**QUICK)), "nostep__sample_weight"),
+    @pytest.mark.parametrize("name", ["counts", "istaradapter__counts", "nostep__sample_weight"])
+    def test_parameters_that_fit_does_not_take_are_refused_as_ever(self, name):
+        estimator, grid = IStarAdapter(**QUICK), {"lam": [1]}
+        if "__" in name:
+            estimator, grid = make_pipeline(StandardScaler(), estimator), {"istaradapter__lam": [1]}
+        with (
+            pytest.warns(UserWarning, match="one at a time"),
+            pytest.raises(ValueError, match="fits failed"),
         ):
-            search = AdapterSearchCV(estimator, {"istaradapter__lam": [1]}, cv=3)
-            if not name.startswith(("istar", "nostep")):
-                search.set_params(param_grid={"lam": [1]})
-            with (
-                pytest.warns(UserWarning, match="one at a time"),
-                pytest.raises(ValueError, match="fits failed"),
-            ):
-                search.fit(X, Y, **{name: COUNTS})
+            AdapterSearchCV(estimator, grid, cv=3).fit(X, Y, **{name: COUNTS})
 
     def test_folds_with_repeated_rows_side_by_side(self, monkeypatch):
         """Folds of one size then have different numbers of distinct rows."""
         monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (100, 9))
         rows, labels = np.concatenate([X, X[:60]]), np.concatenate([Y, Y[:60]])
         cv = StratifiedKFold(3, shuffle=True, random_state=0)
-        problems = [
-            clone(IStarAdapter(**QUICK))._prepare(rows[train], labels[train])
-            for train, _ in cv.split(rows, labels)
-        ]
-        sizes = {(len(each.fitting), len(each.validating)) for each in problems}
+        sizes = {len(np.unique(rows[train], axis=0)) for train, _ in cv.split(rows, labels)}
         assert len(sizes) > 1
         calls = []
         train = _together.fit_members
         monkeypatch.setattr(
             _together, "fit_members", lambda *args: calls.append(args) or train(*args)
         )
-        ours, theirs = search_both(
-            IStarAdapter(**QUICK), {"lam": LAMS}, labels, rows, cv=cv, scoring="neg_log_loss"
-        )
+        options = {"cv": cv, "scoring": "neg_log_loss"}
+        ours, theirs = both(IStarAdapter(**QUICK), {"lam": LAMS}, rows, labels, **options)
         assert_same(ours, theirs)
         assert ours.unbatched_ == {}
         assert len(calls) == len(sizes)
@@ -167,8 +142,8 @@ class TestAdapterSearch:
     def test_blocks_of_candidates_share_weighted_rows(self, monkeypatch):
         """The embeddings of a fold are taken anew for each block."""
         monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (2, 9))
-        ours, theirs = search_both(
-            IStarAdapter(**QUICK), {"lam": LAMS}, scoring="neg_log_loss", sample_weight=COUNTS
-        )
+        given = {"sample_weight": COUNTS}
+        options = {"cv": 3, "scoring": "neg_log_loss"}
+        ours, theirs = both(IStarAdapter(**QUICK), {"lam": LAMS}, X, Y, given, **options)
         assert_same(ours, theirs)
         assert ours.unbatched_ == {}

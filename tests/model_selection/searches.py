@@ -1,0 +1,24 @@
+"""AdapterSearchCV and GridSearchCV side by side."""
+
+import numpy as np
+from sklearn.model_selection import GridSearchCV
+
+from isoadapt.model_selection import AdapterSearchCV
+
+
+def both(estimator, grid, X, y, given=None, **options):
+    """Both searches, fitted; `given` are further arguments of fit."""
+    kinds = AdapterSearchCV, GridSearchCV
+    return [kind(estimator, grid, **options).fit(X, y, **(given or {})) for kind in kinds]
+
+
+def assert_same_results(ours, theirs, atol=3e-3):
+    """Equal candidates and, up to `atol`, equal scores on every fold."""
+    assert set(ours.cv_results_) == set(theirs.cv_results_)
+    assert ours.cv_results_["params"] == theirs.cv_results_["params"]
+    for name, column in theirs.cv_results_.items():
+        if name.startswith("param_"):
+            assert ours.cv_results_[name].tolist() == column.tolist()
+        elif "score" in name and "time" not in name and "rank" not in name:
+            np.testing.assert_allclose(ours.cv_results_[name], column, atol=atol)
+    assert ours.n_splits_ == theirs.n_splits_
