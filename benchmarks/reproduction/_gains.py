@@ -69,17 +69,10 @@ def gains(slots: Sequence[Slot], records: Sequence[Record], suite: Suite) -> Gai
         if slot.kind == PENALTY or (slot.kind == POST_HOC and slot.name in CONTROLS)
     ]
     unique = list(dict.fromkeys(found))
-    claims = [
-        Claim(
-            "",
-            method,
-            "",
-            moves(of(control, task), of(method, task), "metric", 1),
-            task,
-            about_metric=True,
-        )
-        for method, control, task in unique
-    ]
+    claims = []
+    for method, control, task in unique:
+        rises = moves(of(control, task), of(method, task), "metric", 1)
+        claims.append(Claim("", method, "", rises, task, about_metric=True))
     return dict(zip(unique, judge_claims(claims, records, suite), strict=True))
 
 

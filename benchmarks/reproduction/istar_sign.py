@@ -12,24 +12,10 @@ from itertools import product
 import numpy as np
 
 from benchmarks._markdown import markdown_table
-from benchmarks.reproduction._cells import (
-    FRESH,
-    TRY,
-    Cell,
-    Record,
-    Slot,
-    Suite,
-    known_slot,
-)
+from benchmarks.reproduction._cells import FRESH, TRY, Cell, Record, Slot, Suite, known_slot
 from benchmarks.reproduction._choice import HELD_OUT, candidate_cell, held_out_figures
 from benchmarks.reproduction._figures import TASKS, has_collapsed, mean_sd, metric_name, of
-from benchmarks.reproduction._training import (
-    FIGURES,
-    Condition,
-    Job,
-    penalty_settings,
-    run_settings,
-)
+from benchmarks.reproduction._training import Condition, Job
 from benchmarks.reproduction._verdicts import Claim, moves
 from benchmarks.reproduction.istar import BERT, istar
 from isoadapt.finetune._recipes import Recipe
@@ -54,13 +40,9 @@ def tries(sign: int) -> list[tuple[float, float]]:
 def try_cell(task: str, lam: float, zeta: float, suite: Suite) -> Cell:
     """Return the cell that evaluates λ and ζ on the rows held out of the training rows."""
     condition = istar(f"try lam={lam:g} zeta={zeta:g}", lam, zeta)
-    settings = {
-        **run_settings(suite, RECIPE),
-        **penalty_settings(condition),
-        "held_out": HELD_OUT,
-        "figures": FIGURES,
-    }
-    run = partial(held_out_figures, Job(task, TRY_SEED, RECIPE, suite, condition))
+    job = Job(task, TRY_SEED, RECIPE, suite, condition)
+    settings = {**job.settings(), "held_out": HELD_OUT}
+    run = partial(held_out_figures, job)
     return Cell(TRY, condition.name, task, TRY_SEED, settings, run)
 
 
@@ -168,23 +150,11 @@ def _task_claims(task: str) -> list[Claim]:
             "second rate: best lam<0",
         ),
     ]
-    found = [
-        Claim(
-            where,
-            f"{name}: {text}",
-            said,
-            moves(
-                of(before, task),
-                of(after, task),
-                "metric",
-                1,
-                size=size if said == theirs else None,
-            ),
-            task,
-            about_metric=True,
-        )
-        for where, text, said, before, after in lines
-    ]
+    found = []
+    for where, text, said, before, after in lines:
+        sized = size if said == theirs else None
+        rises = moves(of(before, task), of(after, task), "metric", 1, size=sized)
+        found.append(Claim(where, f"{name}: {text}", said, rises, task, about_metric=True))
     geometry = [
         Claim(
             "figure 3",

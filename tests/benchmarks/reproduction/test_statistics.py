@@ -9,7 +9,6 @@ from benchmarks._data import load_embeddings, shared_folder
 from benchmarks.reproduction._choice import PUBLISHED
 from benchmarks.reproduction._statistics import (
     bootstrap,
-    holm,
     p_above,
     pack,
     power,
@@ -64,12 +63,6 @@ def test_the_range_of_power_covers_the_interval_of_the_standard_deviation():
     own = np.std(STEPS, ddof=1) * np.sqrt(4 / chi2.ppf([0.025, 0.975], 4))
     assert (low, high) == pytest.approx([power(0.01 / bound, 5) for bound in own])
     assert low < power(0.01 / np.std(STEPS, ddof=1), 5) < high
-
-
-def test_holm_multiplies_by_what_is_left_and_stays_in_order():
-    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-    assert holm([]) == []
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.reproduction import __main__ as reproduce
 from benchmarks.reproduction._cells import WHOLE
 from benchmarks.reproduction._choice import learned
-from benchmarks.reproduction._figures import has_collapsed, mean_sd, of
+from benchmarks.reproduction._figures import has_collapsed, of
 from benchmarks.reproduction._statistics import holm, pack, power_range, t_interval
 from benchmarks.reproduction._verdicts import (
     COLLAPSED,
@@ -49,9 +49,6 @@ RISE = moves(LOW, HIGH, "score", 1)
 FALL = moves(LOW, HIGH, "score", -1)
 
 
-# --- direction -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("high", "rises", "falls"),
     [
@@ -87,13 +84,11 @@ def test_a_factor_is_asked_of_the_interval():
     base = [1.0, 1.1, 0.9]
     assert asked(pairs(base, [1.8, 1.9, 1.7])).outcome == HOLDS
     assert asked(pairs(base, [1.3, 1.4, 1.2])).outcome == FAILS
-    assert asked(pairs(base, [1.4, 1.9, 1.5])).outcome == NOT_SHOWN
     assert halved(pairs(base, [0.1, 0.0, -0.1])).outcome == HOLDS
     lowered = halved(pairs(base, [0.9, 1.0, 0.8]))
     assert lowered.outcome == FAILS
     assert lowered.ours.endswith("→ 0.90 ± 0.10 (asked: at most 0.5)")
     assert lowered.interval == "+0.4 [+0.276, +0.524] from 0.5 times before"
-    assert "asked" not in halved([]).ours
 
 
 def test_a_seed_without_a_figure_lets_no_claim_hold():
@@ -116,9 +111,6 @@ def test_a_metric_has_a_bootstrap_over_dev_rows():
     assert 0.2 < low < 0.5 < high < 0.8  # 1 less the Matthews' correlation of 50 errors
     assert moves(LOW, HIGH, "ev1", 1)(found).bootstrap == ""
     assert moves(LOW, HIGH, "metric", 1)(pairs([1], [2], "metric")).bootstrap == ""
-
-
-# --- collapse --------------------------------------------------------------------------------
 
 
 def predictions(share, n=200):
@@ -154,9 +146,6 @@ def test_a_verdict_that_rests_on_collapsed_runs_is_none(n_collapsed, outcome):
     assert about_else.judged.outcome == FAILS
 
 
-# --- no change -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("high", "outcome"),
     [
@@ -183,9 +172,6 @@ def test_none_is_better_by_more_than_a_margin():
     assert (better.outcome, better.reason) == (FAILS, "better: b")
 
 
-# --- several claims --------------------------------------------------------------------------
-
-
 def test_p_is_adjusted_for_all_claims_of_a_paper_that_have_one():
     judges = [
         lambda found, p=p: Judged("", HOLDS if p else WAITING, 3, p=p)
@@ -196,9 +182,6 @@ def test_p_is_adjusted_for_all_claims_of_a_paper_that_have_one():
     assert known == pytest.approx(holm([0.01, 0.04, 0.03]))
     marked = "holds, but not after Holm"
     assert [line.verdict for line in lines] == ["**holds**", WAITING, marked, marked]
-
-
-# --- bases -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -231,22 +214,6 @@ def test_a_task_whose_base_has_not_learned_is_not_judged():
     assert judge_claims(claims, [*found, *missed], elsewhere)[0].judged.outcome == HOLDS
 
 
-# --- the papers' own judges ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("paper", PAPERS)
 def test_without_records_nothing_is_judged(paper):
     assert {claim.judge([]).outcome for claim in paper.claims()} == {WAITING}
-
-
-# --- figures ---------------------------------------------------------------------------------
-
-
-def test_the_spread_decides_how_many_digits_are_shown():
-    for mean, sd, text in (
-        (0.11432, 0.0082, "0.1143 ± 0.0082"),
-        (0.0, 0.02, "0.000 ± 0.020"),
-        (0.6913, 1e-16, "0.6913 ± 0"),
-        (6.39e-05, 9e-05, "6.4e-05 ± 9e-05"),
-    ):
-        assert mean_sd([mean - sd, mean, mean + sd]) == text
