@@ -17,13 +17,15 @@ from isoadapt._utils.warn import warn
 CHECKPOINT, ADAPTER = "a checkpoint", "an adapter"  # kinds of content
 MARKER = "isoadapt.txt"  # file that lists what isoadapt wrote to its folder
 _MARKERS = (MARKER, "isoadapt.sha256")  # the second with digests, by earlier versions
-_SAVED = re.compile(  # files of models and tokenizers that save_pretrained writes
-    r"(config|generation_config|model\.safetensors\.index)\.json"
-    r"|model(-\d{5}-of-\d{5})?\.safetensors"
-    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|chat_template)\.json"
+TOKENIZER_FILES = re.compile(  # that save_pretrained writes
+    r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|chat_template)\.json"
     r"|(vocab|merges|dict)\.txt|chat_template\.jinja|bpe\.codes|prophetnet\.tokenizer"
     r"|(entity_vocab|word_shape|word_pronunciation|normalizer)\.json"
     r"|(spiece|sentencepiece|sentencepiece\.bpe|tokenizer|spm|spm_char)\.model"
+)
+_MODEL_FILES = re.compile(
+    r"(config|generation_config|model\.safetensors\.index)\.json"
+    r"|model(-\d{5}-of-\d{5})?\.safetensors"
 )
 
 
@@ -166,4 +168,5 @@ def _saved_by_transformers(folder: Path, names: set[str]) -> set[str]:
     weights = names & {"model.safetensors", "model.safetensors.index.json"}
     if not weights or not isinstance(config, dict) or "transformers_version" not in config:
         return set()
-    return {name for name in names if _SAVED.fullmatch(name) and (folder / name).is_file()}
+    saved = {n for n in names if _MODEL_FILES.fullmatch(n) or TOKENIZER_FILES.fullmatch(n)}
+    return {name for name in saved if (folder / name).is_file()}

@@ -1,15 +1,68 @@
-"""JSON files and safetensors weights of a checkpoint folder, and the files that they name."""
+"""The folder of a checkpoint: where it is, which files it has, and what they name."""
 
 import json
-import re
+import os
+from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-_BOUNDS = [  # of numbers in a configuration, from which transformers builds lists
-    (re.compile(r"num_(hidden_)?layers|n_layers?|(encoder|decoder)_layers"), (0, 10_000)),
-    (re.compile(r"num_labels"), (0, 10_000_000)),
-]
+from isoadapt._utils.errors import reason
+
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+# Endings of the files that a model can be loaded from: weights, configuration, tokenizer and code.
+_FILES = (".json", ".safetensors", ".txt", ".model", ".codes", ".tokenizer", ".py", ".jinja")
+PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+MERGE = (
+    "merge the adapter with peft.PeftModel.from_pretrained(base, folder).merge_and_unload(), save "
+    "the result and its tokenizer with save_pretrained, and pass this folder"
+)
+DOWNLOADED: dict[tuple[str, str | None, bool], Path] = {}  # by name, revision and code
+
+
+def checkpoint_folder(
+    model: str | os.PathLike[str], revision: str | None, trust_remote_code: bool
+) -> Path:
+    """Return the folder of a checkpoint, downloading it from the Hub if necessary.
+
+    Files of code are only downloaded with `trust_remote_code`.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    return _download(str(model), revision, trust_remote_code)
+
+
+def _download(name: str, revision: str | None, code: bool) -> Path:
+    """Download a checkpoint, once for each process, without other formats of weights."""
+    from huggingface_hub import snapshot_download
+    from tqdm import tqdm
+
+    class Hidden(tqdm):
+        """A progress bar that is not shown."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options | {"disable": True})
+
+    key = (name, revision, code)
+    if key in DOWNLOADED:
+        return DOWNLOADED[key]
+    patterns = [f"*{suffix}" for suffix in _FILES if code or suffix != ".py"]
+    try:
+        folder = snapshot_download(
+            name,
+            revision=revision,
+            allow_patterns=patterns,
+            ignore_patterns=["onnx/*", "openvino/*"],
+            tqdm_class=Hidden,
+        )
+    except (OSError, ValueError) as error:
+        raise OSError(
+            f"model={name!r} is not a folder, and downloading it from the Hugging Face Hub failed "
+            f"({type(error).__name__}: {reason(error)}); pass a folder made by save_pretrained, or "
+            "check the name and the connection"
+        ) from error
+    DOWNLOADED[key] = Path(folder)
+    return DOWNLOADED[key]
 
 
 def read_json(path: Path) -> Any:
@@ -31,27 +84,6 @@ def read_object(path: Path) -> dict[str, Any]:
             "copy it again"
         )
     return found or {}
-
-
-def check_numbers(config: Path, tokenizer_config: Path) -> None:
-    """Check the numbers that would make loading endless or fail later, with an unclear error."""
-    entries = read_object(config)
-    for part in (entries, *(value for value in entries.values() if isinstance(value, dict))):
-        for name, value in part.items():
-            bounds = next((bounds for names, bounds in _BOUNDS if names.fullmatch(name)), None)
-            if bounds is None or not isinstance(value, int | float):
-                continue
-            if not bounds[0] <= value <= bounds[1]:
-                raise ValueError(
-                    f"{config} is damaged ({name}={value}, but it must be from {bounds[0]} to "
-                    f"{bounds[1]}); copy it again"
-                )
-    length = read_object(tokenizer_config).get("model_max_length")
-    if not isinstance(length, int | float | None):
-        raise ValueError(
-            f"{tokenizer_config} is damaged (model_max_length={length!r}, but it must be a number);"
-            " copy it again"
-        )
 
 
 def inside(folder: Path, name: Any, named_by: Path) -> Path:
@@ -94,6 +126,98 @@ def transformer_folder(folder: Path) -> Path:
     return next((module for _, module in sentence_modules(folder)), folder)
 
 
+def read_adapter(folder: Path) -> dict[str, Any] | None:
+    """Read the configuration of a PEFT adapter; return None if the folder holds none.
+
+    A configuration that is damaged or names no base model raises ValueError.
+    """
+    config = read_json(folder / PEFT_CONFIG)
+    if config is None:
+        return None
+    base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    if not isinstance(base, str) or not base:
+        raise ValueError(
+            f"{folder / PEFT_CONFIG} names no base model (base_model_name_or_path={base!r}); set "
+            f"it to a folder or a model on the Hugging Face Hub, or {MERGE}"
+        )
+    return config
+
+
+def base_folder(folder: Path) -> Path | None:
+    """Return the folder of a PEFT adapter's base model, downloading it if necessary.
+
+    The result is None if the checkpoint is not a PEFT adapter. A base model that is an adapter
+    itself raises ValueError.
+    """
+    adapter = read_adapter(folder)
+    if adapter is None:
+        return None
+    name = adapter["base_model_name_or_path"]
+    try:
+        base = checkpoint_folder(name, adapter.get("revision"), False)
+    except OSError as error:
+        raise OSError(
+            f"model={str(folder)!r} is a PEFT adapter, and its base model {name!r} is not "
+            f"available: {error}; or set base_model_name_or_path in {folder}/"
+            "adapter_config.json to the folder of the base model"
+        ) from error
+    if read_adapter(base) is not None:  # two could name each other
+        raise ValueError(
+            f"model={str(folder)!r} is a PEFT adapter of {str(base)!r}, which is one itself: "
+            f"merge that one first, by merge_and_unload; or {MERGE}"
+        )
+    return base
+
+
+def tokenizer_folder(folder: Path) -> Path:
+    """Return the tokenizer's folder; a PEFT adapter without tokenizer uses its base model's."""
+    base = base_folder(folder)
+    own = transformer_folder(folder)
+    return own if base is None or _has_tokenizer(own) else transformer_folder(base)
+
+
+def names_classifier(folder: Path) -> bool:
+    """Return whether a checkpoint was saved from a model for sequence classification."""
+    adapter, base = read_adapter(folder), base_folder(folder)
+    if adapter is not None and base is not None:
+        return adapter.get("task_type") == "SEQ_CLS" or names_classifier(base)
+    names = read_object(transformer_folder(folder) / "config.json").get("architectures")
+    names = names if isinstance(names, list) else []
+    return any("ForSequenceClassification" in str(name) for name in names)
+
+
+def fingerprint(folder: Path) -> tuple[Any, ...]:
+    """Return a hashable description of a checkpoint that changes whenever a file changes.
+
+    It is the folder and, for each file, (name, inode, size, (mtime, ctime)), with times in
+    nanoseconds.
+    """
+    files = []
+    for file in checkpoint_files(folder):
+        stat = file.stat()
+        times = (stat.st_mtime_ns, stat.st_ctime_ns)
+        files.append((str(file.relative_to(folder)), stat.st_ino, stat.st_size, times))
+    base = base_folder(folder)
+    if base is not None:
+        files += fingerprint(base)[1:]
+    return (os.path.realpath(folder), *files)
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """List the files that a model can be loaded from, sorted.
+
+    These are weights, configuration, tokenizer, pooling and code, in the folder, in its subfolders
+    and in those of sentence-transformers modules. ValueError is raised if the checkpoint names
+    files outside the folder, or weights that are not safetensors files.
+    """
+    places = {folder, *(entry for entry in folder.iterdir() if entry.is_dir())}
+    with suppress(ValueError):  # the function that reads the modules reports the error
+        places |= {module for _, module in sentence_modules(folder) if module.is_dir()}
+    files = {file for place in places for file in place.iterdir() if file.suffix in _FILES}
+    files |= set(weight_files(transformer_folder(folder)))
+    return sorted(file for file in files if file.is_file())
+
+
 def weight_files(folder: Path) -> list[Path]:
     """List the files that transformers reads the weights in a folder from, existing or not.
 
@@ -122,3 +246,31 @@ def _safetensors(file: Path, named_by: Path) -> Path:
             "other formats can run code: save the model again with save_pretrained"
         )
     return file
+
+
+def check_files(folder: Path, tokenizer_dir: Path) -> None:
+    """Check before loading that `folder` holds a whole model and `tokenizer_dir` its tokenizer."""
+    names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+    if PEFT_CONFIG in names:  # transformers would load the base model that it names
+        raise ValueError(
+            f"model={str(folder)!r} holds a PEFT adapter ({PEFT_CONFIG}) instead of a whole model; "
+            f"{MERGE}"
+        )
+    if "config.json" not in names:
+        missing = "config.json"
+    elif not any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
+        missing = "weights (*.safetensors; other formats can run code and are not read)"
+    elif not _has_tokenizer(tokenizer_dir):
+        missing = "a tokenizer (tokenizer.json, tokenizer_config.json or a vocabulary)"
+    else:
+        return
+    raise FileNotFoundError(
+        f"model={str(folder)!r} is a folder without {missing}; pass one made by save_pretrained "
+        "of both the model and its tokenizer"
+    )
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    """Return whether a folder holds files of a tokenizer."""
+    names = (file.name for file in folder.iterdir())
+    return any("tokenizer" in name or name.startswith("vocab") for name in names)

@@ -1,9 +1,11 @@
 """Loading of models into one store for the whole process, so that clones do not load them twice."""
 
+import importlib
 import os
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,32 +16,23 @@ from isoadapt._utils.errors import reason
 from isoadapt._utils.threads import SharedSetting
 from isoadapt.encoders._backbone import Backbone, find_last_linear
 from isoadapt.encoders._folder import (
-    check_numbers,
-    read_object,
-    sentence_modules,
+    DOWNLOADED,
+    MERGE,
+    PEFT_WEIGHTS,
+    base_folder,
+    check_files,
+    checkpoint_folder,
+    fingerprint,
+    names_classifier,
+    tokenizer_folder,
     transformer_folder,
-    weight_files,
 )
 from isoadapt.encoders._locks import MODELS_LOCK
-from isoadapt.encoders._peft import (
-    CONFIG,
-    MERGE,
-    check_adapter,
-    check_base,
-    is_classifier_adapter,
-    label_options,
-    merged,
-    read_adapter,
-    saved_weights,
-)
 
 _CAPACITY = 2
 _STORE: "OrderedDict[tuple[Any, ...], Backbone]" = OrderedDict()
 _GRAPHS: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()  # of the ONNX backend, ready to run
-_DOWNLOADED: dict[tuple[str, str | None, bool], Path] = {}
-_OBJECTS = [f"{name}config.json" for name in ("", "generation_", "tokenizer_")]
-_OBJECTS += ["special_tokens_map.json", "added_tokens.json", "model.safetensors.index.json"]
-_FILES = (".json", ".safetensors", ".txt", ".model", ".codes", ".tokenizer", ".py", ".jinja")
+_PREFIX = "base_model.model."  # of the names in the files of PEFT
 
 
 def stored_backbone(
@@ -85,49 +78,6 @@ def _load_once(store: "OrderedDict[tuple[Any, ...], Any]", key: tuple[Any, ...],
     return store[key]
 
 
-def checkpoint_folder(
-    model: str | os.PathLike[str], revision: str | None, trust_remote_code: bool
-) -> Path:
-    """Return the folder of a checkpoint, downloading it from the Hub if necessary.
-
-    Files of code are only downloaded with `trust_remote_code`.
-    """
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return folder
-    with MODELS_LOCK:
-        return _download(str(model), revision, trust_remote_code)
-
-
-def base_folder(folder: Path) -> Path | None:
-    """Return the folder of a PEFT adapter's base model, downloading it if necessary.
-
-    The result is None if the checkpoint is not a PEFT adapter. A base model that is an adapter
-    itself raises ValueError.
-    """
-    adapter = read_adapter(folder)
-    if adapter is None:
-        return None
-    name = adapter["base_model_name_or_path"]
-    try:
-        base = checkpoint_folder(name, adapter.get("revision"), False)
-    except OSError as error:
-        raise OSError(
-            f"model={str(folder)!r} is a PEFT adapter, and its base model {name!r} is not "
-            f"available: {error}; or set base_model_name_or_path in {folder}/"
-            "adapter_config.json to the folder of the base model"
-        ) from error
-    check_base(folder, base)
-    return base
-
-
-def tokenizer_folder(folder: Path) -> Path:
-    """Return the tokenizer's folder; a PEFT adapter without tokenizer uses its base model's."""
-    base = base_folder(folder)
-    own = transformer_folder(folder)
-    return own if base is None or _has_tokenizer(own) else transformer_folder(base)
-
-
 def loaded_backbone(model: str | os.PathLike[str]) -> Backbone | None:
     """Return the float32 model that was loaded from a folder, or None if it is not in the store.
 
@@ -159,85 +109,9 @@ def release() -> None:
     with MODELS_LOCK:
         _STORE.clear()
         _GRAPHS.clear()
-        _DOWNLOADED.clear()
+        DOWNLOADED.clear()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-
-
-def fingerprint(folder: Path) -> tuple[Any, ...]:
-    """Return a hashable description of a checkpoint that changes whenever a file changes.
-
-    It is the folder and, for each file, (name, inode, size, (mtime, ctime)), with times in
-    nanoseconds.
-    """
-    files = []
-    for file in checkpoint_files(folder):
-        stat = file.stat()
-        times = (stat.st_mtime_ns, stat.st_ctime_ns)
-        files.append((str(file.relative_to(folder)), stat.st_ino, stat.st_size, times))
-    base = base_folder(folder)
-    if base is not None:
-        files += fingerprint(base)[1:]
-    return (os.path.realpath(folder), *files)
-
-
-def checkpoint_files(folder: Path) -> list[Path]:
-    """List the files that a model can be loaded from, sorted.
-
-    These are weights, configuration, tokenizer, pooling and code, in the folder, in its subfolders
-    and in those of sentence-transformers modules. ValueError is raised if the checkpoint names
-    files outside the folder, or weights that are not safetensors files.
-    """
-    places = {folder, *(entry for entry in folder.iterdir() if entry.is_dir())}
-    with suppress(ValueError):  # the function that reads the modules reports the error
-        places |= {module for _, module in sentence_modules(folder) if module.is_dir()}
-    files = {file for place in places for file in place.iterdir() if file.suffix in _FILES}
-    files |= set(weight_files(transformer_folder(folder)))
-    return sorted(file for file in files if file.is_file())
-
-
-def names_classifier(folder: Path) -> bool:
-    """Return whether a checkpoint was saved from a model for sequence classification."""
-    adapter, base = read_adapter(folder), base_folder(folder)
-    if adapter is not None and base is not None:
-        return is_classifier_adapter(adapter) or names_classifier(base)
-    names = read_object(transformer_folder(folder) / "config.json").get("architectures")
-    names = names if isinstance(names, list) else []
-    return any("ForSequenceClassification" in str(name) for name in names)
-
-
-def _download(name: str, revision: str | None, code: bool) -> Path:
-    """Download a checkpoint, once for each process, without other formats of weights."""
-    from huggingface_hub import snapshot_download
-    from tqdm import tqdm
-
-    class Hidden(tqdm):
-        """A progress bar that is not shown."""
-
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options | {"disable": True})
-
-    key = (name, revision, code)
-    if key in _DOWNLOADED:
-        return _DOWNLOADED[key]
-    patterns = [f"*{suffix}" for suffix in _FILES if code or suffix != ".py"]
-    try:
-        with quiet():
-            folder = snapshot_download(
-                name,
-                revision=revision,
-                allow_patterns=patterns,
-                ignore_patterns=["onnx/*", "openvino/*"],
-                tqdm_class=Hidden,
-            )
-    except (OSError, ValueError) as error:
-        raise OSError(
-            f"model={name!r} is not a folder, and downloading it from the Hugging Face Hub failed "
-            f"({type(error).__name__}: {reason(error)}); pass a folder made by save_pretrained, or "
-            "check the name and the connection"
-        ) from error
-    _DOWNLOADED[key] = Path(folder)
-    return _DOWNLOADED[key]
 
 
 def _load(
@@ -248,7 +122,7 @@ def _load(
 
     base = base_folder(folder)
     if base is not None:
-        check_adapter(folder)
+        _check_adapter(folder)
     weights, tokenizer_dir = transformer_folder(base or folder), tokenizer_folder(folder)
     check_files(weights, tokenizer_dir)
     kind = "AutoModelForSequenceClassification" if head else "AutoModel"
@@ -259,7 +133,7 @@ def _load(
         )
         if base is not None and head:
             outline = _checked_read(folder, lambda: _without_weights(kind, weights, **options))
-            options |= _checked_read(folder, lambda: label_options(folder, outline))
+            options |= _checked_read(folder, lambda: _label_options(folder, outline))
         if device.type == "meta":
             model = _checked_read(folder, lambda: _without_weights(kind, weights, **options)).eval()
             return Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
@@ -276,8 +150,8 @@ def _load(
         )
         missing = set(report["missing_keys"])
         if base is not None:
-            missing -= _checked_read(folder, lambda: saved_weights(folder)).keys()
-            model = merged(model, folder)
+            missing -= _checked_read(folder, lambda: _saved_weights(folder)).keys()
+            model = _merged(model, folder)
     _check_complete(folder, missing, head)
     model = model.to(device).eval()
     for weights in chain(model.parameters(), model.buffers()):
@@ -295,42 +169,6 @@ def _without_weights(kind: str, folder: Path, **options: Any) -> Any:
         return getattr(transformers, kind).from_config(
             config, trust_remote_code=options["trust_remote_code"]
         )
-
-
-def check_files(folder: Path, tokenizer_dir: Path) -> None:
-    """Check before loading that `folder` holds a whole model and `tokenizer_dir` its tokenizer."""
-    names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
-    if CONFIG in names:  # transformers would load the base model that it names
-        raise ValueError(
-            f"model={str(folder)!r} holds a PEFT adapter ({CONFIG}) instead of a whole model; "
-            f"{MERGE}"
-        )
-    if "config.json" not in names:
-        missing = "config.json"
-    elif not any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
-        missing = "weights (*.safetensors; other formats can run code and are not read)"
-    elif not _has_tokenizer(tokenizer_dir):
-        missing = "a tokenizer (tokenizer.json, tokenizer_config.json or a vocabulary)"
-    else:
-        check_json(folder)
-        check_numbers(folder / "config.json", tokenizer_dir / "tokenizer_config.json")
-        return
-    raise FileNotFoundError(
-        f"model={str(folder)!r} is a folder without {missing}; pass one made by save_pretrained "
-        "of both the model and its tokenizer"
-    )
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    """Return whether a folder holds files of a tokenizer."""
-    names = (file.name for file in folder.iterdir())
-    return any("tokenizer" in name or name.startswith("vocab") for name in names)
-
-
-def check_json(folder: Path) -> None:
-    """Check that the JSON files which configure model and tokenizer hold objects."""
-    for name in _OBJECTS:
-        read_object(folder / name)
 
 
 def _checked_read(folder: Path, read: Callable[[], Any]) -> Any:
@@ -366,6 +204,93 @@ def _check_complete(folder: Path, missing: set[str], head: bool) -> None:
                 if head
                 else "pass a whole checkpoint"
             )
+        )
+
+
+def _check_adapter(folder: Path) -> None:
+    """Check that peft and an adapter's weights exist, before the base model is loaded."""
+    if not (folder / PEFT_WEIGHTS).is_file():
+        raise FileNotFoundError(
+            f"model={str(folder)!r} is a PEFT adapter without {PEFT_WEIGHTS} (other formats can "
+            "run code and are not read); save it again with a recent peft, or copy it again"
+        )
+    try:
+        importlib.import_module("peft")
+    except ImportError as error:
+        raise ImportError(
+            f"model={str(folder)!r} is a PEFT adapter, which needs peft: pip install "
+            f'"isoadapt[peft]"; or {MERGE}'
+        ) from error
+
+
+def _saved_weights(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of an adapter's weights by their names in the base model.
+
+    Modules that were trained as a whole, such as a classifier, are included.
+    """
+    from safetensors import safe_open
+
+    with safe_open(folder / PEFT_WEIGHTS, "pt") as file:
+        names = list(file.keys())
+        shapes = [tuple(file.get_slice(name).get_shape()) for name in names]
+    return {name.removeprefix(_PREFIX): shape for name, shape in zip(names, shapes, strict=True)}
+
+
+def _label_options(folder: Path, model: Any) -> dict[str, int]:
+    """Return the options of ``from_pretrained`` for the number of labels of an adapter's head.
+
+    PEFT saves the head without this number. `model` is the base model with any number of labels,
+    without weights. The options are empty if the adapter has no head, or if the number is correct.
+    """
+    head = find_last_linear(model)
+    name = next(name for name, module in model.named_modules() if module is head)
+    shape = _saved_weights(folder).get(f"{name}.weight")
+    if shape is None or shape[0] == model.config.num_labels:
+        return {}
+    return {"num_labels": shape[0]}
+
+
+def _merged(model: Any, folder: Path) -> Any:
+    """Merge an adapter into its base model, which is changed, and keep class and data type.
+
+    Weights that do not fit the base model, or cannot be merged, raise ValueError.
+    """
+    import peft
+
+    dtype, names = model.dtype, set(model.state_dict())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the reasons for them are checked here
+            wrapped = peft.PeftModel.from_pretrained(
+                model, str(folder), torch_device="cpu", autocast_adapter_dtype=False
+            )
+            if not hasattr(wrapped.base_model, "merge_and_unload"):
+                kind = wrapped.active_peft_config.peft_type.value
+                raise ValueError(f"a {kind} adapter does not change weights and cannot be merged")
+            _check_names(wrapped, folder, names)
+            plain = wrapped.merge_and_unload(safe_merge=True)
+    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"model={str(folder)!r}: the PEFT adapter cannot be merged into its base model "
+            f"({str(error).strip() or type(error).__name__}); check that it was trained on "
+            f"this base model, or {MERGE}"
+        ) from error
+    for weights in plain.parameters():
+        weights.data = weights.data.to(dtype)
+    return plain
+
+
+def _check_names(wrapped: torch.nn.Module, folder: Path, base_names: set[str]) -> None:
+    """Raise ValueError for weights that PEFT skips or leaves random with only a warning."""
+    import peft
+
+    state = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+    expected = {name.removeprefix(_PREFIX) for name in state}
+    saved = set(_saved_weights(folder))
+    if not expected <= saved or not saved <= expected | base_names:
+        different = sorted((expected - saved) | (saved - expected - base_names))[:3]
+        raise ValueError(
+            f"its weights do not fit: {', '.join(different)} occur in one of the two only"
         )
 
 

@@ -35,7 +35,8 @@ from isoadapt.encoders._batching import (
 )
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
 from isoadapt.encoders._cache._keys import Identity, checkpoint_identity, live_identity
-from isoadapt.encoders._models import checkpoint_folder, names_classifier, stored_backbone
+from isoadapt.encoders._folder import checkpoint_folder, names_classifier
+from isoadapt.encoders._models import stored_backbone
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling, sentence_pooling
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks

@@ -21,9 +21,14 @@ from isoadapt._utils.errors import reason
 from isoadapt._utils.folders import CHECKPOINT, atomic_folder, check_kept, check_output_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt.encoders._backbone import position_limit
-from isoadapt.encoders._folder import transformer_folder, weight_files
-from isoadapt.encoders._models import check_files, checkpoint_folder, quiet
-from isoadapt.encoders._peft import CONFIG as PEFT_CONFIG
+from isoadapt.encoders._folder import (
+    PEFT_CONFIG,
+    check_files,
+    checkpoint_folder,
+    transformer_folder,
+    weight_files,
+)
+from isoadapt.encoders._models import quiet
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._tokenization import encoded_parts
 from isoadapt.finetune._recipes import PENALTIES, PLACES, RECIPES, make_recipe, penalty_options

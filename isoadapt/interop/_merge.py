@@ -11,23 +11,25 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from isoadapt._utils.folders import CHECKPOINT, atomic_folder, check_kept, check_output_folder
+from isoadapt._utils.folders import (
+    CHECKPOINT,
+    TOKENIZER_FILES,
+    atomic_folder,
+    check_kept,
+    check_output_folder,
+)
 from isoadapt.adapters import Affine
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._checkpoint import read_head
-from isoadapt.encoders._folder import transformer_folder
-from isoadapt.encoders._models import names_classifier, quiet, tokenizer_folder
+from isoadapt.encoders._folder import names_classifier, tokenizer_folder, transformer_folder
+from isoadapt.encoders._models import quiet
 from isoadapt.encoders._vectors import HEAD_VECTORS, VectorSource, vector_source
 from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
 
-_TOKENIZER = re.compile(
-    r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json"
-    r"|(vocab|merges)\.txt|[^/]*\.(model|jinja)"
-)
 _SENTENCE = re.compile(
     r"(modules|sentence_bert_config|config_sentence_transformers)\.json"
     r"|\d+_\w+/(config\.json|model\.safetensors)"
@@ -301,10 +303,10 @@ def _parameter(values: Floats) -> torch.nn.Parameter:
 
 def copy_files(source: Path, target: Path, tokenizer: Any, *, sentence: bool) -> None:
     """Copy the files of the tokenizer and, if wanted, those of sentence-transformers."""
-    own = set(tokenizer.vocab_files_names.values())  # may include rare names such as bpe.codes
+    own = set(tokenizer.vocab_files_names.values())  # may include rarer names
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source).as_posix()
-        copied = name in own or _TOKENIZER.fullmatch(name)
+        copied = name in own or TOKENIZER_FILES.fullmatch(name)
         if path.is_file() and (copied or (sentence and _SENTENCE.fullmatch(name))):
             _check_inside(source, path)
             (target / name).parent.mkdir(exist_ok=True)

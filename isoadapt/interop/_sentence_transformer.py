@@ -17,8 +17,8 @@ from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._checkpoint import head_path, read_head
-from isoadapt.encoders._folder import read_object
-from isoadapt.encoders._models import quiet, tokenizer_folder
+from isoadapt.encoders._folder import read_object, tokenizer_folder
+from isoadapt.encoders._models import quiet
 from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._vectors import describe_vectors, vector_source

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from isoadapt.encoders._folder import base_folder, checkpoint_files, fingerprint
 from isoadapt.encoders._locks import TOKENIZER_LOCK
-from isoadapt.encoders._models import base_folder, checkpoint_files, fingerprint
 from isoadapt.encoders._texts import Texts
 
 # Version of the encoding procedure, which is part of every key. Raise it with each change of
