@@ -1,7 +1,7 @@
 """Scorers for searches: of isotropy, and of how well rows serve similarity and search."""
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,20 +16,22 @@ def hubness(X: ArrayLike, k: int = 10, metric: str = "cosine") -> float:
     return metrics.hubness(X, k, metric=metric).skewness
 
 
-_GREATER_IS_BETTER: dict[Callable[..., float], bool] = {
-    metrics.isoscore: True,
-    metrics.isoscore_star: True,
-    metrics.effective_rank: True,
-    metrics.two_nn: True,
-    metrics.partition_isotropy: True,
-    metrics.partition_dispersion: False,
-    metrics.cumulative_explained_variance: False,
-    metrics.anisotropy: False,
-    metrics.mean_cosine_similarity: False,
-    hubness: False,
-}
+_RISING: list[Callable[..., float]] = [
+    metrics.isoscore,
+    metrics.isoscore_star,
+    metrics.effective_rank,
+    metrics.two_nn,
+    metrics.partition_isotropy,
+]
+_FALLING: list[Callable[..., float]] = [
+    metrics.partition_dispersion,
+    metrics.cumulative_explained_variance,
+    metrics.anisotropy,
+    metrics.mean_cosine_similarity,
+    hubness,
+]
+_BY_NAME = {metric.__name__: metric for metric in _RISING + _FALLING}
 _MEASURES = metrics.RetrievalReport._fields
-_BY_NAME = {metric.__name__: metric for metric in _GREATER_IS_BETTER}
 
 
 def make_isotropy_scorer(
@@ -103,11 +105,11 @@ def make_isotropy_scorer(
 
 
 def _is_known(metric: Callable[..., float]) -> bool:
-    return isinstance(metric, Hashable) and metric in _GREATER_IS_BETTER
+    return _BY_NAME.get(getattr(metric, "__name__", "")) is metric
 
 
 def _default_greater_is_better(metric: Callable[..., float]) -> bool:
-    return _GREATER_IS_BETTER[metric] if _is_known(metric) else True
+    return not any(metric is each for each in _FALLING)
 
 
 class _Scorer:

@@ -99,10 +99,7 @@ class ComparisonDisplay:
         self.quantity = quantity
         self.uses = list(comparison.uses if uses is None else uses)
         for use in self.uses:
-            if use not in comparison.uses:
-                raise ValueError(
-                    f"uses: {use!r} is not in this comparison; {choices(use, comparison.uses)}"
-                )
+            comparison._rows_of(use)  # raises for a use that is not in the comparison
         if not self.uses:
             raise ValueError(f"uses is empty; choose from {', '.join(comparison.uses)}")
 
@@ -160,7 +157,7 @@ class ComparisonDisplay:
         ValueError
             If the number of Axes is not the number of uses.
         """
-        rows = {use: self._rows(use) for use in self.uses}
+        rows = {use: self.comparison._rows_of(use) for use in self.uses}
         longest = max(map(len, rows.values()))
         size = (4.8 + 2.2 * len(rows), 1.5 + 0.27 * longest)
         self.axes_ = panels(ax, "ComparisonDisplay", self.uses, size)
@@ -170,9 +167,6 @@ class ComparisonDisplay:
             self._draw(axes, use, rows[use])
         self._add_legend()
         return self
-
-    def _rows(self, use: str) -> list[dict[str, Any]]:
-        return [row for row in self.comparison.rows if row["use"] == use]
 
     def _draw(self, axes: Any, use: str, rows: list[dict[str, Any]]) -> None:
         """Draw the panel of a use; the first row is at the top."""

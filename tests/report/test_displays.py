@@ -194,7 +194,7 @@ class TestComparison:
     def test_errors(self):
         with pytest.raises(ValueError, match=r"quantity='diff' is unknown.*'difference'"):
             ComparisonDisplay(COMPARISON, quantity="diff")
-        with pytest.raises(ValueError, match="uses: 'search' is not in this comparison"):
+        with pytest.raises(ValueError, match="use='search' is not in this comparison"):
             ComparisonDisplay(COMPARISON, uses=["search"])
         with pytest.raises(ValueError, match="uses is empty"):
             ComparisonDisplay(COMPARISON, uses=[])

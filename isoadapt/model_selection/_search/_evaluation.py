@@ -29,6 +29,9 @@ from isoadapt.model_selection._result_cache import ResultCache, read_result, wri
 Candidates = Mapping[int, Mapping[str, Any]]
 """Parameters of candidates by their index in the search."""
 
+Result = dict[str, Any]
+"""Result of a fit as scikit-learn's searches store it: scores, times, the error."""
+
 
 class Fit(NamedTuple):
     """A candidate on a fold, both given by their indices."""
@@ -153,10 +156,6 @@ class Group:
             prefix = clone(self.first[:-1])
             self.fitted_prefixes[fold] = prefix, prefix.fit_transform(X, y)
         return self.fitted_prefixes[fold][1], y
-
-
-Result = dict[str, Any]
-"""Result of a fit as scikit-learn's searches store it: scores, times, the error."""
 
 
 @dataclass
