@@ -1,7 +1,5 @@
-"""Benchmarks of the speed and quality of isoadapt on the machine they run on.
+"""Benchmarks of isoadapt: `speed/`, `quality/` and `reproduction/`, each run by `python -m`.
 
-`python -m benchmarks` measures speed on a CPU, and `python -m benchmarks.speed.gpu` on a GPU.
-`python -m benchmarks.quality.embeddings_table` and `python -m benchmarks.quality.few_rows` measure
-the effect of the adapters on real embeddings. `python -m benchmarks.reproduction` repeats the
-experiments of the papers.
+`python -m benchmarks` measures the speed, `python -m benchmarks.quality` what the adapters do to
+embeddings; RESULTS.md has the results.
 """

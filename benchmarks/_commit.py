@@ -11,13 +11,9 @@ COMMIT_FILE = "COMMIT"  # file at the root of an exported copy, which has no rep
 
 @cache
 def commit(root: Path = ROOT) -> str:
-    """Return the commit of a checkout or of an exported copy; the first result is cached.
-
-    The suffix "-dirty" marks a checkout with changes. Without a repository it is "unknown".
-    """
-    file = root / COMMIT_FILE
-    if file.exists():
-        return file.read_text("utf-8").strip()
+    """Return the commit, with the suffix "-dirty" if files were changed; else "unknown"."""
+    if (root / COMMIT_FILE).exists():
+        return (root / COMMIT_FILE).read_text("utf-8").strip()
     try:
         head = _git(root, "rev-parse", "HEAD")
         return f"{head}-dirty" if _git(root, "status", "--porcelain") else head
@@ -26,7 +22,5 @@ def commit(root: Path = ROOT) -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    run = subprocess.run(
-        ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
-    )
-    return run.stdout.strip()
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -25,24 +25,10 @@ class Embeddings(NamedTuple):
     head: LinearHead
 
 
-class UnseenRows(NamedTuple):
-    """Embeddings of rows that the encoder was not trained on, and numbers of rows to fit to."""
-
-    name: str
-    X: Floats
-    y: NDArray[Any]
-    sizes: tuple[int, ...]
-
-
 def shared_folder() -> Path:
     """Return the folder of shared data: ISOADAPT_SHARED, or `shared` next to the repository."""
     beside = Path(__file__).resolve().parents[2] / "shared"
     return Path(os.environ.get("ISOADAPT_SHARED", beside))
-
-
-def stored_tasks() -> list[str]:
-    """Return the names of the stored embeddings."""
-    return sorted(path.stem for path in (shared_folder() / "embeddings").glob("*.npz"))
 
 
 def load_embeddings(task: str) -> Embeddings:
@@ -59,15 +45,21 @@ def load_embeddings(task: str) -> Embeddings:
         )
 
 
-def load_unseen(task: str, sizes: tuple[int, ...] = ()) -> UnseenRows:
-    """Read all stored rows except the training split and copies of its rows."""
+def embeddings_or_cone(task: str, n: int, d: int = 384) -> Embeddings:
+    """Read stored embeddings; where they are missing, generate `narrow_cone` of their size."""
+    stored = (shared_folder() / "embeddings" / f"{task}.npz").is_file()
+    return load_embeddings(task) if stored else narrow_cone(n, d, seed=0)
+
+
+def load_unseen(task: str) -> tuple[str, Floats, NDArray[Any]]:
+    """Read all stored rows except the training split and copies of its rows; name, X and y."""
     with np.load(shared_folder() / "embeddings" / f"{task}.npz") as stored:
         splits = [split for split in ("dev", "test") if f"E_{split}" in stored]
         X = np.concatenate([stored[f"E_{split}"] for split in splits])
         y = np.concatenate([stored[f"y_{split}"] for split in splits])
         seen = {row.tobytes() for row in stored["E_train"]}
     new = np.array([row.tobytes() not in seen for row in X])
-    return UnseenRows(f"{task} {' + '.join(splits)}", X[new], y[new], sizes)
+    return f"{task} {' + '.join(splits)}", X[new], y[new]
 
 
 def narrow_cone(n: int, d: int, seed: int) -> Embeddings:

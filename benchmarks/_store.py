@@ -3,15 +3,12 @@
 import fcntl
 import json
 import os
-import socket
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from benchmarks._commit import commit
-from isoadapt._utils.files import writable_folder
 
 HELD = 2  # exit code where another run holds the cells
 
@@ -22,23 +19,9 @@ Entry = TypeVar("Entry")
 class CellStore(Generic[Key, Entry]):
     """The newest cell of each key; a run that was interrupted goes on from it.
 
-    Reading leaves the file as it is, so that a report can be written while a run adds cells. Runs
-    that add cells keep others out by `locked`.
-
-    Parameters
-    ----------
-    path : Path
-        The file; made when the first cell is added.
-    parse : callable
-        Given a line, returns its key and what is kept under it; raises ValueError, KeyError or
-        TypeError where the line holds no cell.
-    fresh : bool, default=False
-        Look at no cell of earlier runs.
-
-    Raises
-    ------
-    ValueError
-        If a line cannot be read, other than a last one that was cut off.
+    `parse` gives the key of a line and what is kept under it. With `fresh`, the cells of earlier
+    runs are not read. Reading leaves the file as it is, so that a report can be written while a run
+    adds cells; a last line that was cut off is no cell.
     """
 
     def __init__(
@@ -62,7 +45,7 @@ class CellStore(Generic[Key, Entry]):
         """Add a line and sync it, after cutting off what a killed run left of its last one."""
         key, entry = self._parse(line)
         text = json.dumps(line).encode() + b"\n"
-        writable_folder(self.path.parent)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             file.truncate(len(_whole_lines(self.path)))
             file.write(text)
@@ -92,27 +75,15 @@ class Busy(Exception):
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other runs from a file of cells; the lock ends with the process, however it ends.
-
-    Raises
-    ------
-    Busy
-        If another run holds it; the message says which.
-    """
-    writable_folder(path.parent)
+    """Keep other runs from a file of cells; the lock ends with the process. Raises Busy if held."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.seek(0)
-            holder = file.read().strip() or "a process that has just started"
-            raise Busy(
-                f"{path} is held by {holder}; wait for it to end, or end that process"
-            ) from error
+            raise Busy(f"{path} is held by {file.read().strip() or 'another process'}") from error
         file.truncate(0)
-        began = datetime.now().astimezone().isoformat(timespec="seconds")
-        file.write(
-            f"process {os.getpid()} on {socket.gethostname()} since {began}, commit {commit()}\n"
-        )
+        file.write(f"process {os.getpid()}, commit {commit()}\n")
         file.flush()
         yield

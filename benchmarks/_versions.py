@@ -1,12 +1,12 @@
 """The versions of packages and the hardware that figures depend on."""
 
-import os
 import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
+from joblib import cpu_count
 
 PACKAGES = ("numpy", "torch", "scikit-learn", "skorch", "zuko", "transformers", "isoadapt")
 
@@ -16,7 +16,7 @@ def versions() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         **{package: _version(package) for package in PACKAGES},
-        "cpus": _cpu_count(),
+        "cpus": cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
@@ -32,10 +32,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _cpu_count() -> int:
-    """Return the number of CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

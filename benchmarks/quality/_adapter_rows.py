@@ -1,14 +1,20 @@
-"""The rows of the table of adapters: all adapters and their controls."""
+"""The rows of the tables of adapters, and the figures of one fit."""
 
-from collections.abc import Callable, Sequence
+import time
+import warnings
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef
 
+from benchmarks._data import Embeddings
 from isoadapt import CosRegAdapter, IsotropyLayer, LinearHead
 from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._registry import VARIANTS
+from isoadapt.metrics import isotropy_report
 
 BASE = "no adapter"
 PROBE = "probe"
@@ -16,13 +22,6 @@ NO_PENALTY = "same layer, no penalty"
 NO_PENALTY_RAW = "same layer in raw coordinates, no penalty"
 MINIBATCH = "IsotropyLayer, minibatch"
 EXACT = "IsotropyLayer, exact"
-ISTAR_UP = "IStarAdapter, lam=1"
-ISTAR_DOWN = "IStarAdapter, lam=-1"
-COSREG = "CosRegAdapter"
-POLYNOMIAL = "SpectrumControlAdapter, polynomial"
-EXPONENTIAL = "SpectrumControlAdapter, exponential"
-SELECTED = "TopologicalEntropyAdapter, selected bars"
-ALL_BARS = "TopologicalEntropyAdapter, all bars"
 ISOBN = "IsoBN, head refit"
 PRESERVING = "LogitPreservingWhitening"
 
@@ -54,7 +53,7 @@ class Row(NamedTuple):
     name: str
     make: Callable[[Any], Any]
 
-    def make_seeded(self, head: LinearHead, seed: int | None) -> Any:
+    def make_seeded(self, head: Any, seed: int | None) -> Any:
         """Create the estimator; with a seed of None its random state is not set."""
         estimator = self.make(head)
         return estimator if seed is None else estimator.set_params(random_state=seed)
@@ -74,17 +73,46 @@ ROWS = (
 )
 
 
-def choose_rows(wanted: Sequence[str] | None, rows: Sequence[Row], always: str) -> list[Row]:
-    """Return the rows whose name contains one of the texts, and always the row named `always`."""
-    if wanted is None:
-        return list(rows)
-    lowered = [text.lower() for text in wanted]
-    unknown = [text for text in lowered if not any(text in row.name.lower() for row in rows)]
-    if unknown:
-        names = "; ".join(row.name for row in rows)
-        raise ValueError(f"no row's name holds {unknown[0]!r}; the rows are: {names}")
-    return [
-        row
-        for row in rows
-        if row.name == always or any(text in row.name.lower() for text in lowered)
-    ]
+def measure_adapter(estimator: Any, data: Embeddings) -> dict[str, float]:
+    """Fit to the training rows and evaluate on the test rows.
+
+    `changed` is the number of predictions that differ from those of the stored head.
+    """
+    begun = time.perf_counter()
+    estimator.fit(data.X_train, data.y_train)
+    seconds = time.perf_counter() - begun
+    predicted = estimator.predict(data.X_test)
+    with warnings.catch_warnings():  # both scores are shown, so no warning on the bias
+        warnings.filterwarnings("ignore", message="n_samples=", category=UserWarning)
+        report = isotropy_report(estimator.transform(data.X_test))
+    return {
+        "accuracy": float(accuracy_score(data.y_test, predicted)),
+        "matthews": float(matthews_corrcoef(data.y_test, predicted)),
+        "cross_entropy": float(log_loss(data.y_test, estimator.predict_proba(data.X_test))),
+        "isoscore": report.isoscore,
+        "corrected": report.isoscore_corrected,
+        "ev1": report.ev1,
+        "anisotropy1": report.anisotropy1,
+        "mean_cosine": report.mean_cosine,
+        "two_nn": report.two_nn,
+        "seconds": seconds,
+        "changed": int((predicted != data.head.predict(data.X_test)).sum()),
+    }
+
+
+def format_figure(value: float, column: str = "") -> str:
+    """Format a figure of a column; the smaller the figure, the more decimals."""
+    if np.isnan(value):
+        return "–"
+    decimals = {"two_nn": 1, "seconds": 2}.get(column, 4 if abs(value) < 0.01 else 3)
+    return f"{value:z.{decimals}f}"
+
+
+def yes(holds: bool | np.bool) -> str:
+    """Format whether a claim holds."""
+    return "yes" if holds else "**no**"
+
+
+def measured_with(settings: Iterable[str]) -> str:
+    """Name the versions and the hardware of records."""
+    return "\n\n".join(f"Measured with {setting}." for setting in sorted(set(settings)))

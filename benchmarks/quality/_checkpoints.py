@@ -1,185 +1,206 @@
-"""Checkpoints of MiniLM after 1, 5 and 20 epochs of fine-tuning on a task, kept in build/."""
+"""The classifiers of the tables on similarity, and the vectors of texts from their layers.
+
+Two are shared models; the others are MiniLM, fine-tuned here and kept in build/ like all vectors.
+"""
 
 import hashlib
 import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks._data import shared_folder
+from benchmarks._data import Floats, shared_folder
 from benchmarks._places import ROOT
-from isoadapt._utils.threads import one_thread
+from benchmarks.quality import _phenomena
 from isoadapt.datasets import load_table, minilm_folder
 
 FOLDER = ROOT / "build" / "dual_use"
-EPOCHS = (1, 5, 20)
 MANY = "phenomenon-12"
+HEAD_INPUT = "head input"
+LAYERS = 6
+MAX_LENGTH = 256  # tokens of a text whose vector is computed
+BATCH_TOKENS = 512  # padding included
+EPOCHS = 20
+N_TRAINING = {"sst2_sentence": 600, MANY: 500}  # rows of the tasks that are fine-tuned here
 
-Texts = Sequence[str] | Sequence[tuple[str, str]]
+Input = str | tuple[str, str]
+
+
+def training_rows(task: str) -> tuple[list[Any], list[Any]]:
+    """Return all training texts or pairs of a task and their labels."""
+    if task == MANY:
+        texts, names = _phenomena.training_texts()
+        classes = sorted(set(names))
+        return texts, [classes.index(name) for name in names]
+    texts, labels = load_table(shared_folder() / "data" / task / "train.tsv")
+    return list(texts), labels.tolist()
+
+
+def finetuning_rows(task: str) -> tuple[list[Any], list[Any]]:
+    """Return the texts and labels that a checkpoint is fine-tuned on."""
+    texts, labels = training_rows(task)
+    rows = np.random.default_rng(0).permutation(len(texts))[: N_TRAINING.get(task)].tolist()
+    return [texts[row] for row in rows], [labels[row] for row in rows]
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What a run of fine-tuning depends on; one run gives the checkpoints of all `epochs`."""
+class Checkpoint:
+    """A classifier: a shared model, or MiniLM after `EPOCHS` epochs on a few rows of its task."""
 
+    name: str
     task: str
-    rows: int  # drawn from the training split without replacement
-    max_length: int  # tokens
-    epochs: tuple[int, ...] = EPOCHS
-    lr: float = 1e-4  # highest value, after a warm-up over 5 % of the steps; falls linearly to 0
-    batch_size: int = 32
-    random_state: int = 0
-    bfloat16: bool = True  # mixed precision
+
+    def folder(self) -> Path:
+        """Return its folder, after fine-tuning it if it is missing."""
+        if self.task not in N_TRAINING:
+            return shared_folder() / "models" / self.name
+        folder = FOLDER / self.name
+        if not folder.exists():
+            _finetune(self.task, folder)
+        return folder
+
+    @cache  # noqa: B019
+    def weights(self) -> str:
+        """Return a digest of the weights."""
+        with (self.folder() / "model.safetensors").open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+
+    def vectors(self, texts: Sequence[Input], pooling: str = HEAD_INPUT) -> Floats:
+        """Return the vectors (n, d) of the texts."""
+        return cached_vectors(self.folder(), f"{self.name}-{self.weights()}", texts, pooling)
 
 
-RECIPES = {
-    recipe.task: recipe
-    for recipe in (
-        Recipe("sst2_sentence", 600, 32, bfloat16=False),
-        Recipe(MANY, 500, 32),
-        Recipe("cola", 600, 32),
-        Recipe("stsb", 250, 48),
-        Recipe("mrpc", 150, 64),
-        Recipe("rte", 120, 64),
+CHECKPOINTS = {
+    name: Checkpoint(name, task)
+    for name, task in (
+        ("cola-minilm", "cola"),
+        ("mrpc-minilm", "mrpc"),
+        ("sst2-minilm", "sst2_sentence"),
+        ("phenomenon-12-minilm", MANY),
     )
 }
 
 
-def training_rows(task: str) -> tuple[Texts, list[int] | list[float]]:
-    """Return all training texts or pairs of a task and their labels, integers or floats."""
-    if task == MANY:
-        from benchmarks.quality._phenomena import training_texts
-
-        texts, names = training_texts()
-        classes = sorted(set(names))
-        return texts, [classes.index(name) for name in names]
-    texts, labels = load_table(shared_folder() / "data" / task / "train.tsv")
-    if labels is None:
-        raise ValueError(f"the training split of {task!r} has no column of labels")
-    return texts, labels.tolist()
-
-
-def recipe_rows(recipe: Recipe) -> tuple[list[Any], list[Any]]:
-    """Return the texts and labels that a checkpoint is fine-tuned on."""
-    texts, labels = training_rows(recipe.task)
-    rng = np.random.default_rng(recipe.random_state)
-    rows = rng.permutation(len(texts))[: recipe.rows].tolist()
-    return [texts[row] for row in rows], [labels[row] for row in rows]
-
-
-def checkpoint_folder(recipe: Recipe, epoch: int) -> Path:
-    """Return the folder of a checkpoint; another recipe or other texts have another folder."""
-    content = json.dumps([asdict(recipe), *recipe_rows(recipe)])
-    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
-    return FOLDER / f"{recipe.task}-{digest}" / f"epoch-{epoch}"
-
-
-def obtain_checkpoint(recipe: Recipe, epoch: int) -> Path:
-    """Return the folder of a checkpoint, after fine-tuning all of the recipe if it is missing."""
-    if epoch == 0:
-        return minilm_folder()
-    folder = checkpoint_folder(recipe, epoch)
-    if not folder.exists():
-        finetune(recipe)
-    return folder
-
-
-def finetune(recipe: Recipe) -> None:
-    """Fine-tune MiniLM on one thread and save it at the epochs of the recipe."""
+def _finetune(task: str, folder: Path) -> None:
+    """Fine-tune MiniLM and save it; the bfloat16 of one of them is how it was measured."""
     from transformers import (
         AutoModelForSequenceClassification,
         AutoTokenizer,
         DataCollatorWithPadding,
-        PrinterCallback,
         Trainer,
-        TrainerCallback,
         TrainingArguments,
     )
 
-    texts, labels = recipe_rows(recipe)
+    texts, labels = finetuning_rows(task)
     tokenizer: Any = AutoTokenizer.from_pretrained(minilm_folder())
-
-    class Saver(TrainerCallback):
-        """Saves the model at the epochs of the recipe."""
-
-        def on_epoch_end(
-            self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
-        ) -> None:
-            epoch = round(state.epoch)
-            print(f"{recipe.task}: epoch {epoch}", file=sys.stderr, flush=True)
-            if epoch in recipe.epochs:
-                _save(checkpoint_folder(recipe, epoch), model, tokenizer)
-
-    with one_thread(), tempfile.TemporaryDirectory() as scratch:
-        torch.manual_seed(recipe.random_state)
-        regression = isinstance(labels[0], float)
-        network = AutoModelForSequenceClassification.from_pretrained(
-            minilm_folder(),
-            num_labels=1 if regression else len(set(labels)),
-            problem_type="regression" if regression else "single_label_classification",
-            dtype=torch.float32,
-        )
+    encoded = tokenizer(texts, truncation=True, max_length=32)
+    rows = [
+        {"labels": label, **{name: values[i] for name, values in encoded.items()}}
+        for i, label in enumerate(labels)
+    ]
+    print(f"fine-tuning MiniLM on {task}", file=sys.stderr, flush=True)
+    torch.manual_seed(0)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         trainer = Trainer(
-            model=network,
+            model=AutoModelForSequenceClassification.from_pretrained(
+                minilm_folder(), num_labels=len(set(labels)), dtype=torch.float32
+            ),
             args=TrainingArguments(
                 output_dir=scratch,
-                num_train_epochs=max(recipe.epochs),
-                learning_rate=recipe.lr,
+                num_train_epochs=EPOCHS,
+                learning_rate=1e-4,  # after a warm-up over 5 % of the steps; falls linearly to 0
                 warmup_steps=0.05,
-                per_device_train_batch_size=recipe.batch_size,
+                per_device_train_batch_size=32,
                 train_sampling_strategy="group_by_length",
-                seed=recipe.random_state,
+                seed=0,
                 save_strategy="no",
                 logging_strategy="no",
                 disable_tqdm=True,
                 report_to="none",
-                bf16=recipe.bfloat16,
+                bf16=task == MANY,
                 use_cpu=True,
                 dataloader_pin_memory=False,
             ),
             data_collator=DataCollatorWithPadding(tokenizer),
-            train_dataset=_tokenized(tokenizer, texts, labels, recipe.max_length),
-            callbacks=[Saver()],
+            train_dataset=rows,
         )
-        trainer.remove_callback(PrinterCallback)
         trainer.train()
+        complete = Path(scratch) / "complete"
+        trainer.model.save_pretrained(complete)
+        tokenizer.save_pretrained(complete)
+        complete.rename(folder)
 
 
-def _tokenized(
-    tokenizer: Any, texts: list[Any], labels: list[Any], max_length: int
-) -> list[dict[str, Any]]:
-    pairs = isinstance(texts[0], tuple)
-    columns = list(map(list, zip(*texts, strict=True))) if pairs else [texts]
-    encoded = tokenizer(*columns, truncation=True, max_length=max_length)
-    return [
-        {"labels": label, **{name: values[i] for name, values in encoded.items()}}
-        for i, label in enumerate(labels)
-    ]
+def layer_name(layer: int) -> str:
+    """Return the name of the mean-pooled vectors of a layer; 0 is the input of the first layer."""
+    return f"mean, layer {layer}"
 
 
-def _save(folder: Path, model: Any, tokenizer: Any) -> None:
-    """Save a checkpoint under a temporary name and rename it, so that it is complete or absent."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        written = Path(scratch) / "new"
-        model.save_pretrained(written)
-        tokenizer.save_pretrained(written)
-        if not folder.exists():
-            written.rename(folder)
+def cached_vectors(model: Path, name: str, texts: Sequence[Input], pooling: str) -> Floats:
+    """Return the vectors (n, d) of the texts from a file, after encoding them if it is missing.
+
+    `name` identifies the checkpoint and must change with its weights. A file holds all poolings.
+    """
+    distinct = sorted(set(texts))
+    digest = hashlib.sha256(json.dumps([name, MAX_LENGTH, *distinct]).encode()).hexdigest()[:20]
+    file = FOLDER / "vectors" / f"{digest}.npz"
+    if not file.exists():
+        print(f"{name}: encoding {len(distinct)} texts", file=sys.stderr, flush=True)
+        vectors = layer_vectors(model, distinct)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(file.with_suffix(".new.npz"), **vectors)
+        file.with_suffix(".new.npz").rename(file)
+    with np.load(file) as stored:
+        number = {text: row for row, text in enumerate(distinct)}
+        return stored[pooling][[number[text] for text in texts]]
 
 
-def main() -> None:
-    """Fine-tune on all tasks whose checkpoints are missing."""
-    for recipe in RECIPES.values():
-        for epoch in recipe.epochs:
-            obtain_checkpoint(recipe, epoch)
+@torch.inference_mode()
+def layer_vectors(model: Path, texts: Sequence[Input]) -> dict[str, Floats]:
+    """Embed texts or pairs of texts by the model of a folder, which must be a BERT.
+
+    The head input is the output of the pooler, as for a classifier in evaluation mode.
+    """
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    network = AutoModel.from_pretrained(model, dtype=torch.float32).eval()
+    columns = (
+        [list(texts)]
+        if isinstance(texts[0], str)
+        else [list(each) for each in zip(*texts, strict=True)]
+    )
+    tokens = tokenizer(*columns, truncation=True, max_length=MAX_LENGTH)
+    lengths = [len(row) for row in tokens["input_ids"]]
+    found: dict[str, Any] = {}
+    for rows in _batches(lengths):
+        part = {key: [values[row] for row in rows] for key, values in tokens.items()}
+        batch = tokenizer.pad(part, return_tensors="pt")
+        output = network(**batch, output_hidden_states=True)
+        weights = batch["attention_mask"][:, :, None].float()
+        pooled = {
+            layer_name(layer): (hidden * weights).sum(1) / weights.sum(1)
+            for layer, hidden in enumerate(output.hidden_states)
+        }
+        for key, values in {**pooled, HEAD_INPUT: output.pooler_output}.items():
+            place = found.setdefault(key, np.empty((len(texts), values.shape[1]), np.float32))
+            place[rows] = values.numpy()
+    return found
 
 
-if __name__ == "__main__":
-    main()
+def _batches(lengths: Sequence[int]) -> list[list[int]]:
+    """Split rows in the order of their lengths into batches of `BATCH_TOKENS` tokens."""
+    batches: list[list[int]] = [[]]
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batches[-1] and (len(batches[-1]) + 1) * lengths[row] > BATCH_TOKENS:
+            batches.append([])
+        batches[-1].append(row)
+    return batches

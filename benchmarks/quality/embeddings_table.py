@@ -1,44 +1,38 @@
-"""Effect of all adapters on stored embeddings: `python -m benchmarks.quality.embeddings_table`.
+"""All adapters on stored embeddings: fitted to the training rows, judged on the test rows.
 
-Adapters are fitted to the training rows and evaluated on the test rows, or on the dev rows if there
-is no test split. No model is loaded. Each finished fit is saved in a file, so that an interrupted
-run can be resumed. The result is printed as Markdown; `--write FILE` writes it to a section of that
-file.
+Where there is no test split, the dev rows judge. No model is loaded.
 """
 
-import argparse
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from functools import cache
 
 import numpy as np
+import pandas as pd
 
-from benchmarks._data import Embeddings, load_embeddings, stored_tasks
+from benchmarks._data import load_embeddings
 from benchmarks._markdown import markdown_table
-from benchmarks.quality import _table_cells
+from benchmarks._places import RESULTS
+from benchmarks.quality import Cells, Record
 from benchmarks.quality._adapter_rows import (
     BASE,
     EXACT,
+    ISOBN,
+    MINIBATCH,
     NO_PENALTY,
     NO_PENALTY_RAW,
+    PRESERVING,
     ROWS,
-    Row,
+    format_figure,
+    measure_adapter,
+    measured_with,
+    yes,
 )
-from benchmarks.quality._cells import (
-    Cells,
-    MeasuredCell,
-    Progress,
-    cell_key,
-    cell_store,
-    data_fingerprint,
-    obtain_cell,
-)
-from benchmarks.quality._claims import RowFigures, Table, check_lines, claim_rows, format_figure
-from benchmarks.quality._command import TableCommand, publish, run_resumable
-from benchmarks.quality._exact_over_alpha import exact_section
-from benchmarks.quality._table_cells import Figures, measure_cell
 
+SECTION = "embeddings"
+RECORDS = RESULTS / "embeddings_table.jsonl"
+KEY = ("task", "row", "seed")
+TASKS = ("cola", "mrpc", "rte", "sst2_sentence")
+N_SEEDS = 5
 COLUMNS = {
     "accuracy": "accuracy",
     "matthews": "Matthews",
@@ -51,57 +45,119 @@ COLUMNS = {
     "two_nn": "TwoNN",
     "seconds": "fit, s",
 }
-OVERLAPS = {
-    "cola": "16 of CoLA's 1,043 dev sentences",
-    "sst2_sentence": "one of SST-2's 1,821 test sentences",
-}
-WITH_SPREAD = ("accuracy", "matthews")
+OTHERS = ("accuracy", "matthews", "corrected")  # columns of the tasks after the first
+ISTAR, COSREG = "IStarAdapter, lam={}", "CosRegAdapter"
+SELECTED, ALL_BARS = (f"TopologicalEntropyAdapter, {bars} bars" for bars in ("selected", "all"))
+CLAIMS = (  # text, adapter, control, column, direction
+    ("I-STAR, λ=1: IsoScore rises", ISTAR.format(1), NO_PENALTY, "isoscore", 1),
+    ("I-STAR, λ=1: TwoNN rises", ISTAR.format(1), NO_PENALTY, "two_nn", 1),
+    ("I-STAR, λ=-1: IsoScore falls", ISTAR.format(-1), NO_PENALTY, "isoscore", -1),
+    ("I-STAR, λ=-1: TwoNN falls", ISTAR.format(-1), NO_PENALTY, "two_nn", -1),
+    ("CosReg: mean cosine falls", COSREG, NO_PENALTY_RAW, "mean_cosine", -1),
+    (
+        "Persistent entropy, selected bars: anisotropy_1 falls",
+        SELECTED,
+        NO_PENALTY_RAW,
+        "anisotropy1",
+        -1,
+    ),
+    ("the same, centred: EV1 falls", SELECTED, NO_PENALTY_RAW, "ev1", -1),
+    (
+        "Persistent entropy: anisotropy_1 falls from all bars to selected bars",
+        SELECTED,
+        ALL_BARS,
+        "anisotropy1",
+        -1,
+    ),
+    ("the same, centred: EV1 falls from all to selected", SELECTED, ALL_BARS, "ev1", -1),
+    ("IsoBN: EV1 falls", ISOBN, BASE, "ev1", -1),
+    *(
+        (
+            f"Spectrum control, {decay}: EV1 falls",
+            f"SpectrumControlAdapter, {decay}",
+            NO_PENALTY,
+            "ev1",
+            -1,
+        )
+        for decay in ("polynomial", "exponential")
+    ),
+)
+INTRODUCTION = (
+    "Adapters fitted on the training rows, judged on rows that neither they nor the encoder was "
+    "fitted to (16 of CoLA's 1,043 dev sentences and one of SST-2's 1,821 test sentences also "
+    f"stand in the train split). Rows that depend on a seed: means over {N_SEEDS} seeds, accuracy "
+    "and Matthews ± standard deviation. Closed forms and the exact solver have no seed and were "
+    "fitted once. “Head refit”: a logistic regression on the adapted training rows in place of the "
+    "stored head, which all other adapters keep. Corrected: IsoScore corrected for few rows. "
+    "anisotropy_1 is of the rows as they are; EV1 is the same after centring. A gain counts only "
+    f"against “head refit only” and “{NO_PENALTY}”; for CosReg and persistent entropy, which are "
+    f"trained in raw coordinates, against “{NO_PENALTY_RAW}”."
+)
+DIRECTIONS = (
+    "### Directions\n\nWhether what the papers claim of geometry holds on these embeddings: means "
+    "of the control → of the adapter, and for how many seeds. The controls are those named above; "
+    f"for IsoBN “{BASE}”. Of epochs that do the task equally well, each adapter keeps the one that "
+    "its own penalty likes best; trained to the last epoch, selected bars lower EV1 more than all "
+    "bars do. CosReg keeps the IsoScore below 0.001 in every fit."
+)
 
 
-class TaskResult(NamedTuple):
-    """The rows of one task, and the versions and hardware of its cells."""
+def cells() -> Cells:
+    """Yield a fit for each task, row and seed."""
+    load = cache(load_embeddings)
+    for task in TASKS:
+        for row in ROWS:
+            for seed in range(N_SEEDS) if row.takes_seed() else [None]:
 
-    data: Embeddings
-    table: Table
-    settings: list[str]
+                def fit(task=task, row=row, seed=seed):
+                    data = load(task)
+                    found = measure_adapter(row.make_seeded(data.head, seed), data)
+                    return {"data": data.name, "n": len(data.y_test), **found}
 
-
-def judge_task(
-    task: str, rows: Sequence[Row], n_seeds: int, cells: Cells, progress: Progress
-) -> TaskResult:
-    """Read every cell of a task from the file, or fit and evaluate it."""
-    data = load_embeddings(task)
-    table, settings = {}, []
-    for row in rows:
-        judged = RowFigures(row.name, {})
-        for seed in _seeds(row, n_seeds):
-            cell = _judge_cell(task, row, seed, data, cells, progress)
-            if isinstance(cell, str):
-                judged.failures.append(cell)
-                continue
-            judged.figures[seed] = cell.figures
-            settings.append(cell.setting)
-        table[row.name] = judged
-    return TaskResult(data, table, settings)
+                yield (task, row.name, seed), fit
 
 
-def _seeds(row: Row, n_seeds: int) -> list[int | None]:
-    return list(range(n_seeds)) if row.takes_seed() else [None]
+def text(records: Sequence[Record]) -> str:
+    """Return the tables of the tasks, the targets and the directions."""
+    frame = pd.DataFrame(records)
+    tasks = dict(list(frame.groupby("task", sort=False)))
+    whole, *others = tasks.values()
+    parts = [INTRODUCTION, _task_table(whole), *([_others_table(others)] if others else [])]
+    parts += [_targets(tasks), DIRECTIONS]
+    rows = [[claim[0], *(verdict(own, *claim[1:]) for own in tasks.values())] for claim in CLAIMS]
+    return "\n\n".join(
+        [*parts, markdown_table(["claim", *tasks], rows), measured_with(frame["setting"])]
+    )
 
 
-def _judge_cell(
-    task: str,
-    row: Row,
-    seed: int | None,
-    data: Embeddings,
-    cells: Cells,
-    progress: Progress,
-) -> MeasuredCell | str:
-    """Return the cell, or a message if it failed."""
-    estimator = row.make_seeded(data.head, seed)
-    measuring = Path(_table_cells.__file__)
-    key = cell_key(task, row.name, seed, estimator, data_fingerprint(data), measuring)
-    return obtain_cell(key, lambda: measure_cell(estimator, data), cells, progress)
+def _task_table(own: pd.DataFrame) -> str:
+    data, n = own[["data", "n"]].iloc[0]
+    rows = []
+    for row in ROWS:
+        fits = own[own["row"] == row.name]
+        if len(fits):
+            rows.append([row.name, *(_mean(fits, column) for column in COLUMNS)])
+    return markdown_table([f"{data}, n={n}", *COLUMNS.values()], rows)
+
+
+def _others_table(tasks: Sequence[pd.DataFrame]) -> str:
+    """Return the columns of `OTHERS` for several tasks beside each other."""
+    header = [
+        f"{own['data'].iloc[0]}, n={own['n'].iloc[0]}: {COLUMNS[column]}"
+        for own in tasks
+        for column in OTHERS
+    ]
+    rows = []
+    for row in ROWS:
+        cells = [_mean(own[own["row"] == row.name], column) for own in tasks for column in OTHERS]
+        rows.append([row.name, *cells])
+    return markdown_table(["other tasks", *header], rows)
+
+
+def _mean(fits: pd.DataFrame, column: str) -> str:
+    mean = format_figure(fits[column].mean(), column)
+    spread = column in ("accuracy", "matthews") and len(fits) > 1
+    return f"{mean} ± {fits[column].std():.3f}" if spread else mean
 
 
 def bootstrap_error(accuracy: float, n: int, draws: int = 2000) -> float:
@@ -112,113 +168,48 @@ def bootstrap_error(accuracy: float, n: int, draws: int = 2000) -> float:
     return float(np.random.default_rng(0).binomial(n, accuracy, draws).std(ddof=1) / n)
 
 
-def task_section(result: TaskResult) -> str:
-    """Return the table of a task and the checks under it."""
-    n = len(result.data.y_test)
-    error = bootstrap_error(result.table[BASE].mean("accuracy"), n)
-    rows = [_cells(judged) for judged in result.table.values()]
-    blank = [""] * (len(COLUMNS) - 1)
-    rows.insert(1, ["its bootstrap standard error", f"{error:.4f}", *blank])
-    header = [f"{result.data.name}, n={n}", *COLUMNS.values()]
-    failures = [
-        f"not measured: {judged.name}: {failure}"
-        for judged in result.table.values()
-        for failure in judged.failures
-    ]
-    lines = [f"- {line}" for line in (*check_lines(result.table, error), *failures)]
-    return f"{markdown_table(header, rows)}\n\n" + "\n".join(lines)
+def _targets(tasks: dict[str, pd.DataFrame]) -> str:
+    """Return a table of whether each adapter reaches what it should, for each task."""
+    rows = {}
+    for task, own in tasks.items():
+        for target, cell in _reached(own):
+            rows.setdefault(target, dict.fromkeys(tasks, ""))[task] = cell
+    lines = [[target, *found.values()] for target, found in rows.items()]
+    return markdown_table(["target", *tasks], lines)
 
 
-def _cells(judged: RowFigures) -> list[str]:
-    if not judged.figures:
-        return [judged.name, "failed", *[""] * (len(COLUMNS) - 1)]
-    return [judged.name, *(_cell(judged, column) for column in COLUMNS)]
+def _reached(own: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    fits = dict(list(own.groupby("row")))
+    if MINIBATCH in fits:
+        low = fits[MINIBATCH]["corrected"].min()
+        name = f"{MINIBATCH}: lowest corrected IsoScore at least 0.15"
+        yield name, f"{yes(low >= 0.15)}, {low:.3f}"
+    for row in (EXACT, PRESERVING):
+        if row in fits:
+            score, seconds = fits[row]["corrected"].min(), fits[row]["seconds"].max()
+            name = f"{row}: corrected IsoScore at least 0.55, in under 5 s"
+            yield name, f"{yes(score >= 0.55 and seconds < 5)}, {score:.3f} in {seconds:.2f} s"
+    for row in (MINIBATCH, EXACT):
+        if row in fits and BASE in fits:
+            base, mean = fits[BASE]["accuracy"].mean(), fits[row]["accuracy"].mean()
+            floor = base - bootstrap_error(base, own["n"].iloc[0])
+            name = f"{row}: mean accuracy at most one standard error below the base's"
+            yield name, f"{yes(mean >= floor)}, {mean:.4f} of {floor:.4f}"
+    if PRESERVING in fits:
+        changed = fits[PRESERVING]["changed"].max()
+        yield f"{PRESERVING}: no prediction changed", f"{yes(changed == 0)}, {changed}"
 
 
-def _cell(judged: RowFigures, column: str) -> str:
-    mean, values = format_figure(judged.mean(column), column), judged.values(column)
-    if column not in WITH_SPREAD or len(values) == 1:
-        return mean
-    return f"{mean} ± {values.std(ddof=1):.3f}"
+def verdict(own: pd.DataFrame, row: str, control: str, column: str, sign: int) -> str:
+    """Return whether the mean rises (sign 1) or falls (-1) from a control to a row, and how often.
 
-
-def directions(results: Mapping[str, TaskResult]) -> str:
-    """Return the section on the claims of the papers that hold on these tasks."""
-    tables = [result.table for result in results.values()]
-    return (
-        "### Directions\n\n"
-        "Whether what the papers claim of geometry holds on these embeddings: means of the "
-        "control → of the adapter, and for how many seeds. IsoBN is compared with “no adapter”, "
-        f"CosReg and persistent entropy with “{NO_PENALTY_RAW}”, I-STAR and spectrum control "
-        f"with “{NO_PENALTY}”. Of epochs that do the task equally well, each adapter keeps the one "
-        "that its own penalty likes best; trained to the last epoch, as in "
-        "tests/adapters/test_papers_directions.py, selected bars lower EV1 more than all bars do."
-        "\n\n" + markdown_table(["claim", *results], claim_rows(tables))
-    )
-
-
-def embeddings_text(results: Mapping[str, TaskResult], n_seeds: int, with_exact: bool) -> str:
-    """Return the whole section."""
-    parts = [_introduction(results, n_seeds)]
-    parts += [task_section(result) for result in results.values()]
-    parts.append(directions(results))
-    if with_exact and "cola" in results:
-        parts.append(exact_section(results["cola"].data))
-    settings = sorted({setting for result in results.values() for setting in result.settings})
-    return "\n\n".join([*parts, *(f"Measured with {setting}." for setting in settings)])
-
-
-def _introduction(results: Mapping[str, TaskResult], n_seeds: int) -> str:
-    shared = " and ".join(text for task, text in OVERLAPS.items() if task in results)
-    overlap = f" ({shared} also stand in the train split)" if shared else ""
-    seeds = (
-        "from one fit"
-        if n_seeds == 1
-        else f"means over {n_seeds} seeds, accuracy and Matthews ± standard deviation"
-    )
-    return (
-        "Adapters fitted on the training rows, judged on rows that neither they nor the encoder "
-        f"was fitted to{overlap}. Rows that depend on a seed: {seeds}. Closed forms and the exact "
-        "solver have no seed and were fitted once. “Head refit”: a logistic regression on the "
-        "adapted training rows in place of the stored head, which all other adapters keep. "
-        "Corrected: IsoScore corrected for few rows. anisotropy_1 is of the rows as they "
-        "are; EV1 is the same after centring. A gain counts only against “head refit only” and "
-        f"“{NO_PENALTY}”; for CosReg and persistent entropy, which are trained in raw "
-        f"coordinates, against “{NO_PENALTY_RAW}”."
-    )
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line; the tasks are the stored ones."""
-    meaning = "fits of each row that has a seed"
-    tasks = stored_tasks()
-    return TableCommand("embeddings_table", "seeds", meaning, tasks, ROWS, BASE).parse(arguments)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Measure missing cells, then print and write the report."""
-    cells = cell_store(options.cells, Figures, options.fresh)
-    per_task = sum(len(_seeds(row, options.seeds)) for row in options.rows)
-    progress = Progress(per_task * len(options.tasks))
-    results = {
-        task: judge_task(task, options.rows, options.seeds, cells, progress)
-        for task in options.tasks
-    }
-    with_exact = any(row.name == EXACT for row in options.rows)
-    text = embeddings_text(results, options.seeds, with_exact)
-    publish(text, options.write, "embeddings")
-    failed = any(row.failures for result in results.values() for row in result.table.values())
-    return int(failed)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the selected tables."""
-    options = parse(arguments)
-    if not options.tasks:
-        print("no stored embeddings: set ISOADAPT_SHARED to the folder that holds embeddings/")
-        return 0
-    return run_resumable(run, options)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    A control without a seed is compared with every seed of the row.
+    """
+    after, before = (own[own["row"] == name].set_index("seed")[column] for name in (row, control))
+    if after.empty or before.empty:
+        return "not measured"
+    steps = sign * (after - before if len(before) > 1 else after - before.iloc[0]).dropna()
+    counted = f", {(steps > 0).sum()}/{len(steps)}" if len(steps) > 1 else ""
+    holds = yes(sign * (after.mean() - before.mean()) > 0)
+    means = (format_figure(each.mean(), column) for each in (before, after))
+    return f"{holds}, {' → '.join(means)}{counted}"

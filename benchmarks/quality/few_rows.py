@@ -1,20 +1,24 @@
-"""Effect of adapters that are fitted to few rows: `python -m benchmarks.quality.few_rows`.
+"""Adapters that are fitted to few rows, all of which the encoder was not trained on.
 
-All rows are ones that the encoder was not trained on. Some are drawn as training rows, the others
-are test rows. Each finished fit is saved in a file, so that an interrupted run can be resumed. The
-result is printed as Markdown; `--write FILE` writes it to a section of that file.
+Some rows are drawn as training rows, the others are test rows.
 """
 
-import argparse
-import sys
+import time
+import warnings
 from collections.abc import Sequence
-from pathlib import Path
+from functools import cache
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import StratifiedKFold, train_test_split
 
-from benchmarks._data import UnseenRows, load_unseen, stored_tasks
+from benchmarks._data import Floats, load_unseen
 from benchmarks._markdown import markdown_table
-from benchmarks.quality import _few_rows_cells, _phenomena
+from benchmarks._places import RESULTS
+from benchmarks.quality import Cells, Record, _phenomena
 from benchmarks.quality._adapter_rows import (
     EXACT,
     MINIBATCH,
@@ -23,27 +27,24 @@ from benchmarks.quality._adapter_rows import (
     PROBE,
     Row,
     Unchanged,
-)
-from benchmarks.quality._cells import (
-    Cells,
-    MeasuredCell,
-    Progress,
-    cell_key,
-    cell_store,
-    obtain_cell,
-)
-from benchmarks.quality._claims import RowFigures, format_figure, measured
-from benchmarks.quality._command import TableCommand, publish, run_resumable
-from benchmarks.quality._few_rows_cells import FitFigures, Split, measure_fit, splits
-from benchmarks.quality._few_rows_checks import (
-    SizeResult,
-    differences,
-    few_rows_checks,
-    probe_standard_error,
+    format_figure,
+    measured_with,
 )
 from isoadapt import IsotropyLayer, IStarAdapter, LogitPreservingWhitening
+from isoadapt.metrics import isoscore
 
-SIZES = (100, 300, 600, 1200)
+SECTION = "few-rows"
+RECORDS = RESULTS / "few_rows.jsonl"
+KEY = ("task", "size", "row", "draw")
+SIZES = {
+    "cola": (100, 300, 600),
+    "mrpc": (100, 300, 600, 1200),
+    "rte": (100,),
+    "sst2_sentence": (100, 300, 600, 1200),
+    **dict.fromkeys(_phenomena.TASKS, (800,)),
+}
+N_DRAWS = 5
+WIDTH = 384
 ROWS = (
     Row(PROBE, lambda head: Unchanged(head, refit=True)),
     Row(MINIBATCH, IsotropyLayer),
@@ -52,27 +53,17 @@ ROWS = (
     Row("IStarAdapter", IStarAdapter),
     Row(PRESERVING, LogitPreservingWhitening),
 )
-HEADER = (
-    "n",
-    "judged on",
-    "accuracy",
-    "to the probe",
-    "corrected",
-    "harm",
-    "convergence",
-    "median fit, s",
-)
+SHORT = {MINIBATCH: "layer", EXACT: "exact", "IStarAdapter": "I-STAR", PRESERVING: "preserving"}
 INTRODUCTION = (
     "Adapters fitted to few rows, with the head that they fit by default, a logistic probe. The "
     "encoder was fitted to none of the rows; those that also stand in its training split are left "
     "out. n rows are drawn to fit on, stratified, and the others judge; “all” is five-fold "
-    "cross-validation, in which four fifths fit. Accuracy: mean ± standard deviation over the "
-    "draws or folds. To the probe: mean difference to a probe that is fitted to the same n rows; "
-    "adapters with validation rows fit theirs to 70 % of them. Beside the probe itself stands the "
-    "binomial standard error of its accuracy, over the rows that judge one draw or all folds. "
-    "Corrected: IsoScore of the rows that judge, corrected for few rows. Harm, convergence: "
-    "fits that ended with the warning that the fit harms the task, or with a ConvergenceWarning, "
-    "the probe's own included."
+    "cross-validation, in which four fifths fit. Accuracy: that of a probe fitted to the same n "
+    "rows, mean ± standard deviation over the 5 draws or folds; beside it the binomial standard "
+    "error over the rows that judge one draw or all folds. To the probe: mean difference from it, "
+    f"of {MINIBATCH} (layer), {EXACT} (exact), IStarAdapter (I-STAR) and the {NO_PENALTY} "
+    f"(control); that of {PRESERVING} (preserving) is 0.0000 everywhere. Corrected: IsoScore of "
+    "the rows that judge, corrected for few rows."
 )
 PHENOMENA = (
     "The classes “phenomenon” are what sentences of the generated corpus are about. MiniLM was "
@@ -84,151 +75,151 @@ PHENOMENA = (
 )
 
 
-def known_tasks() -> list[str]:
-    """Return the names of the tasks: the stored ones, then those with many classes."""
-    return [*stored_tasks(), *_phenomena.TASKS]
+def cells() -> Cells:
+    """Yield a fit for each task, number of training rows, row and draw or fold."""
+    load = cache(
+        lambda task: (
+            _phenomena.phenomenon_task(task) if task in _phenomena.TASKS else load_unseen(task)
+        )
+    )
+    for task, sizes in SIZES.items():
+        for n in (*sizes, None):
+            for row in ROWS:
+                for draw in range(N_DRAWS):
+
+                    def fit(task=task, n=n, row=row, draw=draw):
+                        name, X, y = load(task)
+                        estimator = row.make_seeded("logistic", draw if row.takes_seed() else None)
+                        found = measure_fit(estimator, X, y, *split(y, n, draw))
+                        return {"name": name, **found}
+
+                    yield (task, "all" if n is None else n, row.name, draw), fit
 
 
-def load_unseen_rows(task: str) -> UnseenRows:
-    """Return the rows of a task."""
-    if task in _phenomena.TASKS:
-        return _phenomena.phenomenon_task(task)
-    return load_unseen(task, SIZES)
+def split(y: NDArray[Any], n: int | None, draw: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return n stratified training rows and the others; for n=None those of one of five folds."""
+    rows = np.arange(len(y))
+    if n is None:
+        folds = StratifiedKFold(N_DRAWS, shuffle=True, random_state=0).split(rows, y)
+        return list(folds)[draw]
+    return train_test_split(rows, train_size=n, stratify=y, random_state=draw)
 
 
-def judge_size(
-    data: UnseenRows,
-    n: int | None,
-    found: Sequence[Split],
-    rows: Sequence[Row],
-    cells: Cells,
-    progress: Progress,
-) -> SizeResult:
-    """Read every cell of a task and number of rows from the file, or fit and evaluate it."""
-    result = SizeResult(data.name, n, data.X.shape[1], {}, [])
-    for row in rows:
-        judged = result.table[row.name] = RowFigures(row.name, {})
-        for split in found:
-            cell = _judge_cell(result.title(), row, data, split, cells, progress)
-            if isinstance(cell, str):
-                judged.failures.append(cell)
-                continue
-            judged.figures[split.draw] = cell.figures
-            result.settings.append(cell.setting)
-    return result
+def measure_fit(
+    estimator: Any, X: Floats, y: NDArray[Any], fitting: NDArray[Any], judging: NDArray[Any]
+) -> dict[str, Any]:
+    """Fit to the training rows and evaluate on the others; count two kinds of warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        begun = time.perf_counter()
+        estimator.fit(X[fitting], y[fitting])
+        seconds = time.perf_counter() - begun
+    return {
+        "accuracy": float((estimator.predict(X[judging]) == y[judging]).mean()),
+        "corrected": float(isoscore(estimator.transform(X[judging]), bias_corrected=True)),
+        "harmful": any(str(each.message).startswith("this fit harms the task") for each in caught),
+        "unconverged": any(issubclass(each.category, ConvergenceWarning) for each in caught),
+        "seconds": seconds,
+        "n_fitted": len(fitting),
+        "n_judged": len(judging),
+    }
 
 
-def _judge_cell(
-    task: str,
-    row: Row,
-    data: UnseenRows,
-    split: Split,
-    cells: Cells,
-    progress: Progress,
-) -> MeasuredCell | str:
-    """Return the cell, or a message if it failed."""
-    estimator = row.make_seeded("logistic", split.draw if row.takes_seed() else None)
-    measuring = Path(_few_rows_cells.__file__)
-    key = cell_key(task, row.name, split.draw, estimator, split.fingerprint(data), measuring)
-    return obtain_cell(key, lambda: measure_fit(estimator, data, split), cells, progress)
+def text(records: Sequence[Record]) -> str:
+    """Return a row for each task and number of training rows, then the checks."""
+    frame = pd.DataFrame(records)
+    groups = [_Size(own) for _, own in frame.groupby(["task", "size"], sort=False)]
+    groups = [group for group in groups if len(group.probe)]
+    header = ["rows", "n", "judged on", "accuracy", "error"]
+    header += [f"{SHORT.get(row, 'control')} to the probe" for row in _Size.COMPARED]
+    header += ["corrected, before", *(f"{short} corrected" for short in SHORT.values())]
+    table = markdown_table(header, [group.cells() for group in groups])
+    checks = "\n".join(f"- {line}" for line in (_losses(groups), _alarms(groups), _lowest(groups)))
+    settings = measured_with(frame["setting"])
+    return "\n\n".join([INTRODUCTION, PHENOMENA, table, checks, settings])
 
 
-def judge_all(
-    tasks: Sequence[UnseenRows], rows: Sequence[Row], draws: int, cells: Cells
-) -> list[SizeResult]:
-    """Measure all rows of the table, for all tasks and numbers of training rows."""
-    plan = [
-        (data, n, found)
-        for data in tasks
-        for n in (*data.sizes, None)
-        if (found := splits(data, n, draws))
-    ]
-    progress = Progress(len(rows) * sum(len(found) for *_, found in plan), "draw")
-    return [judge_size(*part, rows, cells, progress) for part in plan]
+class _Size:
+    """The fits of one task and number of training rows."""
 
+    COMPARED = (MINIBATCH, EXACT, "IStarAdapter", NO_PENALTY)
 
-def few_rows_text(results: Sequence[SizeResult], failures: Sequence[str]) -> str:
-    """Return the whole section: a table for each task, then the checks."""
-    parts = [INTRODUCTION]
-    if any(result.name.startswith("phenomenon") for result in results):
-        parts.append(PHENOMENA)
-    for name in dict.fromkeys(result.name for result in results):
-        lines = [
-            _cells(result, judged)
-            for result in results
-            if result.name == name
-            for judged in result.table.values()
+    def __init__(self, own: pd.DataFrame) -> None:
+        self.name, self.size = own[["name", "size"]].iloc[0]
+        self.fits = {name: fits.set_index("draw") for name, fits in own.groupby("row")}
+        self.probe = self.fits.get(PROBE, own[:0])
+
+    def error(self) -> float:
+        """Binomial standard error of the probe's mean accuracy."""
+        n, mean = self.n_judged(), self.probe["accuracy"].mean()
+        return float(np.sqrt(mean * (1 - mean) / n))
+
+    def n_judged(self) -> int:
+        """Rows that judge one draw, or all folds."""
+        judged = self.probe["n_judged"]
+        return int(judged.sum() if self.size == "all" else judged.iloc[0])
+
+    def differences(self, row: str) -> pd.Series:
+        """Accuracy minus that of the probe, for each draw that both have."""
+        fits = self.fits.get(row, self.probe[:0])
+        return (fits["accuracy"] - self.probe["accuracy"]).dropna()
+
+    def cells(self) -> list[str]:
+        accuracy, fitted = self.probe["accuracy"], self.probe["n_fitted"].min()
+        corrected = [self.fits[row]["corrected"] for row in (PROBE, *SHORT) if row in self.fits]
+        return [
+            self.name,
+            f"all, {fitted}" if self.size == "all" else str(self.size),
+            str(self.n_judged()),
+            f"{accuracy.mean():.3f} ± {accuracy.std():.3f}",
+            f"{self.error():.4f}",
+            *(f"{self.differences(row).mean():z.4f}" for row in self.COMPARED),
+            *(format_figure(values.mean()) for values in corrected),
         ]
-        parts.append(markdown_table([name, *HEADER], lines))
-    lines = [*few_rows_checks(results), *(f"not measured: {failure}" for failure in failures)]
-    parts.append("### Checks\n\n" + "\n".join(f"- {line}" for line in lines))
-    settings = sorted({setting for result in results for setting in result.settings})
-    return "\n\n".join([*parts, *(f"Measured with {setting}." for setting in settings)])
 
 
-def _cells(result: SizeResult, judged: RowFigures) -> list[str]:
-    n = "all" if result.n is None else str(result.n)
-    if not judged.figures:
-        return [judged.name, n, "failed", *[""] * (len(HEADER) - 2)]
-    n_judged, accuracy = judged.values("n_judged"), judged.values("accuracy")
-    if result.n is None:
-        n = f"all, {judged.values('n_fitted').min():.0f}"
-    spread = f" ± {accuracy.std(ddof=1):.3f}" if len(accuracy) > 1 else ""
-    return [
-        judged.name,
-        n,
-        f"{n_judged.sum() if result.n is None else n_judged[0]:.0f}",
-        f"{accuracy.mean():.3f}{spread}",
-        _to_the_probe(result, judged),
-        format_figure(judged.mean("corrected"), "corrected"),
-        *(
-            f"{judged.values(column).sum():.0f}/{len(accuracy)}"
-            for column in ("harmful", "unconverged")
-        ),
-        format_figure(float(np.median(judged.values("seconds"))), "seconds"),
+def _compared(groups: Sequence[_Size]) -> list[tuple[_Size, str, pd.Series]]:
+    adapters = [row.name for row in ROWS if row.name != PROBE]
+    found = [(group, row, group.differences(row)) for group in groups for row in adapters]
+    return [each for each in found if len(each[2])]
+
+
+def _losses(groups: Sequence[_Size]) -> str:
+    compared = _compared(groups)
+    losing = [
+        f"{group.name}, n={group.size}, {row}"
+        for group, row, steps in compared
+        if steps.mean() < -group.error()
     ]
+    listed = f": {'; '.join(losing)}" if losing else ""
+    return (
+        "Mean accuracy more than one standard error below the probe's: "
+        f"{len(losing)} of {len(compared)} cells{listed}"
+    )
 
 
-def _to_the_probe(result: SizeResult, judged: RowFigures) -> str:
-    if not measured(result.table, PROBE):
-        return "–"
-    if judged.name == PROBE:
-        return f"± {probe_standard_error(result):.4f}"
-    beside = list(differences(result.table, judged.name).values())
-    return f"{np.mean(beside):z.4f}" if beside else "–"
+def _alarms(groups: Sequence[_Size]) -> str:
+    warned = []
+    for group, row, steps in _compared(groups):
+        fits = group.fits[row].loc[steps.index[steps >= -group.error()]]
+        warned += list(fits["harmful"] | fits["unconverged"])
+    share = 100 * np.mean(warned) if warned else np.nan
+    return (
+        "Fits that lose no more than one standard error and yet end with the warning that they "
+        "harm the task or a ConvergenceWarning, the probe's own included (at most 10 % wanted): "
+        f"{sum(warned)} of {len(warned)}, {share:.1f} %"
+    )
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
-    meaning = "fits of each row; folds at most"
-    return TableCommand("few_rows", "draws", meaning, known_tasks(), ROWS, PROBE).parse(arguments)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Measure missing cells, then print and write the report."""
-    cells = cell_store(options.cells, FitFigures, options.fresh)
-    tasks, failures = [], []
-    for task in options.tasks:
-        try:
-            tasks.append(load_unseen_rows(task))
-        except ImportError as error:  # continue with the other tasks
-            failures.append(f"{task}: ImportError: {error}")
-    results = judge_all(tasks, options.rows, options.draws, cells)
-    failures += [
-        f"{result.title()}: {judged.name}: {failure}"
-        for result in results
-        for judged in result.table.values()
-        for failure in judged.failures
-    ]
-    text = few_rows_text(results, failures)
-    publish(text, options.write, "few-rows")
-    return int(bool(failures))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the selected tables."""
-    return run_resumable(run, parse(arguments))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _lowest(groups: Sequence[_Size]) -> str:
+    lowest = []
+    for group in groups:
+        fits = group.fits.get(MINIBATCH, group.probe[:0])
+        if len(fits) and fits["n_fitted"].min() >= 2 * WIDTH:
+            score = fits["corrected"].min()
+            shown = f"{score:.3f}" if score >= 0.3 else f"**{score:.3f}**"
+            lowest.append(f"{group.name}, n={group.size}: {shown}")
+    return (
+        f"Lowest corrected IsoScore of {MINIBATCH} in a fit to at least twice as many rows as "
+        f"dimensions (at least 0.3 wanted): {'; '.join(lowest) or 'not measured'}"
+    )

@@ -1,14 +1,12 @@
 """Adapters, and their controls, on the embeddings of a base."""
 
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.quality._adapter_rows import ROWS, Row
-from benchmarks.quality._table_cells import measure_cell
+from benchmarks.quality._adapter_rows import ROWS, Row, measure_adapter
 from benchmarks.reproduction._cells import POST_HOC, Cell
 from benchmarks.reproduction._figures import task_score
 from benchmarks.reproduction._measuring import embedding_figures
@@ -41,7 +39,7 @@ def post_hoc_figures(row: Row, job: Job) -> dict[str, Any]:
     """Fit to the training embeddings of the base and evaluate on its dev embeddings."""
     data = base_embeddings(job)
     estimator = row.make_seeded(data.head, job.seed if row.takes_seed() else None)
-    found = asdict(measure_cell(estimator, data).figures)
+    found = measure_adapter(estimator, data)
     Z = np.asarray(estimator.transform(data.X_test))
     moments = Moments().update(Z)
     return {

@@ -1,27 +1,33 @@
-"""Timing of two callables against each other, and saving of the results."""
+"""Timing of two callables against each other, and the table of what was measured."""
 
 import gc
-import json
+import importlib
+import multiprocessing
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from keyword import iskeyword
 from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
 
-from benchmarks._versions import versions
-from isoadapt._utils.files import atomic_path, writable_folder
+from benchmarks._markdown import markdown_table
+from benchmarks._places import FOLDER
+
+HEADER = ("name", "threads", "n", "d", "ours", "reference", "ratio [IQR]", "target", "met")
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Times of two callables that were measured alternately.
 
-    `ours_s` and `reference_s` are the seconds of each repeat; entries with the same index were
-    measured one after the other. `target` is the smallest acceptable ratio, or None. `facts` are
-    sizes and other conditions of the measurement.
+    Entries of `ours_s` and `reference_s` with the same index were measured one after the other.
+    `target` is the smallest acceptable ratio, or None. `facts` are sizes and other conditions.
     """
 
     name: str
@@ -31,52 +37,28 @@ class Comparison:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def ours(self) -> float:
-        """Median of our seconds."""
-        return median(self.ours_s)
-
-    @property
-    def reference(self) -> float:
-        """Median of the reference's seconds."""
-        return median(self.reference_s)
-
-    @property
-    def ratios(self) -> tuple[float, ...]:
+    def ratios(self) -> list[float]:
         """Reference time divided by our time, pair by pair; above 1, ours is faster."""
-        pairs = zip(self.reference_s, self.ours_s, strict=True)
-        return tuple(reference / ours for reference, ours in pairs)
+        return [b / a for a, b in zip(self.ours_s, self.reference_s, strict=True)]
 
     @property
     def ratio(self) -> float:
         """Median of the paired ratios."""
         return median(self.ratios)
 
-    @property
-    def quartiles(self) -> tuple[float, float]:
-        """First and third quartile of the paired ratios."""
+    def cells(self) -> list[str]:
+        """Return the row of the table."""
         low, high = np.quantile(self.ratios, [0.25, 0.75])
-        return float(low), float(high)
-
-    @property
-    def met(self) -> bool | None:
-        """Return whether the ratio reaches the target; None without a target."""
-        return None if self.target is None else self.ratio >= self.target
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        return {
-            "kind": "comparison",
-            "name": self.name,
-            "facts": dict(self.facts),
-            "ours_s": list(self.ours_s),
-            "reference_s": list(self.reference_s),
-            "ours": self.ours,
-            "reference": self.reference,
-            "ratio": self.ratio,
-            "ratio_quartiles": list(self.quartiles),
-            "target": self.target,
-            "met": self.met,
-        }
+        met = "" if self.target is None else "yes" if self.ratio >= self.target else "no"
+        return [
+            self.name,
+            *_sizes(self.facts),
+            duration(median(self.ours_s)),
+            duration(median(self.reference_s)),
+            f"{_ratio(self.ratio)} [{_ratio(low)}, {_ratio(high)}]",
+            "" if self.target is None else f"≥ {_ratio(self.target)}",
+            met,
+        ]
 
 
 @dataclass(frozen=True)
@@ -87,20 +69,9 @@ class Measurement:
     seconds: tuple[float, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def ours(self) -> float:
-        """Median seconds."""
-        return median(self.seconds)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        return {
-            "kind": "measurement",
-            "name": self.name,
-            "facts": dict(self.facts),
-            "seconds": list(self.seconds),
-            "ours": self.ours,
-        }
+    def cells(self) -> list[str]:
+        """Return the row of the table."""
+        return [self.name, *_sizes(self.facts), duration(median(self.seconds)), "", "", "", ""]
 
 
 @dataclass(frozen=True)
@@ -110,9 +81,9 @@ class Skipped:
     name: str
     reason: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        return {"kind": "skipped", "name": self.name, "reason": self.reason}
+    def cells(self) -> list[str]:
+        """Return the row of the table."""
+        return [f"{self.name}: skipped, {self.reason}", *[""] * (len(HEADER) - 1)]
 
 
 Result = Comparison | Measurement | Skipped
@@ -129,30 +100,19 @@ def compare(
 ) -> Comparison:
     """Measure two callables alternately, after one unmeasured call of each.
 
-    The two are called one after the other, and the order changes from pair to pair. A temporary
-    slowdown of the machine therefore affects both.
+    The order changes from pair to pair, so that a slowdown of the machine affects both.
     """
-    _check_repeats(repeats)
     ours()
     reference()
-    seconds: tuple[list[float], list[float]] = ([], [])
-    sides = ((ours, seconds[0]), (reference, seconds[1]))
+    spent: dict[Any, list[float]] = {ours: [], reference: []}
     for repeat in range(repeats):
-        for function, spent in sides if repeat % 2 == 0 else reversed(sides):
-            spent.append(seconds_of(function))
-    return Comparison(name, tuple(seconds[0]), tuple(seconds[1]), target, facts)
-
-
-def measure(name: str, function: Callable[[], Any], repeats: int, **facts: Any) -> Measurement:
-    """Measure one callable after one unmeasured call."""
-    _check_repeats(repeats)
-    function()
-    return Measurement(name, tuple(seconds_of(function) for _ in range(repeats)), facts)
+        for function in (ours, reference) if repeat % 2 == 0 else (reference, ours):
+            spent[function].append(seconds_of(function))
+    return Comparison(name, tuple(spent[ours]), tuple(spent[reference]), target, facts)
 
 
 def seconds_of(function: Callable[[], Any]) -> float:
     """Time one call with the garbage collector disabled."""
-    was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
@@ -160,41 +120,66 @@ def seconds_of(function: Callable[[], Any]) -> float:
         function()
         return time.perf_counter() - begun
     finally:
-        if was_enabled:
-            gc.enable()
+        gc.enable()
 
 
-def as_result(found: Result | Mapping[str, Any]) -> Result:
-    """Return a result unchanged, or convert a plain mapping to a Comparison.
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Limit torch, BLAS and OpenMP to one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
-    A mapping must have `name`, `ours_s` and `reference_s`, and may have `target`. Its other
-    entries become facts.
-    """
-    if not isinstance(found, Mapping):
-        return found
-    facts = dict(found)
-    return Comparison(
-        facts.pop("name"),
-        tuple(facts.pop("ours_s")),
-        tuple(facts.pop("reference_s")),
-        facts.pop("target", None),
-        facts,
+
+def table(results: Sequence[Result]) -> str:
+    """Return the table of all results as Markdown."""
+    return (
+        "Seconds are medians. The ratio is reference / ours, the median over pairs measured one "
+        "after the other; in brackets its quartiles. Both sides may use the given number of "
+        f"threads.\n\n{markdown_table(HEADER, [result.cells() for result in results])}"
     )
 
 
-def write_results(folder: Path, results: list[Result], **circumstances: Any) -> Path:
-    """Write all results to `bench.json` in the folder, atomically."""
-    target = writable_folder(folder) / "bench.json"
-    content = {
-        "versions": versions(),
-        **circumstances,
-        "results": [result.to_dict() for result in results],
-    }
-    with atomic_path(target) as temporary:
-        temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
-    return target
+def duration(seconds: float) -> str:
+    """Format a duration with three digits and a suitable unit."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
 
 
-def _check_repeats(repeats: int) -> None:
-    if repeats < 1:
-        raise ValueError(f"repeats={repeats} must be 1 or more")
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def _sizes(facts: Mapping[str, Any]) -> list[str]:
+    return [str({"threads": torch.get_num_threads(), **facts}.get(key, "")) for key in HEADER[1:4]]
+
+
+def names() -> list[str]:
+    """Names of the benchmarks: the public modules of `benchmarks.speed`, but `gpu`."""
+    found = {path.stem.removesuffix("_") for path in (FOLDER / "speed").glob("[!_]*.py")}
+    return sorted(found - {"gpu"})
+
+
+def run_apart(name: str, quick: bool) -> list[Result]:
+    """Run one benchmark in a new process, in which torch has been imported but not used."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sklearn.model_selection", "isoadapt.adapters"])
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(run_one, name, quick).result()
+
+
+def run_one(name: str, quick: bool) -> list[Result]:
+    """Run one benchmark; it is skipped if a package that it needs is not installed."""
+    try:
+        module = importlib.import_module(f"benchmarks.speed.{name}{'_' * iskeyword(name)}")
+        return list(module.run(quick))
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in ("benchmarks", "isoadapt"):
+            raise
+        return [Skipped(name, f"{error.name} is not installed")]

@@ -1,74 +1,112 @@
 """Comparison of a GPU with the CPU: `python -m benchmarks.speed.gpu`.
 
 It checks that CPU and CUDA give the same results, measures both, and makes the encoder run out of
-memory on purpose. Without a GPU it prints a message and exits with status 0; `--device cpu --quick`
-then runs all parts on small sizes.
+memory on purpose. `--device cpu --quick` runs all parts on small sizes without a GPU.
 """
 
 import argparse
+import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import clone
-from torch import Tensor
+from sklearn.model_selection import GridSearchCV
 
-from benchmarks._data import bumpy_cloud, narrow_cone
-from benchmarks._versions import versions
-from benchmarks.speed._devices import agree, finished, sample_data
-from benchmarks.speed._gpu_encoding import bfloat16_on, cache_on, encoder_on
-from benchmarks.speed._gpu_search import moments_on, search_on
-from benchmarks.speed._harness import Result, compare
-from benchmarks.speed._report import speed_text
+from benchmarks._data import Embeddings, bumpy_cloud, embeddings_or_cone, narrow_cone, shared_folder
+from benchmarks._versions import versions, written
+from benchmarks.speed._harness import Result, compare, table
 from benchmarks.speed.finetuning import penalty_share
-from benchmarks.speed.isoscore import isoscore_by_singular_values
+from benchmarks.speed.isoscore import isoscore_by_singular_values, value_and_gradient
+from benchmarks.speed.search import GRID, SMALL
 from isoadapt import (
     CosRegAdapter,
+    EmbeddingCache,
     FlowAdapter,
     IsotropyLayer,
     IStarAdapter,
     SpectrumControlAdapter,
     TopologicalEntropyAdapter,
+    TransformerEncoder,
 )
-from isoadapt.geometry import persistence_bars, persistent_entropy, select_bars
+from isoadapt.datasets import minilm_folder
+from isoadapt.geometry import Moments, persistence_bars, persistent_entropy, select_bars
 from isoadapt.geometry._isoscore import isoscore_star
 from isoadapt.metrics import isoscore
+from isoadapt.model_selection import AdapterSearchCV
 
 D = 768
+WORDS = ("of", "water", "family", "question", "government", "neighbourhood", "photosynthesis")
 
-Part = Callable[[torch.device, bool], Iterator[Result]]
+
+def agree(name: str, expected: Any, found: Any, tolerance: float) -> None:
+    """Print the largest difference, and raise if it is above the tolerance."""
+    difference = float(np.abs(np.asarray(expected) - np.asarray(found)).max())
+    if not difference <= tolerance:
+        raise ValueError(f"{name}: the devices differ by {difference:.2g}, over {tolerance:g}")
+    print(f"{name}: largest difference {difference:.2g}, at most {tolerance:g} allowed", flush=True)
 
 
-def isoscore_on(device: torch.device, quick: bool) -> Iterator[Result]:
+def finished(function: Callable[..., Any], *args: Any) -> Callable[[], None]:
+    """Return a function that also waits for the GPU, so that all its work is timed."""
+
+    def call() -> None:
+        function(*args)
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    return call
+
+
+def scores(device: torch.device, quick: bool) -> Iterator[Result]:
     """Check that both devices give the same score and gradient, and time two algorithms."""
     for n in (64, 200) if quick else (64, 700, 8192):
         cloud = bumpy_cloud(n, D, seed=0)
         there = cloud.to(device)
-        on_cpu, cpu_gradient = _value_and_gradient(isoscore_star, cloud)
-        found, gradient = _value_and_gradient(isoscore_star, there)
-        agree(f"IsoScore, n={n}", on_cpu, found, 1e-4)
+        expected, cpu_gradient = value_and_gradient(isoscore_star, cloud)
+        found, gradient = value_and_gradient(isoscore_star, there)
+        agree(f"IsoScore, n={n}", expected, found.cpu(), 1e-4)
         scale = float(cpu_gradient.abs().max())
         agree(f"gradient, n={n}", cpu_gradient / scale, gradient.cpu() / scale, 1e-2)
-        yield _compare_routes(there, repeats=1 if quick else 7)
+        yield compare(
+            f"IsoScore forward + backward on {device.type}, against svdvals",
+            finished(value_and_gradient, isoscore_star, there),
+            finished(value_and_gradient, isoscore_by_singular_values, there),
+            repeats=1 if quick else 7,
+            n=n,
+            d=D,
+        )
 
 
-def _compare_routes(cloud: Tensor, repeats: int) -> Result:
-    return compare(
-        f"IsoScore forward + backward on {cloud.device.type}, against svdvals",
-        finished(lambda: _value_and_gradient(isoscore_star, cloud), cloud.device),
-        finished(lambda: _value_and_gradient(isoscore_by_singular_values, cloud), cloud.device),
-        repeats=repeats,
-        n=len(cloud),
-        d=D,
+def moments(device: torch.device, quick: bool) -> Iterator[Result]:
+    """Check that the device and the CPU give the same covariance, and time one pass."""
+    n, d = (500, 32) if quick else (200_000, 384)
+    points = bumpy_cloud(n, d, seed=0) + 100
+    there = points.to(device)
+    expected, found = (Moments().update(rows).covariance() for rows in (points, there))
+    if found.device.type != device.type:
+        raise ValueError(f"moments of points on {device.type} are on {found.device.type}")
+    agree("Moments, covariance", expected, found.cpu(), 1e-10 * float(expected.abs().max()))
+    agree("IsoScore of a tensor there", isoscore(points), isoscore(there), 0.0)
+    yield compare(
+        f"Moments, {device.type} against CPU",
+        finished(lambda: Moments().update(there)),
+        finished(lambda: Moments().update(points)),
+        repeats=1 if quick else 5,
+        n=n,
+        d=d,
     )
 
 
-def layer_on(device: torch.device, quick: bool) -> Iterator[Result]:
+def layer(device: torch.device, quick: bool) -> Iterator[Result]:
     """Check that fits on both devices give the same geometry, and time them."""
-    data = sample_data(quick)
+    data = _data(quick)
 
     def fit(place: str, **settings: Any) -> IsotropyLayer:
         layer = IsotropyLayer(data.head, device=place, random_state=0, **settings)
@@ -82,19 +120,20 @@ def layer_on(device: torch.device, quick: bool) -> Iterator[Result]:
         agree(f"IsotropyLayer {settings}, corrected IsoScore", on_cpu, found, tolerance)
     yield compare(
         f"IsotropyLayer minibatch, 3 epochs, {device.type} against CPU",
-        finished(lambda: fit(device.type, max_epochs=3, validation_fraction=None), device),
-        lambda: fit("cpu", max_epochs=3, validation_fraction=None),
+        finished(lambda: fit(device.type, max_epochs=3, validation_fraction=None)),
+        finished(lambda: fit("cpu", max_epochs=3, validation_fraction=None)),
         repeats=1 if quick else 5,
         n=len(data.X_train),
         d=data.X_train.shape[1],
     )
 
 
-def adapters_on(device: torch.device, quick: bool) -> Iterator[Result]:
+def adapters(device: torch.device, quick: bool) -> Iterator[Result]:
     """Check that each other trained adapter gives similar outputs when fitted on both devices."""
     data = narrow_cone(*(300, 16) if quick else (2000, 96), seed=0)
-    whole = {"validation_fraction": None, "random_state": 0}  # else rounding may change the epoch
-    short = {**whole, "max_epochs": 3}
+    # With validation rows, rounding may change the epoch that is kept.
+    short = {"validation_fraction": None, "random_state": 0, "max_epochs": 3}
+    flow = FlowAdapter(**short)
     for adapter in (
         IStarAdapter(data.head, **short),
         IStarAdapter(data.head, network="mlp", **short),
@@ -102,7 +141,7 @@ def adapters_on(device: torch.device, quick: bool) -> Iterator[Result]:
         SpectrumControlAdapter(data.head, **short),
         SpectrumControlAdapter(data.head, network="mlp", **short),
         TopologicalEntropyAdapter(data.head, **short),
-        FlowAdapter(**short),
+        flow,
         FlowAdapter(data.head, alpha=0.5, **short),
     ):
         on_cpu, found = (
@@ -114,70 +153,169 @@ def adapters_on(device: torch.device, quick: bool) -> Iterator[Result]:
         )
         scale = np.abs(on_cpu).max()
         agree(" ".join(repr(adapter).split()), on_cpu / scale, found / scale, 0.02)
-    flow = FlowAdapter(**short)
     yield compare(
         f"FlowAdapter, 3 epochs, {device.type} against CPU",
-        finished(lambda: clone(flow).set_params(device=device.type).fit(data.X_train), device),
-        lambda: clone(flow).set_params(device="cpu").fit(data.X_train),
+        finished(lambda: clone(flow).set_params(device=device.type).fit(data.X_train)),
+        finished(lambda: clone(flow).set_params(device="cpu").fit(data.X_train)),
         repeats=1 if quick else 3,
         n=len(data.X_train),
         d=data.X_train.shape[1],
     )
 
 
-def bars_on(device: torch.device, quick: bool) -> Iterator[Result]:
+def bars(device: torch.device, quick: bool) -> Iterator[Result]:
     """Check that bars and the gradient of persistent entropy stay on the device and are right."""
     cloud = bumpy_cloud(100 if quick else 1000, D, seed=0)
     there = cloud.to(device)
 
-    def entropy_of_points(X: Tensor, prior_cov: None = None, zeta: float = 0.0) -> Tensor:
+    def entropy(X: torch.Tensor) -> torch.Tensor:
         return persistent_entropy(select_bars(persistence_bars(X)))
 
-    bars = persistence_bars(there)
-    if bars.device.type != device.type:
-        raise ValueError(f"bars of points on {device.type} came back on {bars.device.type}")
-    agree("persistence_bars", persistence_bars(cloud), bars.cpu(), 1e-3)
-    on_cpu, cpu_gradient = _value_and_gradient(entropy_of_points, cloud)
-    found, gradient = _value_and_gradient(entropy_of_points, there)
-    agree("persistent entropy of the selected bars", on_cpu, found, 1e-4)
+    found_bars = persistence_bars(there)
+    if found_bars.device.type != device.type:
+        raise ValueError(f"bars of points on {device.type} came back on {found_bars.device.type}")
+    agree("persistence_bars", persistence_bars(cloud), found_bars.cpu(), 1e-3)
+    expected, cpu_gradient = value_and_gradient(entropy, cloud)
+    found, gradient = value_and_gradient(entropy, there)
+    agree("persistent entropy of the selected bars", expected, found.cpu(), 1e-4)
     scale = float(cpu_gradient.abs().max())
     agree("its gradient", cpu_gradient / scale, gradient.cpu() / scale, 1e-2)
     yield compare(
         f"persistent entropy of points, forward + backward, {device.type} against CPU",
-        finished(lambda: _value_and_gradient(entropy_of_points, there), device),
-        lambda: _value_and_gradient(entropy_of_points, cloud),
+        finished(value_and_gradient, entropy, there),
+        finished(value_and_gradient, entropy, cloud),
         repeats=1 if quick else 5,
         n=len(cloud),
         d=D,
     )
 
 
-def finetuning_on(device: torch.device, quick: bool) -> Iterator[Result]:
+def search(device: torch.device, quick: bool) -> Iterator[Result]:
+    """Check that a joint search scores as single fits and as the CPU does, and time it."""
+    data, grid = _data(quick), SMALL if quick else GRID
+
+    def found(kind: type, place: str) -> Any:
+        adapter = IStarAdapter(data.head, max_epochs=5, device=place, random_state=0)
+        searched = kind(adapter, grid, cv=5, refit=False).fit(data.X_train, data.y_train)
+        return searched.cv_results_["mean_test_score"]
+
+    batched = found(AdapterSearchCV, device.type)
+    agree("AdapterSearchCV, scores on CPU", found(AdapterSearchCV, "cpu"), batched, 0.003)
+    agree("AdapterSearchCV, scores one by one", found(GridSearchCV, device.type), batched, 0.003)
+    yield compare(
+        f"AdapterSearchCV on {device.type}, {len(batched)} candidates × 5 folds, against "
+        "GridSearchCV there",
+        finished(found, AdapterSearchCV, device.type),
+        finished(found, GridSearchCV, device.type),
+        repeats=1,
+        target=None if quick else 25.0,
+        n=len(data.X_train),
+        d=data.X_train.shape[1],
+    )
+
+
+def encoder(device: torch.device, quick: bool) -> Iterator[Result]:
+    """Check that both devices give the same vectors, also with halved batches, and time them."""
+    folder, texts = _checkpoint(), _texts(quick)
+    on_cpu, on_device = (TransformerEncoder(folder, device=place) for place in ("cpu", device))
+    expected = on_cpu.transform(texts)
+    agree("TransformerEncoder", expected, on_device.transform(texts), 1e-3)
+    if device.type == "cuda":
+        greedy = TransformerEncoder(folder, device=device, batch_tokens=4_000_000)
+        with _little_memory(extra=256 * 2**20):
+            found = greedy.transform(texts)
+        agree("TransformerEncoder short of memory, batches halved", expected, found, 1e-3)
+    yield compare(
+        f"TransformerEncoder, {device.type} against CPU",
+        lambda: on_device.transform(texts),
+        lambda: on_cpu.transform(texts),
+        repeats=1 if quick else 3,
+        n=len(texts),
+        d=expected.shape[1],
+    )
+
+
+def bfloat16(device: torch.device, quick: bool) -> Iterator[Result]:
+    """Check that the mean cosine of bfloat16 to float32 vectors is near 1, and time both."""
+    folder, texts = _checkpoint(), _texts(quick)
+    exact, half = (
+        TransformerEncoder(folder, device=device, dtype=dtype) for dtype in ("float32", "bfloat16")
+    )
+    expected, found = exact.transform(texts), half.transform(texts)
+    lengths = np.linalg.norm(expected, axis=1) * np.linalg.norm(found, axis=1)
+    cosines = (expected * found).sum(axis=1) / lengths
+    agree("bfloat16, mean cosine to float32", 1.0, cosines.mean(), 1e-3)
+    print(f"bfloat16, lowest cosine to float32: {cosines.min():.4f}")
+    yield compare(
+        f"TransformerEncoder on {device.type}, bfloat16 against float32",
+        lambda: half.transform(texts),
+        lambda: exact.transform(texts),
+        repeats=1 if quick else 5,
+        n=len(texts),
+        d=expected.shape[1],
+    )
+
+
+def cache(device: torch.device, quick: bool) -> Iterator[Result]:
+    """Check that a cache encodes each unique text once, and time reading against encoding."""
+    folder, texts = _checkpoint(), _texts(quick)
+    bare = TransformerEncoder(folder, device=device)
+    with tempfile.TemporaryDirectory() as store:
+        cached = TransformerEncoder(folder, device=device, cache=store)
+        first = cached.transform(texts + texts)
+        agree("rows through a cache", np.tile(bare.transform(texts), (2, 1)), first, 1e-3)
+        agree("rows read again", first[: len(texts)], cached.transform(texts), 0.0)
+        misses, unique = EmbeddingCache(store).stats().misses, len(set(texts))
+        if misses != unique:
+            raise ValueError(f"{misses} texts were encoded for {unique} unique ones")
+        yield compare(
+            f"reading from the cache, against encoding on {device.type}",
+            lambda: cached.transform(texts),
+            lambda: bare.transform(texts),
+            repeats=1 if quick else 5,
+            n=len(texts),
+            d=first.shape[1],
+        )
+
+
+def finetuning(device: torch.device, quick: bool) -> Iterator[Result]:
     """Measure the share of a fine-tuning step that each penalty takes, and Σ_S."""
-    return penalty_share(device, 1, 4, n_rows=16) if quick else penalty_share(device, 25)
+    return penalty_share(device, *((1, 4, 16) if quick else (25, 32, 4096)))
 
 
-PARTS: tuple[Part, ...] = (
-    isoscore_on,
-    moments_on,
-    layer_on,
-    adapters_on,
-    bars_on,
-    search_on,
-    encoder_on,
-    bfloat16_on,
-    cache_on,
-    finetuning_on,
-)
+PARTS = (scores, moments, layer, adapters, bars, search, encoder, bfloat16, cache, finetuning)
 
 
-def _value_and_gradient(
-    score: Callable[[Tensor, None, float], Tensor], X: Tensor
-) -> tuple[Tensor, Tensor]:
-    points = X.detach().requires_grad_()
-    value = score(points, None, 0.0)
-    (gradient,) = torch.autograd.grad(value, points)
-    return value.detach().cpu(), gradient
+def _data(quick: bool) -> Embeddings:
+    return narrow_cone(300, 16, seed=0) if quick else embeddings_or_cone("cola", 8551)
+
+
+def _checkpoint() -> Path:
+    """Return the folder in ISOADAPT_MODEL, else the stored checkpoint, else all-MiniLM-L6-v2."""
+    stored = shared_folder() / "models" / "cola-minilm"
+    if "ISOADAPT_MODEL" in os.environ:
+        return Path(os.environ["ISOADAPT_MODEL"])
+    return stored if stored.is_dir() else minilm_folder()
+
+
+def _texts(quick: bool) -> list[str]:
+    rng = np.random.default_rng(0)
+    return [" ".join(rng.choice(WORDS, k)) for k in rng.integers(4, 60, 40 if quick else 2000)]
+
+
+@contextmanager
+def _little_memory(extra: int) -> Iterator[None]:
+    """Limit the CUDA memory of this process to `extra` bytes more than it uses now."""
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + extra) / total)
+    before = torch.cuda.memory_stats()["num_ooms"]
+    try:
+        yield
+        if torch.cuda.memory_stats()["num_ooms"] == before:
+            raise RuntimeError("memory did not run out, so that halving batches was not tried")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -189,16 +327,15 @@ def main(arguments: list[str] | None = None) -> int:
     if options.device.type == "cuda" and not torch.cuda.is_available():
         print("no CUDA device here: nothing to measure")
         return 0
-    print(" · ".join(f"{name} {value}" for name, value in versions().items()))
     results: list[Result] = []
     failed: list[str] = []
     for part in PARTS:
         try:
             results += part(options.device, options.quick)
-        except Exception:
+        except Exception:  # continue with the other parts
             traceback.print_exc()
             failed.append(part.__name__)
-    print(speed_text(results))
+    print(f"{table(results)}\n\nMeasured with {written(versions())}.")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return bool(failed)

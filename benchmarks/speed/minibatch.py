@@ -1,47 +1,43 @@
-"""IsotropyLayer against a loop in plain torch, and IStarAdapter against it, all in one thread."""
+"""IsotropyLayer against a loop in plain torch, and IStarAdapter against IsotropyLayer."""
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks._data import Embeddings, load_embeddings, narrow_cone, stored_tasks
-from benchmarks.speed._harness import Comparison, compare
+from benchmarks._data import Embeddings, embeddings_or_cone
+from benchmarks.speed._harness import Comparison, compare, single_thread
 from isoadapt import IsotropyLayer, IStarAdapter
-from isoadapt._utils.threads import one_thread
-from isoadapt.adapters import _istar
 from isoadapt.geometry._isoscore import isoscore_star
 
-BATCH_SIZE = 64
-EPOCHS = 10
-LR = 1e-3
-RIDGE = 1.0
-TARGET = 0.9
-ISTAR_TARGET = 1 / 1.5  # of IsotropyLayer's speed
+LR, RIDGE, BATCH_SIZE = 1e-3, 1.0, 64
 
 
-def run(quick: bool) -> list[Comparison]:
-    """Measure whole fits and the loop alone, against plain loops with two settings of AdamW.
+def run(quick: bool) -> Iterator[Comparison]:
+    """Compare whole fits and the epochs alone with the loop, then the two adapters."""
+    data = embeddings_or_cone("cola", 8551)
+    repeats, epochs = (1, 1) if quick else (3, 10)
+    yield from _against_loop(data, repeats, epochs)
 
-    The target applies to the default settings of AdamW, which such loops commonly use. Then measure
-    default fits of IStarAdapter.
-    """
-    data = load_embeddings("cola") if "cola" in stored_tasks() else narrow_cone(8551, 384, seed=0)
-    repeats, epochs = (1, 1) if quick else (3, EPOCHS)
-    return [
-        *_compare(data, repeats, epochs, TARGET),
-        *_compare(data, repeats, epochs, None, fused=True),
-        *_compare_istar(data, repeats, epochs),
-    ]
+    def fit(kind: type) -> None:
+        settings = {"max_epochs": epochs, "patience": None, "device": "cpu", "random_state": 0}
+        kind(data.head, **settings).fit(data.X_train, data.y_train)
+
+    yield compare(
+        "IStarAdapter, default fit, against IsotropyLayer at equal epochs",
+        lambda: fit(IStarAdapter),
+        lambda: fit(IsotropyLayer),
+        repeats=repeats,
+        target=1 / 1.5,
+        n=len(data.X_train),
+        d=data.X_train.shape[1],
+    )
 
 
-def _compare(
-    data: Embeddings, repeats: int, epochs: int, target: float | None, **adamw: Any
-) -> list[Comparison]:
-    """Return two comparisons of the same runs: the whole `fit`, and only the epochs."""
+def _against_loop(data: Embeddings, repeats: int, epochs: int) -> Iterator[Comparison]:
+    """Yield two comparisons of the same runs: the whole `fit`, and only the epochs."""
     layer = IsotropyLayer(
         data.head,
         validation_fraction=None,
@@ -58,63 +54,26 @@ def _compare(
         layer.fit(data.X_train, data.y_train)
         loops.append(sum(epoch["dur"] for epoch in layer.history_))
 
-    def reference() -> None:
-        with one_thread():  # as the layer does, since its steps are small
-            BareLoop(data, **adamw).train(epochs)
-
-    settings = ", ".join(f"{key}={value}" for key, value in adamw.items()) or "defaults"
-    whole = compare(
-        f"IsotropyLayer, whole fit, against bare loop (AdamW {settings})",
-        ours,
-        reference,
-        repeats=repeats,
-        target=target,
-        n=len(data.X_train),
-        d=data.X_train.shape[1],
-        epochs=epochs,
-        batch_size=BATCH_SIZE,
-        data=data.name,
-        threads=1,
-    )
-    name = whole.name.replace("whole fit", "loop only")
-    timed = tuple(loops[1:])  # without the warm-up
-    return [whole, replace(whole, name=name, ours_s=timed, target=None)]
-
-
-def _compare_istar(data: Embeddings, repeats: int, epochs: int) -> list[Comparison]:
-    """Compare IStarAdapter with IsotropyLayer, and with itself with ‖Σ_S‖² exact in each step."""
-    settings = {"max_epochs": epochs, "patience": None, "device": "cpu", "random_state": 0}
-
-    def fit(kind: type) -> None:
-        kind(data.head, **settings).fit(data.X_train, data.y_train)
-
-    def fit_exactly() -> None:
-        with patch.object(_istar, "_STEPS", 1):
-            fit(IStarAdapter)
-
-    facts = {"n": len(data.X_train), "d": data.X_train.shape[1], "epochs": epochs}
-    references = [
-        ("IsotropyLayer at equal epochs", lambda: fit(IsotropyLayer), ISTAR_TARGET),
-        ("‖Σ_S‖² computed in each step", fit_exactly, None),
-    ]
-    return [
-        compare(
-            f"IStarAdapter, default fit, against {name}",
-            lambda: fit(IStarAdapter),
-            reference,
+    with single_thread():  # as the layer does, since its steps are small
+        whole = compare(
+            "IsotropyLayer, whole fit, against bare loop (AdamW defaults)",
+            ours,
+            lambda: BareLoop(data).train(epochs),
             repeats=repeats,
-            target=target,
-            data=data.name,
-            **facts,
+            target=0.9,
+            n=len(data.X_train),
+            d=data.X_train.shape[1],
+            threads=1,
         )
-        for name, reference, target in references
-    ]
+    yield whole
+    name = whole.name.replace("whole fit", "loop only")
+    yield replace(whole, name=name, ours_s=tuple(loops[1:]), target=None)  # without the warm-up
 
 
 class BareLoop:
     """Joint training of a linear layer with a frozen head, written in plain torch."""
 
-    def __init__(self, data: Embeddings, **adamw: Any) -> None:
+    def __init__(self, data: Embeddings) -> None:
         self.X = torch.from_numpy(data.X_train)
         self.y = torch.from_numpy(data.y_train)
         self.coef = torch.tensor(data.head.coef_, dtype=torch.float32)
@@ -124,9 +83,8 @@ class BareLoop:
         self.layer = nn.Linear(d, d)
         nn.init.eye_(self.layer.weight)
         nn.init.zeros_(self.layer.bias)
-        self.optimizer = torch.optim.AdamW(
-            self.layer.parameters(), lr=LR, weight_decay=0.0, **adamw
-        )
+        parameters = self.layer.parameters()
+        self.optimizer = torch.optim.AdamW(parameters, lr=LR, weight_decay=0.0)
         self.generator = torch.Generator().manual_seed(0)
         self.means, self.step = torch.zeros(2), 0
 

@@ -1,8 +1,8 @@
-"""Bars of dimension 0 against ripser and gudhi, and their selection against a recursive form."""
+"""Bars of dimension 0 against other libraries, and their selection against a recursive form."""
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,32 +15,51 @@ from benchmarks.speed._harness import Comparison, compare
 from isoadapt.geometry import persistence_bars, select_bars
 
 D = 768
-CALLS = {64: 20, 1000: 1}  # repeats in one measurement, by the number of points
-TARGETS = {"ripser": {64: 2.0, 1000: 10.0}, "gudhi": {64: 2.0, 1000: 20.0}}
-SELECTION_TARGET = 50.0
+CALLS = {64: 20, 1000: 1}  # calls in one measurement, by the number of points
 
 Floats = NDArray[np.floating]
-Bars = Callable[[Floats], Floats]
 
 
-def run(quick: bool) -> list[Comparison]:
-    """Measure two sizes in float32, the larger one in float64 too, and the selection of bars."""
-    references: dict[str, Bars] = {"ripser": bars_by_ripser, "gudhi": bars_by_gudhi}
+def run(quick: bool) -> Iterator[Comparison]:
+    """Compare bars of points in float32, then the selection of bars."""
     repeats = 1 if quick else 5
-    stronger: dict[str, Bars] = {
-        "gudhi, distances given": bars_by_gudhi_from_distances,
-        "scipy's single linkage": bars_by_single_linkage,
-    }
-    found = [
-        _compare_bars(name, reference, n, "float32", None, repeats)
-        for name, reference in stronger.items()
-        for n in CALLS
-    ]
-    for name, reference in references.items():
-        for n, target in TARGETS[name].items():
-            found.append(_compare_bars(name, reference, n, "float32", target, repeats))
-        found.append(_compare_bars(name, reference, 1000, "float64", None, repeats))
-    return [*found, _compare_selection(1000, repeats)]
+    for name, reference, n, target in (
+        ("scipy's single linkage", bars_by_single_linkage, 1000, None),
+        ("ripser", bars_by_ripser, 64, 2.0),
+        ("ripser", bars_by_ripser, 1000, 10.0),
+        ("gudhi", bars_by_gudhi, 64, 2.0),
+        ("gudhi", bars_by_gudhi, 1000, 20.0),
+    ):
+        yield _compare_bars(name, reference, n, target, repeats)
+    bars = persistence_bars(bumpy_cloud(1001, D, seed=0).double().numpy())
+    _check_agreement(select_bars(bars), select_bars_recursively(bars))
+    yield compare(
+        "selection of bars, against its recursive form",
+        lambda: select_bars(bars),
+        lambda: select_bars_recursively(bars),
+        repeats=repeats,
+        target=50.0,
+    )
+
+
+def _compare_bars(
+    name: str,
+    reference: Callable[[Floats], Floats],
+    n: int,
+    target: float | None,
+    repeats: int,
+) -> Comparison:
+    clouds = [bumpy_cloud(n, D, seed).numpy() for seed in range(CALLS[n])]
+    _check_agreement(persistence_bars(clouds[0]), reference(clouds[0]))
+    return compare(
+        f"H0 bars, float32, against {name}",
+        lambda: [persistence_bars(X) for X in clouds],
+        lambda: [reference(X) for X in clouds],
+        repeats=repeats,
+        target=target,
+        n=n,
+        d=D,
+    )
 
 
 def bars_by_ripser(X: Floats) -> Floats:
@@ -58,17 +77,6 @@ def bars_by_gudhi(X: Floats) -> Floats:
     import gudhi
 
     tree = gudhi.RipsComplex(points=X).create_simplex_tree(max_dimension=1)
-    tree.compute_persistence(min_persistence=-1)
-    deaths = tree.persistence_intervals_in_dimension(0)[:, 1]
-    return np.sort(deaths[np.isfinite(deaths)])[::-1]
-
-
-def bars_by_gudhi_from_distances(X: Floats) -> Floats:
-    """Compute the same bars with gudhi from distances that a faster library computes."""
-    import gudhi
-
-    distances = pairwise_distances(X)
-    tree = gudhi.RipsComplex(distance_matrix=distances).create_simplex_tree(max_dimension=1)
     tree.compute_persistence(min_persistence=-1)
     deaths = tree.persistence_intervals_in_dimension(0)[:, 1]
     return np.sort(deaths[np.isfinite(deaths)])[::-1]
@@ -108,36 +116,6 @@ def _features(bars: Floats, alpha: float) -> Floats:
 def _entropy(bars: Floats) -> float:
     shares = bars / bars.sum()
     return float(-(shares * np.log(shares)).sum())
-
-
-def _compare_bars(
-    name: str, reference: Bars, n: int, dtype: str, target: float | None, repeats: int
-) -> Comparison:
-    clouds = [bumpy_cloud(n, D, seed).numpy().astype(dtype) for seed in range(CALLS[n])]
-    _check_agreement(persistence_bars(clouds[0]), reference(clouds[0]))
-    return compare(
-        f"H0 bars, {dtype}, against {name}",
-        lambda: [persistence_bars(X) for X in clouds],
-        lambda: [reference(X) for X in clouds],
-        repeats=repeats,
-        target=target,
-        n=n,
-        d=D,
-        clouds=CALLS[n],
-    )
-
-
-def _compare_selection(n: int, repeats: int) -> Comparison:
-    bars = persistence_bars(bumpy_cloud(n + 1, D, seed=0).double().numpy())
-    _check_agreement(select_bars(bars), select_bars_recursively(bars))
-    return compare(
-        "selection of bars, against its recursive form",
-        lambda: select_bars(bars),
-        lambda: select_bars_recursively(bars),
-        repeats=repeats,
-        target=SELECTION_TARGET,
-        bars=n,
-    )
 
 
 def _check_agreement(ours: Floats, theirs: Floats) -> None:

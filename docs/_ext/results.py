@@ -11,19 +11,33 @@ TASKS = {
 }
 
 
-def adapter_rows(task: str) -> dict[str, dict[str, str]]:
-    """Give the rows of a task's table of adapters: by name, the text of each column."""
-    text = RESULTS.read_text("utf-8").split("<!-- embeddings:begin -->")[1]
-    lines = text.split("<!-- embeddings:end -->")[0].splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {TASKS[task]}, n="))
-    columns = _cells(lines[start])[1:]
+def table(start: str) -> dict[str, dict[str, str]]:
+    """Give a table by the start of its first line: by row, the text of each column."""
+    lines = RESULTS.read_text("utf-8").splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith(f"| {start}"))
+    columns = _cells(lines[first])[1:]
     rows = {}
-    for line in lines[start + 2 :]:
+    for line in lines[first + 2 :]:
         if not line.startswith("|"):
             break
         name, *values = _cells(line)
         rows[name] = dict(zip(columns, values, strict=True))
     return rows
+
+
+def adapter_rows(task: str) -> dict[str, dict[str, str]]:
+    """Give the rows of a task in the tables of adapters; all columns only of CoLA."""
+    name = TASKS[task]
+    if task == "CoLA dev":
+        return table(f"{name}, n=")
+    return {
+        row: {
+            column.partition(": ")[2]: cell
+            for column, cell in cells.items()
+            if column.startswith(f"{name}, n=")
+        }
+        for row, cells in table("other tasks |").items()
+    }
 
 
 def number(text: str) -> float:
@@ -32,4 +46,4 @@ def number(text: str) -> float:
 
 
 def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+    return [cell.strip() for cell in line.strip()[1:-1].split("|")]

@@ -1,23 +1,15 @@
 import pytest
 
-from benchmarks._markdown import replace_section
+from benchmarks._markdown import markdown_table, replace_section
 
 
-def test_sections_are_replaced_alone(tmp_path):
-    path = tmp_path / "RESULTS.md"
-    replace_section(path, "one", "first")
-    replace_section(path, "two", "second")
-    before = path.read_text("utf-8")
-    replace_section(path, "one", "changed\nfor good")
-    after = path.read_text("utf-8")
-    assert after == before.replace("first", "changed\nfor good")
-    replace_section(path, "one", "first")
-    assert path.read_text("utf-8") == before
-    assert list(tmp_path.iterdir()) == [path]
+def test_cells_are_aligned_and_escaped():
+    expected = "| a | b |\n| --- | ---: |\n| x\\|y | 1 |"
+    assert markdown_table(["a", "b"], [["x|y", "1"]]) == expected
 
 
 @pytest.mark.parametrize(
-    "content", ["<!-- one:begin -->", "<!-- one:end --><!-- one:begin -->", "<!-- one:end -->"]
+    "content", ["", "<!-- one:begin -->", "<!-- one:end --><!-- one:begin -->"]
 )
 def test_broken_markers_leave_the_file_alone(tmp_path, content):
     path = tmp_path / "RESULTS.md"

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from docs._ext import results
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guide" / "grid_search.rst"
-RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 
 
 def page_rows():
@@ -16,19 +17,13 @@ def page_rows():
     return {name: re.findall(r"- (.+)", cells) for name, cells in rows}
 
 
-def results_rows(table):
-    """Cells of a table of the results, such as "rules, cola", without spreads, by row."""
-    text = RESULTS.read_text("utf-8").split(f"\n| {table} |")[1].split("\n\n")[0]
-    lines = [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
-    return {name: [cell.split(" ± ")[0] for cell in cells] for name, *cells in lines}
-
-
 def both_tasks(kind, name):
     """Accuracy and IsoScore, with three digits, on CoLA and then on MRPC."""
-    cells = [
-        cell for task in ("cola", "mrpc") for cell in results_rows(f"{kind}, {task}")[name][:2]
+    row = results.table(f"{kind} |")[name]
+    columns = [
+        f"{task}, {figure}" for task in ("cola", "mrpc") for figure in ("accuracy", "IsoScore")
     ]
-    return [f"{float(cell):.3f}" for cell in cells]
+    return [f"{results.number(row[column]):.3f}" for column in columns]
 
 
 @pytest.mark.parametrize(
@@ -57,14 +52,14 @@ def test_exact_solver(alpha):
     ],
 )
 def test_rules(row, rule):
-    assert page_rows()[row] == results_rows("rules, cola")[rule][1:]
+    assert page_rows()[row] == list(results.table("rules, cola |")[rule].values())[1:]
 
 
 def test_what_the_page_says_of_the_chosen_candidates():
     chosen = {
         task: {
-            rule: re.findall(r"([\d.]+)/([\d.]+) × (\d)", cells[0])
-            for rule, cells in results_rows(f"rules, {task}").items()
+            rule: re.findall(r"([\d.]+)/([\d.]+) × (\d)", cells["chosen lam/zeta"])
+            for rule, cells in results.table(f"rules, {task} |").items()
         }
         for task in ("cola", "mrpc")
     }

@@ -1,104 +1,50 @@
+"""The sentence on when whitening helps, and the rules behind it."""
+
 import numpy as np
 import pytest
 
 from benchmarks.quality import advice
-from benchmarks.quality._advice_cases import FIGURES, Key, Outcome, outcome_line, outcome_store
-from benchmarks.quality._advice_rules import (
-    RELIABLE,
-    Rule,
-    fit_threshold,
-    fit_zone,
-    judge,
-    majority,
-)
+from benchmarks.quality.__main__ import records
+from docs._ext.results import RESULTS
+from tests.docs.blocks import ROOT
 
 
-def outcome(task, gain, **figures):
-    known = {**dict.fromkeys(FIGURES, 0.0), **figures}
-    return Outcome(task, known, 0.5, round(0.5 + gain, 4))
-
-
-def separable(n=20, task="a"):
-    """Whitening helps exactly where ev1 is above one half; other figures are random."""
+def made(n, task, reverse=False):
+    """Whitening helps exactly where ev1 is above (or below) one half; `noise` is random."""
     rng = np.random.default_rng(len(task))
     return [
-        outcome(
-            task,
-            0.1 if value > 0.5 else -0.1,
-            **{**{name: rng.random() for name in FIGURES}, "ev1": float(value)},
-        )
+        {
+            "task": task,
+            "figures": {"noise": rng.random(), "ev1": float(value)},
+            "before": 0.5,
+            "after": 0.6 if (value > 0.5) != reverse else 0.4,
+        }
         for value in np.linspace(0, 1, n)
     ]
 
 
-def test_rule_answers_outside_of_its_zone():
-    rule = Rule("ev1", True, 0.2, 0.8)
-    assert [rule.answer(outcome("a", 0, ev1=value)) for value in (0.1, 0.5, 0.9)] == [
-        False,
-        None,
-        True,
-    ]
-    opposite = rule._replace(rising=False)
-    assert [opposite.answer(outcome("a", 0, ev1=value)) for value in (0.1, 0.5, 0.9)] == [
-        True,
-        None,
-        False,
-    ]
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_best_threshold_is_found(reverse):
+    right, bound, above = advice.threshold(made(20, "a", reverse), "ev1")
+    assert (right, above) == (20, not reverse)
+    assert bound == pytest.approx(0.5, abs=0.03)
 
 
-@pytest.mark.parametrize("fit", [fit_threshold, fit_zone])
-def test_the_figure_that_separates_is_found(fit):
-    rule = fit(separable())
-    assert rule.figure == "ev1"
-    assert rule.rising
-    assert 0.4 < rule.low <= rule.high < 0.6
+def test_rules_are_judged_on_tasks_left_out():
+    cases = [*made(20, "a"), *made(20, "bb"), *made(20, "ccc")]
+    assert advice.hit_rates(cases, ["noise", "ev1"]) == (1.0, 0.5)
+    assert advice.hit_rates([*made(20, "a"), *made(20, "d", reverse=True)], ["ev1"])[0] == 0
 
 
-def test_answers_beyond_the_zone_are_reliable():
-    rng = np.random.default_rng(0)
-    cases = [
-        outcome("a", 0.1 if value + 0.2 * rng.normal() > 0.5 else -0.1, ev1=value)
-        for value in rng.random(400)
-    ]
-    rule = fit_zone(cases, ["ev1"])
-    given = [(rule.answer(case), case.gains) for case in cases]
-    for side in (True, False):
-        right = [answer == gains for answer, gains in given if answer is side]
-        assert len(right) > 50
-        assert np.mean(right) >= RELIABLE
-    assert any(answer is None for answer, _ in given)
-
-
-def test_tasks_are_left_out():
-    cases = [*separable(task="a"), *separable(task="bb"), *separable(task="ccc")]
-    score = judge(fit_threshold, cases)
-    assert (score.right, score.answered, score.cases) == (60, 60, 60)
-    assert (score.better, score.worse) == (3, 0)
-    reversed_task = [one._replace(task="d", before=one.after, after=one.before) for one in cases]
-    assert judge(fit_threshold, [*cases[:20], *reversed_task[:20]]).right == 0
-
-
-def test_majority_is_counted_on_answered_cases():
-    cases = [outcome(task, 0.1, ev1=1.0) for task in "abc"] + [outcome("a", -0.1, ev1=1.0)]
-    assert majority(cases)
-    score = judge(lambda _: Rule("ev1", True, 0.5, 0.5), cases)
-    assert (score.right, score.majority, score.answered) == (3, 3, 4)
-    assert (score.better, score.worse) == (0, 0)
-
-
-def test_outcomes_are_read_back_and_shown(tmp_path):
-    path = tmp_path / "advice.jsonl"
-    cases = [
-        (Key(one.task, f"{i} epochs", "cls", False, str(i)), one)
-        for task in ("a", "bb")
-        for i, one in enumerate(separable(8, task))
-    ]
-    store = outcome_store(path)
-    for key, one in cases:
-        store.add(outcome_line(key, one))
-    again = outcome_store(path)
-    assert [again.get(key) for key, _ in cases] == [one for _, one in cases]
-    text = advice.advice_text(cases, "nothing")
-    assert "in 8 of 16 cases" in text
-    assert text.count("| cls |") == 16
-    assert "whiten if ev1 > " in text
+def test_the_figures_of_the_guide_are_those_of_the_records():
+    found = records(advice).entries()
+    assert advice.text(found) in RESULTS.read_text("utf-8")
+    figures = list(found[0]["figures"])
+    guide = " ".join((ROOT / "docs" / "guide" / "similarity.rst").read_text("utf-8").split())
+    chosen, usual = advice.hit_rates(found, figures)
+    rank, _ = advice.hit_rates(found, ["effective_rank_share"])
+    assert f"In {len(found)} cases" in guide
+    assert f"in {sum(map(advice.gains, found))}, so that always" in guide
+    assert f"is right in {usual:.3f}".replace("0.", ".") in guide
+    assert f"{chosen:.3f} were right".removeprefix("0") in guide
+    assert f"({rank:.3f}), which is the best".replace("0.", ".") in guide

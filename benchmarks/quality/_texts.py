@@ -1,4 +1,4 @@
-"""Texts of the table on vectors of classifiers: those of each task, and those of the other uses."""
+"""Texts of the tables on similarity: those of each task, and those of the other uses."""
 
 from functools import cache
 from typing import Any, NamedTuple
@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._data import shared_folder
-from benchmarks.quality._checkpoints import MANY, RECIPES, recipe_rows, training_rows
+from benchmarks.quality._checkpoints import MANY, N_TRAINING, finetuning_rows, training_rows
+from benchmarks.quality._phenomena import unseen_texts
 from isoadapt.datasets import load_table
 
 MAX_OWN = 3000  # single texts that a map is fitted on; all of CoLA's, which are short
@@ -16,8 +17,6 @@ MAX_ROWS = 1200  # evaluated rows of a task
 MAX_TARGET = 2000  # STS-B texts that a map is fitted on
 MAX_OUTLIERS = 800
 LAYER_PAIRS = 500  # STS-B dev pairs on which the layer is chosen
-
-Pairs = list[tuple[str, str]]
 
 
 class OwnTexts(NamedTuple):
@@ -65,22 +64,13 @@ def singles(texts: list[Any]) -> list[str]:
 
 
 @cache
-def own_texts(task: str, finetuned_here: bool) -> OwnTexts:
-    """Return the texts of a task.
-
-    The heads of the rows with another head are fitted on the rows that the checkpoint was
-    fine-tuned on, for a checkpoint that was fine-tuned here.
-    """
-    texts, labels = training_rows(task)
-    if finetuned_here:
-        train, train_labels = recipe_rows(RECIPES[task])
-    else:
-        train, train_labels = list(texts), list(labels)
+def own_texts(task: str) -> OwnTexts:
+    """Return the texts of a task; heads are fitted on what the checkpoint was fine-tuned on."""
+    texts, _ = training_rows(task)
+    train, train_labels = finetuning_rows(task) if task in N_TRAINING else training_rows(task)
     if not isinstance(train[0], str):
         train, train_labels = drawn(train, MAX_PAIRS), drawn(train_labels, MAX_PAIRS)
     if task == MANY:
-        from benchmarks.quality._phenomena import unseen_texts
-
         inputs, phenomena, _ = unseen_texts()
         judged = np.unique(phenomena, return_inverse=True)[1]
         rows = drawn(list(range(len(inputs))), MAX_ROWS)
@@ -88,7 +78,7 @@ def own_texts(task: str, finetuned_here: bool) -> OwnTexts:
         inputs, judged = read(task, "dev")
         rows = list(range(len(inputs)))[:MAX_ROWS]
     kept = [inputs[row] for row in rows]
-    fit = drawn(singles(list(texts)), len(texts) if task == "cola" else MAX_OWN)
+    fit = drawn(singles(texts), len(texts) if task == "cola" else MAX_OWN)
     excluded = {*evaluated_texts(), *singles(kept)}
     return OwnTexts(
         [text for text in fit if text not in excluded],
@@ -132,10 +122,8 @@ def entailment_search() -> Retrieval:
     """Return hypotheses and premises of RTE's training split, which no map is fitted on."""
     pairs, labels = read("rte", "train")
     documents = list(dict.fromkeys(premise for premise, _ in pairs))
-    number = {premise: i for i, premise in enumerate(documents)}
     asked = [pair for pair, label in zip(pairs, labels, strict=True) if label == 0]
-    relevant = np.array([number[premise] for premise, _ in asked])
-    return Retrieval([hypothesis for _, hypothesis in asked], documents, relevant)
+    return _search(documents, [(hypothesis, premise) for premise, hypothesis in asked])
 
 
 @cache
@@ -143,10 +131,14 @@ def paraphrase_search() -> Retrieval:
     """Return the paraphrases of MRPC's test split: the first text asks for the second."""
     pairs, labels = read("mrpc", "test")
     kept = [pair for pair, label in zip(pairs, labels, strict=True) if label == 1]
-    documents = list(dict.fromkeys(second for _, second in kept))
+    return _search(list(dict.fromkeys(second for _, second in kept)), kept)
+
+
+def _search(documents: list[str], asked: list[tuple[str, str]]) -> Retrieval:
+    """Return a search from pairs of a query and its document."""
     number = {text: i for i, text in enumerate(documents)}
-    relevant = np.array([number[second] for _, second in kept])
-    return Retrieval([first for first, _ in kept], documents, relevant)
+    relevant = np.array([number[document] for _, document in asked])
+    return Retrieval([query for query, _ in asked], documents, relevant)
 
 
 @cache
