@@ -4,7 +4,6 @@ The code that runs a command is imported on use.
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -395,7 +394,6 @@ def main() -> None:
     usage, 1 for other errors, and 130 after an interrupt.
     """
     try:
-        _check_arguments(sys.argv[1:])
         app()
     except WrongUsage as error:
         typer.echo(f"isoadapt: {reason(error)}", err=True)
@@ -404,13 +402,3 @@ def main() -> None:
         sys.exit(130)
     except _EXPECTED as error:
         sys.exit(f"isoadapt: {reason(error)}")
-
-
-def _check_arguments(arguments: Sequence[str]) -> None:
-    """Raise WrongUsage for an argument with a null byte, which no operating system accepts."""
-    for argument in arguments:
-        if "\0" in argument:
-            raise WrongUsage(
-                f"the argument {argument!r} has a null byte, which no path or name may contain; "
-                "remove it"
-            )

@@ -22,7 +22,6 @@ from isoadapt._utils.folders import CHECKPOINT, atomic_folder, check_kept, check
 from isoadapt._utils.imports import import_optional
 from isoadapt.encoders._backbone import position_limit
 from isoadapt.encoders._folder import (
-    PEFT_CONFIG,
     check_files,
     checkpoint_folder,
     transformer_folder,
@@ -174,7 +173,7 @@ def finetune_text_classifier(
         If the type of the texts or labels is not supported, or if the labels have several types.
     ValueError
         If the numbers of texts and labels differ, if there is only one class, if integer labels
-        are not 0..C-1, or if a label is masked or not finite in float32. If the model does not
+        are not 0..C-1, or if a label is not finite in float32. If the model does not
         have a layer in `where`, if `max_length` leaves no token for the text, if `lam`, `balance`
         or `where` is given without a penalty, or if the recipe "isotropy-layer" cannot hold out a
         part of each class. If the model is a PEFT adapter, its configuration is damaged, or its
@@ -298,9 +297,7 @@ def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
     """Load the model, configured for the labels, and its tokenizer."""
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-    outer = checkpoint_folder(model, None, trust_remote_code=False)
-    folder = transformer_folder(outer)
-    _check_no_adapter(model, outer, folder)
+    folder = transformer_folder(checkpoint_folder(model, None, trust_remote_code=False))
     check_files(folder, folder)
     weight_files(folder)  # raises unless the weights are safetensors files in this folder
     try:
@@ -323,19 +320,6 @@ def _load(model: str | os.PathLike[str], targets: Targets) -> tuple[Any, Any]:
         ) from error
     vars(network.config).pop("isoadapt_isobn", None)  # the loaded head already includes the scale
     return network, tokenizer
-
-
-def _check_no_adapter(model: str | os.PathLike[str], *folders: Path) -> None:
-    """Raise for a PEFT adapter, since transformers would load its base model and train only it."""
-    for folder in folders:
-        if (folder / PEFT_CONFIG).is_file():
-            raise ValueError(
-                f"model={str(model)!r} holds a PEFT adapter ({folder / PEFT_CONFIG}), which cannot "
-                "be fine-tuned here: merge it with peft.PeftModel.from_pretrained(base, folder)"
-                ".merge_and_unload(), save the result and its tokenizer with save_pretrained, and "
-                "pass that folder; if the folder also holds a complete checkpoint, copy it without "
-                f"{PEFT_CONFIG} to fine-tune that checkpoint without the adapter"
-            )
 
 
 def _rows(

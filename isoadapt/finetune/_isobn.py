@@ -282,7 +282,7 @@ def _load(folder: Path, settings: dict[str, float]) -> Any:
 
 def _saved_state(folder: Path) -> dict[str, Tensor]:
     """Read the tensors of IsoBN from a checkpoint, under the names "isobn.cov" and so on."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
@@ -292,12 +292,9 @@ def _saved_state(folder: Path) -> dict[str, Tensor]:
         )
     found = {}
     for file in files:
-        try:
-            with safe_open(file, "pt") as weights:
-                for key in weights.keys():  # noqa: SIM118 - not a mapping
-                    _, dot, name = key.rpartition(".isobn.")
-                    if dot:
-                        found[f"isobn.{name}"] = weights.get_tensor(key)
-        except SafetensorError as error:
-            raise OSError(f"{file} is damaged ({error}); copy it again") from error
+        with safe_open(file, "pt") as weights:
+            for key in weights.keys():  # noqa: SIM118 - not a mapping
+                _, dot, name = key.rpartition(".isobn.")
+                if dot:
+                    found[f"isobn.{name}"] = weights.get_tensor(key)
     return found

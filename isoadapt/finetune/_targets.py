@@ -34,14 +34,16 @@ def as_targets(labels: Any, n_texts: int) -> Targets:
 
     Integers 0..C-1 and strings are classes, floats are the targets of a regression.
     """
-    array = _as_array(labels)
+    try:
+        array = np.asarray(labels)
+    except (TypeError, ValueError) as error:  # items of different shapes
+        raise ValueError(f"labels: {error}; pass one label per text, shape (n,)") from error
     if array.ndim != 1:
         raise ValueError(f"labels has shape {array.shape}; pass one label per text, shape (n,)")
     if len(array) != n_texts:
         raise ValueError(
             f"texts has {n_texts} rows and labels {len(array)}; pass one label per text"
         )
-    _check_not_masked(labels)
     if array.dtype.kind == "f":
         return Targets(torch.tensor(_finite(array)), None)
     items = labels if isinstance(labels, list) else array.tolist()  # the array may have cast a list
@@ -62,47 +64,17 @@ def as_targets(labels: Any, n_texts: int) -> Targets:
     return Targets(torch.tensor(numbers), tuple(names), named)
 
 
-def _as_array(labels: Any) -> NDArray[Any]:
-    """Convert labels to an array; raise for a list whose items have different shapes."""
-    try:
-        return np.asarray(labels)
-    except (TypeError, ValueError) as error:
-        items = enumerate(labels if isinstance(labels, list) else [labels])
-        nested = (
-            f"labels[{row}] is {reprlib.repr(item)}"
-            for row, item in items
-            if isinstance(item, Iterable) and not isinstance(item, str)
-        )
-        raise ValueError(
-            f"{next(nested, 'labels cannot be read as an array')}; pass one label per text, shape "
-            "(n,), each an integer, a float or a string"
-        ) from error
-
-
-def _check_not_masked(labels: Any) -> None:
-    """Raise for masked labels, since a tensor would silently drop the mask."""
-    if np.ma.is_masked(labels):
-        rows = np.flatnonzero(np.ma.getmaskarray(labels))
-        raise ValueError(
-            f"labels[{rows[0]}] is masked ({len(rows)} of {len(labels)} labels are); drop these "
-            "rows: pass the texts where labels.mask is false, and labels.compressed()"
-        )
-
-
 def _finite(array: NDArray[Any]) -> NDArray[np.float32]:
     """Cast labels to float32, the precision of training; raise if one is not finite in it."""
     with np.errstate(over="ignore"):
         values = array.astype(np.float32)
     rows = np.flatnonzero(~np.isfinite(values))
-    if not len(rows):
-        return values
-    shown = f"labels[{rows[0]}] is {array[rows[0]]}"
-    if np.isfinite(array[rows[0]]):
+    if len(rows):
         raise ValueError(
-            f"{shown}, beyond the range of float32, in which models are trained: scale the labels, "
-            "for example with sklearn.preprocessing.StandardScaler"
+            f"labels[{rows[0]}] is {array[rows[0]]}, which is not a finite float32 number: drop "
+            "this row, or scale the labels"
         )
-    raise ValueError(f"{shown}; labels must be finite: drop this row")
+    return values
 
 
 def _numbered(classes: NDArray[np.int64]) -> list[str]:

@@ -202,7 +202,7 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(folder).expanduser() / CONFIG
     text = _read(path)
     with _folder_errors(path):
-        config = json.loads(text, object_pairs_hook=_unique, parse_constant=_reject_constant)
+        config = json.loads(text)
         if not isinstance(config, dict) or config.get("format") != _FORMAT:
             raise ValueError(f"its format is not {_FORMAT!r}")
         version = config.get("format_version")
@@ -331,15 +331,3 @@ def _folder_errors(path: Path) -> Iterator[None]:
             f"{path} does not hold a valid adapter ({reason(error)}); copy the folder again, or "
             "save the adapter again with save_adapter"
         ) from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Hook of the JSON parser: raise for a key that occurs twice."""
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a JSON object has the same key twice")
-    return dict(pairs)
-
-
-def _reject_constant(name: str) -> None:
-    """Hook of the JSON parser: raise for NaN and Infinity."""
-    raise ValueError(f"{name} is not valid JSON")

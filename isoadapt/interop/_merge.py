@@ -96,8 +96,7 @@ def merge_into_checkpoint(
         :func:`~isoadapt.interop.to_sentence_transformer`. If an adapter is not affine or its width
         is not that of the head of the checkpoint, if it was fitted to other vectors than those that
         enter this head, if the two heads have different classes, or if a bias is needed but the
-        architecture has none. If a file that would be copied is a link to a file outside
-        `model_folder`, other than the links in the cache of the Hugging Face Hub.
+        architecture has none.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
 
@@ -308,17 +307,5 @@ def copy_files(source: Path, target: Path, tokenizer: Any, *, sentence: bool) ->
         name = path.relative_to(source).as_posix()
         copied = name in own or TOKENIZER_FILES.fullmatch(name)
         if path.is_file() and (copied or (sentence and _SENTENCE.fullmatch(name))):
-            _check_inside(source, path)
             (target / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target / name)
-
-
-def _check_inside(folder: Path, file: Path) -> None:
-    """Raise ValueError if a file is a link that leads out of a checkpoint."""
-    own, real = folder.resolve(), file.resolve()
-    hub = [parent.parent / "blobs" for parent in own.parents if parent.name == "snapshots"]
-    if not any(real.is_relative_to(place) for place in (own, *hub)):
-        raise ValueError(
-            f"{str(file)!r} is a link to {str(real)!r}, outside the checkpoint, and is not copied "
-            "into a new one: replace the link by the file that belongs there"
-        )

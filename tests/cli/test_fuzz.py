@@ -1,7 +1,6 @@
 """Damaged and odd files: every command answers with one clear line, and leaves nothing behind."""
 
 import io
-import json
 import pickle
 
 import numpy as np
@@ -288,16 +287,6 @@ def test_the_configuration_of_a_model_is_no_object(data, inside, tmp_path):
         refuse(inside, "config.json", *command)
 
 
-def test_a_model_that_is_set_to_return_tuples(inside, tmp_path):
-    model = save_model(tmp_path / "m")
-    report = run("audit", "model", "texts.tsv", "--json").stdout
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"return_dict": False}))
-    assert run("audit", model, "texts.tsv", "--json").stdout == report != ""
-    for command in model_commands(model):
-        check(inside, *command)
-
-
 @pytest.mark.parametrize("data", [b"{}", b"[3]", b"[{}]", b'[{"path": 1, "type": 2}]'])
 def test_modules_that_are_none(data, inside, tmp_path):
     model = save_model(tmp_path / "m", kind="AutoModel")
@@ -305,15 +294,11 @@ def test_modules_that_are_none(data, inside, tmp_path):
     refuse(inside, "modules.json is damaged (", "audit", model, "texts.tsv")
 
 
-def test_null_byte(inside):
-    refuse(inside, r"'a\x00b' has a null byte", "fit", "whitening", "--on", "a\0b", "--out", "out")
-
-
 def test_paths_that_cannot_be(inside, tmp_path):
     (tmp_path / "folder.npy").mkdir()
     (tmp_path / "folder.npy" / "kept").touch()
     (tmp_path / "loop.npy").symlink_to("loop.npy")
-    paths = ["", "a\0b", "x" * 300, "absent.npy", "~nobody-here/x.npy", tmp_path / "loop.npy"]
+    paths = ["", "absent.npy", "~nobody-here/x.npy", tmp_path / "loop.npy"]
     for path in [*paths, tmp_path / "folder.npy", inside / "X.npy" / "x.npy", "/dev/null", ".."]:
         for command in (
             ["audit", path],

@@ -193,8 +193,7 @@ class TestFineTuning:
             finetune_text_classifier(
                 folder, TEXTS, [0, 1] * 4, tmp_path / "out", epochs=1, device="cpu"
             )
-        assert str(at / CONFIG) in str(refusal.value)
-        assert "connection" not in str(refusal.value)
+        assert str(at) in str(refusal.value)
         assert not (tmp_path / "out").exists()
 
     def test_an_adapter(self, copied, tmp_path):
@@ -218,15 +217,6 @@ class TestFineTuning:
         self.refuse(outer, outer / "0_Transformer", tmp_path)
         with pytest.raises(ValueError, match=r"holds a PEFT adapter .*merge_and_unload"):
             TransformerEncoder(outer, pooling="mean").transform(TEXTS)
-
-    def test_a_base_model_whose_weights_lie_outside_its_folder(self, copied, tmp_path):
-        base, folder = copied
-        (base / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
-        names = load_file(tmp_path / "elsewhere.safetensors")
-        index = {"weight_map": dict.fromkeys(names, "../elsewhere.safetensors")}
-        (base / "model.safetensors.index.json").write_text(json.dumps(index))
-        shutil.copy(base / "config.json", folder / "config.json")
-        self.refuse(folder, folder, tmp_path)
 
 
 class TestRefusals:

@@ -359,13 +359,10 @@ def test_what_cannot_be_done(tmp_path, checkpoint):
         add_isobn(make_model(), beta=2)
 
 
-def test_damaged_folders(tmp_path):
+def test_a_folder_without_the_statistics(tmp_path):
     trained().save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     incomplete = {key: value for key, value in weights.items() if not key.endswith("isobn.cov")}
     save_file(incomplete, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match="saved without IsoBN"):
-        add_isobn(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"nothing of the kind")
-    with pytest.raises(OSError, match=r"model.safetensors is damaged .*; copy it again"):
         add_isobn(tmp_path)

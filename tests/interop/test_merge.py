@@ -550,34 +550,3 @@ class TestRefusals:
         huge = LinearHead(head.coef_ * 1e100, head.intercept_, head.classes_)
         adapter = LogitPreservingWhitening(huge).fit(embedded[2])
         self.refuse(adapter, checkpoint, tmp_path / "out", ValueError, "beyond float32")
-
-
-class TestLinks:
-    def linked(self, checkpoint, folder, aim, name="tokenizer_config.json"):
-        """Copy a checkpoint and replace one of its files by a link."""
-        shutil.copytree(checkpoint, folder)
-        aim.parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).rename(aim)
-        (folder / name).symlink_to(aim)
-        return folder
-
-    def merge(self, checkpoint, folder, out):
-        encoder, head = load_checkpoint(checkpoint)
-        adapter = Whitening(shrinkage=0.5, head=head).fit(encoder.transform(TEXTS), LABELS)
-        return merge_into_checkpoint(adapter, folder, out)
-
-    def test_a_link_that_leads_out_of_the_checkpoint_is_refused(self, checkpoint, tmp_path):
-        folder = self.linked(checkpoint, tmp_path / "model", tmp_path / "elsewhere" / "secret")
-        with pytest.raises(ValueError, match=r"tokenizer_config.json' is a link to '.*secret'"):
-            self.merge(checkpoint, folder, tmp_path / "out")
-        assert not (tmp_path / "out").exists()
-
-    def test_links_inside_the_checkpoint_and_in_the_cache_of_the_hub(self, checkpoint, tmp_path):
-        inside = self.linked(checkpoint, tmp_path / "model", tmp_path / "model" / "own" / "file")
-        hub = tmp_path / "hub"
-        cached = self.linked(checkpoint, hub / "snapshots" / "main", hub / "blobs" / "0123")
-        for folder in (inside, cached):
-            out = self.merge(checkpoint, folder, tmp_path / "out" / folder.name)
-            assert not (out / "tokenizer_config.json").is_symlink()
-            expected = (checkpoint / "tokenizer_config.json").read_bytes()
-            assert (out / "tokenizer_config.json").read_bytes() == expected
