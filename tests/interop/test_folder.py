@@ -337,20 +337,6 @@ class TestFolders:
         assert load_adapter(folder).strength == 1.0
         save_adapter(second, folder, overwrite=True)
         assert load_adapter(folder).strength == 0.5
-        (folder / "notes.txt").write_text("kept")
-        with pytest.raises(FileExistsError, match=r"not part of an adapter.*\('notes.txt'\)"):
-            save_adapter(first, folder, overwrite=True)
-        (folder / "notes.txt").unlink()
-        (folder / "empty").mkdir()
-        with pytest.raises(FileExistsError, match=r"not part of an adapter.*\('empty'\)"):
-            save_adapter(first, folder, overwrite=True)
-        assert load_adapter(folder).strength == 0.5
-
-    def test_a_checkpoint_is_not_replaced(self, tmp_path):
-        (tmp_path / "a").mkdir()
-        (tmp_path / "a" / "config.json").write_text("{}")
-        with pytest.raises(FileExistsError, match=r"no file isoadapt\.txt.*\('config.json'\)"):
-            save_adapter(Whitening().fit(X), tmp_path / "a", overwrite=True)
 
     def test_an_empty_folder_serves(self, tmp_path):
         (tmp_path / "a").mkdir()
