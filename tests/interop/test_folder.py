@@ -359,18 +359,11 @@ class TestFolders:
             load_adapter(folder)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda last: {"order": np.zeros_like(last.order)}, "does not undo the map"),
-        (lambda last: {"log_scale": last.log_scale + 800}, "not finite"),
-    ],
-)
-def test_a_flow_that_is_none_is_refused(tmp_path, change, message):
+def test_a_flow_that_overflows_is_refused(tmp_path):
     rows = np.random.default_rng(0).normal(size=(60, 5))
     flow = FlowAdapter(n_blocks=1, max_epochs=1, random_state=0).fit(rows)
     last = flow.map_.last
-    flow.map_ = flow.map_._replace(last=last._replace(**change(last)))
-    with pytest.raises(ValueError, match=message):
+    flow.map_ = flow.map_._replace(last=last._replace(log_scale=last.log_scale + 800))
+    with pytest.raises(ValueError, match="to 5 finite numbers"):
         save_adapter(flow, tmp_path / "flow")
     assert not (tmp_path / "flow").exists()
