@@ -1,27 +1,19 @@
 """Warnings that point to the line of the caller's code."""
 
-import contextlib
-import os
 import sys
 import warnings
-from pathlib import Path
+from types import FrameType
 
-import joblib
-import sklearn
-
-_PACKAGES = tuple(
-    f"{folder}{os.sep}"
-    for folder in (Path(__file__).parents[1], *(Path(m.__file__).parent for m in (sklearn, joblib)))
-)
+_AROUND = ("isoadapt", "sklearn", "joblib", "contextlib")  # packages whose lines are skipped
 
 
 def warn(message: str | Warning, category: type[Warning] = UserWarning) -> None:
     """Give a warning for the line that called this package, or scikit-learn or joblib around it."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
+    while frame.f_back is not None and _is_inside(frame):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 
 
-def _is_inside(file: str) -> bool:
-    return file.startswith(_PACKAGES) or file == contextlib.__file__
+def _is_inside(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _AROUND
