@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("isoadapt", "tests", "benchmarks", "examples")
+FOLDERS = ("isoadapt", "tests", "benchmarks", "examples", "tools")
 FILES = ("pyproject.toml", "constraints.txt", "README.md", "CHANGELOG.md", "Makefile")
 SECONDS = 600  # of one run of tests; a mutation that makes them hang counts as caught
 

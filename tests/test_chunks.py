@@ -288,11 +288,6 @@ def test_a_constant_cloud_with_rounding_has_no_score():
         isoscore(moments)
 
 
-def test_the_corrected_score_needs_four_rows(X):
-    with pytest.raises(ValueError, match=r"3 row\(s\).*minimum of 4"):
-        isoscore([X[:2], X[2:3]], bias_corrected=True)
-
-
 def test_a_head_of_another_width_is_refused_before_all_is_read(X):
     def chunks():
         yield X[:, :5]

@@ -267,34 +267,41 @@ def read_parquet(path: Path) -> Any:
 def _parquet_rows(path: Path, table: Any, texts: list[int], labels: list[int]) -> list[Row]:
     """Return the rows, numbered from 1, of some columns of a pyarrow.Table, as strings."""
     cells = [
-        [
-            _cell(path, table.schema.field(i), row, value, is_text=i in texts)
-            for row, value in enumerate(table.column(i).to_pylist(), start=1)
-        ]
+        _cells(path, table.column_names[i], table.column(i).to_pylist(), is_text=i in texts)
         for i in (*texts, *labels)
     ]
     return [(row, list(fields)) for row, fields in enumerate(zip(*cells, strict=True), start=1)]
 
 
-def _cell(path: Path, field: Any, row: int, value: Any, is_text: bool) -> str:
-    """Return the value of a cell as a string, as in a text file; an empty label is ""."""
-    where = f"{path}, row {row}: column {field.name!r}"
+def _cells(path: Path, name: str, values: list[Any], is_text: bool) -> list[str]:
+    """Return the values of a column as strings, as in a text file."""
+    cells = []
+    for row, value in enumerate(values, start=1):
+        try:
+            cells.append(_cell(value, is_text))
+        except ValueError as error:
+            raise ValueError(f"{path}, row {row}: column {name!r} {error}") from error
+    return cells
+
+
+def _cell(value: Any, is_text: bool) -> str:
+    """Return a value as a string; an empty label is ""."""
     if is_text and (value is None or value != value):
         raise ValueError(
-            f"{where} is empty; drop rows without a text, or replace the cells by empty strings"
+            "is empty; drop rows without a text, or replace the cells by empty strings"
         )
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{where} holds bytes that are not UTF-8 (0x{value[error.start]:02x} at position "
+                f"holds bytes that are not UTF-8 (0x{value[error.start]:02x} at position "
                 f"{error.start}); convert the column to strings"
             ) from error
     if not isinstance(value, str | int | float | Decimal | None):
         raise ValueError(
-            f"{where} holds {shortened(str(field.type))}, but texts and labels must be strings or "
-            "numbers: convert the column"
+            f"holds a {type(value).__name__}, but texts and labels must be strings or numbers: "
+            "convert the column"
         )
     return "" if value is None else str(int(value) if isinstance(value, bool) else value)
 

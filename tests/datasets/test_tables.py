@@ -153,5 +153,5 @@ class TestColumnsOfParquet:
 
     def test_lists_are_not_texts(self, tmp_path):
         path = self.table(tmp_path, [["a"], ["b"]])
-        with pytest.raises(ValueError, match=r"'sentence' holds list<.*must be strings"):
+        with pytest.raises(ValueError, match=r"'sentence' holds a list, but .* must be strings"):
             load_table(path)

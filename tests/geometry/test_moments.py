@@ -72,15 +72,6 @@ def test_chunks_give_numpys_covariance(chunk):
     np.testing.assert_allclose(moments.covariance(ddof=0).numpy(), np.cov(X.T, ddof=0), atol=1e-12)
 
 
-def test_internal_chunks_give_numpys_covariance(monkeypatch):
-    monkeypatch.setattr(moments_module, "_BLOCK", 6)
-    monkeypatch.setattr(moments_module, "_PIVOT_ROWS", 6)
-    X, weights = cloud(50, 4), np.random.default_rng(1).uniform(size=50)
-    assert_covariance(Moments().update(X), np.cov(X.T))
-    weighted = Moments().update(X, weights)
-    assert_covariance(weighted, np.cov(X.T, aweights=weights, ddof=0) * 1 / (1 - 1 / weights.sum()))
-
-
 @SETTINGS
 @given(rows_strategy, st.data())
 def test_any_split_and_any_order_of_merging_is_the_same(X, data):
@@ -359,18 +350,6 @@ def test_third_and_fourth_moment_are_those_of_the_centred_rows(monkeypatch, weig
     ):
         np.testing.assert_allclose(found.third, third, rtol=0, atol=1e-10)
         assert float(found.fourth) == pytest.approx(fourth, rel=1e-10)
-
-
-def test_the_corrected_score_of_whole_weights_is_that_of_repeated_rows():
-    X, weights = cloud(30, 6), np.random.default_rng(1).integers(0, 5, 30)
-    repeated = np.repeat(X, weights, axis=0)
-    for parts in ([slice(0, 30)], [slice(0, 11), slice(11, 30)]):
-        moments = Moments()
-        for part in parts:
-            moments.update(X[part], weights[part])
-        assert isoscore(moments, bias_corrected=True) == pytest.approx(
-            isoscore(repeated, bias_corrected=True), abs=1e-12
-        )
 
 
 def earlier(moments):
