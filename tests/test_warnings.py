@@ -53,7 +53,7 @@ def test_the_line_of_the_caller(call, in_thread):
 def test_the_line_that_uses_a_damaged_cache(checkpoint, tmp_path):
     encoder = TransformerEncoder(checkpoint, cache=EmbeddingCache(tmp_path))
     encoder.transform(["the cat"])
-    encoder.cache._store()._environment.close()
+    encoder.cache._store().close()
     (tmp_path / "rows.lmdb" / "data.mdb").write_bytes(b"damaged" * 10_000)
     with pytest.warns(UserWarning, match="was damaged") as caught:
         encoder.transform(["the cat"])

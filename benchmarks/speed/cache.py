@@ -1,16 +1,17 @@
 """EmbeddingCache: reading against encoding, and the time that it adds to encoding.
 
-The benchmark also checks that each text is encoded once and that no vector is wrong after processes
-were killed; it raises otherwise. The counts are part of the names of the results.
+The benchmark also checks that each text is encoded once, and raises otherwise.
 """
 
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def run(quick: bool) -> list[Result]:
             *_reading(place / "read", *((3_000, 100, 1) if quick else (100_000, 4000, 5))),
             _overhead(place / "cold", 100 if quick else 4000, 1 if quick else 5),
             *_grid(place / "grid", *((50, 2, 2, [1]) if quick else (None, 6, 5, [1, 2]))),
-            _kills(place / "kills", 1 if quick else 50),
+            *_two_processes(place / "two", *((50, 1) if quick else (4000, 5))),
         ]
 
 
@@ -153,16 +154,58 @@ def _search_elsewhere(folder: str, n: int | None, values: int, folds: int) -> in
     return int(_python("-c", code))
 
 
-def _kills(folder: Path, rounds: int) -> Measurement:
-    begun = time.perf_counter()
-    counts = json.loads(
-        _python("-m", "benchmarks.faults.cache", "kills", str(folder), str(rounds), "0")
+def _two_processes(folder: Path, n: int, repeats: int) -> list[Comparison]:
+    """Compare two processes that encode through one cache with one process, in one thread each."""
+    texts = list(dict.fromkeys(cola_sentences()))
+    seconds: dict[str, list[float]] = {"one": [], "the same": [], "other": []}
+    shares = {"one": [(0, n)], "the same": [(0, n), (0, n)], "other": [(0, n), (n, 2 * n)]}
+    with ExitStack() as stack:
+        workers = [stack.enter_context(_worker()) for _ in range(2)]
+        for worker in workers:
+            worker.stdout.readline()
+        for i in range(repeats):
+            for name, parts in shares.items():
+                place = folder / f"{i}-{name}"
+                seconds[name].append(_seconds_together(workers, place, parts))
+                misses = EmbeddingCache(place).stats().misses
+                distinct = len({text for start, stop in parts for text in texts[start:stop]})
+                if misses != distinct:
+                    raise RuntimeError(f"{misses} texts were encoded, not {distinct}")
+    facts = {"n": n, "d": 384}
+    text = f"two processes with {{}} {n} texts through one cache, against one process"
+    return [
+        Comparison(text.format(name), tuple(seconds[name]), tuple(seconds["one"]), target, facts)
+        for name, target in [("the same", 1 / 0.65), ("other", 0.9)]
+    ]
+
+
+def _worker() -> "subprocess.Popen[str]":
+    """Start a process that encodes on request; see :func:`serve`."""
+    command = [sys.executable, "-c", "from benchmarks.speed.cache import serve; serve()"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True, **pipes
     )
-    seconds = time.perf_counter() - begun
-    if counts["wrong"] or counts["problems"] or counts["set_aside"]:
-        raise RuntimeError(f"after kills, the cache is not what it was: {counts}")
-    name = f"{counts['kills']} processes killed while they filled a cache"
-    return Measurement(f"{name}: 0 of {counts['checked']} vectors wrong", (seconds,), counts)
+
+
+def serve() -> None:
+    """For each line of input (folder, first and last text), encode and print the seconds."""
+    sentences = list(dict.fromkeys(cola_sentences()))
+    encoder().transform(sentences[:100])
+    print("ready", flush=True)
+    for line in sys.stdin:
+        folder, start, stop = json.loads(line)
+        texts = sentences[start:stop]
+        print(seconds_of(lambda: encoder(folder).transform(texts)), flush=True)  # noqa: B023
+
+
+def _seconds_together(
+    workers: list["subprocess.Popen[str]"], folder: Path, parts: list[tuple[int, int]]
+) -> float:
+    """Let one worker encode each part, at the same time; return the seconds of the slowest."""
+    for worker, part in zip(workers, parts, strict=False):
+        print(json.dumps([str(folder), *part]), file=worker.stdin, flush=True)
+    return max(float(worker.stdout.readline()) for worker, _ in zip(workers, parts, strict=False))
 
 
 def _python(*arguments: str) -> str:

@@ -28,6 +28,7 @@ DTYPES = {
 _MODULE_DICTS = [key for key, value in nn.Module().__dict__.items() if isinstance(value, dict)]
 _POSITION_TABLE = re.compile(r"(^|_)(wpe|pos|position|positions)(_|$)")
 _UNLIMITED = 2**31  # maximum lengths of this size or more mean that there is no limit
+_PROCESSES: set[int] = set()  # that have used models: this one and those it was forked from
 _LIVE_PROBES: "WeakKeyDictionary[Any, dict[Any, bool]]" = WeakKeyDictionary()
 
 
@@ -113,10 +114,31 @@ def live_backbone(model: Any, tokenizer: Any, sentence: Any = None) -> Backbone:
     The mode and the configuration of the user's model do not change. `sentence` is the
     SentenceTransformer that the model belongs to, if any.
     """
+    keep_to_one_thread_after_fork()
     copied = eval_copy(model)
     head = find_last_linear(copied) if is_classifier(copied) else None
     probes = _LIVE_PROBES.setdefault(model, {})
     return Backbone(copied, tokenizer, head, sentence=sentence, probes=probes)
+
+
+def keep_to_one_thread_after_fork() -> None:
+    """Let torch use one thread if this process was forked from one that has used models.
+
+    The threads of OpenMP do not survive a fork. The first parallel computation would wait for them.
+    """
+    if _PROCESSES and os.getpid() not in _PROCESSES:
+        torch.set_num_threads(1)
+    _PROCESSES.add(os.getpid())
+
+
+def check_cache(cache: Any, model: Any) -> None:
+    """Raise ValueError if vectors of a live model are to be cached."""
+    if cache is not None and not isinstance(model, str | os.PathLike):
+        raise ValueError(
+            "cache needs the files of a checkpoint, by which it finds vectors again, but model is "
+            "a live model; save it and its tokenizer to a folder with save_pretrained and pass "
+            "model=folder, or choose cache=None"
+        )
 
 
 def check_backend(backend: str, model: Any, device: str | torch.device, dtype: str) -> None:

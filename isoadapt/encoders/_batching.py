@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._locks import FORWARD_LOCK, PROBES_LOCK
 from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import Tokens, model_inputs
@@ -98,8 +97,7 @@ def to_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Te
 def _try(embed: Callable[[dict[str, Tensor]], Tensor], batch: dict[str, Tensor]) -> Tensor | None:
     """Embed a batch; return None if the device runs out of memory."""
     try:
-        with FORWARD_LOCK.hold():
-            return embed(batch)
+        return embed(batch)
     except torch.OutOfMemoryError:
         pass  # the traceback keeps memory alive until the handler ends
     if torch.cuda.is_initialized():
@@ -178,11 +176,10 @@ def needs_equal_lengths(backbone: Backbone, pooling: Pooling) -> bool:
         return True
     if (head and own is None) or (own is not None and own != tokenizers):
         return True  # the model would treat padding as text, or text as padding
-    with PROBES_LOCK:
-        key = (head, tokenizers, backbone.tokenizer.padding_side)
-        if key not in backbone.probes:
-            backbone.probes[key] = _padding_changes_vectors(backbone, head)
-        return backbone.probes[key]
+    key = (head, tokenizers, backbone.tokenizer.padding_side)
+    if key not in backbone.probes:
+        backbone.probes[key] = _padding_changes_vectors(backbone, head)
+    return backbone.probes[key]
 
 
 @torch.inference_mode()

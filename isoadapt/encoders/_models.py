@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import torch
 
 from isoadapt._utils.errors import reason
 from isoadapt._utils.threads import SharedSetting
-from isoadapt.encoders._backbone import Backbone, find_last_linear
+from isoadapt.encoders._backbone import Backbone, find_last_linear, keep_to_one_thread_after_fork
 from isoadapt.encoders._folder import (
     DOWNLOADED,
     MERGE,
@@ -27,8 +28,8 @@ from isoadapt.encoders._folder import (
     tokenizer_folder,
     transformer_folder,
 )
-from isoadapt.encoders._locks import MODELS_LOCK
 
+_LOCK = threading.RLock()  # of the stores
 _CAPACITY = 2
 _STORE: "OrderedDict[tuple[Any, ...], Backbone]" = OrderedDict()
 _GRAPHS: "OrderedDict[tuple[Any, ...], Any]" = OrderedDict()  # of the ONNX backend, ready to run
@@ -50,7 +51,8 @@ def stored_backbone(
     anyway. On the device "meta" no weights are read. A checkpoint that is not found, incomplete or
     damaged raises OSError. Weights that are missing or do not fit raise ValueError.
     """
-    with MODELS_LOCK:
+    keep_to_one_thread_after_fork()
+    with _LOCK:
         folder = checkpoint_folder(model, revision, trust_remote_code)
         head = head or names_classifier(folder)
         key = (fingerprint(folder), dtype, device, head, trust_remote_code)
@@ -64,7 +66,7 @@ def stored_graph(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:
 
     A forked process loads its own graph, because threads are not inherited.
     """
-    with MODELS_LOCK:
+    with _LOCK:
         return _load_once(_GRAPHS, (os.getpid(), *key), load)
 
 
@@ -84,7 +86,7 @@ def loaded_backbone(model: str | os.PathLike[str]) -> Backbone | None:
     It is found even if the folder has since been moved or removed.
     """
     folder = Path(model).expanduser()
-    with MODELS_LOCK:
+    with _LOCK:
         return next(
             (
                 backbone
@@ -106,7 +108,7 @@ def release() -> None:
     >>> from isoadapt.encoders import release
     >>> release()
     """
-    with MODELS_LOCK:
+    with _LOCK:
         _STORE.clear()
         _GRAPHS.clear()
         DOWNLOADED.clear()

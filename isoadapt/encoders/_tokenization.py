@@ -1,5 +1,6 @@
 """Texts to tokens: calls of tokenizers in bounded memory, and rows of tokens sorted by length."""
 
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -12,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._locks import TOKENIZER_LOCK
 from isoadapt.encoders._texts import Texts
 
 _TOKEN_INPUTS = ("input_ids", "token_type_ids")
+_LOCK = threading.Lock()  # a fast tokenizer stores the truncation of its last call
 _BLOCK = 2048  # texts in a block of tokens
 _CHARACTERS = 2**19  # characters that a tokenizer gets in one call
 _ALONE = {
@@ -215,7 +216,7 @@ def _frame(tokenizer: Any, max_length: int, options: dict[str, Any]) -> _Frame |
     """
     if not tokenizer.is_fast:
         return None
-    with TOKENIZER_LOCK:
+    with _LOCK:
         encoded = tokenizer(["a"], ["a"], truncation=False, padding=False, **options)
         origin = encoded.sequence_ids(0)
     n_special, sizes = origin.count(None), (origin.count(0), origin.count(1))
@@ -300,7 +301,7 @@ def _call(
     tokenizer: Any, texts: Texts, max_length: int | None, **options: Any
 ) -> dict[str, list[Any]]:
     """Call a tokenizer with or without truncation."""
-    with TOKENIZER_LOCK:
+    with _LOCK:
         encoded = tokenizer(
             texts.first,
             texts.second,

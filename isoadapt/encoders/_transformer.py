@@ -23,7 +23,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from isoadapt._utils.devices import resolve_device
-from isoadapt.encoders._backbone import DTYPES, Backbone, check_backend, checked_live, live_parts
+from isoadapt.encoders._backbone import DTYPES, Backbone, check_backend, check_cache, checked_live
 from isoadapt.encoders._batching import (
     embed_batch,
     explained_failure,
@@ -34,7 +34,7 @@ from isoadapt.encoders._batching import (
     vector_width,
 )
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
-from isoadapt.encoders._cache._keys import Identity, checkpoint_identity, live_identity
+from isoadapt.encoders._cache._keys import Identity, checkpoint_identity
 from isoadapt.encoders._folder import checkpoint_folder, names_classifier
 from isoadapt.encoders._models import stored_backbone
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling, sentence_pooling
@@ -86,9 +86,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         :meth:`deviation`.
     cache : str, path-like or EmbeddingCache, default=None
         Folder in which vectors are stored, so that no text is encoded twice, even by another
-        process, or an :class:`EmbeddingCache`, which also sets a maximum size. The cache identifies
-        a live model by its weights, configuration and tokenizer. It does not detect forward hooks
-        or attributes of modules that were changed by hand.
+        process, or an :class:`EmbeddingCache`, which also sets a maximum size. Only vectors of
+        checkpoints, given by folder or name, can be stored, and not those of live models.
     revision : str, default=None
         Branch, tag or commit on the Hub.
     trust_remote_code : bool, default=False
@@ -324,17 +323,10 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _identity(self) -> Identity:
         """Identify the vectors of the encoder without loading a checkpoint."""
-        if not isinstance(self.model, str | os.PathLike):
-            backbone = self._backbone()
-            identity = live_identity(*live_parts(self.model))
-            pooling = self._pooling(backbone)
-        else:
-            folder = checkpoint_folder(self.model, self.revision, self.trust_remote_code)
-            identity = checkpoint_identity(folder)
-            head = self.pooling == HEAD_INPUT or names_classifier(folder)
-            pooling = self._chosen_pooling(head, lambda: sentence_pooling(folder))
-        return identity.with_settings(
-            pooling,
+        folder = checkpoint_folder(self.model, self.revision, self.trust_remote_code)
+        head = self.pooling == HEAD_INPUT or names_classifier(folder)
+        return checkpoint_identity(folder).with_settings(
+            self._chosen_pooling(head, lambda: sentence_pooling(folder)),
             int(self.layer),
             self.max_length and int(self.max_length),
             "int8" if self.dtype == "int8" else DTYPES[self.dtype],
@@ -345,6 +337,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _validate_params(self) -> None:
         super()._validate_params()
         check_backend(self.backend, self.model, self.device, self.dtype)
+        check_cache(self.cache, self.model)
 
     def _backbone(self) -> Backbone:
         """Return the model with its weights."""

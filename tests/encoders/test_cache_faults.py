@@ -1,275 +1,251 @@
-"""The cache under faults: a full disk, suspended processes, renamed folders, other users."""
+"""The cache used by several threads and processes, which are killed, interrupted or forked."""
 
-import fcntl
+import hashlib
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from multiprocessing import get_context
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import _api, _unix
+from filelock import FileLock, Timeout
 
 from isoadapt import EmbeddingCache
-from isoadapt.encoders._cache import _files
 from isoadapt.encoders._cache._keys import Identity
-from isoadapt.encoders._cache._store import Store, _with_checksum
+from isoadapt.encoders._cache._store import Store, Unusable, store_in
 from isoadapt.encoders._texts import Texts
-from tests.encoders.test_store import fill, keys_of, vectors_of
-from tests.interrupts import Interrupt
+from tests.encoders.test_store import forks, in_fork
 
 ROOT = Path(__file__).parents[2]
-TEXTS = Texts([f"text {i}" for i in range(20)])
-ROWS = np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32)
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+TEXTS = Texts([f"text {i} {'is not short ' * 3}" for i in range(8000)])
+WIDTH = 256
+MAX_SIZE = 5 * 2**20  # smaller than all vectors together, so that rows are evicted too
 
 
-def encode(texts):
-    return ROWS[[int(text.split()[1]) for text in texts.first]]
+def vectors_of(texts):
+    """Compute vectors from texts, so that a wrong one is detected."""
+    rows = [hashlib.shake_128(text.encode()).digest(WIDTH) for text in texts.first]
+    return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, WIDTH).astype(np.float32)
 
 
-def embed(folder, texts=TEXTS):
-    return EmbeddingCache(folder)._embed(texts, lambda: Identity(b"x"), encode, lambda n: None)
+def embed(folder, texts, encode=vectors_of, size=MAX_SIZE):
+    cache = EmbeddingCache(folder, size)
+    return cache._embed(texts, lambda: Identity(b"stand-in"), encode, lambda rows: None)
+
+
+def n_wrong(folder, texts):
+    return (embed(folder, texts) != vectors_of(texts)).any(axis=1).sum()
+
+
+def check(folder):
+    """Check all vectors and the file."""
+    assert n_wrong(folder, TEXTS) == 0
+    assert EmbeddingCache(folder).verify().problems == ()
+
+
+def sample(rng, most):
+    return TEXTS.take(rng.choice(len(TEXTS), size=rng.integers(1, most), replace=False))
+
+
+def fill_until_killed(folder, seed):
+    pid = os.fork()
+    if pid:
+        return pid
+    rng = np.random.default_rng(seed)
+    try:
+        while True:
+            embed(folder, sample(rng, 3000))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def kill(pid):
+    os.kill(pid, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL, "it ended by itself"
+
+
+@forks
+@pytest.mark.parametrize("rounds", [8, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("error")  # no damage is found
+def test_three_processes_of_which_one_is_killed_at_random(tmp_path, rounds):
+    chance = random.Random(0)
+    pids = [fill_until_killed(tmp_path, i) for i in range(2)]
+    for i in range(rounds):
+        time.sleep(chance.uniform(0, 0.2))
+        kill(pids.pop(0))
+        assert n_wrong(tmp_path, TEXTS.take(range(i % 7, len(TEXTS), 7))) == 0
+        pids.append(fill_until_killed(tmp_path, i + 2))
+    for pid in pids:
+        kill(pid)
+    check(tmp_path)
+
+
+def is_locked(file):
+    lock = FileLock(file)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def interrupt_calls(folder):
+    """Interrupt calls at random moments; no lock may be kept."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    sys.unraisablehook = lambda _: None  # an interrupt in a finaliser, which ends nothing
+    chance, rng, interrupted = random.Random(0), np.random.default_rng(0), 0
+    while interrupted < 60:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 3e-2))
+            embed(folder, sample(rng, 60))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            interrupted += 1
+        assert not any(map(is_locked, Path(folder, "locks").glob("*.lock")))
+    check(folder)
+
+
+@forks
+def test_interrupted_calls_keep_no_lock_and_leave_nothing_wrong(tmp_path):
+    assert in_fork(interrupt_calls, tmp_path) == 0
+
+
+@pytest.mark.parametrize("start", [0, 4000])
+def test_two_threads_encode_at_once_and_no_text_twice(tmp_path, start):
+    """The same texts or others: both encode their first batches at the same time."""
+    both, encoded = threading.Barrier(2), []
+
+    def call(start):
+        batches = 0
+
+        def encode(texts):
+            nonlocal batches
+            batches += 1
+            if batches == 1:
+                both.wait(60)  # raises an error if the other thread waits for this one
+            encoded.extend(texts.first)
+            return vectors_of(texts)
+
+        texts = TEXTS.take(range(start, start + 4000))
+        np.testing.assert_array_equal(embed(tmp_path, texts, encode, 2**30), vectors_of(texts))
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(call, (0, start)))
+    assert len(encoded) == len(set(encoded)) == 4000 + start
+    assert EmbeddingCache(tmp_path).stats()[:3] == (4000 - start, 4000 + start, 4000 + start)
 
 
 # A full disk
 
 
 FULL = """
-import os, subprocess, sys
-from isoadapt.encoders._cache._environment import Unusable
-from tests.encoders.test_store import LARGE, Store, keys_of, vectors_of
+import os, subprocess, sys, warnings
+import numpy as np
+from tests.encoders.test_cache_faults import TEXTS, embed, vectors_of
 
+texts = TEXTS.take(range(600))
 for size in (4, 8, 12, 16, 40, 80, 100, 400):
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", sys.argv[1]]
-    subprocess.run(mount, check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", sys.argv[1]], check=True
+    )
     pid = os.fork()
     if pid == 0:
-        store = Store(sys.argv[1])
-        try:
-            for i in range(20):
-                keys = keys_of(*range(50 * i, 50 * i + 50))
-                store.put(keys, vectors_of(keys), LARGE)
-        except Unusable as error:
-            os._exit(0 if "No space" in str(error) or "disk is full" in str(error) else 3)
-        os._exit(4)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert status == 0, (size, status)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                for i in (200, 400, 600):
+                    some = texts.take(range(i))
+                    np.testing.assert_array_equal(embed(sys.argv[1], some), vectors_of(some))
+                message = str(caught[-1].message)
+            except OSError as error:  # there was no space for the empty store
+                message = str(error) if size < 100 else ""
+        print(size, message, file=sys.stderr, flush=True)
+        os._exit("No space" not in message and "disk is full" not in message)
+    assert os.waitpid(pid, 0)[1] == 0
     subprocess.run(["umount", sys.argv[1]], check=True)
 """
 
 
-def test_a_full_disk_raises_an_error_and_does_not_end_the_process(tmp_path):
+def test_encoding_goes_on_when_the_disk_is_full(tmp_path):
     may_mount = ["unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path]
     if not shutil.which("unshare") or subprocess.run(may_mount, capture_output=True).returncode:
         pytest.skip("needs a small file system, and this process may not mount one")
-    done = subprocess.run(
-        ["unshare", "-rm", sys.executable, "-c", FULL, tmp_path],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = ["unshare", "-rm", sys.executable, "-c", FULL, tmp_path]
+    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-# Folders
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to count open files")
-def test_idle_caches_are_closed(tmp_path):
-    stores = [Store(tmp_path / str(i)) for i in range(40)]
-    for store in stores:
-        fill(store, 3)
-    entries = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
-    places = [os.readlink(entry) for entry in entries if entry.is_symlink()]
-    assert 0 < len([place for place in places if place.startswith(str(tmp_path))]) <= 3 * 8
-    for store in stores:
-        assert store.read(keys_of(0, 1, 2))[1].all()
-
-
-def test_a_renamed_folder_works_under_its_new_name(tmp_path):
-    keys = fill(Store(tmp_path / "before"), 10)
-    (tmp_path / "before").rename(tmp_path / "after")
-    np.testing.assert_array_equal(Store(tmp_path / "after").read(keys)[0], vectors_of(keys))
-    assert not Store(tmp_path / "before").read(keys)[1].any()
-    assert Store(tmp_path / "after").read(keys)[1].all()
-
-
-def test_a_lock_that_cannot_be_used_does_not_stop_encoding(tmp_path):
+@pytest.mark.parametrize("step", ["put", "touch", "try_lock"])
+def test_encoding_goes_on_without_a_cache_that_fails(tmp_path, monkeypatch, step):
     embed(tmp_path, TEXTS.take(range(5)))
-    for lock in (tmp_path / "locks").glob("worker-*.lock"):
-        lock.unlink()
-    (tmp_path / "locks" / "worker-0.lock").mkdir()
-    with pytest.warns(UserWarning, match=r"continues without the cache: .* cannot be used"):
-        np.testing.assert_array_equal(embed(tmp_path), ROWS)
+
+    def fail(*args):
+        raise Unusable("No space left on device")
+
+    monkeypatch.setattr(Store, step, fail)
+    with pytest.warns(UserWarning, match=r"continues without the cache: No space left"):
+        found = embed(tmp_path, TEXTS.take(range(20)))
+    np.testing.assert_array_equal(found, vectors_of(TEXTS.take(range(20))))
 
 
-@needs_fork
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs two users")
-def test_the_members_of_a_group_share_a_cache():
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o2770)
-        os.chown(folder, 0, 12345)
-        for i, user in enumerate((1111, 2222, 1111)):
-            pid = os.fork()
-            if pid == 0:
-                status = 1
-                try:
-                    os.umask(0o022)
-                    os.setgroups([])
-                    os.setgid(12345)
-                    os.setuid(user)
-                    np.testing.assert_array_equal(
-                        embed(folder, TEXTS.take(range(5 * i + 5))), ROWS[: 5 * i + 5]
-                    )
-                    stats = EmbeddingCache(folder).stats()
-                    status = int(stats[:2] != (5 * i * (i + 1) // 2, 5 * i + 5))
-                finally:
-                    os._exit(status)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+# Forks
 
 
-# Vectors of a wrong width
+@forks
+def test_a_child_leaves_the_stores_and_the_locks_of_its_parent_alone(tmp_path):
+    texts = TEXTS.take(range(100))
+    embed(tmp_path, texts)
+    store, locks = store_in(tmp_path), []
+    assert store.try_lock("held", locks)
+
+    def use_in_child():
+        assert store_in(tmp_path) is not store
+        assert n_wrong(tmp_path, TEXTS.take(range(50, 200))) == 0
+        assert not store_in(tmp_path).try_lock("held", [])
+
+    assert in_fork(use_in_child) == 0
+    assert is_locked(tmp_path / "locks" / "held.lock")
+    locks[0].release()
+    assert store_in(tmp_path) is store
+    assert n_wrong(tmp_path, TEXTS.take(range(200))) == 0
+    assert EmbeddingCache(tmp_path).stats()[:3] == (250, 200, 200)
 
 
-@pytest.mark.parametrize("wrong", [[3], [0, 7], range(20)])
-@pytest.mark.parametrize("asked", [[3, 0, 7], range(20)])
-def test_rows_of_a_wrong_width_are_encoded_again(tmp_path, wrong, asked):
-    embed(tmp_path)
-    replace_rows(tmp_path, wrong)
-    some = TEXTS.take(asked)
-    with pytest.warns(UserWarning, match="had a wrong width and were deleted"):
-        np.testing.assert_array_equal(embed(tmp_path, some), ROWS[list(asked)])
-    misses = EmbeddingCache(tmp_path).stats().misses
-    np.testing.assert_array_equal(embed(tmp_path, some), ROWS[list(asked)])
-    assert EmbeddingCache(tmp_path).stats().misses == misses
-    assert misses == 20 + len({*wrong} & {*asked})
+WORKERS = """
+import sys
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from isoadapt import TransformerEncoder
+
+torch.set_num_threads(2)
+texts = [f"{i} cats " * 20 for i in range(200)]
+encoder = TransformerEncoder(sys.argv[1], cache=sys.argv[2])
+encoder.transform(texts[:100])  # with threads that do not exist in the workers
+options = {"num_workers": 2, "multiprocessing_context": "fork"}
+loader = DataLoader(texts, batch_size=10, collate_fn=encoder.transform, **options)
+found = np.concatenate(list(loader))
+expected = TransformerEncoder(sys.argv[1]).transform(texts)
+np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+"""
 
 
-def replace_rows(folder, places):
-    """Store vectors of 3 numbers, with the right checksum."""
-    from isoadapt.encoders._cache._keys import row_keys
-
-    keys = row_keys(Identity(b"x"), TEXTS)
-
-    def write(transaction, tables):
-        for i in places:
-            row = _with_checksum(keys[i], np.zeros(3, dtype="<f4").tobytes())
-            transaction.put(keys[i], row, db=tables["rows"])
-
-    Store(folder)._environment.run(write, write=True)
-
-
-# Suspended processes
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(_files, "PATIENCE", 0.3)
-
-
-def suspended(action):
-    """Fork a process that suspends itself in `action`; return its id."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            action()
-        finally:
-            os._exit(0)
-    os.waitpid(pid, os.WUNTRACED)
-    return pid
-
-
-def end(pid):
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-
-
-def suspend_self(*args):
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def steps_with_a_kept_lock(folder):
-    """Interrupt each step of taking and releasing a lock; return all steps and the faulty ones."""
-    lock = _files.lock_in(folder, "write")
-    step, kept = 1, []
-    while (interrupt := Interrupt(step, (_files, _api, _unix))).reached(
-        lambda: _files.while_held(lock, int)
-    ):
-        interrupt.error = None
-        _files.while_held(lock, int)
-        with open(lock.lock_file) as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                kept.append(step)
-        step += 1
-    return step, kept
-
-
-@needs_fork
-def test_an_interrupt_at_any_step_keeps_no_later_lock(tmp_path):
-    with get_context("fork").Pool(1) as pool:  # interrupts inside filelock have an effect on it
-        steps, kept = pool.apply(steps_with_a_kept_lock, [tmp_path])
-    assert steps > 50
-    assert kept == []
-
-
-@needs_fork
-def test_waiting_for_a_suspended_writer_gives_a_message(tmp_path, impatient):
-    store = Store(tmp_path)
-    fill(store, 3)
-    pid = suspended(lambda: store._environment.run(suspend_self, write=True))
-    resume = threading.Timer(1.0, os.kill, (pid, signal.SIGCONT))
-    resume.start()
-    with pytest.warns(UserWarning, match=r"waiting to write: .*process.* if it is suspended"):
-        fill(store, 5)
-    resume.join()
-    os.waitpid(pid, 0)
-    assert store.read(keys_of(*range(5)))[1].all()
-
-
-@needs_fork
-def test_waiting_for_a_suspended_writer_can_be_interrupted(tmp_path, impatient):
-    store = Store(tmp_path)
-    fill(store, 3)
-    pid = suspended(lambda: store._environment.run(suspend_self, write=True))
-    fallback = threading.Timer(10.0, os.kill, (pid, signal.SIGKILL))
-    fallback.start()
-    interrupt = threading.Timer(1.0, signal.raise_signal, (signal.SIGINT,))
-    interrupt.start()
-    started = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="waiting to write"):
-        fill(store, 5)
-    assert time.monotonic() - started < 5
-    fallback.cancel()
-    end(pid)
-    fill(store, 5)
-    assert store.counts()[2] == 5
-
-
-@needs_fork
-def test_waiting_for_texts_of_a_suspended_process_gives_a_message(tmp_path, impatient):
-    def encode_and_stop(texts):
-        suspend_self()
-        return encode(texts)
-
-    cache = EmbeddingCache(tmp_path)
-    arguments = (TEXTS, lambda: Identity(b"x"), encode_and_stop, lambda n: None)
-    cache.stats()
-    pid = suspended(lambda: cache._embed(*arguments))
-    kill = threading.Timer(1.5, os.kill, (pid, signal.SIGKILL))
-    kill.start()
-    with pytest.warns(UserWarning, match=r"waiting for texts .*process.* if it is suspended"):
-        np.testing.assert_array_equal(embed(tmp_path), ROWS)
-    kill.join()
-    os.waitpid(pid, 0)
+@forks
+def test_forked_workers_of_a_data_loader_encode_through_one_cache(checkpoint, tmp_path):
+    command = [sys.executable, "-c", WORKERS, checkpoint, tmp_path]
+    subprocess.run(command, cwd=ROOT, check=True)
+    assert EmbeddingCache(tmp_path).stats()[:3] == (100, 200, 200)

@@ -1,6 +1,7 @@
 """EmbeddingCache: embeddings on disk, so that no text is encoded twice."""
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
@@ -10,11 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 
-from isoadapt.encoders._cache._keys import Identity
+from isoadapt._utils.warn import warn
+from isoadapt.encoders._cache._keys import Identity, row_keys
 from isoadapt.encoders._texts import Texts
 
 if TYPE_CHECKING:
+    from filelock import FileLock
+
     from isoadapt.encoders._cache._store import Store
+
+_CHARACTERS = 50_000  # in the first batch; later batches grow or shrink towards
+_SECONDS = 2.0  # of encoding each, which is the work that a killed process loses
+_SHARE = 0.25  # of the missing texts, at most, in a batch: others may be encoding them too
+_FEWEST = 5_000  # characters to which this share does not apply
+_POLL_SECONDS = 0.01
 
 _CONSTRAINTS: dict[str, Any] = {
     "folder": [str, os.PathLike],
@@ -64,17 +74,15 @@ class EmbeddingCache:
     Raises
     ------
     OSError
-        If the folder cannot be written to, or the disk is full.
+        If the folder cannot be written to, or the disk is full on first use.
     ValueError
-        On first use, if a parameter is out of range.
+        On first use, if a parameter is out of range, or if the encoder's model is a live one.
 
     Warns
     -----
     UserWarning
-        If the store was damaged. It is renamed to ``rows.damaged`` in the same folder, where it
-        replaces an earlier damaged store, and an empty store is created. A warning is also given if
-        vectors of a wrong width were deleted, if the disk fills up while texts are encoded, and if
-        this process has waited for another one for five seconds.
+        If the store was damaged, and was therefore deleted and replaced by an empty one. A warning
+        is also given if the disk fills up, and encoding continues without the cache.
 
     See Also
     --------
@@ -86,19 +94,20 @@ class EmbeddingCache:
     the texts that it was encoding, about two seconds of work. After a crash of the machine, the
     last few batches may be missing. If a process was killed while it wrote, or if another program
     changed the file, the next process first checks the structure of the file, which takes about 2 s
-    per GB. While one process encodes a text, other processes that need the same text wait for it.
+    per GB.
+
+    Keys are divided into sixteen ranges. A process or thread holds the locks of those ranges in
+    which it is encoding a batch, so no text is encoded twice. Others go on with other ranges, and
+    wait only if all texts that they lack are in ranges that are being encoded.
+
+    A process that is forked while no thread encodes can use the cache too.
 
     Vectors computed on a GPU and on a CPU, or in batches of other composition, differ in the last
     bits, and by more with ``dtype="int8"``. The cache treats them as equal. It also treats vectors
-    of different versions of torch and transformers as equal. A live model is identified by its
-    weights, its configuration, the tokenizer with all its attributes, and the names of its classes.
-    Changes to the code of these classes are not detected.
+    of different versions of torch and transformers as equal.
 
     Everyone who can write to the folder can change vectors: the checksums detect accidental damage
-    only. If the folder permits its group to write, all files in it do, so that the members of the
-    group can share the cache.
-
-    If another program truncates the file while it is in use, the process is terminated.
+    only. If another program truncates the file while it is in use, the process is terminated.
 
     Examples
     --------
@@ -127,7 +136,7 @@ class EmbeddingCache:
         return CacheStats(*self._store().counts())
 
     def clear(self) -> None:
-        """Delete all vectors and counts, and stores that were set aside as damaged.
+        """Delete all vectors and counts.
 
         Graphs that ``backend="onnx"`` has exported to the folder ``onnx`` are kept. Processes that
         use the cache continue with an empty one.
@@ -138,7 +147,7 @@ class EmbeddingCache:
         """Check the structure of the store and the checksum of every vector.
 
         No process can write during the check, which takes about a second for 100,000 vectors of 384
-        numbers. A damaged store is set aside with a warning, and an empty store is created.
+        numbers. A damaged store is replaced by an empty one, with a warning.
 
         Returns
         -------
@@ -157,16 +166,15 @@ class EmbeddingCache:
         progress: Callable[[int], Any],
     ) -> NDArray[np.float32]:
         """Return the vectors (n, d) of distinct texts, encoding those that are not stored."""
-        from isoadapt.encoders._cache._request import Request
-
-        return Request(self._store(), self.max_size, texts, identify, encode, progress).vectors()
+        request = _Request(self._store(), self.max_size, texts, identify, encode, progress)
+        return request.vectors()
 
     def _store(self) -> "Store":
         """Validate the parameters and return the store of the folder."""
-        from isoadapt.encoders._cache._store import Store
+        from isoadapt.encoders._cache._store import store_in
 
         validate_parameter_constraints(_CONSTRAINTS, vars(self), caller_name="EmbeddingCache")
-        return Store(self.folder)
+        return store_in(self.folder)
 
 
 def as_cache(cache: str | os.PathLike[str] | EmbeddingCache) -> EmbeddingCache:
@@ -176,3 +184,126 @@ def as_cache(cache: str | os.PathLike[str] | EmbeddingCache) -> EmbeddingCache:
     if not os.fspath(cache):
         raise ValueError("cache='' is not a folder; pass the path of a folder, or cache=None")
     return EmbeddingCache(cache)
+
+
+class _Changed(Exception):
+    """The model changed while its vectors were computed."""
+
+
+class _Request:
+    """The vectors (n, d) of distinct texts, read or encoded."""
+
+    def __init__(
+        self,
+        store: "Store",
+        max_size: int,
+        texts: Texts,
+        identify: Callable[[], Identity],
+        encode: Callable[[Texts], NDArray[np.float32]],
+        progress: Callable[[int], Any],
+    ) -> None:
+        self._store, self._max_size, self._texts = store, max_size, texts
+        self._identify, self._encode, self._progress = identify, encode, progress
+        self._identity = identify()
+        self._keys = row_keys(self._identity, texts)
+        self._ranges = np.array([key[0] % 16 for key in self._keys])
+        self._lengths = texts.lengths()
+        self._longest_first = np.argsort(-self._lengths, kind="stable")
+        self._missing = np.ones(len(texts), dtype=bool)
+        self._vectors = np.empty((len(texts), 0), dtype=np.float32)
+
+    def vectors(self) -> NDArray[np.float32]:
+        """Read the vectors that are stored, and encode the others.
+
+        If the disk fails, encoding continues without the cache. If the model changes meanwhile, all
+        texts are encoded again and nothing more is stored.
+        """
+        from isoadapt.encoders._cache._store import Unusable
+
+        self._store.open()
+        try:
+            vectors, found = self._store.read(self._keys)
+            if vectors is not None:
+                self._vectors, self._missing = vectors, ~found
+                self._count_hits(np.flatnonzero(found))
+            characters = float(_CHARACTERS)
+            while self._missing.any():
+                characters = self._encode_batch(characters)
+        except Unusable as error:
+            warn(f"encoding continues without the cache: {error}")
+        except _Changed:
+            return self._encode(self._texts)
+        if self._missing.any():
+            rows = np.flatnonzero(self._missing)
+            self._fill(rows, self._encode(self._texts.take(rows)))
+        return self._vectors
+
+    def _encode_batch(self, limit: float) -> float:
+        """Encode missing texts of ranges that nobody else is encoding; wait if there are none.
+
+        A batch has about `limit` characters at most. The result is the limit for the next one.
+        """
+        missing = self._longest_first[self._missing[self._longest_first]]
+        characters = min(limit, max(_FEWEST, _SHARE * self._lengths[missing].sum()))
+        locks: list[FileLock] = []
+        try:
+            rows = self._lock_ranges(missing, characters, locks)
+            if not len(rows):
+                time.sleep(_POLL_SECONDS)
+                return limit
+            self._read(rows)  # others may have encoded some before the locks were acquired
+            rows = rows[self._missing[rows]]
+            total = self._lengths[rows].cumsum()
+            rows = rows[: max(1, int(np.searchsorted(total, characters, side="right")))]
+            if not len(rows):
+                return limit
+            rate = self._lengths[rows].sum() / self._encode_and_store(rows)
+            return float(np.clip(_SECONDS * rate, limit / 2, limit * 2))
+        finally:
+            for lock in locks:
+                lock.release(force=True)  # has no effect on a lock that is not held
+
+    def _lock_ranges(
+        self, missing: NDArray[np.int64], characters: float, locks: list["FileLock"]
+    ) -> NDArray[np.int64]:
+        """Lock free ranges, in random order, until they have so many characters; return their rows.
+
+        Locks are appended to `locks`, for the caller to release them.
+        """
+        ranges, held = self._ranges[missing], np.zeros(len(missing), dtype=bool)
+        for part in np.random.default_rng().permutation(np.unique(ranges)):
+            if self._store.try_lock(f"{self._identity.digest[:8].hex()}-{part:x}", locks):
+                held |= ranges == part
+            if self._lengths[missing[held]].sum() >= characters:
+                break
+        return missing[held]
+
+    def _encode_and_store(self, rows: NDArray[np.int64]) -> float:
+        """Encode and store some rows; return the seconds that encoding took."""
+        started = time.perf_counter()
+        vectors = self._encode(self._texts.take(rows))
+        seconds = time.perf_counter() - started
+        if self._identify() != self._identity:
+            raise _Changed
+        self._fill(rows, vectors)
+        self._store.put([self._keys[i] for i in rows], vectors, self._max_size)
+        return seconds
+
+    def _read(self, rows: NDArray[np.int64]) -> None:
+        """Read those of some rows that are stored."""
+        vectors, found = self._store.read([self._keys[i] for i in rows])
+        if vectors is not None:
+            self._fill(rows[found], vectors[found])
+            self._count_hits(rows[found])
+
+    def _count_hits(self, rows: NDArray[np.int64]) -> None:
+        """Report rows that were read."""
+        self._store.touch([self._keys[i] for i in rows])
+        self._progress(len(rows))
+
+    def _fill(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
+        """Set the vectors of some rows."""
+        if not self._vectors.shape[1]:
+            self._vectors = np.empty((len(self._texts), vectors.shape[1]), dtype=np.float32)
+        self._vectors[rows] = vectors
+        self._missing[rows] = False

@@ -1,21 +1,37 @@
-"""The content of a cache: vectors by key, their last use, claims of workers, and counts."""
+"""The store of a cache: an LMDB file with vectors by key, their last use, and counts.
+
+An entry is a CRC-32 of key and content, and the content: a vector in float32. Every operation is
+one transaction, so a killed process leaves no partial changes. LMDB writes data to disk before the
+page that refers to them, so a crash of the machine leaves none either.
+"""
 
 import os
+import shutil
 import struct
+import threading
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
 
+import lmdb
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
+from lmdb.verify import VerifyError, verify
 from numpy.typing import NDArray
 
 from isoadapt._utils.warn import warn
-from isoadapt.encoders._cache._environment import Damaged, environment_in, problems
-from isoadapt.encoders._cache._files import lock_in, try_acquire
 
-_TABLES = ("rows", "used", "claims", "counts")
-_COUNTS = struct.Struct("<4Q")
+Result = TypeVar("Result")
+
+_TABLES = ("rows", "used", "counts")
+_FIRST_MAP = 2**30  # bytes of address space, not of disk space; doubled when full
+_READERS = 1024
+_LOCK_FILE = 17 * 4096  # bytes of LMDB's lock file: 64 for each reader, and its header
+_FULL = 2**20  # free bytes below which a disk is regarded as full
+_POLL_SECONDS = 0.002
+_COUNTS, _TICK = struct.Struct("<4Q"), struct.Struct(">Q")
 _USE = np.dtype([("key", "V20"), ("tick", ">u8")])
 _EVICTED_AT_ONCE = 1000
 _KEPT = 0.9  # fraction of the maximum size that remains after an eviction
@@ -25,157 +41,131 @@ _KEPT_PAGES = 1.75  # times the maximum size: pages in use that remain after an 
 _DIRTY = 2 * 4096  # bytes of pages that writing or deleting a row may copy
 
 
-class Store:
-    """Vectors in a folder, shared by threads and processes.
+class Damaged(Exception):
+    """The content read differs from the content written."""
 
-    Only `rows.lmdb`, `rows.damaged` and `locks` in the folder are used.
+
+class Unusable(OSError):
+    """The folder or the disk prevents the operation."""
+
+
+class Store:
+    """Vectors in `rows.lmdb` in a folder, shared by threads and processes.
+
+    A damaged file is deleted with a warning and replaced by an empty one. LMDB checks much of what
+    it reads, but some damage would end the process. The modification time that the file has after a
+    transaction is therefore stored in `sealed`. If it has another one, or is too short, when it is
+    opened, :func:`lmdb.verify.verify` checks it first. Errors of the folder or the disk are raised
+    as :class:`Unusable`.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._environment = environment_in(folder, _TABLES)
-        self.folder = self._environment.folder
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._path = folder / "rows.lmdb"
+        self._data, self._seal_file = self._path / "data.mdb", self._path / "sealed"
+        self._threads = threading.RLock()
+        self._environment: Any = None
+        self._tables: dict[str, Any] = {}
+        self._file: tuple[int, int] | None = None  # device and inode of the file that is open
 
-    def read(
-        self, keys: Sequence[bytes], group: bytes = b""
-    ) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
+    def open(self) -> None:
+        """Open the file, which is created if it does not exist."""
+        self._run(lambda transaction: None)
+
+    def close(self) -> None:
+        """Close the file; the next operation opens it again."""
+        with self._threads:
+            if self._environment is not None:
+                self._environment.close()
+            self._environment = None
+
+    def leave_to_parent(self) -> None:
+        """Forget the file in a forked process. Closing it would release what the parent reads."""
+        self._environment, self._tables = None, {}
+
+    def read(self, keys: Sequence[bytes]) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
         """Look rows up; return vectors (len(keys), d) and which rows were found (len(keys),).
 
         The vectors are None if no row was found. Rows that were not found have arbitrary values.
-        All rows of a group have one width. A row of another width is deleted, with a warning.
         """
 
-        def look_up(transaction: Any, tables: Mapping[str, Any]) -> Any:
+        def look_up(transaction: Any) -> Any:
             vectors: NDArray[np.float32] | None = None
-            found, wrong = np.zeros(len(keys), dtype=bool), list[bytes]()
-            size = _row_size(transaction, tables, group)
+            found, size = np.zeros(len(keys), dtype=bool), 0
             for i in _order_by_key(keys):
-                value = transaction.get(keys[i], db=tables["rows"])
+                value = transaction.get(keys[i], db=self._tables["rows"])
                 if value is None:
                     continue
                 content = _content(keys[i], value)
-                size = max(4, len(content) // 4 * 4) if size is None else size
-                if len(content) != size:
-                    wrong.append(keys[i])
-                    continue
                 if vectors is None:
+                    size = len(content)
                     vectors = np.empty((len(keys), size // 4), dtype="<f4")
                     target = vectors.data.cast("B")
+                if len(content) != size:
+                    raise Damaged(f"entry {keys[i].hex()} has {len(content)} bytes, not {size}")
                 target[i * size : (i + 1) * size] = content
                 found[i] = True
-            return vectors, found, wrong
+            return vectors, found
 
-        vectors, found, wrong = self._environment.run(look_up)
-        if wrong:
-            self._discard(wrong)
-        return vectors, found
+        return self._run(look_up)
 
     def touch(self, keys: Sequence[bytes]) -> None:
         """Count rows as hits, and mark them as used now."""
 
-        def mark(transaction: Any, tables: Mapping[str, Any]) -> None:
-            now = _tick_bytes(_count(transaction, tables, hits=len(keys), ticks=1).ticks)
+        def mark(transaction: Any) -> None:
+            now = _TICK.pack(self._count(transaction, hits=len(keys), ticks=1)[2])
             for i in _order_by_key(keys):
-                if transaction.get(keys[i], db=tables["used"]) is not None:  # not deleted since
-                    transaction.put(keys[i], now, db=tables["used"])
+                if transaction.get(keys[i], db=self._tables["used"]) is not None:  # not deleted
+                    transaction.put(keys[i], now, db=self._tables["used"])
 
-        self._environment.run(mark, write=True)
+        self._run(mark, write=True)
 
-    def put(
-        self,
-        keys: Sequence[bytes],
-        vectors: NDArray[np.float32],
-        max_size: int,
-        group: bytes = b"",
-    ) -> None:
-        """Store rows of a group, count them as misses and release the claims on them.
+    def put(self, keys: Sequence[bytes], vectors: NDArray[np.float32], max_size: int) -> None:
+        """Store rows, and count them as misses.
 
         If keys and rows exceed `max_size` bytes, or their pages too much of the file, the least
         recently used rows are deleted.
         """
-
         order = _order_by_key(keys)
-        row_size = 4 * vectors.shape[1]
-        step = max(1, int(_OVER * max_size) // max(_DIRTY, row_size))
+        step = max(1, int(_OVER * max_size) // max(_DIRTY, 4 * vectors.shape[1]))
 
-        def write(transaction: Any, tables: Mapping[str, Any]) -> bool:
-            _set_row_size(transaction, tables, group, row_size)
-            now = _tick_bytes(_counts(transaction, tables).ticks + 1)
+        def write(transaction: Any) -> bool:
+            now = _TICK.pack(self._count(transaction, misses=len(part), ticks=1)[2])
             size = 0
             for i in part:
                 row = _with_checksum(keys[i], vectors[i].astype("<f4").tobytes())
-                if transaction.put(keys[i], row, overwrite=False, db=tables["rows"]):
+                if transaction.put(keys[i], row, overwrite=False, db=self._tables["rows"]):
                     size += len(keys[i]) + len(row)
-                transaction.put(keys[i], now, db=tables["used"])
-                transaction.delete(keys[i], db=tables["claims"])
-            size = _count(transaction, tables, misses=len(part), ticks=1, size=size).size
-            return size > max_size or _in_use(transaction, tables) > _PAGES * max_size
+                transaction.put(keys[i], now, db=self._tables["used"])
+            *_, size = self._count(transaction, size=size)
+            return size > max_size or self._in_use(transaction) > _PAGES * max_size
 
         for start in range(0, len(order), step):
             part = order[start : start + step]
-            if self._environment.run(write, write=True):
-                self._evict(max_size, step)
-
-    def claim(self, keys: Sequence[bytes], owner: bytes, limit: int) -> tuple[list[int], int]:
-        """Claim up to `limit` rows that are neither stored nor claimed already.
-
-        The result is the positions of the claimed keys, and the number of keys that were examined
-        until the limit was reached.
-        """
-
-        def take(transaction: Any, tables: Mapping[str, Any]) -> tuple[list[int], int]:
-            claimed: list[int] = []
-            for i, key in enumerate(keys):
-                if len(claimed) == limit:
-                    return claimed, i
-                taken = (transaction.get(key, db=tables[name]) for name in ("rows", "claims"))
-                if all(value is None for value in taken):
-                    transaction.put(key, owner, db=tables["claims"])
-                    claimed.append(i)
-            return claimed, len(keys)
-
-        return self._environment.run(take, write=True)
-
-    def owners(self) -> set[bytes]:
-        """Return the owners of all claims."""
-        return self._environment.run(
-            lambda transaction, tables: {
-                bytes(owner) for _, owner in transaction.cursor(tables["claims"])
-            }
-        )
-
-    def unclaim(self, owner: bytes) -> None:
-        """Release all claims of an owner."""
-
-        def delete(transaction: Any, tables: Mapping[str, Any]) -> None:
-            cursor = transaction.cursor(tables["claims"])
-            for key in [key for key, by in cursor if by == owner]:
-                transaction.delete(key, db=tables["claims"])
-
-        self._environment.run(delete, write=True)
+            if self._run(write, write=True):
+                self._evict(max_size, min(step, _EVICTED_AT_ONCE))
 
     def counts(self) -> tuple[int, int, int, int]:
         """Return hits, misses, rows, and the size of keys and rows in bytes."""
 
-        def look_up(transaction: Any, tables: Mapping[str, Any]) -> tuple[int, int, int, int]:
-            counts = _counts(transaction, tables)
-            rows = transaction.stat(tables["rows"])["entries"]
-            return counts.hits, counts.misses, rows, counts.size
+        def look_up(transaction: Any) -> tuple[int, int, int, int]:
+            hits, misses, _, size = self._count(transaction)
+            return hits, misses, transaction.stat(self._tables["rows"])["entries"], size
 
-        return self._environment.run(look_up)
+        return self._run(look_up)
 
     def check(self) -> tuple[int, list[str]]:
-        """Check the whole file, and set it aside if it is damaged; return rows and problems."""
-
+        """Check the whole file, and delete it if it is damaged; return rows and problems."""
         rows, found = 0, list[str]()
 
-        def walk(transaction: Any, tables: Mapping[str, Any]) -> None:
+        def walk(transaction: Any) -> None:
             nonlocal rows, found
             if found:  # this is the empty store that has replaced the damaged one
                 return
-            rows = transaction.stat(tables["rows"])["entries"]
-            found = problems(self._environment.path)
+            rows = transaction.stat(self._tables["rows"])["entries"]
+            found = _problems(self._path)
             if not found:  # in a damaged file, a cursor might loop forever
-                for key, value in transaction.cursor(tables["rows"]):
+                for key, value in transaction.cursor(self._tables["rows"]):
                     try:
                         _content(key, value)
                     except Damaged as error:
@@ -183,127 +173,226 @@ class Store:
             if found:
                 raise Damaged(found[0])
 
-        self._environment.run(walk, write=True)  # a writer excludes others
+        self._run(walk, write=True)  # a writer excludes others
         return rows, found
 
     def clear(self) -> None:
         """Delete everything."""
-        self._environment.remove()
+        with self._threads, self._unusable_raised(), self._other_writers_excluded():
+            self.close()
+            if self._path.exists():
+                shutil.rmtree(self._path)
 
     def try_lock(self, name: str, locks: list[FileLock]) -> bool:
         """Append a lock in the folder to `locks`, and acquire it; return False if it is held.
 
         The caller releases all locks of the list, also after an interrupt in this method.
         """
-        with self._environment.reraise_unusable():
-            locks.append(lock_in(self.folder, name))
-            return try_acquire(locks[-1])
+        with self._unusable_raised():
+            locks.append(self._lock(name))
+            with suppress(Timeout):
+                locks[-1].acquire(blocking=False)
+            return locks[-1].is_locked
 
-    def _discard(self, keys: Sequence[bytes]) -> None:
-        """Delete rows of a wrong width, so that they are encoded again."""
+    # Transactions
 
-        def delete(transaction: Any, tables: Mapping[str, Any]) -> None:
-            _count(transaction, tables, size=-sum(_delete(transaction, tables, k) for k in keys))
+    def _run(self, operation: Callable[[Any], Result], *, write: bool = False) -> Result:
+        """Run an operation in a transaction, again if the map was too small or the file damaged.
 
-        self._environment.run(delete, write=True)
-        warn(
-            f"{len(keys)} vectors in the embedding cache in {str(self.folder)!r} had a wrong width "
-            "and were deleted, so their texts are encoded again",
+        A reader gets memoryviews. The operation raises :class:`Damaged` if it finds damage. Only
+        one process writes at a time.
+        """
+        with self._threads, self._unusable_raised():
+            while True:
+                try:
+                    if self._environment is None or self._file != self._file_id():
+                        with self._other_writers_excluded():
+                            self._open()
+                    if write:
+                        return self._write(operation)
+                    with self._environment.begin(buffers=True) as transaction:
+                        return operation(transaction)
+                except lmdb.MapResizedError:
+                    self._environment.set_mapsize(0)
+                except lmdb.MapFullError:
+                    self._environment.reader_check()
+                    self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+                except (Damaged, lmdb.Error) as error:
+                    self._recover(error)
+
+    def _write(self, operation: Callable[[Any], Result]) -> Result:
+        """Run an operation in a transaction that writes."""
+        with self._other_writers_excluded():
+            with self._environment.begin(write=True) as transaction:
+                result = operation(transaction)
+            self._seal()
+            return result
+
+    def _lock(self, name: str) -> FileLock:
+        """Return a lock in the folder, which is not held yet."""
+        return FileLock(self.folder / "locks" / f"{name}.lock")
+
+    @contextmanager
+    def _other_writers_excluded(self) -> Iterator[None]:
+        """Hold the lock of writers. LMDB has one too, but a wait for it cannot be interrupted."""
+        lock = self._lock("write")
+        try:
+            lock.acquire(poll_interval=_POLL_SECONDS)
+            yield
+        finally:
+            lock.release(force=True)  # has no effect on a lock that is not held
+
+    def _open(self) -> None:
+        """Open the file, after checking it if it is not sealed; other writers are excluded."""
+        self.close()
+        self._path.mkdir(parents=True, exist_ok=True)
+        with (self._path / "lock.mdb").open("ab") as file:  # it is mapped into memory, and a write
+            file.write(bytes(max(0, _LOCK_FILE - file.tell())))  # without space ends the process
+        self._file = self._file_id()
+        environment = lmdb.open(
+            str(self._path),
+            map_size=_FIRST_MAP,
+            max_dbs=len(_TABLES),
+            max_readers=_READERS,
+            metasync=False,
         )
+        try:
+            environment.reader_check()
+            if not self._is_sealed(environment) and (found := _problems(self._path)):
+                raise Damaged(found[0])
+            self._tables = {name: environment.open_db(name.encode()) for name in _TABLES}
+            self._seal()
+        except BaseException:
+            environment.close()
+            raise
+        self._environment, self._file = environment, self._file_id()
+
+    def _is_sealed(self, environment: Any) -> bool:
+        """Return whether the file is complete and unchanged since the last transaction."""
+        size = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+        with suppress(FileNotFoundError):
+            complete = self._data.stat().st_size >= size
+            return complete and self._seal_file.read_bytes() == self._time()
+        return False
+
+    def _seal(self) -> None:
+        """Store the modification time of the file."""
+        self._seal_file.write_bytes(self._time())
+
+    def _time(self) -> bytes:
+        """Return the modification time of the file."""
+        return self._data.stat().st_mtime_ns.to_bytes(8, "big", signed=True)
+
+    def _file_id(self) -> tuple[int, int] | None:
+        """Return device and inode of the file; None if it does not exist."""
+        with suppress(FileNotFoundError):
+            stat = self._data.stat()
+            return stat.st_dev, stat.st_ino
+        return None
+
+    def _recover(self, error: Exception) -> None:
+        """Delete the file with a warning if it is damaged; otherwise raise `error`."""
+        self.close()
+        with self._other_writers_excluded():
+            if self._file != self._file_id():
+                return  # another process has deleted it already
+            damaged = isinstance(error, Damaged) or (self._file and _problems(self._path))
+            if not damaged:
+                raise error
+            shutil.rmtree(self._path)
+        warn(
+            f"the embedding cache in {str(self.folder)!r} was damaged ({error}); it was replaced "
+            "by an empty one, so texts are encoded again"
+        )
+
+    @contextmanager
+    def _unusable_raised(self) -> Iterator[None]:
+        """Turn errors of the folder, the disk or LMDB into :class:`Unusable`."""
+        try:
+            yield
+        except (OSError, lmdb.Error) as error:
+            reason = getattr(error, "strerror", None) or error
+            with suppress(OSError):  # LMDB reports a partial write as an input/output error
+                if isinstance(error, lmdb.Error) and shutil.disk_usage(self.folder).free < _FULL:
+                    reason = f"{reason}; the disk is full"
+            raise Unusable(
+                f"cache={str(self.folder)!r} cannot be used ({reason}); choose a folder that can "
+                "be written to, or cache=None"
+            ) from error
+
+    # Counts and eviction
+
+    def _count(
+        self, transaction: Any, hits: int = 0, misses: int = 0, ticks: int = 0, size: int = 0
+    ) -> tuple[int, int, int, int]:
+        """Add to the counts over all processes, and return the new ones.
+
+        These are vectors read, texts encoded, operations (the clock that measures last use), and
+        bytes of keys and rows.
+        """
+        more = hits, misses, ticks, size
+        stored = transaction.get(b"counts", db=self._tables["counts"])
+        old = (0, 0, 0, 0) if stored is None else _COUNTS.unpack(_content(b"counts", stored))
+        hits, misses, ticks, size = (a + b for a, b in zip(old, more, strict=True))
+        if any(more):
+            row = _with_checksum(b"counts", _COUNTS.pack(hits, misses, ticks, size))
+            transaction.put(b"counts", row, db=self._tables["counts"])
+        return hits, misses, ticks, size
+
+    def _in_use(self, transaction: Any) -> int:
+        """Return the bytes of all pages that hold data; other pages of the file are reused."""
+        stats = [transaction.stat(table) for table in self._tables.values()]
+        pages = ("branch_pages", "leaf_pages", "overflow_pages")
+        return sum(stat["psize"] * stat[kind] for stat in stats for kind in pages)
 
     def _evict(self, max_size: int, step: int) -> None:
         """Delete the least recently used rows, at most `step` at once, until the rest fits."""
 
-        def list_uses(transaction: Any, tables: Mapping[str, Any]) -> NDArray[np.void]:
+        def list_uses(transaction: Any) -> NDArray[np.void]:
             found = bytearray()
-            for key, tick in transaction.cursor(tables["used"]):
+            for key, tick in transaction.cursor(self._tables["used"]):
                 found += key
                 found += tick
             return np.frombuffer(found, dtype=_USE)
 
-        def delete(transaction: Any, tables: Mapping[str, Any]) -> bool:
-            gone, surplus = 0, _counts(transaction, tables).size - int(_KEPT * max_size)
+        def delete(transaction: Any) -> bool:
+            gone, surplus = 0, self._count(transaction)[3] - int(_KEPT * max_size)
 
             def fits() -> bool:
-                pages = _in_use(transaction, tables)
-                return gone >= surplus and pages <= _KEPT_PAGES * max_size
+                return gone >= surplus and self._in_use(transaction) <= _KEPT_PAGES * max_size
 
             for key, ticks in oldest.tolist():
                 if fits():
                     break
-                if transaction.get(key, db=tables["used"]) == _tick_bytes(ticks):  # not used since
-                    gone += _delete(transaction, tables, key)
-            _count(transaction, tables, size=-gone)
+                if transaction.get(key, db=self._tables["used"]) == _TICK.pack(ticks):
+                    transaction.delete(key, db=self._tables["used"])
+                    row = transaction.pop(key, db=self._tables["rows"])
+                    gone += 0 if row is None else len(key) + len(row)
+            self._count(transaction, size=-gone)
             return not fits()
 
-        uses = self._environment.run(list_uses)
+        uses = self._run(list_uses)
         uses = uses[np.argsort(uses["tick"], kind="stable")]
-        step = min(step, _EVICTED_AT_ONCE)
         for start in range(0, len(uses), step):
             oldest = uses[start : start + step]
-            if not self._environment.run(delete, write=True):
+            if not self._run(delete, write=True):
                 return
 
 
-class _Counts(NamedTuple):
-    """Counts over all processes."""
-
-    hits: int = 0
-    misses: int = 0
-    ticks: int = 0  # operations, the clock that measures last use
-    size: int = 0  # bytes of keys and rows
+_STORES: dict[tuple[int, Path], Store] = {}  # by process and folder
 
 
-def _counts(transaction: Any, tables: Mapping[str, Any]) -> _Counts:
-    """Read the counts."""
-    stored = transaction.get(b"counts", db=tables["counts"])
-    if stored is None:
-        return _Counts()
-    return _Counts(*_COUNTS.unpack(_content(b"counts", stored)))
+def store_in(folder: str | os.PathLike[str]) -> Store:
+    """Return the only store of this process in a folder, without opening it.
 
-
-def _count(transaction: Any, tables: Mapping[str, Any], **more: int) -> _Counts:
-    """Add to the counts, and return the new ones."""
-    old = _counts(transaction, tables)
-    new = old._replace(**{name: getattr(old, name) + value for name, value in more.items()})
-    transaction.put(b"counts", _with_checksum(b"counts", _COUNTS.pack(*new)), db=tables["counts"])
-    return new
-
-
-def _in_use(transaction: Any, tables: Mapping[str, Any]) -> int:
-    """Return the bytes of all pages that hold data; other pages of the file are reused."""
-    pages = size = 0
-    for table in tables.values():
-        stat = transaction.stat(table)
-        pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-        size = stat["psize"]
-    return pages * size
-
-
-def _delete(transaction: Any, tables: Mapping[str, Any], key: bytes) -> int:
-    """Delete a row and its last use; return the bytes of key and row."""
-    transaction.delete(key, db=tables["used"])
-    row = transaction.pop(key, db=tables["rows"])
-    return 0 if row is None else len(key) + len(row)
-
-
-def _row_size(transaction: Any, tables: Mapping[str, Any], group: bytes) -> int | None:
-    """Return the bytes of a vector of a group; None if they are not known."""
-    stored = transaction.get(b"size" + group, db=tables["counts"])
-    return None if stored is None else int.from_bytes(_content(b"size" + group, stored), "little")
-
-
-def _set_row_size(transaction: Any, tables: Mapping[str, Any], group: bytes, size: int) -> None:
-    """Store the bytes of a vector of a group."""
-    key = b"size" + group
-    if _row_size(transaction, tables, group) != size:
-        row = _with_checksum(key, size.to_bytes(4, "little"))
-        transaction.put(key, row, db=tables["counts"])
-
-
-def _tick_bytes(ticks: int) -> bytes:
-    """Encode a time stamp as bytes that have the same order."""
-    return ticks.to_bytes(8, "big")
+    All names of the same folder give the same store, because LMDB must not open a file twice. A
+    forked process has stores of its own.
+    """
+    process, path = os.getpid(), Path(folder).expanduser().resolve()
+    for (owner, _), store in list(_STORES.items()):
+        if owner != process:
+            store.leave_to_parent()
+    return _STORES.setdefault((process, path), Store(path))
 
 
 def _order_by_key(keys: Sequence[bytes]) -> list[int]:
@@ -326,3 +415,11 @@ def _content(key: bytes, value: Any) -> Any:
 def _checksum(key: bytes, content: Any) -> bytes:
     """Compute the CRC-32 of key and content."""
     return zlib.crc32(content, zlib.crc32(key)).to_bytes(4, "little")
+
+
+def _problems(path: Path) -> list[str]:
+    """Check the file of a store without LMDB; return the problems found."""
+    try:
+        return verify(str(path))
+    except (VerifyError, FileNotFoundError) as error:
+        return [str(error)]

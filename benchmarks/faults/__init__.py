@@ -1,1 +1,0 @@
-"""Concurrent calls, kills and interrupts, counted with the damage that they do."""
