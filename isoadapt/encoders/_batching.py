@@ -1,5 +1,6 @@
 """Tokens to vectors: batches with a token budget, the forward pass, and whether padding matters."""
 
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import Tokens, model_inputs
 
+_LOCK = threading.Lock()  # of the probes for the influence of padding
 _HELD = 4096  # vectors left on the device before they are copied to the host
 _CPU_TOKENS_PER_THREAD = 512
 # In a batch of both, the first text is padded, also with a tokenizer of characters.
@@ -176,10 +178,11 @@ def needs_equal_lengths(backbone: Backbone, pooling: Pooling) -> bool:
         return True
     if (head and own is None) or (own is not None and own != tokenizers):
         return True  # the model would treat padding as text, or text as padding
-    key = (head, tokenizers, backbone.tokenizer.padding_side)
-    if key not in backbone.probes:
-        backbone.probes[key] = _padding_changes_vectors(backbone, head)
-    return backbone.probes[key]
+    with _LOCK:
+        key = (head, tokenizers, backbone.tokenizer.padding_side)
+        if key not in backbone.probes:
+            backbone.probes[key] = _padding_changes_vectors(backbone, head)
+        return backbone.probes[key]
 
 
 @torch.inference_mode()
