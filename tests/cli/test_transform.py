@@ -31,11 +31,6 @@ class TestTransform:
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, adapter.transform(X[:9].astype(dtype)))
 
-    def test_the_suffix_may_be_in_capitals(self, adapter, files):
-        succeed("transform", "a", "X.npy", "OUT.NPY")
-        np.testing.assert_array_equal(np.load("OUT.NPY"), adapter.transform(X))
-        assert not [path.name for path in files.iterdir() if path.name.startswith(".")]
-
     def test_a_file_is_replaced_only_if_allowed(self, adapter, files):
         (files / "out.npy").write_text("precious")
         assert "'out.npy' exists; choose another" in fail("transform", "a", "X.npy", "out.npy")
@@ -85,16 +80,6 @@ class TestTransform:
         for name in ("texts.tsv", "some.tsv"):
             succeed("transform", "a", name, f"{name}.npy")
         np.testing.assert_array_equal(np.load("texts.tsv.npy"), np.load("some.tsv.npy"))
-
-    @pytest.mark.parametrize("kind", [float, str])
-    def test_labels_of_a_matrix_are_not_read(self, kind, files):
-        succeed("fit", "whitening", "--on", "X.parquet", "--out", "a")
-        labels = [None, *map(kind, range(len(X) - 1))]
-        table = pd.read_parquet("X.parquet")[["f0", "f1", "f2", "f3", "f4"]].assign(label=labels)
-        table.to_parquet("some.parquet")
-        succeed("transform", "a", "some.parquet", "out.npy")
-        np.testing.assert_array_equal(np.load("out.npy"), Whitening().fit_transform(X))
-        assert succeed("audit", "some.parquet").stdout == succeed("audit", "X.npy").stdout
 
     def test_a_failure_leaves_the_old_file(self, adapter, files):
         (files / "out.npy").write_text("old")
@@ -157,23 +142,6 @@ class TestIdentity:
         assert re.search(r"model='other' is another checkpoint.*with --model", message)
         assert not (files / "merged").exists()
         assert not (files / "out.npy").exists()
-
-    def test_a_model_that_was_trained_on_is_refused(self, adapter, files, checkpoint):
-        save_model(files / "mine")
-        options = ["--on", "texts.tsv", "--model", "mine", "--out", "b"]
-        succeed("fit", "whitening", *options, "--set", "shrinkage=0.1")
-        shutil.rmtree(files / "mine")
-        (files / "other").rename(files / "mine")
-        assert "another checkpoint" in fail("transform", "b", "texts.tsv", "out.npy")
-
-    def test_vectors_of_another_kind_are_refused(self, files, checkpoint):
-        encoder = TransformerEncoder(checkpoint, pooling="mean", layer=1)
-        fitted = Whitening(shrinkage=0.1).fit(encoder.transform(texts_and_labels()[0]))
-        save_adapter(fitted, "a", base_model=encoder)
-        assert "pooling='mean', layer=1" in fail("merge", "a", checkpoint, "merged")
-        for options in ([], ["--model", checkpoint]):
-            message = fail("transform", "a", "texts.tsv", "out.npy", *options)
-            assert re.search("pooling='mean', layer=1.*pooling='head_input'", message)
 
     def test_a_matrix_tells_of_the_checkpoint_only(self, files, checkpoint, adapter):
         np.save("E.npy", TransformerEncoder(checkpoint).transform(texts_and_labels()[0]))

@@ -93,13 +93,6 @@ def test_neither_batches_nor_padding_matter(architecture, batch_tokens):
     assert all(figures.two_nn > 0 for figures in report)
 
 
-def test_blocks_do_not_matter(monkeypatch):
-    live = live_model("bert")
-    wanted = layer_report(live, CORPUS)
-    monkeypatch.setattr(_layer_report, "_BLOCK", 5)
-    assert_same(layer_report(live, CORPUS), wanted)
-
-
 def test_two_nn_of_few_tokens_uses_all_of_them():
     live = live_model("bert")
     for figures, X in zip(layer_report(live, CORPUS), token_states(*live, CORPUS), strict=True):
@@ -151,20 +144,6 @@ def test_max_tokens_is_filled_with_whole_texts_in_order(monkeypatch, block):
         assert (report.n_texts, report[0].n_tokens) == (n_texts, ends[n_texts - 1])
         assert report[0].n_tokens <= max_tokens
         assert_same(report, layer_report(live, TEXTS[:n_texts]))
-
-
-def test_no_text_beyond_max_tokens_is_tokenised(monkeypatch):
-    monkeypatch.setattr(_layer_report, "_BLOCK", 2)
-    seen = []
-    model_inputs = _layer_report.model_inputs
-
-    def spy(backbone, texts, max_length):
-        seen.extend(texts.first)
-        return model_inputs(backbone, texts, max_length)
-
-    monkeypatch.setattr(_layer_report, "model_inputs", spy)
-    layer_report(live_model("bert"), CORPUS, max_tokens=30)
-    assert len(seen) < 10
 
 
 def test_the_sample_is_the_tokens_of_smallest_keys_whatever_the_batches():
@@ -280,11 +259,6 @@ def test_a_constant_layer_has_no_spectrum():
 def test_bad_parameters_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         layer_report(live_model("bert"), TEXTS, **options)
-
-
-def test_one_token_is_refused():
-    with pytest.raises(ValueError, match="at least 2 tokens of whole texts"):
-        layer_report(live_model("gpt2"), ["cat"])
 
 
 def test_anything_but_texts_is_refused():

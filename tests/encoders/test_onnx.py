@@ -17,7 +17,6 @@ from sklearn.base import clone
 
 from isoadapt.encoders import (
     TransformerEncoder,
-    _batching,
     _models as models,
     _onnx as module,
     load_checkpoint,
@@ -106,23 +105,6 @@ def test_architectures_poolings_and_layers(architecture, options, tmp_path):
     assert {config._attn_implementation for config in configs} == {"sdpa"}
 
 
-@pytest.mark.slow
-def test_all_modes_of_sentence_transformers(bare_checkpoint, tmp_path):
-    folder = shutil.copytree(bare_checkpoint, tmp_path / "model")
-    kinds = {"": "Transformer", "pooling": "Pooling", "normalize": "Normalize"}
-    (folder / "modules.json").write_text(
-        json.dumps([{"path": path, "type": f"library.{kind}"} for path, kind in kinds.items()])
-    )
-    (folder / "pooling").mkdir()
-    modes = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
-    (folder / "pooling" / "config.json").write_text(json.dumps({"pooling_mode": modes}))
-    expected = TransformerEncoder(folder).transform(TEXTS)
-    encoder = onnx(folder)
-    np.testing.assert_allclose(encoder.transform(TEXTS), expected, atol=1e-5)
-    assert np.allclose(np.linalg.norm(expected, axis=1), 1)
-    assert len(encoder.get_feature_names_out()) == 16 * len(modes)
-
-
 def test_int8_deviates_a_little_and_says_how_much(checkpoint, cache, no_export):
     encoder = onnx(checkpoint, cache=cache, dtype="int8")
     exact = TransformerEncoder(checkpoint).transform(TEXTS).astype(np.float64)
@@ -133,12 +115,6 @@ def test_int8_deviates_a_little_and_says_how_much(checkpoint, cache, no_export):
     found = encoder.deviation(TEXTS)
     assert found == pytest.approx((cosines.mean(), cosines.min(), shares.max(), len(TEXTS)))
     assert 0.9 < found.min_cosine < 1 - 1e-6
-
-
-def test_deviation_of_other_encoders(checkpoint):
-    assert TransformerEncoder(checkpoint).deviation(TEXTS).max_difference == 0
-    half = TransformerEncoder(checkpoint, dtype="bfloat16").set_output(transform="pandas")
-    assert 1e-4 < half.deviation(TEXTS).max_difference < 0.1
 
 
 def test_a_changed_checkpoint_is_exported_again(tmp_path, monkeypatch):
@@ -199,13 +175,6 @@ def test_vectors_of_the_backends_are_kept_apart(checkpoint, copied):
     again = [encoder.transform(TEXTS) for encoder in encoders[1:]]
     assert not models._GRAPHS  # the vectors came from the cache
     np.testing.assert_array_equal(again, once[1:])
-
-
-def test_a_report_is_stored_with_the_graph(cache):
-    reports = [json.loads((path / "export.json").read_text()) for path in graphs(cache)]
-    exact, rounded = sorted((r["deviation"] for r in reports), key=lambda d: d["max_difference"])
-    assert exact["max_difference"] < 1e-5 < rounded["max_difference"]
-    assert exact["n_texts"] == rounded["n_texts"] == 24
 
 
 def truncate(file):
@@ -280,35 +249,6 @@ def exact_graph(cache):
     return next(path / "model.onnx" for path in graphs(cache) if is_exact(path)).read_bytes()
 
 
-def test_the_more_exact_range_of_weights_is_taken(checkpoint, cache, monkeypatch):
-    exact = exact_graph(cache)
-    monkeypatch.setattr(module, "_graph", lambda *args: exact)
-    monkeypatch.setattr(
-        module, "_quantized", lambda graph, reduced: graph if reduced else halved(graph)
-    )
-    assert onnx(checkpoint, dtype="int8").deviation(TEXTS).max_difference < 1e-5
-
-
-def test_batches_of_one_length_for_a_model_that_needs_them(checkpoint, cache, monkeypatch):
-    exact = exact_graph(cache)
-    monkeypatch.setattr(module, "_graph", lambda *args: exact)
-    monkeypatch.setattr(_batching, "_padding_changes_vectors", lambda *args: True)
-    masks = []
-    run = module.OnnxModel.__call__
-    monkeypatch.setattr(
-        module.OnnxModel,
-        "__call__",
-        lambda model, batch: masks.append(batch["attention_mask"]) or run(model, batch),
-    )
-    for _ in range(2):  # first exported, then read from disk without the model's weights
-        onnx(checkpoint).transform(TEXTS)
-        assert len(masks) > 1
-        assert all(bool(mask.all()) for mask in masks)
-        masks.clear()
-        release()
-        monkeypatch.setattr(_batching, "_padding_changes_vectors", None)
-
-
 def halved(graph):
     import onnx as format
 
@@ -330,14 +270,6 @@ def test_a_graph_that_computes_something_else_is_refused(checkpoint, cache, tmp_
 
 
 # Errors
-
-
-@pytest.mark.slow
-def test_a_model_that_cannot_be_exported(tmp_path):
-    save_model(tmp_path / "model", "xlnet")
-    message = r"XLNetFor\w+ cannot be exported to ONNX \(.*\); choose backend='torch'"
-    with pytest.raises(ValueError, match=message):
-        onnx(tmp_path / "model", pooling="mean").transform(TEXTS)
 
 
 def test_the_exporters_error_is_explained(checkpoint, tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """finetune_text_classifier: an ordinary checkpoint comes out, or nothing at all."""
 
 import io
-import json
 import random
 import shutil
 import sys
@@ -353,14 +352,6 @@ class TestPenalty:
             scores.append(isoscore(encoder.transform(data[0])))
         assert scores[2] > 2 * scores[1] > 4 * scores[0]
 
-    def test_balance_counts(self, base, data, tmp_path):
-        options = QUICK | {"lr": 1e-3, "penalty": "isotropy-layer"}
-        runs = [
-            weights(finetune_text_classifier(base, *data, tmp_path / str(b), balance=b, **options))
-            for b in (None, "ema")
-        ]
-        assert not same(*runs)
-
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -522,30 +513,6 @@ def test_a_model_that_cannot_be_loaded(base, data, tmp_path):
         finetune_text_classifier(pickled, *data, tmp_path / "out", **QUICK)
 
 
-def test_code_of_a_checkpoint_is_neither_run_nor_asked_about(base, data, tmp_path, monkeypatch):
-    hostile, ran = tmp_path / "hostile", tmp_path / "ran"
-    shutil.copytree(base, hostile)
-    (hostile / "evil.py").write_text(
-        f"open({str(ran)!r}, 'w')\n"
-        "from transformers import BertConfig, BertForSequenceClassification\n"
-        "class Config(BertConfig):\n    model_type = 'evil'\n"
-        "class Model(BertForSequenceClassification):\n    config_class = Config\n"
-    )
-    config = json.loads((hostile / "config.json").read_text())
-    config["model_type"] = "evil"
-    config["auto_map"] = {
-        "AutoConfig": "evil.Config",
-        "AutoModelForSequenceClassification": "evil.Model",
-    }
-    (hostile / "config.json").write_text(json.dumps(config))
-    questions = []
-    monkeypatch.setattr("builtins.input", lambda *args: questions.append(args) or "y")
-    with pytest.raises(OSError, match="hostile"):
-        finetune_text_classifier(hostile, *data, tmp_path / "out", **QUICK)
-    assert not questions
-    assert not ran.exists()
-
-
 @pytest.mark.parametrize(("pairs", "special"), [(False, 2), (True, 3)])
 def test_special_tokens_alone_are_no_text(base, data, tmp_path, pairs, special):
     texts, labels = data
@@ -557,14 +524,3 @@ def test_special_tokens_alone_are_no_text(base, data, tmp_path, pairs, special):
             )
         assert not (tmp_path / "new").exists()
     finetune_text_classifier(base, texts, labels, tmp_path / "out", max_length=special + 1, **QUICK)
-
-
-def test_the_end_of_long_texts_has_no_effect(base, data, tmp_path):
-    texts, labels = data
-    texts = [f"{text} {text} day night tea" for text in texts]
-    long = [text + " sea rain" * 5000 for text in texts]
-    settings = {"max_length": 5, **QUICK}
-    expected = weights(finetune_text_classifier(base, texts, labels, tmp_path / "a", **settings))
-    found = weights(finetune_text_classifier(base, long, labels, tmp_path / "b", **settings))
-    for name, values in found.items():
-        assert torch.equal(values, expected[name]), name

@@ -281,25 +281,6 @@ class TestLabels:
         again = load_checkpoint(tmp_path / "out")[1]
         assert again.classes_.tolist() == ["bad", "fair", "good"]
 
-    def test_names_of_a_checkpoint_that_counts_its_labels(self, named, tmp_path):
-        config = json.loads((named / "config.json").read_text())
-        del config["isoadapt_label_names"]
-        (named / "config.json").write_text(json.dumps(config))
-        encoder, head = load_checkpoint(named)
-        assert head.classes_.tolist() == [0, 1, 2]
-        rows = [2, 0, 1]
-        names = LinearHead(head.coef_[rows], head.intercept_[rows], ["fair", "good", "bad"])
-        adapter = LogitPreservingWhitening(names).fit(encoder.transform(TEXTS))
-        self.check(adapter, named, encoder, tmp_path / "out")
-
-    def test_permuted_numbers(self, checkpoint, embedded, tmp_path):
-        _, head, X = embedded
-        permuted = LinearHead(head.coef_[[2, 0, 1]], head.intercept_[[2, 0, 1]], [2, 0, 1])
-        adapter = LogitPreservingWhitening(permuted).fit(X)
-        merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
-        own = merged_logits(checkpoint, TEXTS[:9])
-        np.testing.assert_allclose(merged_logits(tmp_path / "out", TEXTS[:9]), own, atol=1e-4)
-
     @pytest.mark.parametrize("classes", [[0, 1], ["a", "b", "c"], [1, 2, 3], [0, 1, 2, 3]])
     def test_other_classes_are_refused(self, classes, checkpoint, embedded, tmp_path):
         X = embedded[2]
@@ -345,22 +326,6 @@ class TestComposition:
         assert whole.matrix.dtype == whole.offset.dtype == np.float64
         assert whole.matrix.shape == (12, 16)
         np.testing.assert_allclose(whole(rows), expected, rtol=0, atol=1e-12)
-
-    def test_inverse_of_the_composition_is_the_sequence_of_inverses(self, embedded):
-        rows = embedded[2].astype(np.float64)
-        first = Whitening(shrinkage=0.1).fit(rows)
-        second = Whitening("pca", strength=0.5).fit(first.transform(rows))
-        whole = compose([first.to_affine(), second.to_affine()])
-        adapted = second.transform(first.transform(rows))
-        back = first.inverse_transform(second.inverse_transform(adapted))
-        np.testing.assert_allclose(whole.inverted()(adapted), back, rtol=0, atol=1e-11)
-        np.testing.assert_allclose(whole.inverted()(adapted), rows, rtol=0, atol=1e-11)
-
-    def test_one_map_is_itself_and_order_counts(self):
-        scale, shift = Affine(2 * np.eye(2), np.zeros(2)), Affine(np.eye(2), np.ones(2))
-        assert compose([scale]) is scale
-        np.testing.assert_array_equal(compose([scale, shift])(np.ones((1, 2))), [[3, 3]])
-        np.testing.assert_array_equal(compose([shift, scale])(np.ones((1, 2))), [[4, 4]])
 
     def test_maps_in_the_wrong_order_are_refused(self):
         narrow = Affine(np.ones((2, 3)), np.zeros(2))
@@ -455,15 +420,6 @@ class TestCopy:
         weights = load_file(out / "model.safetensors").values()
         assert {weight.dtype for weight in weights} == {torch.float32}
         expected = expected_logits(adapter, encoder, TEXTS[:9])
-        assert relative_difference(merged_logits(out, TEXTS[:9]), expected) < 1e-5
-
-    def test_shards_become_one_file(self, adapter, embedded, tmp_path):
-        make_model().save_pretrained(tmp_path / "shards", max_shard_size="10KB")
-        make_tokenizer().save_pretrained(tmp_path / "shards")
-        assert (tmp_path / "shards" / "model.safetensors.index.json").is_file()
-        out = merge_into_checkpoint(adapter, tmp_path / "shards", tmp_path / "out")
-        assert not (out / "model.safetensors.index.json").exists()
-        expected = expected_logits(adapter, embedded[0], TEXTS[:9])
         assert relative_difference(merged_logits(out, TEXTS[:9]), expected) < 1e-5
 
     def test_files_of_sentence_transformers_come_along(self, adapter, checkpoint, tmp_path):

@@ -107,14 +107,6 @@ class TestPipelines:
         with pytest.raises(ValueError, match="another checkpoint"):
             merge_into_checkpoint(pipeline(encoders[0]), checkpoint, tmp_path / "out")
 
-    def test_the_order_of_the_layers_counts(self, checkpoint, tmp_path):
-        model = make_model()
-        layers = model.bert.encoder.layer
-        layers[0], layers[1] = layers[1], layers[0]
-        copy = save_pair(model, make_tokenizer(), tmp_path / "copy")
-        with pytest.raises(ValueError, match="another checkpoint"):
-            merge_into_checkpoint(pipeline(TransformerEncoder(copy)), checkpoint, tmp_path / "out")
-
     def test_entries_that_decide_no_vector_do_not_count(self, checkpoint, tmp_path):
         copy = save_pair(make_model(), make_tokenizer(), tmp_path / "copy")
         labels = {"id2label": {"0": "x", "1": "y", "2": "z"}, "label2id": {"x": 0, "y": 1, "z": 2}}
@@ -134,11 +126,6 @@ class TestPipelines:
             for copy in (folder, saved):
                 assert source.is_of(TransformerEncoder(copy)._backbone())
 
-    def test_a_copy_elsewhere_is_the_same_checkpoint(self, checkpoint, tmp_path):
-        copy = save_pair(make_model(), make_tokenizer(), tmp_path / "copy")
-        (copy / "trainer_state.json").write_text("{}")
-        merge_into_checkpoint(pipeline(TransformerEncoder(copy)), checkpoint, tmp_path / "out")
-
     def test_a_folder_that_was_renamed_is_the_same_checkpoint(self, tmp_path):
         release()
         folder = save_model(tmp_path / "before")
@@ -150,14 +137,6 @@ class TestPipelines:
             merge_into_checkpoint(model, tmp_path / "after", tmp_path / "again")
         model.pipeline_["encoder"].set_params(model=tmp_path / "after")
         merge_into_checkpoint(model, tmp_path / "after", tmp_path / "again")
-
-    def test_another_checkpoint_is_refused_though_the_own_was_moved(self, other, tmp_path):
-        release()
-        folder = save_model(tmp_path / "before")
-        model = AdaptedEncoder(str(folder), Whitening(shrinkage=0.1)).fit(TEXTS)
-        folder.rename(tmp_path / "after")
-        with pytest.raises(ValueError, match="another checkpoint"):
-            merge_into_checkpoint(model, other, tmp_path / "out")
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_a_live_model_counts_by_its_weights(self, dtype, checkpoint, other, tmp_path):
@@ -243,16 +222,6 @@ class TestSavedAdapters:
         live = TransformerEncoder((make_model().bfloat16(), make_tokenizer()))
         adapter = load_adapter(self.save(live, tmp_path / "a", live))
         merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
-
-    @pytest.mark.parametrize("base_model", [None, "org/name", "absent/folder", "empty"])
-    def test_without_identity_it_merges_as_a_bare_one(
-        self, base_model, checkpoint, tmp_path, monkeypatch
-    ):
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "empty").mkdir()
-        folder = self.save(TransformerEncoder(checkpoint), tmp_path / "a", base_model)
-        assert "vectors" not in json.loads((folder / "config.json").read_text())
-        merge_into_checkpoint(load_adapter(folder), checkpoint, tmp_path / "out")
 
     @pytest.mark.parametrize("base_model", [(make_model(), make_tokenizer()), 3, b"name"])
     def test_a_base_model_of_another_type_is_refused(self, base_model, checkpoint, tmp_path):
