@@ -85,12 +85,6 @@ def test_a_second_run_on_the_same_file_is_refused(table, capsys):
     assert "is held by process" in capsys.readouterr().err
 
 
-def test_an_unknown_table_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        command.main(["nothing"])
-    assert "'nothing' must be one of embeddings_table, few_rows" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["dual_use", "comparison", "trials", "advice"])
 def test_the_results_are_those_of_the_records(name, monkeypatch):
     table = command.importlib.import_module(f"benchmarks.quality.{name}")

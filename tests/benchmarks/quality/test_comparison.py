@@ -60,15 +60,6 @@ def test_precision_of_noise_in_stratified_folds_is_known(rng, monkeypatch):
     assert trials.noise_precision(FOLDS) < trials.noise_precision(TEST_ROWS) - 0.02
 
 
-@pytest.mark.parametrize("protocol", [TEST_ROWS, FOLDS])
-def test_trials_are_reproducible_and_have_all_uses(protocol, monkeypatch):
-    monkeypatch.setattr(trials, "N_NOISE", 40)
-    found = trials.run_trial(protocol, None, 3)
-    assert found == trials.run_trial(protocol, None, 3)
-    assert set(found["p"]) == {"classify", "neighbours"}
-    assert len(found["p"]["classify"]) == 4
-
-
 def test_counts_of_errors_effects_and_coverage():
     own = [made_trial(0.001), made_trial(0.02), made_trial(0.04), made_trial(0.2, (-0.01, 0.02))]
     assert trials.family_errors(own, "classify") == (2, 4)  # 0.04 is adjusted to 0.08

@@ -12,15 +12,11 @@ from benchmarks.quality._checkpoints import (
     layer_vectors,
 )
 from benchmarks.quality._texts import (
-    entailment_search,
     evaluated_texts,
     own_texts,
-    paraphrase_search,
     target_texts,
 )
-from benchmarks.quality.dual_use import BEST_LAYER, COLUMNS, OWN, ROWS, SEARCH
 from isoadapt import TransformerEncoder, load_checkpoint
-from isoadapt.datasets import load_table
 from isoadapt.metrics import hubness, retrieval_report, similarity_correlation
 
 
@@ -37,21 +33,6 @@ def test_figures_equal_the_public_metrics(rng):
         expected = getattr(retrieval_report(A, B[:40], relevant, k=k), figure)
         assert dual_use.reciprocal_rank(A, B[:40], relevant, k)[0] == pytest.approx(expected)
     assert dual_use.hubness(A)[0] == pytest.approx(hubness(A).skewness)
-
-
-def test_error_of_a_mean_is_that_of_the_mean_of_its_rows(rng):
-    y = rng.integers(2, size=900)
-    value, error = dual_use.agreement(y, np.ones_like(y), matthews=False)
-    assert value == pytest.approx(y.mean())
-    assert error == pytest.approx(y.std() / 30, rel=0.25)
-
-
-def test_bits_depend_on_thresholds_alone(rng):
-    A, B, scores = rng.normal(size=(80, 6)), rng.normal(size=(80, 6)), rng.random(80)
-    thresholds = rng.normal(size=6)
-    plain = dual_use.one_bit(A, B, scores, thresholds)
-    assert plain == dual_use.one_bit(3 * A, 3 * B, scores, 3 * thresholds)
-    assert plain == dual_use.one_bit(A - thresholds, B - thresholds, scores, 0.0)
 
 
 def test_separate_groups_are_found(rng):
@@ -87,27 +68,6 @@ def test_texts_are_encoded_once(checkpoint, monkeypatch, tmp_path):
     np.testing.assert_array_equal(repeated, first[[2, 1, 0, 0]])
 
 
-def records(own=0.8, changed=0, **raised):
-    """Records of cola-minilm, in which LogitPreservingWhitening has other figures."""
-    made = {"checkpoint": "cola-minilm", "n_rows": 100, "logit_error": 1e-7, "note": ""}
-    found = {
-        row: {**made, "vectors": row, "changed": 0, "figures": dict.fromkeys(COLUMNS, (0.3, 0.01))}
-        for row in ROWS
-    }
-    figures = {column: [raised.get(column, own), 0.01] for column in COLUMNS}
-    found[OWN] |= {"figures": figures, "changed": changed}
-    return list(found.values())
-
-
-def test_targets_are_met_or_not_with_the_figures():
-    assert dual_use.text(records()).count(": yes") == 5
-    assert dual_use.text(records(**{SEARCH: 0.5})).count(": **no**") == 1
-    assert dual_use.text(records(changed=1)).count(": **no**") == 1
-    close = records()
-    close[list(ROWS).index(BEST_LAYER)]["figures"] = dict.fromkeys(COLUMNS, (0.7, 0.01))
-    assert dual_use.text(close).count(": **no**") == 1
-
-
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_no_map_is_fitted_on_an_evaluated_text(shared, name):
     own = own_texts(CHECKPOINTS[name].task)
@@ -117,15 +77,3 @@ def test_no_map_is_fitted_on_an_evaluated_text(shared, name):
     assert not evaluated_texts() & set(target_texts())
     assert len(own.inputs) == len(own.labels)
     assert len(own.train_inputs) == len(own.train_labels)
-
-
-def test_searches_name_the_right_documents(shared):
-    for search in (entailment_search(), paraphrase_search()):
-        assert len(search.queries) == len(search.relevant)
-        assert len(set(search.documents)) == len(search.documents)
-    premises, hypotheses = entailment_search().documents, entailment_search().queries
-    assert (len(hypotheses), len(premises)) == (1249, 2379)
-    pairs, labels = load_table(shared / "data" / "rte" / "train.tsv")
-    entailed = {pair for pair, label in zip(pairs, labels, strict=True) if label == 0}
-    found = zip(entailment_search().relevant, hypotheses, strict=True)
-    assert {(premises[number], hypothesis) for number, hypothesis in found} == entailed

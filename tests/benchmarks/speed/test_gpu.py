@@ -26,9 +26,3 @@ def test_a_part_that_fails_does_not_keep_the_others_from_running(monkeypatch, ca
     assert "sound on cpu, quick=True" in output.out
     assert "sums: the devices differ by 0.1" in output.err
     assert "failed: broken" in output.err
-
-
-def test_without_cuda_it_says_so_and_ends_well(monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu.main([]) == 0
-    assert capsys.readouterr().out == "no CUDA device here: nothing to measure\n"

@@ -2,12 +2,11 @@
 
 from importlib.util import find_spec
 
-import pytest
 import torch
 
 from benchmarks import __main__ as command
 from benchmarks.speed import _harness
-from benchmarks.speed._harness import Comparison, Measurement, Skipped, compare, duration
+from benchmarks.speed._harness import Comparison, Measurement, Skipped, compare
 
 
 def test_compare_alternates_after_a_warm_up(monkeypatch):
@@ -31,20 +30,6 @@ def test_compare_alternates_after_a_warm_up(monkeypatch):
     assert (result.ratio, result.facts) == (2.0, {"n": 5})
 
 
-def test_garbage_collector_is_off_only_while_measuring():
-    states = []
-    _harness.seconds_of(lambda: states.append(_harness.gc.isenabled()))
-    assert states == [False]
-    assert _harness.gc.isenabled()
-
-
-def test_single_thread_restores_the_number_of_threads():
-    before = torch.get_num_threads()
-    with _harness.single_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
-
-
 def test_the_table_shows_medians_over_pairs_and_whether_targets_are_met():
     results = [
         Comparison("pairs", (1.0, 2.0, 4.0), (3.0, 2.0, 8.0), 2.5, {"threads": 1, "n": 64, "d": 8}),
@@ -61,13 +46,6 @@ def test_the_table_shows_medians_over_pairs_and_whether_targets_are_met():
     ]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(2.0, "2 s"), (0.0123, "12.3 ms"), (45e-6, "45 µs"), (0.0, "0 µs")]
-)
-def test_duration(seconds, text):
-    assert duration(seconds) == text
-
-
 def test_command_goes_on_after_a_failure(tmp_path, monkeypatch, capsys):
     def run_apart(name, quick):
         if name == "import":
@@ -81,12 +59,6 @@ def test_command_goes_on_after_a_failure(tmp_path, monkeypatch, capsys):
     assert command.main(options) == 1
     assert "| isoscore |" in results.read_text("utf-8")
     assert "broken" in capsys.readouterr().err
-
-
-def test_a_benchmark_runs_in_a_process_of_its_own():
-    with pytest.raises(ModuleNotFoundError, match=r"benchmarks\.speed\.absent") as raised:
-        _harness.run_apart("absent", quick=True)
-    assert type(raised.value.__cause__).__name__ == "_RemoteTraceback"
 
 
 def test_every_name_is_that_of_a_module():
