@@ -3,18 +3,16 @@
 from abc import abstractmethod
 from typing import Any, Self, cast
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _check_sample_weight
 
 from isoadapt._utils.estimators import restore_on_failure
 from isoadapt.adapters._base import BaseAdapter
+from isoadapt.adapters._checks import check_frequencies, check_spread
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import map_rows
-from isoadapt.adapters._spread import check_spread
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import (
     Chunked,
@@ -243,21 +241,3 @@ class MomentsAdapter(OnePassAdapter):
             f"with head={self.head!r} a head is fitted, which requires all rows at once; to fit "
             "chunk by chunk, use head=None or a frozen LinearHead that is not refitted"
         )
-
-
-def check_frequencies(
-    sample_weight: ArrayLike | None, X: NDArray[Any], before: float = 0.0
-) -> NDArray[Any] | None:
-    """Validate frequency weights of the rows of X and return them in float64.
-
-    Together with `before`, the weight of earlier rows, they must sum to more than 1.
-    """
-    if sample_weight is None:
-        return None
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if before + weights.sum() <= 1:
-        raise ValueError(
-            f"sample_weight sums to {weights.sum():g}, but frequency weights must sum to more than "
-            "1: multiply them by the number of rows, or pass counts"
-        )
-    return weights

@@ -10,12 +10,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from isoadapt._utils.devices import to_tensor
-from isoadapt.adapters._isoscore_adapter import IsoScoreAdapter, IsoScorePenalty
-from isoadapt.adapters._training._batches import Batches
+from isoadapt.adapters._isotropy_layer import IsoScoreAdapter, IsoScorePenalty
 from isoadapt.adapters._training._networks import LinearNetwork
-from isoadapt.adapters._training._penalty import Penalty
-from isoadapt.adapters._training._prior_cov import outputs_covariance
+from isoadapt.adapters._training._penalty import Penalty, outputs_covariance
 from isoadapt.adapters._training._problem import Problem
+from isoadapt.adapters._training._rows import Batches
 from isoadapt.geometry._factored import FactoredCovariance, SquaredNorm
 from isoadapt.geometry._isoscore import isoscore_from_covariance
 from isoadapt.losses import IsoScoreLoss

@@ -8,9 +8,8 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from isoadapt.adapters._base import PROBES
 from isoadapt.adapters._closed_form import MomentsAdapter
-from isoadapt.adapters._linalg import oas_shrinkage
+from isoadapt.adapters._linalg import oas_shrinkage, row_space, whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
-from isoadapt.adapters._row_space import row_space, whiten_complement
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 

@@ -1,7 +1,7 @@
 """Base class of adapters that are trained on a task loss under a linear head and a penalty."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -14,29 +14,32 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import has_fit_parameter
 
-from isoadapt._utils.devices import as_array, resolve_device
+from isoadapt._utils.devices import as_array
 from isoadapt._utils.estimators import restore_on_failure
 from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt._utils.warn import warn
-from isoadapt.adapters._base import BaseAdapter, make_random_state
-from isoadapt.adapters._closed_form import check_frequencies
+from isoadapt.adapters._base import BaseAdapter
+from isoadapt.adapters._checks import check_frequencies, check_spread, warn_of_large_mean
 from isoadapt.adapters._heads import needs_fit
-from isoadapt.adapters._spread import check_spread, warn_of_large_mean
 from isoadapt.adapters._together import comparable
-from isoadapt.adapters._training._coordinates import (
+from isoadapt.adapters._training._epoch_choice import takes_weights
+from isoadapt.adapters._training._fit import (
+    diverged,
+    epochs_bar,
+    fit_members,
+    make_member,
+    prepare_problem,
+)
+from isoadapt.adapters._training._networks import Rates
+from isoadapt.adapters._training._penalty import Penalty
+from isoadapt.adapters._training._problem import (
     Coordinates,
+    Outcome,
+    Problem,
     raw_coordinates,
     whitened_coordinates,
 )
-from isoadapt.adapters._training._distinct import Sample, distinct_rows
-from isoadapt.adapters._training._engine import diverged, fit_members
-from isoadapt.adapters._training._loop import epochs_bar
-from isoadapt.adapters._training._member import Member, Outcome, Settings
-from isoadapt.adapters._training._optimizer import Rates
-from isoadapt.adapters._training._penalty import Penalty
-from isoadapt.adapters._training._problem import Problem
-from isoadapt.adapters._training._split import split_rows
-from isoadapt.adapters._training._task_score import make_score, takes_weights
+from isoadapt.adapters._training._rows import Sample, distinct_rows
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
@@ -158,108 +161,14 @@ class PenalisedAdapter(BaseAdapter):
             less, or if `scoring` or a head that is to be fitted does not support weights.
         """
         with one_blas_thread_if_small(X):
-            return self._train(self._prepare(X, y, sample_weight, groups))
+            return self._train(prepare_problem(self, X, y, sample_weight, groups))
 
-    def _prepare(
-        self,
-        X: ArrayLike,
-        y: ArrayLike | None,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Problem:
-        """Validate the input, split it, and compute head and coordinates from the training rows."""
-        sample = self._check_sample(X, y, sample_weight, groups)
-        self._check_combination()
-        rng = make_random_state(self.random_state)
-        seed = int(rng.randint(2**31))
-        rows, labels, weights = sample.X, sample.y, sample.weights
-        stratify = labels if self._head_kind() == "classifier" else None
-        fitting, validating = split_rows(
-            len(rows), stratify, self._validation_share(), rng, sample.groups
-        )
-        trained = rows if validating is None else rows[fitting]
-        check_spread(trained, "rows that are trained on")
-        counts = None if weights is None else check_frequencies(weights[fitting], trained)
-        known = None if labels is None else labels[fitting]
-        head = self._initial_head(trained, known, counts, weighted=sample_weight is not None)
-        targets = None if head is None or labels is None else head._targets(labels)
-        moments = Moments().update(trained, counts)
-        return Problem(
-            X=rows,
-            y=labels,
-            targets=targets,
-            head=head,
-            moments=moments,
-            coordinates=self._make_coordinates(moments, head),
-            fitting=fitting,
-            validating=validating,
-            seed=seed,
-            rng=rng,
-            weights=weights,
-            kept=sample.kept,
-            weighted=sample_weight is not None,
-            refit=self._second_problem if self._needs_second_fit(rows, validating) else None,
-        )
-
-    def _needs_second_fit(self, X: NDArray[Any], validating: NDArray[np.int64] | None) -> bool:
+    def _fits_twice(self, X: NDArray[Any]) -> bool:
         """Whether the fit is repeated on all rows, including those that chose the epoch.
 
         This helps a head that is fitted here to few rows. A given head was fitted before.
         """
-        few = len(X) < _ROWS_PER_DIMENSION * X.shape[1]
-        return validating is not None and few and needs_fit(self.head)
-
-    def _second_problem(self, problem: Problem) -> Problem:
-        """Return the problem of the second fit, of head and adapter to all rows."""
-        head = self._initial_head(problem.X, problem.y, problem.weights, problem.weighted)
-        moments = Moments().update(problem.X, problem.weights)
-        return replace(
-            problem,
-            targets=None if head is None or problem.y is None else head._targets(problem.y),
-            head=head,
-            moments=moments,
-            coordinates=self._make_coordinates(moments, head),
-            fitting=np.arange(len(problem.X)),
-            validating=None,
-            refit=None,
-        )
-
-    def _make_member(self, problem: Problem) -> Member:
-        """Return how this adapter is fitted to a problem."""
-        settings = self._settings()
-        score, least_error = None, 0.0
-        if problem.validating is not None and problem.head is not None and problem.y is not None:
-            weights = None if problem.weights is None else problem.weights[problem.validating]
-            labels = problem.y[problem.validating]
-            score = make_score(problem.head, labels, self.scoring, problem.units, weights)
-        if problem.validating is not None and problem.by_accuracy(self.scoring):
-            least_error = 1 / len(problem.validating)
-        return Member(
-            problem=problem,
-            settings=settings,
-            penalty=self._make_penalty(problem, settings.device),
-            weight=self._penalty_weight(),
-            smoothing=self.smoothing,
-            ridge=self._ridge_weight(problem),
-            rates=self._rates(problem.coordinates),
-            score=score,
-            least_error=least_error,
-            for_problem=self._make_member,
-        )
-
-    def _settings(self) -> Settings:
-        """Return the settings that adapters must share to be trained together."""
-        return Settings(
-            network=self.network,
-            head_training=self.head_training,
-            balance=self.balance,
-            lr_schedule=self.lr_schedule,
-            batch_size=self.batch_size,
-            max_epochs=self.max_epochs,
-            patience=self.patience,
-            device=resolve_device(self.device),
-            classifies=self._head_kind() != "regressor",
-        )
+        return len(X) < _ROWS_PER_DIMENSION * X.shape[1] and needs_fit(self.head)
 
     def _set_outcome(self, outcome: Outcome) -> Self:
         """Set the fitted attributes from the outcome of the training, or raise its error."""
@@ -367,7 +276,7 @@ class PenalisedAdapter(BaseAdapter):
         warn_of_large_mean(problem.moments)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
             try:
-                (outcome,) = fit_members([self._make_member(problem)], lambda _: bar.update())
+                (outcome,) = fit_members([make_member(self, problem)], lambda _: bar.update())
             except torch.linalg.LinAlgError as failure:
                 raise diverged(self._rates(problem.coordinates).lr) from failure
         self._set_outcome(outcome)

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from isoadapt._utils.devices import to_tensor
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._training._batches import Batches
 from isoadapt.adapters._training._networks import LinearNetwork
-from isoadapt.adapters._training._penalty import Penalty
-from isoadapt.adapters._training._prior_cov import outputs_covariance
+from isoadapt.adapters._training._penalty import Penalty, outputs_covariance
 from isoadapt.adapters._training._problem import Problem
+from isoadapt.adapters._training._rows import Batches
 
 _OPTIONAL = ("labels", "prior_cov")
 _MAX_COVARIANCE_ROWS = 250_000  # from which the covariance of the outputs is computed

@@ -12,10 +12,10 @@ from torch import Tensor
 from isoadapt.adapters._linalg import descending_eigh
 from isoadapt.adapters._maps import Floats
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._training._batches import Batches
 from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
+from isoadapt.adapters._training._rows import Batches
 from isoadapt.geometry import Moments
 from isoadapt.losses import SpectrumControlLoss
 

@@ -26,10 +26,15 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_array
 
-from isoadapt._utils.devices import as_array
+from isoadapt._utils.devices import as_array, resolve_device
 from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapters._training._checkpoint import Checkpoint
-from isoadapt.adapters._training._engine import TrainingInterrupted, fit_members
+from isoadapt.adapters._training._fit import (
+    TrainingInterrupted,
+    fit_members,
+    make_member,
+    prepare_problem,
+)
 from isoadapt.adapters._training._problem import Problem
 
 if TYPE_CHECKING:
@@ -66,16 +71,16 @@ def limits(
     `n_splits` is the number of random states, each of which splits the rows of a fold differently.
     `max_memory` is in bytes; None means 2 GiB, or half of the free memory of a GPU.
     """
-    rows, settings = _checked(X), adapter._settings()
+    rows, device = _checked(X), resolve_device(adapter.device)
     n, d = rows.shape
-    weights = 4 * d * (d + 1) * (1 if settings.network == "linear" else 3)
+    weights = 4 * d * (d + 1) * (1 if adapter.network == "linear" else 3)
     validation = 4 * d * round(n * float(adapter._validation_share() or 0))
-    batch = 4 * d * min(n, settings.batch_size)
+    batch = 4 * d * min(n, adapter.batch_size)
     size = _TENSORS * weights + _ROW_TENSORS * (validation + batch) + _INDEX_BYTES * n
     if n_splits > 1:
         size += 4 * n * d
-    if settings.device.type == "cuda":
-        n_fits = (max_memory or torch.cuda.mem_get_info(settings.device)[0] // 2) // size
+    if device.type == "cuda":
+        n_fits = (max_memory or torch.cuda.mem_get_info(device)[0] // 2) // size
     else:
         n_fits = min((max_memory or _CPU_BYTES) // size, _CACHED_BYTES // (4 * weights))
     copies = 2 * n * d * max(rows.itemsize, 4) * n_splits
@@ -104,7 +109,7 @@ def prepare(adapter: PenalisedAdapter, X: Any, y: Any, **params: Any) -> Prepare
     """Check, split and describe rows; `params` are further arguments of the adapter's fit."""
     adapter = clone(adapter)
     with one_blas_thread_if_small(X):
-        problem = adapter._prepare(X, y, **params)
+        problem = prepare_problem(adapter, X, y, **params)
     names = {"n_features_in_", "feature_names_in_"} & vars(adapter).keys()
     return Prepared(problem, {name: getattr(adapter, name) for name in names})
 
@@ -133,7 +138,7 @@ def fit_together(
         if stop is None:
             stage = None if checkpoint is None else checkpoint.stage(number)
             with one_blas_thread_if_small(prepared[places[0]].problem.X):
-                members = [adapters[k]._make_member(prepared[k].problem) for k in places]
+                members = [make_member(adapters[k], prepared[k].problem) for k in places]
                 try:
                     outcomes = fit_members(members, on_finished, stage)
                 except TrainingInterrupted as raised:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from isoadapt._utils.warn import warn
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._training._batches import n_batches
 from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
+from isoadapt.adapters._training._rows import n_batches
 from isoadapt.losses import PersistentEntropyLoss
 from isoadapt.losses._persistent_entropy import MIN_POINTS
 

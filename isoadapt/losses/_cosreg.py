@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from isoadapt.geometry._spread import cosine_sum
-from isoadapt.losses._points import check_points
+from isoadapt.losses._isoscore import check_points
 
 
 class CosRegLoss(nn.Module):

@@ -1,13 +1,24 @@
-"""Isotropy penalty based on IsoScore*."""
+"""Isotropy penalty based on IsoScore*, and the check of the points of all penalties."""
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from isoadapt.geometry._factored import FactoredCovariance
 from isoadapt.geometry._isoscore import isoscore_star
-from isoadapt.losses._points import check_points
 
 _FLOOR = 1e-6  # smaller scores are raised to it, so that -log stays finite
+
+
+def check_points(Z: Any) -> None:
+    """Raise ValueError unless Z is a tensor of shape (..., n, d)."""
+    if not isinstance(Z, Tensor) or Z.ndim < 2:
+        given = f"a tensor of shape {tuple(Z.shape)}" if isinstance(Z, Tensor) else type(Z).__name__
+        raise ValueError(
+            f"Z is {given}; it must be a tensor of shape (..., n, d), with one row for each of n "
+            "points"
+        )
 
 
 def fewest_points(zeta: float, bias_corrected: bool) -> int:

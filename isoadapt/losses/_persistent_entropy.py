@@ -17,7 +17,7 @@ from isoadapt.geometry._persistence import (
     spanning_parents,
     to_numpy,
 )
-from isoadapt.losses._points import check_points
+from isoadapt.losses._isoscore import check_points
 
 MIN_POINTS = 5  # smaller classes are skipped
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isoadapt.losses._points import check_points
+from isoadapt.losses._isoscore import check_points
 
 _GAMMA = {"polynomial": -0.5, "exponential": 1.0}  # default exponent of each decay
 

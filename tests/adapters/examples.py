@@ -10,12 +10,12 @@ from isoadapt.adapters import Affine
 from isoadapt.adapters._training._networks import LinearNetwork, MLPNetwork
 
 
-def cone_with_head():
-    """Embeddings with one dominant direction, their labels and a head."""
-    X, y = make_classification(600, 16, n_informative=6, n_redundant=0, random_state=0)
+def cone_with_head(n=600):
+    """Embeddings with one dominant direction, their labels, and a head of the first 600 rows."""
+    X, y = make_classification(n, 16, n_informative=6, n_redundant=0, random_state=0)
     rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0]
     X = (X * np.geomspace(1, 0.03, 16)) @ rotation + np.outer(y * 6.0 + 2, rotation[0])
-    return X, y, LinearHead.from_estimator(LogisticRegression(max_iter=5000).fit(X, y))
+    return X, y, LinearHead.from_estimator(LogisticRegression(max_iter=5000).fit(X[:600], y[:600]))
 
 
 def network_and_points(kind=LinearNetwork, d=5, n=60, members=1):

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
-from isoadapt import AllButTheTop, ClusterIsotropy, LinearHead
+from isoadapt import AllButTheTop, ClusterIsotropy
 from isoadapt.metrics import cumulative_explained_variance, isoscore
 
 SIZES = [90, 60, 40]
@@ -65,14 +65,6 @@ class TestAllButTheTop:
         X = np.random.default_rng(0).normal(size=(40, d))
         assert AllButTheTop().fit(X).components_.shape == (expected, d)
 
-    @settings(max_examples=20, deadline=None)
-    @given(st.integers(0, 2**32 - 1), st.floats(0.01, 100), st.integers(1, 11))
-    def test_equivariance_to_rotation_and_scale(self, cone, seed, factor, n_components):
-        adapter, turn = AllButTheTop(n_components), rotation(12, seed)
-        expected = factor * adapter.fit_transform(cone) @ turn
-        moved = factor * (cone @ turn + np.random.default_rng(seed).normal(size=12))
-        np.testing.assert_allclose(adapter.fit_transform(moved), expected, atol=1e-7 * factor)
-
     def test_second_application_has_no_effect(self, cone):
         adapter = AllButTheTop(2).fit(cone)
         Z = adapter.transform(cone)
@@ -104,15 +96,6 @@ class TestAllButTheTop:
             adapter(12).fit(cone)
         with pytest.raises(ValueError, match="'n_components' parameter"):
             adapter(0).fit(cone)
-
-    def test_head_is_refitted_or_kept(self, cone):
-        y = (cone @ rotation(12).T[:, 1] > 0).astype(int)
-        head = LinearHead(np.eye(2, 12), [0.0, 0.0], [0, 1])
-        refitted = AllButTheTop(head=head).fit(cone, y)
-        assert refitted.head_ is not head
-        assert refitted.score(cone, y) > 0.9
-        kept = AllButTheTop(head=head, head_training="frozen").fit(cone)
-        assert kept.head_ is head
 
 
 class TestClusterIsotropy:
@@ -155,14 +138,6 @@ class TestClusterIsotropy:
             np.testing.assert_allclose(adapter.map_.centers, theirs.cluster_centers_, atol=1e-9)
 
     @settings(max_examples=20, deadline=None)
-    @given(st.integers(0, 2**32 - 1))
-    def test_equivariance_to_rotation(self, clusters, seed):
-        X, _ = clusters
-        adapter, turn = ClusterIsotropy(3, 2, random_state=0), rotation(6, seed)
-        expected = adapter.fit_transform(X) @ turn
-        np.testing.assert_allclose(adapter.fit_transform(X @ turn - 50), expected, atol=1e-7)
-
-    @settings(max_examples=20, deadline=None)
     @given(st.integers(0, 2**31 - 1))
     def test_weights_are_frequencies_and_the_order_of_rows_has_no_effect(self, cone, seed):
         rng = np.random.default_rng(seed)
@@ -195,40 +170,9 @@ class TestClusterIsotropy:
         ranks = [np.linalg.matrix_rank(components) for components in adapter.map_.components]
         assert sorted(ranks) == [2, 6]
 
-    def test_fit_is_reproducible_and_leaves_the_global_generator_unchanged(self, cone):
-        first = ClusterIsotropy(8, random_state=np.random.RandomState(3)).fit_transform(cone)
-        second = ClusterIsotropy(8, random_state=3).fit_transform(cone)
-        np.testing.assert_array_equal(first, second)
-        np.random.seed(1)  # noqa: NPY002
-        expected = np.random.random(5)  # noqa: NPY002
-        np.random.seed(1)  # noqa: NPY002
-        ClusterIsotropy().fit(cone)
-        np.testing.assert_array_equal(np.random.random(5), expected)  # noqa: NPY002
-
     def test_affine_form_inverse_and_partial_fit_are_absent(self):
         for name in ("to_affine", "inverse_transform", "partial_fit"):
             assert not hasattr(ClusterIsotropy(), name)
-
-    def test_state_is_arrays(self, cone):
-        map_ = ClusterIsotropy(4, 2, random_state=0).fit(cone).map_
-        assert [array.shape for array in map_] == [(4, 12), (4, 12), (4, 2, 12)]
-        assert {array.dtype for array in map_} == {np.dtype(np.float64)}
-
-    def test_equal_rows_are_refused(self):
-        with pytest.raises(ValueError, match="X is constant: all 5 rows are equal"):
-            ClusterIsotropy().fit(np.ones((5, 3)))
-
-    def test_hundred_thousand_rows(self):
-        X = np.random.default_rng(0).normal(size=(100_000, 16)) + 3
-        Z = ClusterIsotropy(3, random_state=0).fit_transform(X)
-        np.testing.assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
-
-    def test_head_is_fitted_to_the_adapted_embeddings(self, clusters):
-        X, _ = clusters
-        adapter = ClusterIsotropy(3, head="logistic", random_state=0)
-        kept = ClusterIsotropy(3, random_state=0).fit_transform(X)
-        y = (kept @ rotation(6)[1] > 0).astype(int)
-        assert adapter.fit(X, y).score(X, y) > 0.9
 
 
 @pytest.mark.parametrize("task", ["mrpc", "rte"])

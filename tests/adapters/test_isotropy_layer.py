@@ -8,31 +8,23 @@ import pytest
 import torch
 from scipy.linalg import block_diag
 from scipy.optimize import approx_fprime
-from sklearn.datasets import make_classification, make_regression
-from sklearn.linear_model import LogisticRegression
+from sklearn.datasets import make_regression
 from sklearn.metrics import log_loss
 
 from isoadapt import IsotropyLayer, LinearHead
 from isoadapt.adapters import Affine
 from isoadapt.adapters._training._exact import _Objective
-from isoadapt.adapters._training._loop import EpochEvaluator
 from isoadapt.adapters._training._networks import LinearNetwork, MLPNetwork
-from isoadapt.adapters._training._split import split_rows
+from isoadapt.adapters._training._rows import split_rows
 from isoadapt.geometry._isoscore import isoscore_from_covariance
 from isoadapt.losses import IsoScoreLoss, JointLoss
 from isoadapt.metrics import isoscore
+from tests.adapters.examples import cone_with_head
 
 
 @pytest.fixture(scope="module")
 def cone():
-    """Embeddings with one dominant direction, their labels and a head."""
-    X, y = make_classification(
-        1200, 16, n_informative=6, n_redundant=0, class_sep=1.0, random_state=0
-    )
-    rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0]
-    X = (X * np.geomspace(1, 0.03, 16)) @ rotation + np.outer(y * 6.0, rotation[0])
-    model = LogisticRegression(max_iter=5000).fit(X[:600], y[:600])
-    return X, y, LinearHead.from_estimator(model)
+    return cone_with_head(1200)
 
 
 def generator_of_the_split(seed):
@@ -71,14 +63,6 @@ class TestMiniBatch:
         layer = IsotropyLayer(head=None, random_state=0, lr=3e-3, max_epochs=60).fit(X)
         assert layer.score(X) > 0.7 > 0.3 > isoscore(X)
         assert not hasattr(layer, "predict")
-
-    def test_starts_as_the_identity(self, cone):
-        X, y, head = cone
-        for network in ("linear", "mlp"):
-            layer = IsotropyLayer(
-                head=head, network=network, lr=1e-12, max_epochs=1, random_state=0
-            ).fit(X, y)
-            np.testing.assert_allclose(layer.transform(X), X, atol=1e-5)
 
     def test_history_and_best_epoch(self, cone):
         X, y, head = cone
@@ -172,20 +156,6 @@ class TestMiniBatch:
         with pytest.raises(ValueError, match=r"y has 1 column\(s\), but the head has 3"):
             IsotropyLayer(head=layer.head_).fit(X, y[:, 0])
 
-    def test_rare_classes_and_a_class_of_one(self, cone):
-        X, _, _ = cone
-        y = np.zeros(len(X), dtype=int)
-        y[0], y[1:3] = 2, 1
-        layer = IsotropyLayer(max_epochs=2, random_state=0).fit(X, y)
-        assert list(layer.classes_) == [0, 1, 2]
-
-    def test_labels_unknown_to_the_head(self, cone):
-        X, y, head = cone
-        with pytest.raises(
-            ValueError, match=r"labels unknown to the head: \[2\]; it knows \[0, 1\]"
-        ):
-            IsotropyLayer(head=head).fit(X, np.where(np.arange(len(y)) < 3, 2, y))
-
     # The metric warns of each bootstrap sample that has one class only, and that is left out.
     @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
     def test_metrics_undefined_on_some_samples(self, cone):
@@ -212,24 +182,6 @@ class TestMiniBatch:
         layer.fit(X)
         assert not hasattr(layer, "best_epoch_")
         assert not hasattr(layer, "classes_")
-
-    def test_divergence_is_an_error(self, cone):
-        X, y, head = cone
-        with pytest.raises(ValueError, match=r"training diverged with lr=1e\+30"):
-            IsotropyLayer(head=head, lr=1e30, validation_fraction=None, random_state=0).fit(X, y)
-
-    def test_interrupt_leaves_an_unfitted_estimator(self, cone, monkeypatch):
-        X, y, head = cone
-        layer = IsotropyLayer(head=head, random_state=0)
-
-        def interrupt(self, net, **kwargs):
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(EpochEvaluator, "on_epoch_end", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            layer.fit(X, y)
-        assert not hasattr(layer, "map_")
-        assert not hasattr(layer, "history_")
 
     def test_missing_device_is_an_error(self, cone):
         X, y, head = cone

@@ -13,8 +13,9 @@ from isoadapt.adapters._istar import (
     _SampledShrinkage,
     _steps_between,
 )
-from isoadapt.adapters._training._batches import Batches, Rows
+from isoadapt.adapters._training._fit import prepare_problem
 from isoadapt.adapters._training._networks import MLPNetwork
+from isoadapt.adapters._training._rows import Batches, Rows
 from isoadapt.geometry import Moments
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.metrics import isoscore
@@ -101,7 +102,7 @@ def test_one_outlier_among_the_validation_rows_does_not_choose_the_epoch(cone, l
     X, y, head = cone
     adapter = IStarAdapter(head, lam=lam, max_epochs=4, random_state=0)
     outlier = X.copy()
-    outlier[adapter._prepare(X, y).validating[0]] *= size
+    outlier[prepare_problem(adapter, X, y).validating[0]] *= size
     scores = [row["valid_score"] for row in adapter.fit(outlier, y).history_]
     expected = [row["valid_score"] for row in clone(adapter).fit(X, y).history_]
     assert scores == pytest.approx(expected, abs=0.02)  # at most the outlier's own prediction

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isoadapt.adapters._training._optimizer import MemberAdamW, Rates
+from isoadapt.adapters._training._networks import MemberAdamW, Rates
 
 SHAPES = [(4, 2), (1, 4)]  # weights and bias of a layer
 RATES = [Rates(1e-3, 0.1), Rates(1e-3, 0.1, 2e-4, 3), Rates(1e-2, 0.1, 1e-3, 1)]

@@ -18,9 +18,9 @@ from isoadapt import (
     TopologicalEntropyAdapter,
 )
 from isoadapt.adapters import _topological_entropy
-from isoadapt.adapters._row_space import row_space
+from isoadapt.adapters._linalg import row_space
 from isoadapt.adapters._spectrum_control import _SVD_INTERVAL, _ExactSpectrum, _second_moment_root
-from isoadapt.adapters._training._coordinates import (
+from isoadapt.adapters._training._problem import (
     Coordinates,
     raw_coordinates,
     whitened_coordinates,
@@ -69,9 +69,7 @@ class TestAllPenalised:
         def interrupt(*args, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(
-            "isoadapt.adapters._training._loop.EpochEvaluator.on_epoch_end", interrupt
-        )
+        monkeypatch.setattr("isoadapt.adapters._training._loop.Training.evaluate", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fitted.fit(X, y)
         assert vars(fitted) == before

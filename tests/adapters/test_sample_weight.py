@@ -16,10 +16,8 @@ from isoadapt import (
 )
 from isoadapt.adapters import Affine
 from isoadapt.adapters._istar import _SampledShrinkage
-from isoadapt.adapters._training._batches import Batches, Rows
-from isoadapt.adapters._training._distinct import distinct_rows
 from isoadapt.adapters._training._networks import LinearNetwork
-from isoadapt.adapters._training._split import split_rows
+from isoadapt.adapters._training._rows import Batches, Rows, distinct_rows, split_rows
 from isoadapt.geometry import Moments
 from isoadapt.losses import IsoScoreLoss
 
@@ -141,7 +139,7 @@ class TestTaskLoss:
             np.testing.assert_allclose(*losses, rtol=1e-5)
 
     def test_members_with_different_rows_have_the_losses_of_single_fits(self):
-        from isoadapt.adapters._training._net import classification_loss, regression_loss
+        from isoadapt.adapters._training._loop import classification_loss, regression_loss
 
         outputs = torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(0))
         targets, values = torch.arange(7) % 3, torch.arange(21.0).view(7, 3) / 10

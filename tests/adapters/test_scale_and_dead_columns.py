@@ -85,28 +85,22 @@ def exponent(adapter):
     return 1 - adapter.strength if isinstance(adapter, Whitening) else 1.0
 
 
-@pytest.mark.parametrize("adapter", [*TRAINED, *FLOWS, *CLOSED], ids=repr)
-class TestScale:
-    def test_scaling_by_a_power_of_two_only_scales_the_outputs(self, adapter, cone):
-        X, y, _ = cone
-        head = fit_head("logistic", X, y)
-        expected = with_scaled_head(adapter, head, 1).fit(X, y).transform(X)
-        for scale in (2.0**-20, 2.0**20):
-            Z = with_scaled_head(adapter, head, scale).fit(scale * X, y).transform(scale * X)
-            scaled = scale ** exponent(adapter) * expected
-            np.testing.assert_allclose(Z, scaled, rtol=1e-9, atol=1e-9 * np.abs(scaled).max())
+def outputs_in_units(adapter, cone, scale):
+    """Outputs of a fit to scaled embeddings, divided by the scale that they should have."""
+    X, y, _ = cone
+    head = fit_head("logistic", X, y)
+    Z = with_scaled_head(adapter, head, scale).fit(scale * X, y).transform(scale * X)
+    return Z / scale ** exponent(adapter)
 
-    @settings(max_examples=2, deadline=None)
-    @given(scale=NARROW)
-    def test_any_scale_only_scales_the_outputs_up_to_rounding(self, adapter, cone, scale):
-        X, y, _ = cone
-        head = fit_head("logistic", X, y)
-        expected = with_scaled_head(adapter, head, 1).fit(X, y).transform(X)
-        Z = with_scaled_head(adapter, head, scale).fit(scale * X, y).transform(scale * X)
-        unit = np.abs(expected).max()
-        np.testing.assert_allclose(
-            Z / scale ** exponent(adapter) / unit, expected / unit, atol=1e-6
-        )
+
+@pytest.mark.parametrize("adapter", [*TRAINED, *FLOWS, *CLOSED], ids=repr)
+def test_scaling_the_embeddings_only_scales_the_outputs(adapter, cone):
+    expected = outputs_in_units(adapter, cone, 1.0)
+    unit = np.abs(expected).max()
+    # Powers of two are exact, and rounding errors of other scales are amplified in training.
+    for scale, tolerance in ((2.0**-20, 1e-9), (2.0**20, 1e-9), (7e-6, 1e-6), (3e5, 1e-6)):
+        Z = outputs_in_units(adapter, cone, scale)
+        np.testing.assert_allclose(Z / unit, expected / unit, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("adapter", [*TRAINED, FLOWS[1]], ids=repr)
@@ -154,20 +148,13 @@ def test_closed_forms_are_rotation_equivariant(adapter, cone, seed):
         np.testing.assert_allclose(Z, expected @ rotation, atol=1e-6)
 
 
-@pytest.mark.parametrize("scale", [1e-100, 1e100])
-def test_closed_forms_at_extreme_scales(cone, scale):
-    X, y, _ = cone
-    head = fit_head("logistic", X, y)
-    for adapter in CLOSED[1:4]:
-        expected = with_scaled_head(adapter, head, 1).fit(X, y).transform(X)
-        Z = with_scaled_head(adapter, head, scale).fit(scale * X, y).transform(scale * X)
-        unit = np.abs(expected).max()
-        np.testing.assert_allclose(
-            Z / scale ** exponent(adapter) / unit,
-            expected / unit,
-            atol=1e-6,
-            err_msg=repr(adapter),
-        )
+@pytest.mark.parametrize("adapter", CLOSED[1:4], ids=repr)
+def test_closed_forms_at_extreme_scales(adapter, cone):
+    expected = outputs_in_units(adapter, cone, 1.0)
+    unit = np.abs(expected).max()
+    for scale in (1e-100, 1e100):
+        Z = outputs_in_units(adapter, cone, scale)
+        np.testing.assert_allclose(Z / unit, expected / unit, atol=1e-6)
 
 
 def with_dead_columns(X):

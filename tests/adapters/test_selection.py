@@ -13,10 +13,9 @@ from sklearn.metrics import accuracy_score, r2_score
 
 from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
 from isoadapt.adapters._heads import fit_head
-from isoadapt.adapters._training._engine import _make_net
-from isoadapt.adapters._training._ridge import automatic_ridge
-from isoadapt.adapters._training._selection import Run, Selection
-from isoadapt.adapters._training._task_score import Accuracy, make_score
+from isoadapt.adapters._training._epoch_choice import Accuracy, Run, make_score
+from isoadapt.adapters._training._fit import _make_net, make_member, prepare_problem
+from isoadapt.adapters._training._problem import automatic_ridge
 from isoadapt.geometry import Moments
 
 N = 100  # validation rows: the standard error of a share p is sqrt(p (1 - p)) / 10
@@ -28,18 +27,15 @@ def accuracy(outputs, index):
 
 def run_epochs(shares, *, weight=1.0, patience=None, penalties=None):
     """Run the selection over epochs with the given accuracies, until it stops the training."""
-    selection = Selection(accuracy, weight, patience, np.random.RandomState(0))
-    history = []
+    run = Run(accuracy, weight, patience, np.random.RandomState(0))
     for number, share in enumerate(shares):
         right = (np.arange(N) < round(share * N)).astype(float)[:, None]
         penalty = 0.0 if penalties is None else penalties[number]
-        epoch = selection.consider(
-            number, penalty, True, right, lambda number=number: {"n": number}
-        )
-        history.append({"epoch": number, **epoch.figures()})
-        if number and selection.done(number):
+        figures = run.consider(number, penalty, True, right, lambda number=number: {"n": number})
+        run.history.append({"epoch": number, **figures})
+        if number and run.stops(number):
             break
-    return Run(selection, history=history)
+    return run
 
 
 @pytest.mark.parametrize(
@@ -54,7 +50,7 @@ def run_epochs(shares, *, weight=1.0, patience=None, penalties=None):
     ],
 )
 def test_the_last_epoch_as_good_as_the_best_is_kept(shares, kept):
-    chosen = run_epochs(shares).selection.chosen
+    chosen = run_epochs(shares).chosen
     assert (chosen.number, chosen.state) == (kept, {"n": kept})
 
 
@@ -62,14 +58,14 @@ def test_the_last_epoch_as_good_as_the_best_is_kept(shares, kept):
 @pytest.mark.parametrize("penalties", [[0, 1, 2, 3], [3, 2, 1, 0], [0, 5, 0, 5]])
 def test_values_of_the_penalty_have_no_effect(weight, penalties):
     run = run_epochs([0.8, 0.8, 0.82, 0.5], weight=weight, penalties=penalties)
-    assert run.selection.chosen.number == 2
+    assert run.chosen.number == 2
 
 
 def test_without_a_head_the_lowest_weighted_penalty_is_kept():
-    selection = Selection(None, -2.0, None, np.random.RandomState(0))
+    run = Run(None, -2.0, None, np.random.RandomState(0))
     for number, penalty in enumerate([5.0, 1.0, 4.0, 3.0]):
-        selection.consider(number, penalty, True, None, dict)
-    assert selection.chosen.number == 2
+        run.consider(number, penalty, True, None, dict)
+    assert run.chosen.number == 2
 
 
 def test_patience_counts_from_the_choice():
@@ -78,11 +74,11 @@ def test_patience_counts_from_the_choice():
 
 
 def test_epoch_with_non_finite_outputs_is_not_kept():
-    selection = Selection(accuracy, 1.0, None, np.random.RandomState(0))
+    run = Run(accuracy, 1.0, None, np.random.RandomState(0))
     right = np.ones((N, 1))
     for number, finite in enumerate([True, True, False]):
-        selection.consider(number, 0.0, finite, right, dict)
-    assert selection.chosen.number == 1
+        run.consider(number, 0.0, finite, right, dict)
+    assert run.chosen.number == 1
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -174,7 +170,7 @@ class TestWarnings:
         assert run_epochs(shares).warnings(max_epochs=3) == []
 
     def test_no_warning_without_validation_rows(self):
-        assert Run(None).warnings(max_epochs=3) == []
+        assert Run().warnings(max_epochs=3) == []
 
 
 def few_rows(n, d=60, seed=0):
@@ -316,10 +312,9 @@ class TestAutomaticRidge:
         adapter = IsotropyLayer(
             kind, network=network, coordinates=coordinates, ridge=2.0, validation_fraction=None
         )
-        problem = adapter._prepare(X, y)
-        net = _make_net(
-            [adapter._make_member(problem)], [torch.Generator()], torch.device("cpu"), None
-        ).initialize()
+        problem = prepare_problem(adapter, X, y)
+        member = make_member(adapter, problem)
+        net = _make_net([member], [torch.Generator()], torch.device("cpu")).initialize()
         points = torch.from_numpy(problem.inputs()).float()
         with torch.no_grad():
             before = net.module_(points).outputs

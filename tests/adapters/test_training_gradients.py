@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
+from isoadapt.adapters._training._loop import _MeanSquare
 from isoadapt.adapters._training._networks import _LinearAndProduct
-from isoadapt.adapters._training._ridge import _MeanSquare
 
 K, N, D, C = 2, 5, 4, 3
 

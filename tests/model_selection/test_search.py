@@ -29,7 +29,7 @@ from isoadapt import (
 )
 from isoadapt.adapters import _together
 from isoadapt.adapters._together import fit_together, prepare
-from isoadapt.adapters._training._net import AdapterNet
+from isoadapt.adapters._training._loop import AdapterNet
 from isoadapt.model_selection import (
     AdapterSearchCV,
     BestAboveFloor,

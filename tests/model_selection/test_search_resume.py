@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 
 from isoadapt import CosRegAdapter, IStarAdapter, Whitening
 from isoadapt.adapters._training import _checkpoint
-from isoadapt.adapters._training._net import AdapterNet
+from isoadapt.adapters._training._loop import AdapterNet
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.model_selection import AdapterSearchCV
 from isoadapt.model_selection._search import _evaluation

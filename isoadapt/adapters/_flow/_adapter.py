@@ -1,5 +1,6 @@
 """A normalising flow from embeddings to the standard normal distribution."""
 
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
@@ -15,16 +16,19 @@ from isoadapt._utils.devices import resolve_device, to_tensor
 from isoadapt._utils.estimators import restore_on_failure
 from isoadapt._utils.threads import one_blas_thread_if_small
 from isoadapt.adapters._base import BaseAdapter, make_random_state
+from isoadapt.adapters._checks import check_spread
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import Floats, map_rows
-from isoadapt.adapters._spread import check_spread
-from isoadapt.adapters._training._batches import Batches, Rows
-from isoadapt.adapters._training._loop import EpochEvaluator, Progress, epochs_bar, run_epochs
-from isoadapt.adapters._training._net import AdapterNet, classification_loss, regression_loss
+from isoadapt.adapters._training._epoch_choice import Run, TargetUnits, make_score
+from isoadapt.adapters._training._fit import epochs_bar, run_epochs
+from isoadapt.adapters._training._loop import (
+    AdapterNet,
+    Training,
+    classification_loss,
+    regression_loss,
+)
 from isoadapt.adapters._training._penalty import Penalty
-from isoadapt.adapters._training._selection import Run, Selection
-from isoadapt.adapters._training._split import split_rows
-from isoadapt.adapters._training._task_score import TargetUnits, make_score
+from isoadapt.adapters._training._rows import Batches, Rows, split_rows
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
@@ -37,6 +41,7 @@ _START_ROWS = 2048  # largest number of rows that initialise the ActNorms
 _MIN_CALIBRATION_ROWS = 32  # fewer rows do not determine the variances of the outputs
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FlowAdapter(BaseAdapter):
     """Normalising flow: an invertible network that makes embeddings standard normal.
 
@@ -170,42 +175,22 @@ class FlowAdapter(BaseAdapter):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        head: Any = None,
-        *,
-        n_blocks: int = 8,
-        hidden: int = 128,
-        coupling: str = "affine",
-        alpha: float | None = None,
-        balance: str | None = "ema",
-        smoothing: float = 0.15,
-        lr: float = 1e-3,
-        batch_size: int = 128,
-        max_epochs: int = 15,
-        validation_fraction: float | None = 0.3,
-        patience: int | None = 10,
-        scoring: Any = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.head = head
-        self.n_blocks = n_blocks
-        self.hidden = hidden
-        self.coupling = coupling
-        self.alpha = alpha
-        self.balance = balance
-        self.smoothing = smoothing
-        self.lr = lr
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.scoring = scoring
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    head: Any = field(default=None, kw_only=False)
+    n_blocks: int = 8
+    hidden: int = 128
+    coupling: str = "affine"
+    alpha: float | None = None
+    balance: str | None = "ema"
+    smoothing: float = 0.15
+    lr: float = 1e-3
+    batch_size: int = 128
+    max_epochs: int = 15
+    validation_fraction: float | None = 0.3
+    patience: int | None = 10
+    scoring: Any = None
+    device: str = "auto"
+    random_state: Any = None
+    verbose: int = 0
 
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
@@ -303,21 +288,18 @@ class FlowAdapter(BaseAdapter):
         values = units.targets(targets)
         y_on_device = None if values is None else to_tensor(values, device)
         numbers = Rows(torch.arange(len(X), device=device), y_on_device)
-        evaluator, run = None, Run(None)
+        held_out, run = None, Run()
         if validating is not None:
             if head is not None and y is not None:
                 score = make_score(head, y[validating], self.scoring, units)
-            selection = Selection(score, self._bits_weight(), self.patience, rng)
+            run = Run(score, self._bits_weight(), self.patience, rng)
             held_out = torch.from_numpy(validating).to(device)
-            evaluator = EpochEvaluator(numbers, held_out, [selection], counts_start=False)
-            run = Run(selection)
         index = torch.from_numpy(fitting).to(device)
         batches = Batches(numbers, index, self.batch_size, [generator])
-        net = self._make_net(module, evaluator)
+        training = Training(self._make_net(module), batches, [run], held_out, counts_start=False)
         with epochs_bar(self.max_epochs, self.verbose) as bar:
-            progress = Progress(net, batches, [run], evaluator)
-            run_epochs(progress, self.max_epochs, tick=lambda _: bar.update())
-        return net.module_, head, run
+            run_epochs(training, self.max_epochs, tick=lambda _: bar.update())
+        return training.net.module_, head, run
 
     def _bits_weight(self) -> float:
         return 1.0 if self.alpha is None else (1 - self.alpha) / self.alpha
@@ -343,10 +325,7 @@ class FlowAdapter(BaseAdapter):
         device = network.mean.device
         return FlowObjective(network, torch.from_numpy(X).to(device), head).to(device)
 
-    def _make_net(self, module: "FlowObjective", evaluator: EpochEvaluator | None) -> AdapterNet:
-        callbacks: list[tuple[str, Any]] = [("clip", GradientNormClipping(_MAX_NORM))]
-        if evaluator is not None:
-            callbacks.append(("evaluator", evaluator))
+    def _make_net(self, module: "FlowObjective") -> AdapterNet:
         return AdapterNet(
             module,
             JointLoss(
@@ -360,12 +339,8 @@ class FlowAdapter(BaseAdapter):
             optimizer__fused=True,
             lr=self.lr,
             batch_size=self.batch_size,
-            callbacks=callbacks,
-            callbacks__train_loss=None,
-            callbacks__valid_loss=None,
-            callbacks__print_log=None,
+            callbacks=[("clip", GradientNormClipping(_MAX_NORM))],
             device=module.X.device,
-            verbose=0,
         )
 
     def _take_map(self, module: "FlowObjective", X: NDArray[Any]) -> "FlowMap":

@@ -92,7 +92,6 @@ class FlowNetwork(nn.Module):
     mean: Tensor
     deviation: Tensor
     last_order: Tensor
-    initialised: Tensor
 
     def __init__(
         self, d: int, n_blocks: int, hidden: int, coupling: Coupling, generator: torch.Generator
@@ -109,13 +108,10 @@ class FlowNetwork(nn.Module):
         self.register_buffer("last_order", total.argsort())
         self.register_buffer("mean", torch.zeros(d, dtype=torch.float64))
         self.register_buffer("deviation", torch.ones(d, dtype=torch.float64))
-        self.register_buffer("initialised", torch.tensor(False))
 
     @torch.no_grad()
     def start(self, X: Tensor) -> None:
-        """Initialise the ActNorms one after another from rows (n, d), unless this has been done."""
-        if self.initialised:
-            return
+        """Initialise the ActNorms one after another from rows (n, d)."""
         deviation = X.double().std(dim=0)
         self.mean.copy_(X.double().mean(dim=0))
         self.deviation.copy_(floored(deviation, deviation.square().mean().sqrt()))
@@ -129,7 +125,6 @@ class FlowNetwork(nn.Module):
                 rows = step(rows)
         self.last.start(rows[:, self.last_order])
         self.last.freeze(features_dead)
-        self.initialised.fill_(True)
 
     def normalise(self, X: Tensor) -> Tensor:
         """Centre and scale embeddings (n, d) in float64; return float32."""

@@ -12,19 +12,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from isoadapt.adapters._linalg import oas_shrinkage
+from isoadapt.adapters._linalg import oas_shrinkage, whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
-from isoadapt.adapters._row_space import row_space, whiten_complement
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.heads import LinearHead
-
-
-class ExactFit(NamedTuple):
-    """The result of the exact solver."""
-
-    map: Affine
-    losses: list[float]  # at the start and after each iteration
-    n_iter: int
 
 
 class _Objective(NamedTuple):
@@ -92,35 +83,35 @@ class _Objective(NamedTuple):
         return scale * (rank - ratio), -2 * scale * to_cov @ spread
 
 
-def solve_exact(problem: Problem, weight: float, ridge: float, max_iter: int = 500) -> ExactFit:
+def solve_exact(
+    problem: Problem, weight: float, ridge: float, max_iter: int = 500
+) -> tuple[Affine, list[float]]:
     """Minimise the joint loss over all linear layers, in whitened coordinates.
 
     `weight` is that of 1 - IsoScore; at zero, directions outside the head's row space are left
     unchanged. `ridge` is that of the mean squared change of the head's outputs. Without a head the
-    solution is whitening that keeps the mean and the total variance.
+    solution is whitening that keeps the mean and the total variance. Returned are the map, and the
+    losses at the start and after each iteration.
     """
-    head, out = problem.head, problem.coordinates.out
-    if head is None or problem.targets is None:
-        d = len(out)
-        inside, outside = np.zeros((d, 0)), np.eye(d)
-        found = ExactFit(Affine(np.zeros((0, d)), np.zeros(0)), [], 0)
+    out, rank, d = problem.coordinates.out, problem.coordinates.n_read, len(problem.moments)
+    inside, outside = out[:, :rank], out[:, rank:]
+    inner, losses = Affine(np.zeros((0, d)), np.zeros(0)), list[float]()
+    if problem.head is None:
+        outside = np.eye(d)
     else:
-        rank = row_space(head.coef_)[0].shape[1]
-        inside, outside = out[:, :rank], out[:, rank:]
-        found = _solve_row_space(problem, head, rank, weight, ridge, max_iter)
+        inner, losses = _solve_row_space(problem, problem.head, weight, ridge, max_iter)
     if not weight:
-        matrix = inside @ found.map.matrix + outside @ outside.T
-        return found._replace(map=Affine(matrix, inside @ found.map.offset))
+        return Affine(inside @ inner.matrix + outside @ outside.T, inside @ inner.offset), losses
     shrinkage = oas_shrinkage(problem.moments)
-    whitened = whiten_complement(problem.moments, found.map, inside, outside, shrinkage)
-    return found._replace(map=whitened)
+    return whiten_complement(problem.moments, inner, inside, outside, shrinkage), losses
 
 
 def _solve_row_space(
-    problem: Problem, head: LinearHead, rank: int, weight: float, ridge: float, max_iter: int
-) -> ExactFit:
+    problem: Problem, head: LinearHead, weight: float, ridge: float, max_iter: int
+) -> tuple[Affine, list[float]]:
+    """Return the map to the coordinates in the row space, and the losses."""
     coordinates, into = problem.coordinates, problem.coordinates.into
-    inner = problem.units.head(coordinates.inner_head(head))
+    rank, inner = coordinates.n_read, problem.units.head(coordinates.inner_head(head))
     start = np.column_stack([coordinates.start.matrix[:rank], coordinates.start.offset[:rank]])
     objective = _Objective(
         problem.inputs(),
@@ -143,4 +134,4 @@ def _solve_row_space(
         options={"maxiter": max_iter, "maxcor": 20},
     )
     block = coordinates.scale * result.x.reshape(start.shape)
-    return ExactFit(Affine(block[:, :-1], block[:, -1]).after(into), losses, int(result.nit))
+    return Affine(block[:, :-1], block[:, -1]).after(into), losses

@@ -1,205 +1,333 @@
-"""The loop over the epochs of a training, and its callbacks."""
+"""The training loop of skorch over mini-batches on the device, and its state between epochs."""
 
-import sys
-import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
-from skorch.callbacks import Callback
-from torch import Tensor
-from tqdm import tqdm
+from skorch import NeuralNet
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
-from isoadapt.adapters._training._batches import Batches, Rows
-from isoadapt.adapters._training._net import AdapterNet
-from isoadapt.adapters._training._selection import Run, Selection
+from isoadapt._utils.threads import one_thread_if_small
+from isoadapt.adapters._training._epoch_choice import Run
+from isoadapt.adapters._training._networks import Adapted, HeadedNetwork
+from isoadapt.adapters._training._penalty import Penalty
+from isoadapt.adapters._training._problem import Member, Outcome
+from isoadapt.adapters._training._rows import Batches, Rows
 
 
-class EpochEvaluator(Callback):
-    """Callback that evaluates each epoch of each member on the validation rows.
+class OutputRidge(NamedTuple):
+    """The weighted mean squared change of each member's head outputs since the start.
 
-    `index` (m,), or (K, m), holds the numbers of these rows. With `counts_start`, the initial
-    weights are evaluated too, as epoch 0. `epochs` holds the last evaluated epoch of each member.
+    For a linear network it is computed over all training rows, from their moments. Over a batch
+    with fewer rows than dimensions the ridge would act in a few directions only, and Adam's
+    full-sized steps would change the outputs in the others. For other networks it is computed over
+    the batch.
+    """
+
+    weights: Tensor  # of each member's change, (K,)
+    coef: Tensor  # from the network's inputs to the outputs at the start, (K, n_outputs, d)
+    intercept: Tensor  # offset of that map, (K, 1, n_outputs)
+    mean: Tensor  # of the inputs, (K or 1, d, 1)
+    root: Tensor  # of their shrunk covariance, (K or 1, d, d), or its diagonal (K or 1, 1, d)
+    # Whether the outputs are logits: then only their differences count, and squares are summed
+    # over the outputs. Otherwise squares are averaged.
+    classifies: bool
+
+    @classmethod
+    def of(cls, members: Sequence[Member], module: HeadedNetwork) -> Self | None:
+        """Take the present outputs as the reference; None if no member has a ridge."""
+        weights = [member.ridge for member in members]
+        if module.coef is None or module.intercept is None or not any(weights):
+            return None
+        problems = list({id(member.problem): member.problem for member in members}.values())
+        if len(problems) > 1:
+            problems = [member.problem for member in members]
+        means = [each.coordinates.into(each.moments.mean.numpy()[None]) for each in problems]
+        with torch.no_grad():
+            coef = module.coef @ module.network.weight
+            intercept = module.intercept + module.network.bias @ module.coef.mT
+        root = torch.as_tensor(np.stack([each.shrunk_root for each in problems])).to(coef)
+        return cls(
+            torch.tensor(weights).to(coef),
+            coef,
+            intercept,
+            torch.as_tensor(np.stack(means)).to(coef).mT,
+            root[:, None] if root.ndim == 2 else root,
+            members[0].adapter._head_kind() != "regressor",
+        )
+
+    def __call__(self, adapted: Adapted, X: Tensor, row_weights: Tensor | None = None) -> Tensor:
+        """Return the weighted mean squared changes (K,) on network inputs X (n, d) or (K, n, d)."""
+        if adapted.reader is not None:
+            coef, intercept = adapted.reader
+            change, shift = coef - self.coef, (intercept - self.intercept).mT
+            squares = _MeanSquare.apply(change, shift, self.root, self.mean, self.classifies)
+            return self.weights * squares
+        if adapted.outputs is None:
+            raise ValueError("this network was made without a head")
+        start = torch.baddbmm(self.intercept, X.expand_as(adapted.points), self.coef.mT)
+        squares = _relative((adapted.outputs - start).mT, self.classifies).square()
+        squares = squares.sum(-2) if self.classifies else squares.mean(-2)
+        if row_weights is not None:
+            squares = squares * row_weights
+        return self.weights * squares.mean(-1)
+
+    def keep(self, members: Tensor) -> "OutputRidge":
+        """Return the ridge of the given members only."""
+        shared = len(self.root) == 1
+        parts = (self.weights, self.coef, self.intercept)
+        weights, coef, intercept = (part[members] for part in parts)
+        mean, root = (part if shared else part[members] for part in (self.mean, self.root))
+        return OutputRidge(weights, coef, intercept, mean, root, self.classifies)
+
+
+class _MeanSquare(torch.autograd.Function):
+    """Mean square (K,) of Dx + s, for random x of the given mean and covariance root R.
+
+    D has shape (K, n_outputs, d) and s (K, n_outputs, 1). A hand-written gradient replaces many
+    small operations, which would take as long as the matrix products of the network.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, coef: Tensor, shift: Tensor, root: Tensor, mean: Tensor, classifies: bool
+    ) -> Tensor:
+        coef, shift = _relative(coef, classifies), _relative(shift, classifies)
+        spread = coef @ root if root.shape[-2] > 1 else coef * root
+        shift = torch.baddbmm(shift, coef, mean.expand(len(coef), -1, -1))
+        ctx.save_for_backward(spread, shift, root, mean)
+        ctx.scale = 1.0 if classifies else 1 / coef.shape[-2]
+        return (spread.square().sum((-2, -1)) + shift.square().sum((-2, -1))) * ctx.scale
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        spread, shift, root, mean = ctx.saved_tensors
+        grad = (2 * ctx.scale * grad)[:, None, None]
+        to_shift = grad * shift
+        to_spread = spread @ root.mT if root.shape[-2] > 1 else spread * root
+        return torch.addcmul(to_shift @ mean.mT, grad, to_spread), to_shift, None, None, None
+
+
+def _relative(outputs: Tensor, classifies: bool) -> Tensor:
+    """Subtract from logits (K, n_outputs, m) their class mean; return values unchanged."""
+    return outputs - outputs.mean(-2, keepdim=True) if classifies else outputs
+
+
+class AdapterNet(NeuralNet):
+    """The training loop of skorch, with batches from the device and a joint loss as criterion.
+
+    `task_loss` maps outputs (K, n, C), targets and weights to one loss per member, `penalties` has
+    one penalty per member, and `ridge` penalises changes of the head's outputs. `penalty` is the
+    penalty of all members together, and `epoch_losses` (K,) are the mean joint losses of the last
+    epoch. With `linear_schedule`, the learning rates fall linearly to 1/max_epochs of `lr`; with
+    `alternates`, odd epochs train the network and even ones the head.
     """
 
     def __init__(
         self,
-        rows: Rows,
-        index: Tensor,
-        selections: Sequence[Selection],
-        counts_start: bool = True,
+        module: nn.Module,
+        criterion: nn.Module,
+        task_loss: Callable[..., Tensor],
+        penalties: Sequence[Penalty],
+        ridge: OutputRidge | None = None,
+        linear_schedule: bool = False,
+        alternates: bool = False,
+        **kwargs: Any,
     ) -> None:
-        self.rows, self.index, self.selections = rows, index, list(selections)
-        self.counts_start = counts_start
+        self.task_loss, self.ridge = task_loss, ridge
+        self.linear_schedule, self.alternates = linear_schedule, alternates
+        self.penalty = penalties[0].join(penalties[1:])
+        shared = self.penalty is penalties[0]  # then the state set in training is shared too
+        self.penalties = [self.penalty] * len(penalties) if shared else penalties
+        super().__init__(module, criterion, verbose=0, **kwargs)
+
+    @property
+    def _default_callbacks(self) -> list[tuple[str, Any]]:
+        """Leave out the timer, the scores and the log of skorch."""
+        return []
+
+    def get_split_datasets(
+        self, X: Batches, y: None = None, **fit_params: Any
+    ) -> tuple[Batches, None]:
+        """Train on all given rows; a callback holds the validation rows."""
+        return X, None
+
+    def get_iterator(self, dataset: Batches, training: bool = False) -> Batches:
+        """Return the batches unchanged."""
+        return dataset
+
+    def on_epoch_begin(self, net: Any, **kwargs: Any) -> None:
+        """Set the learning rates, and what is trained, in this epoch."""
+        super().on_epoch_begin(net, **kwargs)
+        number = len(self.history)
+        if self.linear_schedule:
+            self.optimizer_.factor = 1 - (number - 1) / self.max_epochs
+        if self.alternates:
+            self.module_.train_parts(network=number % 2 == 1, head=number % 2 == 0)
+
+    def infer(self, x: Tensor, **fit_params: Any) -> Adapted:
+        """Adapt a batch, which is already a tensor on the device."""
+        return self.module_(x)
+
+    def run_single_epoch(
+        self, iterator: Batches | None, training: bool, prefix: str, step_fn: Any, **fit_params: Any
+    ) -> None:
+        """Run the batches; the losses are read once at the end, without waiting in between."""
+        if iterator is None:
+            return
+        with torch.no_grad():
+            self.penalty.refresh(self.module_.network, iterator)
+        self._set_training(True)
+        steps = [(step_fn(batch)["loss"], batch.n_rows) for batch in iterator]
+        losses, sizes = zip(*steps, strict=True)
+        weights = torch.tensor(sizes, dtype=torch.float32, device=self.device)
+        self.epoch_losses = weights @ torch.stack(losses) / weights.sum()
+
+    def train_step(self, batch: Rows, **fit_params: Any) -> dict[str, Any]:
+        """Take one optimizer step, without a closure."""
+        self.optimizer_.zero_grad()
+        losses = self.get_loss(self.infer(batch.X), batch)
+        losses.sum().backward()
+        self.optimizer_.step()
+        return {"loss": losses.detach()}
+
+    def get_loss(self, y_pred: Adapted, batch: Rows, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the joint losses (K,) on a batch; the ridge is part of the task loss."""
+        outputs = y_pred.outputs
+        penalty = self.penalty(y_pred.points, batch.y, self.module_.network)
+        if outputs is None or batch.y is None:
+            return self.criterion_(torch.zeros_like(penalty), penalty)
+        task_loss = self.task_loss(outputs, batch.y, batch.weights)
+        if self.ridge is not None:
+            task_loss = task_loss + self.ridge(y_pred, batch.X, batch.weights)
+        return self.criterion_(task_loss, penalty)
 
     @torch.no_grad()
-    def evaluate_start(self, net: AdapterNet, batches: Batches, runs: Sequence[Run]) -> None:
-        """Evaluate the initial weights and record them as epoch 0."""
-        net.penalty.refresh(net.module_.network, batches)
-        self.evaluate(net, 0)
-        for run, epoch in zip(runs, self.epochs, strict=True):
-            run.history.append({"epoch": 0, **epoch.figures()})
-
-    def on_epoch_end(self, net: AdapterNet, **kwargs: Any) -> None:
-        """Evaluate the present weights and offer them as candidates."""
-        self.evaluate(net, len(net.history))
-
-    @torch.no_grad()
-    def evaluate(self, net: AdapterNet, number: int) -> None:
-        """Evaluate the present weights as those of epoch `number`; 0 is the start."""
-        net._set_training(False)
-        penalties, outputs, finite = self._measured(net)
-        readings = None if outputs is None else outputs.cpu().numpy()
-        self.epochs = [
-            selection.consider(
-                number,
-                float(penalties[member]),
-                bool(finite[member]),
-                None if readings is None else readings[member],
-                partial(net.module_.member_state, member),
-            )
-            for member, selection in enumerate(self.selections)
-        ]
-
-    def _measured(self, net: AdapterNet) -> tuple[Tensor, Tensor | None, Tensor]:
+    def evaluate(self, rows: Rows) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return the penalties (K,), the heads' outputs, and whether each member is finite (K,)."""
-        module, rows = net.module_, self.rows.take(self.index)
-        penalties = net.penalty.on_validation(module.network)
+        self._set_training(False)
+        module = self.module_
+        penalties = self.penalty.on_validation(module.network)
         if penalties is not None:
             weights = [weight.flatten(1).sum(1) for weight in module.network.parameters()]
             finite = torch.stack(weights).sum(0).isfinite()
             return penalties.cpu(), module.linear_outputs(rows.X), finite.cpu()
         adapted, outputs, _ = module(rows.X)
-        penalties = net.penalty(adapted, rows.y, module.network)
+        penalties = self.penalty(adapted, rows.y, module.network)
         finite = adapted.sum(list(range(1, adapted.ndim))).isfinite()
         return penalties.cpu(), outputs, finite.cpu()
 
+    def step_threads(self, batches: Batches) -> AbstractContextManager[None]:
+        """Return a context with one torch thread if training runs in small steps on the CPU."""
+        if torch.device(self.device).type != "cpu":
+            return nullcontext()
+        n_parameters = sum(parameter.numel() for parameter in self.module_.parameters())
+        return one_thread_if_small(n_parameters, batches.index.shape[-1] // batches.n_batches)
+
     def keep(self, members: Sequence[int]) -> None:
         """Keep only the given members."""
-        if self.index.ndim == 2:
-            self.index = self.index[members]
-        self.selections = [self.selections[member] for member in members]
+        index = torch.tensor(members, device=self.device)
+        for parameter in self.module_.parameters():
+            parameter.data, parameter.grad = parameter.data[index], None
+        self.optimizer_.keep(members)
+        self.criterion_.weight = self.criterion_.weight[index]
+        if isinstance(self.criterion_.smoothing, Tensor):
+            self.criterion_.smoothing = self.criterion_.smoothing[index]
+        if self.ridge is not None:
+            self.ridge = self.ridge.keep(index)
+        if self.criterion_.means.ndim == 2:
+            self.criterion_.means = self.criterion_.means[index]
+        self.penalties = [self.penalties[member] for member in members]
+        self.penalty = self.penalties[0].join(self.penalties[1:])
 
-
-class LinearSchedule(Callback):
-    """Callback that lowers the learning rates linearly from epoch to epoch."""
-
-    def __init__(self, max_epochs: int) -> None:
-        self.max_epochs = max_epochs
-
-    def on_epoch_begin(self, net: AdapterNet, **kwargs: Any) -> None:
-        """Set this epoch's factor of the rates: 1 in the first epoch, 1/max_epochs in the last."""
-        net.optimizer_.factor = 1 - (len(net.history) - 1) / self.max_epochs
-
-
-class Alternation(Callback):
-    """Callback that trains the adapter in odd epochs and the head in even ones."""
-
-    def on_epoch_begin(self, net: AdapterNet, **kwargs: Any) -> None:
-        """Choose what this epoch trains."""
-        odd = len(net.history) % 2 == 1
-        net.module_.train_parts(network=odd, head=not odd)
-
-
-def epochs_bar(max_epochs: int, verbose: int) -> tqdm:
-    """Return a progress bar of epochs, shown only if `verbose` and on a terminal."""
-    hidden = not (verbose and sys.stderr.isatty())
-    return tqdm(total=max_epochs, desc="epochs", disable=hidden)
+    def _set_training(self, training: bool = True) -> None:
+        """Switch the modules between training and evaluation only when the mode changes."""
+        if self.module_.training != training or self.criterion_.training != training:
+            super()._set_training(training)
 
 
 @dataclass
-class Progress:
+class Training:
     """A training between two epochs: after `epoch`, the members `active` are still trained.
 
-    `net` is not initialised before the first epoch. Without `evaluator` the last epoch is kept.
+    `net` is not initialised before the first epoch. `validation` (m,) or (K, m) are the numbers of
+    the validation rows, None if the last epoch is kept. With `counts_start`, the initial weights
+    are evaluated too, as epoch 0.
     """
 
     net: AdapterNet
     batches: Batches
     runs: Sequence[Run]
-    evaluator: EpochEvaluator | None
+    validation: Tensor | None = None
+    counts_start: bool = True
     active: list[int] = field(default_factory=list)
     epoch: int = 0
-    outcomes: dict[int, Any] = field(default_factory=dict)  # of the members that have stopped
+    outcomes: dict[int, Outcome] = field(default_factory=dict)  # of the members that have stopped
 
     def start(self) -> None:
-        """Initialise the network; evaluate the initial weights if the evaluator needs them."""
+        """Initialise the network, and evaluate its initial weights."""
         self.active = list(range(len(self.runs)))
         self.net.initialize()
-        if self.evaluator is not None and self.evaluator.counts_start:
-            with self.net.step_threads(self.batches):
-                self.evaluator.evaluate_start(self.net, self.batches, self.runs)
+        if self.validation is None or not self.counts_start:
+            return
+        with self.net.step_threads(self.batches):
+            with torch.no_grad():
+                self.net.penalty.refresh(self.net.module_.network, self.batches)
+            for run, figures in zip(self.runs, self.evaluate(0), strict=True):
+                run.history.append({"epoch": 0, **figures})
+
+    def evaluate(self, number: int) -> list[dict[str, float]]:
+        """Offer the present weights to the runs as those of an epoch; return what was measured."""
+        if self.validation is None:
+            return [{} for _ in self.active]
+        penalties, outputs, finite = self.net.evaluate(self.batches.rows.take(self.validation))
+        readings = None if outputs is None else outputs.cpu().numpy()
+        return [
+            self.runs[member].consider(
+                number,
+                float(penalties[place]),
+                bool(finite[place]),
+                None if readings is None else readings[place],
+                partial(self.net.module_.member_state, place),
+            )
+            for place, member in enumerate(self.active)
+        ]
 
     def remove(self, stopped: Sequence[int]) -> None:
         """Remove the members in the given places."""
         left = [place for place in range(len(self.active)) if place not in stopped]
         self.active = [self.active[place] for place in left]
         if self.active and stopped:
-            for part in (self.net, self.batches, self.evaluator):
-                if part is not None:
-                    part.keep(left)
+            self.net.keep(left)
+            self.batches.keep(left)
+            if self.validation is not None and self.validation.ndim == 2:
+                self.validation = self.validation[left]
 
 
-def run_epochs(
-    progress: Progress,
-    max_epochs: int,
-    *,
-    tick: Callable[[int], Any],
-    finish: Callable[[int, int], Any] = lambda member, place: None,
-    save: Callable[[], Any] = lambda: None,
-) -> None:
-    """Run at most `max_epochs` epochs; members that have stopped are removed from the network.
+def classification_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the cross-entropy (K,) of logits (K, n, C) for class numbers (n,) or (K, n).
 
-    The runs of `progress` are filled in. `tick` is called after each epoch with the number of
-    members that stopped; `finish` is called for each of these with its number and its present place
-    in the network, which then holds its weights; `save` is called between two epochs.
+    The row weights, (n,) or (K, n), have mean 1 over all rows.
     """
-    net, runs = progress.net, progress.runs
-    if progress.epoch == 0:
-        progress.start()
-    else:
-        tick(len(runs) - len(progress.active))
-    with ExitStack() as threads:
-        for number in range(progress.epoch + 1, max_epochs + 1):
-            active = progress.active
-            threads.enter_context(net.step_threads(progress.batches))
-            started = time.perf_counter()
-            net.fit_loop(progress.batches, epochs=1)
-            seconds = (time.perf_counter() - started) / len(active)
-            _note_epoch(
-                net, [runs[member] for member in active], progress.evaluator, number, seconds
-            )
-            stopped = [
-                place
-                for place, member in enumerate(active)
-                if number == max_epochs or runs[member].stops(number)
-            ]
-            for place in stopped:
-                chosen = runs[active[place]].choose(number)
-                if chosen is not None:
-                    net.module_.load_member(place, chosen.state)
-                finish(active[place], place)
-            progress.remove(stopped)
-            progress.epoch = number
-            tick(len(stopped))
-            if not progress.active:
-                return
-            save()
+    n_members, n, _ = outputs.shape
+    if n_members == 1 and weights is None:
+        return F.cross_entropy(outputs.squeeze(0), targets.flatten()).view(1)
+    flat = targets.expand(n_members, n).flatten()
+    rows = F.cross_entropy(outputs.flatten(0, 1), flat, reduction="none").view(n_members, n)
+    return (rows if weights is None else rows * weights).mean(-1)
 
 
-def _note_epoch(
-    net: AdapterNet,
-    runs: Sequence[Run],
-    evaluator: EpochEvaluator | None,
-    number: int,
-    seconds: float,
-) -> None:
-    """Add an entry to the history of each member."""
-    for place, (run, loss) in enumerate(zip(runs, net.epoch_losses.tolist(), strict=True)):
-        entry = {"epoch": number, "train_loss": loss}
-        if evaluator is not None:
-            entry |= evaluator.epochs[place].figures()
-        run.history.append(entry | {"dur": seconds})
+def regression_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the mean squared error (K,) of outputs (K, n, C) for values (n, C) or (K, n, C).
+
+    The row weights, (n,) or (K, n), have mean 1 over all rows.
+    """
+    squares = (outputs - targets).square()
+    return (squares if weights is None else squares * weights[..., None]).mean((-2, -1))

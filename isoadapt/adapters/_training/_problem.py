@@ -1,20 +1,105 @@
-"""The input of a fit: rows, split, head and coordinates."""
+"""The input of a fit with its coordinates, what describes a fit, and its result."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
+from scipy.stats import f as f_distribution
+from sklearn.utils.extmath import svd_flip
 
-from isoadapt.adapters._linalg import descending_eigh, oas_shrinkage, shrink
-from isoadapt.adapters._maps import Floats, map_rows
-from isoadapt.adapters._training._coordinates import Coordinates
-from isoadapt.adapters._training._ridge import automatic_ridge
-from isoadapt.adapters._training._task_score import TargetUnits
+from isoadapt.adapters._linalg import descending_eigh, oas_shrinkage, row_space, shrink
+from isoadapt.adapters._maps import Affine, Floats, ResidualMLP, map_rows
+from isoadapt.adapters._training._epoch_choice import Run, Score, TargetUnits
+from isoadapt.adapters._training._networks import Rates
+from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.geometry import Moments
+from isoadapt.geometry._spread import DEAD, dead_dimensions
 from isoadapt.heads import LinearHead
+
+if TYPE_CHECKING:
+    from isoadapt.adapters._penalised import PenalisedAdapter
+
+_CLAMP = 1e-7  # smallest eigenvalue, relative to the largest
+_LEVEL = 0.95  # of the quantile of F
+_LEAST_SHARE = 0.01  # lower bound of the share of signal
+
+
+class Coordinates(NamedTuple):
+    """The coordinates in which a network is trained, z = s Q network(P(h - μ))."""
+
+    into: Affine  # h -> g = P(h - μ), the network's input
+    start: Affine  # g -> Qᵀh / s, the network at the start of training
+    out: Floats  # the rotation Q, (d, d), from the network's output to adapted embeddings
+    scale: float  # s; makes network and learning rate independent of the scale of the embeddings
+    # Whether each input has no variance, (d,). Such inputs are zero in training, so that the
+    # weights on them do not change.
+    dead: NDArray[np.bool_]
+    deviations: Floats | None = None  # of the inputs, (d,), if these are uncorrelated; else None
+    n_read: int = 0  # the head reads the first n_read outputs of the network; 0: not known
+
+    def embedding_map(self, network: Affine | ResidualMLP) -> Affine | ResidualMLP:
+        """Convert a map from g to the network's output into the map of embeddings."""
+        outer = Affine(self.scale * self.out, np.zeros(len(self.out)))
+        linear = network if isinstance(network, Affine) else network.linear
+        linear = outer.after(linear.after(self.into))
+        if isinstance(network, Affine):
+            return linear
+        return ResidualMLP(linear, network.hidden.after(self.into), outer.matrix @ network.readout)
+
+    def inner_head(self, head: LinearHead) -> LinearHead:
+        """Return the head on the network's outputs that equals `head` on adapted embeddings."""
+        return LinearHead(self.scale * (head.coef_ @ self.out), head.intercept_, head.classes_)
+
+    def outer_head(self, head: LinearHead) -> LinearHead:
+        """Return the head on adapted embeddings that equals `head` on the network's outputs."""
+        return LinearHead(head.coef_ @ self.out.T / self.scale, head.intercept_, head.classes_)
+
+
+def raw_coordinates(moments: Moments) -> Coordinates:
+    """Scale embeddings by s, the size of their second moment, without centring or rotation."""
+    d = len(moments)
+    scale = _size(moments.second_moment().numpy())
+    zeros = np.zeros(d)
+    into, identity = Affine(np.eye(d) / scale, zeros), Affine(np.eye(d), zeros)
+    return Coordinates(into, identity, np.eye(d), scale, np.zeros(d, dtype=bool))
+
+
+def whitened_coordinates(moments: Moments, head: LinearHead | None) -> Coordinates:
+    """Whiten the input, and rotate the output so that the head's row space comes first.
+
+    The rotation changes no penalty and no logit. Adam's step, however, is taken entry by entry:
+    with the rotation, a large gradient of the task stays in the rows of the head's row space and
+    does not slow down the others. The inputs are principal components for the same reason. They are
+    divided by the roots of their shrunk variances, so that with many rows nearly all have unit
+    variance, and with few rows directions of little variance stay small. s is the largest standard
+    deviation.
+    """
+    mean, cov = moments.mean.numpy(), moments.covariance().numpy()
+    inside, outside = row_space(np.zeros((1, len(mean))) if head is None else head.coef_)
+    outside = outside @ descending_eigh(outside.T @ cov @ outside)[1]
+    rotation, _ = svd_flip(np.concatenate([inside, outside], axis=1), None)  # fixes the signs
+    eigenvalues, vectors = descending_eigh(rotation.T @ cov @ rotation)
+    shrunk = shrink(eigenvalues, oas_shrinkage(moments))
+    roots = np.sqrt(shrunk.clip(min=_CLAMP * shrunk[0]))
+    into, scale = (vectors / roots).T @ rotation.T, float(np.sqrt(eigenvalues[0]))
+    return Coordinates(
+        into=Affine(into, -into @ mean),
+        start=Affine(vectors * (roots / scale), rotation.T @ mean / scale),
+        out=rotation,
+        scale=scale,
+        dead=dead_dimensions(eigenvalues),
+        deviations=np.sqrt(eigenvalues) / roots,
+        n_read=0 if head is None else inside.shape[1],
+    )
+
+
+def _size(cov: Floats) -> float:
+    """Root of the root mean square of the eigenvalues; it has the unit of a standard deviation."""
+    largest = np.abs(cov).max()  # squares of small numbers would underflow
+    return float(np.sqrt(largest * np.sqrt(((cov / largest) ** 2).sum() / len(cov))))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -34,13 +119,6 @@ class Problem:
     weights: Floats | None = None  # frequencies of the rows, (n_samples,); None: all are 1
     kept: NDArray[np.int64] | None = None  # row numbers of X in the input; None: all rows
     weighted: bool = False  # whether the user gave weights, rather than only repeated rows
-    # Makes the problem of the second fit, which trains on all rows; None: there is none.
-    refit: Callable[["Problem"], "Problem"] | None = None
-
-    @cached_property
-    def on_all_rows(self) -> "Problem | None":
-        """Problem of the second fit, which trains on all rows; None if there is no second fit."""
-        return None if self.refit is None else self.refit(self)
 
     @cached_property
     def inputs_root(self) -> Floats:
@@ -83,11 +161,6 @@ class Problem:
         """Return the row weights (n,) of the task loss, of mean 1 over the training rows."""
         return None if self.weights is None else self.weights / self.weights[self.fitting].mean()
 
-    def by_accuracy(self, scoring: Any) -> bool:
-        """Whether a scoring is accuracy."""
-        classifies = self.targets is not None and self.targets.ndim == 1
-        return classifies and scoring in (None, "accuracy")
-
     @cached_property
     def automatic_ridge(self) -> float:
         """The automatic weight of the ridge, from the training rows; 0 without a head or labels."""
@@ -113,3 +186,87 @@ class Problem:
         points = map_rows(self.coordinates.into, self.X)
         points[np.ix_(self.fitting, self.coordinates.dead)] = 0
         return points
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Member:
+    """One fit: an adapter, its problem, and what is computed from both.
+
+    Members that are trained together have adapters with equal settings.
+    """
+
+    adapter: "PenalisedAdapter"
+    problem: Problem
+    penalty: Penalty  # of the adapted rows
+    ridge: float  # weight, in the task loss, of the mean squared change of the head's outputs
+    rates: Rates
+    score: Score | None = None  # None: the epoch with the lowest penalty is the best
+    n_epochs: int | None = None  # number of epochs to run when there are no validation rows
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The result of training a member: its epochs with the fitted map and head, or the error."""
+
+    run: Run
+    ridge: float
+    map: Affine | ResidualMLP | None = None
+    head: LinearHead | None = None
+    error: ValueError | None = None
+
+
+def automatic_ridge(
+    X: NDArray[Any],
+    targets: NDArray[Any],
+    outputs: Floats,
+    moments: Moments,
+    weights: Floats | None = None,
+) -> float:
+    """Estimate the weight of the mean squared change of the head's outputs in the task loss.
+
+    The step of the outputs that lowers the task loss is a regression of its negative gradient on
+    the embeddings X (n, d). With F the statistic of its F-test, about 1/F of the explained variance
+    is noise. The share taken as signal is, more cautiously, s = 1 - q/F, at least 0.01, with q the
+    0.95 quantile of F without any signal. The ridge shrinks by s the step that minimises a
+    quadratic upper bound of the task loss. It is (1 - s) / s for the mean squared error and (1 - s)
+    / (4 s) for the cross-entropy, whose curvature is at most 1/2. `outputs` (n, n_outputs) have the
+    units of the targets, and `weights` (n,) have mean 1.
+    """
+    residuals = _residuals(targets, outputs)
+    roots = np.ones((1, 1)) if weights is None else np.sqrt(weights)[:, None]
+    share = max(_share_of_signal(X, roots, residuals, moments), _LEAST_SHARE)
+    ridge = (1 - share) / share
+    return ridge / 4 if targets.ndim == 1 else ridge
+
+
+def _residuals(targets: NDArray[Any], outputs: Floats) -> Floats:
+    """Return the gradient of each row's task loss with respect to its outputs, up to a factor."""
+    if targets.ndim == 2:
+        return outputs - targets
+    residuals = softmax(outputs, axis=1)
+    residuals[np.arange(len(targets)), targets] -= 1
+    return residuals
+
+
+def _share_of_signal(X: NDArray[Any], roots: Floats, residuals: Floats, moments: Moments) -> float:
+    """Return 1 - q/F, at least 0, of the regression of the residuals on the embeddings.
+
+    `roots`, (n, 1) or (1, 1), are the square roots of the row weights.
+    """
+    n = len(residuals)  # distinct rows: repeated rows do not add degrees of freedom
+    cov = moments.covariance(ddof=0).numpy()
+    eigenvalues, vectors = np.linalg.eigh(cov)
+    live = eigenvalues > DEAD * cov.trace()
+    n_directions = 1 + int(live.sum())
+    if n <= n_directions:
+        return 0.0
+    residuals = roots * residuals
+    total, mean = (residuals**2).sum() / n, (roots * residuals).sum(axis=0) / n
+    crossed = (roots * residuals).T @ X / n - np.outer(mean, moments.mean.numpy())
+    explained = ((crossed @ vectors[:, live]) ** 2 / eigenvalues[live]).sum() + (mean**2).sum()
+    if not explained > 0:
+        return 0.0
+    left = max(total - explained, 0.0)
+    quantile = f_distribution.ppf(_LEVEL, n_directions, n - n_directions)
+    ratio = (explained / n_directions) / max(left / (n - n_directions), np.finfo(float).tiny)
+    return float(max(0.0, 1 - quantile / ratio))

@@ -1,9 +1,11 @@
-"""Checks that embeddings are not constant, and not too far from the origin for float32."""
+"""Checks of the rows that an adapter is fitted to, and of their weights."""
 
 import math
 from typing import Any
 
-from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import _check_sample_weight
 
 from isoadapt._utils.warn import warn
 from isoadapt.geometry import Moments
@@ -50,3 +52,21 @@ def warn_of_large_mean(moments: Moments) -> None:
             "float32 loses precision: subtract the mean from X first, or use an adapter that "
             "computes in float64, such as LogitPreservingWhitening"
         )
+
+
+def check_frequencies(
+    sample_weight: ArrayLike | None, X: NDArray[Any], before: float = 0.0
+) -> NDArray[Any] | None:
+    """Validate frequency weights of the rows of X and return them in float64.
+
+    Together with `before`, the weight of earlier rows, they must sum to more than 1.
+    """
+    if sample_weight is None:
+        return None
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if before + weights.sum() <= 1:
+        raise ValueError(
+            f"sample_weight sums to {weights.sum():g}, but frequency weights must sum to more than "
+            "1: multiply them by the number of rows, or pass counts"
+        )
+    return weights

@@ -1,0 +1,229 @@
+"""Rows on their way into a training: merged, split, and cut into shuffled mini-batches."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.model_selection import train_test_split
+from torch import Tensor
+
+from isoadapt.adapters._maps import Floats
+
+_BLOCK = 1024
+_COLUMNS = 32  # about so many columns are compared first, before whole rows
+_MIN_ROWS = 4  # on each side of a split; fewer cannot be scored
+
+Index = NDArray[np.int64]
+
+
+class Sample(NamedTuple):
+    """Rows to fit to."""
+
+    X: NDArray[Any]  # (n_samples, n_features)
+    y: NDArray[Any] | None  # labels or values, (n_samples,) or (n_samples, n_outputs)
+    groups: Index | None  # group numbers, (n_samples,)
+    weights: Floats | None  # positive frequencies, (n_samples,); None: all are 1
+    kept: Index | None  # row numbers in the input, (n_samples,); None: all rows
+
+
+def distinct_rows(
+    X: NDArray[Any],
+    y: NDArray[Any] | None,
+    groups: NDArray[Any] | None,
+    weights: Floats | None,
+) -> Sample:
+    """Drop rows of weight zero, and merge equal rows into one row with their summed weight.
+
+    Rows are equal if their labels and groups are equal too. The result does not depend on whether
+    repetitions are written as rows or as weights, nor on their order. If all remaining weights are
+    1, the rows keep their order. `X` is returned without a copy if every row is kept.
+    """
+    codes = None if groups is None else _codes(groups)
+    keys = _fingerprints(X[:, :: -(-X.shape[1] // _COLUMNS)])
+    if weights is None:
+        if len(np.unique(keys[:, 0])) == len(X):
+            return Sample(X, y, codes, None, None)
+        weights = np.ones(len(X))
+    positive = np.flatnonzero(weights)
+    order, counts = _merged(X, y, codes, keys, weights, positive)
+    once = len(counts) == len(positive) and bool((counts == 1).all())
+    if once and len(positive) == len(X):
+        return Sample(X, y, codes, None, None)
+    order = positive if once else order
+    labels = None if y is None else y[order]
+    # Without renumbering, dropping a row and giving it weight zero would have different results.
+    left = None if codes is None else _codes(codes[order])
+    return Sample(X[order], labels, left, None if once else counts, order)
+
+
+def _merged(
+    X: NDArray[Any],
+    y: NDArray[Any] | None,
+    groups: Index | None,
+    keys: NDArray[np.uint64],
+    weights: Floats,
+    positive: Index,
+) -> tuple[Index, Floats]:
+    """Return one row number and the summed weight of each set of equal rows, in canonical order."""
+    _, place, times = np.unique(keys[positive, 0], return_inverse=True, return_counts=True)
+    alike = positive[times[place] > 1]
+    whole = np.zeros((len(X), 2), dtype=np.uint64)
+    whole[alike] = _fingerprints(X, alike)
+    columns = [*keys.T, *whole.T]
+    if y is not None:
+        columns += [_codes(column) for column in (y.T if y.ndim == 2 else [y])]
+    if groups is not None:
+        columns.append(groups)
+    columns = [column[positive] for column in columns]
+    order = np.lexsort(columns[::-1])
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = np.any([column[order[1:]] != column[order[:-1]] for column in columns], axis=0)
+    starts = np.flatnonzero(new)
+    return positive[order[starts]], np.add.reduceat(weights[positive[order]], starts)
+
+
+def _fingerprints(X: NDArray[Any], rows: Index | None = None) -> NDArray[np.uint64]:
+    """Hash each row to 128 bits, (n, 2): equal rows agree, and others differ almost surely."""
+    n = len(X) if rows is None else len(rows)
+    n_words = X.shape[1] * X.itemsize // 4
+    factors = np.frombuffer(np.random.RandomState(0).bytes(16 * n_words), dtype=np.uint64)
+    prints = np.empty((n, 2), dtype=np.uint64)
+    for start in range(0, n, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        block = X[part] if rows is None else X[rows[part]]
+        words = (block + 0.0).view(np.uint32)  # -0.0 becomes 0.0
+        np.matmul(words.astype(np.uint64), factors.reshape(n_words, 2), out=prints[part])
+    return prints
+
+
+def _codes(values: NDArray[Any]) -> Index:
+    """Number the distinct values in sorted order."""
+    return np.unique(values, return_inverse=True)[1]
+
+
+def split_rows(
+    n: int,
+    labels: NDArray[np.generic] | None,
+    fraction: float | None,
+    rng: np.random.RandomState,
+    groups: Index | None = None,
+) -> tuple[Index, Index | None]:
+    """Return sorted numbers of the training rows and of the validation rows.
+
+    The latter are None if fewer than 4 rows would be left on a side. Without groups, the split is
+    stratified if each class has at least two rows, and every class has a training row. Each group,
+    numbered from 0, stays on one side.
+    """
+    rows, n_valid = np.arange(n), round(n * (fraction or 0))
+    if min(n_valid, n - n_valid) < _MIN_ROWS:
+        return rows, None
+    if groups is not None:
+        held = _drawn_groups(groups, labels, n_valid / n, rng)[groups]
+        if min(held.sum(), n - held.sum()) < _MIN_ROWS:
+            return rows, None
+        return np.flatnonzero(~held), np.flatnonzero(held)
+    stratify = classes = None
+    if labels is not None:
+        _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        if counts.min() >= 2 and len(counts) <= min(n_valid, n - n_valid):
+            stratify = classes
+    fitting, validating = train_test_split(
+        rows, test_size=n_valid, stratify=stratify, random_state=rng
+    )
+    if classes is not None:  # a head fitted to the training rows needs every class
+        found, first = np.unique(classes[validating], return_index=True)
+        lacking = validating[first[~np.isin(found, classes[fitting])]]
+        fitting = np.concatenate([fitting, lacking])
+        validating = np.setdiff1d(validating, lacking)
+    if len(validating) < _MIN_ROWS:
+        return rows, None
+    return np.sort(fitting), np.sort(validating)
+
+
+def _drawn_groups(
+    groups: Index,
+    labels: NDArray[np.generic] | None,
+    fraction: float,
+    rng: np.random.RandomState,
+) -> NDArray[np.bool_]:
+    """Whether each group is used for validation, (n_groups,).
+
+    Groups are visited from the largest to the smallest, in random order if equally large. A group
+    is taken if it brings the number of rows taken of each class closer to the given fraction of
+    those visited, and if training rows of each class remain.
+    """
+    classes = np.zeros_like(groups)
+    if labels is not None:
+        classes = np.unique(labels, return_inverse=True)[1]
+    n_classes = int(classes.max()) + 1
+    counts = np.bincount(groups * n_classes + classes, minlength=(groups.max() + 1) * n_classes)
+    counts = counts.reshape(-1, n_classes)
+    left = counts.sum(axis=0)
+    wanted, scale = np.zeros(n_classes), 1 / left
+    taken = np.zeros(len(counts), dtype=bool)
+    order = rng.permutation(len(counts))
+    for group in order[np.argsort(-counts[order].sum(axis=1), kind="stable")]:
+        count = counts[group]
+        wanted = wanted + fraction * count
+        if count @ (scale * (2 * wanted - count)) > 0 and (left > count).all():
+            taken[group] = True
+            wanted, left = wanted - count, left - count
+    return taken
+
+
+class Rows(NamedTuple):
+    """Inputs of the network, targets and weights of rows, on the training device."""
+
+    X: Tensor  # (n, d) or (K, n, d); row numbers (n,) when a flow is trained
+    y: Tensor | None
+    weights: Tensor | None = None  # (n,) or (K, n)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of each member."""
+        return self.X.shape[-2] if self.X.ndim > 1 else len(self.X)
+
+    def take(self, index: Tensor) -> "Rows":
+        """Select rows by an index (m,), or (K, m) with the rows of each member."""
+        y, weights = (None if part is None else part[index] for part in self[1:])
+        return Rows(self.X[index], y, weights)
+
+
+def n_batches(n_rows: int, batch_size: int) -> int:
+    """Return the number of batches of at most `batch_size` rows, which have nearly equal sizes."""
+    return math.ceil(n_rows / batch_size)
+
+
+class Batches:
+    """Shuffled batches of nearly equal size, sliced on the device.
+
+    `index`, of shape (n,) for all members or (K, n), holds the row numbers to train on. There is
+    one generator, or one for each member; each pass is shuffled again.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        index: Tensor,
+        batch_size: int,
+        generators: Sequence[torch.Generator],
+    ) -> None:
+        self.rows, self.index, self.generators = rows, index, list(generators)
+        self.n_batches = n_batches(index.shape[-1], batch_size)
+
+    def __iter__(self) -> Iterator[Rows]:
+        n = self.index.shape[-1]
+        orders = [torch.randperm(n, generator=each) for each in self.generators]
+        order = torch.stack(orders).to(self.index.device)
+        shuffled = self.index[order[0]] if self.index.ndim == 1 else self.index.gather(1, order)
+        for part in shuffled.tensor_split(self.n_batches, dim=-1):
+            yield self.rows.take(part)
+
+    def keep(self, members: Sequence[int]) -> None:
+        """Keep only the given members."""
+        if self.index.ndim == 2:
+            self.index = self.index[members]
+            self.generators = [self.generators[member] for member in members]
