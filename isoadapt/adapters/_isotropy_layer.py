@@ -49,20 +49,13 @@ class IsoScoreAdapter(PenalisedAdapter):
                 self._check_exact_condition(name, holds, repr(admissible))
         elif self._penalty_weight() and self.batch_size < self._fewest_rows():
             raise ValueError(
-                f"batch_size={self.batch_size} is too small: {self._batch_limit()}, so use "
-                f"batch_size={self._fewest_rows()} or more"
+                f"batch_size={self.batch_size} is too small: with these parameters, the penalty "
+                f"needs batches of {self._fewest_rows()} rows or more"
             )
 
     def _fewest_rows(self) -> int:
         """Return the number of rows that a batch needs for the penalty to have a gradient."""
         return fewest_points(0, self.bias_corrected)
-
-    def _batch_limit(self) -> str:
-        """Return a clause on the number of rows, with the other parameter that determines it."""
-        limit = f"the penalty needs at least {self._fewest_rows()} rows in a batch"
-        if self.bias_corrected:
-            return f"{limit} (3 with bias_corrected=False)"
-        return limit
 
     def _warn_of_small_batches(self, n_rows: int) -> None:
         """Warn if batches are too small for the IsoScore to have a gradient."""
@@ -70,8 +63,8 @@ class IsoScoreAdapter(PenalisedAdapter):
         if self._penalty_weight() and smallest < self._fewest_rows():
             warn(
                 f"{n_rows} training rows give batches of {smallest} with "
-                f"batch_size={self.batch_size}, but {self._batch_limit()}, so smaller ones have "
-                "none: use a larger batch_size or more rows"
+                f"batch_size={self.batch_size}, but the penalty needs {self._fewest_rows()} rows "
+                "in a batch, so smaller ones have none: use a larger batch_size or more rows"
             )
 
     def _check_exact_condition(self, name: str, holds: bool, admissible: str) -> None:

@@ -218,12 +218,6 @@ class IStarAdapter(IsoScoreAdapter):
     def _fewest_rows(self) -> int:
         return fewest_points(self.zeta, self.bias_corrected)
 
-    def _batch_limit(self) -> str:
-        limit = super()._batch_limit()
-        if self.zeta or self.bias_corrected:
-            return limit
-        return f"{limit} (2 with zeta above 0)"
-
     def _batch_key(self) -> tuple[Any, ...] | None:
         key = super()._batch_key()
         return None if key is None else (*key, bool(self.zeta))

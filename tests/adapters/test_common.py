@@ -152,6 +152,7 @@ ONE_OF_EACH.append(Whitening("pca", n_components=2))
 pytestmark = [
     pytest.mark.filterwarnings("ignore:training ended at max_epochs"),
     pytest.mark.filterwarnings("ignore:this fit harms the task"),
+    pytest.mark.filterwarnings("ignore:.*rows in a batch"),
 ]
 
 

@@ -169,9 +169,9 @@ class TestMiniBatch:
 
     def test_batches_too_small_for_the_bias_correction_are_refused(self, cone):
         X, y, head = cone
-        with pytest.raises(ValueError, match=r"batch_size=3 is too small: .* at least 4 rows"):
+        with pytest.raises(ValueError, match=r"batch_size=3 is too small: .* batches of 4 rows"):
             IsotropyLayer(head, batch_size=3).fit(X, y)
-        with pytest.raises(ValueError, match=r"batch_size=2 is too small: .* at least 3 rows"):
+        with pytest.raises(ValueError, match=r"batch_size=2 is too small: .* batches of 3 rows"):
             IsotropyLayer(head, batch_size=2, bias_corrected=False).fit(X, y)
         options = {"bias_corrected": False, "validation_fraction": None, "max_epochs": 1}
         IsotropyLayer(head, batch_size=3, **options).fit(X[:51], y[:51])

@@ -217,14 +217,11 @@ def test_parameters_without_exact_solution_are_refused(cone, options, message):
         IStarAdapter(head, solver="exact", **options).fit(X, y)
 
 
-def test_bias_correction_needs_four_rows(cone):
+def test_batches_too_small_for_the_penalty_are_refused(cone):
     X, y, head = cone
-    message = r"batch_size=3 .* at least 4 rows in a batch \(3 with bias_corrected=False\), so"
-    with pytest.raises(ValueError, match=message):
-        IStarAdapter(head, bias_corrected=True, batch_size=3).fit(X, y)
-    message = r"batch_size=2 .* at least 3 rows in a batch \(2 with zeta above 0\), so"
-    with pytest.raises(ValueError, match=message):
-        IStarAdapter(head, zeta=0, batch_size=2).fit(X, y)
+    for parameters, fewest in (({"bias_corrected": True}, 4), ({"zeta": 0}, 3)):
+        with pytest.raises(ValueError, match=f"batch_size={fewest - 1} .* batches of {fewest} row"):
+            IStarAdapter(head, batch_size=fewest - 1, **parameters).fit(X, y)
     options = {"batch_size": 2, "validation_fraction": None, "max_epochs": 1}
     for without_a_limit in ({}, {"lam": 0.0, "zeta": 0.0}):
         IStarAdapter(head, **without_a_limit, **options).fit(X[:50], y[:50])

@@ -177,50 +177,7 @@ def test_duplicate_rows_count_once(bars):
     assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("bars", ["selected", "all"])
-def test_points_that_are_not_finite_spoil_their_member_alone(bars, bad):
-    Z = cloud(3, 13, 5)
-    Z[1, 4, 2] = bad
-    loss = PersistentEntropyLoss(bars)
-    values, gradients = value_and_gradient(loss, Z, LABELS)
-    assert values.isnan().tolist() == [False, True, False]
-    assert gradients[[0, 2]].isfinite().all()
-    torch.testing.assert_close(values[2], loss(Z[2], LABELS))
-
-
-def test_the_count_is_a_buffer():
-    loss = PersistentEntropyLoss()
-    loss(torch.zeros(3, 8, 5))
-    again = PersistentEntropyLoss()
-    again.load_state_dict(loss.state_dict())
-    assert again.n_degenerate == 3
-    assert list(loss.parameters()) == []
-
-
 # Precision.
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(dtype):
-    Z = cloud(13, 6).to(dtype)
-    value, gradient = value_and_gradient(PersistentEntropyLoss(), Z, LABELS)
-    wide, wide_gradient = value_and_gradient(PersistentEntropyLoss(), Z.float(), LABELS)
-    assert value.dtype == torch.float32
-    assert gradient.dtype == dtype
-    assert float(value) == float(wide)
-    assert torch.equal(gradient, wide_gradient.to(dtype))
-
-
-def test_autocast_changes_nothing():
-    Z = cloud(13, 20, dtype=torch.float32)
-    wanted, wanted_gradient = value_and_gradient(PersistentEntropyLoss(), Z, LABELS)
-    Z.requires_grad_()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = PersistentEntropyLoss()(Z, LABELS)
-    (gradient,) = torch.autograd.grad(value, Z)
-    torch.testing.assert_close(value.detach(), wanted, rtol=0, atol=0)
-    torch.testing.assert_close(gradient, wanted_gradient, rtol=0, atol=0)
 
 
 def test_float32_gradients_stay_finite_where_squares_underflow():
