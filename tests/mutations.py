@@ -110,9 +110,7 @@ MUTATIONS = [
     ),
     Mutation("adapters/_istar.py", "(1 / zeta**2 - 1)", "/ zeta**2", ISTAR),
     Mutation("adapters/_istar.py", "lerp(training_cov, zeta)", "lerp(training_cov, 1)", ISTAR),
-    Mutation(
-        "adapters/_row_space.py", "float(balance * (trace / total))", "float(balance)", CLOSED
-    ),
+    Mutation("adapters/_linalg.py", "float(balance * (trace / total))", "float(balance)", CLOSED),
     Mutation(
         "adapters/_all_but_the_top.py",
         "-matrix @ mean",
@@ -123,31 +121,34 @@ MUTATIONS = [
         "adapters/_training/_exact.py", "2 * self.ridge * pulled", "self.ridge * pulled", EXACT
     ),
     Mutation("adapters/_training/_exact.py", "self.weight / (d - 1)", "self.weight / d", EXACT),
-    Mutation("adapters/_training/_ridge.py", "return ridge / 4 if", "return ridge if", SELECTION),
-    Mutation("adapters/_training/_ridge.py", "1 - quantile / ratio", "1 - 1 / ratio", SELECTION),
+    Mutation("adapters/_training/_problem.py", "return ridge / 4 if", "return ridge if", SELECTION),
+    Mutation("adapters/_training/_problem.py", "1 - quantile / ratio", "1 - 1 / ratio", SELECTION),
     Mutation(
-        "adapters/_training/_coordinates.py",
+        "adapters/_training/_problem.py",
         "shrink(eigenvalues, oas_shrinkage(moments))",
         "eigenvalues",
         "adapters/test_penalised.py adapters/test_isotropy_layer.py",
     ),
     Mutation(
-        "adapters/_training/_coordinates.py",
+        "adapters/_training/_problem.py",
         "self.scale * (head.coef_ @ self.out)",
         "head.coef_ @ self.out",
         "adapters/test_penalised.py adapters/test_isotropy_layer.py",
     ),
     Mutation(
-        "adapters/_training/_selection.py", ">= self.best - self.error", ">= self.best", SELECTION
+        "adapters/_training/_epoch_choice.py",
+        ">= self.best - self.error",
+        ">= self.best",
+        SELECTION,
     ),
     Mutation(
-        "adapters/_training/_selection.py",
+        "adapters/_training/_epoch_choice.py",
         ".number >= self.patience",
         ".number > self.patience",
         SELECTION,
     ),
     Mutation(
-        "adapters/_training/_split.py",
+        "adapters/_training/_rows.py",
         "(left > count)",
         "(left >= count)",
         "adapters/test_sample_weight.py",
