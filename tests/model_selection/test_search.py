@@ -24,7 +24,6 @@ from isoadapt import (
     LinearHead,
     SpectrumControlAdapter,
     TopologicalEntropyAdapter,
-    TransformerEncoder,
     Whitening,
 )
 from isoadapt.adapters import _together
@@ -419,51 +418,6 @@ class TestInterrupt:
             search.fit(X, Y)
         assert vars(search).keys() == before.keys()
         assert all(vars(search)[name] is value for name, value in before.items())
-
-
-class TestTexts:
-    @pytest.fixture
-    def texts(self):
-        rng = np.random.default_rng(0)
-        words = ["brick", "sun", "of", "the", "river", "runs", "red", "house"]
-        return [" ".join(rng.choice(words, 6)) for _ in range(90)]
-
-    @pytest.fixture
-    def pipe(self, checkpoint):
-        return Pipeline(
-            [("encoder", TransformerEncoder(checkpoint)), ("adapter", IStarAdapter(**QUICK))]
-        )
-
-    def test_encoder_sees_the_texts_once(self, pipe, texts, monkeypatch):
-        calls = []
-        transform = TransformerEncoder.transform
-
-        def counted(self, X):
-            calls.append(len(X))
-            return transform(self, X)
-
-        y = np.arange(90) % 3
-        grid = {"adapter__lam": [-1, 1]}
-        theirs = GridSearchCV(pipe, grid, cv=3).fit(texts, y)
-        monkeypatch.setattr(TransformerEncoder, "transform", counted)
-        ours = AdapterSearchCV(pipe, grid, cv=3).fit(texts, y)
-        assert calls == [90]
-        assert_same_results(ours, theirs)
-        assert ours.unbatched_ == {}
-        assert ours.predict(texts[:4]).shape == (4,)
-        assert isinstance(ours.best_estimator_[0], TransformerEncoder)
-
-    def test_encoders_parameters_can_be_searched_too(self, pipe, texts):
-        y = np.arange(90) % 3
-        grid = {"adapter__lam": [-1, 1], "encoder__pooling": ["mean", "cls"]}
-        ours, theirs = both(pipe, grid, texts, y, cv=3)
-        assert_same_results(ours, theirs)
-        assert ours.best_estimator_[0].pooling == ours.best_params_["encoder__pooling"]
-
-    @pytest.mark.parametrize("step", [StandardScaler(), FunctionTransformer()])
-    def test_any_other_step_in_the_encoders_place_is_refused(self, pipe, texts, step):
-        with pytest.raises(ValueError, match="in place of an encoder"):
-            AdapterSearchCV(pipe, {"encoder": [step]}).fit(texts, np.arange(90) % 3)
 
 
 def test_progress_bar_counts_every_fit(monkeypatch):

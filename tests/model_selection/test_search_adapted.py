@@ -1,4 +1,4 @@
-"""AdapterSearchCV of an AdaptedEncoder: encoded once, trained together, GridSearchCV's scores."""
+"""AdapterSearchCV of texts: encoded once, trained together, GridSearchCV's scores."""
 
 import warnings
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from isoadapt import AdaptedEncoder, IsotropyLayer, IStarAdapter, TransformerEncoder, Whitening
 from isoadapt.model_selection import AdapterSearchCV
@@ -31,8 +32,10 @@ def passes(monkeypatch):
     return calls
 
 
-def test_texts_are_encoded_once_and_candidates_trained_together(checkpoint, passes):
-    model = AdaptedEncoder(checkpoint, IStarAdapter(**QUICK))
+@pytest.mark.parametrize("kind", [AdaptedEncoder, Pipeline])
+def test_texts_are_encoded_once_and_candidates_trained_together(checkpoint, passes, kind):
+    parts = {"encoder": TransformerEncoder(checkpoint), "adapter": IStarAdapter(**QUICK)}
+    model = AdaptedEncoder(**parts) if kind is AdaptedEncoder else Pipeline([*parts.items()])
     grid = {"adapter__lam": [-5, 5], "adapter__zeta": [0.2, 0.8]}
     ours = AdapterSearchCV(model, grid, cv=KFold(3), scoring="neg_log_loss").fit(TEXTS, Y)
     assert passes == [60]
@@ -41,7 +44,7 @@ def test_texts_are_encoded_once_and_candidates_trained_together(checkpoint, pass
     assert_same_results(ours, theirs, 1e-5)
     assert np.ptp(theirs.cv_results_["mean_test_score"]) > 1e-4
     best = clone(model).set_params(**ours.best_params_).fit(TEXTS, Y)
-    assert type(ours.best_estimator_) is AdaptedEncoder
+    assert type(ours.best_estimator_) is kind
     assert ours.best_estimator_.get_params().keys() == best.get_params().keys()
     np.testing.assert_allclose(ours.transform(TEXTS), best.transform(TEXTS), rtol=1e-5)
     np.testing.assert_array_equal(ours.predict(TEXTS), best.predict(TEXTS))
@@ -68,6 +71,13 @@ def test_whatever_is_searched(checkpoint, adapter, grid):
     assert type(ours.best_estimator_.pipeline_["adapter"]) is type(
         theirs.best_estimator_.pipeline_["adapter"]
     )
+
+
+@pytest.mark.parametrize("step", [StandardScaler(), FunctionTransformer()])
+def test_any_other_step_in_the_encoders_place_is_refused(checkpoint, step):
+    pipe = make_pipeline(TransformerEncoder(checkpoint), IStarAdapter(**QUICK))
+    with pytest.raises(ValueError, match="in place of an encoder"):
+        AdapterSearchCV(pipe, {"transformerencoder": [step]}).fit(TEXTS, Y)
 
 
 def test_the_checkpoints_head_is_used_if_it_knows_the_labels(checkpoint):
