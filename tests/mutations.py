@@ -42,7 +42,7 @@ MUTATIONS = [
         "geometry/_isoscore.py", "** 2, 2 * zeta * (1 - zeta)", "** 2, zeta * (1 - zeta)", STAR
     ),
     Mutation(
-        "geometry/_isoscore.py",
+        "geometry/_spread.py",
         "n * n - 3 * n + 1",
         "n * n - 3 * n",
         "geometry/test_isoscore_bias.py",
@@ -70,7 +70,7 @@ MUTATIONS = [
         "min(first, second, (room + 1) // 2)",
         "encoders/test_tokenization.py",
     ),
-    Mutation("geometry/_factored.py", "product.mul_(4)", "product", STAR),
+    Mutation("geometry/_isoscore.py", "product.mul_(4)", "product", STAR),
     Mutation(
         "geometry/_neighbours.py",
         "found.sort(dim=1).values",
@@ -78,7 +78,7 @@ MUTATIONS = [
         "geometry/test_neighbours.py",
     ),
     Mutation(
-        "geometry/_dimension.py",
+        "geometry/_neighbours.py",
         "-ranks / len(nearest)",
         "-ranks / (len(nearest) + 1)",
         "geometry/test_dimension.py",

@@ -15,8 +15,7 @@ from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._penalty import Penalty, outputs_covariance
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.adapters._training._rows import Batches
-from isoadapt.geometry._factored import FactoredCovariance, SquaredNorm
-from isoadapt.geometry._isoscore import isoscore_from_covariance
+from isoadapt.geometry._isoscore import FactoredCovariance, SquaredNorm, isoscore_from_covariance
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.losses._isoscore import fewest_points
 

@@ -3,25 +3,102 @@
 Both are affine in the participation ratio PR = tr(Σ)² / ‖Σ‖_F² of a covariance Σ:
 IsoScore = (PR - 1) / (d - 1). This equals the result of the eigenvalue procedure of Rudman et al.
 (2022) exactly, and it is smooth where eigenvalues coincide.
-
-The squares tr(S)² and ‖S‖_F² of a sample covariance S overestimate those of the covariance Σ of the
-distribution. Himeno and Yamada (2014), "Estimations for some functions of covariance matrix in high
-dimension under non-normality and its applications", give unbiased estimates of tr(Σ)² and ‖Σ‖_F²
-from tr(S), ‖S‖_F² and the fourth moment of the rows.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from isoadapt.geometry._factored import FactoredCovariance, SquaredNorm, dots
+from isoadapt.geometry._spread import estimate_weights, participation_ratio, unbiased_squares
 
 _WIDE = (torch.float32, torch.float64)
-_NOISE = 64  # estimates of at most this many roundings of tr² count as zero
 
-Weights = tuple[float, float, float]
+
+class SquaredNorm(NamedTuple):
+    """‖BVBᵀ‖² at a factor B0, and its gradient with respect to B.
+
+    Computing it costs two d×d×r products. At another factor B it is estimated without a product as
+    ``value (⟨gradient, B⟩ / 4 value)⁴``. At B0 this estimate and its gradient are exact. As the
+    squared norm itself, it is homogeneous of degree 4 in B, so a change of scale is exact as well.
+    By Hölder's inequality it is never too large.
+    """
+
+    value: Tensor  # (...)
+    gradient: Tensor  # (..., d, r)
+
+    @classmethod
+    @torch.no_grad()
+    def at(cls, root: Tensor, variances: Tensor | None = None) -> "SquaredNorm":
+        """Compute both at a factor (..., d, r), with the diagonal (..., r) of V; None: V = I."""
+        weighted = root if variances is None else root * variances[..., None, :]
+        d, rank = root.shape[-2:]
+        smaller = root @ weighted.mT if d < rank else root.mT @ weighted
+        product = smaller @ weighted if d < rank else weighted @ smaller
+        return cls(dots(product, root), product.mul_(4))
+
+    @torch.no_grad()
+    def renew(self, members: Sequence[int], root: Tensor, variances: Tensor | None = None) -> None:
+        """Compute both again, in place, for some members of factors (K, d, r)."""
+        parts: list[Any]
+        if root.device.type == "cpu":  # one by one, so that what is multiplied stays in the cache
+            parts = [slice(k, k + 1) for k in members]
+        elif len(members) == len(root):
+            parts = [slice(None)]
+        else:
+            parts = [list(members)] if members else []
+        own = None if variances is None else variances.expand(len(root), -1)
+        for part in parts:
+            found = SquaredNorm.at(root[part], None if own is None else own[part])
+            self.value[part], self.gradient[part] = found
+
+
+@dataclass(frozen=True, eq=False)
+class FactoredCovariance:
+    """A covariance BVBᵀ whose factor B is trained; V is diagonal and has no gradient.
+
+    With `squared_norm`, from an earlier factor, ‖BVBᵀ‖² and its gradient are estimated, otherwise
+    they are exact.
+    """
+
+    root: Tensor  # B, (d, r) or (..., d, r)
+    variances: Tensor | None = None  # diagonal of V, (r,) or (..., r); None: V = I
+    squared_norm: SquaredNorm | None = None
+
+    def parts(self, X: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """Return B, V, the squared norm and its gradient, for the members of points (..., n, d)."""
+        members = X.shape[:-2]
+        root, variances = self.root.to(X), self.variances
+        if variances is not None:
+            variances = variances.to(X)
+        norm = self.squared_norm
+        if norm is None:
+            norm = SquaredNorm.at(root, variances)
+        return (
+            root.expand(*members, *root.shape[-2:]),
+            variances,
+            norm.value.to(X).expand(members),
+            norm.gradient.to(X).expand(*members, *root.shape[-2:]),
+        )
+
+
+def dots(A: Tensor, B: Tensor, variances: Tensor | None = None) -> Tensor:
+    """⟨A, BV⟩ (...) of matrices (..., d, r), with the diagonal (..., r) of V; None: V = I."""
+    rows = None if variances is None else variances[..., None, :].expand(*A.shape[:-2], 1, -1)
+    if A.device.type != "cpu":
+        return (A * (B if rows is None else B * rows)).sum((-2, -1))
+    # One matrix after the other, so that what is multiplied stays in the cache.
+    left, right = (matrix.reshape(-1, *matrix.shape[-2:]) for matrix in (A, B))
+    if rows is not None:
+        rows = rows.reshape(-1, 1, rows.shape[-1])
+    found = [
+        torch.dot(a.flatten(), (right[k] if rows is None else right[k] * rows[k]).flatten())
+        for k, a in enumerate(left)
+    ]
+    return torch.stack(found).view(A.shape[:-2])
 
 
 class _PriorSums(NamedTuple):
@@ -78,6 +155,17 @@ def isoscore_from_covariance(cov: Tensor) -> Tensor:
     """IsoScore (...) of covariances (..., d, d), d at least 2; NaN where a covariance is zero."""
     shares = cov / _trace(cov)[..., None, None]  # so that squares do not overflow
     return (1 / shares.square().sum((-2, -1)) - 1) / (cov.shape[-1] - 1)
+
+
+def corrected_score(square: Tensor, fourth: Tensor, n_samples: float, d: int) -> Tensor:
+    """Bias-corrected IsoScore, in [0, 1], from two scale-free numbers of the centred rows.
+
+    `square` is ‖S‖² / tr(S)² for the sample covariance S, `fourth` as `norm_concentration` returns
+    it, `n_samples` at least 4.
+    """
+    trace = torch.ones_like(square)
+    terms = unbiased_squares(trace, square, fourth * (n_samples - 1), n_samples)
+    return (participation_ratio(*terms, trace, d) - 1) / (d - 1)
 
 
 class _Prior(NamedTuple):
@@ -340,61 +428,3 @@ def _root_gradient(
     if gradient.ndim == 3:
         return gradient.baddbmm_(centred.mT, product)  # in place: allocates no d×r matrix
     return gradient.add_(centred.mT @ product)
-
-
-def corrected_score(square: Tensor, fourth: Tensor, n_samples: float, d: int) -> Tensor:
-    """Bias-corrected IsoScore, in [0, 1], from two scale-free numbers of the centred rows.
-
-    `square` is ‖S‖² / tr(S)² for the sample covariance S, `fourth` as `norm_concentration` returns
-    it, `n_samples` at least 4.
-    """
-    trace = torch.ones_like(square)
-    terms = unbiased_squares(trace, square, fourth * (n_samples - 1), n_samples)
-    return (participation_ratio(*terms, trace, d) - 1) / (d - 1)
-
-
-def norm_concentration(X: Tensor) -> Tensor:
-    """Σ ‖x - x̄‖⁴ / (Σ ‖x - x̄‖²)² of points X (n, d): how much of the variance few points hold.
-
-    It ranges from 1/n, if all points are equally far from their mean, to 1.
-    """
-    squared = (X - X.mean(0)).square().sum(1)
-    return (squared / squared.sum()).square().sum()
-
-
-def unbiased_squares(
-    trace: Tensor, square: Tensor, fourth: Tensor, n_samples: float
-) -> tuple[Tensor, Tensor]:
-    """Unbiased estimates of tr(Σ)² and ‖Σ‖² from `n_samples` rows, at least 4.
-
-    `trace` and `square` are tr(S) and ‖S‖² of the sample covariance S, `fourth` is Σ ‖x - x̄‖⁴ /
-    (n-1). The estimates are U-statistics: the means of ‖a - b‖²‖c - e‖²/4 and of ((a - b)ᵀ(c -
-    e))²/4 over all quadruples a, b, c, e of different rows. Up to rounding, the second lies between
-    zero and the first.
-    """
-    (a, b, c), (e, f, g) = estimate_weights(n_samples)
-    return (
-        a * trace.square() + b * square + c * fourth,
-        e * trace.square() + f * square + g * fourth,
-    )
-
-
-def estimate_weights(n_samples: float) -> tuple[Weights, Weights]:
-    """Weights of trace², square and fourth in the two estimates of `unbiased_squares`."""
-    n = n_samples
-    k = (n - 1) / (n * (n - 2) * (n - 3))
-    return (
-        (k * (n * n - 3 * n + 1), 2 * k, -k * n),
-        (k, k * (n - 1) * (n - 2), -k * n),
-    )
-
-
-def participation_ratio(numerator: Tensor, denominator: Tensor, trace: Tensor, d: int) -> Tensor:
-    """Ratio of the estimates of tr(Σ)² and ‖Σ‖², clamped to [1, d]; NaN where `trace` is zero.
-
-    `trace` tells how large rounding errors are. Both estimates vanish if all points but one are
-    equal; the ratio is 1 then, the rank of the covariance.
-    """
-    ratio = torch.where(denominator * d < numerator, d, numerator / denominator).clamp(1, d)
-    noise = _NOISE * torch.finfo(trace.dtype).eps * trace.square()
-    return torch.where((numerator <= noise) & (trace > 0), 1.0, ratio)

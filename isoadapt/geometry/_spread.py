@@ -1,4 +1,10 @@
-"""How points spread: spectra, cosines, the partition function, and what counts as no variance."""
+"""How points spread: spectra, cosines, the partition function, and what counts as no variance.
+
+The squares tr(S)² and ‖S‖_F² of a sample covariance S overestimate those of the covariance Σ of the
+distribution. Himeno and Yamada (2014), "Estimations for some functions of covariance matrix in high
+dimension under non-normality and its applications", give unbiased estimates of tr(Σ)² and ‖Σ‖_F²
+from tr(S), ‖S‖_F² and the fourth moment of the rows.
+"""
 
 import math
 from typing import Any, overload
@@ -12,7 +18,10 @@ SMALLEST = 1e-150  # squares of smaller numbers may underflow float64
 LARGEST = 1e152  # sums of squares of larger numbers may overflow float64
 DEAD = 1e-12  # share of the total variance at or below which a direction counts as constant
 _CHUNK = 8192  # rows at a time of the partition function
+_NOISE = 64  # estimates of at most this many roundings of tr² count as zero
 _TIE = 1e-6  # entries of a unit vector whose sizes differ by less count as equally large
+
+Weights = tuple[float, float, float]
 
 
 @overload
@@ -117,3 +126,50 @@ def _fix_signs(axes: Tensor) -> Tensor:
     sizes = axes.abs()
     first = (sizes >= sizes.amax(0) * (1 - _TIE)).int().argmax(0, keepdim=True)
     return axes * axes.gather(0, first).sign()
+
+
+def norm_concentration(X: Tensor) -> Tensor:
+    """Σ ‖x - x̄‖⁴ / (Σ ‖x - x̄‖²)² of points X (n, d): how much of the variance few points hold.
+
+    It ranges from 1/n, if all points are equally far from their mean, to 1.
+    """
+    squared = (X - X.mean(0)).square().sum(1)
+    return (squared / squared.sum()).square().sum()
+
+
+def unbiased_squares(
+    trace: Tensor, square: Tensor, fourth: Tensor, n_samples: float
+) -> tuple[Tensor, Tensor]:
+    """Unbiased estimates of tr(Σ)² and ‖Σ‖² from `n_samples` rows, at least 4.
+
+    `trace` and `square` are tr(S) and ‖S‖² of the sample covariance S, `fourth` is Σ ‖x - x̄‖⁴ /
+    (n-1). The estimates are U-statistics: the means of ‖a - b‖²‖c - e‖²/4 and of ((a - b)ᵀ(c -
+    e))²/4 over all quadruples a, b, c, e of different rows. Up to rounding, the second lies between
+    zero and the first.
+    """
+    (a, b, c), (e, f, g) = estimate_weights(n_samples)
+    return (
+        a * trace.square() + b * square + c * fourth,
+        e * trace.square() + f * square + g * fourth,
+    )
+
+
+def estimate_weights(n_samples: float) -> tuple[Weights, Weights]:
+    """Weights of trace², square and fourth in the two estimates of `unbiased_squares`."""
+    n = n_samples
+    k = (n - 1) / (n * (n - 2) * (n - 3))
+    return (
+        (k * (n * n - 3 * n + 1), 2 * k, -k * n),
+        (k, k * (n - 1) * (n - 2), -k * n),
+    )
+
+
+def participation_ratio(numerator: Tensor, denominator: Tensor, trace: Tensor, d: int) -> Tensor:
+    """Ratio of the estimates of tr(Σ)² and ‖Σ‖², clamped to [1, d]; NaN where `trace` is zero.
+
+    `trace` tells how large rounding errors are. Both estimates vanish if all points but one are
+    equal; the ratio is 1 then, the rank of the covariance.
+    """
+    ratio = torch.where(denominator * d < numerator, d, numerator / denominator).clamp(1, d)
+    noise = _NOISE * torch.finfo(trace.dtype).eps * trace.square()
+    return torch.where((numerator <= noise) & (trace > 0), 1.0, ratio)

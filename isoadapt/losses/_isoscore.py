@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isoadapt.geometry._factored import FactoredCovariance
-from isoadapt.geometry._isoscore import isoscore_star
+from isoadapt.geometry._isoscore import FactoredCovariance, isoscore_star
 
 _FLOOR = 1e-6  # smaller scores are raised to it, so that -log stays finite
 

@@ -16,7 +16,7 @@ from isoadapt._utils.estimators import is_missing
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.tables import aligned_table
 from isoadapt._utils.warn import warn
-from isoadapt.geometry import _isoscore, _spread
+from isoadapt.geometry import _spread
 from isoadapt.metrics._neighbours import HubnessReport, hubness
 from isoadapt.metrics._points import (
     as_points,
@@ -288,7 +288,7 @@ def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyRep
     return IsotropyReport(
         n_samples=n,
         n_features=d,
-        **spectral_figures(raw, centred, _isoscore.norm_concentration(points), n, d),
+        **spectral_figures(raw, centred, _spread.norm_concentration(points), n, d),
         effective_rank=float(_spread.effective_rank(centred)),
         two_nn=two_nn_or_nan(sample),
         partition_isotropy=float(_spread.partition_isotropy(log_z)),

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import Moments, _dimension, _isoscore, _spread
+from isoadapt.geometry import Moments, _isoscore, _neighbours, _spread
 from isoadapt.geometry._chunks import Chunked, gather, in_chunks, is_memmap, refuse_chunks
 from isoadapt.geometry._spread import LARGEST, SMALLEST
 
@@ -128,6 +128,6 @@ def spectral_figures(
 def two_nn_or_nan(points: Tensor, tolerance: float = 0.0) -> float:
     """TwoNN dimension of points (n, d), NaN where it is not defined."""
     try:
-        return float(_dimension.two_nn(points, tolerance=tolerance))
+        return float(_neighbours.two_nn(points, tolerance=tolerance))
     except ValueError:
         return math.nan

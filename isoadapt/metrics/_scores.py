@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from isoadapt._utils.devices import as_array
-from isoadapt.geometry import Moments, _dimension, _isoscore, _spread
+from isoadapt.geometry import Moments, _isoscore, _neighbours, _spread
 from isoadapt.geometry._chunks import Chunked
 from isoadapt.metrics._points import (
     as_points,
@@ -386,7 +386,7 @@ def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
     points = as_points(X, by_variance=False)
     if not 0 < discard < 1:
         raise ValueError(f"discard={discard!r} must lie between 0 and 1, both excluded")
-    return float(_dimension.two_nn(points, discard))
+    return float(_neighbours.two_nn(points, discard))
 
 
 def _log_partition(X: ArrayLike) -> Tensor:

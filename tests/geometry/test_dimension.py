@@ -7,8 +7,8 @@ from hypothesis import given, settings, strategies as st
 from skdim.id import TwoNN
 
 from isoadapt import metrics
-from isoadapt.geometry import _dimension as module
-from isoadapt.geometry._dimension import two_nn
+from isoadapt.geometry import _neighbours as module
+from isoadapt.geometry._neighbours import two_nn
 
 SETTINGS = settings(max_examples=30, deadline=None, derandomize=True)
 SHAPES = [(300, 2), (300, 7), (301, 26), (50, 200), (20, 3), (4, 2)]

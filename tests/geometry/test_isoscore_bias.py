@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from isoadapt import LinearHead, LogitPreservingWhitening, metrics
-from isoadapt.geometry._isoscore import isoscore_from_covariance, isoscore_star, unbiased_squares
+from isoadapt.geometry._isoscore import isoscore_from_covariance, isoscore_star
+from isoadapt.geometry._spread import unbiased_squares
 
 F64 = torch.float64
 # Rows with independent coordinates of variance 1 or, in the scale mixture, uncorrelated ones:

@@ -12,8 +12,12 @@ from IsoScore import IsoScore as package
 from torch.autograd import gradcheck
 
 from isoadapt import metrics
-from isoadapt.geometry._factored import FactoredCovariance, SquaredNorm
-from isoadapt.geometry._isoscore import isoscore_from_covariance, isoscore_star
+from isoadapt.geometry._isoscore import (
+    FactoredCovariance,
+    SquaredNorm,
+    isoscore_from_covariance,
+    isoscore_star,
+)
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 F64 = torch.float64
