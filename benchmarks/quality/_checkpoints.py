@@ -66,15 +66,17 @@ class Checkpoint:
             _finetune(self.task, folder)
         return folder
 
-    @cache  # noqa: B019
-    def weights(self) -> str:
-        """Return a digest of the weights."""
-        with (self.folder() / "model.safetensors").open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:12]
-
     def vectors(self, texts: Sequence[Input], pooling: str = HEAD_INPUT) -> Floats:
         """Return the vectors (n, d) of the texts."""
-        return cached_vectors(self.folder(), f"{self.name}-{self.weights()}", texts, pooling)
+        name = f"{self.name}-{_digest(self.folder())}"
+        return cached_vectors(self.folder(), name, texts, pooling)
+
+
+@cache
+def _digest(folder: Path) -> str:
+    """Return a digest of the weights in a folder."""
+    with (folder / "model.safetensors").open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
 
 
 CHECKPOINTS = {
@@ -89,7 +91,7 @@ CHECKPOINTS = {
 
 
 def _finetune(task: str, folder: Path) -> None:
-    """Fine-tune MiniLM and save it; the bfloat16 of one of them is how it was measured."""
+    """Fine-tune MiniLM on a few rows of a task and save it."""
     from transformers import (
         AutoModelForSequenceClassification,
         AutoTokenizer,

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy.stats import binom
 from sklearn.model_selection import StratifiedKFold
 
 from benchmarks._data import Embeddings
 from benchmarks.quality import comparison, trials
-from benchmarks.quality.trials import FOLDS, TEST_ROWS, Count, PlantedAdapter
+from benchmarks.quality.trials import FOLDS, TEST_ROWS, PlantedAdapter
 from isoadapt import LinearHead
 from isoadapt.adapters._heads import fit_head
 from isoadapt.metrics import similarity_correlation
@@ -16,15 +15,6 @@ from isoadapt.metrics import similarity_correlation
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
-
-
-def made_trial(p, difference=(0.01, 0.05)):
-    return {
-        "p": {"classify": [p, 0.5]},
-        "p_holm": {"classify": [min(1.0, 2 * p), 0.5]},
-        "score": {"classify": (0.7, 0.8)},
-        "difference": {"classify": difference},
-    }
 
 
 @pytest.mark.parametrize("discordance", trials.DISCORDANCES[1:])
@@ -58,40 +48,6 @@ def test_precision_of_noise_in_stratified_folds_is_known(rng, monkeypatch):
             shares.append((same.sum() - len(test)) / (len(test) * (len(test) - 1)))
     assert np.mean(shares) == pytest.approx(trials.noise_precision(FOLDS), abs=0.005)
     assert trials.noise_precision(FOLDS) < trials.noise_precision(TEST_ROWS) - 0.02
-
-
-def test_counts_of_errors_effects_and_coverage():
-    own = [made_trial(0.001), made_trial(0.02), made_trial(0.04), made_trial(0.2, (-0.01, 0.02))]
-    assert trials.family_errors(own, "classify") == (2, 4)  # 0.04 is adjusted to 0.08
-    assert trials.found_effects(own, 1) == (3, 4)
-    assert trials.found_effects(own, 10) == (1, 4)
-    assert trials.found_effects([made_trial(0.001, (-0.05, -0.01))], 1) == (0, 1)
-    assert trials.covered(own, "classify", "difference", 0.03) == (3, 4)
-    assert str(Count(1, 4)) == "1 of 4 (25.0% ± 42.4%)"
-
-
-def test_the_report_counts_the_trials_of_each_setting():
-    block = {"setting": "versions", "protocol": TEST_ROWS, "first": 0}
-    noise = {
-        **block,
-        "discordance": None,
-        "trials": [made_trial(0.001)] * 16 + [made_trial(1)] * 184,
-    }
-    planted = {**block, "discordance": 0.1, "trials": [made_trial(0.001)] * 20}
-    text = trials.text([noise, planted])
-    assert "classify: 16 of 200 (8.0% ± 3.8%), p = " in text
-    assert f"p = {binom.sf(15, 200, 0.05):.3f}" in text
-    assert "| test rows | 10% | 20 of 20 (100.0% ± 0.0%) |" in text
-    assert "| test rows | planted, 10% | 100.0% | 100.0% |  |" in text
-
-
-def test_a_gain_is_credited_only_beyond_the_control():
-    row = {"difference": 0.1, "p_holm": 0.01, "control": None}
-    assert comparison.is_credited(row)
-    control = {"control": "c", "control_difference": 0.05, "control_p_holm": 0.2}
-    assert not comparison.is_credited(row | control)
-    assert comparison.is_credited(row | control | {"control_p_holm": 0.01})
-    assert not comparison.is_credited(row | {"difference": -0.1})
 
 
 def test_a_comparison_is_measured_and_reported(rng, monkeypatch):

@@ -3,10 +3,9 @@ import pytest
 
 from benchmarks.quality import _phenomena
 from benchmarks.quality._phenomena import phenomenon_task, training_texts, unseen_texts
-from tools.acceptability.corpus import draw_corpus
 
 
-def test_no_unseen_sentence_was_trained_on_or_has_its_twin_beside_it():
+def test_no_unseen_sentence_was_trained_on():
     seen, labels = training_texts()
     texts, phenomena, acceptable = unseen_texts()
     assert len(seen) == len(labels) == 3000
@@ -14,9 +13,7 @@ def test_no_unseen_sentence_was_trained_on_or_has_its_twin_beside_it():
     assert sorted(set(phenomena)) == sorted(set(labels))
     assert len(set(labels)) == 12
     assert 0.45 < acceptable.mean() < 0.55
-    corpus = draw_corpus(2, 2 * 340 * 26, seed=1)
-    pair = {text: row // 2 for row, text in enumerate(corpus.dev_texts)}
-    assert len({pair[text] for text in texts}) == len(texts) == 340 * 12
+    assert len(set(texts)) == len(texts) == 340 * 12
 
 
 @pytest.mark.parametrize("task", _phenomena.TASKS)

@@ -1,5 +1,6 @@
 """How two callables are timed, and what the table and the command make of it."""
 
+from functools import partial
 from importlib.util import find_spec
 
 import torch
@@ -17,14 +18,8 @@ def test_compare_alternates_after_a_warm_up(monkeypatch):
         calls.append(name)
 
     monkeypatch.setattr(_harness.time, "perf_counter", lambda: now[0])
-    result = compare(
-        "twice",
-        lambda: spend(1.0, "ours"),
-        lambda: spend(2.0, "reference"),
-        repeats=3,
-        target=2.0,
-        n=5,
-    )
+    functions = partial(spend, 1.0, "ours"), partial(spend, 2.0, "reference")
+    result = compare("twice", *functions, repeats=3, target=2.0, n=5)
     assert calls == ["ours", "reference"] * 2 + ["reference", "ours"] + ["ours", "reference"]
     assert (result.ours_s, result.reference_s) == ((1.0,) * 3, (2.0,) * 3)
     assert (result.ratio, result.facts) == (2.0, {"n": 5})
