@@ -154,7 +154,7 @@ MUTATIONS = [
         "adapters/test_sample_weight.py",
     ),
     Mutation(
-        "encoders/_cache/_keys.py",
+        "encoders/_identity.py",
         'len(part).to_bytes(8, "little") + part',
         "part",
         "encoders/test_cache.py",

@@ -25,7 +25,7 @@ from benchmarks._data import shared_folder
 from benchmarks._places import ROOT
 from benchmarks.speed._harness import Comparison, Measurement, Result, Skipped, compare, seconds_of
 from isoadapt import EmbeddingCache, TransformerEncoder, Whitening
-from isoadapt.encoders._cache._keys import row_keys
+from isoadapt.encoders._identity import row_keys
 from isoadapt.encoders._texts import as_texts
 
 GRID = {

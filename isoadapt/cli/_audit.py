@@ -13,9 +13,9 @@ from isoadapt.cli._rows import check_several_rows, each_alone
 from isoadapt.datasets import load_table
 from isoadapt.datasets._matrices import load_matrix
 from isoadapt.encoders import layer_report
+from isoadapt.encoders._identity import describe_vectors
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._tokenization import Tokens, tokenize, tokenize_blocks
-from isoadapt.encoders._vectors import describe_vectors
 from isoadapt.metrics import IsotropyReport, isotropy_report
 from isoadapt.metrics._isotropy_report import NEXT_STEPS, REFERENCES
 

@@ -6,7 +6,7 @@ from typing import Any
 from isoadapt._utils.errors import choices
 from isoadapt.cli._options import Console, WrongUsage
 from isoadapt.encoders._folder import names_classifier
-from isoadapt.encoders._vectors import describe_vectors
+from isoadapt.encoders._identity import describe_vectors
 from isoadapt.interop import load_adapter, merge_into_checkpoint, to_sentence_transformer
 from isoadapt.interop._folder import provenance, read_config
 from isoadapt.interop._pipeline import take_apart

@@ -10,7 +10,7 @@ from isoadapt import TransformerEncoder
 from isoadapt.cli._options import Source, WrongUsage
 from isoadapt.datasets import load_table
 from isoadapt.datasets._matrices import load_matrix
-from isoadapt.encoders._vectors import vector_source
+from isoadapt.encoders._identity import vector_source
 from isoadapt.interop._pipeline import SOURCE, take_apart
 
 

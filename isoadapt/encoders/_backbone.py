@@ -1,11 +1,10 @@
-"""Backbone: a loaded or live model with its tokenizer, and the properties that encoding needs."""
+"""Backbone: a model with its tokenizer, and the pooling of its hidden states."""
 
 import copy
 import inspect
 import os
 import re
-import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,21 +14,162 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from isoadapt._utils.devices import resolve_device
-from isoadapt.encoders._pooling import Pooling, live_pooling, sentence_pooling
+from isoadapt.encoders._folder import read_object, sentence_modules
 
-DTYPES = {
-    "auto": torch.float32,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "int8": torch.float32,  # data type of the parts that torch computes
-}
 _MODULE_DICTS = [key for key, value in nn.Module().__dict__.items() if isinstance(value, dict)]
 _POSITION_TABLE = re.compile(r"(^|_)(wpe|pos|position|positions)(_|$)")
 _UNLIMITED = 2**31  # maximum lengths of this size or more mean that there is no limit
 _PROCESSES: set[int] = set()  # that have used models: this one and those it was forked from
 _LIVE_PROBES: "WeakKeyDictionary[Any, dict[Any, bool]]" = WeakKeyDictionary()
+HEAD_INPUT = "head_input"
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """Pooling of hidden states, with the preparation of texts that belongs to it."""
+
+    modes: tuple[str, ...]  # names of poolings whose vectors are concatenated
+    normalize: bool = False  # to unit length
+    max_length: int | None = None  # of texts in tokens
+    lowercase: bool = False  # whether texts are converted to lower case
+
+    @property
+    def is_head_input(self) -> bool:
+        """Whether the vectors are the input of the checkpoint's head."""
+        return self.modes == (HEAD_INPUT,)
+
+    def __call__(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Pool hidden states (B, T, d) under a mask (B, T) of ones and zeros."""
+        pooled = torch.cat([MODES[mode](hidden, mask) for mode in self.modes], dim=1)
+        return torch.nn.functional.normalize(pooled, dim=1) if self.normalize else pooled
+
+
+def _sum(hidden: Tensor, weights: Tensor) -> Tensor:
+    """Sum hidden states (B, T, d) with weights (B, T)."""
+    return torch.einsum("btd,bt->bd", hidden, weights.to(hidden.dtype))
+
+
+def _cls(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Return the state of the first token (B, d), wherever the padding is."""
+    return hidden[torch.arange(len(hidden), device=hidden.device), mask.argmax(dim=1)]
+
+
+def _last(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Return the state of the last token (B, d), wherever the padding is."""
+    last = mask.shape[1] - 1 - mask.flip(1).argmax(dim=1)
+    return hidden[torch.arange(len(hidden), device=hidden.device), last]
+
+
+def _max(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the maximum over tokens (B, d)."""
+    return hidden.masked_fill(mask.unsqueeze(-1) == 0, -torch.inf).amax(dim=1)
+
+
+def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean over tokens (B, d)."""
+    return _sum(hidden, mask) / mask.sum(dim=1, keepdim=True)
+
+
+def _mean_sqrt(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the sum over tokens divided by the square root of their number (B, d)."""
+    return _sum(hidden, mask) / mask.sum(dim=1, keepdim=True).sqrt()
+
+
+def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean over tokens with weights 1, 2, 3, … (B, d)."""
+    weights = mask * mask.cumsum(dim=1)
+    return _sum(hidden, weights) / weights.sum(dim=1, keepdim=True)
+
+
+MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cls": _cls,
+    "max": _max,
+    "mean": _mean,
+    "mean_sqrt_len_tokens": _mean_sqrt,
+    "weightedmean": _weighted_mean,
+    "lasttoken": _last,
+}
+MODE_OF_KEY = {  # in the configuration of sentence-transformers
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+def sentence_pooling(folder: Path) -> Pooling | None:
+    """Read the pooling of a sentence-transformers folder; return None if `folder` is not one.
+
+    Other modules than Transformer, Pooling and Normalize, or a default prompt, raise ValueError.
+    """
+    modules = sentence_modules(folder)
+    if not modules:
+        return None
+    kinds = [kind for kind, _ in modules]
+    _check_kinds(kinds, str(folder / "modules.json"))
+    if read_object(folder / "config_sentence_transformers.json").get("default_prompt_name"):
+        raise _prompt_error(str(folder))
+    settings = read_object(modules[0][1] / "sentence_bert_config.json")
+    return Pooling(
+        modes=_modes(read_object(modules[1][1] / "config.json")),
+        normalize=len(kinds) == 3,
+        max_length=settings.get("max_seq_length"),
+        lowercase=bool(settings.get("do_lower_case")),
+    )
+
+
+def live_pooling(model: Any) -> Pooling:
+    """Return the pooling of a SentenceTransformer object; raise ValueError as for a folder."""
+    modules = list(model)
+    kinds = [type(module).__name__ for module in modules]
+    _check_kinds(kinds, "model is a SentenceTransformer that")
+    if model.default_prompt_name:
+        raise _prompt_error("model is a SentenceTransformer that")
+    if model.truncate_dim is not None:
+        raise ValueError(
+            f"model is a SentenceTransformer with truncate_dim={model.truncate_dim}, which "
+            "pooling='auto' does not support; set it to None and select the columns afterwards"
+        )
+    return Pooling(
+        modes=_modes(modules[1].get_config_dict()),
+        normalize=len(kinds) == 3,
+        max_length=model.max_seq_length,
+        lowercase=bool(getattr(modules[0], "do_lower_case", False)),
+    )
+
+
+def _check_kinds(kinds: list[str], where: str) -> None:
+    """Raise ValueError if the modules are not those that pooling='auto' supports."""
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise ValueError(
+            f"{where} lists {', '.join(kinds)}; pooling='auto' only supports "
+            "Transformer, Pooling and Normalize; choose pooling='cls', 'mean' or 'max'"
+        )
+
+
+def _prompt_error(where: str) -> ValueError:
+    """Return the error for a model with a default prompt."""
+    return ValueError(
+        f"{where} puts a prompt before each text, which pooling='auto' does not support; "
+        "choose pooling='cls', 'mean' or 'max' and pass texts that begin with the prompt"
+    )
+
+
+def _modes(config: dict[str, Any]) -> tuple[str, ...]:
+    """Read the names of the pooling modes from the configuration of a Pooling module."""
+    modes = config.get("pooling_mode") or [
+        mode for key, mode in MODE_OF_KEY.items() if config.get(key)
+    ]
+    modes = (tuple(modes) or ("mean",)) if isinstance(modes, list | tuple) else (modes,)
+    unknown = [mode for mode in modes if str(mode) not in MODES]
+    if unknown:
+        raise ValueError(
+            f"the checkpoint's pooling mode {unknown[0]!r} is not supported (supported "
+            f"are {', '.join(MODES)}); choose pooling='cls', 'mean' or 'max'"
+        )
+    return modes
 
 
 @dataclass(frozen=True)
@@ -129,93 +269,6 @@ def keep_to_one_thread_after_fork() -> None:
     if _PROCESSES and os.getpid() not in _PROCESSES:
         torch.set_num_threads(1)
     _PROCESSES.add(os.getpid())
-
-
-def check_cache(cache: Any, model: Any) -> None:
-    """Raise ValueError if vectors of a live model are to be cached."""
-    if cache is not None and not isinstance(model, str | os.PathLike):
-        raise ValueError(
-            "cache needs the files of a checkpoint, by which it finds vectors again, but model is "
-            "a live model; save it and its tokenizer to a folder with save_pretrained and pass "
-            "model=folder, or choose cache=None"
-        )
-
-
-def check_backend(backend: str, model: Any, device: str | torch.device, dtype: str) -> None:
-    """Raise ValueError if the backend does not support the model, the device or the dtype."""
-    if backend == "torch":
-        if dtype == "int8":
-            raise ValueError(
-                "dtype='int8' needs backend='onnx'; choose this backend, or dtype='float32' or "
-                "'bfloat16'"
-            )
-        return
-    if not isinstance(model, str | os.PathLike):
-        raise ValueError(
-            "backend='onnx' exports a checkpoint, but model is a live model; save it and its "
-            "tokenizer to a folder with save_pretrained and pass model=folder, or choose "
-            "backend='torch'"
-        )
-    if device != "auto" and resolve_device(device).type != "cpu":
-        raise ValueError(
-            f"device={str(device)!r}, but backend='onnx' runs on the CPU; choose device='auto' or "
-            "'cpu', or backend='torch'"
-        )
-    if dtype not in ("auto", "float32", "int8"):
-        raise ValueError(
-            f"dtype={dtype!r}, but backend='onnx' computes in 'float32' or 'int8'; choose one of "
-            "them, or backend='torch'"
-        )
-
-
-def is_sentence_transformer(model: Any) -> bool:
-    """Return whether a model is a SentenceTransformer, without importing the library."""
-    library = sys.modules.get("sentence_transformers")
-    return library is not None and isinstance(model, library.SentenceTransformer)
-
-
-def live_parts(model: Any) -> tuple[Any, Any]:
-    """Return the transformer and the tokenizer of a live model; raise TypeError if it has none."""
-    if is_sentence_transformer(model):
-        first: Any = next(iter(model), None)
-        if type(first).__name__ == "Transformer" and first.tokenizer is not None:
-            return first.auto_model, first.tokenizer
-        raise TypeError(
-            f"model is a SentenceTransformer that begins with {type(first).__name__}; pass one "
-            "that begins with a Transformer module"
-        )
-    if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], torch.nn.Module):
-        if not is_sentence_transformer(model[0]):
-            return model
-        raise TypeError(
-            "model is a tuple with a SentenceTransformer, which has its own tokenizer; pass the "
-            "SentenceTransformer alone"
-        )
-    hint = "; a live model needs its tokenizer" if isinstance(model, torch.nn.Module) else ""
-    raise TypeError(
-        f"model is a {type(model).__name__}{hint}; pass a folder, a name on the Hugging Face Hub, "
-        "a SentenceTransformer, or a tuple (model, tokenizer)"
-    )
-
-
-def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone:
-    """Wrap a live model after checking its device and dtype.
-
-    Another device or dtype than asked for raises ValueError, and an object of another kind
-    TypeError.
-    """
-    backbone = live_backbone(*live_parts(model), model if is_sentence_transformer(model) else None)
-    if device != "auto" and resolve_device(device).type != backbone.model.device.type:
-        raise ValueError(
-            f"device={str(device)!r}, but the live model is on {backbone.model.device}; move it, "
-            "or choose device='auto'"
-        )
-    if dtype != "auto" and DTYPES[dtype] != backbone.model.dtype:
-        raise ValueError(
-            f"dtype={dtype!r}, but the live model is in {backbone.model.dtype}; convert it, or "
-            "choose dtype='auto'"
-        )
-    return backbone
 
 
 def eval_copy(model: Any, replace: dict[nn.Module, nn.Module] | None = None) -> Any:

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._pooling import Pooling
+from isoadapt.encoders._backbone import Backbone, Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import Tokens, model_inputs
 

@@ -9,9 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from isoadapt.encoders._backbone import Backbone, eval_copy
+from isoadapt.encoders._backbone import HEAD_INPUT, MODES, Backbone, Pooling, eval_copy
 from isoadapt.encoders._batching import PAIR, to_device
-from isoadapt.encoders._pooling import HEAD_INPUT, MODES, Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import model_inputs
 from isoadapt.encoders._transformer import TransformerEncoder

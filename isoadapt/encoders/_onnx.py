@@ -22,12 +22,11 @@ from torch import Tensor, nn
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.warn import warn
-from isoadapt.encoders._backbone import Backbone, live_backbone
+from isoadapt.encoders._backbone import Backbone, Pooling, live_backbone
 from isoadapt.encoders._batching import embed_batch, embed_batches, needs_equal_lengths
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
-from isoadapt.encoders._cache._keys import checkpoint_identity
+from isoadapt.encoders._identity import checkpoint_identity
 from isoadapt.encoders._models import quiet, stored_graph
-from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import Tokens, model_inputs
 

@@ -4,7 +4,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from functools import cache as once
+from functools import cache as once, partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,7 +23,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from isoadapt._utils.devices import resolve_device
-from isoadapt.encoders._backbone import DTYPES, Backbone, check_backend, check_cache, checked_live
+from isoadapt.encoders._backbone import HEAD_INPUT, Backbone, Pooling
 from isoadapt.encoders._batching import (
     embed_batch,
     explained_failure,
@@ -34,10 +34,14 @@ from isoadapt.encoders._batching import (
     vector_width,
 )
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
-from isoadapt.encoders._cache._keys import Identity, checkpoint_identity
-from isoadapt.encoders._folder import checkpoint_folder, names_classifier
-from isoadapt.encoders._models import stored_backbone
-from isoadapt.encoders._pooling import HEAD_INPUT, Pooling, sentence_pooling
+from isoadapt.encoders._identity import encoder_identity
+from isoadapt.encoders._models import (
+    DTYPES,
+    check_backend,
+    check_cache,
+    checked_live,
+    stored_backbone,
+)
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks
 
@@ -241,7 +245,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             if self.cache is None:
                 vectors = encode(texts)
             else:
-                vectors = as_cache(self.cache)._embed(texts, self._identity, encode, bar.update)
+                vectors = as_cache(self.cache)._embed(
+                    texts, partial(encoder_identity, self), encode, bar.update
+                )
         return vectors[inverse]
 
     def deviation(self, X: Any) -> "Deviation":
@@ -320,19 +326,6 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 return embed_batch(backbone, pooling, layer, batch)
 
         return embed, needs_equal_lengths(backbone, pooling)
-
-    def _identity(self) -> Identity:
-        """Identify the vectors of the encoder without loading a checkpoint."""
-        folder = checkpoint_folder(self.model, self.revision, self.trust_remote_code)
-        head = self.pooling == HEAD_INPUT or names_classifier(folder)
-        return checkpoint_identity(folder).with_settings(
-            self._chosen_pooling(head, lambda: sentence_pooling(folder)),
-            int(self.layer),
-            self.max_length and int(self.max_length),
-            "int8" if self.dtype == "int8" else DTYPES[self.dtype],
-            self.backend,
-            self.trust_remote_code,
-        )
 
     def _validate_params(self) -> None:
         super()._validate_params()

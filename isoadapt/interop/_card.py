@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from isoadapt.encoders._vectors import VectorSource
+from isoadapt.encoders._identity import VectorSource
 from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.interop._pipeline import Parts
 from isoadapt.interop._sentence_files import Check, Module

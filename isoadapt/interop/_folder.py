@@ -13,7 +13,7 @@ from isoadapt._utils.errors import reason
 from isoadapt._utils.folders import ADAPTER, atomic_folder, check_output_folder
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._vectors import VectorSource, vector_source
+from isoadapt.encoders._identity import VectorSource, vector_source
 from isoadapt.interop._card import model_card
 from isoadapt.interop._pipeline import SOURCE, pack, take_apart, unpack
 from isoadapt.interop._state import Tensors, decode, encode

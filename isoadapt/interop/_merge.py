@@ -25,8 +25,8 @@ from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._checkpoint import read_head
 from isoadapt.encoders._folder import names_classifier, tokenizer_folder, transformer_folder
+from isoadapt.encoders._identity import HEAD_VECTORS, VectorSource, vector_source
 from isoadapt.encoders._models import quiet
-from isoadapt.encoders._vectors import HEAD_VECTORS, VectorSource, vector_source
 from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
 

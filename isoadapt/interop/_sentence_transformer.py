@@ -15,13 +15,12 @@ from isoadapt._utils.warn import warn
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._backbone import Backbone, eval_copy
+from isoadapt.encoders._backbone import Backbone, Pooling, eval_copy
 from isoadapt.encoders._checkpoint import head_path, read_head
 from isoadapt.encoders._folder import read_object, tokenizer_folder
+from isoadapt.encoders._identity import describe_vectors, vector_source
 from isoadapt.encoders._models import quiet
-from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts
-from isoadapt.encoders._vectors import describe_vectors, vector_source
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import sentence_card
 from isoadapt.interop._merge import (

@@ -15,9 +15,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import EmbeddingCache, TransformerEncoder, Whitening
-from isoadapt.encoders import _models
-from isoadapt.encoders._cache import _keys
-from isoadapt.encoders._cache._keys import Identity, row_keys
+from isoadapt.encoders import _identity, _models
+from isoadapt.encoders._identity import Identity, row_keys
 from isoadapt.encoders._texts import Texts
 from tests.tiny_models import TEXTS, WORDS, make_model, save_model
 
@@ -217,7 +216,7 @@ def test_a_live_model_has_no_cache(live, cache):
 def test_vectors_of_another_version_of_the_code_are_not_used(checkpoint, cache, monkeypatch):
     encoder = TransformerEncoder(checkpoint, cache=cache)
     encoder.transform(TEXTS)
-    monkeypatch.setattr(_keys, "VECTORS_VERSION", _keys.VECTORS_VERSION + 1)
+    monkeypatch.setattr(_identity, "VECTORS_VERSION", _identity.VECTORS_VERSION + 1)
     encoder.transform(TEXTS)
     assert counts(cache) == (0, 2 * UNIQUE, 2 * UNIQUE)
 

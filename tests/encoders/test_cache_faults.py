@@ -18,8 +18,8 @@ import pytest
 from filelock import FileLock, Timeout
 
 from isoadapt import EmbeddingCache
-from isoadapt.encoders._cache._keys import Identity
 from isoadapt.encoders._cache._store import Store, Unusable, store_in
+from isoadapt.encoders._identity import Identity
 from isoadapt.encoders._texts import Texts
 from tests.encoders.test_store import forks, in_fork
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from isoadapt.encoders import TransformerEncoder, _models, load_checkpoint
-from isoadapt.encoders._cache._keys import checkpoint_identity
+from isoadapt.encoders._identity import checkpoint_identity
 from isoadapt.finetune import add_isobn, finetune_text_classifier
 from tests.tiny_models import TEXTS, save_model
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import LogitPreservingWhitening, TransformerEncoder, load_checkpoint
+from isoadapt.encoders._identity import encoder_identity
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.interop import merge_into_checkpoint
 from tests.tiny_models import TEXTS, make_tokenizer, save_model
@@ -99,7 +100,7 @@ def test_the_head_of_the_base_model_is_used_if_the_adapter_has_none(tmp_path):
     model = save_adapter(base, tmp_path / "adapter", task_type=None, target_modules=["query"])
     assert not any("classifier" in name for name in load_file(tmp_path / "adapter" / WEIGHTS))
     encoder, head = load_checkpoint(tmp_path / "adapter")
-    assert TransformerEncoder(tmp_path / "adapter")._identity()  # does not load the model
+    assert encoder_identity(TransformerEncoder(tmp_path / "adapter"))  # does not load the model
     found = head.outputs(encoder.transform(TEXTS[:2]))
     np.testing.assert_allclose(found, own_logits(model, TEXTS[:2]), atol=1e-4)
 
@@ -265,7 +266,7 @@ class TestRefusals:
         assert str(copied[1]) in message
         assert "merge_and_unload" in message
         with pytest.raises(ValueError, match="which is one itself"):
-            TransformerEncoder(copied[1])._identity()
+            encoder_identity(TransformerEncoder(copied[1]))
 
     def test_pickled_weights_are_not_read(self, copied):
         (copied[1] / WEIGHTS).rename(copied[1] / "adapter_model.bin")

@@ -16,8 +16,8 @@ import pytest
 from lmdb.verify import verify
 
 from isoadapt.encoders._cache import _store as module
-from isoadapt.encoders._cache._keys import Identity, row_keys
 from isoadapt.encoders._cache._store import Unusable, store_in
+from isoadapt.encoders._identity import Identity, row_keys
 from isoadapt.encoders._texts import Texts
 
 LARGE = 2**30

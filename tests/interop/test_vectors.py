@@ -15,7 +15,7 @@ from isoadapt import (
     load_checkpoint,
 )
 from isoadapt.encoders import release
-from isoadapt.encoders._vectors import vector_source
+from isoadapt.encoders._identity import vector_source
 from isoadapt.interop import (
     AdapterFolderError,
     load_adapter,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 
 from isoadapt._utils.warn import warn
-from isoadapt.encoders._cache._keys import Identity, row_keys
+from isoadapt.encoders._identity import Identity, row_keys
 from isoadapt.encoders._texts import Texts
 
 if TYPE_CHECKING:

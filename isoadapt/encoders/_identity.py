@@ -1,21 +1,50 @@
-"""Identification of an encoder's vectors, in a form that can be saved with an adapter."""
+"""What identifies a checkpoint and its vectors: by the bytes of files, or by the loaded weights.
+
+- :func:`checkpoint_identity` hashes the files, without loading a model. The cache and the exported
+  graphs use it. A checkpoint that was saved again by another version of transformers is another.
+- :func:`vector_source` hashes weights, configuration and tokens of a loaded model. Adapter folders
+  record it. Names of files, shards, data types of files and versions do not matter.
+
+Both add the settings of an encoder that affect its vectors. Whether the files have changed since
+they were read is told by :func:`~isoadapt.encoders._folder.fingerprint`. All digests are stored on
+disk, so they must stay as they are.
+"""
 
 import hashlib
 import json
 import os
 import re
-from typing import Any, Literal, NamedTuple
+import time
+from collections.abc import Hashable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from sklearn.base import clone
 
-from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._models import loaded_backbone
-from isoadapt.encoders._pooling import HEAD_INPUT
+from isoadapt.encoders._backbone import HEAD_INPUT, Backbone, sentence_pooling
+from isoadapt.encoders._folder import (
+    base_folder,
+    checkpoint_files,
+    checkpoint_folder,
+    fingerprint,
+    names_classifier,
+)
+from isoadapt.encoders._models import DTYPES, loaded_backbone
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import tokenize
-from isoadapt.encoders._transformer import TransformerEncoder
 
+if TYPE_CHECKING:
+    from isoadapt.encoders._transformer import TransformerEncoder
+
+# Version of the encoding procedure, which is part of every key. Raise it with each change of
+# tokenisation, batching or pooling that changes vectors, so that caches do not return vectors that
+# the current code would not compute.
+VECTORS_VERSION = 2
+
+_KEY_BYTES = 20
+_COARSEST_CLOCK_NS = 2 * 10**9  # the coarsest resolution of file times
+_DIGESTS: dict[Hashable, bytes] = {}
 HEAD_VECTORS = f"pooling={HEAD_INPUT!r}"
 # Entries of a configuration that do not affect vectors: origin, labels, training, data type and
 # form of the outputs, and the entries that this package adds.
@@ -26,6 +55,80 @@ _INCIDENTAL = re.compile(
     r"|_?attn_implementation.*|torchscript"
 )
 _PROBE = Texts(["The Café's 3 DOGS ran far away, didn't they?"])
+
+
+class Identity(NamedTuple):
+    """A digest of everything that determines vectors, and the state of the files that were read.
+
+    Two identities of one encoder are equal only if nothing changed in between. A change that was
+    undone also makes them different.
+    """
+
+    digest: bytes
+    state: Hashable = None
+
+    def with_settings(self, *settings: object) -> "Identity":
+        """Return the identity under further settings, whose ``repr`` describes them fully."""
+        digest = hashlib.sha256(self.digest + repr(settings).encode()).digest()
+        return Identity(digest, self.state)
+
+
+def checkpoint_identity(folder: Path) -> Identity:
+    """Identify a checkpoint by the content of its files; a copy elsewhere has the same digest.
+
+    A process reads the files once, and again when their sizes or times change.
+    """
+    state = fingerprint(folder)
+    if state in _DIGESTS:
+        return Identity(_DIGESTS[state], state)
+    started = time.time_ns()
+    whole = hashlib.sha256()
+    for file in checkpoint_files(folder):
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").digest()
+        whole.update(repr((file.relative_to(folder).as_posix(), digest)).encode())
+    base = base_folder(folder)
+    if base is not None:
+        whole.update(checkpoint_identity(base).digest)
+    changed = max((max(times) for *_, times in state[1:]), default=0)
+    if started - changed > _COARSEST_CLOCK_NS:  # otherwise a later change could have the same time
+        _DIGESTS[state] = whole.digest()
+    return Identity(whole.digest(), state)
+
+
+def encoder_identity(encoder: "TransformerEncoder") -> Identity:
+    """Identify the vectors of an encoder by the files of its checkpoint, without loading it."""
+    folder = checkpoint_folder(encoder.model, encoder.revision, encoder.trust_remote_code)
+    head = encoder.pooling == HEAD_INPUT or names_classifier(folder)
+    return checkpoint_identity(folder).with_settings(
+        encoder._chosen_pooling(head, lambda: sentence_pooling(folder)),
+        int(encoder.layer),
+        encoder.max_length and int(encoder.max_length),
+        "int8" if encoder.dtype == "int8" else DTYPES[encoder.dtype],
+        encoder.backend,
+        encoder.trust_remote_code,
+    )
+
+
+def row_keys(identity: Identity, texts: Texts) -> list[bytes]:
+    """Return a key of 20 bytes for each text, which also depends on the digest and the version."""
+    version = VECTORS_VERSION.to_bytes(4, "little")
+    start = hashlib.blake2b(version + identity.digest, digest_size=_KEY_BYTES)
+
+    def key(*parts: bytes) -> bytes:
+        row = start.copy()
+        row.update(b"".join(len(part).to_bytes(8, "little") + part for part in parts))
+        return row.digest()
+
+    first = map(_bytes, texts.first)
+    if texts.second is None:
+        return [key(text) for text in first]
+    return [key(*pair) for pair in zip(first, map(_bytes, texts.second), strict=True)]
+
+
+def _bytes(text: str) -> bytes:
+    """Encode a text; lone surrogates are encoded too."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 class VectorSource(NamedTuple):
@@ -44,7 +147,7 @@ class VectorSource(NamedTuple):
         return _digest(backbone, getattr(torch, self.dtype)) == self.checkpoint
 
 
-def vector_source(encoder: TransformerEncoder) -> VectorSource:
+def vector_source(encoder: "TransformerEncoder") -> VectorSource:
     """Identify the vectors of an encoder.
 
     Computation in float16 or bfloat16, backend, device, batch size and length do not matter. A live
@@ -58,7 +161,7 @@ def vector_source(encoder: TransformerEncoder) -> VectorSource:
     return VectorSource(digest, dtype, _kind(encoder, backbone))  # type: ignore[arg-type]
 
 
-def describe_vectors(encoder: TransformerEncoder) -> str:
+def describe_vectors(encoder: "TransformerEncoder") -> str:
     """Say in words how an encoder makes one vector of a text; the model is not run."""
     encoder._validate_params()
     backbone = encoder._outline()
@@ -71,7 +174,7 @@ def describe_vectors(encoder: TransformerEncoder) -> str:
     return f"token states of layer {layer} of {n} (pooling={modes!r}){normalized}"
 
 
-def _exact_backbone(encoder: TransformerEncoder) -> Backbone:
+def _exact_backbone(encoder: "TransformerEncoder") -> Backbone:
     """Return the model of an encoder with float32 weights, or a live model as it is."""
     if not isinstance(encoder.model, str | os.PathLike):
         return encoder._backbone()
@@ -84,7 +187,7 @@ def _exact_backbone(encoder: TransformerEncoder) -> Backbone:
         return backbone
 
 
-def _kind(encoder: TransformerEncoder, backbone: Backbone) -> str:
+def _kind(encoder: "TransformerEncoder", backbone: Backbone) -> str:
     """Describe the settings that affect vectors, such that equal settings give equal strings."""
     pooling, n = encoder._pooling(backbone), backbone.n_layers
     settings = [f"pooling={'+'.join(pooling.modes)!r}"]
