@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from isoadapt import Whitening, load_checkpoint
-from isoadapt._utils.files import atomic_path, check_writable, writable_folder
-from isoadapt._utils.folders import (
+from isoadapt._utils.files import (
     ADAPTER,
     CHECKPOINT,
     MARKER,
     atomic_folder,
+    atomic_path,
     check_output_folder,
+    check_writable,
+    writable_folder,
 )
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from tests.tiny_models import TEXTS

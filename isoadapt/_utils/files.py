@@ -1,11 +1,32 @@
-"""Atomic writing of files, and checks that a folder is writable."""
+"""Writing of files and of folders as a whole; which folders may be replaced."""
 
+import glob
+import json
 import os
+import re
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from isoadapt._utils.warn import warn
+
+CHECKPOINT, ADAPTER = "a checkpoint", "an adapter"  # kinds of content
+MARKER = "isoadapt.txt"  # file that lists what isoadapt wrote to its folder
+_MARKERS = (MARKER, "isoadapt.sha256")  # the second with digests, by earlier versions
+TOKENIZER_FILES = re.compile(  # that save_pretrained writes
+    r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|chat_template)\.json"
+    r"|(vocab|merges|dict)\.txt|chat_template\.jinja|bpe\.codes|prophetnet\.tokenizer"
+    r"|(entity_vocab|word_shape|word_pronunciation|normalizer)\.json"
+    r"|(spiece|sentencepiece|sentencepiece\.bpe|tokenizer|spm|spm_char)\.model"
+)
+_MODEL_FILES = re.compile(
+    r"(config|generation_config|model\.safetensors\.index)\.json"
+    r"|model(-\d{5}-of-\d{5})?\.safetensors"
+)
 
 
 @contextmanager
@@ -54,3 +75,146 @@ def writable_folder(folder: str | os.PathLike[str]) -> Path:
     folder = check_writable(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def check_output_folder(
+    folder: str | os.PathLike[str],
+    overwrite: bool,
+    *,
+    content: str = CHECKPOINT,
+    name: str = "output_folder",
+) -> Path:
+    """Check, before long computations, that a result can be written to `folder`; return its path.
+
+    FileExistsError is raised if `folder` is a file, a folder in use or a mount point, if it is not
+    empty and `overwrite` is false, or if it holds anything else than `content`. OSError is raised
+    if its parent is not writable. A warning names what a killed process left beside it. `name` is
+    that of the parameter in messages.
+    """
+    target, shown = Path(folder).expanduser().resolve(), f"{name}={str(folder)!r}"
+    if target.exists() and not target.is_dir():
+        raise FileExistsError(f"{shown} is a file; choose another name")
+    if target in (Path.cwd(), *Path.cwd().parents, Path.home()) or os.path.ismount(target):
+        raise FileExistsError(
+            f"{shown} is a folder that is in use, or a mount point, which cannot be replaced; "
+            "choose a new one inside it"
+        )
+    _check_replaceable(target, overwrite, content, shown)
+    check_writable(target.parent)
+    for left in target.parent.glob(f"{glob.escape(target.name)}.isoadapt-old-*"):
+        warn(
+            f"{str(left)!r} holds the former content of {shown}, which another call was replacing "
+            "when it ended: delete it, or rename it if you need it"
+        )
+    return target
+
+
+def check_kept(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    source_name: str,
+    target_name: str,
+) -> None:
+    """Raise FileExistsError if the folder to write is the one that is read."""
+    read, written = Path(source).expanduser(), Path(target).expanduser()
+    if read.is_dir() and written.is_dir() and written.samefile(read):
+        raise FileExistsError(
+            f"{target_name}={str(target)!r} is {source_name}, which is kept; choose another folder"
+        )
+
+
+@contextmanager
+def atomic_folder(target: Path, overwrite: bool, content: str) -> Iterator[Path]:
+    """Yield a temporary folder beside `target`; on success, put it in the place of `target`.
+
+    This takes two renames: the former folder moves aside, and the new one to its place. Then the
+    former one is removed. If the block fails or is interrupted, `target` is not changed and the
+    temporary folder is removed. If the process is killed between the renames, the former folder
+    stays beside, where the next :func:`check_output_folder` finds it. FileExistsError is raised if
+    `target` may not be replaced, also if that changed during the block.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    ending = uuid.uuid4().hex[:8]
+    new, old = (
+        target.with_name(f"{target.name}.isoadapt-{age}-{ending}") for age in ("new", "old")
+    )
+    try:
+        new.mkdir()
+        yield new
+        _finish(new, content)
+        _check_replaceable(target, overwrite, content, repr(str(target)))
+        if target.exists():
+            target.rename(old)
+        new.rename(target)
+    except BaseException:
+        if old.exists() and not target.exists():
+            old.rename(target)
+        raise
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _finish(folder: Path, content: str) -> None:
+    """Write the marker of a folder, and all its files to the disk."""
+    title = f"{_title(content)}; overwrite=True replaces this folder if it holds only these files:"
+    names = sorted(os.listdir(folder))
+    marker = folder / MARKER
+    marker.write_text("\n".join([title, *names, ""]), "utf-8")
+    mode = marker.stat().st_mode
+    for file in folder.rglob("*"):
+        if file.is_file():
+            sync(file, mode)
+
+
+def _title(content: str) -> str:
+    return f"# {content}, written by isoadapt"
+
+
+def _check_replaceable(folder: Path, overwrite: bool, content: str, shown: str) -> None:
+    """Raise FileExistsError if a folder holds anything that may not be replaced."""
+    names = set(os.listdir(folder)) if folder.exists() else set()
+    if not names:
+        return
+    if not overwrite:
+        raise FileExistsError(
+            f"{shown} exists and is not empty; choose another folder, or allow {content} in it to "
+            "be replaced (overwrite=True, --overwrite)"
+        )
+    own = _listed(folder, content)
+    why = f"it holds files that are not part of {content} that was saved there"
+    if own is None:
+        own = _saved_by_transformers(folder, names) if content == CHECKPOINT else set()
+        why = f"it has no file {MARKER}, by which isoadapt marks {content}, but other files"
+    foreign = sorted(names - own)
+    if foreign:
+        examples = ", ".join(map(repr, foreign[:3])) + (", …" if len(foreign) > 3 else "")
+        raise FileExistsError(
+            f"{shown} is not replaced: {why} ({examples}); move or delete them, or choose "
+            "another folder"
+        )
+
+
+def _listed(folder: Path, content: str) -> set[str] | None:
+    """Return the names that the marker of a folder lists; None if it is not marked as `content`."""
+    for marker in _MARKERS:
+        if not (folder / marker).is_file():
+            continue
+        title, *lines = (folder / marker).read_text("utf-8", "replace").splitlines() or [""]
+        if title.startswith(_title(content)):
+            paths = (re.sub(r"^[0-9a-f]{64}  ", "", line) for line in lines)
+            return {path.partition("/")[0] for path in paths} | {*_MARKERS}
+    return None
+
+
+def _saved_by_transformers(folder: Path, names: set[str]) -> set[str]:
+    """Return the names of files that save_pretrained wrote; none if it has not saved a model."""
+    try:
+        config: Any = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return set()
+    weights = names & {"model.safetensors", "model.safetensors.index.json"}
+    if not weights or not isinstance(config, dict) or "transformers_version" not in config:
+        return set()
+    saved = {n for n in names if _MODEL_FILES.fullmatch(n) or TOKENIZER_FILES.fullmatch(n)}
+    return {name for name in saved if (folder / name).is_file()}

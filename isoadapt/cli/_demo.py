@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import LinearHead, LogitPreservingWhitening, TransformerEncoder, load_checkpoint
-from isoadapt._utils.files import atomic_path, check_writable, writable_folder
-from isoadapt._utils.folders import check_output_folder
+from isoadapt._utils.files import atomic_path, check_output_folder, check_writable, writable_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.tables import aligned_table
 from isoadapt.adapters._registry import installed_variants

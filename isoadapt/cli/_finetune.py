@@ -11,7 +11,7 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 
 from isoadapt import load_checkpoint
 from isoadapt._utils.errors import choices
-from isoadapt._utils.folders import check_output_folder
+from isoadapt._utils.files import check_output_folder
 from isoadapt._utils.tables import aligned_table
 from isoadapt.cli._options import Console, Tables, WrongUsage, read_settings
 from isoadapt.cli._rows import labelled_texts

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from isoadapt import TransformerEncoder
 from isoadapt._utils.errors import choices
-from isoadapt._utils.folders import ADAPTER, check_output_folder
+from isoadapt._utils.files import ADAPTER, check_output_folder
 from isoadapt._utils.tables import aligned_table
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, METHODS

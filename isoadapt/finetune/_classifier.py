@@ -18,7 +18,7 @@ from torch import nn
 
 from isoadapt._utils.devices import resolve_device
 from isoadapt._utils.errors import reason
-from isoadapt._utils.folders import CHECKPOINT, atomic_folder, check_kept, check_output_folder
+from isoadapt._utils.files import CHECKPOINT, atomic_folder, check_kept, check_output_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt.encoders._backbone import position_limit
 from isoadapt.encoders._folder import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import isoadapt
 from isoadapt._utils.errors import reason
-from isoadapt._utils.folders import ADAPTER, atomic_folder, check_output_folder
+from isoadapt._utils.files import ADAPTER, atomic_folder, check_output_folder
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._identity import VectorSource, vector_source

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from isoadapt._utils.folders import (
+from isoadapt._utils.files import (
     CHECKPOINT,
     TOKENIZER_FILES,
     atomic_folder,

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from isoadapt._utils.folders import CHECKPOINT, atomic_folder
+from isoadapt._utils.files import CHECKPOINT, atomic_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.warn import warn
 from isoadapt.adapters import Affine
