@@ -17,7 +17,7 @@ from isoadapt.cli._options import Console, Tables, WrongUsage, read_settings
 from isoadapt.cli._rows import labelled_texts
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.finetune._recipes import PENALTIES, PLACES, RECIPES
-from isoadapt.metrics import isotropy_report
+from isoadapt.metrics._points import main_figures
 
 _TITLES = {
     "r2": "R²",
@@ -165,14 +165,9 @@ def _evaluate(
             "accuracy": accuracy_score(labels, predicted),
             "matthews": matthews_corrcoef(labels, predicted),
         }
-    report = isotropy_report(X)
-    return {
-        **task,
-        "isoscore": report.isoscore,
-        "isoscore_corrected": report.isoscore_corrected,
-        "ev1": report.ev1,
-        "anisotropy1": report.anisotropy1,
-    }
+    found = main_figures(X)
+    names = ("isoscore", "isoscore_corrected", "ev1", "anisotropy1")
+    return task | {name: found[name] for name in names}
 
 
 def _check_known(found: NDArray[Any], known: NDArray[Any], tables: Tables) -> None:

@@ -22,7 +22,7 @@ from isoadapt.cli._rows import (
 )
 from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.interop import save_adapter
-from isoadapt.metrics import isotropy_report
+from isoadapt.metrics._points import main_figures
 
 _ROWS = "These figures are for the rows that the adapter was fitted to. Evaluate it on other rows."
 
@@ -102,13 +102,8 @@ def _without_head(adapter: BaseAdapter) -> str:
 
 
 def _figures(X: Any, score: dict[str, float]) -> dict[str, float]:
-    report = isotropy_report(X)
-    return {
-        "isoscore": report.isoscore,
-        "isoscore_corrected": report.isoscore_corrected,
-        "ev1": report.ev1,
-        **score,
-    }
+    found = main_figures(X)
+    return {name: found[name] for name in ("isoscore", "isoscore_corrected", "ev1")} | score
 
 
 def _head_score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, float]:

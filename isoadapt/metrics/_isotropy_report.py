@@ -19,11 +19,13 @@ from isoadapt._utils.warn import warn
 from isoadapt.geometry import _spread
 from isoadapt.metrics._neighbours import HubnessReport, hubness
 from isoadapt.metrics._points import (
+    IF_FEW,
     as_points,
     mean_cosine,
     spectral_figures,
     two_nn_or_nan,
     varies,
+    warn_of_few_rows,
 )
 
 _SAMPLED = 5_000  # rows for TwoNN and hubness, whose cost is quadratic in the rows
@@ -263,16 +265,11 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
     n, d = points.shape
     parts = {} if groups is None else _rows_by_group(points, groups)
     small_groups = [f"{name} ({len(part)})" for name, part in parts.items() if len(part) < 3 * d]
-    remedy = (
-        "the plain IsoScore and the effective rank can be far too low; use the bias-corrected "
-        "score, or more rows"
-    )
-    if n < 3 * d:
-        warn(f"n_samples={n} is less than 3 × n_features={3 * d}: {remedy}")
-    elif small_groups:
+    warn_of_few_rows(n, d)
+    if n >= 3 * d and small_groups:
         warn(
             f"{len(small_groups)} of {len(parts)} groups have fewer rows than "
-            f"3 × n_features={3 * d}, {_listed(small_groups)}: for these {remedy}",
+            f"3 × n_features={3 * d}, {_listed(small_groups)}: for these {IF_FEW}",
         )
     return _report(points, {name: _report(part, {}) for name, part in parts.items()})
 

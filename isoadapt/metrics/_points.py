@@ -10,9 +10,15 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from isoadapt._utils.devices import as_array
+from isoadapt._utils.warn import warn
 from isoadapt.geometry import Moments, _isoscore, _neighbours, _spread
 from isoadapt.geometry._chunks import Chunked, gather, in_chunks, is_memmap, refuse_chunks
 from isoadapt.geometry._spread import LARGEST, SMALLEST
+
+IF_FEW = (
+    "the plain IsoScore and the effective rank can be far too low; use the bias-corrected score, "
+    "or more rows"
+)
 
 
 def as_points(X: ArrayLike, min_samples: int = 2, by_variance: bool = True) -> Tensor:
@@ -123,6 +129,21 @@ def spectral_figures(
         "ev3": ev3,
         "anisotropy1": float(_spread.anisotropy(raw, 1)),
     }
+
+
+def main_figures(X: ArrayLike) -> dict[str, Any]:
+    """`spectral_figures` of a matrix, at a fraction of the cost of `isotropy_report`."""
+    points = as_points(X)
+    n, d = points.shape
+    warn_of_few_rows(n, d)
+    raw, centred = _spread.spectrum(points, center=False), _spread.spectrum(points)
+    return spectral_figures(raw, centred, _spread.norm_concentration(points), n, d)
+
+
+def warn_of_few_rows(n_samples: int, d: int) -> None:
+    """Warn if there are fewer than three rows for each dimension."""
+    if n_samples < 3 * d:
+        warn(f"n_samples={n_samples} is less than 3 × n_features={3 * d}: {IF_FEW}")
 
 
 def two_nn_or_nan(points: Tensor, tolerance: float = 0.0) -> float:
