@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import EmbeddingCache, TransformerEncoder, Whitening
-from isoadapt.encoders import _identity, _models
+from isoadapt.encoders import _models
 from isoadapt.encoders._identity import Identity, row_keys
 from isoadapt.encoders._texts import Texts
 from tests.tiny_models import TEXTS, WORDS, make_model, save_model
@@ -44,7 +44,7 @@ def counts(cache):
 
 def test_each_text_is_encoded_once_and_returned_exactly(checkpoint, cache, loads):
     encoder = TransformerEncoder(checkpoint, cache=cache)
-    first = encoder.transform(TEXTS)
+    first = encoder.fit(TEXTS).transform(TEXTS)
     assert counts(cache) == (0, UNIQUE, UNIQUE)
     np.testing.assert_allclose(first, TransformerEncoder(checkpoint).transform(TEXTS), atol=1e-6)
     second = encoder.transform(TEXTS[::-1])
@@ -56,13 +56,6 @@ def test_each_text_is_encoded_once_and_returned_exactly(checkpoint, cache, loads
     _models.release()
     encoder.transform(TEXTS)
     assert len(loads) == 1
-
-
-@pytest.mark.parametrize("kind", [str, "path", EmbeddingCache])
-def test_a_folder_is_a_cache(checkpoint, tmp_path, kind):
-    given_as = tmp_path if kind == "path" else kind(tmp_path)
-    TransformerEncoder(checkpoint, cache=given_as).fit(TEXTS).transform(TEXTS)
-    assert counts(EmbeddingCache(tmp_path)) == (0, UNIQUE, UNIQUE)
 
 
 def test_caches_are_equal_by_value(tmp_path, checkpoint):
@@ -81,6 +74,8 @@ def test_parameters_out_of_range_are_named(checkpoint, tmp_path, monkeypatch, fo
         TransformerEncoder(checkpoint, cache=EmbeddingCache(folder, size)).transform(TEXTS)
     with pytest.raises(ValueError, match="The 'cache' parameter of TransformerEncoder"):
         TransformerEncoder(checkpoint, cache=3).transform(TEXTS)
+    with pytest.raises(ValueError, match="cache=''"):
+        TransformerEncoder(checkpoint, cache="").transform(TEXTS)
 
 
 def test_a_folder_that_cannot_be_used_is_named_before_the_model_is_loaded(
@@ -120,11 +115,11 @@ def test_settings_that_do_not_matter_share_rows(checkpoint, tmp_path, cache):
     shutil.copytree(checkpoint, tmp_path / "copy")
     same = {"dtype": "float32", "batch_tokens": 7, "device": "cpu", "layer": np.int64(-1)}
     for model, options in [
-        (checkpoint, same),
+        (checkpoint, same | {"cache": str(cache.folder)}),
         (str(checkpoint), {"pooling": "head_input"}),
         (tmp_path / "copy", {"verbose": 1}),
     ]:
-        TransformerEncoder(model, cache=cache, **options).transform(TEXTS)
+        TransformerEncoder(model, **{"cache": cache} | options).transform(TEXTS)
     assert counts(cache) == (2 * UNIQUE, UNIQUE, UNIQUE)
 
 
@@ -213,14 +208,6 @@ def test_a_live_model_has_no_cache(live, cache):
         TransformerEncoder(live, cache=cache).transform(TEXTS)
 
 
-def test_vectors_of_another_version_of_the_code_are_not_used(checkpoint, cache, monkeypatch):
-    encoder = TransformerEncoder(checkpoint, cache=cache)
-    encoder.transform(TEXTS)
-    monkeypatch.setattr(_identity, "VECTORS_VERSION", _identity.VECTORS_VERSION + 1)
-    encoder.transform(TEXTS)
-    assert counts(cache) == (0, 2 * UNIQUE, 2 * UNIQUE)
-
-
 # Threads and processes
 
 
@@ -235,27 +222,6 @@ def test_a_grid_search_in_two_processes_encodes_each_text_once(checkpoint, cache
     assert cache.stats()[1:3] == (len(MANY), len(MANY))
 
 
-# Limits and failures
-
-
-def test_more_texts_than_fit_into_the_cache(cache):
-    small = EmbeddingCache(cache.folder, 2**20)
-    texts = Texts([str(i) for i in range(2000)])
-    rows = np.random.default_rng(0).normal(size=(2000, 300)).astype(np.float32)
-
-    def embed(texts):
-        places = [int(text) for text in texts.first]
-        encoded.extend(places)
-        return rows[places]
-
-    for _ in range(2):
-        encoded = []
-        found = small._embed(texts, lambda: Identity(b""), embed, lambda rows: None)
-        np.testing.assert_array_equal(found, rows)
-        assert len(set(encoded)) == len(encoded) > 1000
-    assert small.stats().size <= 2**20
-
-
 def test_progress_counts_every_text_once(checkpoint, cache, monkeypatch):
     encoder = TransformerEncoder(checkpoint, cache=cache, verbose=1)
     encoder.transform(TEXTS[:3])
@@ -268,8 +234,3 @@ def test_progress_counts_every_text_once(checkpoint, cache, monkeypatch):
     monkeypatch.setattr(EmbeddingCache, "_embed", listen)
     encoder.transform(TEXTS)
     assert reported == [3]
-
-
-def test_empty_name_is_not_the_working_directory(checkpoint):
-    with pytest.raises(ValueError, match="cache=''"):
-        TransformerEncoder(checkpoint, cache="").transform(["a text"])

@@ -66,18 +66,19 @@ def test_rows_are_returned_exactly_and_in_order(tmp_path):
 
 
 def test_keys_stay_those_of_stored_vectors():
-    identity = Identity(b"x")
-    for given, texts, key in [
-        (identity, Texts(["one text"]), "40f7fcf1e3e33a02be14019c082de3a43076cd03"),
-        (identity, Texts(["é"]), "74b05b775eed28ed17143e6a2a7264ad07534282"),
-        (identity, Texts(["one text"], ["another"]), "4cc9458fd885a9de426ef6ff530d1a4d3c46ed3a"),
-        (
-            identity.with_settings(("mean",), -1, None),
-            Texts(["one text"]),
-            "01b6130f082046da11611bb945fd755a0714c05e",
-        ),
-    ]:
-        assert row_keys(given, texts)[0].hex() == key
+    identity, one = Identity(b"x"), ["one text"]
+    pooled = identity.with_settings(("mean",), -1, None)
+    found = [
+        *row_keys(identity, Texts([*one, "é"])),
+        *row_keys(identity, Texts(one, ["another"])),
+        *row_keys(pooled, Texts(one)),
+    ]
+    assert [key.hex() for key in found] == [
+        "40f7fcf1e3e33a02be14019c082de3a43076cd03",
+        "74b05b775eed28ed17143e6a2a7264ad07534282",
+        "4cc9458fd885a9de426ef6ff530d1a4d3c46ed3a",
+        "01b6130f082046da11611bb945fd755a0714c05e",
+    ]
 
 
 def test_a_file_of_the_documented_format_is_read(tmp_path):
@@ -133,14 +134,6 @@ def test_the_least_recently_used_rows_are_evicted_first(tmp_path):
     assert verify(str(tmp_path / "rows.lmdb")) == []
 
 
-def test_more_rows_at_once_than_fit(tmp_path):
-    store = store_in(tmp_path)
-    fill(store, 3000, width=250, max_size=2**20)
-    hits, misses, rows, size = store.counts()
-    assert (hits, misses) == (0, 3000)
-    assert 0.7 * 2**20 < size == rows * (20 + 4 + 1000) <= 2**20
-
-
 @pytest.mark.parametrize("width", [100, 384, 1024])
 def test_the_file_takes_at_most_twice_the_maximum_size(tmp_path, width):
     store, size = store_in(tmp_path), 2**21
@@ -168,14 +161,10 @@ def test_the_file_may_outgrow_the_map_of_two_processes(tmp_path, monkeypatch):
 # Folders and damage
 
 
-@pytest.mark.parametrize("removal", ["rename", "remove"])
-def test_a_store_that_was_removed_is_created_again(tmp_path, removal):
+def test_a_store_that_was_removed_is_created_again(tmp_path):
     store = store_in(tmp_path / "cache")
     keys = fill(store, 10)
-    if removal == "rename":
-        (tmp_path / "cache" / "rows.lmdb").rename(tmp_path / "elsewhere")
-    else:
-        shutil.rmtree(tmp_path / "cache")
+    shutil.rmtree(tmp_path / "cache")
     assert not store.read(keys)[1].any()
     fill(store, 10)
     np.testing.assert_array_equal(store.read(keys)[0], vectors_of(keys))
@@ -220,17 +209,6 @@ def erase_page(content, place):
     content[start : start + 4096] = bytes(4096)
 
 
-def test_a_row_with_a_wrong_byte_is_not_read(tmp_path):
-    store = store_in(tmp_path)
-    keys = fill(store, 20)
-    change_file(tmp_path, vectors_of(keys[:1]).tobytes()[:40], flip)
-    message = r"was damaged \(the checksum of entry .*replaced by an empty one"
-    with pytest.warns(UserWarning, match=message):
-        assert not store.read(keys)[1].any()
-    fill(store, 20)
-    np.testing.assert_array_equal(store.read(keys)[0], vectors_of(keys))
-
-
 def test_a_row_of_another_width_is_damage(tmp_path):
     store = store_in(tmp_path)
     keys = fill(store, 20)
@@ -241,17 +219,22 @@ def test_a_row_of_another_width_is_damage(tmp_path):
 
 
 @pytest.mark.parametrize("change", [flip, erase_page])
-def test_check_finds_damage_and_replaces_the_file(tmp_path, change):
+@pytest.mark.parametrize("use", ["read", "check"])
+def test_damage_is_found_and_the_file_is_replaced(tmp_path, change, use):
     store = store_in(tmp_path)
     keys = fill(store, 300)
     assert store.check() == (300, [])
     for i in (3, 5):
         change_file(tmp_path, vectors_of(keys[i : i + 1]).tobytes()[:40], change)
-    with pytest.warns(UserWarning, match="was damaged"):
-        rows, problems = store.check()
-    assert rows == 300
-    assert len(problems) == 2 if change is flip else problems
+    find = {
+        "check": lambda: bool(store.check()[1]),
+        "read": lambda: not store.read(keys)[1].any(),
+    }
+    with pytest.warns(UserWarning, match=r"was damaged \(.*replaced by an empty one"):
+        assert find[use]()
     assert store.check() == (0, [])
+    fill(store, 20)
+    np.testing.assert_array_equal(store.read(keys[:20])[0], vectors_of(keys[:20]))
 
 
 def test_only_a_file_changed_by_others_is_verified_before_it_is_opened(tmp_path, monkeypatch):
@@ -268,13 +251,12 @@ def test_only_a_file_changed_by_others_is_verified_before_it_is_opened(tmp_path,
         assert len(verified) == times
 
 
-@pytest.mark.parametrize("kind", ["DiskError", "MemoryError", "ReadersFullError", "Error"])
-def test_an_error_other_than_damage_keeps_the_store(tmp_path, monkeypatch, kind):
+def test_an_error_other_than_damage_keeps_the_store(tmp_path, monkeypatch):
     store = store_in(tmp_path)
     keys = fill(store, 10)
 
     def fail(*args):
-        raise getattr(lmdb, kind)("mdb_get: something else")
+        raise lmdb.DiskError("mdb_get: something else")
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "_content", fail)
@@ -286,28 +268,25 @@ def test_an_error_other_than_damage_keeps_the_store(tmp_path, monkeypatch, kind)
 def damage_at_random(content, chance):
     """Return the content of a file damaged in one of many ways."""
     content = bytearray(content)
+    kind = chance.choice(["bytes", "header", "zero", "noise", "meta", "cut", "swap", "other"])
     page, other = (4096 * chance.randrange(2, len(content) // 4096) for _ in range(2))
-    pages = content[page : page + 4096], content[other : other + 4096]
-
-    def change(n, start, size):
-        for _ in range(n):
-            content[start + chance.randrange(size)] = chance.randrange(256)
-
-    def put(start, new):
-        content[start : start + len(new)] = new
-
-    chance.choice(
-        [
-            lambda: change(chance.choice([1, 20, 500]), 0, len(content)),
-            lambda: change(3, page, 32),  # its header
-            lambda: put(page, bytes(4096 * chance.choice([1, 8]))),
-            lambda: put(page, chance.randbytes(4096)),
-            lambda: change(chance.choice([1, 4, 30]), 4096 * chance.randrange(2), 152),  # of LMDB
-            lambda: content.__delitem__(slice(chance.randrange(len(content)), None)),
-            lambda: (put(page, pages[1]), put(other, pages[0])),
-            lambda: content.__setitem__(slice(None), chance.choice([b"", b"x", content[4096:]])),
-        ]
-    )()
+    places = {  # of single bytes
+        "bytes": [chance.randrange(len(content)) for _ in range(chance.choice([1, 20, 500]))],
+        "header": [page + chance.randrange(32) for _ in range(3)],
+        "meta": [4096 * chance.randrange(2) + chance.randrange(152) for _ in range(10)],
+    }
+    for place in places.get(kind, ()):
+        content[place] = chance.randrange(256)
+    pages = {
+        "zero": bytes(4096),
+        "noise": chance.randbytes(4096),
+        "swap": content[other : other + 4096],
+    }
+    content[page : page + 4096] = pages.get(kind, content[page : page + 4096])
+    if kind == "cut":
+        del content[chance.randrange(len(content)) :]
+    if kind == "other":
+        content[:] = chance.choice([b"", b"x", content[4096:]])
     return content
 
 

@@ -220,7 +220,7 @@ class _Request:
         """
         from isoadapt.encoders._cache._store import Unusable
 
-        self._store.open()
+        self._store.counts()  # raises an error if the folder cannot be used
         try:
             vectors, found = self._store.read(self._keys)
             if vectors is not None:

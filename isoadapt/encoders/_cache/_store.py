@@ -25,7 +25,7 @@ from isoadapt._utils.warn import warn
 
 Result = TypeVar("Result")
 
-_TABLES = ("rows", "used", "counts")
+_TABLES = (b"rows", b"used", b"counts")
 _FIRST_MAP = 2**30  # bytes of address space, not of disk space; doubled when full
 _READERS = 1024
 _LOCK_FILE = 17 * 4096  # bytes of LMDB's lock file: 64 for each reader, and its header
@@ -54,9 +54,9 @@ class Store:
 
     A damaged file is deleted with a warning and replaced by an empty one. LMDB checks much of what
     it reads, but some damage would end the process. The modification time that the file has after a
-    transaction is therefore stored in `sealed`. If it has another one, or is too short, when it is
-    opened, :func:`lmdb.verify.verify` checks it first. Errors of the folder or the disk are raised
-    as :class:`Unusable`.
+    transaction is therefore stored in `sealed`. If it has another one when it is opened,
+    :func:`lmdb.verify.verify` checks it first. Errors of the folder or the disk are raised as
+    :class:`Unusable`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,12 +65,10 @@ class Store:
         self._data, self._seal_file = self._path / "data.mdb", self._path / "sealed"
         self._threads = threading.RLock()
         self._environment: Any = None
-        self._tables: dict[str, Any] = {}
+        self._rows: Any = None  # the tables
+        self._used: Any = None
+        self._counts: Any = None
         self._file: tuple[int, int] | None = None  # device and inode of the file that is open
-
-    def open(self) -> None:
-        """Open the file, which is created if it does not exist."""
-        self._run(lambda transaction: None)
 
     def close(self) -> None:
         """Close the file; the next operation opens it again."""
@@ -78,10 +76,6 @@ class Store:
             if self._environment is not None:
                 self._environment.close()
             self._environment = None
-
-    def leave_to_parent(self) -> None:
-        """Forget the file in a forked process. Closing it would release what the parent reads."""
-        self._environment, self._tables = None, {}
 
     def read(self, keys: Sequence[bytes]) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
         """Look rows up; return vectors (len(keys), d) and which rows were found (len(keys),).
@@ -93,7 +87,7 @@ class Store:
             vectors: NDArray[np.float32] | None = None
             found, size = np.zeros(len(keys), dtype=bool), 0
             for i in _order_by_key(keys):
-                value = transaction.get(keys[i], db=self._tables["rows"])
+                value = transaction.get(keys[i], db=self._rows)
                 if value is None:
                     continue
                 content = _content(keys[i], value)
@@ -115,8 +109,8 @@ class Store:
         def mark(transaction: Any) -> None:
             now = _TICK.pack(self._count(transaction, hits=len(keys), ticks=1)[2])
             for i in _order_by_key(keys):
-                if transaction.get(keys[i], db=self._tables["used"]) is not None:  # not deleted
-                    transaction.put(keys[i], now, db=self._tables["used"])
+                if transaction.get(keys[i], db=self._used) is not None:  # not deleted
+                    transaction.put(keys[i], now, db=self._used)
 
         self._run(mark, write=True)
 
@@ -134,9 +128,9 @@ class Store:
             size = 0
             for i in part:
                 row = _with_checksum(keys[i], vectors[i].astype("<f4").tobytes())
-                if transaction.put(keys[i], row, overwrite=False, db=self._tables["rows"]):
+                if transaction.put(keys[i], row, overwrite=False, db=self._rows):
                     size += len(keys[i]) + len(row)
-                transaction.put(keys[i], now, db=self._tables["used"])
+                transaction.put(keys[i], now, db=self._used)
             *_, size = self._count(transaction, size=size)
             return size > max_size or self._in_use(transaction) > _PAGES * max_size
 
@@ -150,30 +144,25 @@ class Store:
 
         def look_up(transaction: Any) -> tuple[int, int, int, int]:
             hits, misses, _, size = self._count(transaction)
-            return hits, misses, transaction.stat(self._tables["rows"])["entries"], size
+            return hits, misses, transaction.stat(self._rows)["entries"], size
 
         return self._run(look_up)
 
     def check(self) -> tuple[int, list[str]]:
         """Check the whole file, and delete it if it is damaged; return rows and problems."""
-        rows, found = 0, list[str]()
 
-        def walk(transaction: Any) -> None:
-            nonlocal rows, found
-            if found:  # this is the empty store that has replaced the damaged one
-                return
-            rows = transaction.stat(self._tables["rows"])["entries"]
+        def walk(transaction: Any) -> tuple[int, list[str]]:
             found = _problems(self._path)
             if not found:  # in a damaged file, a cursor might loop forever
-                for key, value in transaction.cursor(self._tables["rows"]):
-                    try:
-                        _content(key, value)
-                    except Damaged as error:
-                        found.append(str(error))
-            if found:
-                raise Damaged(found[0])
+                rows = transaction.cursor(self._rows)
+                wrong = (key.hex() for key, row in rows if row[:4] != _checksum(key, row[4:]))
+                found = [f"the checksum of entry {key} is wrong" for key in wrong]
+            return transaction.stat(self._rows)["entries"], found
 
-        self._run(walk, write=True)  # a writer excludes others
+        rows, found = self._run(walk, write=True)  # a writer excludes others
+        if found:
+            with self._threads, self._unusable_raised():
+                self._recover(Damaged(found[0]))
         return rows, found
 
     def clear(self) -> None:
@@ -258,21 +247,19 @@ class Store:
         )
         try:
             environment.reader_check()
-            if not self._is_sealed(environment) and (found := _problems(self._path)):
+            if not self._is_sealed() and (found := _problems(self._path)):
                 raise Damaged(found[0])
-            self._tables = {name: environment.open_db(name.encode()) for name in _TABLES}
+            self._rows, self._used, self._counts = map(environment.open_db, _TABLES)
             self._seal()
         except BaseException:
             environment.close()
             raise
         self._environment, self._file = environment, self._file_id()
 
-    def _is_sealed(self, environment: Any) -> bool:
-        """Return whether the file is complete and unchanged since the last transaction."""
-        size = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    def _is_sealed(self) -> bool:
+        """Return whether the file is unchanged since the last transaction."""
         with suppress(FileNotFoundError):
-            complete = self._data.stat().st_size >= size
-            return complete and self._seal_file.read_bytes() == self._time()
+            return self._seal_file.read_bytes() == self._time()
         return False
 
     def _seal(self) -> None:
@@ -331,51 +318,49 @@ class Store:
         bytes of keys and rows.
         """
         more = hits, misses, ticks, size
-        stored = transaction.get(b"counts", db=self._tables["counts"])
+        stored = transaction.get(b"counts", db=self._counts)
         old = (0, 0, 0, 0) if stored is None else _COUNTS.unpack(_content(b"counts", stored))
         hits, misses, ticks, size = (a + b for a, b in zip(old, more, strict=True))
         if any(more):
             row = _with_checksum(b"counts", _COUNTS.pack(hits, misses, ticks, size))
-            transaction.put(b"counts", row, db=self._tables["counts"])
+            transaction.put(b"counts", row, db=self._counts)
         return hits, misses, ticks, size
 
     def _in_use(self, transaction: Any) -> int:
         """Return the bytes of all pages that hold data; other pages of the file are reused."""
-        stats = [transaction.stat(table) for table in self._tables.values()]
-        pages = ("branch_pages", "leaf_pages", "overflow_pages")
-        return sum(stat["psize"] * stat[kind] for stat in stats for kind in pages)
+        stats = [transaction.stat(table) for table in (self._rows, self._used, self._counts)]
+        kinds = ("branch_pages", "leaf_pages", "overflow_pages")
+        return sum(stat["psize"] * stat[kind] for stat in stats for kind in kinds)
 
     def _evict(self, max_size: int, step: int) -> None:
         """Delete the least recently used rows, at most `step` at once, until the rest fits."""
 
         def list_uses(transaction: Any) -> NDArray[np.void]:
             found = bytearray()
-            for key, tick in transaction.cursor(self._tables["used"]):
+            for key, tick in transaction.cursor(self._used):
                 found += key
                 found += tick
             return np.frombuffer(found, dtype=_USE)
 
         def delete(transaction: Any) -> bool:
-            gone, surplus = 0, self._count(transaction)[3] - int(_KEPT * max_size)
-
-            def fits() -> bool:
-                return gone >= surplus and self._in_use(transaction) <= _KEPT_PAGES * max_size
-
+            *_, size = self._count(transaction)
+            gone = 0
             for key, ticks in oldest.tolist():
-                if fits():
+                small = size - gone <= _KEPT * max_size
+                if fits := small and self._in_use(transaction) <= _KEPT_PAGES * max_size:
                     break
-                if transaction.get(key, db=self._tables["used"]) == _TICK.pack(ticks):
-                    transaction.delete(key, db=self._tables["used"])
-                    row = transaction.pop(key, db=self._tables["rows"])
+                if transaction.get(key, db=self._used) == _TICK.pack(ticks):
+                    transaction.delete(key, db=self._used)
+                    row = transaction.pop(key, db=self._rows)
                     gone += 0 if row is None else len(key) + len(row)
             self._count(transaction, size=-gone)
-            return not fits()
+            return fits
 
         uses = self._run(list_uses)
         uses = uses[np.argsort(uses["tick"], kind="stable")]
         for start in range(0, len(uses), step):
             oldest = uses[start : start + step]
-            if not self._run(delete, write=True):
+            if self._run(delete, write=True):
                 return
 
 
@@ -390,8 +375,8 @@ def store_in(folder: str | os.PathLike[str]) -> Store:
     """
     process, path = os.getpid(), Path(folder).expanduser().resolve()
     for (owner, _), store in list(_STORES.items()):
-        if owner != process:
-            store.leave_to_parent()
+        if owner != process:  # forget it, because closing it would release what its owner reads
+            store._environment, store._rows, store._used, store._counts = 4 * (None,)
     return _STORES.setdefault((process, path), Store(path))
 
 
