@@ -29,6 +29,20 @@ MAX_LENGTH = 256  # tokens of a text whose vector is computed
 BATCH_TOKENS = 512  # padding included
 EPOCHS = 20
 N_TRAINING = {"sst2_sentence": 600, MANY: 500}  # rows of the tasks that are fine-tuned here
+ARGUMENTS = {
+    "num_train_epochs": EPOCHS,
+    "learning_rate": 1e-4,  # after a warm-up over 5 % of the steps; falls linearly to 0
+    "warmup_steps": 0.05,
+    "per_device_train_batch_size": 32,
+    "train_sampling_strategy": "group_by_length",
+    "seed": 0,
+    "save_strategy": "no",
+    "logging_strategy": "no",
+    "disable_tqdm": True,
+    "report_to": "none",
+    "use_cpu": True,
+    "dataloader_pin_memory": False,
+}
 
 Input = str | tuple[str, str]
 
@@ -115,22 +129,7 @@ def _finetune(task: str, folder: Path) -> None:
             model=AutoModelForSequenceClassification.from_pretrained(
                 minilm_folder(), num_labels=len(set(labels)), dtype=torch.float32
             ),
-            args=TrainingArguments(
-                output_dir=scratch,
-                num_train_epochs=EPOCHS,
-                learning_rate=1e-4,  # after a warm-up over 5 % of the steps; falls linearly to 0
-                warmup_steps=0.05,
-                per_device_train_batch_size=32,
-                train_sampling_strategy="group_by_length",
-                seed=0,
-                save_strategy="no",
-                logging_strategy="no",
-                disable_tqdm=True,
-                report_to="none",
-                bf16=task == MANY,
-                use_cpu=True,
-                dataloader_pin_memory=False,
-            ),
+            args=TrainingArguments(scratch, bf16=task == MANY, **ARGUMENTS),
             data_collator=DataCollatorWithPadding(tokenizer),
             train_dataset=rows,
         )

@@ -61,8 +61,8 @@ INTRODUCTION = (
     "cross-validation, in which four fifths fit. Accuracy: that of a probe fitted to the same n "
     "rows, mean ± standard deviation over the 5 draws or folds; beside it the binomial standard "
     "error over the rows that judge one draw or all folds. To the probe: mean difference from it, "
-    f"of {MINIBATCH} (layer), {EXACT} (exact), IStarAdapter (I-STAR) and the {NO_PENALTY} "
-    f"(control); that of {PRESERVING} (preserving) is 0.0000 everywhere. Corrected: IsoScore of "
+    f"of {MINIBATCH} (layer), {EXACT} (exact), IStarAdapter (I-STAR), {PRESERVING} (preserving) "
+    f"and the {NO_PENALTY} (control). Corrected: IsoScore of "
     "the rows that judge, corrected for few rows."
 )
 PHENOMENA = (
@@ -142,7 +142,7 @@ def text(records: Sequence[Record]) -> str:
 class _Size:
     """The fits of one task and number of training rows."""
 
-    COMPARED = (MINIBATCH, EXACT, "IStarAdapter", NO_PENALTY)
+    COMPARED = (*SHORT, NO_PENALTY)
 
     def __init__(self, own: pd.DataFrame) -> None:
         self.name, self.size = own[["name", "size"]].iloc[0]
