@@ -127,9 +127,15 @@ def _make_problem(
 
 def _on_all_rows(adapter: "PenalisedAdapter", problem: Problem) -> Problem:
     """Return the problem of a second fit, of head and adapter to all rows."""
-    sample = Sample(problem.X, problem.y, None, problem.weights, problem.kept)
-    everything, rest = np.arange(len(problem.X)), (problem.seed, problem.rng, problem.weighted)
-    return _make_problem(adapter, sample, everything, None, *rest)
+    return _make_problem(
+        adapter,
+        Sample(problem.X, problem.y, None, problem.weights, problem.kept),
+        np.arange(len(problem.X)),
+        None,
+        problem.seed,
+        problem.rng,
+        problem.weighted,
+    )
 
 
 # --- members, and their second fits --------------------------------------------------------------
@@ -226,7 +232,8 @@ def train_members(
     fixed: dict[str, Any] = {}
     for place, member in enumerate(group):
         fixed |= {f"problem {place}": member.problem, f"score {place}": member.score}
-    rows, offsets = _gather_rows([member.problem for member in group], _device(group))
+    device = resolve_device(group[0].adapter.device)
+    rows, offsets = _gather_rows([member.problem for member in group], device)
     fixed["rows"] = rows
     saved = None if checkpoint is None else checkpoint.load(fixed)
     training = _make_training(group, rows, offsets) if saved is None else saved
@@ -244,10 +251,6 @@ def train_members(
     run_epochs(training, group[0].adapter.max_epochs, tick=tick, finish=finish, save=save)
 
 
-def _device(members: Sequence[Member]) -> torch.device:
-    return resolve_device(members[0].adapter.device)
-
-
 def _gather_rows(problems: Sequence[Problem], device: torch.device) -> tuple[Rows, dict[int, int]]:
     """Put the rows of all problems on the device; return them and each problem's first row."""
     distinct = list({id(problem): problem for problem in problems}.values())
@@ -257,11 +260,11 @@ def _gather_rows(problems: Sequence[Problem], device: torch.device) -> tuple[Row
     targets = [problem.units.targets(problem.targets) for problem in distinct]
     known = [each for each in targets if each is not None]
     y = to_tensor(np.concatenate(known), device) if known else None
-    own = [problem.row_weights() for problem in distinct]
     weights = None
-    if any(each is not None for each in own):
-        pairs = zip(own, distinct, strict=True)
-        given = [np.ones(len(p.X)) if each is None else each for each, p in pairs]
+    if any(problem.weights is not None for problem in distinct):
+        own = [problem.row_weights() for problem in distinct]
+        ones = [np.ones(len(problem.X)) for problem in distinct]
+        given = [one if each is None else each for each, one in zip(own, ones, strict=True)]
         weights = to_tensor(np.concatenate(given), device)
     return Rows(to_tensor(points, device), y, weights), offsets
 
