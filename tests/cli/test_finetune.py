@@ -196,10 +196,3 @@ class TestErrors:
         assert weights(tables / "a") == before
         succeed(*line, "--overwrite", "--set", "random_state=1")
         assert weights(tables / "a") != before
-
-    def test_stray_arguments(self, tables, checkpoint):
-        line = ["finetune", "--model", str(checkpoint), "--train", "train.tsv"]
-        for stray in (["lam=1"], ["--set", "lam=1", "zeta"], ["--out", "a", "lam=1"]):
-            result = CliRunner().invoke(cli.app, [*line, *stray])
-            assert result.exit_code == 2
-            assert "unexpected extra argument" in result.output

@@ -170,21 +170,6 @@ class TestFit:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("whitening", "Whitening"),
-        ("all-but-the-top", "AllButTheTop"),
-        ("istar", "IStarAdapter"),
-        ("cosreg", "CosRegAdapter"),
-        ("spectrum-control", "SpectrumControlAdapter"),
-    ],
-)
-def test_names_of_adapters(name, expected, files):
-    message = fail("fit", name, "--on", "X.npy", "--out", "a", "--set", "nonsense=1")
-    assert f"nonsense=1: {expected} takes name=value" in message
-
-
-@pytest.mark.parametrize(
     ("text", "value"),
     [
         ("0.25", 0.25),
@@ -201,12 +186,6 @@ def test_values_of_parameters(text, value, files):
     found = load_adapter("a").shrinkage
     assert found == value
     assert type(found) is type(value)
-
-
-@pytest.mark.parametrize("nothing", ["null", "None"])
-def test_no_head(nothing, files):
-    succeed("fit", "isobn", "--on", "X.npy", "--out", "a", "--set", f"head={nothing}")
-    assert load_adapter("a").head is None
 
 
 def test_the_folder_of_the_command_line_has_no_pickle(files):

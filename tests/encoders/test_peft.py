@@ -122,18 +122,6 @@ def test_new_weights_of_either_give_new_vectors(changed, part, cached, copied, t
         assert np.abs(after - before).max() > 1e-3
 
 
-def test_two_adapters_of_one_base_are_told_apart(copied, tmp_path):
-    _, folder = copied
-    shutil.copytree(folder, tmp_path / "second")
-    change_weights(tmp_path / "second" / WEIGHTS, "lora_B")
-    cache = tmp_path / "cache"
-    first, second = (
-        TransformerEncoder(path, cache=cache).transform(TEXTS)
-        for path in (folder, tmp_path / "second")
-    )
-    assert np.abs(first - second).max() > 1e-3
-
-
 def test_it_is_merged_into_a_plain_checkpoint(lora, tmp_path):
     _, folder, model = lora
     encoder, head = load_checkpoint(folder)
@@ -149,18 +137,6 @@ def test_it_is_merged_into_a_plain_checkpoint(lora, tmp_path):
     merge_into_checkpoint(make_pipeline(encoder, adapter), out, tmp_path / "again")
 
 
-def test_another_adapter_of_the_same_base_is_another_checkpoint(copied, tmp_path):
-    _, folder = copied
-    shutil.copytree(folder, tmp_path / "second")
-    change_weights(tmp_path / "second" / WEIGHTS, "lora_B")
-    encoder, head = load_checkpoint(folder)
-    adapter = LogitPreservingWhitening(head).fit(encoder.transform(TEXTS))
-    with pytest.raises(ValueError, match="another checkpoint"):
-        merge_into_checkpoint(
-            make_pipeline(encoder, adapter), tmp_path / "second", tmp_path / "out"
-        )
-
-
 def test_the_tokenizer_of_the_adapter_is_preferred_to_that_of_the_base(copied):
     base, folder = copied
     tokenizer = make_tokenizer()
@@ -170,14 +146,6 @@ def test_the_tokenizer_of_the_adapter_is_preferred_to_that_of_the_base(copied):
     for file in base.glob("tokenizer*"):
         file.unlink()
     assert TransformerEncoder(folder).transform(TEXTS[:1]).shape == (1, 16)
-
-
-def test_reduced_precision(copied):
-    encoder = TransformerEncoder(copied[1], dtype="bfloat16")
-    weights = encoder._backbone().model.parameters()
-    assert {weight.dtype for weight in weights} == {torch.bfloat16}
-    exact = TransformerEncoder(copied[1]).transform(TEXTS)
-    np.testing.assert_allclose(encoder.transform(TEXTS), exact, atol=0.1)
 
 
 @pytest.mark.slow
@@ -254,19 +222,6 @@ class TestRefusals:
         shutil.copytree(folder, base.parent / "second")
         edit(base.parent / "second", base_model_name_or_path=str(folder))
         self.refuse(base.parent / "second", ValueError, "merge_and_unload")
-
-    @pytest.mark.parametrize("length", [1, 2])
-    def test_adapters_that_name_each_other_as_base(self, length, copied, tmp_path):
-        folders = [copied[1], tmp_path / "second"][:length]
-        if length == 2:
-            shutil.copytree(*folders)
-        for folder, base in zip(folders, folders[1:] + folders[:1], strict=True):
-            edit(folder, base_model_name_or_path=str(base))
-        message = self.refuse(copied[1], ValueError, "which is one itself")
-        assert str(copied[1]) in message
-        assert "merge_and_unload" in message
-        with pytest.raises(ValueError, match="which is one itself"):
-            encoder_identity(TransformerEncoder(copied[1]))
 
     def test_pickled_weights_are_not_read(self, copied):
         (copied[1] / WEIGHTS).rename(copied[1] / "adapter_model.bin")

