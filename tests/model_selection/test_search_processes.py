@@ -1,5 +1,7 @@
 """AdapterSearchCV(n_jobs=2): candidates trained together in two processes at once."""
 
+import threading
+
 import numpy as np
 import pytest
 from joblib import Parallel, parallel_config
@@ -25,14 +27,19 @@ LAMS = {"lam": [-1, 0.0, 0.5, 1, 2, 3]}
 @pytest.fixture
 def threads():
     """Threads in place of processes, which would have to import everything."""
+    before = set(threading.enumerate())
     with parallel_config("threading"):
         yield
+    for thread in set(threading.enumerate()) - before:  # an interrupt leaves them at work
+        thread.join(timeout=60)
 
 
 def scores(search):
     return [search.cv_results_[f"split{fold}_test_score"] for fold in range(search.n_splits_)]
 
 
+@pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite:UserWarning")
+@pytest.mark.filterwarnings("ignore:9 of 18 fits could not be trained together:UserWarning")
 def test_processes_give_the_results_of_one_and_their_results_are_kept(tmp_path, monkeypatch):
     options = {"cv": 3, "refit": False}
     with pytest.warns(FitFailedWarning):
@@ -108,6 +115,7 @@ def test_groups_of_one_block_beside_one_that_cannot_be_prepared(threads):
 
 
 @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite:UserWarning")
+@pytest.mark.filterwarnings("ignore:[0-9]+ tasks which were still being processed:UserWarning")
 def test_an_interrupt_keeps_the_blocks_that_are_done(threads, monkeypatch):
     class Bar(module.tqdm):
         def update(self, n=1):

@@ -150,6 +150,7 @@ def test_memory_that_changed_in_between_does_not_change_the_blocks(tmp_path, epo
 
 
 @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
+@pytest.mark.filterwarnings("ignore:6 of 6 fits could not be trained together")
 def test_fits_done_one_at_a_time_are_kept(tmp_path, monkeypatch):
     grid = {"strength": [0.5, 1.0]}
     estimator = Whitening(head="logistic")
