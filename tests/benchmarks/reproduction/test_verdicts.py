@@ -118,13 +118,10 @@ def predictions(share, n=200):
     return pack(np.arange(n) % 3 > 0, np.arange(n) >= n * share)
 
 
-@pytest.mark.parametrize(
-    ("share", "collapsed"), [(1.0, True), (0.99, True), (0.985, False), (0.5, False), (0.0, True)]
-)
+@pytest.mark.parametrize(("share", "collapsed"), [(0.99, True), (0.985, False), (0.0, True)])
 def test_a_model_that_predicts_one_class_has_collapsed(share, collapsed):
     (record,) = records("high", [0.1], dev=predictions(share))
     assert has_collapsed(record) == collapsed
-    assert not has_collapsed(records("high", [0.1])[0])
 
 
 @pytest.mark.parametrize(
@@ -208,8 +205,6 @@ def test_a_task_whose_base_has_not_learned_is_not_judged():
     assert free.judged.outcome == HOLDS
     reached = records("base", [0.34, 0.33, 0.32], "matthews")
     assert judge_claims(claims, [*found, *reached], WHOLE)[0].judged.outcome == HOLDS
-    early = judge_claims(claims, [*found, *reached[:2]], WHOLE)[0].judged
-    assert (early.outcome, early.reason[:9]) == (WAITING, "2 of the ")
     elsewhere = WHOLE._replace(model="bert-base-cased")  # no figure of it is published
     assert judge_claims(claims, [*found, *missed], elsewhere)[0].judged.outcome == HOLDS
 
