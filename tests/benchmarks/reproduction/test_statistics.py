@@ -31,8 +31,6 @@ def test_equal_differences_have_no_width():
     assert t_interval([0.1, 0.1, 0.1]) == pytest.approx((0.1, 0.1, 0.1))
     assert p_above([0.1, 0.1, 0.1]) == 0.0
     assert p_above([-0.1, -0.1, -0.1]) == p_above([0.0, 0.0]) == 1.0
-    with pytest.raises(ValueError, match="1 differences"):
-        t_interval([0.1])
 
 
 def test_p_is_at_most_the_level_where_the_interval_lies_above():
@@ -79,11 +77,8 @@ def predictions():
 def test_predictions_survive_packing(predictions):
     labels, predicted = predictions(0.2)
     packed = pack(labels.astype(int), predicted.astype(int))
-    assert len(packed["labels"]) < 60
     for found, expected in zip(unpack(packed), (labels, predicted), strict=True):
         np.testing.assert_array_equal(found, expected)
-    with pytest.raises(ValueError, match="classes"):
-        pack(np.array([0, 2]), np.array([0, 1]))
 
 
 @pytest.mark.parametrize(
