@@ -83,7 +83,7 @@ class TestAllPenalised:
         fitted = adapter(head, batch_size=16, max_epochs=3, random_state=0).fit(X, y)
         assert np.isfinite(fitted.transform(X)).all()
 
-    @pytest.mark.filterwarnings("ignore:this fit harms the task")
+    @pytest.mark.filterwarnings("ignore:this fit harms the task", "ignore:training ended at max")
     def test_many_rows(self, adapter):
         rng = np.random.default_rng(0)
         X = rng.normal(size=(40_000, 4)).astype(np.float32) * [9, 1, 1, 1]
