@@ -21,7 +21,7 @@ class CellStore(Generic[Key, Entry]):
 
     `parse` gives the key of a line and what is kept under it. With `fresh`, the cells of earlier
     runs are not read. Reading leaves the file as it is, so that a report can be written while a run
-    adds cells; a last line that was cut off is no cell.
+    adds cells; a last line that was cut off is not a cell.
     """
 
     def __init__(

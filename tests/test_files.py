@@ -301,7 +301,13 @@ class TestReplacement:
         else:
             save_adapter(Whitening().fit(X), folder)
         fill(folder, {"notes.txt": "mine", "run/weights.safetensors": "mine"})
-        refuse(folder, "notes.txt", "run", content=ADAPTER)
+        refuse(folder, "notes.txt", "run/weights.safetensors", content=ADAPTER)
+
+    def test_what_was_added_to_its_subfolders_is_kept(self, tmp_path):
+        folder = write(tmp_path / "out", {"1_Pooling/config.json": "{}"})
+        write(folder, {"1_Pooling/config.json": "new"}, overwrite=True)
+        (folder / "empty").mkdir()
+        refuse(fill(folder, {"1_Pooling/notes.txt": "mine"}), "1_Pooling/notes.txt", "empty")
 
     def test_a_folder_without_a_marker_is_kept(self, tmp_path):
         folder = save_adapter(Whitening().fit(X), tmp_path / "a")
@@ -351,7 +357,7 @@ class TestReplacement:
         folder = tmp_path / "out"
         shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns("vocab.txt"))
         assert check_output_folder(folder, overwrite=True) == folder
-        refuse(fill(folder, {name: "mine"}), name.partition("/")[0])
+        refuse(fill(folder, {name: "mine"}), name)
 
     @pytest.mark.parametrize(
         "files",
@@ -383,5 +389,5 @@ def test_the_demo_keeps_what_is_not_its_own(tmp_path):
     fill(out / "checkpoint", {"config.json": "{}", "models/run1/weights.safetensors": "mine"})
     before = contents(out)
     completed = run("demo", "--out", out, "--overwrite")
-    assert "'models'" in str(completed.code)
+    assert "'models/run1/weights.safetensors'" in str(completed.code)
     assert contents(out) == before

@@ -16,7 +16,7 @@ from isoadapt._utils.warn import warn
 
 CHECKPOINT, ADAPTER = "a checkpoint", "an adapter"  # kinds of content
 MARKER = "isoadapt.txt"  # file that lists what isoadapt wrote to its folder
-_MARKERS = (MARKER, "isoadapt.sha256")  # the second with digests, by earlier versions
+_MARKERS = (MARKER, "isoadapt.sha256")  # the second with digests, before 0.1.0
 TOKENIZER_FILES = re.compile(  # that save_pretrained writes
     r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|chat_template)\.json"
     r"|(vocab|merges|dict)\.txt|chat_template\.jinja|bpe\.codes|prophetnet\.tokenizer"
@@ -158,13 +158,21 @@ def atomic_folder(target: Path, overwrite: bool, content: str) -> Iterator[Path]
 def _finish(folder: Path, content: str) -> None:
     """Write the marker of a folder, and all its files to the disk."""
     title = f"{_title(content)}; overwrite=True replaces this folder if it holds only these files:"
-    names = sorted(os.listdir(folder))
     marker = folder / MARKER
-    marker.write_text("\n".join([title, *names, ""]), "utf-8")
+    marker.write_text("\n".join([title, *sorted(_names(folder)), ""]), "utf-8")
     mode = marker.stat().st_mode
     for file in folder.rglob("*"):
         if file.is_file():
             sync(file, mode)
+
+
+def _names(folder: Path) -> set[str]:
+    """Return the relative names of all files, links and empty folders below a folder."""
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir() or not any(path.iterdir())
+    }
 
 
 def _title(content: str) -> str:
@@ -173,7 +181,7 @@ def _title(content: str) -> str:
 
 def _check_replaceable(folder: Path, overwrite: bool, content: str, shown: str) -> None:
     """Raise FileExistsError if a folder holds anything that may not be replaced."""
-    names = set(os.listdir(folder)) if folder.exists() else set()
+    names = _names(folder)
     if not names:
         return
     if not overwrite:
@@ -202,8 +210,7 @@ def _listed(folder: Path, content: str) -> set[str] | None:
             continue
         title, *lines = (folder / marker).read_text("utf-8", "replace").splitlines() or [""]
         if title.startswith(_title(content)):
-            paths = (re.sub(r"^[0-9a-f]{64}  ", "", line) for line in lines)
-            return {path.partition("/")[0] for path in paths} | {*_MARKERS}
+            return {re.sub(r"^[0-9a-f]{64}  ", "", line) for line in lines} | {*_MARKERS}
     return None
 
 

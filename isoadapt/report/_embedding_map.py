@@ -29,7 +29,7 @@ class EmbeddingMapDisplay:
     The map cannot show more than these two directions. With a small share, classes that lie apart
     in other directions overlap on the map, and neighbours on the map need not be neighbours among
     the embeddings. The two panels have different scales, so distances cannot be compared between
-    them. The map is no evidence that an adapter helps: measure the use itself, for example with
+    them. The map does not show that an adapter helps: measure the use itself, for example with
     :func:`~isoadapt.model_selection.compare_adapters`.
 
     Parameters

@@ -62,7 +62,7 @@ class SearchFrontDisplay:
     Raises
     ------
     ValueError
-        If the lengths differ, if no candidate has both scores, or if `chosen` is no candidate.
+        If the lengths differ, if no candidate has both scores, or if `chosen` is not a candidate.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""The disk cache of embeddings: the public class, keys, requests and the store."""
+"""The disk cache of embeddings: the public class with its requests, and the store."""
