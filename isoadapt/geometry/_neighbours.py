@@ -18,6 +18,7 @@ _ROWS = 16  # rows whose largest score is compared first
 _ENTRIES = 2**22  # distances in memory at a time: 32 MiB in float64
 _SLACK = 1e-10  # relative differences of distances up to it may be rounding
 _MIN_POINTS = 4
+_FOUND = 4  # neighbours of which two must be the nearest
 _SPARE = 3  # candidates beyond k, whose distances are computed in float64 too
 
 
@@ -74,6 +75,7 @@ def two_nn(X: Tensor, discard: float = 0.1, tolerance: float = 0.0) -> Tensor:
     than this multiple of the root mean square distance from the mean.
     """
     points = torch.unique(X, dim=0)
+    points, _, _ = _scaled(points, points)
     nearest = _two_nearest(points, discard)
     if tolerance:
         limit = tolerance * float((points - points.mean(0)).square().sum(1).mean().sqrt())
@@ -95,9 +97,24 @@ def two_nn(X: Tensor, discard: float = 0.1, tolerance: float = 0.0) -> Tensor:
 
 
 def _two_nearest(points: Tensor, discard: float) -> Tensor:
-    """Distances (n, 2) from each of the points (n, d) to its two nearest neighbours."""
-    _n_ratios(len(points), discard)  # raises if there are too few
-    return nearest_neighbours(points, 2, "euclidean")[0]
+    """Distances (n, 2) from each of the points (n, d) to its two nearest neighbours.
+
+    Where rounding leaves it uncertain that two of the neighbours found are the nearest, as in tight
+    clusters that are far apart, all distances are computed directly.
+    """
+    n, d = points.shape
+    _n_ratios(n, discard)  # raises if there are too few
+    found = nearest_neighbours(points, min(_FOUND, n - 1), "euclidean")[0]
+    largest = (points - points.mean(0)).square().sum(1).max()
+    rounding = 8 * d * torch.finfo(points.dtype).eps * largest
+    others = found[:, -1].square() - rounding  # lower bound of all other distances
+    uncertain = (others < found[:, 1].square() * (1 - _SLACK)).nonzero()[:, 0]
+    nearest = found[:, :2].clone()
+    for rows in uncertain.split(max(1, _ENTRIES // n)):
+        distances = torch.cdist(points[rows], points, compute_mode="donot_use_mm_for_euclid_dist")
+        distances[torch.arange(len(rows), device=rows.device), rows] = torch.inf
+        nearest[rows] = distances.topk(2, largest=False).values
+    return nearest
 
 
 def _n_ratios(n: int, discard: float) -> int:

@@ -366,9 +366,8 @@ def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
 
     Notes
     -----
-    The neighbours are exact, but distances below about 1e-7 of the largest distance from the mean
-    are not resolved. The cost is O(n_samples² n_features), and the distances are computed in
-    blocks, so that they need not fit in memory at once.
+    The neighbours are exact. The cost is O(n_samples² n_features), and the distances are computed
+    in blocks, so that they need not fit in memory at once.
 
     References
     ----------

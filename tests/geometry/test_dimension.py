@@ -115,10 +115,16 @@ def test_a_common_offset_costs_no_digits(offset):
     assert dimension(X) == pytest.approx(every_pair(X), rel=1e-12)
 
 
-@pytest.mark.parametrize("distance", [1e3, 1e6])
+@pytest.mark.parametrize("distance", [1e3, 1e6, 1e8, 1e9])
 def test_tight_clusters_far_apart_cost_no_digits(distance):
     X = cloud(90, 5) + distance * np.repeat(np.eye(5)[:3], 30, axis=0)
     assert dimension(X) == pytest.approx(every_pair(X), rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e-5, 1e-6])
+def test_a_small_cluster_beside_a_large_one_costs_no_digits(scale):
+    X = np.concatenate([cloud(90, 5), scale * cloud(90, 5) + 100])
+    assert dimension(X) == pytest.approx(every_pair(X), rel=1e-7)
 
 
 def test_differences_that_underflow_count_as_duplicates():
