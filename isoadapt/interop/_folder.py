@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors.numpy import load, save
+
 import isoadapt
 from isoadapt._utils.errors import reason
 from isoadapt._utils.files import ADAPTER, atomic_folder, check_output_folder
@@ -136,11 +138,11 @@ def save_adapter(
     source = _source(parts.first(), base_model)
     if source is not None:
         config[_VECTORS] = source._asdict()
-    blob = _to_bytes(tensors)
+    blob = save(tensors)
     config["tensors"] = {"bytes": len(blob), "sha256": hashlib.sha256(blob).hexdigest()}
     config["sha256"] = _checksum(config)
     text = json.dumps(config, indent=2, allow_nan=False) + "\n"
-    _assemble(config, blob)  # raises if the folder could not be loaded again
+    unpack(config, load(blob))  # raises if the folder could not be loaded again
     target = check_output_folder(folder, overwrite, content=ADAPTER, name="folder")
     with atomic_folder(target, overwrite, ADAPTER) as written:
         (written / CONFIG).write_text(text, "utf-8")
@@ -187,7 +189,7 @@ def load_adapter(folder: str | os.PathLike[str]) -> Any:
         if hashlib.sha256(blob).hexdigest() != config["tensors"]["sha256"]:
             raise ValueError("it is not the file that was saved")
     with _folder_errors(Path(folder)):
-        adapter = _assemble(config, blob)
+        adapter = unpack(config, load(blob))
     if _VECTORS in config:
         setattr(take_apart(adapter).first(), SOURCE, VectorSource(**config[_VECTORS]))
     return adapter
@@ -286,18 +288,6 @@ def _figures(column: Any) -> dict[str, float]:
 
 def _is_number(value: Any) -> bool:
     return hasattr(value, "__float__") and not getattr(value, "shape", ())
-
-
-def _to_bytes(tensors: Tensors) -> bytes:
-    from safetensors.numpy import save
-
-    return save(tensors)
-
-
-def _assemble(config: dict[str, Any], blob: bytes) -> Any:
-    from safetensors.numpy import load
-
-    return unpack(config, load(blob))
 
 
 def _checksum(config: dict[str, Any]) -> str:

@@ -164,35 +164,26 @@ def sources(parts: Parts) -> Iterator[tuple[VectorSource, str]]:
     """Yield the sources of the first adapter's vectors, each with a description for messages."""
     if parts.encoder is not None:
         encoder = parts.encoder[1]
-        yield _encoder_source(encoder), f"the encoder with model={_shown(encoder.model)}"
+        live = not isinstance(encoder.model, str | os.PathLike)
+        shown = f"a live {type(encoder.model[0]).__name__}" if live else repr(str(encoder.model))
+        try:
+            source = vector_source(encoder)
+        except OSError as error:
+            raise OSError(
+                f"the pipeline's encoder cannot be loaded, so it cannot be checked that its "
+                f"vectors are those of model_folder ({error}); if its folder was moved, set the "
+                "new one with set_params(model=...) of the encoder, or pass the adapter alone"
+            ) from error
+        yield source, f"the encoder with model={shown}"
     first = parts.first()
     if hasattr(first, SOURCE):
         yield getattr(first, SOURCE), f"the record of the saved {type(first).__name__}"
 
 
-def _shown(model: Any) -> str:
-    named = isinstance(model, str | os.PathLike)
-    return repr(os.fspath(model)) if named else f"a live {type(model[0]).__name__}"
-
-
-def _encoder_source(encoder: TransformerEncoder) -> VectorSource:
-    try:
-        return vector_source(encoder)
-    except OSError as error:
-        raise OSError(
-            f"the pipeline's encoder cannot be loaded, so it cannot be checked that its vectors "
-            f"are those of model_folder ({error}); if its folder was moved, set the new one with "
-            "set_params(model=...) of the encoder, or pass the adapter alone"
-        ) from error
-
-
 def check_vectors(
     vectors: VectorSource, name: str, backbone: Backbone, kind: str, place: str
 ) -> None:
-    """Raise unless the vectors are those of this checkpoint with the settings `kind`.
-
-    `place` says in messages what these vectors are.
-    """
+    """Raise unless the vectors, `place` in words, are those of this checkpoint with this `kind`."""
     folder = str(backbone.folder)
     fit = f"fit the adapter to TransformerEncoder({folder!r}, {kind}).transform(texts)"
     if vectors.kind not in (kind, None):

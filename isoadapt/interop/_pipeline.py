@@ -193,11 +193,7 @@ def _check_widths(parts: Parts) -> None:
 
 
 def pack_adapter(adapter: BaseAdapter, tensors: Tensors, prefix: str = "") -> dict[str, Any]:
-    """Convert a fitted adapter to a dict for JSON; its arrays are added to `tensors`.
-
-    The dict has the keys "class", "parameters" and "state". The names of the arrays begin with
-    `prefix`.
-    """
+    """Convert a fitted adapter to a dict for JSON; its arrays are added under `prefix` + path."""
     parameters = adapter.get_params(deep=False)
     head = parameters.get("head")
     if head is not None and not isinstance(head, str | LinearHead):
@@ -212,12 +208,10 @@ def pack_adapter(adapter: BaseAdapter, tensors: Tensors, prefix: str = "") -> di
 
 
 def unpack_adapter(config: dict[str, Any], tensors: Tensors, prefix: str = "") -> BaseAdapter:
-    """Create the fitted adapter that :func:`pack_adapter` converted, and check it.
-
-    Its arrays are removed from `tensors`. ValueError, TypeError or KeyError is raised if the data
-    do not describe a valid adapter.
-    """
-    cls = _adapter_class(config["class"])
+    """Create the fitted adapter that :func:`pack_adapter` converted, and check it."""
+    if config["class"] not in ADAPTERS:
+        raise ValueError(f"class={config['class']!r} must be one of {', '.join(ADAPTERS)}")
+    cls = ADAPTERS[config["class"]]
     parameters = _decode_all(config["parameters"], f"{prefix}parameters", tensors)
     state = _decode_all(config["state"], f"{prefix}state", tensors)
     signature = inspect.signature(cls).parameters  # parameters of later versions have defaults
@@ -239,12 +233,6 @@ def _decode_all(trees: Any, path: str, tensors: Tensors) -> dict[str, Any]:
     if not isinstance(trees, dict):
         raise ValueError(f"{path} is not a JSON object")
     return {name: decode(tree, f"{path}.{name}", tensors) for name, tree in trees.items()}
-
-
-def _adapter_class(name: Any) -> type[BaseAdapter]:
-    if name not in ADAPTERS:
-        raise ValueError(f"class={name!r} must be one of {', '.join(ADAPTERS)}")
-    return ADAPTERS[name]
 
 
 def _check_names(

@@ -42,7 +42,6 @@ from isoadapt.interop._sentence_files import (
     affine_module,
     check_written,
     head_modules,
-    normalize_module,
     pooling_modules,
     probe_texts,
     write_json,
@@ -264,10 +263,7 @@ def _check_fit(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
 def _network(
     parts: Parts, map_: Affine, encoder: TransformerEncoder
 ) -> tuple[Any, Callable[[Floats], Floats] | None, bool]:
-    """Return the network to save, the function from vectors to logits, and whether it is unchanged.
-
-    The function is None if the network has no classifier.
-    """
+    """Return the network, the function from vectors to logits, and whether it is unchanged."""
     backbone = encoder._backbone()
     if not encoder._pooling(backbone).is_head_input:
         return _copy(backbone.model.base_model), None, True
@@ -316,7 +312,7 @@ def _modules(backbone: Backbone, pooling: Pooling, map_: Affine, normalize: bool
             ) from error
     else:
         before = list(pooling_modules(pooling, width // len(pooling.modes)))
-    return [*before, affine_module(map_), *([normalize_module()] if normalize else [])]
+    return [*before, affine_module(map_), *([Module("Normalize")] if normalize else [])]
 
 
 def _write_transformer(
@@ -326,7 +322,9 @@ def _write_transformer(
     tokenizer, source = backbone.tokenizer, tokenizer_folder(cast(Path, backbone.folder))
     changes: dict[str, Any] = {} if max_length is None else {"model_max_length": max_length}
     if tokenizer.pad_token is None:
-        changes["pad_token"] = _padding_token(tokenizer, network.config)
+        numbers = (network.config.pad_token_id, tokenizer.eos_token_id, 0)
+        number = next(number for number in numbers if number is not None)
+        changes["pad_token"] = tokenizer.convert_ids_to_tokens(number)
     if backbone.limit is not None:  # padding on the left would shift the learned positions
         changes["padding_side"] = "right"
     if network.config.pad_token_id is None:
@@ -337,10 +335,3 @@ def _write_transformer(
     if any(getattr(tokenizer, name) != value for name, value in changes.items()):
         settings = folder / "tokenizer_config.json"
         write_json(settings, read_object(settings) | changes)
-
-
-def _padding_token(tokenizer: Any, config: Any) -> str:
-    """Return a token to pad with: that of the model, else the end token, else the first token."""
-    numbers = (config.pad_token_id, tokenizer.eos_token_id, 0)
-    number = next(number for number in numbers if number is not None)
-    return tokenizer.convert_ids_to_tokens(number)
