@@ -138,7 +138,7 @@ def test_a_sentence_transformers_pooling_is_part_of_the_key(bare_checkpoint, tmp
         np.testing.assert_allclose(through, expected, atol=1e-6)
 
 
-text = st.text(alphabet=st.characters(), max_size=4)
+text = st.text(max_size=4)
 
 
 @settings(max_examples=200, deadline=None)

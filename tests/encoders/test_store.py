@@ -135,15 +135,15 @@ def test_the_least_recently_used_rows_are_evicted_first(tmp_path):
 
 
 @pytest.mark.parametrize("width", [100, 384, 1024])
-def test_the_file_takes_at_most_twice_the_maximum_size(tmp_path, width):
+def test_the_file_takes_at_most_about_two_and_a_half_times_the_maximum_size(tmp_path, width):
     store, size = store_in(tmp_path), 2**21
     n = size // (4 * width + 24)
     for start in range(0, 4 * n, n // 3):
         keys = keys_of(*range(start, start + n // 3))
         store.put(keys, np.zeros((len(keys), width), dtype="f4"), size)
         store.touch(keys[::5])
-        assert (tmp_path / "rows.lmdb" / "data.mdb").stat().st_size <= 2 * size
-    assert 0.6 * size < store.counts()[3] <= size
+        assert (tmp_path / "rows.lmdb" / "data.mdb").stat().st_size <= 2.5 * size
+    assert 0.8 * size < store.counts()[3] <= size
 
 
 @forks

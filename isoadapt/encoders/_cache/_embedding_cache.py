@@ -67,9 +67,9 @@ class EmbeddingCache:
         store is mapped into memory. Other files in the folder are not touched.
     max_size : int, default=10 * 2**30
         Bytes that vectors and their keys may take, at least 2**20. If they take more, the least
-        recently used vectors are deleted until nine tenths of this size are left. The file takes at
-        most about twice as much. Vectors are also deleted to keep this limit, because the pages of
-        the file are not completely filled. The file does not shrink, but its free space is reused.
+        recently used vectors are deleted until nine tenths of this size are left. The file takes up
+        to about two and a half times as much, because its pages are not completely filled. It does
+        not shrink, but its free space is reused.
 
     Raises
     ------
@@ -239,10 +239,7 @@ class _Request:
         return self._vectors
 
     def _encode_batch(self, limit: float) -> float:
-        """Encode missing texts of ranges that nobody else is encoding; wait if there are none.
-
-        A batch has about `limit` characters at most. The result is the limit for the next one.
-        """
+        """Encode about `limit` characters, of ranges that are free; return the next limit."""
         missing = self._longest_first[self._missing[self._longest_first]]
         characters = min(limit, max(_FEWEST, _SHARE * self._lengths[missing].sum()))
         locks: list[FileLock] = []
@@ -266,10 +263,7 @@ class _Request:
     def _lock_ranges(
         self, missing: NDArray[np.int64], characters: float, locks: list["FileLock"]
     ) -> NDArray[np.int64]:
-        """Lock free ranges, in random order, until they have so many characters; return their rows.
-
-        Locks are appended to `locks`, for the caller to release them.
-        """
+        """Lock free ranges at random until they have so many characters; return their rows."""
         ranges, held = self._ranges[missing], np.zeros(len(missing), dtype=bool)
         for part in np.random.default_rng().permutation(np.unique(ranges)):
             if self._store.try_lock(f"{self._identity.digest[:8].hex()}-{part:x}", locks):

@@ -29,15 +29,12 @@ _TABLES = (b"rows", b"used", b"counts")
 _FIRST_MAP = 2**30  # bytes of address space, not of disk space; doubled when full
 _READERS = 1024
 _LOCK_FILE = 17 * 4096  # bytes of LMDB's lock file: 64 for each reader, and its header
-_FULL = 2**20  # free bytes below which a disk is regarded as full
 _POLL_SECONDS = 0.002
 _COUNTS, _TICK = struct.Struct("<4Q"), struct.Struct(">Q")
 _USE = np.dtype([("key", "V20"), ("tick", ">u8")])
 _EVICTED_AT_ONCE = 1000
 _KEPT = 0.9  # fraction of the maximum size that remains after an eviction
 _OVER = 0.05  # fraction of the maximum size that may be written before the next eviction
-_PAGES = 1.8  # times the maximum size: pages in use that lead to an eviction
-_KEPT_PAGES = 1.75  # times the maximum size: pages in use that remain after an eviction
 _DIRTY = 2 * 4096  # bytes of pages that writing or deleting a row may copy
 
 
@@ -115,15 +112,11 @@ class Store:
         self._run(mark, write=True)
 
     def put(self, keys: Sequence[bytes], vectors: NDArray[np.float32], max_size: int) -> None:
-        """Store rows, and count them as misses.
-
-        If keys and rows exceed `max_size` bytes, or their pages too much of the file, the least
-        recently used rows are deleted.
-        """
+        """Store rows and count them as misses; delete the least recently used beyond `max_size`."""
         order = _order_by_key(keys)
         step = max(1, int(_OVER * max_size) // max(_DIRTY, 4 * vectors.shape[1]))
 
-        def write(transaction: Any) -> bool:
+        def write(transaction: Any) -> int:
             now = _TICK.pack(self._count(transaction, misses=len(part), ticks=1)[2])
             size = 0
             for i in part:
@@ -131,12 +124,11 @@ class Store:
                 if transaction.put(keys[i], row, overwrite=False, db=self._rows):
                     size += len(keys[i]) + len(row)
                 transaction.put(keys[i], now, db=self._used)
-            *_, size = self._count(transaction, size=size)
-            return size > max_size or self._in_use(transaction) > _PAGES * max_size
+            return self._count(transaction, size=size)[3]
 
         for start in range(0, len(order), step):
             part = order[start : start + step]
-            if self._run(write, write=True):
+            if self._run(write, write=True) > max_size:
                 self._evict(max_size, min(step, _EVICTED_AT_ONCE))
 
     def counts(self) -> tuple[int, int, int, int]:
@@ -186,11 +178,7 @@ class Store:
     # Transactions
 
     def _run(self, operation: Callable[[Any], Result], *, write: bool = False) -> Result:
-        """Run an operation in a transaction, again if the map was too small or the file damaged.
-
-        A reader gets memoryviews. The operation raises :class:`Damaged` if it finds damage. Only
-        one process writes at a time.
-        """
+        """Run an operation in a transaction, again if the map was too small or the file damaged."""
         with self._threads, self._unusable_raised():
             while True:
                 try:
@@ -299,9 +287,6 @@ class Store:
             yield
         except (OSError, lmdb.Error) as error:
             reason = getattr(error, "strerror", None) or error
-            with suppress(OSError):  # LMDB reports a partial write as an input/output error
-                if isinstance(error, lmdb.Error) and shutil.disk_usage(self.folder).free < _FULL:
-                    reason = f"{reason}; the disk is full"
             raise Unusable(
                 f"cache={str(self.folder)!r} cannot be used ({reason}); choose a folder that can "
                 "be written to, or cache=None"
@@ -312,11 +297,7 @@ class Store:
     def _count(
         self, transaction: Any, hits: int = 0, misses: int = 0, ticks: int = 0, size: int = 0
     ) -> tuple[int, int, int, int]:
-        """Add to the counts over all processes, and return the new ones.
-
-        These are vectors read, texts encoded, operations (the clock that measures last use), and
-        bytes of keys and rows.
-        """
+        """Add to vectors read, texts encoded, operations and bytes; return the new counts."""
         more = hits, misses, ticks, size
         stored = transaction.get(b"counts", db=self._counts)
         old = (0, 0, 0, 0) if stored is None else _COUNTS.unpack(_content(b"counts", stored))
@@ -325,12 +306,6 @@ class Store:
             row = _with_checksum(b"counts", _COUNTS.pack(hits, misses, ticks, size))
             transaction.put(b"counts", row, db=self._counts)
         return hits, misses, ticks, size
-
-    def _in_use(self, transaction: Any) -> int:
-        """Return the bytes of all pages that hold data; other pages of the file are reused."""
-        stats = [transaction.stat(table) for table in (self._rows, self._used, self._counts)]
-        kinds = ("branch_pages", "leaf_pages", "overflow_pages")
-        return sum(stat["psize"] * stat[kind] for stat in stats for kind in kinds)
 
     def _evict(self, max_size: int, step: int) -> None:
         """Delete the least recently used rows, at most `step` at once, until the rest fits."""
@@ -343,11 +318,9 @@ class Store:
             return np.frombuffer(found, dtype=_USE)
 
         def delete(transaction: Any) -> bool:
-            *_, size = self._count(transaction)
-            gone = 0
+            size, gone = self._count(transaction)[3], 0
             for key, ticks in oldest.tolist():
-                small = size - gone <= _KEPT * max_size
-                if fits := small and self._in_use(transaction) <= _KEPT_PAGES * max_size:
+                if fits := size - gone <= _KEPT * max_size:
                     break
                 if transaction.get(key, db=self._used) == _TICK.pack(ticks):
                     transaction.delete(key, db=self._used)
