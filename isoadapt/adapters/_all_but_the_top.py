@@ -1,5 +1,6 @@
 """All-but-the-top: removal of the mean and of the directions of largest variance."""
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
 
+@dataclass(eq=False, repr=False)
 class AllButTheTop(MomentsAdapter):
     """Subtract the mean and remove the leading principal components.
 
@@ -74,16 +76,10 @@ class AllButTheTop(MomentsAdapter):
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
     }
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        head: Any = None,
-        head_training: str = "refit",
-    ) -> None:
-        self.n_components = n_components
-        self.head = head
-        self.head_training = head_training
+    n_components: int | None = None
+    _: KW_ONLY
+    head: Any = None
+    head_training: str = "refit"
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         mean, cov = moments.mean.numpy(), moments.covariance(ddof=0).numpy()

@@ -1,5 +1,6 @@
 """Cluster-based isotropy enhancement: all-but-the-top within each cluster."""
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from isoadapt.heads import LinearHead
 _N_INIT = 5  # runs of k-means, of which the best is kept
 
 
+@dataclass(eq=False, repr=False)
 class ClusterIsotropy(OnePassAdapter):
     """Subtract the mean and remove the leading principal components of each cluster.
 
@@ -88,20 +90,12 @@ class ClusterIsotropy(OnePassAdapter):
         "random_state": ["random_state"],
     }
 
-    def __init__(
-        self,
-        n_clusters: int = 5,
-        n_components: int | None = None,
-        *,
-        head: Any = None,
-        head_training: str = "refit",
-        random_state: Any = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.n_components = n_components
-        self.head = head
-        self.head_training = head_training
-        self.random_state = random_state
+    n_clusters: int = 5
+    n_components: int | None = None
+    _: KW_ONLY
+    head: Any = None
+    head_training: str = "refit"
+    random_state: Any = None
 
     def _maps_affinely(self) -> bool:
         return False

@@ -1,20 +1,18 @@
 """Adapter with cosine regularisation, the mean cosine of the adapted embeddings."""
 
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from sklearn.utils._param_validation import Interval
 
-from isoadapt.adapters._penalised import PenalisedAdapter
+from isoadapt.adapters._penalised import WeightedPenaltyAdapter
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.losses import CosRegLoss
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class CosRegAdapter(PenalisedAdapter):
+class CosRegAdapter(WeightedPenaltyAdapter):
     """Adapter trained on the task loss plus lam times the mean cosine of the adapted embeddings.
 
     The mean cosine of a batch of n rows is the sum over all pairs of different rows divided by n²,
@@ -153,17 +151,7 @@ class CosRegAdapter(PenalisedAdapter):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **PenalisedAdapter._parameter_constraints,
-        "lam": [Interval(Real, None, None, closed="neither")],
-    }
-    _batchable_params: ClassVar[frozenset[str]] = PenalisedAdapter._batchable_params | {"lam"}
     _batches_folds: ClassVar[bool] = True
-
-    lam: float = 1.0
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         return Penalty(CosRegLoss())
-
-    def _penalty_weight(self) -> float:
-        return self.lam

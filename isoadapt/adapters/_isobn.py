@@ -1,5 +1,6 @@
 """IsoBN as a post-processing step, and its scale for each dimension."""
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
 
+@dataclass(eq=False, repr=False)
 class IsoBN(MomentsAdapter):
     """Scale down dimensions that have a large variance or are correlated with many others.
 
@@ -82,18 +84,11 @@ class IsoBN(MomentsAdapter):
         "eps": [Interval(Real, 0, None, closed="neither")],
     }
 
-    def __init__(
-        self,
-        beta: float = 0.5,
-        eps: float = 1e-3,
-        *,
-        head: Any = None,
-        head_training: str = "refit",
-    ) -> None:
-        self.beta = beta
-        self.eps = eps
-        self.head = head
-        self.head_training = head_training
+    beta: float = 0.5
+    eps: float = 1e-3
+    _: KW_ONLY
+    head: Any = None
+    head_training: str = "refit"
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         scale = isobn_scale(moments.covariance(ddof=0), self.beta, self.eps).numpy()

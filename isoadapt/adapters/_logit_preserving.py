@@ -1,5 +1,6 @@
 """Whitening outside the row space of a head, which changes no prediction."""
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any, ClassVar, cast
 
@@ -14,6 +15,7 @@ from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 
 
+@dataclass(eq=False, repr=False)
 class LogitPreservingWhitening(MomentsAdapter):
     """Whiten embeddings outside the row space of a linear head, without changing its logits.
 
@@ -79,18 +81,11 @@ class LogitPreservingWhitening(MomentsAdapter):
         "preserve": [StrOptions({"logits", "differences"})],
     }
 
-    def __init__(
-        self,
-        head: Any = "logistic",
-        *,
-        shrinkage: float | str = "oas",
-        strength: float = 1.0,
-        preserve: str = "logits",
-    ) -> None:
-        self.head = head
-        self.shrinkage = shrinkage
-        self.strength = strength
-        self.preserve = preserve
+    head: Any = "logistic"
+    _: KW_ONLY
+    shrinkage: float | str = "oas"
+    strength: float = 1.0
+    preserve: str = "logits"
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         basis, complement = row_space(self._preserved_coef(cast(LinearHead, head)))

@@ -285,6 +285,22 @@ class PenalisedAdapter(BaseAdapter):
         return self
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
+class WeightedPenaltyAdapter(PenalisedAdapter):
+    """Base class of adapters that are trained on the task loss plus lam times a penalty."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **PenalisedAdapter._parameter_constraints,
+        "lam": [Interval(Real, None, None, closed="neither")],
+    }
+    _batchable_params: ClassVar[frozenset[str]] = PenalisedAdapter._batchable_params | {"lam"}
+
+    lam: float = 1.0
+
+    def _penalty_weight(self) -> float:
+        return self.lam
+
+
 def _check_groups(groups: ArrayLike) -> NDArray[Any]:
     """Validate groups, one string or number for each row."""
     try:

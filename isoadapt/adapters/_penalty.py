@@ -3,15 +3,14 @@
 import copy
 import inspect
 from collections.abc import Callable
-from numbers import Real
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
 from isoadapt._utils.devices import to_tensor
-from isoadapt.adapters._penalised import PenalisedAdapter
+from isoadapt.adapters._penalised import WeightedPenaltyAdapter
 from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._penalty import Penalty, outputs_covariance
 from isoadapt.adapters._training._problem import Problem
@@ -21,7 +20,15 @@ _OPTIONAL = ("labels", "prior_cov")
 _MAX_COVARIANCE_ROWS = 250_000  # from which the covariance of the outputs is computed
 
 
-class PenaltyAdapter(PenalisedAdapter):
+@dataclass(eq=False, repr=False)
+class _WithPenalty:
+    """The first parameter of PenaltyAdapter: fields of the last base class come first."""
+
+    penalty: Callable[..., Tensor]
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PenaltyAdapter(WeightedPenaltyAdapter, _WithPenalty):
     """Adapter trained on the task loss plus lam times a user-defined penalty.
 
     The penalty is called in each step with the adapted rows Z of a mini-batch, a float tensor of
@@ -59,8 +66,6 @@ class PenaltyAdapter(PenalisedAdapter):
         In a cross-validation, estimators and probes are fitted to the training rows of each fold.
         A frozen head that was fitted to all rows has used the validation rows too, so its scores
         are too high.
-    lam : float, default=1.0
-        Weight of the penalty. 0 is the control without a penalty.
     balance : {"ema", "cumulative"} or None, default=None
         How the task loss and the penalty are balanced. "ema" scales both to a common size by their
         moving means, "cumulative" by their means over all steps so far, see
@@ -128,6 +133,8 @@ class PenaltyAdapter(PenalisedAdapter):
         hidden layer. With None, every fit draws a new seed.
     verbose : int, default=0
         If above 0, a progress bar is shown on a terminal.
+    lam : float, default=1.0
+        Weight of the penalty. 0 is the control without a penalty.
 
     Attributes
     ----------
@@ -168,58 +175,13 @@ class PenaltyAdapter(PenalisedAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **PenalisedAdapter._parameter_constraints,
+        **WeightedPenaltyAdapter._parameter_constraints,
         "penalty": [callable],
-        "lam": [Interval(Real, None, None, closed="neither")],
     }
-    _batchable_params: ClassVar[frozenset[str]] = PenalisedAdapter._batchable_params | {"lam"}
 
-    def __init__(
-        self,
-        penalty: Callable[..., Tensor],
-        head: Any = "logistic",
-        *,
-        lam: float = 1.0,
-        balance: str | None = None,
-        smoothing: float = 0.15,
-        network: str = "linear",
-        head_training: str = "frozen",
-        coordinates: str = "whitened",
-        ridge: float | str = "auto",
-        lr: float | str = "auto",
-        lr_schedule: str = "linear",
-        batch_size: int = 64,
-        max_epochs: int = 30,
-        weight_decay: float = 0.0,
-        validation_fraction: float | None = 0.3,
-        patience: int | None = 10,
-        scoring: Any = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            head,
-            balance=balance,
-            smoothing=smoothing,
-            network=network,
-            head_training=head_training,
-            coordinates=coordinates,
-            ridge=ridge,
-            lr=lr,
-            lr_schedule=lr_schedule,
-            batch_size=batch_size,
-            max_epochs=max_epochs,
-            weight_decay=weight_decay,
-            validation_fraction=validation_fraction,
-            patience=patience,
-            scoring=scoring,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.penalty = penalty
-        self.lam = lam
+    coordinates: str = "whitened"
+    ridge: float | str = "auto"
+    lr_schedule: str = "linear"
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         penalty = self.penalty
@@ -231,9 +193,6 @@ class PenaltyAdapter(PenalisedAdapter):
         units = problem.units
         values = (to_tensor(units.center, device), to_tensor(units.scale, device))
         return _CallablePenalty(penalty, rotation, values)
-
-    def _penalty_weight(self) -> float:
-        return self.lam
 
 
 class _CallablePenalty(Penalty):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from isoadapt.adapters._linalg import descending_eigh
 from isoadapt.adapters._maps import Floats
-from isoadapt.adapters._penalised import PenalisedAdapter
+from isoadapt.adapters._penalised import WeightedPenaltyAdapter
 from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
@@ -23,7 +23,7 @@ _SVD_INTERVAL = 10  # steps between two decompositions
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class SpectrumControlAdapter(PenalisedAdapter):
+class SpectrumControlAdapter(WeightedPenaltyAdapter):
     """Adapter whose singular values of the adapted embeddings are drawn to a prescribed decay.
 
     The loss is that of the task plus ``lam * sum_k (σ_k - c_1 f(k))²``. The σ_k are the singular
@@ -115,10 +115,10 @@ class SpectrumControlAdapter(PenalisedAdapter):
         hidden layer. With None, every fit draws a new seed.
     verbose : int, default=0
         If above 0, a progress bar is shown on a terminal.
-    decay : {"polynomial", "exponential"}, default="polynomial"
-        Prescribed decay: f(k) = k^(-1/2) for "polynomial", exp(-k/100) for "exponential".
     lam : float, default=1.0
         Weight λ >= 0 of the penalty. 0 is the control without a penalty.
+    decay : {"polynomial", "exponential"}, default="polynomial"
+        Prescribed decay: f(k) = k^(-1/2) for "polynomial", exp(-k/100) for "exponential".
 
     Attributes
     ----------
@@ -162,14 +162,12 @@ class SpectrumControlAdapter(PenalisedAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **PenalisedAdapter._parameter_constraints,
+        **WeightedPenaltyAdapter._parameter_constraints,
         "decay": [StrOptions({"polynomial", "exponential"})],
         "lam": [Interval(Real, 0, None, closed="left")],
     }
-    _batchable_params: ClassVar[frozenset[str]] = PenalisedAdapter._batchable_params | {"lam"}
 
     decay: str = "polynomial"
-    lam: float = 1.0
     coordinates: str = "whitened"
     ridge: float | str = "auto"
     lr_schedule: str = "linear"
@@ -183,9 +181,6 @@ class SpectrumControlAdapter(PenalisedAdapter):
             return Penalty(loss)
         inputs = _second_moment_root(problem.moments.mapped(*problem.coordinates.into))
         return _ExactSpectrum(loss, torch.as_tensor(inputs, dtype=torch.float32, device=device))
-
-    def _penalty_weight(self) -> float:
-        return self.lam
 
 
 class _ExactSpectrum(Penalty):

@@ -1,16 +1,15 @@
 """Adapter that raises the persistent entropy of the adapted embeddings."""
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from isoadapt._utils.warn import warn
-from isoadapt.adapters._penalised import PenalisedAdapter
+from isoadapt.adapters._penalised import WeightedPenaltyAdapter
 from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Problem
@@ -22,7 +21,7 @@ _MAX_VALIDATION_ROWS = 3000  # of which the penalty is computed after an epoch
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TopologicalEntropyAdapter(PenalisedAdapter):
+class TopologicalEntropyAdapter(WeightedPenaltyAdapter):
     """Adapter trained on the task loss minus lam times the persistent entropy of its outputs.
 
     The persistent entropy is that of the bars of each class in a batch. The bars are the lifetimes
@@ -115,11 +114,11 @@ class TopologicalEntropyAdapter(PenalisedAdapter):
         hidden layer. With None, every fit draws a new seed.
     verbose : int, default=0
         If above 0, a progress bar is shown on a terminal.
-    bars : {"selected", "all"}, default="selected"
-        "selected" uses the significant bars of each class, "all" uses all of them.
     lam : float, default=1.0
         Weight λ of the persistent entropy. A positive weight raises the entropy. 0 is the control
         without a penalty.
+    bars : {"selected", "all"}, default="selected"
+        "selected" uses the significant bars of each class, "all" uses all of them.
 
     Attributes
     ----------
@@ -163,21 +162,15 @@ class TopologicalEntropyAdapter(PenalisedAdapter):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **PenalisedAdapter._parameter_constraints,
+        **WeightedPenaltyAdapter._parameter_constraints,
         "bars": [StrOptions({"selected", "all"})],
-        "lam": [Interval(Real, None, None, closed="neither")],
     }
-    _batchable_params: ClassVar[frozenset[str]] = PenalisedAdapter._batchable_params | {"lam"}
 
     bars: str = "selected"
-    lam: float = 1.0
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         loss = PersistentEntropyLoss(self.bars).to(device)
         return _ClasswiseEntropy(loss, by_class=self._head_kind() == "classifier")
-
-    def _penalty_weight(self) -> float:
-        return self.lam
 
     def _train(self, problem: Problem) -> Self:
         self._warn_of_small_classes(problem)

@@ -1,5 +1,6 @@
 """Whitening with shrinkage and a choice of the number of components."""
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, cast
 
@@ -20,6 +21,7 @@ from isoadapt.geometry._spread import dead_dimensions
 from isoadapt.heads import LinearHead
 
 
+@dataclass(eq=False, repr=False)
 class Whitening(MomentsAdapter):
     """Whiten embeddings, fully or in part.
 
@@ -96,22 +98,13 @@ class Whitening(MomentsAdapter):
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
     }
 
-    def __init__(
-        self,
-        method: str = "zca",
-        *,
-        head: Any = None,
-        head_training: str = "refit",
-        shrinkage: float | str = 0.0,
-        strength: float = 1.0,
-        n_components: int | None = None,
-    ) -> None:
-        self.method = method
-        self.head = head
-        self.head_training = head_training
-        self.shrinkage = shrinkage
-        self.strength = strength
-        self.n_components = n_components
+    method: str = "zca"
+    _: KW_ONLY
+    head: Any = None
+    head_training: str = "refit"
+    shrinkage: float | str = 0.0
+    strength: float = 1.0
+    n_components: int | None = None
 
     def _fit_rows(
         self, X: NDArray[Any], weights: NDArray[Any] | None, head: LinearHead | None
