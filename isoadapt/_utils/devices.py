@@ -8,10 +8,7 @@ from torch import Tensor
 
 
 def as_array(X: Any) -> Any:
-    """Convert a tensor to an array, and return anything else unchanged.
-
-    The dtype is kept, except that bfloat16, which NumPy lacks, becomes float32.
-    """
+    """Convert a tensor to an array, bfloat16 to float32, and return anything else unchanged."""
     if not isinstance(X, Tensor):
         return X
     X = X.detach().cpu()
@@ -19,10 +16,7 @@ def as_array(X: Any) -> Any:
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """Convert a device parameter to a device that can be used; raise ValueError if it cannot.
-
-    "auto" is "cuda" if there is a GPU, and "cpu" otherwise.
-    """
+    """Convert a device parameter to a device that can be used; raise ValueError if it cannot."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -1,7 +1,6 @@
 """Implementation of ``isoadapt audit``."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,8 @@ def audit(
             figures |= tokens.to_dict()
         else:
             check_several_rows(rows, str(texts))
-        lines.append(f"Vectors: one for each {_unit(rows)}, {vectors}")
+        unit = "text" if isinstance(rows[0], str) else "pair of texts"
+        lines.append(f"Vectors: one for each {unit}, {vectors}")
         report = None
         if not layers or len(set(rows)) > 1:
             report = isotropy_report(encoder.transform(rows), groups=labels if label else None)
@@ -116,11 +116,6 @@ def _check_separately(source: str, label: str | None) -> None:
         )
 
 
-def _unit(rows: Sequence[Any]) -> str:
-    """Say what a vector is made of."""
-    return "text" if isinstance(rows[0], str) else "pair of texts"
-
-
 def _is_matrix(source: str) -> bool:
     """Return whether the source is a file of embeddings rather than a checkpoint."""
     return source.lower().endswith((".npy", ".parquet"))
@@ -135,20 +130,9 @@ class _Truncation:
     n_truncated: int
     share_of_tokens_kept: float  # tokens that are read, as a fraction of all tokens
 
-    @property
-    def share_of_texts_truncated(self) -> float:
-        """Fraction of the texts that are truncated."""
-        return self.n_truncated / self.n_texts
-
     def to_dict(self) -> dict[str, Any]:
         """Return all figures by name."""
-        return {
-            "max_length": self.max_length,
-            "n_texts": self.n_texts,
-            "n_truncated": self.n_truncated,
-            "share_of_texts_truncated": self.share_of_texts_truncated,
-            "share_of_tokens_kept": self.share_of_tokens_kept,
-        }
+        return {**asdict(self), "share_of_texts_truncated": self.n_truncated / self.n_texts}
 
     def __str__(self) -> str:
         if self.max_length is None:

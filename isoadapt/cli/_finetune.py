@@ -109,7 +109,6 @@ def _make_options(
     if penalty is None:
         _refuse_without_penalty(settings)
         values = read_settings(settings, _TRAINING, "training without a penalty")
-        _check_booleans(values, {})
         return {"recipe": recipe, **values}
     if penalty not in PENALTIES:
         raise WrongUsage(f"--penalty {penalty!r} is not a penalty; {choices(penalty, PENALTIES)}")
@@ -117,7 +116,6 @@ def _make_options(
     known = (*method.parameters, *_JOINING, *_TRAINING)
     values = read_settings(settings, known, f"training with {penalty}")
     _check_where(values.setdefault("where", method.where))
-    _check_booleans(values, method.parameters)
     loss = method.loss(**{name: values.pop(name) for name in method.parameters if name in values})
     return {"penalty": loss, "recipe": recipe, **values}
 
@@ -138,13 +136,6 @@ def _check_where(where: Any) -> None:
             f"--where {where!r} is not valid; choose from {', '.join(PLACES)}, or give the numbers "
             "of layers, such as 1,6"
         )
-
-
-def _check_booleans(values: dict[str, Any], defaults: dict[str, Any]) -> None:
-    """Check that only parameters with a Boolean default are set to true or false."""
-    for name, value in values.items():
-        if isinstance(value, bool) and not isinstance(defaults.get(name), bool):
-            raise WrongUsage(f"--set {name}={value}: {name} cannot be true or false")
 
 
 def _evaluate(

@@ -108,7 +108,7 @@ def _figures(X: Any, score: dict[str, float]) -> dict[str, float]:
 
 def _head_score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, float]:
     """Return the score of the head on the original embeddings, if it knows the labels."""
-    if y is None or not _scores(adapter):
+    if y is None or adapter._head_kind() is None:
         return {}
     head = adapter._resolve_head(np.asarray(X), y)
     if head is None or (head.classes_ is not None and not {*y.tolist()} <= {*head.classes_}):
@@ -117,14 +117,9 @@ def _head_score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[st
 
 
 def _score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, float]:
-    if y is None or not _scores(adapter):
+    if y is None or adapter._head_kind() is None:
         return {}
     return {_metric(adapter): adapter.score(X, y)}
-
-
-def _scores(adapter: BaseAdapter) -> bool:
-    """Return whether an adapter makes predictions that can be compared with labels."""
-    return adapter._head_kind() is not None
 
 
 def _metric(adapter: BaseAdapter) -> str:

@@ -125,10 +125,7 @@ def _text_columns(rows: Any, where: str, text: Any, label: str | None) -> list[s
 
 
 def _labels(values: list[Any], where: str, named: bool) -> NDArray[Any]:
-    """Check the labels and convert them to an array of int64, float64 or str.
-
-    Integers are numbers of classes if these are `named`, and otherwise may be negative targets.
-    """
+    """Check labels, numbers of classes if `named`, and convert them to int64, float64 or str."""
     for row, value in enumerate(values):
         if not isinstance(value, str | int | float):
             raise ValueError(

@@ -100,10 +100,7 @@ MODE_OF_KEY = {  # in the configuration of sentence-transformers
 
 
 def sentence_pooling(folder: Path) -> Pooling | None:
-    """Read the pooling of a sentence-transformers folder; return None if `folder` is not one.
-
-    Other modules than Transformer, Pooling and Normalize, or a default prompt, raise ValueError.
-    """
+    """Read the pooling of a sentence-transformers folder; return None if `folder` is not one."""
     modules = sentence_modules(folder)
     if not modules:
         return None
@@ -295,10 +292,7 @@ def eval_copy(model: Any, replace: dict[nn.Module, nn.Module] | None = None) -> 
 
 
 def find_last_linear(model: Any) -> nn.Linear:
-    """Find the classifier head: the last Linear outside the base model with num_labels outputs.
-
-    ValueError is raised if there is none, or if the model is wrapped by PEFT.
-    """
+    """Find the classifier head: the last Linear outside the base model with num_labels outputs."""
     if hasattr(model, "merge_and_unload"):
         raise ValueError(
             f"{type(model).__name__} wraps a model in PEFT layers; pass the merged model, "

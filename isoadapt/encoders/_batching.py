@@ -120,11 +120,7 @@ def _halved(tokens: Tokens, start: int, stop: int) -> int:
 def embed_batch(
     backbone: Backbone, pooling: Pooling, layer: int, batch: dict[str, Tensor]
 ) -> Tensor:
-    """Compute the vectors (B, d) of a batch that is on the model's device.
-
-    `layer` is the index of the hidden state that is pooled, -1 for the last. `batch` holds tokens
-    and their attention mask, each of shape (B, T).
-    """
+    """Compute the vectors (B, d) of a batch on the model's device from one hidden state."""
     inputs = backbone.accepted(batch)
     if pooling.is_head_input:
         return backbone.headless(**inputs).logits

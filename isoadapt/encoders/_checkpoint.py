@@ -156,11 +156,7 @@ def _check_logits(backbone: Backbone, head: nn.Linear, model: Any) -> None:
 
 
 def encoder_head(encoder: TransformerEncoder) -> LinearHead | None:
-    """Return the head for an encoder's embeddings.
-
-    The result is None if the checkpoint has no classifier head, or if the pooling of the encoder is
-    not the input of the head.
-    """
+    """Return the head for an encoder's embeddings, or None if they are not the input of one."""
     encoder._validate_params()
     reads_embeddings = encoder._pooling(encoder._backbone()).is_head_input
     return read_head(encoder) if reads_embeddings else None

@@ -22,10 +22,7 @@ DOWNLOADED: dict[tuple[str, str | None, bool], Path] = {}  # by name, revision a
 def checkpoint_folder(
     model: str | os.PathLike[str], revision: str | None, trust_remote_code: bool
 ) -> Path:
-    """Return the folder of a checkpoint, downloading it from the Hub if necessary.
-
-    Files of code are only downloaded with `trust_remote_code`.
-    """
+    """Return the folder of a checkpoint, downloading it if necessary, code only with permission."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
@@ -127,10 +124,7 @@ def transformer_folder(folder: Path) -> Path:
 
 
 def read_adapter(folder: Path) -> dict[str, Any] | None:
-    """Read the configuration of a PEFT adapter; return None if the folder holds none.
-
-    A configuration that is damaged or names no base model raises ValueError.
-    """
+    """Read the configuration of a PEFT adapter; return None if the folder holds none."""
     config = read_json(folder / PEFT_CONFIG)
     if config is None:
         return None
@@ -144,11 +138,7 @@ def read_adapter(folder: Path) -> dict[str, Any] | None:
 
 
 def base_folder(folder: Path) -> Path | None:
-    """Return the folder of a PEFT adapter's base model, downloading it if necessary.
-
-    The result is None if the checkpoint is not a PEFT adapter. A base model that is an adapter
-    itself raises ValueError.
-    """
+    """Return the folder of a PEFT adapter's base model, downloading it if necessary, or None."""
     adapter = read_adapter(folder)
     if adapter is None:
         return None
@@ -187,11 +177,7 @@ def names_classifier(folder: Path) -> bool:
 
 
 def fingerprint(folder: Path) -> tuple[Any, ...]:
-    """Return a hashable description of a checkpoint that changes whenever a file changes.
-
-    It is the folder and, for each file, (name, inode, size, (mtime, ctime)), with times in
-    nanoseconds.
-    """
+    """Return a hashable description of a checkpoint that changes whenever a file changes."""
     files = []
     for file in checkpoint_files(folder):
         stat = file.stat()

@@ -30,7 +30,7 @@ from isoadapt.encoders._folder import (
     fingerprint,
     names_classifier,
 )
-from isoadapt.encoders._models import DTYPES, loaded_backbone
+from isoadapt.encoders._models import DTYPES
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import tokenize
 
@@ -120,15 +120,10 @@ def row_keys(identity: Identity, texts: Texts) -> list[bytes]:
         row.update(b"".join(len(part).to_bytes(8, "little") + part for part in parts))
         return row.digest()
 
-    first = map(_bytes, texts.first)
+    first = map(str.encode, texts.first)
     if texts.second is None:
         return [key(text) for text in first]
-    return [key(*pair) for pair in zip(first, map(_bytes, texts.second), strict=True)]
-
-
-def _bytes(text: str) -> bytes:
-    """Encode a text; lone surrogates are encoded too."""
-    return text.encode("utf-8", "surrogatepass")
+    return [key(*pair) for pair in zip(first, map(str.encode, texts.second), strict=True)]
 
 
 class VectorSource(NamedTuple):
@@ -151,11 +146,12 @@ def vector_source(encoder: "TransformerEncoder") -> VectorSource:
     """Identify the vectors of an encoder.
 
     Computation in float16 or bfloat16, backend, device, batch size and length do not matter. A live
-    model is identified by its current weights. A checkpoint that can neither be loaded nor found in
-    the store raises OSError, and parameters that do not fit the model raise ValueError.
+    model is identified by its current weights.
     """
     encoder._validate_params()
-    backbone = _exact_backbone(encoder)
+    live = not isinstance(encoder.model, str | os.PathLike)
+    exact = encoder if live else clone(encoder).set_params(backend="torch", dtype="float32")
+    backbone = exact._backbone()
     dtype = str(backbone.model.dtype).removeprefix("torch.")
     digest = _digest(backbone, backbone.model.dtype)
     return VectorSource(digest, dtype, _kind(encoder, backbone))  # type: ignore[arg-type]
@@ -172,19 +168,6 @@ def describe_vectors(encoder: "TransformerEncoder") -> str:
     modes = "+".join(pooling.modes)
     normalized = ", normalized to unit length" if pooling.normalize else ""
     return f"token states of layer {layer} of {n} (pooling={modes!r}){normalized}"
-
-
-def _exact_backbone(encoder: "TransformerEncoder") -> Backbone:
-    """Return the model of an encoder with float32 weights, or a live model as it is."""
-    if not isinstance(encoder.model, str | os.PathLike):
-        return encoder._backbone()
-    try:
-        return clone(encoder).set_params(backend="torch", dtype="float32")._backbone()
-    except OSError:
-        backbone = loaded_backbone(encoder.model)
-        if backbone is None:
-            raise
-        return backbone
 
 
 def _kind(encoder: "TransformerEncoder", backbone: Backbone) -> str:

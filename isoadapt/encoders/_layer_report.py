@@ -367,10 +367,7 @@ class _LayerSums:
 
 
 class _Sample:
-    """A uniform sample of tokens: those with the smallest random keys so far.
-
-    The key of a token only depends on its position among the texts, not on the batches.
-    """
+    """A uniform sample of tokens: those with the smallest random keys, drawn in text order."""
 
     def __init__(self, size: int, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)

@@ -94,23 +94,6 @@ def _load_once(store: "OrderedDict[tuple[Any, ...], Any]", key: tuple[Any, ...],
     return store[key]
 
 
-def loaded_backbone(model: str | os.PathLike[str]) -> Backbone | None:
-    """Return the float32 model that was loaded from a folder, or None if it is not in the store.
-
-    It is found even if the folder has since been moved or removed.
-    """
-    folder = Path(model).expanduser()
-    with _LOCK:
-        return next(
-            (
-                backbone
-                for backbone in _STORE.values()
-                if backbone.folder == folder and backbone.model.dtype == torch.float32
-            ),
-            None,
-        )
-
-
 def release() -> None:
     """Remove all loaded models from memory.
 
@@ -240,10 +223,7 @@ def _check_adapter(folder: Path) -> None:
 
 
 def _saved_weights(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of an adapter's weights by their names in the base model.
-
-    Modules that were trained as a whole, such as a classifier, are included.
-    """
+    """Return the shapes of an adapter's weights by their names in the base model."""
     from safetensors import safe_open
 
     with safe_open(folder / PEFT_WEIGHTS, "pt") as file:
@@ -267,10 +247,7 @@ def _label_options(folder: Path, model: Any) -> dict[str, int]:
 
 
 def _merged(model: Any, folder: Path) -> Any:
-    """Merge an adapter into its base model, which is changed, and keep class and data type.
-
-    Weights that do not fit the base model, or cannot be merged, raise ValueError.
-    """
+    """Merge an adapter into its base model, which is changed, and keep class and data type."""
     import peft
 
     dtype, names = model.dtype, set(model.state_dict())

@@ -28,7 +28,7 @@ from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
 from isoadapt.encoders._identity import checkpoint_identity
 from isoadapt.encoders._models import quiet, stored_graph
 from isoadapt.encoders._texts import Texts
-from isoadapt.encoders._tokenization import Tokens, model_inputs
+from isoadapt.encoders._tokenization import model_inputs
 
 _VERSION = 2  # version of the export; graphs of another version are exported again
 _GRAPH, _REPORT = "model.onnx", "export.json"
@@ -195,7 +195,7 @@ def _export_once(target: Path, export: Callable[[], _Checked]) -> _Checked:
 
 def _export(spec: GraphSpec, backbone: Backbone) -> tuple[_Checked, dict[str, bytes]]:
     """Return a graph with its deviation, and the files to write, the report last."""
-    tokens = _sample_tokens(backbone)
+    tokens = model_inputs(backbone, _SAMPLE, backbone.default_length)
     equal_lengths = needs_equal_lengths(backbone, spec.pooling)
 
     def vectors(embed: Embed) -> NDArray[np.float32]:
@@ -228,11 +228,6 @@ def _export(spec: GraphSpec, backbone: Backbone) -> tuple[_Checked, dict[str, by
     }
     text = json.dumps(report, indent=1) + "\n"
     return (model, deviation), {_GRAPH: graph, _REPORT: text.encode()}
-
-
-def _sample_tokens(backbone: Backbone) -> Tokens:
-    """Tokenise the built-in sample of texts."""
-    return model_inputs(backbone, _SAMPLE, backbone.default_length)
 
 
 class _Network(nn.Module):

@@ -82,7 +82,7 @@ def tokenize(
     tokenizer's side.
     """
     wanted = [name for name in _TOKEN_INPUTS if name in names]
-    filler = {"input_ids": _first_special(tokenizer), "token_type_ids": 0}
+    filler = {"input_ids": next(iter(tokenizer.all_special_ids), 0), "token_type_ids": 0}
     lengths: list[int] = []
     parts: dict[str, list[NDArray[np.int64]]] = {name: [] for name in wanted}
     types = "token_type_ids" in wanted
@@ -118,11 +118,6 @@ def _places(counts: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.i
     shifts = (np.cumsum(counts) - counts)[order]
     counts = counts[order]
     return np.repeat(shifts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-
-
-def _first_special(tokenizer: Any) -> int:
-    """Return the id of the tokenizer's first special token, or 0 if it has none."""
-    return next(iter(tokenizer.all_special_ids), 0)
 
 
 def _pad_id(tokenizer: Any) -> int:
@@ -209,11 +204,7 @@ class _Frame(NamedTuple):
 
 
 def _frame(tokenizer: Any, max_length: int, options: dict[str, Any]) -> _Frame | None:
-    """Read the special tokens from a short pair.
-
-    The result is None if the tokenizer has not the usual form of a fast one, or if no tokens of the
-    texts are kept.
-    """
+    """Read the special tokens from a short pair; return None for a tokenizer of unusual form."""
     if not tokenizer.is_fast:
         return None
     with _LOCK:
@@ -246,7 +237,8 @@ def _joined(tokenizer: Any, pairs: Texts, frame: _Frame, max_length: int) -> Col
     if frame.room % 2:  # the text with more tokens keeps one more than the other
         unknown = np.flatnonzero((counts == frame.room).all(axis=0))
         for side, texts in enumerate(sides):
-            counts[side, unknown] = _counts(tokenizer, texts.take(unknown))
+            whole = _ids(tokenizer, texts.take(unknown), None)
+            counts[side, unknown] = [len(row) for row in whole]
     for i, (first, second) in enumerate(zip(*ids, strict=True)):
         kept = _kept(int(counts[0, i]), int(counts[1, i]), frame.room)
         row = frame.cut(first, kept[0]), frame.cut(second, kept[1])
@@ -255,16 +247,10 @@ def _joined(tokenizer: Any, pairs: Texts, frame: _Frame, max_length: int) -> Col
     return columns
 
 
-def _ids(tokenizer: Any, texts: Texts, max_length: int) -> list[list[int]]:
+def _ids(tokenizer: Any, texts: Texts, max_length: int | None) -> list[list[int]]:
     """Return the token ids of texts without special tokens."""
     parts = _beginnings(tokenizer, texts, max_length, **_ALONE)
     return [row for columns in parts for row in columns["input_ids"]]
-
-
-def _counts(tokenizer: Any, texts: Texts) -> list[int]:
-    """Return the numbers of tokens of whole texts, without special tokens."""
-    parts = _beginnings(tokenizer, texts, None, **_ALONE)
-    return [len(row) for columns in parts for row in columns["input_ids"]]
 
 
 def _kept(first: int, second: int, room: int) -> tuple[int, int]:
@@ -315,10 +301,7 @@ def _call(
 
 
 def _lengths(tokenizer: Any, texts: Texts, max_length: int | None) -> NDArray[np.int64]:
-    """Return for each input how many characters are tokenised: all, or those up to a white space.
-
-    Pairs that get here are not truncated, or their tokenizer is one of Python's.
-    """
+    """Return for each input how many characters are tokenised: all, or those up to a space."""
     lengths = texts.lengths()
     if max_length is None or texts.second is not None:
         return lengths

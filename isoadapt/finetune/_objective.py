@@ -67,11 +67,7 @@ def check_where(where: Any, model: Any) -> Where:
 
 
 def output_layer(model: Any) -> nn.Module:
-    """Return the last linear layer of a model with a head.
-
-    This is the head of a classifier, otherwise the output embeddings, otherwise the last Linear
-    outside the base model.
-    """
+    """Return a classifier's head, else the output embeddings, else the last Linear outside."""
     if is_classifier(model):
         return find_last_linear(model)
     head = model.get_output_embeddings()
@@ -142,10 +138,7 @@ class Watch:
         return _tokens([entered], self._mask(inputs))
 
     def _mask(self, inputs: Mapping[str, Any]) -> Tensor | None:
-        """Return the mask of the tokens that are not padding, or None if all of them count.
-
-        In a decoder with token labels, these are the tokens whose label is not -100.
-        """
+        """Return the mask of the tokens that count, not padding; None if all of them do."""
         if self.model.config.is_encoder_decoder:
             labels = inputs.get("labels")
             if "decoder_attention_mask" in inputs:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
+from isoadapt._utils.devices import as_array
+
 
 @dataclass(frozen=True)
 class Targets:
@@ -94,9 +96,7 @@ def read_items(values: Any) -> Any:
         values = list(values)
     elif isinstance(values, Dataset) and isinstance(values, Sized):
         values = [values[i] for i in range(len(values))]
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    values = as_array(values)
     if isinstance(values, list | tuple):
         return [item.item() if _is_number(item) else item for item in values]
     return values

@@ -173,22 +173,12 @@ class _Best(TrainerCallback):
     best: float | None = None
     weights: dict[str, Tensor]  # of the best epoch, on the CPU
 
-    def on_evaluate(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        model: nn.Module,
-        metrics: dict[str, float],
-        **kwargs: Any,
-    ) -> None:
+    def on_evaluate(self, *_: Any, model: nn.Module, metrics: Any, **kwargs: Any) -> None:
         if self.best is None or metrics["eval_score"] > self.best:
             self.best = metrics["eval_score"]
             self.weights = {
                 name: value.to("cpu", copy=True) for name, value in model.state_dict().items()
             }
 
-    def on_train_end(
-        self, args: Any, state: Any, control: Any, model: nn.Module, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, *_: Any, model: nn.Module, **kwargs: Any) -> None:
         model.load_state_dict(self.weights)

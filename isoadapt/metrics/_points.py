@@ -45,11 +45,7 @@ def as_points(X: ArrayLike, min_samples: int = 2, by_variance: bool = True) -> T
 
 
 def as_points_or_moments(X: Chunked, min_samples: int = 2) -> Tensor | Moments:
-    """Check embeddings, for metrics that need no more than their moments.
-
-    One matrix in memory is returned as a float64 tensor, everything that comes in chunks as
-    moments.
-    """
+    """Check embeddings, and return a matrix as a tensor and chunks as their moments."""
     if not (in_chunks(X) or is_memmap(X)):
         return as_points(cast(ArrayLike, X), min_samples)
     moments = gather(X, min_samples=min_samples)

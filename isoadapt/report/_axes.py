@@ -19,10 +19,7 @@ STRONG = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 def panels(
     ax: Any, feature: str, names: list[str], size: tuple[float, float], *, rows: bool = False
 ) -> NDArray[Any]:
-    """Return one Axes for each name, those of `ax` or those of a new figure made with pyplot.
-
-    The panels are side by side, or below each other if `rows` is set.
-    """
+    """Return one Axes for each name, those of `ax` or new ones, below each other with `rows`."""
     if ax is None:
         pyplot = import_optional("matplotlib.pyplot", feature=feature, extra="plot")
         shape = (len(names), 1) if rows else (1, len(names))

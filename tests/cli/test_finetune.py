@@ -153,8 +153,6 @@ class TestErrors:
             (["--set", "balance=ema"], "balance=ema needs --penalty"),
             (["--set", "zeta=.2"], "zeta=.2 needs --penalty"),
             (["--where", "last"], "where=last needs --penalty"),
-            (["--set", "batch_size=true"], "batch_size=True: .* cannot be true or false"),
-            (["--penalty", "istar", "--set", "zeta=true"], "zeta=True: .* cannot be true"),
             (["--set", "epochs"], "epochs: .*name=value"),
             (
                 ["--recipe", "2"],
