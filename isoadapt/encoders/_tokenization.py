@@ -171,7 +171,7 @@ def encoded_parts(
         return
     for rows in _parts(lengths):
         part, long = texts.take(rows), lengths[rows.start : rows.stop] > max_length
-        columns = _joined(tokenizer, part.take(np.flatnonzero(long)), frame, max_length)
+        columns = _joined(tokenizer, part.take(np.flatnonzero(long)), frame)
         if not long.all():
             found = _call(tokenizer, part.take(np.flatnonzero(~long)), max_length, **options)
             sources = {name: (iter(values), iter(found[name])) for name, values in columns.items()}
@@ -226,7 +226,7 @@ def _frame(tokenizer: Any, max_length: int, options: dict[str, Any]) -> _Frame |
     return _Frame(pieces, values, room, tokenizer.truncation_side == "left")
 
 
-def _joined(tokenizer: Any, pairs: Texts, frame: _Frame, max_length: int) -> Columns:
+def _joined(tokenizer: Any, pairs: Texts, frame: _Frame) -> Columns:
     """Tokenise the texts of pairs separately, truncate the longer ones first, and join them."""
     columns: Columns = {name: [] for name in frame.pieces}
     if not len(pairs):

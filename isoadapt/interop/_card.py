@@ -16,15 +16,6 @@ from isoadapt.interop._sentence_files import Check, Module
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ARGUMENTS = re.compile(r"pooling='(head_input|cls|mean|max)'(, layer=-?\d+)?")
-_SENTENCE_LINES = (
-    "library_name: sentence-transformers",
-    "pipeline_tag: sentence-similarity",
-    "tags:",
-    "- sentence-transformers",
-    "- sentence-similarity",
-    "- isoadapt",
-)
-_CLASSIFIES = "- text-classification"
 _PACKAGES = ("isoadapt", "numpy", "scikit-learn", "torch")
 _REFERENCE = """\
 ## What to expect
@@ -50,9 +41,7 @@ def model_card(parts: Parts, origin: Mapping[str, Any], source: VectorSource | N
     kind = "An adapter" if len(parts.adapters) == 1 else "A pipeline of adapters"
     width_out = parts.adapters[-1][1].map_.n_features_out
     sections = [
-        _front_matter(
-            base, "library_name: isoadapt", "tags:", "- isoadapt", "- isotropy", "- embeddings"
-        ),
+        _front_matter(base),
         f"# {name}" + (f" for {inline(short_name(base))}" if base else ""),
         f"{kind} of isoadapt: it maps embeddings of width {parts.first().n_features_in_} to "
         f"{width_out}. {_head(parts.last_head())}",
@@ -71,10 +60,10 @@ def short_name(base: str) -> str:
     return base if HUB_NAME.fullmatch(base) else Path(base).name
 
 
-def _front_matter(base: str | None, *lines: str) -> str:
-    """Return the front matter, with the base model if that is a name on the Hub."""
+def _front_matter(base: str | None) -> str:
+    lines = ["library_name: isoadapt", "tags:", "- isoadapt", "- isotropy", "- embeddings"]
     if base and HUB_NAME.fullmatch(base) and not Path(base).exists():
-        lines += (f"base_model: {json.dumps(base)}",)
+        lines.append(f"base_model: {json.dumps(base)}")
     return "\n".join(["---", *lines, "---"])
 
 
@@ -174,7 +163,7 @@ def sentence_card(
     width = parts.adapters[-1][1].map_.n_features_out
     chain = " → ".join(["Transformer", *(module.kind for module in modules)])
     sections = [
-        _front_matter(base, *_SENTENCE_LINES, *([] if check.logits is None else [_CLASSIFIES])),
+        _sentence_front_matter(base, check.logits is not None),
         f"# {inline(short_name(base))} with {adapter}",
         f"A model of sentence-transformers whose vectors of width {width} were adapted by "
         f"isoadapt's {adapter}. It needs no isoadapt.",
@@ -191,6 +180,16 @@ def sentence_card(
         "## Versions\n\n" + versions("sentence-transformers", "transformers"),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _sentence_front_matter(base: str, classifies: bool) -> str:
+    tags = ["sentence-transformers", "sentence-similarity", "isoadapt"]
+    tags += ["text-classification"] if classifies else []
+    lines = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity", "tags:"]
+    lines += [f"- {tag}" for tag in tags]
+    if HUB_NAME.fullmatch(base) and not os.path.exists(base):
+        lines.append(f"base_model: {json.dumps(base)}")
+    return "\n".join(["---", *lines, "---"])
 
 
 def _encoding(name: str) -> str:

@@ -254,7 +254,13 @@ class _Request:
             rows = rows[: max(1, int(np.searchsorted(total, characters, side="right")))]
             if not len(rows):
                 return limit
-            rate = self._lengths[rows].sum() / self._encode_and_store(rows)
+            started = time.perf_counter()
+            vectors = self._encode(self._texts.take(rows))
+            rate = self._lengths[rows].sum() / (time.perf_counter() - started)
+            if self._identify() != self._identity:
+                raise _Changed
+            self._fill(rows, vectors)
+            self._store.put([self._keys[i] for i in rows], vectors, self._max_size)
             return float(np.clip(_SECONDS * rate, limit / 2, limit * 2))
         finally:
             for lock in locks:
@@ -271,17 +277,6 @@ class _Request:
             if self._lengths[missing[held]].sum() >= characters:
                 break
         return missing[held]
-
-    def _encode_and_store(self, rows: NDArray[np.int64]) -> float:
-        """Encode and store some rows; return the seconds that encoding took."""
-        started = time.perf_counter()
-        vectors = self._encode(self._texts.take(rows))
-        seconds = time.perf_counter() - started
-        if self._identify() != self._identity:
-            raise _Changed
-        self._fill(rows, vectors)
-        self._store.put([self._keys[i] for i in rows], vectors, self._max_size)
-        return seconds
 
     def _read(self, rows: NDArray[np.int64]) -> None:
         """Read those of some rows that are stored."""
