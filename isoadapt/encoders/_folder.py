@@ -205,10 +205,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """List the files that transformers reads the weights in a folder from, existing or not.
-
-    A name that is outside the folder, or is not that of a safetensors file, raises ValueError.
-    """
+    """List the safetensors files that transformers reads the weights from, existing or not."""
     config = folder / "config.json"
     named = read_object(config).get("transformers_weights")
     if named is not None:

@@ -233,11 +233,7 @@ def _saved_weights(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _label_options(folder: Path, model: Any) -> dict[str, int]:
-    """Return the options of ``from_pretrained`` for the number of labels of an adapter's head.
-
-    PEFT saves the head without this number. `model` is the base model with any number of labels,
-    without weights. The options are empty if the adapter has no head, or if the number is correct.
-    """
+    """Return the number of labels of an adapter's head, which PEFT does not save, as an option."""
     head = find_last_linear(model)
     name = next(name for name, module in model.named_modules() if module is head)
     shape = _saved_weights(folder).get(f"{name}.weight")
@@ -379,11 +375,7 @@ def live_parts(model: Any) -> tuple[Any, Any]:
 
 
 def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone:
-    """Wrap a live model after checking its device and dtype.
-
-    Another device or dtype than asked for raises ValueError, and an object of another kind
-    TypeError.
-    """
+    """Wrap a live model after checking its kind, device and dtype."""
     backbone = live_backbone(*live_parts(model), model if is_sentence_transformer(model) else None)
     if device != "auto" and resolve_device(device).type != backbone.model.device.type:
         raise ValueError(

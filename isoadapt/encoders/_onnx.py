@@ -109,10 +109,7 @@ _Checked = tuple[OnnxModel, Deviation]
 
 
 def graphs_folder(cache: str | os.PathLike[str] | EmbeddingCache | None) -> Path:
-    """Return the folder of exported graphs: ``onnx`` in the folder of the cache.
-
-    Without a cache, it is ``isoadapt/onnx`` in the user's cache folder.
-    """
+    """Return the folder ``onnx`` of exported graphs, in that of the cache or in the user's."""
     if cache is not None:
         return Path(as_cache(cache).folder).expanduser().absolute() / "onnx"
     users = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

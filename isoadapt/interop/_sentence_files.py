@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -175,12 +174,13 @@ def check_written(folder: Path, library: ModuleType, texts: list[str], expected:
                 f"{model.max_seq_length} from the written folder instead of {expected.max_length}"
             )
         vectors = [model.encode(part, show_progress_bar=False) for part in _batches(texts)]
-        cosines = _cosines(_doubled(vectors), _with_padded(expected.vectors))
+        found = np.concatenate(vectors).astype(np.float64)
+        cosines = _cosines(found, _with_padded(expected.vectors))
         if not cosines <= _COSINE:
             raise _failure(library, "cosines", cosines)
         if expected.logits is None:
             return Check(len(texts), cosines, None)
-        difference = _doubled(_logits(folder, texts)) - _with_padded(expected.logits)
+        difference = _logits(folder, texts) - _with_padded(expected.logits)
         logits = float(np.abs(difference).max() / np.abs(expected.logits).max())
         if not logits <= _LOGITS:
             raise _failure(library, "logits", logits)
@@ -197,10 +197,6 @@ def _with_padded(rows: Floats) -> Floats:
     return np.concatenate([rows, rows[:-1]])
 
 
-def _doubled(batches: list[NDArray[np.float32]]) -> Floats:
-    return np.concatenate(batches).astype(np.float64)
-
-
 def _failure(library: ModuleType, what: str, difference: float) -> ValueError:
     return ValueError(
         f"the {what} from the written folder differ by {difference:.3g} from those of encoder and "
@@ -212,8 +208,8 @@ def _failure(library: ModuleType, what: str, difference: float) -> ValueError:
 
 
 @torch.inference_mode()
-def _logits(folder: Path, texts: list[str]) -> list[NDArray[np.float32]]:
-    """Compute the logits of the classifier for each batch."""
+def _logits(folder: Path, texts: list[str]) -> Floats:
+    """Compute the logits of the classifier for the batches."""
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -226,7 +222,7 @@ def _logits(folder: Path, texts: list[str]) -> list[NDArray[np.float32]]:
         tokens = tokenizer(part, padding=True, truncation=True, return_tensors="pt")
         taken = {name: values for name, values in tokens.items() if name in names}
         found.append(model(**taken).logits.numpy())
-    return found
+    return np.concatenate(found).astype(np.float64)
 
 
 def _cosines(found: Floats, expected: Floats) -> float:
