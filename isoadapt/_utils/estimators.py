@@ -5,6 +5,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from numpy.typing import NDArray
+from sklearn.utils.multiclass import check_classification_targets
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
@@ -17,16 +18,21 @@ def is_missing(label: Any) -> bool:
         return True
 
 
-def check_present(labels: NDArray[Any], name: str) -> None:
-    """Raise ValueError if a row has no label."""
-    if labels.dtype.kind != "O":
-        return
-    missing = [row for row, label in enumerate(labels) if is_missing(label)]
+def check_labels(y: NDArray[Any], head: str, way_out: str) -> None:
+    """Raise ValueError if y has no labels, or lacks some; `head` names the classifier."""
+    of_objects = enumerate(y) if y.dtype.kind == "O" else ()
+    missing = [row for row, label in of_objects if is_missing(label)]
     if missing:
         raise ValueError(
-            f"{name} lacks the label of {len(missing)} row(s), first of row {missing[0]} (None or "
+            f"y lacks the label of {len(missing)} row(s), first of row {missing[0]} (None or "
             "NaN): leave these rows out, or give them a label"
         )
+    try:
+        check_classification_targets(y)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"y must contain labels, because {head} is a classifier ({error}): {way_out}"
+        ) from error
 
 
 def restore_on_failure(fit: _Fit) -> _Fit:

@@ -10,7 +10,6 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import ClassifierTags, RegressorTags, Tags, check_random_state, get_tags
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_n_features,
     check_array,
@@ -20,7 +19,7 @@ from sklearn.utils.validation import (
 
 from isoadapt import metrics
 from isoadapt._utils.devices import as_array
-from isoadapt._utils.estimators import check_present
+from isoadapt._utils.estimators import check_labels
 from isoadapt._utils.warn import warn
 from isoadapt.adapters._heads import fit_head, needs_fit
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
@@ -67,10 +66,7 @@ def make_random_state(random_state: Any) -> np.random.RandomState:
 
 
 class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Base class of all adapters: a fitted map of embeddings with an optional linear head.
-
-    A subclass sets ``map_`` and ``head_`` in ``fit``.
-    """
+    """Base class of all adapters; a subclass sets ``map_`` and ``head_`` in ``fit``."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "head": [StrOptions(set(PROBES)), HasMethods(["fit", "predict"]), None],
@@ -322,14 +318,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             self, X, y, multi_output=numeric, y_numeric=numeric, **options
         )
         if not numeric:
-            check_present(targets, "y")
-            try:
-                check_classification_targets(targets)
-            except (TypeError, ValueError) as error:
-                raise ValueError(
-                    f"y must contain labels, because head={self.head!r} is a classifier ({error}): "
-                    "pass labels, or use head='ridge' for a regression"
-                ) from error
+            way_out = "pass labels, or use head='ridge' for a regression"
+            check_labels(targets, f"head={self.head!r}", way_out)
         return rows, targets
 
     def _check_head_kind(self) -> None:
@@ -364,12 +354,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _take_checkpoint_head(
         self, read_head: Callable[[], LinearHead | None], y: ArrayLike | None
     ) -> None:
-        """Set ``head`` to the head of a checkpoint if it is usable, unless ``head`` was chosen.
-
-        It was chosen if it is neither None nor the default of the class. An adapter that needs no
-        head takes none without labels, and no multi-label head. A head that does not know all
-        labels is usable only if a new one of its kind is fitted anyway; otherwise this warns.
-        """
+        """Set ``head`` to the head of a checkpoint if it is usable, unless ``head`` was chosen."""
         own, default = self.head, signature(type(self)).parameters["head"].default
         if own is None:
             head = None if y is None else read_head()

@@ -16,10 +16,7 @@ _MAX_MEAN_TO_SPREAD = 1e5
 
 
 def check_spread(X: NDArray[Any] | Moments, rows: str = "rows") -> None:
-    """Raise ValueError if all rows are equal; `rows` is their name in the message.
-
-    So do rows whose squares overflow or underflow.
-    """
+    """Raise ValueError if all rows are equal, or if their squares overflow or underflow."""
     if isinstance(X, Moments):
         overflows = not math.isfinite(float(X.scatter.trace())) or not X.scatter.isfinite().all()
         n_samples, constant = X.count, float(X.scatter.diagonal().max()) < SMALLEST**2
@@ -57,10 +54,7 @@ def warn_of_large_mean(moments: Moments) -> None:
 def check_frequencies(
     sample_weight: ArrayLike | None, X: NDArray[Any], before: float = 0.0
 ) -> NDArray[Any] | None:
-    """Validate frequency weights of the rows of X and return them in float64.
-
-    Together with `before`, the weight of earlier rows, they must sum to more than 1.
-    """
+    """Validate weights in float64; with `before`, of earlier rows, they must sum to more than 1."""
     if sample_weight is None:
         return None
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)

@@ -34,10 +34,7 @@ REFIT_CONSTRAINTS: dict[str, list[Any]] = {
 
 
 class OnePassAdapter(BaseAdapter):
-    """Base class of adapters without a training loop.
-
-    A subclass computes its fitted attributes, including ``map_``, in ``_fit_rows``.
-    """
+    """Base class of adapters without a training loop, which implement ``_fit_rows``."""
 
     @_fit_context(prefer_skip_nested_validation=True)
     @restore_on_failure
@@ -102,11 +99,7 @@ def _supports_chunks(adapter: "MomentsAdapter") -> bool:
 
 
 class MomentsAdapter(OnePassAdapter):
-    """Base class of adapters that are computed from the first two moments of the embeddings.
-
-    A subclass computes its fitted attributes, including ``map_``, in ``_fit_moments``. The moments
-    of all rows are kept as ``moments_``, and ``partial_fit`` updates them.
-    """
+    """Base class of adapters that are computed from two moments, which are kept as ``moments_``."""
 
     moments_: Moments
 

@@ -131,10 +131,7 @@ def merge_equal_rows(X: NDArray[Any], weights: NDArray[Any] | None) -> tuple[Flo
 
 
 def _components(clusters: list[Moments], n_components: int) -> Floats:
-    """Return the leading directions of each cluster, (n_clusters, n_components, d).
-
-    A variance counts as zero relative to the total variance within all clusters.
-    """
+    """Return the leading directions of each cluster, (n_clusters, n_components, d)."""
     whole = Moments()
     for cluster in clusters:
         whole.merge(cluster)

@@ -96,10 +96,7 @@ class IsoBN(MomentsAdapter):
 
 
 def isobn_scale(cov: Tensor, beta: float, eps: float) -> Tensor:
-    """Compute the scales (d,) from the covariance (d, d) with 1/n.
-
-    They are positive unless all variances are zero.
-    """
+    """Compute the scales (d,) from the covariance (d, d) with 1/n."""
     variance = cov.diagonal()
     std = variance.sqrt()
     divisor = std.where(std != 0, torch.ones_like(std))  # correlations of constant dimensions are 0

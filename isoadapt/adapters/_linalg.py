@@ -13,10 +13,7 @@ from isoadapt.geometry._spread import DEAD, dead_dimensions
 
 
 def descending_eigh(cov: Floats) -> tuple[Floats, Floats]:
-    """Return the eigenvalues (d,), in descending order, and eigenvectors of a covariance (d, d).
-
-    Negative eigenvalues are set to zero. The eigenvectors are columns with deterministic signs.
-    """
+    """Return the eigenvalues (d,), descending and at least 0, and the eigenvectors as columns."""
     if not len(cov):  # SciPy before 1.14 refuses it
         return np.zeros(0), np.zeros((0, 0))
     values, vectors = eigh((cov + cov.T) / 2)
@@ -36,10 +33,7 @@ def inverse_root(eigenvalues: Floats, power: float = 1.0, rtol: float = DEAD) ->
 
 
 def leading_components(cov: Floats, n_components: int, scale: float, rtol: float = DEAD) -> Floats:
-    """Return the directions of largest variance as orthonormal rows (n_components, d).
-
-    Rows whose variance is no more than `rtol` times `scale`, the total variance, are zero.
-    """
+    """Return leading directions as orthonormal rows; of variances up to `rtol` * `scale`, zeros."""
     eigenvalues, vectors = descending_eigh(cov)
     varies = eigenvalues[:n_components, None] > rtol * scale
     return np.where(varies, vectors[:, :n_components].T, 0.0)
@@ -75,10 +69,7 @@ def ledoit_wolf_shrinkage(X: NDArray[Any], weights: NDArray[Any] | None, moments
 
 
 def row_space(coef: Floats) -> tuple[Floats, Floats]:
-    """Return orthonormal bases of the row space of W (C, d) and of its complement N, where WN = 0.
-
-    The bases are columns: (d, rank) and (d, d - rank).
-    """
+    """Return orthonormal bases, as columns, of the row space of W (C, d) and of its complement."""
     norms = np.linalg.norm(coef, axis=1, keepdims=True)  # the scale of a row has no effect
     _, values, rows = np.linalg.svd(coef / np.where(norms > 0, norms, 1.0))
     tolerance = values.max() * max(coef.shape) * np.finfo(np.float64).eps
@@ -120,11 +111,7 @@ def whiten_complement(
 
 
 def _best_factor(inner_cov: Floats, before: Floats, variances: Floats) -> float:
-    """Return the factor on the whitened variances in the complement that maximises IsoScore.
-
-    If the row space has no variance, any factor does; the sum of the variances `before` whitening
-    is then kept.
-    """
+    """Return the factor on the whitened variances in the complement that maximises IsoScore."""
     trace, total = inner_cov.trace(), variances.sum()  # squares of the shares do not overflow
     if not total > 0:
         return 1.0

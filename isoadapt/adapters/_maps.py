@@ -147,18 +147,12 @@ class ClusterProjection(NamedTuple):
 
 
 def nearest_center(X: Floats, centers: Floats) -> NDArray[np.intp]:
-    """Return the index (n_samples,) of the centre nearest to each row; ties give the first.
-
-    The result for a row does not depend on the other rows, as it could with a matrix product.
-    """
+    """Return the index (n_samples,) of the nearest centre of each row, whatever the others are."""
     return np.asarray(cdist(X, centers, "sqeuclidean").argmin(axis=1))
 
 
 def compose(maps: Iterable[Affine]) -> Affine:
-    """Compose one or more affine maps, such as those of the steps of a pipeline.
-
-    The first map is applied first. Widths that do not match raise ValueError.
-    """
+    """Compose affine maps, of which the first is applied first, or raise for unequal widths."""
     first, *others = maps
     for step in others:
         if step.matrix.shape[1] != first.n_features_out:
@@ -175,10 +169,7 @@ def map_rows(
     X: NDArray[Any],
     dtype: DTypeLike = np.float64,
 ) -> NDArray[Any]:
-    """Apply a map to X (n_samples, n_features) in float64, block by block, and cast to `dtype`.
-
-    `function` must not change its argument.
-    """
+    """Apply a map, which must not change its argument, to X in float64, block by block."""
     first = function(np.asarray(X[:_BLOCK], dtype=np.float64))
     outputs = np.empty((len(X), *first.shape[1:]), dtype)
     outputs[:_BLOCK] = first

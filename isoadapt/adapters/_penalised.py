@@ -48,11 +48,7 @@ _ROWS_PER_DIMENSION = 10  # with fewer, the fit is repeated on all rows if it in
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PenalisedAdapter(BaseAdapter):
-    """Base class of adapters that are trained with a penalty.
-
-    A subclass is a dataclass with further parameters, decorated in the same way. It implements
-    ``_make_penalty`` and ``_penalty_weight``, and documents all parameters.
-    """
+    """Base class of adapters that are trained with a penalty; subclasses are dataclasses too."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseAdapter._parameter_constraints,
@@ -164,10 +160,7 @@ class PenalisedAdapter(BaseAdapter):
             return self._train(prepare_problem(self, X, y, sample_weight, groups))
 
     def _fits_twice(self, X: NDArray[Any]) -> bool:
-        """Whether the fit is repeated on all rows, including those that chose the epoch.
-
-        This helps a head that is fitted here to few rows. A given head was fitted before.
-        """
+        """Whether to fit again to all rows, which helps a head that is fitted here to few rows."""
         return len(X) < _ROWS_PER_DIMENSION * X.shape[1] and needs_fit(self.head)
 
     def _set_outcome(self, outcome: Outcome) -> Self:
@@ -225,11 +218,7 @@ class PenalisedAdapter(BaseAdapter):
         weights: NDArray[Any] | None,
         weighted: bool,
     ) -> LinearHead | None:
-        """Return the head before training.
-
-        Without `weighted`, weights only come from merged rows. An estimator that does not support
-        weights is then fitted to the repeated rows.
-        """
+        """Return the head before training; not `weighted`: weights only come from merged rows."""
         by_name = isinstance(self.head, str) or not needs_fit(self.head)
         if weighted or weights is None or by_name or has_fit_parameter(self.head, "sample_weight"):
             return self._resolve_head(X, y, weights)

@@ -196,11 +196,7 @@ class PenaltyAdapter(WeightedPenaltyAdapter, _WithPenalty):
 
 
 class _CallablePenalty(Penalty):
-    """A callable as a penalty, called with the optional arguments that its signature has.
-
-    `rotation` (d, d) maps the outputs of the network to the directions of the embeddings. `units`
-    are the origin and unit, each (n_outputs,), that the values of a regression are trained in.
-    """
+    """A callable as a penalty, called with the optional arguments that its signature has."""
 
     def __init__(
         self,

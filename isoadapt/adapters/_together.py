@@ -14,7 +14,7 @@ A search asks and does four things, in this order.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Number
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any
@@ -88,35 +88,24 @@ def limits(
     return max(1, n_fits), max(1, n_folds)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A problem that adapters share, with the number and names of its features."""
-
-    problem: Problem
-    features: dict[str, Any]
-
-    def without_rows(self) -> Prepared:
-        """Return it without its copy of the rows, which are needed for a training only."""
-        return replace(self, problem=replace(self.problem, X=self.problem.X[:0]))
-
-    def with_rows(self, X: Any) -> Prepared:
-        """Return it with the rows that it was prepared from."""
-        rows, kept = _checked(X), self.problem.kept
-        return replace(self, problem=replace(self.problem, X=rows if kept is None else rows[kept]))
+def with_rows(problem: Problem, X: Any) -> Problem:
+    """Return a problem whose rows were left out with the rows that it was prepared from."""
+    rows = _checked(X)
+    return replace(problem, X=rows if problem.kept is None else rows[problem.kept])
 
 
-def prepare(adapter: PenalisedAdapter, X: Any, y: Any, **params: Any) -> Prepared:
+def prepare(adapter: PenalisedAdapter, X: Any, y: Any, **params: Any) -> Problem:
     """Check, split and describe rows; `params` are further arguments of the adapter's fit."""
     adapter = clone(adapter)
     with one_blas_thread_if_small(X):
         problem = prepare_problem(adapter, X, y, **params)
     names = {"n_features_in_", "feature_names_in_"} & vars(adapter).keys()
-    return Prepared(problem, {name: getattr(adapter, name) for name in names})
+    return replace(problem, features={name: getattr(adapter, name) for name in names})
 
 
 def fit_together(
     adapters: Sequence[PenalisedAdapter],
-    prepared: Sequence[Prepared],
+    problems: Sequence[Problem],
     on_finished: Callable[[int], Any],
     checkpoint: Checkpoint | None = None,
 ) -> list[BaseException | None]:
@@ -127,18 +116,18 @@ def fit_together(
     KeyboardInterrupt. UnequalPenaltiesError is raised if one penalty does not serve all adapters.
     """
     errors: list[BaseException | None] = [None] * len(adapters)
-    for adapter, each in zip(adapters, prepared, strict=True):
+    for adapter, problem in zip(adapters, problems, strict=True):
         adapter._validate_params()
         adapter._check_combination()
-        for name, value in each.features.items():
+        for name, value in problem.features.items():
             setattr(adapter, name, value)
     stop: TrainingInterrupted | None = None
-    for number, places in enumerate(_of_equal_size([each.problem for each in prepared])):
+    for number, places in enumerate(_of_equal_size(problems)):
         outcomes: Sequence[Any] = [None] * len(places)
         if stop is None:
             stage = None if checkpoint is None else checkpoint.stage(number)
-            with one_blas_thread_if_small(prepared[places[0]].problem.X):
-                members = [make_member(adapters[k], prepared[k].problem) for k in places]
+            with one_blas_thread_if_small(problems[places[0]].X):
+                members = [make_member(adapters[k], problems[k]) for k in places]
                 try:
                     outcomes = fit_members(members, on_finished, stage)
                 except TrainingInterrupted as raised:

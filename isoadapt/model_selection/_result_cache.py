@@ -14,10 +14,7 @@ from isoadapt._utils.files import atomic_path, writable_folder
 
 
 class ResultCache:
-    """Folder with one file for each result; its parameter is named ``cache`` in messages.
-
-    All results depend on `problem`; `name` is what messages call it.
-    """
+    """Folder with a file for each result that depends on `problem`, in messages called `name`."""
 
     def __init__(self, folder: Path, problem: Any, name: str) -> None:
         self.shown = str(folder)

@@ -1,8 +1,4 @@
-"""The transforms of a flow, and a fitted flow as a map.
-
-A flow is a chain of blocks, each consisting of ActNorm, permutation and coupling. A permutation
-that restores the order of the features and a last ActNorm follow the blocks.
-"""
+"""The transforms of a flow, and a fitted flow as a map."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -95,10 +91,7 @@ class Permutation(PermutationTransform):
 
 
 class HalfCoupling(CouplingTransform):
-    """Coupling that keeps the first `n_kept` coordinates, selected by slicing.
-
-    `meta` maps them to the transform of the other coordinates.
-    """
+    """Coupling in which `meta` maps the `n_kept` first coordinates to the others' transform."""
 
     def __init__(self, meta: Callable[[Tensor], Transform], n_kept: int) -> None:
         Transform.__init__(self)
@@ -182,10 +175,7 @@ class FlowMap(NamedTuple):
         return make_transform(self.coupling, blocks, Last(*map(torch.tensor, self.last)))
 
     def calibrated(self, X: NDArray[Any]) -> "FlowMap":
-        """Return the flow with the maximum-likelihood value of the last ActNorm.
-
-        The outputs of the rows X then have mean 0 and variance 1.
-        """
+        """Return the flow whose last ActNorm gives the outputs of X mean 0 and variance 1."""
         transform, moments = self.transform(), Moments()
         for start in range(0, len(X), _CHUNK):
             moments.update(transform(torch.tensor(X[start : start + _CHUNK], dtype=torch.float64)))
@@ -197,10 +187,7 @@ class FlowMap(NamedTuple):
 
 
 def floored(deviations: Tensor, dead: float | Tensor) -> Tensor:
-    """Raise standard deviations (d,) to at least 1e-3 of the largest.
-
-    Those of features without variance are replaced by `dead`.
-    """
+    """Raise standard deviations (d,) to 1e-3 of the largest, or to `dead` without variance."""
     raised = deviations.clamp(min=_FLOOR * deviations.max())
     constant = dead_dimensions(deviations.double().square())
     return torch.where(constant, torch.as_tensor(dead).to(raised), raised)

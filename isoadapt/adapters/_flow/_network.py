@@ -83,11 +83,7 @@ class BlockNetwork(ActNorm):
 
 
 class FlowNetwork(nn.Module):
-    """A flow in training, in float32; embeddings are centred and scaled in float64 before.
-
-    Couplings are initialised as the identity, and the last permutation restores the order of the
-    features, so that the initial flow is the standardisation of the features.
-    """
+    """A flow in training, in float32; it starts as the standardisation of the features."""
 
     mean: Tensor
     deviation: Tensor
@@ -131,10 +127,7 @@ class FlowNetwork(nn.Module):
         return ((X - self.mean) / self.deviation).float()
 
     def forward(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs Z (n, d) and log-likelihoods (n,) of embeddings (n, d).
-
-        The likelihoods, in nats, are those of the centred and scaled embeddings.
-        """
+        """Return outputs (n, d), and log-likelihoods (n,) in nats of centred and scaled rows."""
         blocks = [block.tensors() for block in self.blocks]
         transform = make_transform(self.coupling, blocks, self._last())
         Z, log_det = transform.call_and_ladj(self.normalise(X))
@@ -178,10 +171,7 @@ def _array(tensor: Tensor) -> NDArray[Any]:
 
 
 class FlowObjective(nn.Module):
-    """The trained module: the flow's bits/dim, and the outputs of a frozen head on its outputs.
-
-    `X` (n, d) are all embeddings on the training device; rows are selected by number.
-    """
+    """The trained module: bits/dim of rows of X, and the outputs of a frozen head on the flow's."""
 
     coef: Tensor | None
     intercept: Tensor | None
@@ -204,10 +194,7 @@ class FlowObjective(nn.Module):
         self.load_state_dict(state)
 
     def forward(self, numbers: Tensor) -> Adapted:
-        """Evaluate the rows with the given numbers (n,).
-
-        The points (1, n) of the result are the bits/dim of the centred and scaled embeddings.
-        """
+        """Return the bits/dim (1, n), as points, and the outputs of rows by their numbers (n,)."""
         if self.training:
             return Adapted(*self._forward(numbers))
         bits, outputs = zip(*map(self._forward, numbers.split(_CHUNK)), strict=True)

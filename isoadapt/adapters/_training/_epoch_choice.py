@@ -36,10 +36,7 @@ class Accuracy:
         return float(np.average(right, weights=_at(self.weights, index)))
 
     def standard_error(self, outputs: NDArray[Any]) -> float:
-        """Return the standard error of the accuracy of all outputs (m, C).
-
-        It is the one that a bootstrap of the rows estimates; with weights, to first order.
-        """
+        """Return the standard error of the accuracy of all outputs (m, C), in closed form."""
         right = outputs.argmax(1) == self.targets
         weights = np.ones(len(right)) if self.weights is None else self.weights
         deviations = right - np.average(right, weights=weights)
@@ -47,21 +44,14 @@ class Accuracy:
 
 
 class TargetUnits(NamedTuple):
-    """Origin and unit of each output of a regression in the task loss.
-
-    In these units the mean squared error is 1 - R², whatever the offset and scale of the values.
-    Class numbers and logits are left unchanged.
-    """
+    """Origin and unit of each output of a regression, in which the mean squared error is 1 - R²."""
 
     center: Floats
     scale: Floats
 
     @classmethod
     def of(cls, targets: NDArray[Any] | None, weights: NDArray[Any] | None = None) -> "TargetUnits":
-        """Take the weighted mean and standard deviation of targets (n,) or (n, n_outputs).
-
-        Outputs without variance get the root mean square of the other outputs' units.
-        """
+        """Take the weighted mean and standard deviation of targets (n,) or (n, n_outputs)."""
         if targets is None or targets.ndim == 1:
             return cls(np.zeros(1), np.ones(1))
         center = np.average(targets, axis=0, weights=weights)
@@ -98,12 +88,7 @@ def make_score(
     units: TargetUnits | None = None,
     weights: NDArray[Any] | None = None,
 ) -> Score:
-    """Return a function that scores outputs of `head` with the metric of the task.
-
-    `scoring` None means accuracy, or R² over the outputs with variance. `units` are those of the
-    outputs, by default those of the true values `y`. `weights` (n,) are frequencies; a `scoring`
-    without sample_weight gets each row that often.
-    """
+    """Return a function that scores outputs of `head`, in `units`, with the metric of the task."""
     units = TargetUnits.of(None) if units is None else units
     named = "accuracy" if scoring is None else scoring
     if head.classes_ is not None and isinstance(named, str) and named == "accuracy":
@@ -249,10 +234,7 @@ class Run:
         return math.isfinite(losses[self.best_epoch])
 
     def warnings(self, max_epochs: int) -> list[Warning]:
-        """Warn if the kept epoch is worse than the start, or if the score still rose at the end.
-
-        Both count only if the difference is more than one standard error.
-        """
+        """Warn if the kept epoch is worse than the start, or if the score still rose at the end."""
         start, chosen, error = self.start, self.chosen, self.error
         if self.score is None or chosen is None:
             return []

@@ -221,12 +221,10 @@ def train_members(
     tick: Callable[[int], Any],
     checkpoint: Checkpoint | None = None,
 ) -> None:
-    """Train members, by number, in one network, and add their outcomes when they stop.
-
-    All have equal settings, and equal numbers of training and of validation rows.
-    """
+    """Train members, by number, in one network, and add their outcomes when they stop."""
     if not members:
         return
+    # Adjacent members with equal rates are stepped together.
     order = sorted(members, key=lambda number: members[number].rates)
     group = [members[number] for number in order]
     fixed: dict[str, Any] = {}

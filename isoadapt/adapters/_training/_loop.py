@@ -312,10 +312,7 @@ class Training:
 
 
 def classification_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the cross-entropy (K,) of logits (K, n, C) for class numbers (n,) or (K, n).
-
-    The row weights, (n,) or (K, n), have mean 1 over all rows.
-    """
+    """Return the cross-entropy (K,) of logits (K, n, C) for class numbers (n,) or (K, n)."""
     n_members, n, _ = outputs.shape
     if n_members == 1 and weights is None:
         return F.cross_entropy(outputs.squeeze(0), targets.flatten()).view(1)
@@ -325,9 +322,6 @@ def classification_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None
 
 
 def regression_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean squared error (K,) of outputs (K, n, C) for values (n, C) or (K, n, C).
-
-    The row weights, (n,) or (K, n), have mean 1 over all rows.
-    """
+    """Return the mean squared error (K,) of outputs (K, n, C) for values (n, C) or (K, n, C)."""
     squares = (outputs - targets).square()
     return (squares if weights is None else squares * weights[..., None]).mean((-2, -1))

@@ -46,11 +46,7 @@ class LinearNetwork(nn.Module):
         return _linear(X, self.weight)
 
     def read(self, X: Tensor, coef: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return adapted points without the bias (K, n, d), and the product of heads and weights.
-
-        The product (K, n_outputs, d) maps points to outputs; it is None if the network is not
-        linear. The heads' coefficients `coef` have shape (K, n_outputs, d).
-        """
+        """Return points without the bias, and the heads' coefficients times the weights."""
         points, product = _LinearAndProduct.apply(X, self.weight, coef)
         return points, product
 
@@ -60,11 +56,7 @@ class LinearNetwork(nn.Module):
 
 
 class MLPNetwork(LinearNetwork):
-    """A linear layer with a parallel hidden layer of equal width, z = Ax + c + V gelu(Ux + u).
-
-    V starts at zero, so that every member starts as its linear layer. U is drawn from the members'
-    generators. `dead` (d,) marks inputs of each member without variance; U ignores them.
-    """
+    """A linear layer with a parallel hidden layer of equal width, z = Ax + c + V gelu(Ux + u)."""
 
     def __init__(
         self,
@@ -79,6 +71,7 @@ class MLPNetwork(LinearNetwork):
             draws *= torch.from_numpy(~np.stack(dead))[:, None]
         self.hidden_weight = nn.Parameter(draws / d**0.5)
         self.hidden_bias = nn.Parameter(torch.zeros(n_members, 1, d))
+        # At zero, so that every member starts as its linear layer.
         self.readout = nn.Parameter(torch.zeros(n_members, d, d))
 
     def unshifted(self, X: Tensor) -> Tensor:
@@ -164,10 +157,7 @@ class HeadedNetwork(nn.Module):
 
 
 class _LinearAndProduct(torch.autograd.Function):
-    """The points XWᵀ and the product HW with heads H.
-
-    One function sums the two gradients with respect to W in one matrix.
-    """
+    """The points XWᵀ and the product HW with heads H; both gradients of W are summed in place."""
 
     @staticmethod
     def forward(ctx: Any, X: Tensor, weight: Tensor, coef: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,12 +218,7 @@ class Rates(NamedTuple):
 
 
 class MemberAdamW(torch.optim.Optimizer):
-    """Fused AdamW over parameters (K, ...), with separate rates for each member.
-
-    Adjacent members with equal rates are stepped together, so members should be sorted by rates.
-    Parameters without a gradient are not changed. `lr` has no effect: skorch passes it to every
-    optimizer.
-    """
+    """Fused AdamW over parameters (K, ...), with separate rates for each member."""
 
     def __init__(
         self, params: Iterable[Tensor], rates: Sequence[Rates], lr: float | None = None

@@ -76,11 +76,7 @@ def outputs_covariance(network: LinearNetwork, batches: Batches, n_rows: int) ->
 
 
 def _known_to_be_equal(first: Any, second: Any) -> bool:
-    """Whether two values are known to have equal content; False if they cannot be compared.
-
-    Functions are equal if their code, default values and closures are. Other objects are equal if
-    pickle would store the same; modules are thus compared by parameters, buffers and attributes.
-    """
+    """Whether two values are known to have equal content; False if they cannot be compared."""
     if first is second:
         return True
     if type(first) is not type(second):

@@ -1,6 +1,6 @@
 """The input of a fit with its coordinates, what describes a fit, and its result."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -119,13 +119,11 @@ class Problem:
     weights: Floats | None = None  # frequencies of the rows, (n_samples,); None: all are 1
     kept: NDArray[np.int64] | None = None  # row numbers of X in the input; None: all rows
     weighted: bool = False  # whether the user gave weights, rather than only repeated rows
+    features: dict[str, Any] = field(default_factory=dict)  # number and names, for a search
 
     @cached_property
     def inputs_root(self) -> Floats:
-        """A root R of the covariance RRᵀ of the network's inputs.
-
-        It has shape (d, d), or is the diagonal (d,) if the inputs are uncorrelated.
-        """
+        """A root R (d, d) of the inputs' covariance RRᵀ, or its diagonal (d,) if uncorrelated."""
         coordinates = self.coordinates
         if coordinates.deviations is not None:
             return np.where(coordinates.dead, 0.0, coordinates.deviations)
@@ -179,10 +177,7 @@ class Problem:
         )
 
     def inputs(self) -> Floats:
-        """Return the network's inputs (n, d).
-
-        Those of the training rows are exactly zero in directions without variance.
-        """
+        """Return the network's inputs (n, d), 0 in training rows where there is no variance."""
         points = map_rows(self.coordinates.into, self.X)
         points[np.ix_(self.fitting, self.coordinates.dead)] = 0
         return points
@@ -249,10 +244,7 @@ def _residuals(targets: NDArray[Any], outputs: Floats) -> Floats:
 
 
 def _share_of_signal(X: NDArray[Any], roots: Floats, residuals: Floats, moments: Moments) -> float:
-    """Return 1 - q/F, at least 0, of the regression of the residuals on the embeddings.
-
-    `roots`, (n, 1) or (1, 1), are the square roots of the row weights.
-    """
+    """Return 1 - q/F, at least 0, of the regression of residuals, with `roots` of row weights."""
     n = len(residuals)  # distinct rows: repeated rows do not add degrees of freedom
     cov = moments.covariance(ddof=0).numpy()
     eigenvalues, vectors = np.linalg.eigh(cov)

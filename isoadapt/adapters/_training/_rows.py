@@ -149,12 +149,7 @@ def _drawn_groups(
     fraction: float,
     rng: np.random.RandomState,
 ) -> NDArray[np.bool_]:
-    """Whether each group is used for validation, (n_groups,).
-
-    Groups are visited from the largest to the smallest, in random order if equally large. A group
-    is taken if it brings the number of rows taken of each class closer to the given fraction of
-    those visited, and if training rows of each class remain.
-    """
+    """Whether each group is used for validation, so that each class has about the same share."""
     classes = np.zeros_like(groups)
     if labels is not None:
         classes = np.unique(labels, return_inverse=True)[1]
@@ -198,11 +193,7 @@ def n_batches(n_rows: int, batch_size: int) -> int:
 
 
 class Batches:
-    """Shuffled batches of nearly equal size, sliced on the device.
-
-    `index`, of shape (n,) for all members or (K, n), holds the row numbers to train on. There is
-    one generator, or one for each member; each pass is shuffled again.
-    """
+    """Shuffled batches of nearly equal size of the rows `index`, (n,) for all members or (K, n)."""
 
     def __init__(
         self,

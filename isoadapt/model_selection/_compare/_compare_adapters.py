@@ -234,11 +234,7 @@ def _run(
     verbose: int,
     cache: str | os.PathLike[str] | None,
 ) -> tuple[Outcomes, list[str]]:
-    """Outcomes of each complete method on all splits, and notes about the others.
-
-    After an interrupt, the methods that are complete are returned, if the baseline and the controls
-    are among them.
-    """
+    """Outcomes of each complete method on all splits, and notes about the others."""
     results = None if cache is None else ResultCache(Path(cache), data, "the data")
     fits = [(method, split) for method in methods for split in splits]
     files = [

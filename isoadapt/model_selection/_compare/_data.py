@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 from sklearn.utils import get_tags
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from isoadapt._utils.devices import as_array
-from isoadapt._utils.estimators import check_present
+from isoadapt._utils.estimators import check_labels
 from isoadapt._utils.warn import warn
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.heads import LinearHead
@@ -155,14 +154,7 @@ def _labelled(X: Any, y: Any, name: str, task: str) -> tuple[NDArray[Any], NDArr
         targets = column_or_1d(targets)
     check_consistent_length(rows, targets)
     if task == "classify":
-        check_present(targets, "y")
-        try:
-            check_classification_targets(targets)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"y must contain labels, because the head is a classifier ({error}): use "
-                "head='ridge' for a regression"
-            ) from error
+        check_labels(targets, "the head", "use head='ridge' for a regression")
     return rows, targets
 
 

@@ -29,10 +29,7 @@ PROBES = {"classify": "logistic", "regress": "ridge"}
 
 
 class WithHead(BaseEstimator):
-    """A head that is frozen or fitted to the output of a transformer.
-
-    Without a transformer, it is a head on the embeddings as they are.
-    """
+    """A head, frozen or fitted, on the output of a transformer or, without one, on embeddings."""
 
     def __init__(self, head: Any, transformer: Any = None) -> None:
         self.head = head
@@ -179,10 +176,7 @@ def _with_head(template: Any, head: Any, task: str) -> Any:
 
 
 def _control(estimator: Any, name: str, known: list[Method]) -> Method | None:
-    """Return the control of a trained adapter, which is trained alike but without a penalty.
-
-    A control in `known` with the same parameters is returned instead of a new one.
-    """
+    """Control of a trained adapter, trained alike without a penalty; an equal one in `known`."""
     adapter = estimator[-1] if isinstance(estimator, Pipeline) else estimator
     template = _without_penalty(adapter)
     if template is None:

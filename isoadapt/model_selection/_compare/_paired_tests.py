@@ -119,10 +119,7 @@ def bootstrap_effect(estimate: float, draws: Floats) -> Effect:
 
 
 class Units(NamedTuple):
-    """What a bootstrap draws: items by their unit, and the sizes of the strata of units.
-
-    Units are numbered by stratum: first those of the first stratum.
-    """
+    """What a bootstrap draws: items by unit, numbered by stratum, and the sizes of the strata."""
 
     of_item: NDArray[np.int64]  # (n_items,)
     strata: tuple[int, ...]

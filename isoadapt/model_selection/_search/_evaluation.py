@@ -21,9 +21,10 @@ from sklearn.utils.validation import _check_method_params, _num_samples
 from isoadapt._utils.devices import resolve_device
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._together import Prepared, comparable, fit_together, limits, prepare
+from isoadapt.adapters._together import comparable, fit_together, limits, prepare, with_rows
 from isoadapt.adapters._training._checkpoint import Checkpoint
 from isoadapt.adapters._training._penalty import UnequalPenaltiesError
+from isoadapt.adapters._training._problem import Problem
 from isoadapt.model_selection._result_cache import ResultCache, read_result, write_result
 
 Candidates = Mapping[int, Mapping[str, Any]]
@@ -99,7 +100,7 @@ class Group:
     def __init__(self, data: FitData, candidates: Candidates, max_memory: int | None) -> None:
         self.data, self.candidates, self.max_memory = data, candidates, max_memory
         self.first = data.make_estimator(next(iter(candidates.values())))
-        self.prepared: dict[Hashable, Prepared] = {}  # by fold and random state, without rows
+        self.prepared: dict[Hashable, Problem] = {}  # by fold and random state, without rows
         self.fitted_prefixes: dict[int, tuple[Any, Any]] = {}
 
     def n_processes(self, n_jobs: int | None) -> int:
@@ -119,12 +120,9 @@ class Group:
         on_finished: Callable[[int], Any],
         checkpoint: Checkpoint | None,
     ) -> tuple[list[Any], list[BaseException | None]]:
-        """Fitted estimators and, for each, None or the error of its training.
-
-        After an interrupt, it is the error of all that are not complete.
-        """
+        """Fitted estimators and, for each, None or the error, or interrupt, of its training."""
         estimators = [self.data.make_estimator(self.candidates[fit.candidate]) for fit in fits]
-        shared: dict[Hashable, Prepared] = {}
+        shared: dict[Hashable, Problem] = {}
         keys: list[Hashable] = []
         for fit, estimator in zip(fits, estimators, strict=True):
             key = fit.fold, _split_key(estimator)
@@ -134,18 +132,17 @@ class Group:
             if fit.fold in self.fitted_prefixes:
                 estimator.steps[:-1] = self.fitted_prefixes[fit.fold][0].steps
         adapters = [_adapter(estimator) for estimator in estimators]
-        prepared = [shared[key] for key in keys]
-        return estimators, fit_together(adapters, prepared, on_finished, checkpoint)
+        problems = [shared[key] for key in keys]
+        return estimators, fit_together(adapters, problems, on_finished, checkpoint)
 
-    def _prepare(self, key: Hashable, fold: int, adapter: PenalisedAdapter) -> Prepared:
+    def _prepare(self, key: Hashable, fold: int, adapter: PenalisedAdapter) -> Problem:
         """Training input for one fold and random state; between blocks it is kept without rows."""
         X, y = self._rows(fold)
         if key in self.prepared:
-            return self.prepared[key].with_rows(X)
-        params = self.data.adapter_params(fold)
-        prepared = prepare(adapter, X, y, **params)
-        self.prepared[key] = prepared.without_rows()
-        return prepared
+            return with_rows(self.prepared[key], X)
+        problem = prepare(adapter, X, y, **self.data.adapter_params(fold))
+        self.prepared[key] = replace(problem, X=problem.X[:0])
+        return problem
 
     def _rows(self, fold: int) -> tuple[Any, Any]:
         """Input of the adapter on a fold; the steps before it are fitted once per fold."""
@@ -200,11 +197,7 @@ class Evaluation:
         return [Fit(number, fold) for number in numbers for fold in range(len(self.data.folds))]
 
     def _blocks(self, group: Group) -> tuple[int, list[list[Fit]]]:
-        """Number of processes, and the fits of a group in blocks that are trained together.
-
-        A block has all candidates on several folds, or some of them on one. If there is an error,
-        the fits are done one at a time, and no block remains.
-        """
+        """Number of processes, and blocks of fits to train together; after an error, none."""
         candidates, n_folds = group.candidates, len(self.data.folds)
         fits = self._fits(candidates)
         try:
@@ -282,10 +275,7 @@ class Evaluation:
             checkpoint.remove()
 
     def _run_parts(self, group: Group, fits: Sequence[Fit], failure: Exception) -> None:
-        """Train each half of a block whose training failed together, down to single fits.
-
-        Members whose penalties cannot be joined are trained one at a time immediately.
-        """
+        """Train each half of a block that failed, or single fits if penalties cannot be joined."""
         if len(fits) == 1:
             self._retry_separately(fits, failure, group.candidates)
             return

@@ -25,10 +25,7 @@ def leading_encoder(estimator: Any) -> LeadingEncoder:
 
 
 class LeadingEncoder:
-    """Leading encoders of a pipeline, which transform all rows once, outside the folds.
-
-    There are none if `estimator` is not a pipeline or starts with another step.
-    """
+    """Leading encoders, if any, of a pipeline, which transform all rows once, outside the folds."""
 
     def __init__(self, estimator: Any) -> None:
         self.estimator, self.n_steps = estimator, 0
@@ -106,10 +103,7 @@ class LeadingEncoder:
 
 
 class EncoderOfAdapted(LeadingEncoder):
-    """Encoder of an AdaptedEncoder; the rest is a pipeline with its adapter alone.
-
-    Whether the adapter takes the checkpoint's head is decided from all labels.
-    """
+    """Encoder of an AdaptedEncoder; the rest is a pipeline with its adapter alone."""
 
     def __init__(self, estimator: AdaptedEncoder) -> None:
         self.estimator, self.n_steps, self.names = estimator, 1, ["encoder"]
