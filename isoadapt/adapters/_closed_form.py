@@ -99,7 +99,7 @@ def _supports_chunks(adapter: "MomentsAdapter") -> bool:
 
 
 class MomentsAdapter(OnePassAdapter):
-    """Base class of adapters that are computed from two moments, which are kept as ``moments_``."""
+    """Base class of adapters computed from the first two moments, kept as ``moments_``."""
 
     moments_: Moments
 

@@ -218,7 +218,7 @@ class PenalisedAdapter(BaseAdapter):
         weights: NDArray[Any] | None,
         weighted: bool,
     ) -> LinearHead | None:
-        """Return the head before training; not `weighted`: weights only come from merged rows."""
+        """Return the head before training; unless `weighted`, weights are those of merged rows."""
         by_name = isinstance(self.head, str) or not needs_fit(self.head)
         if weighted or weights is None or by_name or has_fit_parameter(self.head, "sample_weight"):
             return self._resolve_head(X, y, weights)

@@ -221,7 +221,11 @@ class FlowAdapter(BaseAdapter):
             return self._fit(X, y)
 
     def _fit(self, X: ArrayLike, y: ArrayLike | None) -> Self:
-        self._check_alpha()
+        if self.alpha is not None and self.head is None:
+            raise ValueError(
+                f"alpha={self.alpha!r} needs a head, whose task loss is added to the bits, but "
+                "head=None: pass a head, or alpha=None to train without labels"
+            )
         rows, labels = self._check_fit_input(X, y)
         check_spread(rows)
         refit = self._refits_head()
@@ -260,13 +264,6 @@ class FlowAdapter(BaseAdapter):
 
     def _maps_back(self) -> bool:
         return True
-
-    def _check_alpha(self) -> None:
-        if self.alpha is not None and self.head is None:
-            raise ValueError(
-                f"alpha={self.alpha!r} needs a head, whose task loss is added to the bits, but "
-                "head=None: pass a head, or alpha=None to train without labels"
-            )
 
     def _train(
         self, X: NDArray[Any], y: NDArray[Any] | None

@@ -125,19 +125,6 @@ def _make_problem(
     )
 
 
-def _on_all_rows(adapter: "PenalisedAdapter", problem: Problem) -> Problem:
-    """Return the problem of a second fit, of head and adapter to all rows."""
-    return _make_problem(
-        adapter,
-        Sample(problem.X, problem.y, None, problem.weights, problem.kept),
-        np.arange(len(problem.X)),
-        None,
-        problem.seed,
-        problem.rng,
-        problem.weighted,
-    )
-
-
 # --- members, and their second fits --------------------------------------------------------------
 
 
@@ -204,9 +191,13 @@ def _second_fits(
     found = {}
     for number, member in members.items():
         if _needs_second_fit(member, outcomes[number]):
-            key, adapter = id(member.problem), member.adapter
+            problem, adapter, key = member.problem, member.adapter, id(member.problem)
             if key not in problems:
-                problems[key] = _on_all_rows(adapter, member.problem)
+                sample = Sample(problem.X, problem.y, None, problem.weights, problem.kept)
+                rows = np.arange(len(problem.X))
+                problems[key] = _make_problem(
+                    adapter, sample, rows, None, problem.seed, problem.rng, problem.weighted
+                )
             n_epochs = outcomes[number].run.best_epoch
             found[number] = make_member(adapter, problems[key], n_epochs)
     return found

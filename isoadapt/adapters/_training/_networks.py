@@ -62,13 +62,12 @@ class MLPNetwork(LinearNetwork):
         self,
         starts: Sequence[Affine],
         generators: Sequence[torch.Generator],
-        dead: Sequence[NDArray[np.bool_]] | None = None,
+        dead: Sequence[NDArray[np.bool_]],
     ) -> None:
         super().__init__(starts)
         n_members, d = len(starts), starts[0].matrix.shape[1]
         draws = torch.stack([torch.randn(d, d, generator=each) for each in generators])
-        if dead is not None:
-            draws *= torch.from_numpy(~np.stack(dead))[:, None]
+        draws *= torch.from_numpy(~np.stack(dead))[:, None]  # ignores inputs without variance
         self.hidden_weight = nn.Parameter(draws / d**0.5)
         self.hidden_bias = nn.Parameter(torch.zeros(n_members, 1, d))
         # At zero, so that every member starts as its linear layer.
