@@ -162,7 +162,7 @@ for stop in (200, 400, 600):
 
 
 @pytest.mark.skipif(not shutil.which("unshare"), reason="needs unshare")
-@pytest.mark.parametrize("size", [4, 40, 100, 400])
+@pytest.mark.parametrize("size", [4, 40, 68, 72, 100, 400])
 def test_encoding_goes_on_when_the_disk_is_full(tmp_path, size):
     mount = f"mount -t tmpfs -o size={size}k tmpfs {tmp_path}"
     if subprocess.run(["unshare", "-rm", "sh", "-c", mount], check=False).returncode:
@@ -174,7 +174,9 @@ def test_encoding_goes_on_when_the_disk_is_full(tmp_path, size):
         stderr=subprocess.PIPE,
         text=True,
         check=False,
+        timeout=300,
     )
+    assert "damaged" not in done.stderr
     assert "No space" in done.stderr or "Input/output error" in done.stderr
     assert done.returncode == (1 if size < 100 else 0)  # 1: there was no space for an empty store
 

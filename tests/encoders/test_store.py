@@ -170,6 +170,28 @@ def test_a_store_that_was_removed_is_created_again(tmp_path):
     np.testing.assert_array_equal(store.read(keys)[0], vectors_of(keys))
 
 
+@forks
+def test_rows_are_stored_in_the_file_that_replaced_a_removed_one(tmp_path, monkeypatch):
+    store = store_in(tmp_path)
+    fill(store, 5)
+    lock = store._other_writers_excluded
+
+    def clear_and_fill():
+        other = store_in(tmp_path)
+        other.clear()
+        fill(other, 2)
+
+    def wait_for_another_process():
+        monkeypatch.undo()
+        assert in_fork(clear_and_fill) == 0
+        return lock()
+
+    monkeypatch.setattr(store, "_other_writers_excluded", wait_for_another_process)
+    keys = keys_of(10, 11)
+    store.put(keys, vectors_of(keys), LARGE)
+    assert store.read([*keys_of(0, 1, 2), *keys])[1].tolist() == [True, True, False, True, True]
+
+
 def test_clear_leaves_other_files_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     store = store_in(tmp_path)

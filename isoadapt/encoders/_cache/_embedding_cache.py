@@ -93,8 +93,8 @@ class EmbeddingCache:
     The store is an LMDB file with a checksum for every vector. A process that is killed loses only
     the texts that it was encoding, about two seconds of work. After a crash of the machine, the
     last few batches may be missing. If a process was killed while it wrote, or if another program
-    changed the file, the next process first checks the structure of the file, which takes about 2 s
-    per GB.
+    changed the file, the next process first checks the structure of the file, which takes some
+    seconds per GB.
 
     Keys are divided into sixteen ranges. A process or thread holds the locks of those ranges in
     which it is encoding a batch, so no text is encoded twice. Others go on with other ranges, and

@@ -182,11 +182,16 @@ class Store:
         with self._threads, self._unusable_raised():
             while True:
                 try:
-                    if self._environment is None or self._file != self._file_id():
-                        with self._other_writers_excluded():
-                            self._open()
                     if write:
-                        return self._write(operation)
+                        with self._other_writers_excluded():
+                            self._open_if_replaced()
+                            with self._environment.begin(write=True) as transaction:
+                                result = operation(transaction)
+                            self._seal()
+                            return result
+                    if not self._is_open():
+                        with self._other_writers_excluded():
+                            self._open_if_replaced()
                     with self._environment.begin(buffers=True) as transaction:
                         return operation(transaction)
                 except lmdb.MapResizedError:
@@ -196,14 +201,6 @@ class Store:
                     self._environment.set_mapsize(2 * self._environment.info()["map_size"])
                 except (Damaged, lmdb.Error) as error:
                     self._recover(error)
-
-    def _write(self, operation: Callable[[Any], Result]) -> Result:
-        """Run an operation in a transaction that writes."""
-        with self._other_writers_excluded():
-            with self._environment.begin(write=True) as transaction:
-                result = operation(transaction)
-            self._seal()
-            return result
 
     def _lock(self, name: str) -> FileLock:
         """Return a lock in the folder, which is not held yet."""
@@ -219,28 +216,39 @@ class Store:
         finally:
             lock.release(force=True)  # has no effect on a lock that is not held
 
-    def _open(self) -> None:
+    def _is_open(self) -> bool:
+        """Return whether the file of the folder is open, and not one that was deleted since."""
+        return self._environment is not None and self._file == self._file_id()
+
+    def _open_if_replaced(self) -> None:
         """Open the file, after checking it if it is not sealed; other writers are excluded."""
+        if self._is_open():
+            return
         self.close()
         self._path.mkdir(parents=True, exist_ok=True)
         with (self._path / "lock.mdb").open("ab") as file:  # it is mapped into memory, and a write
             file.write(bytes(max(0, _LOCK_FILE - file.tell())))  # without space ends the process
         self._file = self._file_id()
-        environment = lmdb.open(
-            str(self._path),
-            map_size=_FIRST_MAP,
-            max_dbs=len(_TABLES),
-            max_readers=_READERS,
-            metasync=False,
-        )
+        environment = None
         try:
+            environment = lmdb.open(
+                str(self._path),
+                map_size=_FIRST_MAP,
+                max_dbs=len(_TABLES),
+                max_readers=_READERS,
+                metasync=False,
+            )
             environment.reader_check()
             if not self._is_sealed() and (found := _problems(self._path)):
                 raise Damaged(found[0])
             self._rows, self._used, self._counts = map(environment.open_db, _TABLES)
             self._seal()
-        except BaseException:
-            environment.close()
+        except BaseException as error:
+            if environment is not None:
+                environment.close()
+            if self._file is None and isinstance(error, lmdb.Error):  # such as a full disk
+                self._data.unlink(missing_ok=True)
+                raise OSError(str(error)) from error
             raise
         self._environment, self._file = environment, self._file_id()
 
