@@ -64,7 +64,7 @@ def power_range(steps: Sequence[float], size: float, level: float = LEVEL) -> tu
 
 
 def _mean_and_error(steps: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and its standard error, exactly 0 for differences equal up to rounding."""
+    """Return the mean and its standard error, 0 for equal differences."""
     if len(steps) < 2:
         raise ValueError(f"{len(steps)} differences have no spread; 2 are needed")
     error = 0.0 if np.ptp(steps) == 0 else float(np.std(steps, ddof=1)) / math.sqrt(len(steps))

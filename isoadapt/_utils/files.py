@@ -103,8 +103,8 @@ def check_output_folder(
     check_writable(target.parent)
     for left in target.parent.glob(f"{glob.escape(target.name)}.isoadapt-old-*"):
         warn(
-            f"{str(left)!r} holds the former content of {shown}, which another call was replacing "
-            "when it ended: delete it, or rename it if you need it"
+            f"{str(left)!r} holds all or part of the former content of {shown}, which another call "
+            "was replacing when it ended: delete it, or rename it if you need it"
         )
     return target
 

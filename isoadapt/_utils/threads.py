@@ -66,7 +66,7 @@ def one_thread() -> Iterator[None]:
     Torch has a number for each Python thread, and one number that a Python thread takes over when
     it first uses torch. The latter is the last number that was set anywhere. A Python thread that
     first uses torch while others are in this context thus starts with one thread. If it enters the
-    context too, it leaves it with the number of the others.
+    context too, it leaves it with the number of the others, also if it had set one thread itself.
     """
     here = threading.get_ident()
     if here in _HELD:

@@ -77,6 +77,8 @@ def measure(method: Method, data: Data, split: Split) -> Outcome:
         warnings.simplefilter("always", UserWarning)
         try:
             _measure(method, data, split, outcome)
+        except ImportError:  # a package that is not installed
+            raise
         except Exception as failure:  # of any adapter, which the others do not depend on
             outcome = Outcome(error=f"{type(failure).__name__}: {reason(failure)}")
     found = [" ".join(str(each.message).split()) for each in caught]
