@@ -11,18 +11,18 @@ import pytest
 KILLED = """
 import json, os, shutil, sys, warnings
 from pathlib import Path
-from isoadapt._utils import files, folders
+from isoadapt._utils import files
 
 place, kind = Path(sys.argv[1]), sys.argv[2]
-target, sources = place / "out", {files.__file__, folders.__file__}
+target, sources = place / "out", {files.__file__}
 
 def write(text):
     if kind == "file":
         with files.atomic_path(target) as path:
             path.write_text(text)
         return
-    folders.check_output_folder(target, True)
-    with folders.atomic_folder(target, True, folders.CHECKPOINT) as folder:
+    files.check_output_folder(target, True)
+    with files.atomic_folder(target, True, files.CHECKPOINT) as folder:
         (folder / "a").write_text(text)
         (folder / "b").write_text(text)
 
@@ -54,7 +54,7 @@ def content(path):
 def reported():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        folders.check_output_folder(target, True)
+        files.check_output_folder(target, True)
     return [str(warning.message) for warning in caught]
 
 seen, step = set(), 1

@@ -23,7 +23,8 @@ def network_and_points(kind=LinearNetwork, d=5, n=60, members=1):
     rng = np.random.default_rng(0)
     start = Affine(np.eye(d) + 0.3 * rng.normal(size=(d, d)), rng.normal(size=d))
     generators = [torch.Generator().manual_seed(0) for _ in range(members)]
-    network = kind([start] * members, *([generators] if kind is MLPNetwork else []))
+    dead = [np.zeros(d, dtype=bool)] * members
+    network = kind([start] * members, *([generators, dead] if kind is MLPNetwork else []))
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in network.parameters():

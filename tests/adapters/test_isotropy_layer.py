@@ -193,8 +193,9 @@ class TestMiniBatch:
         generator = torch.Generator().manual_seed(0)
         X = torch.randn(32, 5, generator=generator)
         start = Affine(np.eye(5), np.zeros(5))
-        for make in (LinearNetwork, lambda starts: MLPNetwork(starts, [generator] * 3)):
-            together = make([start] * 3)
+        dead = [np.zeros(5, dtype=bool)] * 3
+        hidden = MLPNetwork([start] * 3, [generator] * 3, dead)
+        for together in (LinearNetwork([start] * 3), hidden):
             with torch.no_grad():
                 together.weight += 0.1 * torch.randn(3, 5, 5, generator=generator)
             losses = IsoScoreLoss()(together(X))

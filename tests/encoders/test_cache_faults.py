@@ -162,7 +162,14 @@ for stop in (200, 400, 600):
 
 
 @pytest.mark.skipif(not shutil.which("unshare"), reason="needs unshare")
-@pytest.mark.parametrize("size", [4, 40, 68, 72, 100, 400])
+@pytest.mark.parametrize(
+    "size",
+    [
+        68,
+        100,
+        *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 40, 72, 400)),
+    ],
+)
 def test_encoding_goes_on_when_the_disk_is_full(tmp_path, size):
     mount = f"mount -t tmpfs -o size={size}k tmpfs {tmp_path}"
     if subprocess.run(["unshare", "-rm", "sh", "-c", mount], check=False).returncode:
