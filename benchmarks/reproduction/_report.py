@@ -75,16 +75,16 @@ Figures are mean ± standard deviation over seeds, on whole dev sets. The metric
 correlation on CoLA and accuracy on MRPC and RTE, where always predicting the most frequent class
 gives 0, 0.6838 and 0.5271. The *base* is the model fine-tuned without a penalty (λ = 0)."""
 TRIES = """\
-λ and ζ are chosen for each sign by the metric on a fifth of the training rows (one seed; bold: the
-choice). Six seeds without a penalty on the same rows show what the best of six tries gains by
-chance. The claims compare the choices with bases, all trained anew with fresh seeds; the control
-follows the code that the authors released, with the λ and ζ that they report for BERT."""
+For each sign, λ and ζ are chosen by the metric on a fifth of the training rows, with one seed; the
+choice is printed in bold. Six seeds without a penalty on the same rows show what the best of six
+tries gains by chance. The claims compare the chosen settings with bases of the same, new seeds. The
+control follows the code that the authors released, with the λ and ζ that they report for BERT."""
 BASES = """\
 Learning rate and epochs are chosen once a task by the metric on a fifth of the training rows. A
 task is judged where the mean of its bases is no more than one standard error below the dev figure
-of a checkpoint of the same encoder that existed before. If the mean of its first three bases is
-lower, the task is run again with the recipe of that checkpoint. CoLA is judged by a margin of
-0.0006, see "Departures" in [PLAN.md](reproduction/PLAN.md). SST-2 has left the plan."""
+of a reference checkpoint, the same encoder fine-tuned with one seed. If the mean of its first three
+bases is lower, the task is run again with the recipe of that checkpoint. CoLA is judged by a margin
+of 0.0006, see "Departures" in [PLAN.md](reproduction/PLAN.md). SST-2 has left the plan."""
 REPLACED = """\
 The bases of these {n} runs have not learned their task under its first recipe. They carry no
 verdicts, and are in no other table. Mean ± standard deviation of the metric: {values}."""
@@ -161,7 +161,8 @@ def _counts(judged: Mapping[str, Sequence[Line]], records: Sequence[Record], n_l
     done = sum("figures" in record for record in records)
     return (
         f"Verdicts on {counts.total()} claims: {named}. {done} of {len(records)} planned runs are "
-        f"recorded. The report is made from {n_lines} records."
+        f"recorded. The file has {n_lines - done} more records, of runs that a second recipe "
+        "replaced or that have left the plan."
     )
 
 
