@@ -16,6 +16,8 @@ from isoadapt.geometry._moments import Moments
 
 _ENTRIES = 2**23  # entries of a memory map that are read at a time
 _FAN_IN = 8  # instances of Moments that one dask task merges
+_HASHED = 2**14  # entries that are hashed at a time, so that they stay in the cache
+_MIX = [(30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)]  # of the generator SplitMix64
 
 Chunked = ArrayLike | Iterable[ArrayLike] | Moments
 Check = Callable[[Any, bool], NDArray[Any]]  # arguments: a chunk, and whether it is the first
@@ -111,6 +113,32 @@ def gather(X: Any, check: Check = check_chunk, min_samples: int = 2) -> Moments:
             "scale X down"
         )
     return moments
+
+
+def row_hashes(X: ArrayLike) -> NDArray[np.uint64]:
+    """Hash (n,) of each row of a matrix (n, d): equal rows have equal hashes, as have -0.0 and 0.0.
+
+    It depends on the dtype, and on nothing but the row. Any two different rows share a hash with a
+    probability of about 2^-64.
+    """
+    rows = np.asarray(as_array(X))
+    if rows.dtype.kind not in "fiub" or rows.dtype.itemsize > 8:
+        rows = rows.astype(np.float64)
+    n, d = rows.shape
+    offsets = np.random.default_rng(0).integers(2**64 - 1, size=d, dtype=np.uint64)
+    hashes = np.empty(n, np.uint64)
+    size = max(1, _HASHED // max(1, d))
+    bits, buffer = np.empty((2, min(n, size), d), np.uint64)
+    unsigned = f"u{rows.dtype.itemsize}"
+    for start in range(0, n, size):
+        chunk = np.ascontiguousarray(rows[start : start + size] + rows.dtype.type(0))  # no -0.0
+        mixed, shifted = bits[: len(chunk)], buffer[: len(chunk)]
+        np.add(chunk.view(unsigned), offsets, out=mixed)
+        for shift, factor in _MIX:
+            mixed ^= np.right_shift(mixed, shift, out=shifted)
+            mixed *= np.uint64(factor)
+        mixed.sum(1, out=hashes[start : start + size])
+    return hashes
 
 
 def map_blocks(
