@@ -14,7 +14,7 @@ import torch
 from benchmarks._data import embeddings_or_cone, narrow_cone
 from benchmarks.speed._harness import Comparison, Result, Skipped, compare, seconds_of
 from isoadapt import IsotropyLayer
-from isoadapt._utils import threads
+from isoadapt.adapters._training import _loop
 
 SIZES = ((64, 384), (64, 1024), (512, 384), (4096, 768))  # rows, features
 BUSY = "import torch\nA = torch.randn(2000, 2000)\nprint('busy', flush=True)\nwhile True: A @ A"
@@ -52,7 +52,7 @@ def _steps(n_rows: int, d: int, n_steps: int, repeats: int) -> Comparison:
     layer = IsotropyLayer(data.head, batch_size=n_rows, **settings)
 
     def fit(large_step: float) -> None:
-        with patch.object(threads, "LARGE_STEP", large_step):
+        with patch.object(_loop, "LARGE_STEP", large_step):
             layer.fit(data.X_train, data.y_train)
 
     return compare(

@@ -1,1 +1,1 @@
-"""Utilities for files, folders, devices, threads and optional dependencies."""
+"""Utilities for files, folders, devices, threads, optional dependencies and messages."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 
 CHECKPOINT, ADAPTER = "a checkpoint", "an adapter"  # kinds of content
 MARKER = "isoadapt.txt"  # file that lists what isoadapt wrote to its folder

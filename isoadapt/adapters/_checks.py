@@ -1,16 +1,21 @@
-"""Checks of the rows that an adapter is fitted to, and of their weights."""
+"""Checks of rows, labels and weights, and attributes that a failed fit leaves as they were."""
 
 import math
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
 
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import LARGEST, SMALLEST
+from isoadapt.metrics._points import is_missing
 
+_Fit = TypeVar("_Fit", bound=Callable[..., Any])
 _BLOCK = 1024
 _MAX_MEAN_TO_SPREAD = 1e5
 
@@ -64,3 +69,36 @@ def check_frequencies(
             "1: multiply them by the number of rows, or pass counts"
         )
     return weights
+
+
+def check_labels(y: NDArray[Any], head: str, way_out: str) -> None:
+    """Raise ValueError if y has no labels, or lacks some; `head` names the classifier."""
+    of_objects = enumerate(y) if y.dtype.kind == "O" else ()
+    missing = [row for row, label in of_objects if is_missing(label)]
+    if missing:
+        raise ValueError(
+            f"y lacks the label of {len(missing)} row(s), first of row {missing[0]} (None or "
+            "NaN): leave these rows out, or give them a label"
+        )
+    try:
+        check_classification_targets(y)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"y must contain labels, because {head} is a classifier ({error}): {way_out}"
+        ) from error
+
+
+def restore_on_failure(fit: _Fit) -> _Fit:
+    """Decorate a method so that it restores the attributes of the estimator if it raises."""
+
+    @wraps(fit)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return fit(self, *args, **kwargs)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return cast(_Fit, guarded)

@@ -8,9 +8,8 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
-from isoadapt._utils.estimators import restore_on_failure
 from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._checks import check_frequencies, check_spread
+from isoadapt.adapters._checks import check_frequencies, check_spread, restore_on_failure
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import map_rows
 from isoadapt.geometry import Moments

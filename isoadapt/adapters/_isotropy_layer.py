@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 from isoadapt.adapters._penalised import PenalisedAdapter
 from isoadapt.adapters._training._exact import solve_exact
 from isoadapt.adapters._training._penalty import Penalty

@@ -14,12 +14,15 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import has_fit_parameter
 
-from isoadapt._utils.devices import as_array
-from isoadapt._utils.estimators import restore_on_failure
-from isoadapt._utils.threads import one_blas_thread_if_small
-from isoadapt._utils.warn import warn
+from isoadapt._utils.devices import as_array, one_blas_thread_if_small
+from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._checks import check_frequencies, check_spread, warn_of_large_mean
+from isoadapt.adapters._checks import (
+    check_frequencies,
+    check_spread,
+    restore_on_failure,
+    warn_of_large_mean,
+)
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._together import comparable
 from isoadapt.adapters._training._epoch_choice import takes_weights

@@ -106,7 +106,7 @@ def installed_variants() -> list[Variant]:
     """Return the variants that can be fitted here; warn of those whose package is not installed."""
     if importlib.util.find_spec("zuko") is not None:
         return list(VARIANTS)
-    from isoadapt._utils.warn import warn
+    from isoadapt._utils.messages import warn
 
     warn(
         "FlowAdapter is left out, because it needs zuko, which is not installed: "

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_array
 
-from isoadapt._utils.devices import as_array, resolve_device
-from isoadapt._utils.threads import one_blas_thread_if_small
+from isoadapt._utils.devices import as_array, one_blas_thread_if_small, resolve_device
 from isoadapt.adapters._training._checkpoint import Checkpoint
 from isoadapt.adapters._training._fit import (
     TrainingInterrupted,

@@ -8,7 +8,7 @@ import torch
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter
 from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._penalty import Penalty

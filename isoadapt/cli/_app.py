@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from isoadapt import __version__
-from isoadapt._utils.errors import reason
+from isoadapt._utils.messages import reason
 from isoadapt.adapters._registry import METHODS
 from isoadapt.cli._options import (
     TABLE,

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt import TransformerEncoder
-from isoadapt._utils.errors import choices
 from isoadapt._utils.files import atomic_path, check_writable, writable_folder
+from isoadapt._utils.messages import choices
 from isoadapt.adapters._registry import ADAPTERS, METHODS, VARIANTS
 from isoadapt.cli._options import Console, Source, WrongUsage
 from isoadapt.cli._rows import data_to_record, labelled_texts

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from isoadapt import LinearHead, LogitPreservingWhitening, TransformerEncoder, load_checkpoint
 from isoadapt._utils.files import atomic_path, check_output_folder, check_writable, writable_folder
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.tables import aligned_table
+from isoadapt._utils.messages import aligned_table
 from isoadapt.adapters._registry import installed_variants
 from isoadapt.cli._options import Console, WrongUsage
 from isoadapt.cli._rows import labelled_texts

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from isoadapt._utils.errors import choices
+from isoadapt._utils.messages import choices
 from isoadapt.cli._options import Console, WrongUsage
 from isoadapt.encoders._folder import names_classifier
 from isoadapt.encoders._identity import describe_vectors

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 
 from isoadapt import load_checkpoint
-from isoadapt._utils.errors import choices
 from isoadapt._utils.files import check_output_folder
-from isoadapt._utils.tables import aligned_table
+from isoadapt._utils.messages import aligned_table, choices
 from isoadapt.cli._options import Console, Tables, WrongUsage, read_settings
 from isoadapt.cli._rows import labelled_texts
 from isoadapt.finetune import finetune_text_classifier

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt import TransformerEncoder
-from isoadapt._utils.errors import choices
 from isoadapt._utils.files import ADAPTER, check_output_folder
-from isoadapt._utils.tables import aligned_table
+from isoadapt._utils.messages import aligned_table, choices
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, METHODS
 from isoadapt.cli._options import Console, Source, WrongUsage, read_settings

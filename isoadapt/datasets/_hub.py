@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt._utils.errors import reason
 from isoadapt._utils.imports import import_optional
+from isoadapt._utils.messages import reason
 from isoadapt.datasets._tables import Texts, label_column, listed, shortened, text_columns
 
 _GLUE = "nyu-mll/glue"

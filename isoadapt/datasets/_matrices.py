@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt._utils.errors import reason
+from isoadapt._utils.messages import reason
 from isoadapt.datasets._tables import label_column, listed, read_parquet, shortened
 
 _LABEL = "label"

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt._utils.errors import reason
 from isoadapt._utils.imports import import_optional
+from isoadapt._utils.messages import reason
 
 _PAIR = ("sentence1", "sentence2")
 _SINGLE = "sentence"

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from isoadapt._utils.errors import reason
+from isoadapt._utils.messages import reason
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 # Endings of the files that a model can be loaded from: weights, configuration, tokenizer and code.

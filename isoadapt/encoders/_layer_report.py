@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.tables import aligned_table
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import aligned_table, warn
 from isoadapt.encoders._backbone import Backbone, Pooling
 from isoadapt.encoders._batching import (
     embed_batches,

@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from isoadapt._utils.devices import resolve_device
-from isoadapt._utils.errors import reason
-from isoadapt._utils.threads import SharedSetting
+from isoadapt._utils.devices import SharedSetting, resolve_device
+from isoadapt._utils.messages import reason
 from isoadapt.encoders._backbone import (
     Backbone,
     find_last_linear,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 from isoadapt.encoders._backbone import Backbone, Pooling, live_backbone
 from isoadapt.encoders._batching import embed_batch, embed_batches, needs_equal_lengths
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache

@@ -17,9 +17,9 @@ from sklearn.utils._param_validation import Interval, StrOptions, validate_param
 from torch import nn
 
 from isoadapt._utils.devices import resolve_device
-from isoadapt._utils.errors import reason
 from isoadapt._utils.files import CHECKPOINT, atomic_folder, check_kept, check_output_folder
 from isoadapt._utils.imports import import_optional
+from isoadapt._utils.messages import reason
 from isoadapt.encoders._backbone import position_limit
 from isoadapt.encoders._folder import (
     check_files,

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from isoadapt._utils.files import atomic_path
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 from isoadapt.encoders._backbone import Pooling, find_last_linear, is_classifier
 from isoadapt.finetune._recipes import ALL, HEAD_INPUT, LAST, OUTPUT_EMBEDDINGS
 from isoadapt.losses import JointLoss

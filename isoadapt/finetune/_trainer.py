@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 from isoadapt.encoders._backbone import is_classifier
 from isoadapt.finetune._gathering import gathered, is_distributed, sample_moments
 from isoadapt.finetune._objective import Objective, Points, Watch, divides_by_count

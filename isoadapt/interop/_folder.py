@@ -11,8 +11,8 @@ from typing import Any
 from safetensors.numpy import load, save
 
 import isoadapt
-from isoadapt._utils.errors import reason
 from isoadapt._utils.files import ADAPTER, atomic_folder, check_output_folder
+from isoadapt._utils.messages import reason
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._identity import VectorSource, vector_source

@@ -11,7 +11,7 @@ import numpy as np
 
 from isoadapt._utils.files import CHECKPOINT, atomic_folder
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder

@@ -12,15 +12,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from isoadapt._utils.estimators import is_missing
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.tables import aligned_table
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import aligned_table, warn
 from isoadapt.geometry import _spread
 from isoadapt.metrics._neighbours import HubnessReport, hubness
 from isoadapt.metrics._points import (
     IF_FEW,
     as_points,
+    is_missing,
     mean_cosine,
     spectral_figures,
     two_nn_or_nan,

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from isoadapt._utils.devices import as_array
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 from isoadapt.geometry import Moments, _isoscore, _neighbours, _spread
 from isoadapt.geometry._chunks import Chunked, gather, in_chunks, is_memmap, refuse_chunks
 from isoadapt.geometry._spread import LARGEST, SMALLEST
@@ -148,3 +148,11 @@ def two_nn_or_nan(points: Tensor, tolerance: float = 0.0) -> float:
         return float(_neighbours.two_nn(points, tolerance=tolerance))
     except ValueError:
         return math.nan
+
+
+def is_missing(label: Any) -> bool:
+    """Whether a label is None, or a NaN, NaT or pandas.NA, none of which is equal to itself."""
+    try:
+        return label is None or bool(label != label)
+    except (TypeError, ValueError):  # the truth value of pandas.NA is not defined
+        return True

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from isoadapt._utils.errors import choices
+from isoadapt._utils.messages import choices
 from isoadapt.model_selection import Comparison
 from isoadapt.report._axes import BASELINE, STRONG, legend_beside, panels, plain
 

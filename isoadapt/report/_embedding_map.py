@@ -10,7 +10,7 @@ from sklearn.decomposition import PCA
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from isoadapt._utils.estimators import is_missing
+from isoadapt.metrics._points import is_missing
 from isoadapt.report._axes import REST, STRONG, panels, plain, points
 
 _PANELS = ["before", "after"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
-from isoadapt._utils.errors import choices
+from isoadapt._utils.messages import choices
 from isoadapt.model_selection import BestAboveFloor
 from isoadapt.report._axes import BASELINE, REST, STRONG, panels, plain
 

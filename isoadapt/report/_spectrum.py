@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import column_or_1d
 
-from isoadapt._utils.errors import choices
+from isoadapt._utils.messages import choices
 from isoadapt.geometry._spread import spectrum
 from isoadapt.report._axes import (
     BASELINE,

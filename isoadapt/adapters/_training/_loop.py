@@ -13,12 +13,22 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from isoadapt._utils.threads import one_thread_if_small
+from isoadapt._utils.devices import one_thread
 from isoadapt.adapters._training._epoch_choice import Run
 from isoadapt.adapters._training._networks import Adapted, HeadedNetwork
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import Member, Outcome
 from isoadapt.adapters._training._rows import Batches, Rows
+
+LARGE_STEP = 1e8
+"""Steps run in all threads if n_parameters * (n_rows + UPDATE_ROWS) is at least this number.
+
+Measured by ``python -m benchmarks --only threads`` on a machine without other load: two threads
+are at most 1.6 times as fast as one in smaller steps, and up to twice as fast in larger ones.
+"""
+
+UPDATE_ROWS = 100
+"""Number of rows whose multiply-adds take as long as AdamW's update of the parameters."""
 
 
 class OutputRidge(NamedTuple):
@@ -225,11 +235,16 @@ class AdapterNet(NeuralNet):
         return penalties.cpu(), outputs, finite.cpu()
 
     def step_threads(self, batches: Batches) -> AbstractContextManager[None]:
-        """Return a context with one torch thread if training runs in small steps on the CPU."""
-        if torch.device(self.device).type != "cpu":
-            return nullcontext()
+        """Return a context with one torch thread if training runs in small steps on the CPU.
+
+        A step takes about three multiply-adds for each parameter and row, regardless of the number
+        of members, and AdamW's update of a parameter as long as those of a hundred rows.
+        """
         n_parameters = sum(parameter.numel() for parameter in self.module_.parameters())
-        return one_thread_if_small(n_parameters, batches.index.shape[-1] // batches.n_batches)
+        n_rows = batches.index.shape[-1] // batches.n_batches
+        small = n_parameters * (n_rows + UPDATE_ROWS) < LARGE_STEP
+        on_cpu = torch.device(self.device).type == "cpu"
+        return one_thread() if small and on_cpu else nullcontext()
 
     def keep(self, members: Sequence[int]) -> None:
         """Keep only the given members."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 from isoadapt.encoders._identity import Identity, row_keys
 from isoadapt.encoders._texts import Texts
 

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from lmdb.verify import VerifyError, verify
 from numpy.typing import NDArray
 
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 
 Result = TypeVar("Result")
 

@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 from tqdm import tqdm
 
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 from isoadapt.model_selection._compare._comparison import Comparison
 from isoadapt.model_selection._compare._data import make_data, make_plan
 from isoadapt.model_selection._compare._measure import Data, Outcome, Outcomes, Split, measure

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from isoadapt._utils.errors import choices
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.tables import aligned_table
+from isoadapt._utils.messages import aligned_table, choices
 from isoadapt.model_selection._compare._methods import BASELINE
 from isoadapt.model_selection._compare._table import USES, is_credited, sentence
 

@@ -12,8 +12,8 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from isoadapt._utils.devices import as_array
-from isoadapt._utils.estimators import check_labels
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
+from isoadapt.adapters._checks import check_labels
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.heads import LinearHead
 from isoadapt.metrics._neighbours import reciprocal_ranks

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.pipeline import Pipeline
 
 from isoadapt import IsotropyLayer, LinearHead
-from isoadapt._utils.errors import choices
+from isoadapt._utils.messages import choices
 from isoadapt.adapters import FlowAdapter
 from isoadapt.adapters._heads import fit_head, needs_fit
 from isoadapt.adapters._penalised import PenalisedAdapter

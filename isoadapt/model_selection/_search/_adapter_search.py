@@ -26,9 +26,9 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_method_params, _num_samples
 from tqdm import tqdm
 
-from isoadapt._utils.estimators import restore_on_failure
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 from isoadapt.adapted import AdaptedEncoder
+from isoadapt.adapters._checks import restore_on_failure
 from isoadapt.model_selection._result_cache import ResultCache, check_seed
 from isoadapt.model_selection._search._best_above_floor import BestAboveFloor
 from isoadapt.model_selection._search._evaluation import Evaluation, Fit, FitData, Result

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 
 
 @dataclass(frozen=True)

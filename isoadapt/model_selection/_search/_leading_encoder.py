@@ -9,7 +9,7 @@ from typing import Any
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
-from isoadapt._utils.warn import warn
+from isoadapt._utils.messages import warn
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters._together import comparable
 from isoadapt.encoders import TransformerEncoder

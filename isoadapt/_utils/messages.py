@@ -1,0 +1,63 @@
+"""What is shown to the user: warnings, error messages and tables of text."""
+
+import re
+import sys
+import warnings
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
+
+_AROUND = ("isoadapt", "sklearn", "joblib", "contextlib")  # packages whose lines are skipped
+_UNLIKE = 0.4  # similarity from which a name is suggested
+
+
+def warn(message: str | Warning, category: type[Warning] = UserWarning) -> None:
+    """Give a warning for the line that called this package, or scikit-learn or joblib around it."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] in _AROUND:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+def reason(error: BaseException) -> str:
+    """Return the message of an error on one line, or the name of its class if it has no message."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def choices(name: str, known: Collection[str]) -> str:
+    """Say which names there are, and which of them is most like a wrong name."""
+    plain = {_plain(each): each for each in known}
+    found = get_close_matches(_plain(name), plain, n=1, cutoff=_UNLIKE)
+    guess = f"; did you mean {plain[found[0]]!r}?" if found else ""
+    shown = [repr(each) if "," in each else each for each in known]
+    return f"choose from {', '.join(dict.fromkeys(shown))}{guess}"
+
+
+def _plain(name: str) -> str:
+    """Drop case, punctuation and "adapter", so that names of classes are recognised."""
+    return re.sub(r"[\W_]", "", name.lower()).removesuffix("adapter")
+
+
+def aligned_table(
+    rows: Sequence[Sequence[str]],
+    *,
+    rule: bool = False,
+    left: Collection[int] = (0,),
+    at_least: Sequence[int] = (),
+) -> str:
+    """Align the cells of rows in columns that are two spaces apart.
+
+    Columns are aligned to the right, those with an index in `left` to the left. `at_least` are the
+    smallest widths of the first columns. With `rule`, a line of dashes follows the first row.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths[: len(at_least)] = map(max, widths, at_least)
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    if rule:
+        lines.insert(1, "-" * len(lines[0]))
+    return "\n".join(line.rstrip() for line in lines)
