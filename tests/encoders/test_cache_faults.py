@@ -1,9 +1,9 @@
 """The cache used by several threads and processes, which are killed, interrupted or forked."""
 
+import ctypes
 import hashlib
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,17 +15,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from filelock import FileLock, Timeout
+from torch.utils.data import DataLoader
 
-from isoadapt import EmbeddingCache
+from isoadapt import EmbeddingCache, TransformerEncoder
 from isoadapt.encoders._cache._store import Store, Unusable, store_in
 from isoadapt.encoders._identity import Identity
 from isoadapt.encoders._texts import Texts
 from tests.encoders.test_store import forks, in_fork
 
-ROOT = Path(__file__).parents[2]
 TEXTS = Texts([f"text {i} {'is not short ' * 3}" for i in range(8000)])
 WIDTH = 256
+NO_MOUNT = 77  # exit code
 MAX_SIZE = 5 * 2**20  # smaller than all vectors together, so that rows are evicted too
 
 
@@ -152,40 +154,35 @@ def test_two_threads_encode_at_once_and_no_text_twice(tmp_path, start):
 # A full disk
 
 
-FULL = """
-import sys
-from tests.encoders.test_cache_faults import TEXTS, n_wrong
+def fill_a_disk(folder, size):
+    """Mount a disk of `size` KiB for this process alone, and encode more than it can hold."""
+    ids = {"setgroups": "deny", "uid_map": f"0 {os.getuid()} 1", "gid_map": f"0 {os.getgid()} 1"}
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", folder]
+    try:
+        ctypes.CDLL(None).unshare(0x10020000)  # CLONE_NEWUSER | CLONE_NEWNS
+        for name, content in ids.items():
+            Path("/proc/self", name).write_text(content)
+        subprocess.run(command, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        os._exit(NO_MOUNT)
+    if size < 100:  # there is no space for an empty store
+        said = pytest.raises(OSError, match="No space left")
+    else:
+        match = r"continues without the cache.*(No space left|Input/output error)"
+        said = pytest.warns(UserWarning, match=match)
+    with said:
+        for stop in (200, 400, 600):
+            assert n_wrong(folder, TEXTS.take(range(stop))) == 0
 
-for stop in (200, 400, 600):
-    assert n_wrong(sys.argv[1], TEXTS.take(range(stop))) == 0
-"""
 
-
-@pytest.mark.skipif(not shutil.which("unshare"), reason="needs unshare")
-@pytest.mark.parametrize(
-    "size",
-    [
-        68,
-        100,
-        *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 40, 72, 400)),
-    ],
-)
+@pytest.mark.filterwarnings("error:.*damaged:UserWarning")
+@forks
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a disk of its own")
+@pytest.mark.parametrize("size", [4, 40, 68, 72, 100, 400])
 def test_encoding_goes_on_when_the_disk_is_full(tmp_path, size):
-    mount = f"mount -t tmpfs -o size={size}k tmpfs {tmp_path}"
-    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], check=False).returncode:
+    if (code := in_fork(fill_a_disk, tmp_path, size)) == NO_MOUNT:
         pytest.skip("needs a small file system, and this process may not mount one")
-    command = f"{mount} && exec {sys.executable} -c '{FULL}' {tmp_path}"
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", command],
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert "damaged" not in done.stderr
-    assert "No space" in done.stderr or "Input/output error" in done.stderr
-    assert done.returncode == (1 if size < 100 else 0)  # 1: there was no space for an empty store
+    assert code == 0
 
 
 @pytest.mark.parametrize("step", ["put", "touch", "try_lock"])
@@ -224,27 +221,18 @@ def test_a_child_leaves_the_stores_and_the_locks_of_its_parent_alone(tmp_path):
     assert EmbeddingCache(tmp_path).stats()[:3] == (250, 200, 200)
 
 
-WORKERS = """
-import sys
-import numpy as np
-import torch
-from torch.utils.data import DataLoader
-from isoadapt import TransformerEncoder
-
-torch.set_num_threads(2)
-texts = [f"{i} cats " * 20 for i in range(200)]
-encoder = TransformerEncoder(sys.argv[1], cache=sys.argv[2])
-encoder.transform(texts[:100])  # with threads that do not exist in the workers
-options = {"num_workers": 2, "multiprocessing_context": "fork"}
-loader = DataLoader(texts, batch_size=10, collate_fn=encoder.transform, **options)
-found = np.concatenate(list(loader))
-expected = TransformerEncoder(sys.argv[1]).transform(texts)
-np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-"""
-
-
 @forks
 def test_forked_workers_of_a_data_loader_encode_through_one_cache(checkpoint, tmp_path):
-    command = [sys.executable, "-c", WORKERS, checkpoint, tmp_path]
-    subprocess.run(command, cwd=ROOT, check=True)
+    texts, before = [f"{i} cats " * 20 for i in range(200)], torch.get_num_threads()
+    encoder = TransformerEncoder(checkpoint, cache=tmp_path)
+    torch.set_num_threads(2)
+    try:
+        encoder.transform(texts[:100])  # with threads that do not exist in the workers
+        options = {"num_workers": 2, "multiprocessing_context": "fork"}
+        loader = DataLoader(texts, batch_size=10, collate_fn=encoder.transform, **options)
+        found = np.concatenate(list(loader))
+    finally:
+        torch.set_num_threads(before)
+    expected = TransformerEncoder(checkpoint).transform(texts)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     assert EmbeddingCache(tmp_path).stats()[:3] == (100, 200, 200)
