@@ -24,7 +24,6 @@ from tests.tiny_models import TEXTS
 
 X = np.random.default_rng(0).normal(size=(60, 4)) * [9, 3, 1, 1]
 PRETRAINED = json.dumps({"model_type": "bert", "transformers_version": "5.0.0"})
-EARLIER = Path(__file__).parent / "interop" / "folders" / "whitening"
 posix = pytest.mark.skipif(os.name != "posix", reason="this system has no umask")
 
 
@@ -275,14 +274,8 @@ class TestReplacement:
         assert title.startswith("# an adapter, written by isoadapt; ")
         assert names == ["README.md", "adapter.safetensors", "config.json"]
 
-    @pytest.mark.parametrize("earlier", [False, True])
-    def test_a_marked_folder_is_replaced(self, earlier, tmp_path):
-        folder = tmp_path / "a"
-        if earlier:
-            shutil.copytree(EARLIER, folder)
-            assert not (folder / MARKER).exists()
-        else:
-            save_adapter(Whitening().fit(X), folder)
+    def test_a_marked_folder_is_replaced(self, tmp_path):
+        folder = save_adapter(Whitening().fit(X), tmp_path / "a")
         fill(folder, {"README.md": "changed"})
         save_adapter(Whitening(strength=0.5).fit(X), folder, overwrite=True)
         assert load_adapter(folder).strength == 0.5
@@ -293,13 +286,8 @@ class TestReplacement:
             MARKER,
         }
 
-    @pytest.mark.parametrize("earlier", [False, True])
-    def test_what_was_added_to_a_marked_folder_is_kept(self, earlier, tmp_path):
-        folder = tmp_path / "a"
-        if earlier:
-            shutil.copytree(EARLIER, folder)
-        else:
-            save_adapter(Whitening().fit(X), folder)
+    def test_what_was_added_to_a_marked_folder_is_kept(self, tmp_path):
+        folder = save_adapter(Whitening().fit(X), tmp_path / "a")
         fill(folder, {"notes.txt": "mine", "run/weights.safetensors": "mine"})
         refuse(folder, "notes.txt", "run/weights.safetensors", content=ADAPTER)
 
@@ -376,7 +364,7 @@ class TestReplacement:
         before = contents(model)
         (tmp_path / "link").symlink_to(tmp_path)
         for out in (model, tmp_path / "link" / "model"):
-            with pytest.raises(FileExistsError, match="is model_folder, which is kept"):
+            with pytest.raises(FileExistsError, match="is the model that is read, which is kept"):
                 merge_into_checkpoint(adapter, model, out, overwrite=True)
         assert contents(model) == before
 

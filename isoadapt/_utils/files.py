@@ -1,7 +1,6 @@
 """Writing of files and of folders as a whole; which folders may be replaced."""
 
 import glob
-import json
 import os
 import re
 import shutil
@@ -10,13 +9,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from isoadapt._utils.messages import warn
 
 CHECKPOINT, ADAPTER = "a checkpoint", "an adapter"  # kinds of content
 MARKER = "isoadapt.txt"  # file that lists what isoadapt wrote to its folder
-_MARKERS = (MARKER, "isoadapt.sha256")  # the second with digests, before 0.1.0
+_TITLE = "# {}, written by isoadapt"  # start of its first line, with the kind of content
 TOKENIZER_FILES = re.compile(  # that save_pretrained writes
     r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|chat_template)\.json"
     r"|(vocab|merges|dict)\.txt|chat_template\.jinja|bpe\.codes|prophetnet\.tokenizer"
@@ -83,13 +81,14 @@ def check_output_folder(
     *,
     content: str = CHECKPOINT,
     name: str = "output_folder",
+    model: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Check, before long computations, that a result can be written to `folder`; return its path.
 
-    FileExistsError is raised if `folder` is a file, a folder in use or a mount point, if it is not
-    empty and `overwrite` is false, or if it holds anything else than `content`. OSError is raised
-    if its parent is not writable. A warning names what a killed process left beside it. `name` is
-    that of the parameter in messages.
+    FileExistsError is raised if `folder` is a file, a folder in use, a mount point or the folder of
+    the `model` that is read, if it is not empty and `overwrite` is false, or if it holds anything
+    else than `content`. OSError is raised if its parent is not writable. A warning names what a
+    killed process left beside it. `name` is that of the parameter in messages.
     """
     target, shown = Path(folder).expanduser().resolve(), f"{name}={str(folder)!r}"
     if target.exists() and not target.is_dir():
@@ -100,6 +99,9 @@ def check_output_folder(
             "choose a new one inside it"
         )
     _check_replaceable(target, overwrite, content, shown)
+    read = None if model is None else Path(model).expanduser()
+    if read and read.is_dir() and target.is_dir() and target.samefile(read):
+        raise FileExistsError(f"{shown} is the model that is read, which is kept; choose another")
     check_writable(target.parent)
     for left in target.parent.glob(f"{glob.escape(target.name)}.isoadapt-old-*"):
         warn(
@@ -107,20 +109,6 @@ def check_output_folder(
             "was replacing when it ended: delete it, or rename it if you need it"
         )
     return target
-
-
-def check_kept(
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    source_name: str,
-    target_name: str,
-) -> None:
-    """Raise FileExistsError if the folder to write is the one that is read."""
-    read, written = Path(source).expanduser(), Path(target).expanduser()
-    if read.is_dir() and written.is_dir() and written.samefile(read):
-        raise FileExistsError(
-            f"{target_name}={str(target)!r} is {source_name}, which is kept; choose another folder"
-        )
 
 
 @contextmanager
@@ -157,9 +145,9 @@ def atomic_folder(target: Path, overwrite: bool, content: str) -> Iterator[Path]
 
 def _finish(folder: Path, content: str) -> None:
     """Write the marker of a folder, and all its files to the disk."""
-    title = f"{_title(content)}; overwrite=True replaces this folder if it holds only these files:"
+    title = f"{_TITLE}; overwrite=True replaces this folder if it holds only these files:"
     marker = folder / MARKER
-    marker.write_text("\n".join([title, *sorted(_names(folder)), ""]), "utf-8")
+    marker.write_text("\n".join([title.format(content), *sorted(_names(folder)), ""]), "utf-8")
     mode = marker.stat().st_mode
     for file in folder.rglob("*"):
         if file.is_file():
@@ -173,10 +161,6 @@ def _names(folder: Path) -> set[str]:
         for path in folder.rglob("*")
         if path.is_symlink() or not path.is_dir() or not any(path.iterdir())
     }
-
-
-def _title(content: str) -> str:
-    return f"# {content}, written by isoadapt"
 
 
 def _check_replaceable(folder: Path, overwrite: bool, content: str, shown: str) -> None:
@@ -205,23 +189,18 @@ def _check_replaceable(folder: Path, overwrite: bool, content: str, shown: str) 
 
 def _listed(folder: Path, content: str) -> set[str] | None:
     """Return the names that the marker of a folder lists; None if it is not marked as `content`."""
-    for marker in _MARKERS:
-        if not (folder / marker).is_file():
-            continue
-        title, *lines = (folder / marker).read_text("utf-8", "replace").splitlines() or [""]
-        if title.startswith(_title(content)):
-            return {re.sub(r"^[0-9a-f]{64}  ", "", line) for line in lines} | {*_MARKERS}
-    return None
+    try:
+        title, *names = (folder / MARKER).read_text("utf-8").splitlines()
+    except (OSError, ValueError):  # there is no marker, or another file with its name
+        return None
+    return {*names, MARKER} if title.startswith(_TITLE.format(content)) else None
 
 
 def _saved_by_transformers(folder: Path, names: set[str]) -> set[str]:
     """Return the names of files that save_pretrained wrote; none if it has not saved a model."""
-    try:
-        config: Any = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
+    config = folder / "config.json"
+    if not config.is_file() or b'"transformers_version"' not in config.read_bytes():
         return set()
-    weights = names & {"model.safetensors", "model.safetensors.index.json"}
-    if not weights or not isinstance(config, dict) or "transformers_version" not in config:
+    if not names & {"model.safetensors", "model.safetensors.index.json"}:
         return set()
-    saved = {n for n in names if _MODEL_FILES.fullmatch(n) or TOKENIZER_FILES.fullmatch(n)}
-    return {name for name in saved if (folder / name).is_file()}
+    return {n for n in names if _MODEL_FILES.fullmatch(n) or TOKENIZER_FILES.fullmatch(n)}

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import Interval, StrOptions, validate_param
 from torch import nn
 
 from isoadapt._utils.devices import resolve_device
-from isoadapt._utils.files import CHECKPOINT, atomic_folder, check_kept, check_output_folder
+from isoadapt._utils.files import CHECKPOINT, atomic_folder, check_output_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import reason
 from isoadapt.encoders._backbone import position_limit
@@ -223,7 +223,6 @@ def finetune_text_classifier(
     import_optional("accelerate", feature="finetune_text_classifier", extra="finetune")
     from isoadapt.finetune._training import train_classifier
 
-    check_kept(model, output_folder, "model", "output_folder")
     texts = read_items(texts)
     check_has_no_columns(texts)
     inputs = as_texts(texts)
@@ -240,7 +239,7 @@ def finetune_text_classifier(
     _check_held_out(targets, plan.validation)
     options = penalty_options(penalty, lam, balance, where)
     seed = (torch.Generator().seed() if random_state is None else int(random_state)) % 2**32
-    target = check_output_folder(output_folder, overwrite)
+    target = check_output_folder(output_folder, overwrite, model=model)
     with quiet(), _seeded(seed, torch_device):
         network, tokenizer = _load(model, targets)
         train_classifier(

@@ -15,7 +15,6 @@ from isoadapt._utils.files import (
     CHECKPOINT,
     TOKENIZER_FILES,
     atomic_folder,
-    check_kept,
     check_output_folder,
 )
 from isoadapt.adapters import Affine
@@ -155,9 +154,7 @@ def check_folders(
             f"model_folder={str(model_folder)!r} is not a folder with a config.json; pass one that "
             "save_pretrained wrote"
         )
-    target = check_output_folder(out_folder, overwrite, name="out_folder")
-    check_kept(source, out_folder, "model_folder", "out_folder")
-    return source, target
+    return source, check_output_folder(out_folder, overwrite, name="out_folder", model=source)
 
 
 def sources(parts: Parts) -> Iterator[tuple[VectorSource, str]]:

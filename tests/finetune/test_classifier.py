@@ -111,7 +111,7 @@ def test_the_model_itself_is_not_overwritten(base, data, tmp_path):
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
     (tmp_path / "link").symlink_to(copy)
     for out in (copy, tmp_path / "link", f"{copy}/../copy"):
-        with pytest.raises(FileExistsError, match="is model, which is kept"):
+        with pytest.raises(FileExistsError, match="is the model that is read, which is kept"):
             finetune_text_classifier(copy, *data, out, overwrite=True, **QUICK)
     assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
 

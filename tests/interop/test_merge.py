@@ -449,7 +449,7 @@ class TestRefusals:
         self.refuse(adapter, tmp_path / "absent", out, FileNotFoundError, r"model_folder=.*absent")
         self.refuse(adapter, tmp_path, out, FileNotFoundError, r"not a folder with a config.json")
         self.refuse(adapter, checkpoint, checkpoint, FileExistsError, "not empty")
-        message = "is model_folder, which is kept"
+        message = "is the model that is read, which is kept"
         self.refuse(adapter, checkpoint, checkpoint, FileExistsError, message, overwrite=True)
         merge_into_checkpoint(adapter, checkpoint, out)
         self.refuse(adapter, checkpoint, out, FileExistsError, "overwrite=True")
