@@ -120,10 +120,8 @@ def row_keys(identity: Identity, texts: Texts) -> list[bytes]:
         row.update(b"".join(len(part).to_bytes(8, "little") + part for part in parts))
         return row.digest()
 
-    first = map(str.encode, texts.first)
-    if texts.second is None:
-        return [key(text) for text in first]
-    return [key(*pair) for pair in zip(first, map(str.encode, texts.second), strict=True)]
+    columns = [texts.first] if texts.second is None else [texts.first, texts.second]
+    return [key(*map(str.encode, row)) for row in zip(*columns, strict=True)]
 
 
 class VectorSource(NamedTuple):

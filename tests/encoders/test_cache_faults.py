@@ -205,17 +205,18 @@ def test_encoding_goes_on_without_a_cache_that_fails(tmp_path, monkeypatch, step
 def test_a_child_leaves_the_stores_and_the_locks_of_its_parent_alone(tmp_path):
     texts = TEXTS.take(range(100))
     embed(tmp_path, texts)
-    store, locks = store_in(tmp_path), []
-    assert store.try_lock("held", locks)
+    store = store_in(tmp_path)
+    lock = store.lock("held")
+    assert store.try_lock(lock)
 
     def use_in_child():
         assert store_in(tmp_path) is not store
         assert n_wrong(tmp_path, TEXTS.take(range(50, 200))) == 0
-        assert not store_in(tmp_path).try_lock("held", [])
+        assert not store_in(tmp_path).try_lock(store_in(tmp_path).lock("held"))
 
     assert in_fork(use_in_child) == 0
     assert is_locked(tmp_path / "locks" / "held.lock")
-    locks[0].release()
+    lock.release()
     assert store_in(tmp_path) is store
     assert n_wrong(tmp_path, TEXTS.take(range(200))) == 0
     assert EmbeddingCache(tmp_path).stats()[:3] == (250, 200, 200)

@@ -16,8 +16,6 @@ from isoadapt.encoders._identity import Identity, row_keys
 from isoadapt.encoders._texts import Texts
 
 if TYPE_CHECKING:
-    from filelock import FileLock
-
     from isoadapt.encoders._cache._store import Store
 
 _CHARACTERS = 50_000  # in the first batch; later batches grow or shrink towards
@@ -166,8 +164,7 @@ class EmbeddingCache:
         progress: Callable[[int], Any],
     ) -> NDArray[np.float32]:
         """Return the vectors (n, d) of distinct texts, encoding those that are not stored."""
-        request = _Request(self._store(), self.max_size, texts, identify, encode, progress)
-        return request.vectors()
+        return _Request(self, texts, identify, encode, progress).vectors()
 
     def _store(self) -> "Store":
         """Validate the parameters and return the store of the folder."""
@@ -195,22 +192,22 @@ class _Request:
 
     def __init__(
         self,
-        store: "Store",
-        max_size: int,
+        cache: EmbeddingCache,
         texts: Texts,
         identify: Callable[[], Identity],
         encode: Callable[[Texts], NDArray[np.float32]],
         progress: Callable[[int], Any],
     ) -> None:
-        self._store, self._max_size, self._texts = store, max_size, texts
+        self._store, self._max_size, self._texts = cache._store(), cache.max_size, texts
         self._identify, self._encode, self._progress = identify, encode, progress
         self._identity = identify()
         self._keys = row_keys(self._identity, texts)
         self._ranges = np.array([key[0] % 16 for key in self._keys])
+        prefix = self._identity.digest[:8].hex()
+        self._locks = [self._store.lock(f"{prefix}-{part:x}") for part in range(16)]
         self._lengths = texts.lengths()
         self._longest_first = np.argsort(-self._lengths, kind="stable")
-        self._missing = np.ones(len(texts), dtype=bool)
-        self._vectors = np.empty((len(texts), 0), dtype=np.float32)
+        self._characters = float(_CHARACTERS)  # in the next batch
 
     def vectors(self) -> NDArray[np.float32]:
         """Read the vectors that are stored, and encode the others.
@@ -220,15 +217,12 @@ class _Request:
         """
         from isoadapt.encoders._cache._store import Unusable
 
-        self._store.counts()  # raises an error if the folder cannot be used
+        self._vectors, found = self._store.read(self._keys)  # OSError if the folder cannot be used
+        self._missing = ~found
         try:
-            vectors, found = self._store.read(self._keys)
-            if vectors is not None:
-                self._vectors, self._missing = vectors, ~found
-                self._count_hits(np.flatnonzero(found))
-            characters = float(_CHARACTERS)
+            self._count_hits(np.flatnonzero(found))
             while self._missing.any():
-                characters = self._encode_batch(characters)
+                self._encode_batch()
         except Unusable as error:
             warn(f"encoding continues without the cache: {error}")
         except _Changed:
@@ -238,22 +232,21 @@ class _Request:
             self._fill(rows, self._encode(self._texts.take(rows)))
         return self._vectors
 
-    def _encode_batch(self, limit: float) -> float:
-        """Encode about `limit` characters, of ranges that are free; return the next limit."""
+    def _encode_batch(self) -> None:
+        """Encode texts of ranges that are free; others may be encoding the rest."""
         missing = self._longest_first[self._missing[self._longest_first]]
-        characters = min(limit, max(_FEWEST, _SHARE * self._lengths[missing].sum()))
-        locks: list[FileLock] = []
+        most = min(self._characters, max(_FEWEST, _SHARE * self._lengths[missing].sum()))
         try:
-            rows = self._lock_ranges(missing, characters, locks)
+            rows = self._lock_ranges(missing, most)
+            vectors, found = self._store.read([self._keys[i] for i in rows])  # stored by others
+            self._fill(rows[found], vectors[found])
+            self._count_hits(rows[found])
+            rows = rows[~found]
+            within = int(np.searchsorted(self._lengths[rows].cumsum(), most, side="right"))
+            rows = rows[: max(1, within)]
             if not len(rows):
                 time.sleep(_POLL_SECONDS)
-                return limit
-            self._read(rows)  # others may have encoded some before the locks were acquired
-            rows = rows[self._missing[rows]]
-            total = self._lengths[rows].cumsum()
-            rows = rows[: max(1, int(np.searchsorted(total, characters, side="right")))]
-            if not len(rows):
-                return limit
+                return
             started = time.perf_counter()
             vectors = self._encode(self._texts.take(rows))
             rate = self._lengths[rows].sum() / (time.perf_counter() - started)
@@ -261,38 +254,33 @@ class _Request:
                 raise _Changed
             self._fill(rows, vectors)
             self._store.put([self._keys[i] for i in rows], vectors, self._max_size)
-            return float(np.clip(_SECONDS * rate, limit / 2, limit * 2))
+            aim, now = _SECONDS * rate, self._characters
+            self._characters = float(np.clip(aim, now / 2, now * 2))
         finally:
-            for lock in locks:
+            for lock in self._locks:
                 lock.release(force=True)  # has no effect on a lock that is not held
 
-    def _lock_ranges(
-        self, missing: NDArray[np.int64], characters: float, locks: list["FileLock"]
-    ) -> NDArray[np.int64]:
-        """Lock free ranges at random until they have so many characters; return their rows."""
+    def _lock_ranges(self, missing: NDArray[np.int64], most: float) -> NDArray[np.int64]:
+        """Lock free ranges at random until they have `most` characters; return their rows."""
         ranges, held = self._ranges[missing], np.zeros(len(missing), dtype=bool)
         for part in np.random.default_rng().permutation(np.unique(ranges)):
-            if self._store.try_lock(f"{self._identity.digest[:8].hex()}-{part:x}", locks):
+            if self._store.try_lock(self._locks[part]):
                 held |= ranges == part
-            if self._lengths[missing[held]].sum() >= characters:
+            if self._lengths[missing[held]].sum() >= most:
                 break
         return missing[held]
 
-    def _read(self, rows: NDArray[np.int64]) -> None:
-        """Read those of some rows that are stored."""
-        vectors, found = self._store.read([self._keys[i] for i in rows])
-        if vectors is not None:
-            self._fill(rows[found], vectors[found])
-            self._count_hits(rows[found])
-
     def _count_hits(self, rows: NDArray[np.int64]) -> None:
         """Report rows that were read."""
-        self._store.touch([self._keys[i] for i in rows])
-        self._progress(len(rows))
+        if len(rows):
+            self._store.touch([self._keys[i] for i in rows])
+            self._progress(len(rows))
 
     def _fill(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
         """Set the vectors of some rows."""
-        if not self._vectors.shape[1]:
+        if not len(rows):
+            return
+        if not self._vectors.size:
             self._vectors = np.empty((len(self._texts), vectors.shape[1]), dtype=np.float32)
         self._vectors[rows] = vectors
         self._missing[rows] = False

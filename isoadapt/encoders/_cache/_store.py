@@ -11,7 +11,8 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from isoadapt._utils.messages import warn
 Result = TypeVar("Result")
 
 _TABLES = (b"rows", b"used", b"counts")
+_COUNTED = ("hits", "misses", "ticks", "size")
 _FIRST_MAP = 2**30  # bytes of address space, not of disk space; doubled when full
 _READERS = 1024
 _LOCK_FILE = 17 * 4096  # bytes of LMDB's lock file: 64 for each reader, and its header
@@ -62,40 +64,33 @@ class Store:
         self._data, self._seal_file = self._path / "data.mdb", self._path / "sealed"
         self._threads = threading.RLock()
         self._environment: Any = None
-        self._rows: Any = None  # the tables
-        self._used: Any = None
-        self._counts: Any = None
+        self._rows = self._used = self._counts = self._environment  # the tables
         self._file: tuple[int, int] | None = None  # device and inode of the file that is open
 
     def close(self) -> None:
         """Close the file; the next operation opens it again."""
-        with self._threads:
-            if self._environment is not None:
-                self._environment.close()
-            self._environment = None
+        if self._environment is not None:
+            self._environment.close()
+        self._environment = None
 
-    def read(self, keys: Sequence[bytes]) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
+    def read(self, keys: Sequence[bytes]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Look rows up; return vectors (len(keys), d) and which rows were found (len(keys),).
 
-        The vectors are None if no row was found. Rows that were not found have arbitrary values.
+        Rows that were not found have arbitrary values; d is 0 if none was found.
         """
 
-        def look_up(transaction: Any) -> Any:
-            vectors: NDArray[np.float32] | None = None
-            found, size = np.zeros(len(keys), dtype=bool), 0
+        def look_up(transaction: Any) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+            vectors, found = np.empty((len(keys), 0), dtype="<f4"), np.zeros(len(keys), dtype=bool)
             for i in _order_by_key(keys):
-                value = transaction.get(keys[i], db=self._rows)
-                if value is None:
+                row = transaction.get(keys[i], db=self._rows)
+                if row is None:
                     continue
-                content = _content(keys[i], value)
-                if vectors is None:
-                    size = len(content)
-                    vectors = np.empty((len(keys), size // 4), dtype="<f4")
-                    target = vectors.data.cast("B")
-                if len(content) != size:
-                    raise Damaged(f"entry {keys[i].hex()} has {len(content)} bytes, not {size}")
-                target[i * size : (i + 1) * size] = content
-                found[i] = True
+                vector = np.frombuffer(_content(keys[i], row), dtype="<f4")
+                if not vectors.size:
+                    vectors = np.empty((len(keys), len(vector)), dtype="<f4")
+                if len(vector) != (size := vectors.shape[1]):
+                    raise Damaged(f"entry {keys[i].hex()} has {len(vector)} numbers, not {size}")
+                vectors[i], found[i] = vector, True
             return vectors, found
 
         return self._run(look_up)
@@ -104,10 +99,10 @@ class Store:
         """Count rows as hits, and mark them as used now."""
 
         def mark(transaction: Any) -> None:
-            now = _TICK.pack(self._count(transaction, hits=len(keys), ticks=1)[2])
-            for i in _order_by_key(keys):
-                if transaction.get(keys[i], db=self._used) is not None:  # not deleted
-                    transaction.put(keys[i], now, db=self._used)
+            now = _TICK.pack(self._count(transaction, hits=len(keys), ticks=1)["ticks"])
+            for key in sorted(keys):
+                if transaction.get(key, db=self._used) is not None:  # not deleted
+                    transaction.put(key, now, db=self._used)
 
         self._run(mark, write=True)
 
@@ -117,14 +112,15 @@ class Store:
         step = max(1, int(_OVER * max_size) // max(_DIRTY, 4 * vectors.shape[1]))
 
         def write(transaction: Any) -> int:
-            now = _TICK.pack(self._count(transaction, misses=len(part), ticks=1)[2])
+            now = _TICK.pack(self._count(transaction, misses=len(part), ticks=1)["ticks"])
             size = 0
             for i in part:
-                row = _with_checksum(keys[i], vectors[i].astype("<f4").tobytes())
+                vector = vectors[i].astype("<f4").tobytes()
+                row = _checksum(keys[i], vector) + vector
                 if transaction.put(keys[i], row, overwrite=False, db=self._rows):
                     size += len(keys[i]) + len(row)
                 transaction.put(keys[i], now, db=self._used)
-            return self._count(transaction, size=size)[3]
+            return self._count(transaction, size=size)["size"]
 
         for start in range(0, len(order), step):
             part = order[start : start + step]
@@ -135,8 +131,8 @@ class Store:
         """Return hits, misses, rows, and the size of keys and rows in bytes."""
 
         def look_up(transaction: Any) -> tuple[int, int, int, int]:
-            hits, misses, _, size = self._count(transaction)
-            return hits, misses, transaction.stat(self._rows)["entries"], size
+            found, rows = self._count(transaction), transaction.stat(self._rows)["entries"]
+            return found["hits"], found["misses"], rows, found["size"]
 
         return self._run(look_up)
 
@@ -164,16 +160,15 @@ class Store:
             if self._path.exists():
                 shutil.rmtree(self._path)
 
-    def try_lock(self, name: str, locks: list[FileLock]) -> bool:
-        """Append a lock in the folder to `locks`, and acquire it; return False if it is held.
+    def lock(self, name: str) -> FileLock:
+        """Return a lock in the folder, which is not held yet."""
+        return FileLock(self.folder / "locks" / f"{name}.lock")
 
-        The caller releases all locks of the list, also after an interrupt in this method.
-        """
-        with self._unusable_raised():
-            locks.append(self._lock(name))
-            with suppress(Timeout):
-                locks[-1].acquire(blocking=False)
-            return locks[-1].is_locked
+    def try_lock(self, lock: FileLock) -> bool:
+        """Acquire a lock of the folder unless another thread or process holds it."""
+        with self._unusable_raised(), suppress(Timeout):
+            lock.acquire(blocking=False)
+        return lock.is_locked
 
     # Transactions
 
@@ -182,18 +177,14 @@ class Store:
         with self._threads, self._unusable_raised():
             while True:
                 try:
-                    if write:
-                        with self._other_writers_excluded():
-                            self._open_if_replaced()
-                            with self._environment.begin(write=True) as transaction:
-                                result = operation(transaction)
+                    alone = write or not self._is_open()
+                    with self._other_writers_excluded() if alone else nullcontext():
+                        self._open()
+                        with self._environment.begin(write=write, buffers=not write) as transaction:
+                            result = operation(transaction)
+                        if write:
                             self._seal()
-                            return result
-                    if not self._is_open():
-                        with self._other_writers_excluded():
-                            self._open_if_replaced()
-                    with self._environment.begin(buffers=True) as transaction:
-                        return operation(transaction)
+                        return result
                 except lmdb.MapResizedError:
                     self._environment.set_mapsize(0)
                 except lmdb.MapFullError:
@@ -202,14 +193,10 @@ class Store:
                 except (Damaged, lmdb.Error) as error:
                     self._recover(error)
 
-    def _lock(self, name: str) -> FileLock:
-        """Return a lock in the folder, which is not held yet."""
-        return FileLock(self.folder / "locks" / f"{name}.lock")
-
     @contextmanager
     def _other_writers_excluded(self) -> Iterator[None]:
         """Hold the lock of writers. LMDB has one too, but a wait for it cannot be interrupted."""
-        lock = self._lock("write")
+        lock = self.lock("write")
         try:
             lock.acquire(poll_interval=_POLL_SECONDS)
             yield
@@ -220,8 +207,8 @@ class Store:
         """Return whether the file of the folder is open, and not one that was deleted since."""
         return self._environment is not None and self._file == self._file_id()
 
-    def _open_if_replaced(self) -> None:
-        """Open the file, after checking it if it is not sealed; other writers are excluded."""
+    def _open(self) -> None:
+        """Open the file unless it is open; without a valid seal, check it first."""
         if self._is_open():
             return
         self.close()
@@ -229,34 +216,27 @@ class Store:
         with (self._path / "lock.mdb").open("ab") as file:  # it is mapped into memory, and a write
             file.write(bytes(max(0, _LOCK_FILE - file.tell())))  # without space ends the process
         self._file = self._file_id()
-        environment = None
         try:
-            environment = lmdb.open(
+            self._environment = lmdb.open(
                 str(self._path),
                 map_size=_FIRST_MAP,
                 max_dbs=len(_TABLES),
                 max_readers=_READERS,
                 metasync=False,
             )
-            environment.reader_check()
-            if not self._is_sealed() and (found := _problems(self._path)):
+            self._environment.reader_check()
+            seal = self._seal_file.read_bytes() if self._seal_file.exists() else None
+            if seal != self._time() and (found := _problems(self._path)):
                 raise Damaged(found[0])
-            self._rows, self._used, self._counts = map(environment.open_db, _TABLES)
+            self._rows, self._used, self._counts = map(self._environment.open_db, _TABLES)
             self._seal()
         except BaseException as error:
-            if environment is not None:
-                environment.close()
+            self.close()
             if self._file is None and isinstance(error, lmdb.Error):  # such as a full disk
                 self._data.unlink(missing_ok=True)
                 raise OSError(str(error)) from error
             raise
-        self._environment, self._file = environment, self._file_id()
-
-    def _is_sealed(self) -> bool:
-        """Return whether the file is unchanged since the last transaction."""
-        with suppress(FileNotFoundError):
-            return self._seal_file.read_bytes() == self._time()
-        return False
+        self._file = self._file_id()
 
     def _seal(self) -> None:
         """Store the modification time of the file."""
@@ -302,31 +282,25 @@ class Store:
 
     # Counts and eviction
 
-    def _count(
-        self, transaction: Any, hits: int = 0, misses: int = 0, ticks: int = 0, size: int = 0
-    ) -> tuple[int, int, int, int]:
+    def _count(self, transaction: Any, **more: int) -> dict[str, int]:
         """Add to vectors read, texts encoded, operations and bytes; return the new counts."""
-        more = hits, misses, ticks, size
         stored = transaction.get(b"counts", db=self._counts)
-        old = (0, 0, 0, 0) if stored is None else _COUNTS.unpack(_content(b"counts", stored))
-        hits, misses, ticks, size = (a + b for a, b in zip(old, more, strict=True))
-        if any(more):
-            row = _with_checksum(b"counts", _COUNTS.pack(hits, misses, ticks, size))
+        counts = 4 * (0,) if stored is None else _COUNTS.unpack(_content(b"counts", stored))
+        new = {name: n + more.get(name, 0) for name, n in zip(_COUNTED, counts, strict=True)}
+        if more:
+            content = _COUNTS.pack(*new.values())
+            row = _checksum(b"counts", content) + content
             transaction.put(b"counts", row, db=self._counts)
-        return hits, misses, ticks, size
+        return new
 
     def _evict(self, max_size: int, step: int) -> None:
         """Delete the least recently used rows, at most `step` at once, until the rest fits."""
 
-        def list_uses(transaction: Any) -> NDArray[np.void]:
-            found = bytearray()
-            for key, tick in transaction.cursor(self._used):
-                found += key
-                found += tick
-            return np.frombuffer(found, dtype=_USE)
+        def list_uses(transaction: Any) -> bytes:
+            return b"".join(chain.from_iterable(transaction.cursor(self._used)))
 
         def delete(transaction: Any) -> bool:
-            size, gone = self._count(transaction)[3], 0
+            size, gone = self._count(transaction)["size"], 0
             for key, ticks in oldest.tolist():
                 if fits := size - gone <= _KEPT * max_size:
                     break
@@ -337,7 +311,7 @@ class Store:
             self._count(transaction, size=-gone)
             return fits
 
-        uses = self._run(list_uses)
+        uses = np.frombuffer(self._run(list_uses), dtype=_USE)
         uses = uses[np.argsort(uses["tick"], kind="stable")]
         for start in range(0, len(uses), step):
             oldest = uses[start : start + step]
@@ -357,18 +331,13 @@ def store_in(folder: str | os.PathLike[str]) -> Store:
     process, path = os.getpid(), Path(folder).expanduser().resolve()
     for (owner, _), store in list(_STORES.items()):
         if owner != process:  # forget it, because closing it would release what its owner reads
-            store._environment, store._rows, store._used, store._counts = 4 * (None,)
+            store._environment = store._rows = store._used = store._counts = None
     return _STORES.setdefault((process, path), Store(path))
 
 
 def _order_by_key(keys: Sequence[bytes]) -> list[int]:
     """Return the positions sorted by key, so that neighbours on disk are accessed in sequence."""
     return sorted(range(len(keys)), key=keys.__getitem__)
-
-
-def _with_checksum(key: bytes, content: bytes) -> bytes:
-    """Put a checksum in front of the content of an entry."""
-    return _checksum(key, content) + content
 
 
 def _content(key: bytes, value: Any) -> Any:
