@@ -296,25 +296,28 @@ class Store:
     def _evict(self, max_size: int, step: int) -> None:
         """Delete the least recently used rows, at most `step` at once, until the rest fits."""
 
-        def list_uses(transaction: Any) -> bytes:
-            return b"".join(chain.from_iterable(transaction.cursor(self._used)))
+        def list_uses(transaction: Any) -> bytearray:
+            found = bytearray()
+            for part in chain.from_iterable(transaction.cursor(self._used)):
+                found += part
+            return found
 
         def delete(transaction: Any) -> bool:
-            size, gone = self._count(transaction)["size"], 0
-            for key, ticks in oldest.tolist():
-                if fits := size - gone <= _KEPT * max_size:
+            size = self._count(transaction)["size"]
+            most, gone = size - int(_KEPT * max_size), 0
+            for key in oldest:
+                if gone >= most:
                     break
-                if transaction.get(key, db=self._used) == _TICK.pack(ticks):
-                    transaction.delete(key, db=self._used)
-                    row = transaction.pop(key, db=self._rows)
-                    gone += 0 if row is None else len(key) + len(row)
+                transaction.delete(key, db=self._used)
+                row = transaction.pop(key, db=self._rows)
+                gone += 0 if row is None else len(key) + len(row)
             self._count(transaction, size=-gone)
-            return fits
+            return gone >= most
 
         uses = np.frombuffer(self._run(list_uses), dtype=_USE)
-        uses = uses[np.argsort(uses["tick"], kind="stable")]
-        for start in range(0, len(uses), step):
-            oldest = uses[start : start + step]
+        keys = uses["key"][np.argsort(uses["tick"], kind="stable")].tolist()
+        for start in range(0, len(keys), step):
+            oldest = keys[start : start + step]
             if self._run(delete, write=True):
                 return
 
