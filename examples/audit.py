@@ -24,7 +24,7 @@ train, dev = encoder.transform(corpus.train_texts), encoder.transform(corpus.dev
 # %%
 # The report has reference values of a healthy and of a collapsed encoder beside each figure.
 
-print(isotropy_report(dev, groups=corpus.dev_labels))
+print(isotropy_report(dev, labels=corpus.dev_labels))
 
 # %%
 # The spectrum of texts that the adapter was not fitted to, before and after.

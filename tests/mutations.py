@@ -47,9 +47,7 @@ MUTATIONS = [
         "n * n - 3 * n",
         "geometry/test_isoscore_bias.py",
     ),
-    Mutation(
-        "geometry/_spread.py", "- unit.square().sum((-2, -1))", "", "losses/test_cosreg_loss.py"
-    ),
+    Mutation("geometry/_spread.py", ".sum(-1) - count", ".sum(-1)", "losses/test_cosreg_loss.py"),
     Mutation(
         "geometry/_moments.py",
         "self.count * other.count / total",

@@ -165,47 +165,47 @@ def test_report_equals_the_single_functions(shape):
     X = cloud(*shape)
     report = isotropy_report(X)
     assert_report_equals_single_functions(report, X)
-    assert report.groups == {}
+    assert report.labels == {}
 
 
-def test_groups_are_reported_each_on_its_rows(labelled):
+def test_labels_are_reported_each_on_its_rows(labelled):
     X, groups = labelled
-    report = isotropy_report(X, groups=groups)
-    assert set(report.groups) == {"a", "b"}  # one row alone has no geometry
-    for name, group in report.groups.items():
+    report = isotropy_report(X, labels=groups)
+    assert set(report.labels) == {"a", "b"}  # one row alone has no geometry
+    for name, group in report.labels.items():
         assert_report_equals_single_functions(group, X[groups == name])
-        assert group.groups == {}
+        assert group.labels == {}
     assert_report_equals_single_functions(report, X)
 
 
 @pytest.mark.parametrize("kind", [list, tuple, pd.Series, pd.Categorical])
-def test_groups_come_in_any_container(labelled, kind):
+def test_labels_come_in_any_container(labelled, kind):
     X, groups = labelled
-    assert isotropy_report(X, groups=kind(groups.tolist())) == isotropy_report(X, groups=groups)
+    assert isotropy_report(X, labels=kind(groups.tolist())) == isotropy_report(X, labels=groups)
 
 
-def test_a_group_of_equal_rows_is_left_out(labelled):
+def test_a_label_of_equal_rows_is_left_out(labelled):
     X, groups = labelled
     X[groups == "a"] = X[0]
-    assert set(isotropy_report(X, groups=groups).groups) == {"b"}
+    assert set(isotropy_report(X, labels=groups).labels) == {"b"}
 
 
-@pytest.mark.filterwarnings("ignore:.*groups have fewer rows")
-def test_a_group_of_three_rows_has_no_corrected_score():
+@pytest.mark.filterwarnings("ignore:.*labels have fewer rows")
+def test_a_label_of_three_rows_has_no_corrected_score():
     X = cloud(60, 5)
-    small = isotropy_report(X, groups=["few"] * 3 + ["many"] * 57).groups["few"]
+    small = isotropy_report(X, labels=["few"] * 3 + ["many"] * 57).labels["few"]
     assert math.isnan(small.isoscore_corrected)
     assert small.isoscore == pytest.approx(isoscore(X[:3]), abs=1e-10)
 
 
-@pytest.mark.filterwarnings("ignore:.*groups have fewer rows")
-def test_groups_without_a_dimension_have_nan():
+@pytest.mark.filterwarnings("ignore:.*labels have fewer rows")
+def test_labels_without_a_dimension_have_nan():
     X = cloud(60, 5)
     X[:5] = X[5:6]
     X[0] += 1
-    report = isotropy_report(X, groups=["twins"] * 5 + ["many"] * 55)
-    assert math.isnan(report.groups["twins"].two_nn)
-    assert report.groups["many"].two_nn == pytest.approx(two_nn(X[5:]), rel=1e-12)
+    report = isotropy_report(X, labels=["twins"] * 5 + ["many"] * 55)
+    assert math.isnan(report.labels["twins"].two_nn)
+    assert report.labels["many"].two_nn == pytest.approx(two_nn(X[5:]), rel=1e-12)
 
 
 def test_the_dimension_of_many_rows_is_taken_from_some(monkeypatch):
@@ -220,11 +220,11 @@ def test_the_dimension_of_many_rows_is_taken_from_some(monkeypatch):
 
 @pytest.mark.parametrize("none", [None, np.nan, pd.NA, pd.NaT])
 @pytest.mark.parametrize("kind", [list, pd.Series, pd.Categorical])
-def test_a_row_without_group_is_refused(none, kind):
+def test_a_row_without_label_is_refused(none, kind):
     groups = ["a", "b"] * 15
     groups[7] = groups[9] = none
-    with pytest.raises(ValueError, match=r"lacks the group of 2 row\(s\), first of row 7.*leave"):
-        isotropy_report(cloud(30, 5), groups=kind(groups))
+    with pytest.raises(ValueError, match=r"lacks that of 2 row\(s\), first of row 7.*leave"):
+        isotropy_report(cloud(30, 5), labels=kind(groups))
 
 
 def line_of(report, title):
@@ -281,18 +281,18 @@ def test_noise_makes_no_outliers():
 def test_report_names_dead_dimensions(labelled):
     X, groups = labelled
     assert isotropy_report(X).dead_dimensions == ()
-    assert "dead" not in str(isotropy_report(X, groups=groups))
+    assert "dead" not in str(isotropy_report(X, labels=groups))
     X = np.column_stack([X, np.full(60, 0.1), 3e-7 * X[:, 0], 3e-5 * X[:, 1]])
     X[groups == "a", 1] = 7
     for scale in (1e-20, 1.0, 1e20):
-        report = isotropy_report(X * scale, groups=groups)
+        report = isotropy_report(X * scale, labels=groups)
         assert report.dead_dimensions == (5, 6)
-        assert report.groups["a"].dead_dimensions == (1, 5, 6)
-        assert report.groups["b"].dead_dimensions == (5, 6)
+        assert report.labels["a"].dead_dimensions == (1, 5, 6)
+        assert report.labels["b"].dead_dimensions == (5, 6)
     assert line_of(report, "dead dimensions") == "2 5, 6"
-    assert line_of(report, "group a:").endswith(", 3 dead dimensions")
+    assert line_of(report, "label a:").endswith(", 3 dead dimensions")
     assert report.to_dict()["dead_dimensions"] == [5, 6]
-    assert report.to_dict()["groups"]["a"]["dead_dimensions"] == [1, 5, 6]
+    assert report.to_dict()["labels"]["a"]["dead_dimensions"] == [1, 5, 6]
 
 
 def test_real_embeddings_have_outlier_dimensions(shared):
@@ -305,22 +305,22 @@ def test_real_embeddings_have_outlier_dimensions(shared):
     assert 0 < len(report.outlier_dimensions) < 10
 
 
-@pytest.mark.filterwarnings("ignore:.*groups have fewer rows")
+@pytest.mark.filterwarnings("ignore:.*labels have fewer rows")
 def test_reports_are_equal_by_their_figures_and_can_be_hashed(labelled):
     X, groups = labelled
-    one, other = isotropy_report(X, groups=groups), isotropy_report(X, groups=groups)
+    one, other = isotropy_report(X, labels=groups), isotropy_report(X, labels=groups)
     assert one == other
     assert hash(one) == hash(other)
     assert one != isotropy_report(X)
-    assert one != isotropy_report(2 * X, groups=groups)
-    few = [isotropy_report(X, groups=["few"] * 3 + ["many"] * 57) for _ in range(2)]
-    assert math.isnan(few[0].groups["few"].two_nn)
+    assert one != isotropy_report(2 * X, labels=groups)
+    few = [isotropy_report(X, labels=["few"] * 3 + ["many"] * 57) for _ in range(2)]
+    assert math.isnan(few[0].labels["few"].two_nn)
     assert few[0] == few[1]
 
 
 def test_report_reads_well_and_holds_its_figures(labelled):
     X, groups = labelled
-    report = isotropy_report(X, groups=groups)
+    report = isotropy_report(X, labels=groups)
     text = repr(report)
     assert text == str(report)
     assert text.startswith("IsotropyReport: 60 × 5\n")
@@ -334,7 +334,7 @@ def test_report_reads_well_and_holds_its_figures(labelled):
         reference = [f"{figure:.4g}" for figure in REFERENCES.get(name, ())] or ["-", "-"]
         assert [healthy, collapsed] == reference
     assert line_of(report, "effective rank / d").endswith(f"{report.effective_rank:.4g} of 5")
-    assert line_of(report, "group a:").startswith(f"n={report.groups['a'].n_samples},")
+    assert line_of(report, "label a:").startswith(f"n={report.labels['a'].n_samples},")
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -379,13 +379,13 @@ class TestPlot:
 
 def test_report_as_dict_survives_json(labelled):
     X, groups = labelled
-    report = isotropy_report(X, groups=groups)
+    report = isotropy_report(X, labels=groups)
     plain = report.to_dict()
     again = json.loads(json.dumps(plain, allow_nan=False))
     assert again == plain
     assert again["isoscore"] == report.isoscore
-    assert again["groups"]["b"]["ev1"] == report.groups["b"].ev1
-    assert again["groups"]["b"]["mean_profile"] == report.groups["b"].mean_profile.tolist()
+    assert again["labels"]["b"]["ev1"] == report.labels["b"].ev1
+    assert again["labels"]["b"]["mean_profile"] == report.labels["b"].mean_profile.tolist()
     assert len(again["variance_profile"]) == 5
     assert again["outlier_dimensions"] == list(report.outlier_dimensions)
     assert set(again) == {field.name for field in dataclasses.fields(report)}
@@ -400,14 +400,14 @@ def test_report_warns_when_rows_are_fewer_than_three_times_the_features():
         isotropy_report(cloud(15, 5))
 
 
-def test_report_warns_once_of_groups_with_few_rows():
+def test_report_warns_once_of_labels_with_few_rows():
     X, groups = cloud(60, 5), ["a"] * 14 + ["b"] * 10 + ["c"] * 36
-    with pytest.warns(UserWarning, match=r"2 of 3 groups have fewer rows than .*=15, a \(14\), b"):
-        isotropy_report(X, groups=groups)
+    with pytest.warns(UserWarning, match=r"2 of 3 labels have fewer rows than .*=15, a \(14\), b"):
+        isotropy_report(X, labels=groups)
     for rows, wanted in ((60, 1), (14, 1)):  # few rows altogether say it all
         with warnings.catch_warnings(record=True) as record:
             warnings.simplefilter("always")
-            isotropy_report(X[:rows], groups=np.arange(rows) % 5)
+            isotropy_report(X[:rows], labels=np.arange(rows) % 5)
         assert len(record) == wanted
         assert record[0].filename == __file__
 
@@ -560,14 +560,14 @@ def test_isoscore_star_at_every_admissible_scale(scale, zeta, n):
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        (["a"] * 29, r"groups has shape \(29,\), X has 30 rows"),
-        ([["a", "b"]] * 30, r"groups has shape \(30, 2\)"),
+        (["a"] * 29, r"labels has shape \(29,\), X has 30 rows"),
+        ([["a", "b"]] * 30, r"labels has shape \(30, 2\)"),
         (np.r_[np.zeros(29), np.nan], "first of row 29"),
     ],
 )
-def test_groups_that_do_not_fit_are_refused(groups, message):
+def test_labels_that_do_not_fit_are_refused(groups, message):
     with pytest.raises(ValueError, match=message):
-        isotropy_report(cloud(30, 5), groups=groups)
+        isotropy_report(cloud(30, 5), labels=groups)
 
 
 def test_every_public_function_of_one_matrix_is_tested_here():

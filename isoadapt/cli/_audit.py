@@ -61,7 +61,7 @@ def audit(
         lines.append(f"Vectors: one for each {unit}, {vectors}")
         report = None
         if not layers or len(set(rows)) > 1:
-            report = isotropy_report(encoder.transform(rows), groups=labels if label else None)
+            report = isotropy_report(encoder.transform(rows), labels=labels if label else None)
             lines.append(str(report))
     console.show("\n".join(lines), figures | _plain(report, pooled=layers))
 
@@ -73,9 +73,11 @@ def _audit_matrix(source: str, texts: Path | None, label: str | None, console: C
     if label is not None and source.lower().endswith(".npy"):
         raise WrongUsage(f"--label {label}: a .npy matrix has no columns. Use Parquet")
     with console.notes():
-        X, labels = load_matrix(source, label=label or "label", with_labels=label is not None)
+        X, labels = load_matrix(
+            source, label=label or "label", with_labels=label is not None, mapped=True
+        )
         check_several_rows(X, source)
-        report = isotropy_report(X, groups=labels if label else None)
+        report = isotropy_report(X, labels=labels if label else None)
     console.show(str(report), _plain(report, pooled=False))
 
 

@@ -16,7 +16,7 @@ from isoadapt.cli._options import Console, Tables, WrongUsage, read_settings
 from isoadapt.cli._rows import labelled_texts
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.finetune._recipes import PENALTIES, PLACES, RECIPES
-from isoadapt.metrics._points import main_figures
+from isoadapt.metrics._units import main_figures
 
 _TITLES = {
     "r2": "R²",

@@ -21,7 +21,7 @@ from isoadapt.cli._rows import (
 )
 from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.interop import save_adapter
-from isoadapt.metrics._points import main_figures
+from isoadapt.metrics._units import main_figures
 
 _ROWS = "These figures are for the rows that the adapter was fitted to. Evaluate it on other rows."
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,20 +22,22 @@ def load_matrix(
     labels: str | os.PathLike[str] | None = None,
     features: Sequence[str] | None = None,
     with_labels: bool = True,
+    mapped: bool = False,
 ) -> tuple[Any, NDArray[Any] | None]:
     """Read embeddings (n, d) and labels (n,) or None from a .npy or Parquet file.
 
     A .npy file keeps its dtype, and its labels come from the .npy file `labels`. A Parquet file
     gives a DataFrame of float32 or float64 with the columns `features`, by default all numeric
     columns except the label. The column "label" may be missing, any other name must exist. Without
-    `with_labels`, that column is left out and not read.
+    `with_labels`, that column is left out and not read. A `mapped` .npy file is a memory map, whose
+    numbers are not checked.
     """
     path = Path(path).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"{str(path)!r} is not a file; check the name")
     X: Any
     if path.suffix.lower() == ".npy":
-        X, y = _load_array(path), None
+        X, y = _load_array(path, "r" if mapped else None), None
         if X.ndim != 2 or X.dtype.kind not in "fiu":
             raise ValueError(
                 f"{str(path)!r} holds {X.dtype} of shape {X.shape}; it must hold a matrix of "
@@ -48,18 +50,18 @@ def load_matrix(
             f"{str(path)!r} is not a .npy or .parquet file, from which embeddings are read; for a "
             "table of texts, pass the model that embeds them"
         )
-    if not np.isfinite(np.asarray(X)).all():
+    if not isinstance(X, np.memmap) and not np.isfinite(np.asarray(X)).all():
         raise ValueError(f"{str(path)!r} holds NaN or infinite numbers; drop or correct those rows")
     y = y if labels is None else _load_labels(Path(labels).expanduser(), len(X))
     return X, y
 
 
-def _load_array(path: Path) -> NDArray[Any]:
+def _load_array(path: Path, mmap_mode: Literal["r"] | None = None) -> NDArray[Any]:
     try:
         with path.open("rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:  # NumPy would read it as a pickle or an archive
                 raise ValueError("it does not begin like a .npy file")
-        return np.load(path, allow_pickle=False)
+        return np.load(path, mmap_mode, allow_pickle=False)
     except Exception as error:  # a damaged header makes NumPy raise errors of many classes
         raise ValueError(
             f"{str(path)!r} is not an array of numbers or strings ({reason(error)}); write it with "

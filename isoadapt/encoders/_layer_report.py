@@ -27,6 +27,7 @@ from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._tokenization import Tokens, model_inputs
 from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.geometry import Moments
+from isoadapt.geometry._groups import GroupSums
 from isoadapt.metrics._points import spectral_figures, two_nn_or_nan
 
 _BLOCK = 1024  # texts tokenised at a time
@@ -201,7 +202,8 @@ def layer_report(
     Warns
     -----
     UserWarning
-        If n_tokens < 3 n_features. The plain IsoScore can then be far too low.
+        If there are fewer than 3 n_features different texts. The plain IsoScore can then be far too
+        low.
 
     References
     ----------
@@ -228,9 +230,10 @@ def layer_report(
         for number, (layer, points) in enumerate(zip(layers, sample.layers(), strict=True))
     ]
     report = LayerReport(figures, reader.n_texts, len(layers[0].moments))
-    if report[0].n_tokens < 3 * report.n_features:
+    n_different = int(reader.first[: reader.n_texts].sum())
+    if n_different < 3 * report.n_features:
         warn(
-            f"n_tokens={report[0].n_tokens} is less than 3 × n_features={3 * report.n_features}: "
+            f"{n_different} different texts are fewer than 3 × n_features={3 * report.n_features}: "
             "the plain IsoScore can be far too low; use the bias-corrected one, or more texts",
         )
     return report
@@ -242,10 +245,10 @@ def _read(reader: "_Reader", sample: "_Sample") -> "list[_LayerSums]":
     with reader.bar() as bar:
         for tokens in reader.blocks():
             slots = sample.reserve(int(tokens.lengths.sum()))
-            for index, states in reader.states(tokens, bar.update):
-                layers = layers or [_LayerSums() for _ in states]
+            for index, sizes, states in reader.states(tokens, bar.update):
+                layers = layers or [_LayerSums(rows) for rows in states]
                 for layer, rows in zip(layers, states, strict=True):
-                    layer.update(rows)
+                    layer.update(rows, sizes)
                 sample.put(slots[index], states)
     return layers
 
@@ -258,6 +261,8 @@ class _Reader:
         self.texts = texts
         self.max_tokens = max_tokens
         self.n_texts = 0
+        self.first = np.zeros(len(texts), bool)  # whether each text equals no earlier one
+        self.first[np.unique(texts.unique()[1], return_index=True)[1]] = True
         self.backbone: Backbone = encoder._backbone()
         pooling = encoder._pooling(self.backbone)
         self.lowercase = pooling.lowercase
@@ -293,13 +298,15 @@ class _Reader:
 
     def states(
         self, tokens: Tokens, progress: Callable[[int], Any]
-    ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-        """Yield token numbers (n,) and hidden states (n_layers + 1, n, d), batch by batch.
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Tensor]]:
+        """Yield token numbers (n,), sizes and hidden states (n_layers + 1, n, d), batch by batch.
 
-        Tokens are numbered from 0 in the order of the texts, without padding.
+        Tokens are numbered from 0 in the order of the texts, without padding. The sizes (b,) are
+        the numbers of tokens of texts, negative for a text that equals an earlier one.
         """
         lengths = _in_text_order(tokens)
         first = lengths.cumsum() - lengths
+        signs = np.where(self.first[self.n_texts - len(lengths) : self.n_texts], 1, -1)
         for rows, states in embed_batches(
             [tokens],
             self._embed,
@@ -307,7 +314,8 @@ class _Reader:
             equal_lengths=needs_equal_lengths(self.backbone, Pooling(("mean",))),
         ):
             spans = zip(first[rows], lengths[rows], strict=True)
-            yield np.concatenate([np.arange(at, at + n) for at, n in spans]), states
+            numbers = np.concatenate([np.arange(at, at + n) for at, n in spans])
+            yield numbers, (signs * lengths)[rows], states
             progress(len(rows))
 
     @torch.inference_mode()
@@ -333,15 +341,18 @@ class _Reader:
 class _LayerSums:
     """Sums from which the figures of a layer are computed, updated batch by batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: Tensor) -> None:
         self.moments = Moments()
+        self.texts = GroupSums(first.double().mean(0))
         self.direction: Tensor | float = 0.0  # sum of the unit vectors (d,)
         self.n_directions = 0.0  # number of rows that are not zero
 
-    def update(self, rows: Tensor) -> None:
-        """Add tokens, rows (n, d)."""
+    def update(self, rows: Tensor, sizes: NDArray[np.int64]) -> None:
+        """Add tokens, rows (n, d), of texts of `sizes` (b,), as `_Reader.states` gives them."""
         rows = rows.double()
         self.moments.update(rows)
+        kept = torch.from_numpy(np.repeat(sizes > 0, abs(sizes))).to(rows.device)
+        self.texts.update([rows[kept]], sizes[sizes > 0])
         unit = F.normalize(rows, dim=1)
         self.direction = self.direction + unit.sum(0)
         self.n_directions += float(unit.square().sum())
@@ -353,8 +364,7 @@ class _LayerSums:
         centred = _eigenvalues(self.moments.scatter)
         spread = dict.fromkeys(_SPREAD_FIGURES, math.nan)
         if centred.sum() > _ROUNDING**2 * raw.sum():
-            fourth = torch.as_tensor(self.moments.fourth)
-            spread = spectral_figures(raw, centred, fourth, n, d)
+            spread = spectral_figures(raw, centred, self.texts.score(d), d)
             spread["two_nn"] = two_nn_or_nan(points, _TOLERANCE)
         cosines = torch.as_tensor(self.direction).square().sum() - self.n_directions
         return LayerFigures(

@@ -1,5 +1,6 @@
 """Embeddings in chunks: iterables of matrices, memory maps, dask arrays and moments."""
 
+import mmap
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -15,8 +16,11 @@ from isoadapt._utils.imports import import_optional
 from isoadapt.geometry._moments import Moments
 
 _ENTRIES = 2**23  # entries of a memory map that are read at a time
+_READ = 2**20  # entries of a matrix that `Rows` reads at a time
+_SCATTERED = 512  # scattered rows of a memory map that are read before their pages are released
 _FAN_IN = 8  # instances of Moments that one dask task merges
 _HASHED = 2**14  # entries that are hashed at a time, so that they stay in the cache
+FLOATS = [np.float64, np.float32]
 _MIX = [(30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)]  # of the generator SplitMix64
 
 Chunked = ArrayLike | Iterable[ArrayLike] | Moments
@@ -73,30 +77,40 @@ def check_chunk(chunk: Any, first: bool = False) -> NDArray[Any]:
     """
     return check_array(
         as_array(chunk),
-        dtype=[np.float64, np.float32],
+        dtype=FLOATS,
         input_name="X",
         ensure_min_samples=0,
         ensure_min_features=2 if first else 1,
     )
 
 
-def gather(X: Any, check: Check = check_chunk, min_samples: int = 2) -> Moments:
+def gather(
+    X: Any, check: Check = check_chunk, min_samples: int = 2, distinct: bool = False
+) -> Moments:
     """Read all chunks once and return their moments, as a new instance on the CPU.
 
     `check` validates each chunk and returns it as an array. The blocks of a dask array are checked
-    by `check_chunk`, reduced to moments on the workers and merged there. An error in a chunk names
-    the chunk; fewer rows than `min_samples` and values that overflow raise ValueError.
+    by `check_chunk`, reduced to moments on the workers and merged there. With `distinct`, equal
+    rows count once, and such blocks are computed one by one. An error in a chunk names the chunk;
+    fewer rows than `min_samples` and values that overflow raise ValueError.
     """
     if isinstance(X, Moments):
         moments = Moments.from_arrays(X.to_arrays())
-    elif is_dask(X):
+    elif is_dask(X) and not distinct:
         moments = _gather_blocks(X)
     else:
-        moments = Moments()
+        moments, seen = Moments(), set[int]()
         for number, (name, chunk) in enumerate(_named_chunks(X)):
             with _prefix_errors(name):
                 _refuse_tuple_of_matrices(chunk)
-                moments.update(check(chunk, number == 0))
+                rows = check(chunk, number == 0)
+                if distinct:
+                    hashes = row_hashes(rows)
+                    new = np.fromiter((each not in seen for each in hashes.tolist()), bool)
+                    new &= first_of_equal(hashes)
+                    seen.update(hashes.tolist())
+                    rows = rows if new.all() else rows[new]
+                moments.update(rows)
     if not moments.count:
         raise ValueError(
             "X gave no rows. An iterator is used up once it has been read: make a fresh one, or "
@@ -104,8 +118,8 @@ def gather(X: Any, check: Check = check_chunk, min_samples: int = 2) -> Moments:
         )
     if moments.count < min_samples:
         raise ValueError(
-            f"X has {moments.count:g} row(s) in all its chunks together, while a minimum of "
-            f"{min_samples} is required"
+            f"X has {moments.count:g} {'different ' * distinct}row(s) in all its chunks together, "
+            f"while a minimum of {min_samples} is required"
         )
     if not bool(torch.isfinite(moments.scatter).all()):
         raise ValueError(
@@ -141,6 +155,64 @@ def row_hashes(X: ArrayLike) -> NDArray[np.uint64]:
     return hashes
 
 
+def first_of_equal(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Mask (n,) of the rows that equal no earlier one, from their hashes."""
+    mask = np.zeros(len(hashes), bool)
+    mask[np.unique(hashes, return_index=True)[1]] = True
+    return mask
+
+
+class Rows:
+    """Rows of a matrix, memory map or dask array, read in blocks as often as they are needed.
+
+    A dask array is computed block by block with each reading. With `index`, only those rows.
+    """
+
+    def __init__(self, X: Any, index: NDArray[np.int64] | None = None) -> None:
+        self.X, self.index, self.size = X, index, max(1, _READ // max(1, X.shape[1]))
+        if is_dask(X):
+            if np.isnan(X.shape[0]):
+                raise ValueError(f"X is {X!r}: call X.compute_chunk_sizes() first")
+            self.size = max(X.chunks[0])
+            self.X = _with_unsplit_rows(X).rechunk({0: self.size})
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0]) if self.index is None else len(self.index)
+
+    def take(self, index: NDArray[np.int64]) -> "Rows":
+        """The rows with these numbers."""
+        if is_dask(self.X):
+            return Rows(self.X[index])
+        return Rows(self.X, index if self.index is None else self.index[index])
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Yield all rows in blocks in float64 or float32, after checking them."""
+        for start in range(0, len(self), self.size):
+            part: Any = slice(start, min(start + self.size, len(self)))
+            with _prefix_errors(f"rows {start} to {part.stop - 1}"):
+                where = part if self.index is None else self.index[part]
+                block = check_chunk(self._read(where), start == 0)
+            yield block
+
+    def _read(self, part: Any) -> NDArray[Any]:
+        if not is_memmap(self.X):
+            return np.asarray(self.X[part])
+        _release(self.X)
+        if isinstance(part, slice):
+            return np.asarray(self.X[part])
+        rows = np.empty((len(part), self.X.shape[1]), self.X.dtype)
+        for start in range(0, len(part), _SCATTERED):
+            rows[start : start + _SCATTERED] = self.X[part[start : start + _SCATTERED]]
+            _release(self.X)
+        return rows
+
+
+def _release(X: Any) -> None:
+    """Release the pages of a read-only memory map, which else count as memory of the process."""
+    if X.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
+        X._mmap.madvise(mmap.MADV_DONTNEED)
+
+
 def map_blocks(
     X: Any, function: Callable[..., NDArray[Any]], map_: Any, n_features_out: int
 ) -> Any:
@@ -162,12 +234,15 @@ def map_blocks(
 
 
 def _named_chunks(X: Any) -> Iterator[tuple[str, Any]]:
-    """Chunks of an iterable or memory map, each with a name for error messages."""
+    """Chunks of an iterable, memory map or dask array, each with a name for error messages."""
     if is_memmap(X):
         n_rows = max(1, _ENTRIES // max(1, X.shape[1]))
         for start in range(0, len(X), n_rows):
             chunk = X[start : start + n_rows]
             yield f"rows {start} to {start + len(chunk) - 1}", chunk
+    elif is_dask(X):
+        for number, block in enumerate(_with_unsplit_rows(X).to_delayed().ravel()):
+            yield f"block {number}", block.compute()
     else:
         for number, chunk in enumerate(X):
             yield f"chunk {number}", chunk

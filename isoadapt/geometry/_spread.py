@@ -70,9 +70,15 @@ def cosine_sum(X: Tensor) -> Tensor:
 
     A zero row has cosine 0 with every other row.
     """
+    direction, count = unit_sums(X)
+    return direction.square().sum(-1) - count
+
+
+def unit_sums(X: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum (..., d) of the unit vectors of rows X (..., n, d), and number (...) of non-zero rows."""
     norms = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
     unit = torch.where(norms == 0, 0.0, X / norms.where(norms != 0, 1.0))
-    return unit.sum(-2).square().sum(-1) - unit.square().sum((-2, -1))
+    return unit.sum(-2), unit.square().sum((-2, -1))
 
 
 def mean_cosine(X: Tensor) -> Tensor:
@@ -90,7 +96,7 @@ def log_partition(X: Tensor) -> Tensor:
     value is log n.
     """
     n, d = X.shape
-    axes = _fix_signs(_principal_axes(X))
+    axes = principal_axes(X)
     total = axes.new_full((axes.shape[1],), -math.inf)
     for chunk in X.split(_CHUNK):
         total = torch.logaddexp(total, torch.logsumexp(chunk @ axes, dim=0))
@@ -108,20 +114,20 @@ def partition_dispersion(log_z: Tensor) -> Tensor:
     return shares.std(correction=0) / shares.mean()
 
 
-def _principal_axes(X: Tensor) -> Tensor:
-    """Unit eigenvectors of XᵀX as columns; for n < d without those orthogonal to all points."""
+def principal_axes(X: Tensor) -> Tensor:
+    """Unit eigenvectors of XᵀX as columns, their signs fixed; for n < d those of the row space."""
     scale = X.abs().max()  # divided out, so that squares do not overflow
     scale = torch.where(scale > 0, scale, 1.0)
     if len(X) < X.shape[1]:
-        return torch.linalg.svd(X / scale, full_matrices=False).Vh.T
+        return fix_signs(torch.linalg.svd(X / scale, full_matrices=False).Vh.T)
     second_moment = X.new_zeros(X.shape[1], X.shape[1])
     for chunk in X.split(_CHUNK):
         scaled = chunk / scale
         second_moment.addmm_(scaled.T, scaled)
-    return torch.linalg.eigh(second_moment).eigenvectors
+    return fix_signs(torch.linalg.eigh(second_moment).eigenvectors)
 
 
-def _fix_signs(axes: Tensor) -> Tensor:
+def fix_signs(axes: Tensor) -> Tensor:
     """Make the first entry of largest absolute value of each column positive."""
     sizes = axes.abs()
     first = (sizes >= sizes.amax(0) * (1 - _TIE)).int().argmax(0, keepdim=True)

@@ -1,4 +1,4 @@
-"""Isotropy report: all metrics of one set of embeddings, and of groups of its rows."""
+"""Isotropy report: all metrics of one set of embeddings, and of its rows of each label."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, warn
 from isoadapt.geometry import _spread
 from isoadapt.metrics._neighbours import HubnessReport, hubness
-from isoadapt.metrics._points import (
-    IF_FEW,
-    as_points,
-    is_missing,
-    mean_cosine,
-    spectral_figures,
-    two_nn_or_nan,
-    varies,
-    warn_of_few_rows,
+from isoadapt.metrics._points import IF_FEW, spectral_figures, two_nn_or_nan
+from isoadapt.metrics._units import (
+    Groups,
+    Reading,
+    codes_of,
+    corrected_isoscore,
+    groups_of,
+    in_float64,
+    read,
+    read_rows,
+    warn_of_dominance,
+    warn_of_few_units,
 )
 
 _SAMPLED = 5_000  # rows for TwoNN and hubness, whose cost is quadratic in the rows
 _NEIGHBOURS = 10  # for hubness
-_SHOWN = 8  # groups that are listed by name, and dimensions by number
+_SHOWN = 8  # labels that are listed by name, and dimensions by number
 
 # The 1,043 sentences of CoLA's dev set, at most 128 tokens each, in float32: embedded by
 # all-MiniLM-L6-v2 (mean of the token states, normalised), and by a classifier that was fine-tuned
@@ -77,6 +80,7 @@ _ROWS = {
 # The figures that are drawn as bars: no value is larger than 1.
 _BARS = ["isoscore_corrected", "ev1", "ev3", "anisotropy1", "effective_rank_share"]
 _BARS += ["mean_cosine", "antihub_share"]
+_OF_NEIGHBOURS = ("two_nn", "hubness", "antihub_share")
 _HEIGHT = 0.27  # of a bar
 
 
@@ -90,8 +94,11 @@ class IsotropyReport:
     ----------
     n_samples, n_features : int
         Shape of the matrix.
+    n_sampled : int
+        Number of rows that `two_nn`, `hubness` and `antihub_share` are computed on: at most 5,000,
+        drawn with a fixed seed.
     isoscore, isoscore_corrected : float
-        Plain and bias-corrected IsoScore. The latter is NaN for fewer than 4 rows.
+        Plain and bias-corrected IsoScore. The latter is NaN for fewer than 4 different rows.
     ev1, ev2, ev3 : float
         Share of the variance along the first one, two and three principal directions.
     anisotropy1 : float
@@ -99,17 +106,16 @@ class IsotropyReport:
     effective_rank : float
         Exponential of the entropy of the normalised spectrum.
     two_nn : float
-        TwoNN intrinsic dimension. If there are more than 5,000 rows, it is estimated on 5,000 of
-        them, drawn with a fixed seed. NaN if it is not defined, for example for fewer than 4
-        different rows.
+        TwoNN intrinsic dimension of the sampled rows. NaN if it is not defined, for example for
+        fewer than 4 different rows.
     partition_isotropy, partition_dispersion : float
         I1 and I2 of the partition function.
     mean_cosine : float
         Mean cosine of all pairs of different rows.
     hubness, antihub_share : float
-        Skewness of the 10-occurrence by cosine, and share of the rows that are no other row's
-        neighbour, as :func:`~isoadapt.metrics.hubness` computes them, on at most 5,000 rows. NaN
-        for fewer than 12 rows; `hubness` is also NaN if all rows occur equally often.
+        Skewness of the 10-occurrence by cosine, and share of the sampled rows that are no other
+        row's neighbour, as :func:`~isoadapt.metrics.hubness` computes them. NaN for fewer than 12
+        rows; `hubness` is also NaN if all rows occur equally often.
     mean_profile, variance_profile : ndarray of shape (n_features,)
         Mean and variance of each dimension. The variance divides by n_samples - 1.
     outlier_dimensions : tuple of int
@@ -121,12 +127,13 @@ class IsotropyReport:
     dead_dimensions : tuple of int
         Dimensions that are constant up to rounding. Their variance is at most 1e-12 of the total
         variance, so their standard deviation is at most 1e-6 of its square root.
-    groups : dict of str to IsotropyReport
-        Report of the rows of each group; empty if no groups were given.
+    labels : dict of str to IsotropyReport
+        Report of the rows of each label; empty if no labels were given.
     """
 
     n_samples: int
     n_features: int
+    n_sampled: int
     isoscore: float
     isoscore_corrected: float
     ev1: float
@@ -144,7 +151,7 @@ class IsotropyReport:
     variance_profile: NDArray[np.float64] = field(compare=False)
     outlier_dimensions: tuple[int, ...] = ()
     dead_dimensions: tuple[int, ...] = ()
-    groups: Mapping[str, IsotropyReport] = field(default_factory=dict, hash=False)
+    labels: Mapping[str, IsotropyReport] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dict of plain numbers and lists.
@@ -152,14 +159,14 @@ class IsotropyReport:
         Returns
         -------
         dict
-            One entry for each attribute; groups are nested dicts.
+            One entry for each attribute; labels are nested dicts.
         """
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         for name in ("mean_profile", "variance_profile"):
             plain[name] = plain[name].tolist()
         for name in ("outlier_dimensions", "dead_dimensions"):
             plain[name] = list(plain[name])
-        plain["groups"] = {name: group.to_dict() for name, group in self.groups.items()}
+        plain["labels"] = {name: part.to_dict() for name, part in self.labels.items()}
         return plain
 
     def plot(self, *, ax: Any = None) -> Any:
@@ -192,24 +199,31 @@ class IsotropyReport:
 
     def __str__(self) -> str:
         rows = [("", "value", "healthy", "collapsed", ""), *_table_rows(self)]
-        groups = (_group_line(name, group) for name, group in self.groups.items())
+        labels = (_label_line(name, part) for name, part in self.labels.items())
         table = aligned_table(rows, left=(0, 4), at_least=(19, 10, 9, 9))
-        lines = (*table.splitlines(), *groups, *ORIGIN, *NEXT_STEPS)
+        lines = (*table.splitlines(), *labels, *ORIGIN, *NEXT_STEPS)
         title = f"IsotropyReport: {self.n_samples} × {self.n_features}"
         return "\n  ".join([title, *lines])
 
     __repr__ = __str__
 
 
-def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyReport:
+def isotropy_report(
+    X: Any, groups: ArrayLike | None = None, labels: ArrayLike | None = None
+) -> IsotropyReport:
     """Compute all isotropy metrics of embeddings.
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
-        Embeddings.
+    X : array-like of shape (n_samples, n_features), memory map or dask array
+        Embeddings. They are read in blocks several times, so that a memory map or a dask array may
+        be larger than memory.
     groups : array-like of shape (n_samples,), default=None
-        Group of each row, such as its class. Each group with at least two different rows gets a
+        Group of each row, where rows of one group depend on each other, such as the sentences of
+        a document; at least 4 groups. The corrected IsoScore compares rows of different groups
+        only, as described in the notes of :func:`isoscore`.
+    labels : array-like of shape (n_samples,), default=None
+        Label of each row, such as its class. Each label with at least two different rows gets a
         report of its own.
 
     Returns
@@ -223,14 +237,16 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
     Raises
     ------
     ValueError
-        If X is too small, constant or not finite, or if `groups` has the wrong length or lacks the
-        group of a row (NaN or None).
+        If X is too small, constant or not finite, if there are fewer than 4 groups, or if `groups`
+        or `labels` has the wrong length or lacks that of a row (NaN or None).
 
     Warns
     -----
     UserWarning
-        If n_samples < 3 n_features for X or, otherwise, for some groups: the plain IsoScore can
-        then be far too low.
+        If there are fewer than 3 n_features different rows, or groups, of X or, otherwise, rows of
+        some labels: the plain IsoScore can then be far too low. If one row or one group holds more
+        than 5 % of the squared deviations from the mean, and more than 10 times the share of an
+        average one.
 
     Examples
     --------
@@ -260,63 +276,78 @@ def isotropy_report(X: ArrayLike, groups: ArrayLike | None = None) -> IsotropyRe
       IsotropyLayer (trains for the task too), no adapter (an encoder trained for similarity);
       measure the effect on your task with compare_adapters or `isoadapt compare`
     """
-    points = as_points(X)
-    n, d = points.shape
-    parts = {} if groups is None else _rows_by_group(points, groups)
-    small_groups = [f"{name} ({len(part)})" for name, part in parts.items() if len(part) < 3 * d]
-    warn_of_few_rows(n, d)
-    if n >= 3 * d and small_groups:
+    found = read_rows(X)
+    n, d = len(found.first), len(found.mean)
+    checked = None if groups is None else groups_of(groups, found)
+    warn_of_few_units(found, checked, d)
+    parts = {} if labels is None else _by_label(found, labels, checked)
+    small = [f"{name} ({p.n_samples})" for name, p in parts.items() if p.n_samples < 3 * d]
+    if n >= 3 * d and small:
         warn(
-            f"{len(small_groups)} of {len(parts)} groups have fewer rows than "
-            f"3 × n_features={3 * d}, {_listed(small_groups)}: for these {IF_FEW}",
+            f"{len(small)} of {len(parts)} labels have fewer rows than 3 × n_features={3 * d}, "
+            f"{_listed(small)}: for these {IF_FEW}",
         )
-    return _report(points, {name: _report(part, {}) for name, part in parts.items()})
+    report, squared = _report(found, checked, parts)
+    kept = found.first if checked is None else checked.kept
+    warn_of_dominance(np.where(kept, squared, 0), checked)
+    return report
 
 
-def _report(points: Tensor, groups: Mapping[str, IsotropyReport]) -> IsotropyReport:
-    """Report of points (n, d), with the given reports of their groups."""
-    n, d = points.shape
-    raw, centred = _spread.spectrum(points, center=False), _spread.spectrum(points)
-    log_z = _spread.log_partition(points)
-    mean, variance = points.mean(0), points.var(0)
-    sample = _sample(points)
+def _by_label(
+    found: Reading, labels: ArrayLike, groups: Groups | None
+) -> dict[str, IsotropyReport]:
+    """Report of each label that has at least two different rows."""
+    names, codes = codes_of(labels, len(found.first), "labels")
+    reports = {}
+    for number, name in enumerate(names):
+        rows = np.flatnonzero(codes == number)
+        if len(rows) > 1 and (part := read(found.source.take(rows))).distinct.count > 1:
+            reports[str(name)] = _report(part, groups and groups.take(rows), {})[0]
+    return reports
+
+
+def _report(
+    found: Reading, groups: Groups | None, labels: Mapping[str, IsotropyReport]
+) -> tuple[IsotropyReport, NDArray[np.float64]]:
+    """Report of rows, with the given reports of labels; squared deviations (n,) from the mean."""
+    n, d = len(found.first), len(found.mean)
+    raw, axes = torch.linalg.eigh(found.moments.second_moment())
+    # For n < d, the coordinates are along the axes, and the points are orthogonal to further ones.
+    axes = torch.eye(len(axes), dtype=axes.dtype) if found.few else _spread.fix_signs(axes)
+    log_z, squared = torch.tensor(-math.inf), []
+    direction = n_directions = torch.zeros(1)
+    for block in found.rows.blocks():
+        points = in_float64(block)
+        log_z = torch.logaddexp(log_z, torch.logsumexp(points @ axes, dim=0))
+        sums = _spread.unit_sums(points / points.abs().max().clamp(min=_spread.SMALLEST))
+        direction, n_directions = direction + sums[0], n_directions + sums[1]
+        squared.append((points - found.moments.mean).square().sum(1))
+    log_z = torch.cat([log_z, log_z.new_full((d - len(log_z),), math.log(n))])
+    centred = torch.linalg.eigvalsh(found.moments.scatter).flip(0).clamp(min=0)
+    cosine = (direction.square().sum() - n_directions) / (n * (n - 1))
+    sample = _sample(found)
     occurrence = _hubness(sample)
-    return IsotropyReport(
+    report = IsotropyReport(
         n_samples=n,
         n_features=d,
-        **spectral_figures(raw, centred, _spread.norm_concentration(points), n, d),
+        n_sampled=len(sample),
+        **spectral_figures(
+            raw.flip(0).clamp(min=0), centred, corrected_isoscore(found, groups, d), d
+        ),
         effective_rank=float(_spread.effective_rank(centred)),
         two_nn=two_nn_or_nan(sample),
         partition_isotropy=float(_spread.partition_isotropy(log_z)),
         partition_dispersion=float(_spread.partition_dispersion(log_z)),
-        mean_cosine=mean_cosine(points),
+        mean_cosine=float(cosine.clamp(-1, 1)),
         hubness=occurrence.skewness,
         antihub_share=occurrence.antihub_share,
-        mean_profile=mean.numpy(),
-        variance_profile=variance.numpy(),
-        outlier_dimensions=_outliers(mean, variance),
-        dead_dimensions=_indices(_spread.dead_dimensions(variance)),
-        groups=groups,
+        mean_profile=found.mean.numpy(),
+        variance_profile=found.variance.numpy(),
+        outlier_dimensions=_outliers(found.mean, found.variance),
+        dead_dimensions=_indices(_spread.dead_dimensions(found.variance)),
+        labels=labels,
     )
-
-
-def _rows_by_group(points: Tensor, groups: ArrayLike) -> dict[str, Tensor]:
-    """Rows of each group that has at least two different rows."""
-    labels = np.asarray(groups)
-    if labels.shape != (len(points),):
-        raise ValueError(
-            f"groups has shape {labels.shape}, X has {len(points)} rows: one group for each row is "
-            "needed"
-        )
-    missing = [i for i, label in enumerate(np.asarray(groups, dtype=object)) if is_missing(label)]
-    if missing:
-        raise ValueError(
-            f"groups lacks the group of {len(missing)} row(s), first of row {missing[0]} (NaN or "
-            "None): leave these rows out, or name their group, for example 'none'"
-        )
-    masks = {str(label): torch.from_numpy(labels == label) for label in np.unique(labels)}
-    parts = {name: points[mask] for name, mask in masks.items()}
-    return {name: part for name, part in parts.items() if varies(part)}
+    return report, torch.cat(squared).numpy()
 
 
 def _hubness(points: Tensor) -> HubnessReport:
@@ -326,12 +357,11 @@ def _hubness(points: Tensor) -> HubnessReport:
     return hubness(points, _NEIGHBOURS)
 
 
-def _sample(points: Tensor) -> Tensor:
+def _sample(found: Reading) -> Tensor:
     """At most `_SAMPLED` rows, drawn with a fixed seed."""
-    if len(points) <= _SAMPLED:
-        return points
-    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))
-    return points[order[:_SAMPLED]]
+    order = torch.randperm(len(found.first), generator=torch.Generator().manual_seed(0))
+    chosen = order[:_SAMPLED].sort().values.numpy()
+    return torch.cat([*map(in_float64, found.source.take(chosen).blocks())])
 
 
 def _outliers(mean: Tensor, variance: Tensor) -> tuple[int, ...]:
@@ -356,6 +386,8 @@ def _table_rows(report: IsotropyReport) -> Iterator[tuple[str, ...]]:
     for name, (title, note) in _ROWS.items():
         if name == "effective_rank_share":
             note = f"{_significant(report.effective_rank)} of {report.n_features}"
+        if name in _OF_NEIGHBOURS and report.n_sampled < report.n_samples:
+            note = f"{note}{', ' * bool(note)}on {report.n_sampled} rows drawn with seed 0"
         references = [*map(_significant, REFERENCES.get(name, ()))] or ["-", "-"]
         yield title, _significant(_row_value(report, name)), *references, f" {note}"
     by_size = report.mean_profile**2 + report.variance_profile
@@ -382,15 +414,15 @@ def _listed(entries: Sequence[object]) -> str:
     return ", ".join([*map(str, entries[:_SHOWN])] + ["…"] * (len(entries) > _SHOWN))
 
 
-def _group_line(name: str, group: IsotropyReport) -> str:
-    n_dead = len(group.dead_dimensions)
+def _label_line(name: str, part: IsotropyReport) -> str:
+    n_dead = len(part.dead_dimensions)
     dead = f", {n_dead} dead dimension{'s' * (n_dead > 1)}" if n_dead else ""
-    score = _significant(group.isoscore_corrected)
-    if math.isnan(group.isoscore_corrected):
-        score = f"{_significant(group.isoscore)} (plain)"
+    score = _significant(part.isoscore_corrected)
+    if math.isnan(part.isoscore_corrected):
+        score = f"{_significant(part.isoscore)} (plain)"
     return (
-        f"group {name}: n={group.n_samples}, IsoScore {score}, EV1 {_significant(group.ev1)}, "
-        f"mean cosine {_significant(group.mean_cosine)}{dead}"
+        f"label {name}: n={part.n_samples}, IsoScore {score}, EV1 {_significant(part.ev1)}, "
+        f"mean cosine {_significant(part.mean_cosine)}{dead}"
     )
 
 

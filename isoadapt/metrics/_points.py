@@ -10,9 +10,16 @@ from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from isoadapt._utils.devices import as_array
-from isoadapt._utils.messages import warn
-from isoadapt.geometry import Moments, _isoscore, _neighbours, _spread
-from isoadapt.geometry._chunks import Chunked, gather, in_chunks, is_memmap, refuse_chunks
+from isoadapt.geometry import Moments, _neighbours, _spread
+from isoadapt.geometry._chunks import (
+    Chunked,
+    first_of_equal,
+    gather,
+    in_chunks,
+    is_memmap,
+    refuse_chunks,
+    row_hashes,
+)
 from isoadapt.geometry._spread import LARGEST, SMALLEST
 
 IF_FEW = (
@@ -38,26 +45,37 @@ def as_points(X: ArrayLike, min_samples: int = 2, by_variance: bool = True) -> T
     points = as_tensor(array)
     if not by_variance:
         return points
-    _check_scale(max(abs(float(extreme)) for extreme in points.aminmax()))
+    check_scale(max(abs(float(extreme)) for extreme in points.aminmax()))
     if not varies(points):
-        raise ValueError(_constant_message(len(points)))
+        raise ValueError(constant_message(len(points)))
     return points
 
 
-def as_points_or_moments(X: Chunked, min_samples: int = 2) -> Tensor | Moments:
-    """Check embeddings, and return a matrix as a tensor and chunks as their moments."""
+def as_points_or_moments(
+    X: Chunked, min_samples: int = 2, distinct: bool = False
+) -> Tensor | Moments:
+    """Check embeddings, and return a matrix as a tensor and chunks as their moments.
+
+    With `distinct`, equal rows count once, except those that are given by their moments.
+    """
     if not (in_chunks(X) or is_memmap(X)):
-        return as_points(cast(ArrayLike, X), min_samples)
-    moments = gather(X, min_samples=min_samples)
+        points = as_points(cast(ArrayLike, X), min_samples)
+        first = first_of_equal(row_hashes(points)) if distinct else np.ones(len(points), bool)
+        if first.sum() < min_samples:
+            raise ValueError(
+                f"X has {first.sum()} different row(s), while at least {min_samples} are required"
+            )
+        return points if first.all() else points[torch.from_numpy(first)]
+    moments = gather(X, min_samples=min_samples, distinct=distinct)
     variance, count = float(moments.scatter.trace()), moments.count
-    _check_scale(max(math.sqrt(variance / count), float(moments.mean.abs().max())))
+    check_scale(max(math.sqrt(variance / count), float(moments.mean.abs().max())))
     second_moment = variance + count * float(moments.mean.square().sum())
     if variance <= (8 * np.finfo(np.float64).eps) ** 2 * second_moment:
-        raise ValueError(_constant_message(count))
+        raise ValueError(constant_message(count))
     return moments
 
 
-def _check_scale(largest: float) -> None:
+def check_scale(largest: float) -> None:
     """Raise ValueError if squares of numbers as large as the largest entry do not fit."""
     if largest and not SMALLEST < largest < LARGEST:
         raise ValueError(
@@ -67,7 +85,7 @@ def _check_scale(largest: float) -> None:
         )
 
 
-def _constant_message(count: float) -> str:
+def constant_message(count: float) -> str:
     """Error message for `count` equal rows."""
     return (
         f"X is constant: all {count:.0f} rows are equal, so isotropy is not defined; check that "
@@ -103,19 +121,13 @@ def mean_cosine(points: Tensor) -> float:
     return float(_spread.mean_cosine(scaled).clamp(-1, 1))
 
 
-def spectral_figures(
-    raw: Tensor, centred: Tensor, fourth: Tensor, n_samples: int, d: int
-) -> dict[str, Any]:
-    """Metrics of `IsotropyReport` that depend only on the spectra and on the fourth moment.
+def spectral_figures(raw: Tensor, centred: Tensor, corrected: float, d: int) -> dict[str, Any]:
+    """Metrics of `IsotropyReport` that depend only on the spectra, and the corrected IsoScore.
 
-    `raw` and `centred` (r,) are the squared singular values, descending, without and with centring;
-    `fourth` is Σ ‖x - x̄‖⁴ / (Σ ‖x - x̄‖²)², as `Moments.fourth`; `n_samples` is at least 2. The
-    corrected IsoScore is NaN for fewer than 4 rows. ValueError if there is no variance.
+    `raw` and `centred` (r,) are the squared singular values, descending, without and with centring.
+    ValueError if there is no variance.
     """
     square = (centred / centred.sum()).square().sum()
-    corrected = math.nan
-    if n_samples >= 4:
-        corrected = float(_isoscore.corrected_score(square, fourth, n_samples, d))
     ev1, ev2, ev3 = (float(_spread.cumulative_explained_variance(centred, k)) for k in (1, 2, 3))
     return {
         "isoscore": clamped_score((1 / square - 1) / (d - 1)),
@@ -125,21 +137,6 @@ def spectral_figures(
         "ev3": ev3,
         "anisotropy1": float(_spread.anisotropy(raw, 1)),
     }
-
-
-def main_figures(X: ArrayLike) -> dict[str, Any]:
-    """`spectral_figures` of a matrix, at a fraction of the cost of `isotropy_report`."""
-    points = as_points(X)
-    n, d = points.shape
-    warn_of_few_rows(n, d)
-    raw, centred = _spread.spectrum(points, center=False), _spread.spectrum(points)
-    return spectral_figures(raw, centred, _spread.norm_concentration(points), n, d)
-
-
-def warn_of_few_rows(n_samples: int, d: int) -> None:
-    """Warn if there are fewer than three rows for each dimension."""
-    if n_samples < 3 * d:
-        warn(f"n_samples={n_samples} is less than 3 × n_features={3 * d}: {IF_FEW}")
 
 
 def two_nn_or_nan(points: Tensor, tolerance: float = 0.0) -> float:

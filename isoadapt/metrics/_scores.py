@@ -18,9 +18,10 @@ from isoadapt.metrics._points import (
     clamped_score,
     mean_cosine,
 )
+from isoadapt.metrics._units import corrected_score, score_of_groups, warn_of_dominance
 
 
-def isoscore(X: Chunked, bias_corrected: bool = False) -> float:
+def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None = None) -> float:
     """IsoScore of embeddings: 1 if all directions have equal variance, 0 if one has all of it.
 
     Parameters
@@ -33,6 +34,10 @@ def isoscore(X: Chunked, bias_corrected: bool = False) -> float:
         Remove most of the bias for few rows; needs 4 rows. The plain score cannot exceed
         (n_samples - 2) / (n_features - 1), and even with n_samples = 3 n_features it is too low.
         See the notes.
+    groups : array-like of shape (n_samples,), default=None
+        Group of each row, where rows of one group depend on each other: the tokens of a text, the
+        sentences of a document. At least 4 groups; X must then be a matrix, a memory map or a dask
+        array. Only the corrected score uses them.
 
     Returns
     -------
@@ -42,8 +47,14 @@ def isoscore(X: Chunked, bias_corrected: bool = False) -> float:
     Raises
     ------
     ValueError
-        If X is too small, constant or not finite. With `bias_corrected`, also if X is a Moments
-        object whose ``fourth`` is None.
+        If X is too small, constant or not finite, or `groups` does not fit. With `bias_corrected`,
+        also if X is a Moments object whose ``fourth`` is None.
+
+    Warns
+    -----
+    UserWarning
+        With `bias_corrected`, if one row of a matrix, or one group, holds more than 5 % of the
+        squared deviations from the mean, and more than 10 times the share of an average one.
 
     Notes
     -----
@@ -55,10 +66,16 @@ def isoscore(X: Chunked, bias_corrected: bool = False) -> float:
     of 12 dimensions with a true score of .468, the mean score is .66 at 5 rows, .59 at 8, .53 at 16
     and .49 at 40. ``benchmarks/RESULTS.md`` has a table for other sizes and distributions.
 
-    To weight rows, pass :class:`~isoadapt.geometry.Moments`. Integer weights give the score of the
-    rows repeated that often. In general the sum of the weights counts as the number of rows. The
-    bias is therefore removed for frequencies only, not for weights that express the reliability or
-    the probability of a row.
+    The corrected score takes the rows as independent of each other, and of the map if they were
+    transformed by one. Equal rows are taken as copies and count once in it. With `groups`, the
+    estimates are means over rows of different groups, so that the number of groups counts, and not
+    that of the rows; groups of equal rows count once, equal rows of other groups as they occur.
+
+    To weight rows, pass :class:`~isoadapt.geometry.Moments`. Integer weights give the plain score
+    of the rows repeated that often. The sum of the weights counts as the number of independent
+    rows: here, and only here, equal rows count as often as they occur. The bias is therefore
+    removed for frequencies only, not for weights that express the reliability or the probability of
+    a row.
 
     References
     ----------
@@ -78,9 +95,14 @@ def isoscore(X: Chunked, bias_corrected: bool = False) -> float:
     >>> isoscore(chunk for chunk in np.split(X, 2))
     1.0
     """
-    points = as_points_or_moments(X, min_samples=4 if bias_corrected else 2)
+    if bias_corrected and groups is not None:
+        return score_of_groups(X, groups)
+    points = as_points_or_moments(X, 4 if bias_corrected else 2, distinct=bias_corrected)
+    if bias_corrected and isinstance(points, Tensor):
+        warn_of_dominance((points - points.mean(0)).square().sum(1).numpy())
     if isinstance(points, Moments):
-        return _corrected_score(points) if bias_corrected else _score(points.covariance())
+        score = corrected_score(points, len(points)) if bias_corrected else None
+        return _score(points.covariance()) if score is None else score
     return clamped_score(_isoscore.isoscore_star(points, bias_corrected=bias_corrected))
 
 
@@ -404,18 +426,6 @@ def _n_features(points: Tensor | Moments) -> int:
 def _score(cov: Tensor) -> float:
     """IsoScore of a covariance."""
     return clamped_score(_isoscore.isoscore_from_covariance(cov))
-
-
-def _corrected_score(moments: Moments) -> float:
-    if moments.fourth is None:
-        raise ValueError(
-            "bias_corrected=True needs the fourth moment of the rows, but X is a Moments object "
-            "without it, saved by an earlier version or made by Moments.mapped; pass "
-            "Moments().update(rows) for the rows themselves, or use bias_corrected=False"
-        )
-    square = (moments.scatter / moments.scatter.trace()).square().sum()
-    n, d = moments.count, len(moments)
-    return clamped_score(_isoscore.corrected_score(square, moments.fourth, n, d))
 
 
 def _variances(points: Tensor | Moments, center: bool = True) -> Tensor:

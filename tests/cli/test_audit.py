@@ -29,13 +29,13 @@ class TestAudit:
         completed = run("audit", tmp_path / "X.parquet", "--label", "kind")
         assert completed.code in (None, 0), completed
         assert completed.stdout.startswith("IsotropyReport: 90 × 4\n")
-        assert "group y: n=45" in completed.stdout
+        assert "label y: n=45" in completed.stdout
 
     def test_model_on_texts_with_classes(self, tables, checkpoint):
         completed = run("audit", checkpoint, tables / "dev.tsv", "--label", "label")
         assert completed.code in (None, 0), completed
         assert "IsotropyReport: 90 × 16" in completed.stdout
-        assert "group 2: n=" in completed.stdout
+        assert "label 2: n=" in completed.stdout
 
     def test_layers(self, tables, checkpoint):
         completed = run("audit", checkpoint, tables / "dev.tsv", "--layers")
@@ -139,7 +139,7 @@ class TestAudit:
     def test_few_tokens_are_a_note(self, tmp_path, checkpoint):
         (tmp_path / "one.tsv").write_text("sentence\na cat\nthe dog\n")
         completed = run("audit", checkpoint, tmp_path / "one.tsv", "--layers", "--json")
-        assert "Note: n_tokens=8 is less than 3 × n_features=48" in completed.stderr
+        assert "Note: 2 different texts are fewer than 3 × n_features=48" in completed.stderr
         assert len(json.loads(completed.stdout)["layers"]) == 3
 
     @pytest.mark.parametrize(

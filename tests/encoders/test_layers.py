@@ -12,7 +12,7 @@ from isoadapt import metrics
 from isoadapt.encoders import LayerReport, TransformerEncoder, _layer_report, layer_report
 from tests.tiny_models import ARCHITECTURES, PAIRS, TEXTS, make_model, make_tokenizer, save_model
 
-pytestmark = pytest.mark.filterwarnings("ignore:n_tokens=")
+pytestmark = pytest.mark.filterwarnings("ignore:.* different texts are")
 CORPUS = [f"{one} {other}" for one in TEXTS for other in TEXTS]
 FIGURES = ["isoscore", "isoscore_corrected", "ev1", "ev2", "ev3"]
 FIGURES += ["anisotropy1", "mean_cosine", "two_nn"]
@@ -23,7 +23,7 @@ def live_model(architecture):
 
 
 def token_states(model, tokenizer, texts):
-    """Compute hidden states of every token, without padding: one array (n, d) for each layer."""
+    """Hidden states of every token, without padding, one array (n, d) a layer, and their texts."""
     parts = []
     for text in texts:
         inputs = ([text],) if isinstance(text, str) else ([text[0]], [text[1]])
@@ -32,13 +32,14 @@ def token_states(model, tokenizer, texts):
             with torch.inference_mode():
                 output = model.base_model(**encoded, output_hidden_states=True)
             parts.append([states[0].double().numpy() for states in output.hidden_states])
-    return [np.concatenate(layer) for layer in zip(*parts, strict=True)]
+    owners = np.repeat(np.arange(len(parts)), [len(layers[0]) for layers in parts])
+    return [np.concatenate(layer) for layer in zip(*parts, strict=True)], owners
 
 
-def reference(X):
+def reference(X, owners):
     return {
         "isoscore": metrics.isoscore(X),
-        "isoscore_corrected": metrics.isoscore(X, bias_corrected=True),
+        "isoscore_corrected": metrics.isoscore(X, bias_corrected=True, groups=owners),
         "ev1": metrics.cumulative_explained_variance(X, k=1),
         "ev2": metrics.cumulative_explained_variance(X, k=2),
         "ev3": metrics.cumulative_explained_variance(X, k=3),
@@ -61,19 +62,20 @@ def test_every_architecture_equals_all_tokens_in_memory(architecture):
     live = live_model(architecture)
     texts = [text for text in TEXTS if text]  # a decoder's tokenizer gives no tokens for ""
     report = layer_report(live, texts)
-    layers = token_states(*live, texts)
+    layers, owners = token_states(*live, texts)
     assert len(report) == len(layers) == 3
     for number, (figures, X) in enumerate(zip(report, layers, strict=True)):
         assert (figures.layer, figures.n_tokens) == (number, len(X))
-        for name, value in reference(X).items():
+        for name, value in reference(X, owners).items():
             assert getattr(figures, name) == pytest.approx(value, abs=1e-5), (name, number)
 
 
 def test_pairs_of_texts():
     live = live_model("bert")
-    for figures, X in zip(layer_report(live, PAIRS), token_states(*live, PAIRS), strict=True):
+    layers, owners = token_states(*live, PAIRS)
+    for figures, X in zip(layer_report(live, PAIRS), layers, strict=True):
         assert figures.n_tokens == len(X)
-        for name, value in reference(X).items():
+        for name, value in reference(X, owners).items():
             assert getattr(figures, name) == pytest.approx(value, abs=1e-5)
 
 
@@ -95,7 +97,7 @@ def test_neither_batches_nor_padding_matter(architecture, batch_tokens):
 
 def test_two_nn_of_few_tokens_uses_all_of_them():
     live = live_model("bert")
-    for figures, X in zip(layer_report(live, CORPUS), token_states(*live, CORPUS), strict=True):
+    for figures, X in zip(layer_report(live, CORPUS), token_states(*live, CORPUS)[0], strict=True):
         distinct = X[np.unique(np.round(X, 4), axis=0, return_index=True)[1]]
         assert figures.two_nn == pytest.approx(metrics.two_nn(distinct), rel=1e-4)
 
@@ -216,10 +218,12 @@ def test_frame_and_dict_hold_every_figure():
             assert row[name] == frame.loc[figures.layer, name] == getattr(figures, name)
 
 
-@pytest.mark.filterwarnings("default:n_tokens=")
-def test_few_tokens_give_a_warning():
-    with pytest.warns(UserWarning, match="n_tokens=8 is less than 3 × n_features=48") as record:
-        layer_report(live_model("bert"), ["the cat", "a dog"])
+@pytest.mark.filterwarnings("default:.* different texts are")
+def test_few_texts_give_a_warning():
+    with pytest.warns(
+        UserWarning, match="2 different texts are fewer than 3 × n_features=48"
+    ) as record:
+        layer_report(live_model("bert"), ["the cat", "a dog", "the cat"])
     assert record[0].filename == __file__
 
 
