@@ -28,3 +28,9 @@ def shared() -> Path:
 def checkpoint(tmp_path_factory):
     """A folder with a tiny BERT classifier of three classes; do not write to it."""
     return save_model(tmp_path_factory.mktemp("checkpoint"))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what has been imported out of the garbage collections, each of which takes long."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)

@@ -61,7 +61,7 @@ def client():
         yield client
 
 
-@pytest.mark.parametrize("chunks", [(300, 6), (30, 6), (7, 6), (100, 4), ((0, 120, 180), 6)])
+@pytest.mark.parametrize("chunks", [(30, 6), (100, 4), ((0, 120, 180), 6)])
 @pytest.mark.parametrize("adapter", IN_CHUNKS, ids=repr)
 def test_adapters_fit_blocks_as_they_fit_the_matrix(adapter, chunks, X):
     fitted = clone(adapter).fit(da.from_array(X, chunks=chunks))

@@ -1,11 +1,13 @@
 """The examples run; those of the site and the README: tests/docs."""
 
+import functools
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
+from isoadapt import datasets
 from tests.tiny_models import save_model
 
 
@@ -21,12 +23,14 @@ from tests.tiny_models import save_model
         ("audit", "IsoScore"),
         ("repair_and_ship", "same labels: True"),
         ("compare", "For similarity"),
-        ("finetune_istar", "logged steps: 10"),
+        ("finetune_istar", "logged steps: 3"),
     ],
 )
 def test_examples_run(example, expected, tmp_path, monkeypatch, capsys):
     folder = save_model(tmp_path / "checkpoint", num_labels=2)
     monkeypatch.chdir(tmp_path)
+    corpus = functools.partial(datasets.make_acceptability, 200, 100)
+    monkeypatch.setattr(datasets, "make_acceptability", corpus)
     monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
     monkeypatch.setattr(sys, "argv", [example, str(folder)])
     runpy.run_path(str(Path(__file__).parents[1] / "examples" / f"{example}.py"))

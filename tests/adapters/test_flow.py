@@ -124,7 +124,8 @@ class TestDensity:
     @pytest.mark.parametrize("coupling", COUPLINGS)
     def test_density_of_gaussian_data(self, coupling):
         X = np.random.default_rng(0).normal(size=(4000, 6))
-        flow = FlowAdapter(coupling=coupling, hidden=16, random_state=0).fit(X[:3000])
+        flow = FlowAdapter(coupling=coupling, hidden=16, batch_size=256, random_state=0)
+        flow.fit(X[:3000])
         truth = multivariate_normal(np.zeros(6)).logpdf(X[3000:]).mean()
         assert flow.score_samples(X[3000:]).mean() == pytest.approx(truth, rel=0.01)
         assert truth == pytest.approx(-3 * np.log(2 * np.pi * np.e), rel=0.02)
@@ -133,14 +134,14 @@ class TestDensity:
     def test_density_integrates_to_one(self, coupling):
         X = banana(1000)[:, :2]
         flow = FlowAdapter(coupling=coupling, hidden=16, random_state=0, max_epochs=10).fit(X)
-        axis = np.linspace(-12, 22, 700)
+        axis = np.linspace(-12, 22, 350)
         grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
         mass = np.exp(flow.score_samples(grid)).sum() * (axis[1] - axis[0]) ** 2
         assert mass == pytest.approx(1, abs=5e-3)
 
     def test_likelihood_of_curved_data_exceeds_that_of_the_best_gaussian(self):
         X, fresh = banana(2000), banana(1000, seed=1)
-        flow = FlowAdapter(hidden=32, max_epochs=30, random_state=0).fit(X)
+        flow = FlowAdapter(hidden=32, max_epochs=10, random_state=0).fit(X)
         gaussian = multivariate_normal(X.mean(axis=0), np.cov(X.T)).logpdf(fresh)
         assert flow.score_samples(fresh).mean() > gaussian.mean() + 0.3
 
@@ -165,7 +166,7 @@ class TestOutputs:
     @pytest.mark.parametrize("X", [correlated(1500, 9), banana(1500)], ids=["gaussian", "banana"])
     def test_outputs_have_mean_zero_and_unit_variances(self, X, coupling):
         train, fresh = X[:1000], X[1000:]
-        flow = FlowAdapter(coupling=coupling, hidden=32, random_state=0).fit(train)
+        flow = FlowAdapter(coupling=coupling, hidden=32, max_epochs=10, random_state=0).fit(train)
         Z = flow.transform(train)
         np.testing.assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
         np.testing.assert_allclose(Z.var(axis=0), 1, rtol=1e-9)
@@ -322,6 +323,7 @@ class TestSaved:
         np.testing.assert_array_equal(pickle.loads(stored).transform(X), flow.transform(X))
 
 
+@pytest.mark.slow
 def test_real_embeddings(shared):
     data = np.load(shared / "embeddings" / "cola.npz")
     X, fresh = data["E_train"][:2500], data["E_dev"]

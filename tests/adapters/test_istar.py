@@ -163,12 +163,11 @@ def test_estimates_are_used_for_fewer_steps_with_large_rates_and_zeta(zeta, lr, 
     assert _steps_between(zeta, lr) == steps
 
 
-@pytest.mark.parametrize("zeta", [0.6, 0.8, 1.0])
-@pytest.mark.parametrize("lr", ["auto", 0.03])
-def test_isotropy_is_that_of_exact_steps(cone, monkeypatch, zeta, lr):
+@pytest.mark.parametrize("zeta", [0.6, 0.8])
+def test_isotropy_is_that_of_exact_steps(cone, monkeypatch, zeta):
     """Four times as many steps between exact norms fail here; smaller ζ or lr forgive more."""
     X, y, head = cone
-    settings = {"lam": 5.0, "zeta": zeta, "lr": lr, "batch_size": 16, "patience": None}
+    settings = {"lam": 5.0, "zeta": zeta, "batch_size": 16, "patience": None}
     scores = []
     for most_steps in (_STEPS, 1):
         monkeypatch.setattr(_istar, "_STEPS", most_steps)

@@ -95,7 +95,7 @@ class TestAllPenalised:
 def test_adapters_agree_without_a_penalty(cone):
     X, y, head = cone
     options = {"coordinates": "whitened", "validation_fraction": None, "random_state": 0}
-    options |= {"ridge": 0.0, "lr": 1e-3, "lr_schedule": "constant"}
+    options |= {"ridge": 0.0, "lr": 1e-3, "lr_schedule": "constant", "max_epochs": 5}
     expected = IStarAdapter(head, lam=0.0, **options).fit(X, y).transform(X)
     for other in (CosRegAdapter, TopologicalEntropyAdapter):
         Z = other(head, lam=0.0, **options).fit(X, y).transform(X)
@@ -163,6 +163,7 @@ class TestSpectrumControl:
             decay=decay,
             network=network,
             max_epochs=120,
+            batch_size=300,
             validation_fraction=None,
             random_state=0,
         ).fit(X, y)

@@ -48,9 +48,9 @@ def losses_and_map(adapter, X, y):
 
 
 @pytest.mark.parametrize("adapter", TRAINED, ids=repr)
-def test_validation_rows_are_not_used_in_training(adapter, data):
+def test_validation_rows_are_not_used_in_training(adapter):
     """With one epoch there is no choice, so a change of a validation row has no effect."""
-    X, y = data
+    X, y = make_classification(14, 4, n_informative=3, n_redundant=0, random_state=0)
     before = losses_and_map(adapter, X, y)
     without_effect = []
     for row in range(len(X)):
@@ -61,7 +61,7 @@ def test_validation_rows_are_not_used_in_training(adapter, data):
             outputs[row] = before[1][row]
         if (losses, outputs) == before:
             without_effect.append(row)
-    assert len(without_effect) == 6  # 0.3 of 20 rows
+    assert len(without_effect) == 4  # 0.3 of 14 rows
 
 
 @pytest.mark.parametrize("n", [39, 40])

@@ -1,5 +1,6 @@
 """The ONNX backend: vectors as from torch, stored graphs, int8, and errors."""
 
+import io
 import json
 import os
 import pickle
@@ -7,6 +8,7 @@ import shutil
 import sys
 import types
 import warnings
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from importlib.util import find_spec
 
@@ -38,18 +40,37 @@ def _users_folder(tmp_path, monkeypatch):
 def cache(tmp_path_factory, checkpoint):
     """A folder with the exported graphs of `checkpoint`. Do not write to it."""
     folder = tmp_path_factory.mktemp("cache")
-    make_graph(checkpoint, folder, "float32")
+    with pytest.MonkeyPatch.context() as patch:
+        check_export(checkpoint, folder, patch)
     graph = exact_graph(folder)
-    with pytest.MonkeyPatch.context() as patch:  # int8 weights are made from the same graph
-        patch.setattr(module, "_graph", lambda *args: graph)
-        make_graph(checkpoint, folder, "int8")
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_graph", lambda *args: graph)  # int8 weights are made from the same
+        warnings.simplefilter("ignore", UserWarning)  # int8 vectors of random weights are inexact
+        onnx(checkpoint, dtype="int8", cache=folder).transform(["a"])
     return folder
 
 
-def make_graph(checkpoint, folder, dtype):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # int8 vectors of random weights are inexact
-        TransformerEncoder(checkpoint, backend="onnx", dtype=dtype, cache=folder).transform(["a"])
+def check_export(checkpoint, folder, patch):
+    """Export a graph; it must be quiet and leave the settings and the loaded model as they were."""
+    export = torch.onnx.export
+
+    def warn_and_export(*arguments, **options):
+        warnings.warn("of the exporter", FutureWarning, stacklevel=1)
+        return export(*arguments, **options)
+
+    patch.setattr(torch.onnx, "export", warn_and_export)
+    said = io.StringIO()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        before = list(warnings.filters)
+        with redirect_stdout(said), redirect_stderr(said):
+            onnx(checkpoint, cache=folder).transform(["a"])
+        assert warnings.filters == before
+    assert not caught
+    assert said.getvalue() == ""
+    loaded = next(iter(models._STORE.values())).model
+    configs = [module.config for module in loaded.modules() if hasattr(module, "config")]
+    assert {config._attn_implementation for config in configs} == {"sdpa"}
 
 
 @pytest.fixture
@@ -87,12 +108,10 @@ def test_same_vectors_as_torch_in_any_batches(checkpoint, cache, batch_tokens, i
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "options"),
-    [
-        pytest.param("roberta", {"pooling": "mean", "layer": 1}, marks=pytest.mark.slow),
-        ("gpt2", {"pooling": "head_input"}),
-    ],
+    [("roberta", {"pooling": "mean", "layer": 1}), ("gpt2", {"pooling": "head_input"})],
 )
 def test_architectures_poolings_and_layers(architecture, options, tmp_path):
     save_model(tmp_path / "model", architecture)
@@ -100,9 +119,6 @@ def test_architectures_poolings_and_layers(architecture, options, tmp_path):
     got = onnx(tmp_path / "model", **options).transform(TEXTS)
     np.testing.assert_allclose(got, expected, atol=1e-5)
     assert len(graphs(tmp_path / "users" / "isoadapt")) == 1
-    loaded = next(iter(models._STORE.values())).model  # the export must not change the model
-    configs = [module.config for module in loaded.modules() if hasattr(module, "config")]
-    assert {config._attn_implementation for config in configs} == {"sdpa"}
 
 
 def test_int8_deviates_a_little_and_says_how_much(checkpoint, cache, no_export):
@@ -323,20 +339,3 @@ def test_the_head_is_read_from_the_weights(checkpoint, cache):
     encoder, head = load_checkpoint(checkpoint)
     encoder.set_params(backend="onnx", dtype="int8", cache=cache)
     np.testing.assert_array_equal(read_head(encoder).coef_, head.coef_)
-
-
-def test_an_export_is_quiet_and_leaves_the_settings(checkpoint, tmp_path, monkeypatch, capfd):
-    export = torch.onnx.export
-
-    def warn_and_export(*arguments, **options):
-        warnings.warn("of the exporter", FutureWarning, stacklevel=1)
-        return export(*arguments, **options)
-
-    monkeypatch.setattr(torch.onnx, "export", warn_and_export)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        before = list(warnings.filters)
-        onnx(checkpoint, cache=tmp_path).transform(TEXTS)
-        assert warnings.filters == before
-    assert not caught
-    assert capfd.readouterr() == ("", "")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from skdim.id import TwoNN
 
 from isoadapt import metrics
 from isoadapt.geometry import _neighbours as module
@@ -21,6 +20,8 @@ def cloud(n, d, seed=0):
 
 
 def oracle(X, discard=0.1):
+    from skdim.id import TwoNN  # takes seconds
+
     return TwoNN(discard_fraction=discard).fit(X).dimension_
 
 

@@ -1,9 +1,12 @@
-"""Small fitted adapters of every class, and the checksum of an adapter folder."""
+"""Small fitted adapters of every class, the checksum of a folder, and a place without isoadapt."""
 
 import hashlib
 import json
+import sys
+from contextlib import contextmanager
 
 import numpy as np
+import pytest
 
 from isoadapt import adapters
 from isoadapt.heads import LinearHead
@@ -51,3 +54,12 @@ def make(name, variant="default"):
 def fitted(name, variant="default", X=X):
     adapter = make(name, variant)
     return adapter.fit(X, VALUES if variant == "ridge" else LABELS)
+
+
+@contextmanager
+def without_isoadapt():
+    """Let imports of isoadapt fail meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in sys.modules if name.split(".")[0] == "isoadapt"]:
+            patch.setitem(sys.modules, name, None)
+        yield patch

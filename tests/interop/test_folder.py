@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 
 import joblib
@@ -29,6 +28,7 @@ from isoadapt.geometry import Moments
 from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
 from isoadapt.interop._folder import provenance, read_config
 from isoadapt.metrics import isoscore, isotropy_report
+from tests.encoders.test_store import forks, in_fork
 from tests.interop.examples import HEAD, LABELS, VARIANTS, X, checksum, fitted, make
 from tests.tiny_models import WORDS
 
@@ -87,30 +87,27 @@ def test_a_parameter_that_was_added_later_has_its_default(name, parameter, tmp_p
     assert same(loaded.transform(X), adapter.transform(X))
 
 
+@forks
 def test_a_new_process_without_transformers_loads_every_folder_and_pickle(tmp_path):
-    np.save(tmp_path / "X.npy", X)
+    expected = {}
     for name in ADAPTERS:
         adapter = fitted(name)
         save_adapter(adapter, tmp_path / name)
         joblib.dump(adapter, tmp_path / f"{name}.joblib")
-        np.save(tmp_path / f"{name}.npy", adapter.transform(X))
-    code = (
-        "import sys, pathlib; sys.modules['transformers'] = None\n"
-        "import joblib, numpy as np\n"
-        "from isoadapt.interop import load_adapter\n"
-        "folder = pathlib.Path(sys.argv[1])\n"
-        "for name in sys.argv[2:]:\n"
-        "    for adapter in load_adapter(folder / name), joblib.load(folder / f'{name}.joblib'):\n"
-        "        found = adapter.transform(np.load(folder / 'X.npy'))\n"
-        "        assert np.array_equal(found, np.load(folder / f'{name}.npy')), name\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path, *ADAPTERS],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+        expected[name] = adapter.transform(X)
+
+    def load():
+        for name in [name for name in sys.modules if name.startswith(("isoadapt", "transformers"))]:
+            del sys.modules[name]
+        sys.modules["transformers"] = None  # importing it fails
+        from isoadapt.interop import load_adapter
+
+        for name in ADAPTERS:
+            pickled = joblib.load(tmp_path / f"{name}.joblib")
+            for loaded in (load_adapter(tmp_path / name), pickled):
+                assert np.array_equal(loaded.transform(X), expected[name]), name
+
+    assert in_fork(load) == 0
 
 
 @pytest.mark.parametrize("name", ADAPTERS)

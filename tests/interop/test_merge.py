@@ -3,7 +3,6 @@
 import itertools
 import json
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -26,6 +25,7 @@ from isoadapt import (
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import compose
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
+from tests.interop.examples import without_isoadapt
 from tests.tiny_models import ARCHITECTURES, WORDS, make_model, make_tokenizer, save_model
 
 rng = np.random.default_rng(0)
@@ -48,9 +48,7 @@ def expected_logits(adapter, encoder, texts):
 
 def merged_logits(folder, texts):
     """Logits of plain transformers, where isoadapt cannot be imported."""
-    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-        for name in [name for name in sys.modules if name.split(".")[0] == "isoadapt"]:
-            patch.setitem(sys.modules, name, None)
+    with without_isoadapt(), torch.inference_mode():
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
         assert model.dtype == torch.float32

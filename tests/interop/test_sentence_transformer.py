@@ -1,5 +1,6 @@
-"""One folder serves adapted vectors and the classifier, in a process without isoadapt."""
+"""One folder serves adapted vectors and the classifier, without isoadapt."""
 
+import io
 import json
 import re
 import subprocess
@@ -27,6 +28,7 @@ from isoadapt.interop import (
     save_adapter,
     to_sentence_transformer,
 )
+from tests.interop.examples import without_isoadapt
 from tests.tiny_models import ARCHITECTURES, TEXTS, WORDS, save_model
 
 library = pytest.importorskip("sentence_transformers")
@@ -38,11 +40,9 @@ LENGTH = 9  # tokens; some of TEXTS are longer
 FEW = ("bert", "distilbert", "modernbert", "gpt2")  # the other architectures take long
 SERVE = """
 import sys, json
-sys.modules["isoadapt"] = None  # importing it fails
 import numpy as np, torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
-torch.set_num_threads(1)
 for job in json.load(sys.stdin):
     folder, texts = job["folder"], job["texts"]
     model = SentenceTransformer(folder, device="cpu")
@@ -85,8 +85,17 @@ class Served:
         )
 
     def run(self):
+        """Load all folders in this process, in which importing isoadapt fails meanwhile."""
+        with without_isoadapt() as patch:
+            patch.chdir(self.folder)
+            patch.setattr(sys, "stdin", io.StringIO(json.dumps(self.jobs)))
+            exec(SERVE, {})
+        return self
+
+    def run_in_a_process(self):
+        hidden = "import sys; sys.modules['isoadapt'] = None\n"
         done = subprocess.run(
-            [sys.executable, "-P", "-I", "-c", SERVE],
+            [sys.executable, "-P", "-I", "-c", hidden + SERVE],
             input=json.dumps(self.jobs),
             text=True,
             capture_output=True,
@@ -94,7 +103,6 @@ class Served:
             cwd=self.folder,
         )
         assert done.returncode == 0, done.stderr
-        return self
 
     def found(self, name):
         return np.load(self.folder / f"{name}.npz")
@@ -203,7 +211,7 @@ class TestBothDoors:
         served, others = Served(tmp_path), [name for name in ARCHITECTURES if name not in FEW]
         for architecture in others:
             add_classifier(served, architecture)
-        served.run()
+        served.run_in_a_process()
         for architecture in others:
             check_classifier(served, architecture)
 

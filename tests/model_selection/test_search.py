@@ -94,7 +94,7 @@ class TestTrainingTogether:
 
     @pytest.mark.filterwarnings("ignore:training ended at max_epochs")
     def test_scores_and_the_epochs_kept_are_those_of_each_alone(self, adapter, grid):
-        adapter = clone(adapter).set_params(max_epochs=3, random_state=0)
+        adapter = clone(adapter).set_params(max_epochs=3, batch_size=256, random_state=0)
         pairs = zip(at_once(adapter, grid, *MANY), one_by_one(adapter, grid, *MANY), strict=True)
         for ours, alone in pairs:
             assert (ours.n_iter_, ours.best_epoch_) == (alone.n_iter_, alone.best_epoch_)
