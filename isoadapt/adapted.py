@@ -254,6 +254,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     ) -> float:
         """Return the accuracy or R² of the head, or the IsoScore if there is no head.
 
+        The IsoScore is too high for texts that the adapter was fitted to, especially if few.
+
         Parameters
         ----------
         X : sequence of str or of pairs of str

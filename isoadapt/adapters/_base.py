@@ -23,7 +23,13 @@ from isoadapt._utils.messages import warn
 from isoadapt.adapters._checks import check_labels
 from isoadapt.adapters._heads import fit_head, needs_fit
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
-from isoadapt.geometry._chunks import check_chunk, is_dask, map_blocks, refuse_chunks
+from isoadapt.geometry._chunks import (
+    RowSketch,
+    check_chunk,
+    is_dask,
+    map_blocks,
+    refuse_chunks,
+)
 from isoadapt.heads import LinearHead, MultiLabelHead
 
 # In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
@@ -76,6 +82,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     map_: Map
     head_: LinearHead | None
     n_features_in_: int
+    _fitted_rows: RowSketch | None = None  # of the rows that map_ was fitted to, if known
 
     def transform(self, X: "ArrayLike") -> Any:
         """Adapt embeddings.
@@ -245,7 +252,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     ) -> float:
         """Compute accuracy or R² of the head on the adapted embeddings.
 
-        Without a head, the score is the IsoScore of the adapted embeddings.
+        Without a head, the score is the IsoScore of the adapted embeddings. It is too high on rows
+        that the adapter was fitted to, especially if they are few.
 
         Parameters
         ----------
@@ -271,6 +279,12 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if y is None:
             raise ValueError("y=None, but the score of a head requires y: pass labels or values")
         return self._head().score(self._adapted(X), y, sample_weight=sample_weight)
+
+    def _recognise(self, X: ArrayLike) -> Floats:
+        """Return 1 for each row (n,) that the map was fitted to, 0 for others, NaN if unknown."""
+        rows = self._check_rows(X)
+        sketch = self._fitted_rows
+        return np.full(len(rows), np.nan) if sketch is None else sketch.recognise(rows)
 
     def _adapted(self, X: ArrayLike) -> Floats:
         return map_rows(self.map_, self._check_rows(X))

@@ -95,6 +95,7 @@ class IsoScoreAdapter(PenalisedAdapter):
         map_, losses = solve_exact(problem, self._penalty_weight(), self.ridge_)
         self.history_ = [{"iteration": number, "loss": loss} for number, loss in enumerate(losses)]
         self.n_iter_ = max(len(losses) - 1, 1)
+        self._fitted_rows = problem.sketch
         return self._set_fitted(map_, problem.head)
 
 

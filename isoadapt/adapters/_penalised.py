@@ -174,6 +174,7 @@ class PenalisedAdapter(BaseAdapter):
         self.history_ = outcome.run.history
         self.best_epoch_ = outcome.run.best_epoch
         self.n_iter_ = int(outcome.run.history[-1]["epoch"])
+        self._fitted_rows = outcome.sketch
         return self._set_fitted(outcome.map, outcome.head)
 
     def _rates(self, coordinates: Coordinates) -> Rates:

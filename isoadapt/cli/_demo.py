@@ -155,9 +155,13 @@ def _read_tables(
         return corpus.train_texts, corpus.train_labels, corpus.dev_texts, corpus.dev_labels
     texts, labels = labelled_texts(train, text, label)
     dev_texts, dev_labels = labelled_texts(dev, text, label)
-    if set(texts) & set(dev_texts):
-        console.say(f"Note: {len(set(texts) & set(dev_texts))} texts are in both tables.")
-    return texts, labels, dev_texts, dev_labels
+    known = set(texts)
+    fresh = np.array([text not in known for text in dev_texts])
+    if not fresh.any():
+        raise ValueError(f"every text of {dev} is in {train} too: name other texts with --dev")
+    if not fresh.all():
+        console.say(f"Note: {(~fresh).sum()} texts of {dev} are in {train} too and are left out.")
+    return texts, labels, [dev_texts[row] for row in np.flatnonzero(fresh)], dev_labels[fresh]
 
 
 def _fine_tune(texts: Any, labels: Any, out: Path, overwrite: bool, console: Console) -> str:

@@ -1,11 +1,14 @@
 """Implementation of ``isoadapt fit``."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.utils import _safe_indexing
 
 from isoadapt import TransformerEncoder
 from isoadapt._utils.files import ADAPTER, check_output_folder
@@ -20,10 +23,19 @@ from isoadapt.cli._rows import (
     read_rows,
 )
 from isoadapt.encoders._checkpoint import encoder_head
+from isoadapt.geometry._chunks import as_float32, row_hashes
 from isoadapt.interop import save_adapter
 from isoadapt.metrics._units import main_figures
 
-_ROWS = "These figures are for the rows that the adapter was fitted to. Evaluate it on other rows."
+_FITTED, _FRESH, _HALVES = "rows the map was fitted to", "validation rows", "cross-fitted halves"
+_NOTES = {
+    _FITTED: "These figures are for rows the map was fitted to. Evaluate it on other rows.",
+    _FRESH: "These figures are for validation rows, which the map was not fitted to.",
+    _HALVES: "These figures are cross-fitted: the map is fitted to half of the rows and judged on\n"
+    "the other half, both ways. The saved adapter is fitted to all rows.",
+}
+_LEAST = 4  # rows that the corrected IsoScore needs
+_Mask = NDArray[np.bool_]
 
 
 def fit(
@@ -56,26 +68,23 @@ def fit(
         )
     console.say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
     with console.notes():
-        before = _figures(X, _head_score(adapter, X, y))
         adapter.fit(X, y)
-        adapted = adapter.transform(X)
-        after = _figures(adapted, _score(adapter, X, y))
-        metrics = {"before": before, "after": after}
+        rows, metrics = _judge(adapter, X, y)
         save_adapter(
             adapter,
             out,
             base_model=model_to_record(source),
             data=data_to_record(source, len(X)),
-            metrics={f"{name}, on the rows it was fitted to": metrics[name] for name in metrics},
+            metrics={f"{name} ({rows})": metrics[name] for name in metrics},
             overwrite=overwrite,
         )
     console.show(
-        f"{_table(metrics)}\n{_ROWS}\n\nAdapter: {out}",
+        f"{_table(metrics)}\n{_NOTES[rows]}\n\nAdapter: {out}",
         {
             "adapter": str(out),
             "method": name,
             "rows": len(X),
-            "evaluated_on": "rows of the fit",
+            "evaluated_on": rows,
             **metrics,
         },
     )
@@ -100,29 +109,52 @@ def _without_head(adapter: BaseAdapter) -> str:
     return ", or fit without a head by --set head=None" if headless else ""
 
 
-def _figures(X: Any, score: dict[str, float]) -> dict[str, float]:
-    found = main_figures(X)
-    return {name: found[name] for name in ("isoscore", "isoscore_corrected", "ev1")} | score
+def _judge(
+    adapter: BaseAdapter, X: Any, y: NDArray[Any] | None
+) -> tuple[str, dict[str, dict[str, float]]]:
+    """Return the kind of rows that are judged, and their mean figures before and after."""
+    every, fresh = np.ones(len(X), dtype=bool), adapter._recognise(X) == 0
+    kind, trials = _FITTED, [(adapter, every, every)]
+    ranks = np.unique(row_hashes(as_float32(np.asarray(X))), return_inverse=True)[1]
+    if fresh.sum() >= _LEAST:
+        kind, trials = _FRESH, [(adapter, ~fresh, fresh)]
+    elif not hasattr(adapter, "best_epoch_") and ranks.max() + 1 >= 2 * _LEAST:
+        parts = ranks % 2 == 0, ranks % 2 == 1
+        with suppress(ValueError):  # a half is too small for the parameters, or lacks a class
+            halves = [(clone(adapter).fit(*_take(X, y, part)), part, ~part) for part in parts]
+            kind, trials = _HALVES, halves
+    found = [_figures(each, X, y, others, judged) for each, others, judged in trials]
+    sizes = [judged.sum() for _, _, judged in trials]
+    return kind, {
+        name: {
+            key: float(np.average([figures[name][key] for figures in found], weights=sizes))
+            for key in found[0][name]
+            if key in found[-1][name]
+        }
+        for name in ("before", "after")
+    }
 
 
-def _head_score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, float]:
-    """Return the score of the head on the original embeddings, if it knows the labels."""
-    if y is None or adapter._head_kind() is None:
-        return {}
-    head = adapter._resolve_head(np.asarray(X), y)
-    if head is None or (head.classes_ is not None and not {*y.tolist()} <= {*head.classes_}):
-        return {}
-    return {_metric(adapter): head.score(np.asarray(X), y)}
+def _take(X: Any, y: NDArray[Any] | None, rows: _Mask) -> tuple[Any, NDArray[Any] | None]:
+    return _safe_indexing(X, rows), None if y is None else y[rows]
 
 
-def _score(adapter: BaseAdapter, X: Any, y: NDArray[Any] | None) -> dict[str, float]:
-    if y is None or adapter._head_kind() is None:
-        return {}
-    return {_metric(adapter): adapter.score(X, y)}
-
-
-def _metric(adapter: BaseAdapter) -> str:
-    return "accuracy" if adapter._head_kind() == "classifier" else "r2"
+def _figures(
+    adapter: BaseAdapter, X: Any, y: NDArray[Any] | None, others: _Mask, judged: _Mask
+) -> dict[str, dict[str, float]]:
+    """Return the figures of the judged rows before and after, with the score of the head."""
+    rows, labels = _take(X, y, judged)
+    before, after = (
+        {name: figures[name] for name in ("isoscore", "isoscore_corrected", "ev1")}
+        for figures in (main_figures(rows), main_figures(adapter.transform(rows)))
+    )
+    if y is not None and labels is not None and adapter._head_kind() is not None:
+        metric = "accuracy" if adapter._head_kind() == "classifier" else "r2"
+        head = adapter._resolve_head(np.asarray(_safe_indexing(X, others)), y[others])
+        if head is not None and (head.classes_ is None or {*labels.tolist()} <= {*head.classes_}):
+            before[metric] = head.score(np.asarray(rows), labels)
+        after[metric] = adapter.score(rows, labels)
+    return {"before": before, "after": after}
 
 
 def _table(metrics: dict[str, dict[str, float]]) -> str:

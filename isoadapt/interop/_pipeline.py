@@ -251,7 +251,7 @@ def _set_state(adapter: BaseAdapter, state: dict[str, Any]) -> None:
     if isinstance(adapter, MomentsAdapter):
         needed.add("moments_")
     admitted = [name for name in state if _FITTED.fullmatch(name) and not hasattr(cls, name)]
-    _check_names(state, needed, admitted, "state")
+    _check_names(state, needed, [*admitted, "_fitted_rows"], "state")
     map_, head = state.pop("map_"), state.pop("head_")
     for name, value in state.items():
         setattr(adapter, name, value)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from isoadapt.adapters._maps import STORABLE_MAPS, map_class, map_name
 from isoadapt.geometry import Moments
+from isoadapt.geometry._chunks import RowSketch
 from isoadapt.heads import LinearHead, MultiLabelHead
 
 Tensors = dict[str, NDArray[Any]]
@@ -79,7 +80,7 @@ def _tag(value: Any) -> str | None:
     name = map_name(value)
     if name is not None:
         return name
-    if kind in (float, tuple, LinearHead, MultiLabelHead, Moments):
+    if kind in (float, tuple, LinearHead, MultiLabelHead, Moments, RowSketch):
         return kind.__name__
     return None
 
@@ -133,6 +134,7 @@ _KINDS = {
         lambda head: {"coef": head.coef_, "intercept": head.intercept_}, MultiLabelHead
     ),
     "Moments": _Kind(lambda moments: dict(moments.to_arrays()), _unpack_moments),
+    "RowSketch": _Kind(lambda sketch: {"hashes": sketch.hashes}, RowSketch),
 }
 
 

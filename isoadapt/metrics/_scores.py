@@ -67,7 +67,9 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     and .49 at 40. ``benchmarks/RESULTS.md`` has a table for other sizes and distributions.
 
     The corrected score takes the rows as independent of each other, and of the map if they were
-    transformed by one. Equal rows are taken as copies and count once in it. With `groups`, the
+    transformed by one. Rows that an adapter was fitted to are not: whitened by their own
+    covariance they have the corrected score 1, whatever other rows have. Judge it on other rows.
+    Equal rows are taken as copies and count once in it. With `groups`, the
     estimates are means over rows of different groups, so that the number of groups counts, and not
     that of the rows; groups of equal rows count once, equal rows of other groups as they occur.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 
 from isoadapt._utils.imports import import_optional
+from isoadapt.adapters._base import BaseAdapter
 
 BASELINE = "black"
 REST = "0.7"  # grey
@@ -58,6 +59,13 @@ def legend_beside(axes: Any, entries: Mapping[str, Any]) -> None:
         bbox_to_anchor=(1.02, 1.0),
         borderaxespad=0.0,
     )
+
+
+def note_fitted_rows(axes: Any, estimators: Iterable[Any], X: ArrayLike) -> None:
+    """Say in the title of a panel that adapters were fitted to some of the rows X (n, d)."""
+    adapters = (each for each in estimators if isinstance(each, BaseAdapter))
+    if any((each._recognise(X) == 1).any() for each in adapters):
+        axes.set_title(f"{axes.get_title()}\nrows the map was fitted to".strip())
 
 
 def plain(axes: Any) -> None:

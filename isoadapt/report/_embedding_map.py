@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from isoadapt.metrics._points import is_missing
-from isoadapt.report._axes import REST, STRONG, panels, plain, points
+from isoadapt.report._axes import REST, STRONG, note_fitted_rows, panels, plain, points
 
 _PANELS = ["before", "after"]
 _MOST = 20_000  # rows that are drawn
@@ -139,7 +139,8 @@ class EmbeddingMapDisplay:
         estimator : fitted transformer
             The adapter.
         X : array-like of shape (n_samples, n_features)
-            Embeddings before the adapter, best of rows that it was not fitted to.
+            Embeddings before the adapter, best of rows that it was not fitted to. If it was fitted
+            to some of them, a title says so.
         y : array-like of shape (n_samples,), default=None
             Class of each row.
         ax : two matplotlib Axes, default=None
@@ -155,7 +156,9 @@ class EmbeddingMapDisplay:
         ValueError
             As for :meth:`from_embeddings`.
         """
-        return cls.from_embeddings(X, estimator.transform(X), y, ax=ax)
+        display = cls.from_embeddings(X, estimator.transform(X), y, ax=ax)
+        note_fitted_rows(display.axes_[1], [estimator], X)
+        return display
 
     def plot(self, *, ax: Any = None) -> Self:
         """Draw the plot.

@@ -18,6 +18,7 @@ from isoadapt.report._axes import (
     REST,
     STRONG,
     legend_beside,
+    note_fitted_rows,
     panels,
     plain,
     points,
@@ -152,7 +153,8 @@ class SpectrumDisplay:
         estimator : fitted transformer, or mapping of str to fitted transformer
             An adapter, or several by their labels. The label of a single one is its class.
         X : array-like of shape (n_samples, n_features)
-            Embeddings before the adapter, best of rows that it was not fitted to.
+            Embeddings before the adapter, best of rows that it was not fitted to. The spectrum of
+            rows that it was fitted to is flatter, and a title says so.
         baseline : str, default="no adapter"
             Label of X.
         highlight : sequence of str, default=None
@@ -178,7 +180,9 @@ class SpectrumDisplay:
                 f"baseline={baseline!r} is also the label of an estimator; choose another label"
             )
         adapted = {label: each.transform(X) for label, each in estimator.items()}
-        return cls.from_embeddings({baseline: X, **adapted}, highlight=highlight, ax=ax)
+        display = cls.from_embeddings({baseline: X, **adapted}, highlight=highlight, ax=ax)
+        note_fitted_rows(display.axes_[0], estimator.values(), X)
+        return display
 
     def plot(self, *, ax: Any = None) -> Self:
         """Draw the plot.

@@ -1,11 +1,14 @@
 """The demo as a user meets it."""
 
+import re
 import shutil
 
 import joblib
 import pytest
 
 from isoadapt.adapters._registry import ADAPTERS
+from isoadapt.cli._demo import _read_tables
+from isoadapt.cli._options import Console
 from tests.cli.command_line import fail, run
 
 
@@ -81,6 +84,20 @@ class TestDemo:
     def test_errors_are_one_line(self, options, message, tables):
         options = [str(option).format(folder=tables) for option in options]
         assert message in fail("demo", *options)
+
+
+def test_texts_of_both_tables_are_not_evaluated_on(tables, capsys):
+    arguments = [tables / "train.tsv", tables / "dev.tsv", None, None, Console()]
+    _, _, all_dev, labels = _read_tables(*arguments)
+    lines = (tables / "train.tsv").read_text().splitlines()
+    both = (tables / "dev.tsv").read_text() + "\n".join(lines[1:31]) + "\n"
+    (tables / "both.tsv").write_text(both)
+    _, _, dev, dev_labels = _read_tables(arguments[0], tables / "both.tsv", *arguments[2:])
+    assert list(dev) == list(all_dev)
+    assert dev_labels.tolist() == labels.tolist()
+    assert re.search("Note: 30 texts of .*both.tsv are in .* too", capsys.readouterr().err)
+    same = ["--train", tables / "train.tsv", "--dev", tables / "train.tsv"]
+    assert "every text of" in fail("demo", *same, "--checkpoint", "m", "--out", tables / "new")
 
 
 @pytest.mark.parametrize("options", [[], ["--checkpoint", "no/such/checkpoint"]])

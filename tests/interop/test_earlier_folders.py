@@ -18,6 +18,7 @@ def test_they_load_and_adapt_as_before(name):
     adapter = load_adapter(FOLDERS / name)
     found = adapter.transform(np.array(EXPECTED["rows"]))
     np.testing.assert_allclose(found, EXPECTED["adapted"][name], rtol=1e-9)
+    assert np.isnan(adapter._recognise(EXPECTED["rows"])).all()  # they do not tell their rows
 
 
 def test_they_hold_every_map_that_may_be_stored():

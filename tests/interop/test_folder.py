@@ -25,6 +25,7 @@ from isoadapt import (
 )
 from isoadapt.adapters._registry import ADAPTERS
 from isoadapt.geometry import Moments
+from isoadapt.geometry._chunks import RowSketch
 from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
 from isoadapt.interop._folder import provenance, read_config
 from isoadapt.metrics import isoscore, isotropy_report
@@ -42,7 +43,7 @@ def same(first, second):
         return False
     if isinstance(first, np.ndarray):
         return first.dtype == second.dtype and np.array_equal(first, second)
-    if isinstance(first, LinearHead):
+    if isinstance(first, LinearHead | RowSketch):
         return same(vars(first), vars(second))
     if hasattr(first, "to_arrays"):
         return same(first.to_arrays(), second.to_arrays())

@@ -104,6 +104,13 @@ class TestSpectrum:
         order = [display.lines_[name][0].get_zorder() for name in ("none", *coloured, *grey)]
         assert order == sorted(order, reverse=True)
 
+    @pytest.mark.parametrize("kind", [SpectrumDisplay, EmbeddingMapDisplay])
+    def test_rows_of_the_fit_are_named_in_a_title(self, kind):
+        adapter = Whitening().fit(X[:50])
+        for rows, named in ((X, True), (X[50:], False)):
+            titles = [axes.get_title() for axes in kind.from_estimator(adapter, rows).axes_]
+            assert ("rows the map was fitted to" in "".join(titles)) == named
+
     def test_adapters(self):
         adapter = Whitening().fit(X)
         display = SpectrumDisplay.from_estimator({"w": adapter}, X)

@@ -27,6 +27,7 @@ from isoadapt.adapters._training._loop import (
 )
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._rows import Batches, Rows, split_rows
+from isoadapt.geometry._chunks import RowSketch
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
@@ -273,6 +274,7 @@ class FlowAdapter(BaseAdapter):
         labels = y if self._head_kind() == "classifier" else None
         fitting, validating = split_rows(len(X), labels, self.validation_fraction, rng)
         check_spread(X[fitting], "rows that are trained on")
+        self._fitted_rows = RowSketch().update(X[fitting])
         network = self._make_network(X[rng.permutation(fitting)[:_START_ROWS]], generator, device)
         head, targets, score, units = None, None, None, TargetUnits.of(None)
         if y is not None:
@@ -346,6 +348,7 @@ class FlowAdapter(BaseAdapter):
         map_ = module.network.map()
         if self.alpha is None and len(X) >= _MIN_CALIBRATION_ROWS:
             map_ = map_.calibrated(X)
+            self._fitted_rows = RowSketch().update(X)  # validation rows too
             if not np.isfinite([map_.last.log_scale, map_.last.shift]).all():
                 raise self._diverged()
         return map_

@@ -48,6 +48,7 @@ from isoadapt.adapters._training._networks import (
 from isoadapt.adapters._training._problem import Member, Outcome, Problem
 from isoadapt.adapters._training._rows import Batches, Index, Rows, Sample, split_rows
 from isoadapt.geometry import Moments
+from isoadapt.geometry._chunks import RowSketch
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
@@ -121,6 +122,7 @@ def _make_problem(
         rng=rng,
         weights=sample.weights,
         kept=sample.kept,
+        sketch=RowSketch().update(rows),
         weighted=weighted,
     )
 
@@ -402,7 +404,7 @@ def _outcome(member: Member, run: Run, module: HeadedNetwork, place: int) -> Out
         trained = LinearHead(*module.head_arrays(place), head.classes_)
         head = coordinates.outer_head(problem.units.outer_head(trained))
     map_ = coordinates.embedding_map(module.network.map(place))
-    return Outcome(run, member.ridge, map_, head)
+    return Outcome(run, member.ridge, map_, head, sketch=problem.sketch)
 
 
 def diverged(lr: float) -> ValueError:

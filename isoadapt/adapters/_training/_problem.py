@@ -16,6 +16,7 @@ from isoadapt.adapters._training._epoch_choice import Run, Score, TargetUnits
 from isoadapt.adapters._training._networks import Rates
 from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.geometry import Moments
+from isoadapt.geometry._chunks import RowSketch
 from isoadapt.geometry._spread import DEAD, dead_dimensions
 from isoadapt.heads import LinearHead
 
@@ -118,6 +119,7 @@ class Problem:
     rng: np.random.RandomState  # draws the bootstrap samples; each member copies it
     weights: Floats | None = None  # frequencies of the rows, (n_samples,); None: all are 1
     kept: NDArray[np.int64] | None = None  # row numbers of X in the input; None: all rows
+    sketch: RowSketch | None = None  # of the training rows
     weighted: bool = False  # whether the user gave weights, rather than only repeated rows
     features: dict[str, Any] = field(default_factory=dict)  # number and names, for a search
 
@@ -208,6 +210,7 @@ class Outcome:
     map: Affine | ResidualMLP | None = None
     head: LinearHead | None = None
     error: ValueError | None = None
+    sketch: RowSketch | None = None  # of the rows that the map was fitted to
 
 
 def automatic_ridge(

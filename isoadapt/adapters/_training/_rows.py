@@ -11,9 +11,8 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from isoadapt.adapters._maps import Floats
+from isoadapt.geometry._chunks import row_hashes
 
-_BLOCK = 1024
-_COLUMNS = 32  # about so many columns are compared first, before whole rows
 _MIN_ROWS = 4  # on each side of a split; fewer cannot be scored
 
 Index = NDArray[np.int64]
@@ -42,13 +41,13 @@ def distinct_rows(
     1, the rows keep their order. `X` is returned without a copy if every row is kept.
     """
     codes = None if groups is None else _codes(groups)
-    keys = _fingerprints(X[:, :: -(-X.shape[1] // _COLUMNS)])
+    keys = row_hashes(X)
     if weights is None:
-        if len(np.unique(keys[:, 0])) == len(X):
+        if len(np.unique(keys)) == len(X):
             return Sample(X, y, codes, None, None)
         weights = np.ones(len(X))
     positive = np.flatnonzero(weights)
-    order, counts = _merged(X, y, codes, keys, weights, positive)
+    order, counts = _merged(keys, y, codes, weights, positive)
     once = len(counts) == len(positive) and bool((counts == 1).all())
     if once and len(positive) == len(X):
         return Sample(X, y, codes, None, None)
@@ -60,19 +59,14 @@ def distinct_rows(
 
 
 def _merged(
-    X: NDArray[Any],
+    keys: NDArray[np.uint64],
     y: NDArray[Any] | None,
     groups: Index | None,
-    keys: NDArray[np.uint64],
     weights: Floats,
     positive: Index,
 ) -> tuple[Index, Floats]:
     """Return one row number and the summed weight of each set of equal rows, in canonical order."""
-    _, place, times = np.unique(keys[positive, 0], return_inverse=True, return_counts=True)
-    alike = positive[times[place] > 1]
-    whole = np.zeros((len(X), 2), dtype=np.uint64)
-    whole[alike] = _fingerprints(X, alike)
-    columns = [*keys.T, *whole.T]
+    columns: list[NDArray[Any]] = [keys]
     if y is not None:
         columns += [_codes(column) for column in (y.T if y.ndim == 2 else [y])]
     if groups is not None:
@@ -83,20 +77,6 @@ def _merged(
     new[1:] = np.any([column[order[1:]] != column[order[:-1]] for column in columns], axis=0)
     starts = np.flatnonzero(new)
     return positive[order[starts]], np.add.reduceat(weights[positive[order]], starts)
-
-
-def _fingerprints(X: NDArray[Any], rows: Index | None = None) -> NDArray[np.uint64]:
-    """Hash each row to 128 bits, (n, 2): equal rows agree, and others differ almost surely."""
-    n = len(X) if rows is None else len(rows)
-    n_words = X.shape[1] * X.itemsize // 4
-    factors = np.frombuffer(np.random.RandomState(0).bytes(16 * n_words), dtype=np.uint64)
-    prints = np.empty((n, 2), dtype=np.uint64)
-    for start in range(0, n, _BLOCK):
-        part = slice(start, start + _BLOCK)
-        block = X[part] if rows is None else X[rows[part]]
-        words = (block + 0.0).view(np.uint32)  # -0.0 becomes 0.0
-        np.matmul(words.astype(np.uint64), factors.reshape(n_words, 2), out=prints[part])
-    return prints
 
 
 def _codes(values: NDArray[Any]) -> Index:
