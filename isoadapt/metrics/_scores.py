@@ -69,9 +69,9 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     The corrected score takes the rows as independent of each other, and of the map if they were
     transformed by one. Rows that an adapter was fitted to are not: whitened by their own
     covariance they have the corrected score 1, whatever other rows have. Judge it on other rows.
-    Equal rows are taken as copies and count once in it. With `groups`, the
-    estimates are means over rows of different groups, so that the number of groups counts, and not
-    that of the rows; groups of equal rows count once, equal rows of other groups as they occur.
+    Equal rows are taken as copies and count once in it. With `groups`, the estimates are means over
+    rows of different groups, so that the number of groups counts, and not that of the rows; groups
+    of equal rows count once, equal rows of other groups as they occur.
 
     To weight rows, pass :class:`~isoadapt.geometry.Moments`. Integer weights give the plain score
     of the rows repeated that often. The sum of the weights counts as the number of independent

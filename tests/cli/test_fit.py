@@ -200,7 +200,7 @@ class TestJudgedRows:
         assert expected - 0.15 < printed < expected + 0.03  # a half is fewer rows to fit to
         assert result["evaluated_on"] == "cross-fitted halves"
         twice = self.fit("whitening", np.repeat(rows, 2, axis=0), "--set", "shrinkage=0.0")
-        for name in ("isoscore", "ev1"):  # copies are on one side
+        for name in ("isoscore", "isoscore_corrected", "ev1"):  # copies are on one side
             assert twice["after"][name] == pytest.approx(result["after"][name])
 
     @pytest.mark.filterwarnings("ignore:n_samples=")
