@@ -82,12 +82,12 @@ def _compare(
     encoder: TransformerEncoder, rows: Rows, adapters: Any, options: Run
 ) -> tuple[Comparison, int]:
     """Return the comparison, and the number of rows that its adapters are fitted to."""
-    X, y = _labelled(encoder, rows.table, rows, options.console)
+    (X, y), *tests = _labelled(encoder, rows, options.console)
     data: dict[str, Any] = {}
-    if rows.test is not None:
-        data["X_test"], data["y_test"] = _labelled(encoder, rows.test, rows, options.console)
+    for test in tests:
+        data["X_test"], data["y_test"] = test
     if rows.pairs is not None:
-        data["pairs"] = _pairs(encoder, rows.pairs)
+        data["pairs"] = _pairs(rows.pairs)
     if rows.foreign is not None:
         texts, _ = load_table(rows.foreign, text=rows.text, label=None)
         data["foreign"] = encoder.transform(texts)
@@ -101,6 +101,7 @@ def _compare(
         adapters,
         head=head,
         encoder_saw=options.encoder_saw,
+        encoder=encoder,
         n_jobs=options.jobs,
         random_state=0,
         verbose=options.console.verbose,
@@ -111,23 +112,26 @@ def _compare(
 
 
 def _labelled(
-    encoder: TransformerEncoder, path: Path, rows: Rows, console: Console
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Embed the texts of a table that has labels."""
-    texts, y = labelled_texts(path, rows.text, rows.label)
-    console.say(f"Encoding the {len(texts)} texts of {path} ...")
-    return encoder.transform(texts), y
+    encoder: TransformerEncoder, rows: Rows, console: Console
+) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    """Embed the texts of one or two tables in one call, so that equal texts get equal vectors."""
+    paths = [path for path in (rows.table, rows.test) if path is not None]
+    tables = [labelled_texts(path, rows.text, rows.label) for path in paths]
+    texts = [text for own, _ in tables for text in own]
+    console.say(f"Encoding the {len(texts)} texts of {' and '.join(map(str, paths))} ...")
+    parts = np.split(encoder.transform(texts), [len(tables[0][0])])
+    return [(X, y) for X, (_, y) in zip(parts, tables, strict=False)]
 
 
-def _pairs(encoder: TransformerEncoder, path: Path) -> tuple[Any, Any, NDArray[np.float64]]:
-    """Embed each side of the pairs of a table by itself."""
+def _pairs(path: Path) -> tuple[Any, Any, NDArray[np.float64]]:
+    """Read the texts of both sides of the pairs of a table, and their scores."""
     texts, scores = load_table(path)
     if scores is None or scores.dtype.kind not in "if" or not isinstance(texts[0], tuple):
         raise ValueError(
             f"--pairs {path} must have the columns sentence1, sentence2 and label, where label is "
             "the similarity of the pair as a number"
         )
-    first, second = (encoder.transform([str(pair[side]) for pair in texts]) for side in (0, 1))
+    first, second = ([str(pair[side]) for pair in texts] for side in (0, 1))
     return first, second, scores.astype(np.float64)
 
 

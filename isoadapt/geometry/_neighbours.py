@@ -185,9 +185,15 @@ class _Search(NamedTuple):
         return found
 
 
-def cosines(first: Tensor, second: Tensor) -> Tensor:
-    """Cosines (n,) of the rows of two matrices (n, d), pair by pair; 0 for a zero row."""
-    return (_unit(first) * _unit(second)).sum(1)
+def angles(first: Tensor, second: Tensor) -> Tensor:
+    """Angles (n,) between the rows of two matrices (n, d), pair by pair; π/2 for a zero row.
+
+    Kahan's formula resolves angles that are so small that their cosines are rounded to 1.
+    """
+    first, second = _unit(first), _unit(second)
+    apart, along = (each.norm(dim=1) for each in (first - second, first + second))
+    both_zero = (apart + along == 0).to(apart.dtype)
+    return 2 * torch.atan2(apart + both_zero, along + both_zero)
 
 
 def neighbour_counts(indices: Tensor, n: int) -> Tensor:

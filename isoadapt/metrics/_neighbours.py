@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isoadapt._utils.devices import as_array
 from isoadapt.geometry._chunks import refuse_chunks
-from isoadapt.geometry._neighbours import METRICS, cosines, nearest_neighbours, neighbour_counts
+from isoadapt.geometry._neighbours import METRICS, angles, nearest_neighbours, neighbour_counts
 from isoadapt.metrics._points import as_tensor
 
 
@@ -105,15 +105,16 @@ def similarity_correlation(A: ArrayLike, B: ArrayLike, scores: ArrayLike) -> flo
         column_or_1d(as_array(scores)), dtype=np.float64, ensure_2d=False, input_name="scores"
     )
     check_consistent_length(first, given)
-    similarities = cosines(first, second).cpu().numpy()
+    between = angles(first, second).cpu().numpy()  # in the reverse order of the cosines
     rounding = 8 * np.finfo(np.float64).eps * first.shape[1] ** 0.5
-    for name, values in (("scores", given), ("cosines", similarities)):
+    for name, values in (("scores", given), ("cosines", between)):
         if np.ptp(values) <= (rounding if name == "cosines" else 0):
+            value = math.cos(values[0]) if name == "cosines" else values[0]
             raise ValueError(
-                f"all {name} are {values[0]:.4g}, so their correlation is not defined: use pairs "
-                "of different similarity"
+                f"all {name} are {value:.4g}, so their correlation is not defined: use pairs of "
+                "different similarity"
             )
-    return float(spearmanr(similarities, given).statistic)
+    return float(spearmanr(-between, given).statistic)
 
 
 def retrieval_report(
@@ -199,7 +200,7 @@ def _hits(
         )
     _check_k(k, len(document_vectors), "documents")
     _check_metric(metric)
-    sets = _relevant_sets(relevant, len(query_vectors), len(document_vectors))
+    sets = relevant_sets(relevant, len(query_vectors), len(document_vectors))
     indices = nearest_neighbours(document_vectors, k, metric, query_vectors)[1].cpu().numpy()
     hits = np.array([np.isin(row, list(own)) for row, own in zip(indices, sets, strict=True)])
     return hits, np.array([len(own) for own in sets])
@@ -321,7 +322,7 @@ def _check_metric(metric: str) -> None:
         raise ValueError(f"metric={metric!r} must be one of {', '.join(map(repr, METRICS))}")
 
 
-def _relevant_sets(relevant: Iterable[Any], n_queries: int, n_documents: int) -> list[set[int]]:
+def relevant_sets(relevant: Iterable[Any], n_queries: int, n_documents: int) -> list[set[int]]:
     """Row numbers of the documents that are relevant to each query, checked."""
     if isinstance(relevant, Mapping):
         raise TypeError("relevant is a dict: pass a list with the row numbers of each query")

@@ -182,9 +182,9 @@ class TestCrossValidation:
         assert comparison.estimators["Whitening"].transform(X) == pytest.approx(expected)
 
     def test_groups_share_a_fold(self):
-        """Twins with equal vectors and random labels are told apart only by their twin."""
+        """Twins with nearly equal vectors and random labels are told apart only by their twin."""
         rng = np.random.default_rng(0)
-        twins = np.repeat(rng.normal(size=(40, 30)), 2, axis=0)
+        twins = np.repeat(rng.normal(size=(40, 30)), 2, axis=0) + 1e-6 * rng.normal(size=(80, 30))
         labels = np.repeat(rng.integers(0, 2, size=40), 2)
         some = {"adapters": "IsoBN", **CV, "cv": 5}
         scores = [

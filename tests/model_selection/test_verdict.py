@@ -62,10 +62,12 @@ def test_sentence_agrees_with_the_table(rows):
     ]
     assert comparison.best_adapter() == (better[0]["adapter"] if better else None)
     check_gain(said, better, rows[0], explained)
+    caution = f" is the best of {len(adapters)} adapters on these rows: expect a smaller gain"
+    assert (caution in said) == (bool(better) and len(adapters) > 1)
     assert ("lower it" in said or "lowers it" in said) == bool(worse)
     if worse:
         lowest = min(row["score"] for row in worse)
-        found = re.search(r"lowers? it.* to (\d\.\d+)\.$", said)
+        found = re.search(r"lowers? it.* to (\d\.\d+)\.($| )", said)
         assert float(found[1]) == pytest.approx(lowest, abs=6e-4)
         assert float(found[1]) < rows[0]["score"] + 1e-9
 

@@ -44,6 +44,7 @@ def compare_adapters(
     y_test: ArrayLike | None = None,
     encoder_saw: bool | ArrayLike | None = None,
     groups: ArrayLike | None = None,
+    groups_test: ArrayLike | None = None,
     pairs: tuple[Any, Any, ArrayLike] | None = None,
     queries: Any = None,
     documents: Any = None,
@@ -85,11 +86,12 @@ def compare_adapters(
         that is fitted to the training rows. It decides whether the task is a classification.
     cv : int, splitter, iterable or None, default=5
         Number of folds, which are repeated 3 times with different shuffles, stratified for
-        classifiers and grouped if `groups` are given; or a splitter, or pairs of row numbers
-        (training rows, test rows), which are used as they are. None is 5 folds. Ignored with
-        `X_test`.
+        classifiers and grouped if `groups` are given or rows are equal; or a splitter, or pairs of
+        row numbers (training rows, test rows), which are used as they are. None is 5 folds. Ignored
+        with `X_test`.
     X_test : array-like of shape (n_test, n_features), default=None
-        Embeddings to judge on, of rows that the encoder has not seen.
+        Embeddings to judge on, of rows that the encoder has not seen. Rows that equal one of X are
+        left out with a warning.
     y_test : array-like of shape (n_test,) or (n_test, n_outputs), default=None
         Labels or values of `X_test`.
     encoder_saw : bool or array-like of bool of shape (n_samples,), default=None
@@ -97,8 +99,10 @@ def compare_adapters(
         `X_test` makes the rows that the encoder saw the training rows, and judges on the others.
         With None, a warning says what the figures cannot tell.
     groups : array-like of shape (n_samples,), default=None
-        Rows of one group, such as a sentence and its corrupted twin, share a fold. Adapters whose
-        ``fit`` takes groups get them.
+        Rows of one group, such as a sentence and its corrupted twin, share a fold and are one unit
+        of the tests. Adapters whose ``fit`` takes groups get them.
+    groups_test : array-like of shape (n_test,), default=None
+        Groups of the rows of `X_test`, such as near copies or sentences of one document.
     pairs : tuple (A, B, scores), default=None
         Embeddings, or texts, of the first and the second part of each pair, and its similarity.
     queries, documents : array-like of shape (n, n_features), or sequence of str, default=None
@@ -149,6 +153,10 @@ def compare_adapters(
     credited with a gain only if it is better than no adapter and than each of its controls, at the
     level 0.05 after Holm's adjustment for all adapters of the use.
 
+    Rows of one group, equal rows, and queries that are equal or have the same relevant documents
+    are drawn and tested together. If pairs share a text or a vector, they are tested by a t test
+    with the variance of Aronow et al. (2015). Near copies are not recognised: pass groups.
+
     In a cross-validation, the task is tested by the corrected resampled t test. All other intervals
     are percentiles of 5,000 paired bootstrap draws of rows, groups, pairs or queries. Differences
     of means (accuracy, precision and reciprocal ranks) and of R² are tested by the exact or
@@ -162,7 +170,8 @@ def compare_adapters(
     References
     ----------
     C. Nadeau and Y. Bengio (2003), "Inference for the Generalization Error". S. Holm (1979), "A
-    Simple Sequentially Rejective Multiple Test Procedure".
+    Simple Sequentially Rejective Multiple Test Procedure". P. Aronow, C. Samii and V. Assenova
+    (2015), "Cluster-Robust Variance Estimation for Dyadic Data".
 
     Examples
     --------
@@ -186,6 +195,7 @@ def compare_adapters(
         y_test,
         head=head,
         groups=groups,
+        groups_test=groups_test,
         encoder=encoder,
         pairs=pairs,
         queries=queries,
@@ -216,10 +226,9 @@ def _seed(random_state: Any) -> int:
     """Integer from a random state; None draws one without NumPy's global generator."""
     if random_state is None:
         return int(np.random.default_rng().integers(2**31 - 1000))
-    if isinstance(random_state, int | np.integer):
-        check_random_state(random_state)
-        return int(random_state)
-    return int(check_random_state(random_state).randint(2**31 - 1000))
+    state = check_random_state(random_state)
+    is_integer = isinstance(random_state, int | np.integer)
+    return int(random_state if is_integer else state.randint(2**31 - 1000))
 
 
 # --- the fits -------------------------------------------------------------------------------------

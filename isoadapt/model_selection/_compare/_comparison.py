@@ -87,8 +87,9 @@ class Comparison:
             One line for each use and adapter, with these columns. "use", "adapter"; "score" with
             its 0.95 interval "ci_low", "ci_high"; the "difference" from no adapter, its "p_value"
             and, after Holm's adjustment for all adapters of the use, "p_holm"; "kind": baseline,
-            control or adapter; "metric"; the interval of the difference "difference_low",
-            "difference_high"; "control", the control that is hardest to beat for this adapter, with
+            control or adapter; "metric"; "n_units", the number of independent rows, pairs or
+            queries, or of clusters of dependent ones; the interval of the difference
+            "difference_low", "difference_high"; "control", the one that is hardest to beat, with
             "control_difference", "control_p_value" and "control_p_holm". The other columns are the
             same for all uses: "isoscore", "isoscore_corrected", "ev1", "mean_cosine", "hubness"
             (skewness of the 10-occurrence), "neighbour_overlap" (share of the 10 nearest neighbours
@@ -154,7 +155,7 @@ class Comparison:
         return [row["adapter"] for row in sorted(rows, key=lambda row: -row["score"])]
 
     def verdict(self, use: str | None = None) -> str:
-        """Say in one sentence for each use what the tests show.
+        """Say in a sentence or two for each use what the tests show.
 
         Parameters
         ----------
@@ -164,7 +165,7 @@ class Comparison:
         Returns
         -------
         str
-            One sentence, or one line for each use.
+            One line for each use.
 
         Raises
         ------
@@ -210,16 +211,13 @@ class Comparison:
             cells.append(f"{row['changed_predictions']}/{row['n_predictions']}")
         return [*of_uses, geometry, task]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         verdict = "\n".join(_wrapped(sentence) for sentence in self.verdict().splitlines())
         tables = (
             f"{table.title}\n{aligned_table([table.header, *table.cells], rule=True)}"
             for table in self._tables()
         )
         return "\n\n".join([_wrapped(self.protocol), *tables, verdict])
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def _repr_html_(self) -> str:
         sentences = "".join(f"<p>{html.escape(self.verdict(use))}</p>" for use in self.uses)
@@ -229,7 +227,7 @@ class Comparison:
 
 def _use_table(rows: Sequence[dict[str, Any]]) -> _Table:
     use = USES[rows[0]["use"]]
-    title = f"{use.phrase}: {use.metric}"
+    title = f"{use.phrase}: {use.metric}, {rows[0]['n_units']:,} independent units"
     header = ["", "score", "95 % interval", "difference", "p Holm", "beyond control", "p Holm"]
     return _Table(title, header, [_use_cells(row) for row in rows])
 

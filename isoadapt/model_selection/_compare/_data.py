@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +14,20 @@ from isoadapt._utils.devices import as_array
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._checks import check_labels
 from isoadapt.adapters._heads import needs_fit
+from isoadapt.encoders._texts import as_texts
+from isoadapt.geometry._chunks import row_hashes
 from isoadapt.heads import LinearHead
-from isoadapt.metrics._neighbours import reciprocal_ranks
+from isoadapt.metrics._neighbours import relevant_sets
 from isoadapt.model_selection._compare._measure import Data, Split
-from isoadapt.model_selection._compare._paired_tests import Floats
+from isoadapt.model_selection._compare._paired_tests import Floats, joined
 
 N_REPEATS = 3
+_KINDS: dict[tuple[bool, bool], Any] = {  # by whether they are stratified and grouped
+    (True, True): StratifiedGroupKFold,
+    (True, False): StratifiedKFold,
+    (False, True): GroupKFold,
+    (False, False): KFold,
+}
 _FEWEST = 3  # rows that are judged
 
 _UNKNOWN = (
@@ -47,6 +54,7 @@ class Plan(NamedTuple):
     splits: list[Split]
     protocol: str
     resampled: bool  # whether the task is judged by a cross-validation
+    clusters: NDArray[np.int64]  # (n_rows,): rows of one group, and equal rows, are in one
 
 
 def task_of(head: Any) -> str:
@@ -72,6 +80,7 @@ def make_data(
     *,
     head: Any,
     groups: Any,
+    groups_test: Any,
     encoder: Any,
     pairs: Any,
     queries: Any,
@@ -84,14 +93,18 @@ def make_data(
     if (X_test is None) != (y_test is None):
         raise ValueError("X_test and y_test must be given together, or neither")
     rows, targets = _labelled(X, y, "X", task)
-    if groups is not None:
-        groups = np.asarray(as_array(groups))
-        check_consistent_length(rows, groups)
+    groups, groups_test = (
+        None if each is None else np.asarray(as_array(each)) for each in (groups, groups_test)
+    )
+    check_consistent_length(rows, groups)
     n_fit, d = rows.shape
+    if groups_test is not None and X_test is None:
+        raise ValueError("groups_test was given without X_test: pass the groups of X as groups")
     if X_test is not None:
         test_rows, test_targets = _labelled(X_test, y_test, "X_test", task)
         _check_width(test_rows, d, "X_test")
         _check_targets(targets, test_targets, task)
+        check_consistent_length(test_rows, groups_test)
         rows = np.concatenate([rows, test_rows])
         targets = np.concatenate([targets, test_targets])
     if not needs_fit(head):
@@ -102,6 +115,7 @@ def make_data(
         targets,
         task,
         groups,
+        groups_test,
         _pairs(pairs, encoder, d),
         _search(queries, documents, relevant, encoder, d),
         None if foreign is None else _vectors(foreign, "foreign", encoder, d),
@@ -192,7 +206,8 @@ def _check_width(rows: NDArray[Any], d: int, name: str) -> None:
         )
 
 
-def _pairs(pairs: Any, encoder: Any, d: int) -> tuple[Floats, Floats, Floats] | None:
+def _pairs(pairs: Any, encoder: Any, d: int) -> tuple[Floats, NDArray[np.int64], Floats] | None:
+    """Different vectors, the numbers (2, n) of those of each pair, and the scores of the pairs."""
     if pairs is None:
         return None
     if not isinstance(pairs, tuple | list) or len(pairs) != 3:
@@ -201,17 +216,23 @@ def _pairs(pairs: Any, encoder: Any, d: int) -> tuple[Floats, Floats, Floats] | 
             f"{f' with {len(pairs)}' if hasattr(pairs, '__len__') else ''}: pass two matrices, or "
             "two lists of texts with encoder=, and one score for each pair"
         )
-    first, second = (_vectors(part, "pairs", encoder, d) for part in pairs[:2])
+    texts = [as_texts(part) for part in pairs[:2] if _are_texts(part)]
+    if len(texts) == 2 and texts[0].second is None and texts[1].second is None:
+        # in one call, so that equal texts get equal vectors
+        vectors = _vectors(texts[0].first + texts[1].first, "pairs", encoder, d)
+    else:
+        vectors = np.concatenate([_vectors(part, "pairs", encoder, d) for part in pairs[:2]])
+    _, places, ends = np.unique(row_hashes(vectors), return_index=True, return_inverse=True)
     scores: Floats = check_array(
         as_array(pairs[2]), dtype=np.float64, ensure_2d=False, input_name="scores"
     )
-    check_consistent_length(first, second, scores)
+    check_consistent_length(*pairs[:2], scores)
     if len(scores) < _FEWEST or np.ptp(scores) == 0:
         raise ValueError(
             f"pairs holds {len(scores)} pairs with {len(np.unique(scores))} different score(s): a "
             "correlation needs at least 3 pairs and different scores"
         )
-    return first, second, scores
+    return vectors[places], ends.reshape(2, -1), scores
 
 
 def _search(
@@ -228,9 +249,8 @@ def _search(
         )
     query_vectors = _vectors(queries, "queries", encoder, d)
     document_vectors = _vectors(documents, "documents", encoder, d)
-    # This raises for wrong row numbers.
-    reciprocal_ranks(query_vectors, document_vectors, relevant, k=1)
-    return query_vectors, document_vectors, list(relevant)
+    sets = relevant_sets(relevant, len(query_vectors), len(document_vectors))
+    return query_vectors, document_vectors, sets
 
 
 def make_plan(
@@ -238,6 +258,8 @@ def make_plan(
 ) -> Plan:
     """Choose the protocol: fit to X and judge on other rows, or a cross-validation."""
     n_rows, fit_rows = len(data.X), np.arange(n_fit)
+    hashes = row_hashes(data.X)
+    clusters = _clusters(data, n_fit, hashes)
     saw = _check_saw(encoder_saw, n_fit)
     if saw is None:
         warn(_UNKNOWN)
@@ -245,41 +267,58 @@ def make_plan(
         if saw.all():
             raise ValueError(_SEEN)
         if saw.any():
-            test = np.flatnonzero(~saw)
-            _check_judged([test], data)
-            return _single(fit_rows[saw], test, seed, "rows that the encoder has not seen")
+            train, test = fit_rows[saw], np.flatnonzero(~saw)
+            test = _not_fitted(train, test, hashes)
+            return _single(train, test, seed, clusters, "rows that the encoder has not seen")
     if has_test:
-        return _single(fit_rows, np.arange(n_fit, n_rows), seed, "test rows")
+        test = _not_fitted(fit_rows, np.arange(n_fit, n_rows), hashes)
+        return _single(fit_rows, test, seed, clusters, "test rows")
     if saw is True:
         raise ValueError(_SEEN)
-    pairs = _folds(data, cv, seed)
-    _check_judged([test for _, test in pairs], data)
+    pairs = _folds(data, cv, seed, clusters)
+    if (fewest := min(len(test) for _, test in pairs)) < _FEWEST:
+        raise ValueError(
+            f"only {fewest} rows are judged at a time, of {n_rows}; at least {_FEWEST} are needed: "
+            "use fewer folds or more rows"
+        )
     splits = [Split(train, test, False, seed) for train, test in pairs]
     final = Split(fit_rows, np.array([], dtype=np.int64), True, seed)
-    of_groups = "" if data.groups is None else "grouped "
+    of_groups = "grouped " if clusters.max() + 1 < n_rows else ""
     protocol = (
         f"Cross-validation on {n_rows} rows with {len(splits)} {of_groups}splits, with the "
         "corrected resampled t test for the task, and paired tests of rows, pairs and queries for "
         "other uses."
     )
-    return Plan([*splits, final], protocol, resampled=True)
+    return Plan([*splits, final], protocol, True, clusters)
 
 
-def _single(train: Any, test: Any, seed: int, what: str) -> Plan:
+def _clusters(data: Data, n_fit: int, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Clusters (n_rows,): rows of one group, and equal rows, are in one."""
+    parts = (data.groups, n_fit), (data.groups_test, len(data.X) - n_fit)
+    fitted, others = (
+        np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
+        for groups, n in parts
+    )
+    return joined(np.append(fitted, n_fit + others), hashes)
+
+
+def _not_fitted(train: Any, test: Any, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Rows to judge on that equal no row to fit to."""
+    known = np.isin(hashes[test], hashes[train])
+    counts = f"{known.sum()} of the {len(test)} rows to judge on equal rows that are fitted to"
+    if len(test) - known.sum() < _FEWEST:
+        raise ValueError(f"{counts}: give at least {_FEWEST} others, or leave equal rows out of X")
+    if known.any():
+        warn(f"{counts}, and are left out")
+    return test[~known]
+
+
+def _single(train: Any, test: Any, seed: int, clusters: Any, what: str) -> Plan:
     protocol = (
         f"Fitted to {len(train)} rows and judged on {len(test)} {what}, with paired bootstrap "
         "intervals."
     )
-    return Plan([Split(train, test, True, seed)], protocol, resampled=False)
-
-
-def _check_judged(tests: Sequence[NDArray[np.int64]], data: Data) -> None:
-    fewest = min(map(len, tests))
-    if fewest < _FEWEST:
-        raise ValueError(
-            f"only {fewest} rows are judged at a time, of {len(data.X)}; at least {_FEWEST} are "
-            "needed: use fewer folds or more rows"
-        )
+    return Plan([Split(train, test, True, seed)], protocol, False, clusters)
 
 
 def _check_saw(encoder_saw: Any, n: int) -> bool | NDArray[np.bool_] | None:
@@ -294,16 +333,21 @@ def _check_saw(encoder_saw: Any, n: int) -> bool | NDArray[np.bool_] | None:
     return mask
 
 
-def _folds(data: Data, cv: Any, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _folds(
+    data: Data, cv: Any, seed: int, clusters: NDArray[np.int64]
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Row numbers of the splits; a number of folds is repeated with different shuffles."""
-    y, groups = data.y, data.groups
+    y, groups = data.y, None if data.groups is None else clusters
     cv = 5 if cv is None else cv
     if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
         if cv < 2:
             raise ValueError(f"cv={cv} must be at least 2 folds, or a splitter")
         seeds = [(seed + repeat) % 2**32 for repeat in range(N_REPEATS)]
-        repeats = [_splitter(data, int(cv), each).split(data.X, y, groups) for each in seeds]
-        return [pair for repeat in repeats for pair in repeat]
+        if clusters.max() + 1 < len(y):
+            groups = clusters
+        kind = _KINDS[data.task == "classify", groups is not None]
+        repeats = [kind(int(cv), shuffle=True, random_state=each) for each in seeds]
+        return [pair for repeat in repeats for pair in repeat.split(data.X, y, groups)]
     if isinstance(cv, str) or not (hasattr(cv, "split") or hasattr(cv, "__iter__")):
         raise ValueError(f"cv={cv!r} is not admissible; {_ADMISSIBLE_CV}")
     splits = list(cv.split(data.X, y, groups) if hasattr(cv, "split") else cv)
@@ -336,14 +380,3 @@ def _checked_split(
             f"row {shared[0]}; the judged rows must not be trained on"
         )
     return train.astype(np.int64), test.astype(np.int64)
-
-
-def _splitter(data: Data, n_folds: int, seed: int) -> Any:
-    kinds: dict[tuple[bool, bool], Any] = {
-        (True, True): StratifiedGroupKFold,
-        (True, False): StratifiedKFold,
-        (False, True): GroupKFold,
-        (False, False): KFold,
-    }
-    kind = kinds[data.task == "classify", data.groups is not None]
-    return kind(n_folds, shuffle=True, random_state=seed)

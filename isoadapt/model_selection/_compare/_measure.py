@@ -18,13 +18,12 @@ from sklearn.utils.validation import has_fit_parameter
 from isoadapt import metrics
 from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt._utils.messages import reason
-from isoadapt.geometry._neighbours import cosines, nearest_neighbours
+from isoadapt.geometry._neighbours import angles, nearest_neighbours
 from isoadapt.metrics._neighbours import reciprocal_ranks
 from isoadapt.model_selection._compare._methods import Method, seeded
 from isoadapt.model_selection._compare._paired_tests import Floats
 
 K = 10  # number of neighbours and rank of a search
-_COSINE_DIGITS = 10  # cosines that agree up to rounding have equal ranks
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,10 @@ class Data:
     X: NDArray[Any]
     y: NDArray[Any]
     task: str  # "classify" or "regress"
-    groups: NDArray[Any] | None = None
-    pairs: tuple[Floats, Floats, Floats] | None = None
-    search: tuple[Floats, Floats, list[list[int]]] | None = None  # queries, documents, relevant
+    groups: NDArray[Any] | None = None  # of the rows to fit to, which are the first
+    groups_test: NDArray[Any] | None = None  # of the other rows
+    pairs: tuple[Floats, NDArray[np.int64], Floats] | None = None  # vectors, ends (2, n), scores
+    search: tuple[Floats, Floats, list[set[int]]] | None = None  # queries, documents, relevant
     foreign: Floats | None = None
 
 
@@ -59,7 +59,7 @@ class Outcome:
     precision: Any = None  # (n_test,): contributions to that of neighbours
     inside: Any = None  # (n_test,): share of foreign rows that lie farther away
     outside: Any = None  # (n_foreign,): share of test rows that lie nearer
-    cosines: Any = None  # (n_pairs,)
+    similarity: Any = None  # (n_pairs,): minus the angles, which are ordered as the cosines
     reciprocal: Any = None  # (n_queries,)
     estimator: Any = None
     messages: tuple[str, ...] = ()
@@ -123,8 +123,8 @@ def _judge_rows(estimator: Any, data: Data, split: Split, outcome: Outcome) -> N
 def _judge_other_uses(estimator: Any, data: Data, outcome: Outcome) -> None:
     """Measure pairs and queries, which are no rows of the table."""
     if data.pairs is not None:
-        first, second = (torch.from_numpy(transformed(estimator, part)) for part in data.pairs[:2])
-        outcome.cosines = cosines(first, second).numpy().round(_COSINE_DIGITS)
+        vectors = torch.from_numpy(transformed(estimator, data.pairs[0]))
+        outcome.similarity = -angles(*(vectors[ends] for ends in data.pairs[1])).numpy()
     if data.search is not None:
         queries, documents = (transformed(estimator, part) for part in data.search[:2])
         outcome.reciprocal = reciprocal_ranks(
@@ -192,7 +192,7 @@ def _mean_distance(Z: Floats, reference: Floats) -> Floats:
     """Mean cosine distance (n,) to the nearest rows of the reference, at most 10."""
     k = min(K, len(reference))
     distances = nearest_neighbours(torch.from_numpy(reference), k, queries=torch.from_numpy(Z))[0]
-    return distances.mean(dim=1).numpy().round(_COSINE_DIGITS)
+    return distances.mean(dim=1).numpy()
 
 
 def placements(inner: Floats, outer: Floats) -> tuple[Floats, Floats]:

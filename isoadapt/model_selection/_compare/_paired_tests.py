@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import connected_components
 from scipy.stats import binom, norm, t
 
 LEVEL = 0.05
@@ -55,8 +57,14 @@ def corrected_t(values: Floats, ratio: float) -> Effect:
     error = math.sqrt(1 / n + ratio) * spread
     if error == 0:
         return Effect(mean, mean, mean, 1.0)
-    half = float(t.ppf(1 - LEVEL / 2, n - 1)) * error
-    return Effect(mean, mean - half, mean + half, 2 * float(t.sf(abs(mean) / error, n - 1)))
+    return t_effect(mean, error, n - 1)
+
+
+def t_effect(estimate: float, error: float, degrees: int) -> Effect:
+    """Interval and p-value of an estimate with a standard error, by the t distribution."""
+    half = float(t.ppf(1 - LEVEL / 2, degrees)) * error
+    p_value = 2 * float(t.sf(abs(estimate) / error, degrees))
+    return Effect(estimate, estimate - half, estimate + half, p_value)
 
 
 def sign_flip_p(differences: Floats, seed: int) -> float:
@@ -118,6 +126,19 @@ def bootstrap_effect(estimate: float, draws: Floats) -> Effect:
     return Effect(estimate, float(low), float(high), p_value)
 
 
+def joined(labels: NDArray[Any], *others: NDArray[Any]) -> NDArray[np.int64]:
+    """Clusters (n,) of items, which have in common one of their `labels`, or one of the `others`.
+
+    Clusters are numbered in the order of `labels` (n,), so they are `labels` if these are numbers
+    from 0 on and nothing else is in common. Other labels may also be equal in different places.
+    """
+    names, own = np.unique(labels, return_inverse=True)
+    values, nodes = np.unique(np.concatenate(others), return_inverse=True)
+    ends = np.tile(own, len(others)), len(names) + nodes
+    graph = coo_array((np.ones(len(nodes)), ends), shape=(len(names) + len(values),) * 2)
+    return connected_components(graph, directed=False)[1][own].astype(np.int64)
+
+
 class Units(NamedTuple):
     """What a bootstrap draws: items by unit, numbered by stratum, and the sizes of the strata."""
 
@@ -127,7 +148,15 @@ class Units(NamedTuple):
     @classmethod
     def rows(cls, *sizes: int) -> Units:
         """Every item is a unit, in strata of these sizes."""
-        return cls(np.arange(sum(sizes)), sizes)
+        return cls.clusters(*map(np.arange, sizes))
+
+    @classmethod
+    def clusters(cls, *strata: NDArray[Any]) -> Units:
+        """The items of a cluster, in strata of their labels, are a unit."""
+        numbers = [np.unique(labels, return_inverse=True)[1] for labels in strata]
+        sizes = tuple(int(each.max()) + 1 for each in numbers)
+        starts = np.cumsum((0, *sizes[:-1]))
+        return cls(np.concatenate([n + s for n, s in zip(numbers, starts, strict=True)]), sizes)
 
     def sums(self, values: Floats) -> Floats:
         """Sum of values (n_items,) over the items of each unit."""
@@ -268,6 +297,14 @@ class RankCorrelation(Evidence):
         norm = np.sqrt(squares[0] * squares[1])
         return np.divide(product, norm, out=np.zeros_like(norm), where=norm > 0)
 
+    def errors(self) -> Floats:
+        """Errors (n,) of the pairs, which add up to that of the correlation."""
+        ranks = [_ranks(each, np.ones((1, len(each)))) for each in (self.first, self.second)]
+        first, second = (each - each.mean() for each in ranks)
+        terms = first * second - _ranks(self.first, second) - _ranks(self.second, first)
+        scale = math.sqrt(float((first**2).sum() * (second**2).sum()))
+        return (terms - terms.mean())[0] / (scale or math.inf)
+
 
 def _ranks(values: Floats, counts: Floats) -> Floats:
     """Mean ranks (n_draws, n) of values (n,) that occur `counts` times."""
@@ -283,6 +320,7 @@ class BootstrapUse:
 
     def __init__(self, evidence: Mapping[str, Evidence], units: Units, seed: int) -> None:
         self.evidence, self.units, self.seed = evidence, units, seed
+        self.n_units = sum(units.strata)
         blocks: dict[str, list[Floats]] = {name: [] for name in evidence}
         for counts in units.counts(seed):
             for name, each in evidence.items():
@@ -306,13 +344,43 @@ class BootstrapUse:
 class SplitUse:
     """Intervals and tests of all methods by their scores on the splits of a cross-validation."""
 
-    def __init__(self, scores: dict[str, Floats], ratio: float) -> None:
-        self.scores, self.ratio = scores, ratio
+    def __init__(self, scores: dict[str, Floats], ratio: float, n_units: int) -> None:
+        self.values, self.ratio, self.n_units = scores, ratio, n_units
 
     def interval(self, name: str) -> Effect:
-        """Mean score of a method with its interval."""
-        return corrected_t(self.scores[name], self.ratio)
+        """Score of a method with its interval."""
+        return self._effect(self.values[name])
 
     def difference(self, name: str, reference: str) -> Effect:
-        """Mean score of a method minus that of another one."""
-        return corrected_t(self.scores[name] - self.scores[reference], self.ratio)
+        """Score of a method minus that of another one."""
+        return self._effect(self.values[name] - self.values[reference])
+
+    def _effect(self, values: Floats) -> Effect:
+        return corrected_t(values, self.ratio)
+
+
+class LinkedUse(SplitUse):
+    """T tests of all methods by pairs, which depend on each other if they share an end.
+
+    The variance of a sum of errors is the sum of the products of those of all pairs that share one
+    (Aronow et al. 2015). Units are the ends that different pairs share, and all other pairs.
+    """
+
+    def __init__(self, evidence: Mapping[str, RankCorrelation], ends: NDArray[np.int64]) -> None:
+        self.values = {name: np.append(e.score(), e.errors()) for name, e in evidence.items()}
+        pairs, of_item = np.unique(np.sort(ends, axis=0), axis=1, return_inverse=True)
+        numbers = np.tile(np.arange(pairs.shape[1]), 2)
+        self.links = csr_array((np.ones(len(numbers)), (pairs.ravel(), numbers))).sign()
+        self.of_item, self.two = of_item.ravel(), self.links.sum(axis=0) == 2
+        shared = self.links.sum(axis=1) > 1
+        self.n_units = int(shared.sum() + (self.links.T @ shared == 0).sum())
+
+    def _effect(self, values: Floats) -> Effect:
+        estimate, errors, degrees = float(values[0]), values[1:], self.n_units - 1
+        sums = np.bincount(self.of_item, errors)
+        squares = ((self.links @ sums) ** 2).sum() - (sums[self.two] ** 2).sum()
+        spread = math.sqrt(max(float(squares), float(errors @ errors)))
+        if not degrees or spread < ROUNDING:
+            half = 0.0 if degrees else math.nan
+            return Effect(estimate, estimate - half, estimate + half, 1.0)
+        return t_effect(estimate, spread * math.sqrt(self.n_units / degrees), degrees)

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from isoadapt._utils.messages import warn
+from isoadapt.geometry._chunks import row_hashes
 from isoadapt.model_selection._compare._data import Plan
 from isoadapt.model_selection._compare._measure import Data, Outcome, Outcomes, n_changed
 from isoadapt.model_selection._compare._methods import (
@@ -25,12 +27,14 @@ from isoadapt.model_selection._compare._paired_tests import (
     Effect,
     Evidence,
     Floats,
+    LinkedUse,
     Mean,
     RankCorrelation,
     SplitUse,
     TwoMeans,
     Units,
     holm,
+    joined,
 )
 
 Row = Mapping[str, Any]
@@ -52,6 +56,7 @@ USES = {
     "neighbours": Use("For neighbours of the same class", "precision@10"),
     "outliers": Use("For outliers", "AUROC"),
 }
+_FEW = 10  # clusters with which intervals of level 0.95 cover the truth in 90 % of the cases
 _UNTESTED = Effect(math.nan, math.nan, math.nan)
 
 
@@ -90,6 +95,7 @@ def _row(use: str, method: Method, tests: BootstrapUse | SplitUse) -> dict[str, 
         "p_holm": math.nan,
         "kind": method.kind,
         "metric": USES[use].metric,
+        "n_units": tests.n_units,
         "difference_low": difference.low,
         "difference_high": difference.high,
         "control": control,
@@ -148,34 +154,54 @@ def _tests(
 ) -> dict[str, BootstrapUse | SplitUse]:
     """Tests of each use for which there are data."""
     judged = _JudgedRows([split.test for split in plan.splits if len(split.test)])
-    of_rows = judged.units(data.groups)
+    clusters = plan.clusters[judged.rows]
+    of_rows = Units.clusters(clusters)
 
     def by_bootstrap(units: Units, make: Callable[[list[Outcome]], Evidence]) -> BootstrapUse:
+        if (n := sum(units.strata)) < min(_FEW, len(units.of_item)):
+            warn(f"{len(units.of_item)} items in {n} clusters: the intervals are too narrow")
         return BootstrapUse({name: make(own) for name, own in outcomes.items()}, units, seed)
 
     found: dict[str, BootstrapUse | SplitUse] = {}
     if plan.resampled:
-        found[data.task] = _by_splits(outcomes, plan)
+        found[data.task] = _by_splits(outcomes, plan, sum(of_rows.strata))
     else:
         y = data.y[judged.rows]
         found[data.task] = by_bootstrap(of_rows, lambda own: _of_task(data.task, y, own[0]))
     if data.pairs is not None:
-        similar = data.pairs[2]
-        found["similarity"] = by_bootstrap(
-            Units.rows(len(similar)), lambda own: RankCorrelation(own[-1].cosines, similar)
-        )
+        found["similarity"] = _of_pairs(outcomes, *data.pairs[1:], seed)
     if data.search is not None:
-        units = Units.rows(len(data.search[0]))
+        units = Units.clusters(_of_queries(*data.search))
         found["search"] = by_bootstrap(units, lambda own: Mean(own[-1].reciprocal))
     if data.task == "classify":
         found["neighbours"] = by_bootstrap(of_rows, lambda own: Mean(judged.mean(own, "precision")))
     if data.foreign is not None:
-        units = judged.units(data.groups, n_foreign=len(data.foreign))
+        foreign = joined(np.arange(len(data.foreign)), row_hashes(data.foreign))
+        units = Units.clusters(clusters, foreign)
         found["outliers"] = by_bootstrap(units, judged.ranked)
     return found
 
 
-def _by_splits(outcomes: Outcomes, plan: Plan) -> SplitUse:
+def _of_pairs(
+    outcomes: Outcomes, ends: NDArray[np.int64], scores: Floats, seed: int
+) -> BootstrapUse | SplitUse:
+    """Tests of pairs, which depend on each other if they share one of their ends (2, n)."""
+    evidence = {name: RankCorrelation(own[-1].similarity, scores) for name, own in outcomes.items()}
+    if ends.max() + 1 < len(scores) + np.count_nonzero(ends[0] != ends[1]):
+        return LinkedUse(evidence, ends)
+    return BootstrapUse(evidence, Units.rows(len(scores)), seed)
+
+
+def _of_queries(
+    queries: Floats, documents: Floats, relevant: Sequence[set[int]]
+) -> NDArray[np.int64]:
+    """Clusters (n,): equal queries, and those of the same relevant documents, are in one."""
+    documents_of = row_hashes(documents)
+    sets = [hash(frozenset(documents_of[list(own)].tolist())) for own in relevant]
+    return joined(np.arange(len(queries)), row_hashes(queries), np.array(sets).view(np.uint64))
+
+
+def _by_splits(outcomes: Outcomes, plan: Plan, n_units: int) -> SplitUse:
     """Tests of the task by the scores of the splits of a cross-validation."""
     splits = [split for split in plan.splits if len(split.test)]
     ratio = float(np.mean([len(split.test) / len(split.train) for split in splits]))
@@ -183,7 +209,7 @@ def _by_splits(outcomes: Outcomes, plan: Plan) -> SplitUse:
         name: np.array([outcome.score for outcome in own[: len(splits)]])
         for name, own in outcomes.items()
     }
-    return SplitUse(scores, ratio)
+    return SplitUse(scores, ratio, n_units)
 
 
 def _of_task(task: str, y: NDArray[Any], outcome: Outcome) -> Evidence:
@@ -213,18 +239,6 @@ class _JudgedRows:
         placed = [each.outside for each in outcomes[: len(self.tests)]]
         outside = np.average(placed, axis=0, weights=[len(test) for test in self.tests])
         return TwoMeans(self.mean(outcomes, "inside"), outside)
-
-    def units(self, groups: NDArray[Any] | None, n_foreign: int = 0) -> Units:
-        """Units of a bootstrap: judged rows or, if they are rows of X, groups; and foreign rows.
-
-        With `X_test`, the groups are those of other rows, and the judged rows are the units.
-        """
-        of_row, n_units = np.arange(len(self.rows)), len(self.rows)
-        if groups is not None and self.rows.max() < len(groups):
-            _, of_row = np.unique(groups[self.rows], return_inverse=True)
-            n_units = int(of_row.max()) + 1
-        strata = (n_units, n_foreign) if n_foreign else (n_units,)
-        return Units(np.concatenate([of_row, n_units + np.arange(n_foreign)]), strata)
 
 
 # --- what the tests show --------------------------------------------------------------------------
@@ -276,7 +290,13 @@ def sentence(rows: Sequence[Row]) -> str:
         lowest = f"{_name(worse[-1])} the most, " if len(worse) > 1 else ""
         verb = "lower it," if lowest else "lowers it"
         clauses.append(f"{_names(worse)} {verb} {lowest}to {_after(base, worse[-1])}")
-    return f"{use.phrase}, {'; '.join(clauses)}."
+    caution = ""
+    if better and (n_adapters := sum(row["kind"] == ADAPTER for row in rows)) > 1:
+        caution = (
+            f" {_name(better[0])} is the best of {n_adapters} adapters on these rows: expect a "
+            "smaller gain on fresh rows, and confirm it there."
+        )
+    return f"{use.phrase}, {'; '.join(clauses)}.{caution}"
 
 
 def _gain(base: Row, better: Sequence[Row], use: Use) -> str:
