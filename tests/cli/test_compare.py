@@ -25,12 +25,16 @@ def pairs(tables):
 
 class TestCompare:
     def test_tables_and_verdicts(self, tables, checkpoint, pairs, tmp_path):
+        train, dev = ((tables / name).read_text() for name in ("train.tsv", "dev.tsv"))
+        test = tmp_path / "test.tsv"
+        test.write_text(dev + "\n".join(train.splitlines()[1:6]) + "\n")
         completed = succeed(
             "compare",
             tables / "train.tsv",
-            *["--model", checkpoint, "--test", tables / "dev.tsv", "--encoder-saw"],
+            *["--model", checkpoint, "--test", test, "--encoder-saw"],
             *["--pairs", pairs, "--foreign", pairs, "--out", tmp_path / "out", *NAMES],
         )
+        assert "5 of the 95 rows to judge on equal rows that are fitted to" in completed.stderr
         assert completed.stdout.startswith("Fitted to 90 rows and judged on 90 test rows")
         for name in ("no adapter", "head refit only", "LogitPreservingWhitening", "Whitening"):
             lines = completed.stdout.splitlines()
@@ -39,7 +43,7 @@ class TestCompare:
         verdict = completed.stdout.split("\n\n")[-1].replace("\n  ", " ").splitlines()
         starts = ["On classification, ", "For similarity, ", "For neighbours ", "For outliers, "]
         assert all(line.startswith(start) for line, start in zip(verdict, starts, strict=True))
-        assert "Encoding the 90 texts" in completed.stderr
+        assert "Encoding the 185 texts" in completed.stderr  # of both tables in one call
         saved = json.loads((tmp_path / "out" / "comparison.json").read_text())
         assert [*saved["verdict"].values()] == verdict
 
