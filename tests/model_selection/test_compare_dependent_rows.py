@@ -197,7 +197,9 @@ class TestRowsInBothParts:
 
     def test_nothing_is_left(self):
         known = {"X_test": X[:20], "y_test": y[:20]}
-        with pytest.raises(ValueError, match=r"20 of the 20 rows to judge on equal rows .* others"):
+        with pytest.raises(
+            ValueError, match=r"20 of the 20 rows to judge on equal rows .* so 0 are left"
+        ):
             compare_adapters(X, y, "Whitening", **TEST | known)
 
 
@@ -292,12 +294,18 @@ class TestPairs:
         assert calls == [58] * as_texts
         assert "Spearman correlation, 19 independent units" in str(found)
 
+    def test_equal_methods_do_not_differ(self):
+        evidence, ends = linked_evidence("partners", 0)
+        use = LinkedUse({"a": evidence["a"], "b": evidence["a"]}, ends)
+        assert use.difference("a", "b") == (0.0, 0.0, 0.0, 1.0)
+
     def test_all_pairs_of_one_text_tell_nothing(self):
         A, B = np.tile(X[0], (20, 1)), X[1:21]
         found = compare_adapters(X, y, "Whitening", pairs=(A, B, np.arange(20) % 6), **TEST)
         row = row_of(found, "similarity")
-        assert (row["n_units"], row["p_value"]) == (1, 1.0)
-        assert np.isnan(row["difference_low"])
+        assert row["n_units"] == 1
+        assert np.isnan([row["p_value"], row["p_holm"], row["difference_low"]]).all()
+        assert "no adapter is shown to change" in found.verdict("similarity")
 
 
 class TestQueries:

@@ -142,7 +142,8 @@ def compare_adapters(
     Warns
     -----
     UserWarning
-        If `encoder_saw` is None; for the warnings of the fits and for adapters that are left out
+        If `encoder_saw` is None; if judged rows equal rows that are fitted to, or the clusters are
+        too few for intervals; for the warnings of the fits and for adapters that are left out
         because a fit failed; and if the comparison was interrupted (Ctrl-C). It then has the
         adapters that were complete.
 

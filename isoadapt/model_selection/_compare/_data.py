@@ -306,8 +306,10 @@ def _not_fitted(train: Any, test: Any, hashes: NDArray[np.uint64]) -> NDArray[np
     """Rows to judge on that equal no row to fit to."""
     known = np.isin(hashes[test], hashes[train])
     counts = f"{known.sum()} of the {len(test)} rows to judge on equal rows that are fitted to"
-    if len(test) - known.sum() < _FEWEST:
-        raise ValueError(f"{counts}: give at least {_FEWEST} others, or leave equal rows out of X")
+    if (left := len(test) - known.sum()) < _FEWEST:
+        raise ValueError(
+            f"{counts}, so {left} are left, and at least {_FEWEST} are needed: judge on other rows"
+        )
     if known.any():
         warn(f"{counts}, and are left out")
     return test[~known]

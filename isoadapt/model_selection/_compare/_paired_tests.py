@@ -54,14 +54,13 @@ def corrected_t(values: Floats, ratio: float) -> Effect:
     values = np.where(np.abs(values) < ROUNDING, 0.0, values)
     n, mean = len(values), float(values.mean())
     spread = 0.0 if np.ptp(values) < ROUNDING else float(values.std(ddof=1))
-    error = math.sqrt(1 / n + ratio) * spread
-    if error == 0:
-        return Effect(mean, mean, mean, 1.0)
-    return t_effect(mean, error, n - 1)
+    return t_effect(mean, math.sqrt(1 / n + ratio) * spread, n - 1)
 
 
 def t_effect(estimate: float, error: float, degrees: int) -> Effect:
     """Interval and p-value of an estimate with a standard error, by the t distribution."""
+    if error == 0:
+        return Effect(estimate, estimate, estimate, 1.0)
     half = float(t.ppf(1 - LEVEL / 2, degrees)) * error
     p_value = 2 * float(t.sf(abs(estimate) / error, degrees))
     return Effect(estimate, estimate - half, estimate + half, p_value)
@@ -376,11 +375,9 @@ class LinkedUse(SplitUse):
         self.n_units = int(shared.sum() + (self.links.T @ shared == 0).sum())
 
     def _effect(self, values: Floats) -> Effect:
-        estimate, errors, degrees = float(values[0]), values[1:], self.n_units - 1
+        errors, degrees = values[1:], self.n_units - 1  # without degrees of freedom, all is NaN
         sums = np.bincount(self.of_item, errors)
         squares = ((self.links @ sums) ** 2).sum() - (sums[self.two] ** 2).sum()
-        spread = math.sqrt(max(float(squares), float(errors @ errors)))
-        if not degrees or spread < ROUNDING:
-            half = 0.0 if degrees else math.nan
-            return Effect(estimate, estimate - half, estimate + half, 1.0)
-        return t_effect(estimate, spread * math.sqrt(self.n_units / degrees), degrees)
+        variance = max(float(squares), float(errors @ errors)) * self.n_units / max(degrees, 1)
+        error = math.sqrt(variance) if variance > ROUNDING**2 else 0.0
+        return t_effect(float(values[0]), error, degrees)
