@@ -24,6 +24,7 @@ from sklearn.metrics import (
     accuracy_score,
     average_precision_score,
     get_scorer,
+    log_loss,
     make_scorer,
     r2_score,
 )
@@ -34,6 +35,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from isoadapt import LinearHead, LogitPreservingWhitening
 from isoadapt.adapters._heads import fit_head
+from isoadapt.adapters._training._rows import fold_numbers
 
 NAMES = np.array(["ant", "bee", "cat", "dog"])
 
@@ -383,18 +385,95 @@ def test_embeddings_that_do_not_fit_are_refused(method, X, message):
 # fit_head.
 
 
+POWERS = np.arange(-5, 5, 0.5)
+
+
+def in_one_scale(X):
+    """Rows divided by the root of the mean variance of their columns."""
+    return X / np.sqrt(X.var(axis=0).mean())
+
+
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_a_logistic_probe_is_a_standardised_logistic_regression(n_classes):
+def test_a_logistic_probe_is_a_logistic_regression_in_one_scale(n_classes):
     X, y = labelled(n_classes)
     X = X * np.logspace(-1, 1.5, 6) + 10
-    weights = np.random.default_rng(0).uniform(0.1, 2, size=len(y))
-    for sample_weight in (None, weights):
-        probe = fit_head("logistic", X, y, sample_weight)
-        scaler = StandardScaler().fit(X, sample_weight=sample_weight)
-        model = LogisticRegression(max_iter=1000).fit(scaler.transform(X), y, sample_weight)
-        wanted = model.predict_proba(scaler.transform(X))
-        np.testing.assert_allclose(probe.predict_proba(X), wanted, rtol=0, atol=1e-9)
-        assert probe.classes_.tolist() == sorted(set(y))
+    probe, Z = fit_head("logistic", X, y), in_one_scale(X)
+    models = [LogisticRegression(C=10**p / 6, tol=1e-6, max_iter=9999) for p in POWERS]
+    distances = [abs(m.fit(Z, y).predict_proba(Z) - probe.predict_proba(X)).max() for m in models]
+    assert min(distances) < 1e-3
+    assert probe.classes_.tolist() == sorted(set(y))
+
+
+def overfitted(n_classes=2, seed=0):
+    """As many rows as dimensions, one of which tells the classes apart; 1,000 more to judge on."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(n_classes, size=1060)
+    X = rng.normal(size=(1060, 60))
+    X[:, 0] += 2 * y
+    return X[:60], y[:60], X[60:], y[60:]
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_the_penalty_of_a_probe_is_as_good_as_the_best_one_on_new_rows(n_classes):
+    chosen, fixed = [], []
+    for seed in range(5):
+        X, y, new, labels = overfitted(n_classes, seed)
+        models = [LogisticRegression(C=10**p / 60).fit(X, y) for p in POWERS[::2]]
+        fixed.append([log_loss(labels, model.predict_proba(new)) for model in models])
+        chosen.append(log_loss(labels, fit_head("logistic", X, y).predict_proba(new)))
+    assert np.mean(chosen) < np.mean(fixed, axis=0).min() + 0.05
+    assert np.mean(chosen) < np.mean(fixed, axis=0)[POWERS[::2] > 1.5].min() - 0.1  # C=1
+
+
+def test_the_penalty_of_a_ridge_probe_is_as_good_as_the_best_one_on_new_rows():
+    chosen, fixed = [], []
+    for seed in range(5):
+        X, _, new, _ = overfitted(seed=seed)
+        noise = np.random.default_rng(seed).normal(size=1060)
+        values, new_values = X[:, 0] + noise[:60], new[:, 0] + noise[60:]
+        models = [Ridge(60 * 10**-p).fit(X, values) for p in POWERS]
+        fixed.append([model.score(new, new_values) for model in models])
+        chosen.append(fit_head("ridge", X, values).score(new, new_values))
+    assert np.mean(chosen) > np.mean(fixed, axis=0).max() - 0.05
+
+
+def test_folds_of_a_probe_keep_groups_and_copies_whole():
+    """Labels are noise, and only copies in another fold make them seem to be learnt."""
+    rng = np.random.default_rng(0)
+    X, y, groups = rng.normal(size=(40, 60)), rng.permutation(40) % 2, np.arange(40).repeat(5)
+    near, labels = X.repeat(5, axis=0), y.repeat(5)
+    near = near + 1e-3 * rng.normal(size=near.shape)
+    for kind in ("logistic", "ridge"):
+        size = np.linalg.norm(fit_head(kind, near, labels).coef_)
+        assert np.linalg.norm(fit_head(kind, near, labels, groups=groups).coef_) < 0.3 * size
+        copies = fit_head(kind, X.repeat(5, axis=0), labels)
+        assert np.linalg.norm(copies.coef_) < 0.3 * size
+
+
+def test_folds_of_a_probe_spread_the_classes():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(103, 3)), np.repeat([0, 1, 2], [60, 30, 13])
+    X[50:56] = X[:6]
+    groups = rng.integers(60, size=103)
+    groups[[0, 1]] = 0, 1
+    for given in (None, groups):
+        folds = fold_numbers(X, y, given, 5)
+        np.testing.assert_array_equal(folds[50:56], folds[:6])
+        counts = np.array([np.bincount(y[folds == fold], minlength=3) for fold in range(5)])
+        if given is None:
+            assert (counts.max(axis=0) - counts.min(axis=0) <= 3).all()
+        else:
+            assert all(len(set(folds[groups == group])) == 1 for group in set(groups))
+
+
+def test_a_class_with_fewer_rows_than_folds_has_the_stated_penalty():
+    X, y, _, _ = overfitted()
+    y[:] = 0
+    y[:4] = 1
+    Z = in_one_scale(X)
+    stated = LogisticRegression(C=10**0.5 / 60, tol=1e-8, max_iter=9999).fit(Z, y)
+    found = fit_head("logistic", X, y).predict_proba(X)
+    np.testing.assert_allclose(found, stated.predict_proba(Z), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["logistic", LogisticRegression()])
@@ -415,12 +494,14 @@ def test_targets_whose_squares_overflow_are_refused():
 
 
 @pytest.mark.parametrize("n_outputs", [None, 2])
-def test_a_ridge_probe_is_a_standardised_ridge_and_weights_are_repeated_rows(n_outputs):
+def test_a_ridge_probe_is_a_ridge_in_one_scale_and_weights_are_repeated_rows(n_outputs):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(50, 4)) * 7 + 3, rng.normal(size=(50, n_outputs) if n_outputs else 50)
-    probe = fit_head("ridge", X, y)
-    wanted = make_pipeline(StandardScaler(), Ridge()).fit(X, y).predict(X)
-    np.testing.assert_allclose(probe.predict(X), wanted, rtol=0, atol=1e-11)
+    probe, Z = fit_head("ridge", X, y), in_one_scale(X)
+    distances = [
+        abs(Ridge(4 * 10**-p).fit(Z, y).predict(Z) - probe.predict(X)).max() for p in POWERS
+    ]
+    assert min(distances) < 1e-10
     assert is_regressor(probe)
     weights = rng.integers(0, 4, size=50)
     weighted = fit_head("ridge", X, y, weights)

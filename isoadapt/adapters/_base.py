@@ -345,25 +345,33 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             )
 
     def _resolve_head(
-        self, X: NDArray[Any], y: NDArray[Any] | None, sample_weight: NDArray[Any] | None = None
+        self,
+        X: NDArray[Any],
+        y: NDArray[Any] | None,
+        sample_weight: NDArray[Any] | None = None,
+        groups: NDArray[Any] | None = None,
     ) -> LinearHead | None:
         """Return the frozen head; a name or an estimator that is not frozen is fitted first."""
         if self.head is None:
             return None
         if needs_fit(self.head):
-            return self._fit_head(X, y, sample_weight)
+            return self._fit_head(X, y, sample_weight, groups)
         head = LinearHead.from_estimator(self.head)
         head._check_width(X.shape[1])
         return head
 
     def _fit_head(
-        self, X: NDArray[Any], y: NDArray[Any] | None, sample_weight: NDArray[Any] | None = None
+        self,
+        X: NDArray[Any],
+        y: NDArray[Any] | None,
+        sample_weight: NDArray[Any] | None = None,
+        groups: NDArray[Any] | None = None,
     ) -> LinearHead:
         """Fit the head; a frozen one is replaced by a probe of the same kind."""
         head = self.head
         if not needs_fit(head):
             head = "logistic" if self._head_kind() == "classifier" else "ridge"
-        return fit_head(head, X, cast(NDArray[Any], y), sample_weight)
+        return fit_head(head, X, cast(NDArray[Any], y), sample_weight, groups)
 
     def _take_checkpoint_head(
         self, read_head: Callable[[], LinearHead | None], y: ArrayLike | None

@@ -7,27 +7,35 @@ The parameter ``head`` of an adapter is one of the following.
 - Any other linear classifier or regressor of scikit-learn, such as ``LogisticRegression(C=0.1)``
   or ``RidgeCV()``. A clone of it is fitted to the embeddings and then frozen, so its own
   parameters set the regularisation, and ``head__C`` can be searched.
-- ``"logistic"`` or ``"ridge"``. The embeddings are standardised, ``LogisticRegression(C=1.0)`` or
-  ``Ridge(alpha=1.0)`` is fitted to them, and the scaling is folded into the frozen head. The
-  penalty therefore does not depend on the scale of the embeddings. To choose another strength,
-  pass an estimator. Estimators are fitted to the embeddings without standardisation, and a
-  Pipeline with a scaler is not accepted, because its weights are those of scaled embeddings.
+- ``"logistic"`` or ``"ridge"``. A logistic or ridge regression whose penalty is chosen by
+  cross-validation within the fitted rows. All embeddings are divided by one number, so that the
+  penalty does not depend on their scale. To set the strength, pass an estimator. Estimators are
+  fitted to the embeddings as they are, and a Pipeline with a scaler is not accepted, because its
+  weights are those of scaled embeddings.
 - None, where the adapter needs no head.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from sklearn.base import clone, is_classifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import Ridge
 from sklearn.utils.validation import has_fit_parameter
 
+from isoadapt.adapters._linalg import cross_entropy
+from isoadapt.adapters._maps import Floats
+from isoadapt.adapters._training._rows import Index, distinct_rows, fold_numbers
 from isoadapt.geometry._spread import LARGEST, dead_dimensions
 from isoadapt.heads import LinearHead
 
-_FLOOR = 1e-6  # smaller variances, relative to the mean variance, are raised to it
+_N_FOLDS = 5
+_FEW = 15_000  # as many rows are left out in all; with more, not every fold is
+# Logarithms to the base 10 of C d or of d/alpha, for rows whose d features have mean variance 1.
+_START = 0.5  # where the search begins, and what is taken if a fold lacks a class
+_STRONGEST, _WEAKEST = -1.5, 4.5
 
 
 def needs_fit(head: Any) -> bool:
@@ -36,31 +44,119 @@ def needs_fit(head: Any) -> bool:
 
 
 def fit_head(
-    kind: Any, X: NDArray[Any], y: NDArray[Any], sample_weight: NDArray[Any] | None = None
+    kind: Any,
+    X: NDArray[Any],
+    y: NDArray[Any],
+    sample_weight: NDArray[Any] | None = None,
+    groups: NDArray[Any] | None = None,
 ) -> LinearHead:
     """Fit a linear head to embeddings (n_samples, n_features).
 
-    "logistic" (C=1) and "ridge" (alpha=1) are fitted to standardised features, with the scaling
-    folded into the head. Standard deviations below 1e-3 of the root mean square one are raised to
-    it, which bounds the weights; features without variance get weight zero. A linear estimator is
-    cloned and fitted to the embeddings as they are.
+    "logistic" and "ridge" choose their penalty by the loss on left-out folds, which keep equal rows
+    and groups whole. Features without variance get weight zero. A linear estimator is cloned and
+    fitted to the embeddings as they are.
     """
     _check_targets(kind, y, sample_weight)
     if not isinstance(kind, str):
         return _fit_estimator(kind, X, y, sample_weight)
-    rows = X.astype(np.float64)
-    mean = np.average(rows, axis=0, weights=sample_weight)
-    variances = np.average((rows - mean) ** 2, axis=0, weights=sample_weight)
+    sample = distinct_rows(X, y, groups, sample_weight)
+    weights = np.ones(len(sample.X)) if sample.weights is None else sample.weights
+    rows, labels = sample.X.astype(np.float64), cast(NDArray[Any], sample.y)
+    mean = np.average(rows, axis=0, weights=weights)
+    variances = np.average((rows - mean) ** 2, axis=0, weights=weights)
     dead = dead_dimensions(variances)
     live = ~dead | dead.all()
-    clipped = variances.clip(min=_FLOOR * variances.mean())
-    deviations = np.sqrt(np.where(dead, 1.0, clipped))[live]
-    model = LogisticRegression(max_iter=1000) if kind == "logistic" else Ridge()
-    model.fit((rows - mean)[:, live] / deviations, y, sample_weight=sample_weight)
-    probe = LinearHead.from_estimator(model)
+    scale = np.sqrt(variances[live].mean()) or 1.0
+    rows = (rows - mean)[:, live] / scale
+    folds = fold_numbers(sample.X, labels if kind == "logistic" else None, sample.groups, _N_FOLDS)
+    fit = _fit_logistic if kind == "logistic" else _fit_ridge
+    probe = fit(rows, labels, weights, folds)
     coef = np.zeros((len(probe.coef_), len(mean)))
-    coef[:, live] = probe.coef_ / deviations
+    coef[:, live] = probe.coef_ / scale
     return LinearHead(coef, probe.intercept_ - coef @ mean, probe.classes_)
+
+
+def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> LinearHead:
+    """Fit a logistic regression whose C has the smallest log loss on left-out folds."""
+    classes, codes = np.unique(y, return_inverse=True)
+    rows = np.column_stack([X, np.ones(len(X))])
+    counts = np.bincount(folds * len(classes) + codes, minlength=_N_FOLDS * len(classes))
+    held_out = _left_out(folds)
+    # Each fit starts from the fold's fit with the last C.
+    blocks = [np.zeros((len(classes), rows.shape[1])) for _ in held_out]
+    losses: dict[float, float] = {}
+
+    def loss(power: float) -> float:
+        if power not in losses:
+            losses[power] = 0.0
+            for fold, held in enumerate(held_out):
+                block = _minimised(rows[~held], codes[~held], weights[~held], power, blocks[fold])
+                mean = cross_entropy(rows[held] @ block.T, codes[held], weights[held])[0]
+                losses[power] += mean * held.sum()
+                blocks[fold] = block
+        return losses[power]
+
+    best = _START
+    if counts.min():
+        for step in (1.0, -1.0):
+            while _STRONGEST <= best + step <= _WEAKEST and loss(best + step) < loss(best):
+                best += step
+        best = min((best, best - 0.5, best + 0.5), key=loss)
+    block = _minimised(rows, codes, weights, best, np.zeros_like(blocks[0]), tol=1e-6)
+    block -= block.mean(axis=0)  # without effect on probabilities; the rank is exact
+    return LinearHead(block[:, :-1], block[:, -1], classes)
+
+
+def _minimised(
+    rows: Floats, codes: Index, weights: Floats, power: float, start: Floats, tol: float = 1e-4
+) -> Floats:
+    """Return the weights and, last, the intercept (n_classes, d + 1) of a logistic regression.
+
+    `rows` (n, d + 1) end with a one. The objective is that of LogisticRegression(C) with C = 10 **
+    `power` / d. For two classes its one row of weights is the difference of these.
+    """
+    n_classes, d = start.shape[0], start.shape[1] - 1
+    penalty = np.full(d + 1, (2 if n_classes == 2 else 1) * d / 10**power / len(rows))
+    penalty[-1] = 0
+
+    def objective(flat: Floats) -> tuple[float, Floats]:
+        block = flat.reshape(start.shape)
+        loss, to_outputs = cross_entropy(rows @ block.T, codes, weights)
+        pulled = penalty * block
+        return loss + (block * pulled).sum() / 2, (to_outputs.T @ rows + pulled).ravel()
+
+    options = {"maxiter": 1000, "gtol": tol, "ftol": 1e-12}
+    found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
+    return found.x.reshape(start.shape)
+
+
+def _fit_ridge(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> LinearHead:
+    """Fit a ridge regression whose alpha has the smallest squared error on left-out folds."""
+    alphas = X.shape[1] * 10 ** np.arange(4.0, -5.0, -0.5)
+    targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+    targets = targets / (np.abs(targets).max() or 1.0)  # their squares may underflow
+    errors = np.zeros(len(alphas))
+    for held in _left_out(folds) if folds.max() == _N_FOLDS - 1 else ():
+        roots = np.sqrt(weights[~held])[:, None]
+        means = [np.average(part[~held], axis=0, weights=weights[~held]) for part in (X, targets)]
+        rows, values = roots * (X[~held] - means[0]), roots * (targets[~held] - means[1])
+        if len(rows) < X.shape[1]:
+            _, singular, vectors = np.linalg.svd(rows, full_matrices=False)
+            eigenvalues, axes = singular**2, vectors.T
+        else:
+            eigenvalues, axes = np.linalg.eigh(rows.T @ rows)
+        crossed, points = axes.T @ (rows.T @ values), (X[held] - means[0]) @ axes
+        for place, alpha in enumerate(alphas):
+            found = means[1] + points @ (crossed / (eigenvalues + alpha)[:, None])
+            errors[place] += weights[held] @ ((targets[held] - found) ** 2).sum(axis=1)
+    alpha = alphas[errors.argmin()] if errors.any() else X.shape[1] * 10**-_START
+    return LinearHead.from_estimator(Ridge(alpha).fit(X, y, weights))
+
+
+def _left_out(folds: Index) -> list[NDArray[np.bool_]]:
+    """Masks (n,) of the folds that are left out in turn: fewer of them with many rows."""
+    n_left_out = min(max(_FEW // len(folds), 1), _N_FOLDS)
+    return [folds == fold for fold in range(n_left_out)]
 
 
 def _check_targets(kind: Any, y: NDArray[Any], sample_weight: NDArray[Any] | None) -> None:

@@ -60,8 +60,8 @@ class IsoBN(MomentsAdapter):
 
     Notes
     -----
-    A probe that is refitted standardises the adapted embeddings first, which undoes the scaling.
-    Its predictions are therefore those without the adapter, up to the tolerance of the solver.
+    The scaling has an effect on the predictions of a refitted head only through the penalty of the
+    head, which shrinks weights of dimensions of small variance more.
 
     References
     ----------

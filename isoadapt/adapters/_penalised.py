@@ -141,11 +141,11 @@ class PenalisedAdapter(BaseAdapter):
             rows counts each distinct row once.
         groups : array-like of shape (n_samples,), default=None
             Group of each row. The rows of a group are either all in the validation split or all in
-            the training split. If there are too few groups, all rows are training rows. Groups have
-            no effect without validation rows, that is with the exact solver or with
-            ``validation_fraction=None``. In a search, groups and weights are passed to ``fit`` only
-            with metadata routing, by ``set_fit_request(sample_weight=True, groups=True)``;
-            otherwise groups only define the folds.
+            the training split. If there are too few groups, all rows are training rows. The folds
+            that choose the penalty of a head keep groups whole too. In a search, groups and weights
+            are passed to ``fit`` only with metadata routing, by
+            ``set_fit_request(sample_weight=True, groups=True)``; otherwise groups only define the
+            folds.
 
         Returns
         -------
@@ -203,8 +203,8 @@ class PenalisedAdapter(BaseAdapter):
         if groups is not None:
             row_groups = _check_groups(groups)
             check_consistent_length(rows, row_groups)
-        used_groups = row_groups if self._validation_share() else None
-        return distinct_rows(rows, labels, used_groups, weights)
+        used = self._validation_share() or needs_fit(self.head)
+        return distinct_rows(rows, labels, row_groups if used else None, weights)
 
     def _check_scoring_takes_weights(self) -> None:
         if not self._validation_share() or self.scoring is None:
@@ -220,12 +220,13 @@ class PenalisedAdapter(BaseAdapter):
         X: NDArray[Any],
         y: NDArray[Any] | None,
         weights: NDArray[Any] | None,
+        groups: NDArray[Any] | None,
         weighted: bool,
     ) -> LinearHead | None:
         """Return the head before training; unless `weighted`, weights are those of merged rows."""
         by_name = isinstance(self.head, str) or not needs_fit(self.head)
         if weighted or weights is None or by_name or has_fit_parameter(self.head, "sample_weight"):
-            return self._resolve_head(X, y, weights)
+            return self._resolve_head(X, y, weights, groups)
         counts = weights.astype(np.int64)
         return self._resolve_head(
             X.repeat(counts, axis=0), None if y is None else y.repeat(counts, axis=0)

@@ -59,8 +59,8 @@ class PenaltyAdapter(WeightedPenaltyAdapter, _WithPenalty):
         - Any other estimator, such as ``LogisticRegression(C=0.1)``, is cloned and fitted to the
           embeddings of the training rows before the adapter is trained, even if it has been fitted
           already. Its own regularisation depends on the scale of the embeddings.
-        - "logistic" and "ridge" are probes. They are fitted in the same way, after the embeddings
-          have been standardised.
+        - "logistic" and "ridge" are probes, fitted in the same way. Cross-validation within the
+          rows chooses their penalty, which does not depend on the scale of the embeddings.
         - With None, the adapter is trained for the penalty alone.
 
         In a cross-validation, estimators and probes are fitted to the training rows of each fold.

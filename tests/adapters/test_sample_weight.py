@@ -320,10 +320,13 @@ class TestGroups:
 
     @pytest.mark.parametrize(
         "adapter",
-        [IsotropyLayer(solver="exact"), IsotropyLayer(validation_fraction=None, **QUICK)],
+        [
+            IsotropyLayer(HEAD, solver="exact"),
+            IsotropyLayer(HEAD, validation_fraction=None, **QUICK),
+        ],
         ids=["exact", "no split"],
     )
-    def test_groups_have_no_effect_without_a_split(self, adapter):
+    def test_groups_have_no_effect_without_a_split_or_a_head_to_fit(self, adapter):
         rows, labels = X.repeat(2, axis=0), Y.repeat(2)
         plain = clone(adapter).fit(rows, labels).transform(X)
         grouped = clone(adapter).fit(rows, labels, groups=np.arange(240)).transform(X)

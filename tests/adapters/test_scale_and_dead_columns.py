@@ -8,9 +8,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 from sklearn.base import clone
 from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from isoadapt import (
     AllButTheTop,
@@ -68,6 +70,15 @@ def cone():
     return X, y, values
 
 
+def standardised(model, X, y):
+    """The head that a model fitted to standardised embeddings is on the embeddings."""
+    scaler = StandardScaler().fit(X)
+    model.fit(scaler.transform(X), y)
+    head = LinearHead.from_estimator(model)
+    coef = head.coef_ / scaler.scale_
+    return LinearHead(coef, head.intercept_ - coef @ scaler.mean_, head.classes_)
+
+
 def with_scaled_head(adapter, head, scale, value_scale=1.0):
     """Return the adapter with the head converted to embeddings multiplied by `scale`."""
     if adapter.head is None:
@@ -88,7 +99,7 @@ def exponent(adapter):
 def outputs_in_units(adapter, cone, scale):
     """Outputs of a fit to scaled embeddings, divided by the scale that they should have."""
     X, y, _ = cone
-    head = fit_head("logistic", X, y)
+    head = standardised(LogisticRegression(), X, y)
     Z = with_scaled_head(adapter, head, scale).fit(scale * X, y).transform(scale * X)
     return Z / scale ** exponent(adapter)
 
@@ -108,7 +119,7 @@ def test_scaling_the_embeddings_only_scales_the_outputs(adapter, cone):
 @given(scale=NARROW)
 def test_scale_of_the_values_of_a_regression(adapter, cone, scale):
     X, _, values = cone
-    head = fit_head("ridge", X, values)
+    head = standardised(Ridge(), X, values)
     expected = with_scaled_head(adapter, head, 1).fit(X, values)
     fitted = with_scaled_head(adapter, head, 1, scale).fit(X, scale * values)
     unit = np.abs(expected.transform(X)).max()

@@ -11,6 +11,7 @@ import torch
 from scipy.stats import spearmanr
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 
@@ -186,7 +187,7 @@ class TestCrossValidation:
         rng = np.random.default_rng(0)
         twins = np.repeat(rng.normal(size=(40, 30)), 2, axis=0) + 1e-6 * rng.normal(size=(80, 30))
         labels = np.repeat(rng.integers(0, 2, size=40), 2)
-        some = {"adapters": "IsoBN", **CV, "cv": 5}
+        some = {"adapters": "IsoBN", "head": LogisticRegression(), **CV, "cv": 5}
         scores = [
             row_of(compare_adapters(twins, labels, groups=groups, **some), "classify", "IsoBN")
             for groups in (None, np.repeat(np.arange(40), 2))
@@ -281,7 +282,9 @@ class TestControls:
     def test_a_gain_of_the_control_is_not_credited(self):
         """The given head ignores the class; every refit finds it."""
         blind = LinearHead(np.eye(2, D)[:, ::-1], [0.0, 0.0], classes=[0, 1])
-        comparison = compare_adapters(X, y, "Whitening", head=blind, **TEST)
+        new, labels = make_rows(300, 1)
+        more = {**TEST, "X_test": new, "y_test": labels}
+        comparison = compare_adapters(X, y, "Whitening", head=blind, **more)
         row = row_of(comparison, "classify", "Whitening")
         assert row["p_holm"] < 0.05 < row["control_p_holm"]
         assert "the gain is not credited" in comparison.verdict("classify")

@@ -100,14 +100,15 @@ def _make_problem(
     weighted: bool,
 ) -> Problem:
     """Compute the head and the coordinates from the rows with the numbers `fitting`."""
-    rows, labels, weights = sample.X, sample.y, sample.weights
+    rows, labels, groups, weights = sample[:4]
     if validating is not None:
         rows = rows[fitting]
         labels = None if labels is None else labels[fitting]
+        groups = None if groups is None else groups[fitting]
         weights = None if weights is None else weights[fitting]
     check_spread(rows, "rows that are trained on")
     weights = check_frequencies(weights, rows)
-    head = adapter._initial_head(rows, labels, weights, weighted)
+    head = adapter._initial_head(rows, labels, weights, groups, weighted)
     moments = Moments().update(rows, weights)
     return Problem(
         X=sample.X,
@@ -121,6 +122,7 @@ def _make_problem(
         seed=seed,
         rng=rng,
         weights=sample.weights,
+        groups=sample.groups,
         kept=sample.kept,
         sketch=RowSketch().update(rows),
         weighted=weighted,
@@ -195,7 +197,7 @@ def _second_fits(
         if _needs_second_fit(member, outcomes[number]):
             problem, adapter, key = member.problem, member.adapter, id(member.problem)
             if key not in problems:
-                sample = Sample(problem.X, problem.y, None, problem.weights, problem.kept)
+                sample = Sample(problem.X, problem.y, problem.groups, problem.weights, problem.kept)
                 rows = np.arange(len(problem.X))
                 problems[key] = _make_problem(
                     adapter, sample, rows, None, problem.seed, problem.rng, problem.weighted

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
@@ -147,6 +149,28 @@ def _drawn_groups(
             taken[group] = True
             wanted, left = wanted - count, left - count
     return taken
+
+
+def fold_numbers(
+    X: NDArray[Any], labels: NDArray[Any] | None, groups: NDArray[Any] | None, n_folds: int
+) -> Index:
+    """Return the number of each row's fold, the same for equal rows and for rows of one group.
+
+    The rows of each class are spread over all folds. The folds depend only on the order of rows.
+    """
+    units = _codes(row_hashes(X))
+    if groups is not None:  # rows that equal rows or groups connect
+        edges = csr_array((np.ones(len(X)), (units, units.max() + 1 + _codes(groups))))
+        edges.resize((max(edges.shape),) * 2)
+        units = connected_components(edges, directed=False)[1][units]
+    _, first, units = np.unique(units, return_index=True, return_inverse=True)
+    sizes, order = np.bincount(units), np.random.RandomState(0).permutation(len(first))
+    order = np.argsort(first)[order]
+    classes = np.zeros(len(first)) if labels is None else _codes(labels)[first]
+    order = order[np.lexsort((-sizes[order], classes[order]))]
+    folds = np.empty(len(first), dtype=np.int64)
+    folds[order] = np.arange(len(first)) % n_folds
+    return folds[units]
 
 
 class Rows(NamedTuple):

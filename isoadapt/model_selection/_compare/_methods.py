@@ -35,12 +35,12 @@ class WithHead(BaseEstimator):
         self.head = head
         self.transformer = transformer
 
-    def fit(self, X: NDArray[Any], y: NDArray[Any]) -> Self:
+    def fit(self, X: NDArray[Any], y: NDArray[Any], groups: NDArray[Any] | None = None) -> Self:
         """Fit a clone of the transformer and, unless it is frozen, the head."""
         if self.transformer is not None:
             self.transformer_ = clone(self.transformer).fit(X, y)
         fitted = needs_fit(self.head)
-        head = fit_head(self.head, self.transform(X), y) if fitted else self.head
+        head = fit_head(self.head, self.transform(X), y, groups=groups) if fitted else self.head
         self.head_ = LinearHead.from_estimator(head)
         return self
 
