@@ -16,8 +16,8 @@ from isoadapt._utils.imports import import_optional
 from isoadapt.geometry._moments import Moments
 
 _ENTRIES = 2**23  # entries of a memory map that are read at a time
-_READ = 2**20  # entries of a matrix that `Rows` reads at a time
-_SCATTERED = 512  # scattered rows of a memory map that are read before their pages are released
+_READ = 2**18  # entries of a matrix that `Rows` reads at a time
+_SCATTERED = 128  # scattered rows of a memory map that are read before their pages are released
 _FAN_IN = 8  # instances of Moments that one dask task merges
 _HASHED = 2**14  # entries that are hashed at a time, so that they stay in the cache
 FLOATS = [np.float64, np.float32]

@@ -160,8 +160,8 @@ def isoscore_from_covariance(cov: Tensor) -> Tensor:
 def corrected_score(square: Tensor, fourth: Tensor, n_samples: float, d: int) -> Tensor:
     """Bias-corrected IsoScore, in [0, 1], from two scale-free numbers of the centred rows.
 
-    `square` is ‖S‖² / tr(S)² for the sample covariance S, `fourth` as `norm_concentration` returns
-    it, `n_samples` at least 4.
+    `square` is ‖S‖² / tr(S)² for the sample covariance S, `fourth` that of `Moments`, `n_samples`
+    at least 4.
     """
     trace = torch.ones_like(square)
     terms = unbiased_squares(trace, square, fourth * (n_samples - 1), n_samples)

@@ -134,15 +134,6 @@ def fix_signs(axes: Tensor) -> Tensor:
     return axes * axes.gather(0, first).sign()
 
 
-def norm_concentration(X: Tensor) -> Tensor:
-    """Σ ‖x - x̄‖⁴ / (Σ ‖x - x̄‖²)² of points X (n, d): how much of the variance few points hold.
-
-    It ranges from 1/n, if all points are equally far from their mean, to 1.
-    """
-    squared = (X - X.mean(0)).square().sum(1)
-    return (squared / squared.sum()).square().sum()
-
-
 def unbiased_squares(
     trace: Tensor, square: Tensor, fourth: Tensor, n_samples: float
 ) -> tuple[Tensor, Tensor]:

@@ -311,22 +311,23 @@ def _report(
 ) -> tuple[IsotropyReport, NDArray[np.float64]]:
     """Report of rows, with the given reports of labels; squared deviations (n,) from the mean."""
     n, d = len(found.first), len(found.mean)
+    sample = _sample(found)
+    occurrence, dimension = _hubness(sample), two_nn_or_nan(sample)
     raw, axes = torch.linalg.eigh(found.moments.second_moment())
     # For n < d, the coordinates are along the axes, and the points are orthogonal to further ones.
     axes = torch.eye(len(axes), dtype=axes.dtype) if found.few else _spread.fix_signs(axes)
-    log_z, squared = torch.tensor(-math.inf), []
+    log_z, squared, start = torch.tensor(-math.inf), np.empty(n), 0
     direction = n_directions = torch.zeros(1)
     for block in found.rows.blocks():
         points = in_float64(block)
         log_z = torch.logaddexp(log_z, torch.logsumexp(points @ axes, dim=0))
         sums = _spread.unit_sums(points / points.abs().max().clamp(min=_spread.SMALLEST))
         direction, n_directions = direction + sums[0], n_directions + sums[1]
-        squared.append((points - found.moments.mean).square().sum(1))
+        squared[start : start + len(points)] = (points - found.moments.mean).square().sum(1)
+        start += len(points)
     log_z = torch.cat([log_z, log_z.new_full((d - len(log_z),), math.log(n))])
     centred = torch.linalg.eigvalsh(found.moments.scatter).flip(0).clamp(min=0)
     cosine = (direction.square().sum() - n_directions) / (n * (n - 1))
-    sample = _sample(found)
-    occurrence = _hubness(sample)
     report = IsotropyReport(
         n_samples=n,
         n_features=d,
@@ -335,7 +336,7 @@ def _report(
             raw.flip(0).clamp(min=0), centred, corrected_isoscore(found, groups, d), d
         ),
         effective_rank=float(_spread.effective_rank(centred)),
-        two_nn=two_nn_or_nan(sample),
+        two_nn=dimension,
         partition_isotropy=float(_spread.partition_isotropy(log_z)),
         partition_dispersion=float(_spread.partition_dispersion(log_z)),
         mean_cosine=float(cosine.clamp(-1, 1)),
@@ -347,7 +348,7 @@ def _report(
         dead_dimensions=_indices(_spread.dead_dimensions(found.variance)),
         labels=labels,
     )
-    return report, torch.cat(squared).numpy()
+    return report, squared
 
 
 def _hubness(points: Tensor) -> HubnessReport:
