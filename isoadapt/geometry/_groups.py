@@ -9,7 +9,7 @@ a combination of sums over single groups.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -49,12 +49,16 @@ class GroupSums:
             taken, rest = rest[:count], rest[count:]
             return taken
 
-        for part in _packed(sizes, limit):
-            n = int(part.sum())
+        ends, first = sizes.cumsum(), 0
+        while first < len(sizes):  # groups that fit together, or one group
+            start = ends[first] - sizes[first]
+            last = max(int(np.searchsorted(ends, start + limit, side="right")), first + 1)
+            part, n = sizes[first:last], int(ends[last - 1] - start)
             if n <= limit:
                 self._add_small(take(n), torch.as_tensor(part, device=self.pivot.device))
             else:
                 self._add_large([min(limit, n - done) for done in range(0, n, limit)], take)
+            first = last
 
     def _add_small(self, rows: Tensor, sizes: Tensor) -> None:
         """Add groups of few rows altogether, by their Gram matrix."""
@@ -134,12 +138,3 @@ class GroupSums:
         trace = self.scalars[0, 2] / self.sizes[1]
         ratio = participation_ratio(*self.squares(), trace, n_features)
         return float((ratio - 1) / (n_features - 1))
-
-
-def _packed(sizes: NDArray[np.int64], limit: int) -> Iterator[NDArray[np.int64]]:
-    """Cut `sizes` into parts of at most `limit` rows altogether, or of one group."""
-    ends, first, start = sizes.cumsum(), 0, 0
-    while first < len(sizes):
-        last = max(int(np.searchsorted(ends, start + limit, side="right")), first + 1)
-        yield sizes[first:last]
-        first, start = last, ends[last - 1]

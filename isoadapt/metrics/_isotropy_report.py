@@ -26,6 +26,7 @@ from isoadapt.metrics._units import (
     in_float64,
     read,
     read_rows,
+    squared_deviations,
     warn_of_dominance,
     warn_of_few_units,
 )
@@ -287,10 +288,9 @@ def isotropy_report(
             f"{len(small)} of {len(parts)} labels have fewer rows than 3 × n_features={3 * d}, "
             f"{_listed(small)}: for these {IF_FEW}",
         )
-    report, squared = _report(found, checked, parts)
     kept = found.first if checked is None else checked.kept
-    warn_of_dominance(np.where(kept, squared, 0), checked)
-    return report
+    warn_of_dominance(squared_deviations(found, kept), checked)
+    return _report(found, checked, parts)
 
 
 def _by_label(
@@ -302,33 +302,30 @@ def _by_label(
     for number, name in enumerate(names):
         rows = np.flatnonzero(codes == number)
         if len(rows) > 1 and (part := read(found.source.take(rows))).distinct.count > 1:
-            reports[str(name)] = _report(part, groups and groups.take(rows), {})[0]
+            reports[str(name)] = _report(part, groups and groups.take(rows), {})
     return reports
 
 
 def _report(
     found: Reading, groups: Groups | None, labels: Mapping[str, IsotropyReport]
-) -> tuple[IsotropyReport, NDArray[np.float64]]:
-    """Report of rows, with the given reports of labels; squared deviations (n,) from the mean."""
+) -> IsotropyReport:
+    """Report of rows, with the given reports of their labels."""
     n, d = len(found.first), len(found.mean)
     sample = _sample(found)
-    occurrence, dimension = _hubness(sample), two_nn_or_nan(sample)
+    occurrence = _hubness(sample)
     raw, axes = torch.linalg.eigh(found.moments.second_moment())
     # For n < d, the coordinates are along the axes, and the points are orthogonal to further ones.
     axes = torch.eye(len(axes), dtype=axes.dtype) if found.few else _spread.fix_signs(axes)
-    log_z, squared, start = torch.tensor(-math.inf), np.empty(n), 0
-    direction = n_directions = torch.zeros(1)
+    log_z, direction, n_directions = torch.tensor(-math.inf), torch.zeros(1), torch.zeros(1)
     for block in found.rows.blocks():
         points = in_float64(block)
         log_z = torch.logaddexp(log_z, torch.logsumexp(points @ axes, dim=0))
         sums = _spread.unit_sums(points / points.abs().max().clamp(min=_spread.SMALLEST))
         direction, n_directions = direction + sums[0], n_directions + sums[1]
-        squared[start : start + len(points)] = (points - found.moments.mean).square().sum(1)
-        start += len(points)
     log_z = torch.cat([log_z, log_z.new_full((d - len(log_z),), math.log(n))])
     centred = torch.linalg.eigvalsh(found.moments.scatter).flip(0).clamp(min=0)
     cosine = (direction.square().sum() - n_directions) / (n * (n - 1))
-    report = IsotropyReport(
+    return IsotropyReport(
         n_samples=n,
         n_features=d,
         n_sampled=len(sample),
@@ -336,7 +333,7 @@ def _report(
             raw.flip(0).clamp(min=0), centred, corrected_isoscore(found, groups, d), d
         ),
         effective_rank=float(_spread.effective_rank(centred)),
-        two_nn=dimension,
+        two_nn=two_nn_or_nan(sample),
         partition_isotropy=float(_spread.partition_isotropy(log_z)),
         partition_dispersion=float(_spread.partition_dispersion(log_z)),
         mean_cosine=float(cosine.clamp(-1, 1)),
@@ -348,7 +345,6 @@ def _report(
         dead_dimensions=_indices(_spread.dead_dimensions(found.variance)),
         labels=labels,
     )
-    return report, squared
 
 
 def _hubness(points: Tensor) -> HubnessReport:

@@ -95,8 +95,7 @@ def codes_of(values: ArrayLike, n: int, name: str) -> tuple[NDArray[Any], NDArra
     labels = np.asarray(values)
     if labels.shape != (n,):
         raise ValueError(
-            f"{name} has shape {labels.shape}, X has {n} rows: one of the {name} for each row is "
-            "needed"
+            f"{name} has shape {labels.shape}, X has {n} rows: one value for each row is needed"
         )
     objects: Any = () if labels.dtype.kind in "biu" else np.asarray(values, dtype=object)
     missing = [i for i, label in enumerate(objects) if is_missing(label)]
@@ -154,7 +153,7 @@ def score_of_groups(X: Any, groups: ArrayLike) -> float:
     """Bias-corrected IsoScore of dependent rows."""
     found = read_rows(X)
     checked = groups_of(groups, found)
-    warn_of_dominance(np.where(checked.kept, squared_deviations(found), 0), checked)
+    warn_of_dominance(squared_deviations(found, checked.kept), checked)
     return corrected_isoscore(found, checked, len(found.mean))
 
 
@@ -174,17 +173,20 @@ def main_figures(X: ArrayLike) -> dict[str, Any]:
     """`spectral_figures` of a matrix, at a fraction of the cost of `isotropy_report`."""
     found, d = read_rows(X), np.shape(X)[1]
     warn_of_few_units(found, None, d)
-    warn_of_dominance(np.where(found.first, squared_deviations(found), 0))
+    warn_of_dominance(squared_deviations(found, found.first))
     matrices = (found.moments.second_moment(), found.moments.scatter)
     raw, centred = (torch.linalg.eigvalsh(matrix).flip(0).clamp(min=0) for matrix in matrices)
     return spectral_figures(raw, centred, corrected_isoscore(found, None, d), d)
 
 
-def squared_deviations(found: Reading) -> NDArray[np.float64]:
-    """Squared distance (n,) of each row from the mean."""
-    mean = found.moments.mean
-    parts = [(in_float64(block) - mean).square().sum(1) for block in found.rows.blocks()]
-    return torch.cat(parts).numpy()
+def squared_deviations(found: Reading, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Squared distance (n,) of each row from the mean; 0 for the rows that are not `kept`."""
+    squared, start = np.empty(len(kept)), 0
+    for block in found.rows.blocks():
+        deviations = in_float64(block) - found.moments.mean
+        squared[start : start + len(block)] = deviations.square().sum(1)
+        start += len(block)
+    return np.where(kept, squared, 0)
 
 
 def warn_of_few_units(found: Reading, groups: Groups | None, d: int) -> None:
@@ -200,16 +202,16 @@ def warn_of_few_units(found: Reading, groups: Groups | None, d: int) -> None:
 
 def warn_of_dominance(squared: NDArray[np.float64], groups: Groups | None = None) -> None:
     """Warn if one row or group holds much of all squared deviations from the mean, (n,)."""
-    shares: dict[str, NDArray[Any]] = {"row": squared}
+    shares: dict[str, NDArray[Any]] = {f"row {int(squared.argmax())}": squared}
     if groups is not None:
-        shares["group"] = np.bincount(groups.codes, squared)
-    for kind, share in shares.items():
-        most, number = share.max() / share.sum(), int(share.argmax())
+        share = np.bincount(groups.codes, squared)
+        shares[f"group {str(groups.names[share.argmax()])!r}"] = share
+    for unit, share in shares.items():
+        most = share.max() / share.sum()
         if most > max(_SHARE, _UNITS / np.count_nonzero(share)):
-            name = repr(str(groups.names[number])) if groups and kind == "group" else number
             warn(
-                f"{kind} {name} holds {most:.1%} of the squared deviations from the mean: it "
-                "decides the plain IsoScore and EV1, and the corrected one hardly shows it; check "
-                f"this {kind}, and leave it out or divide each row by its norm"
+                f"{unit} holds {most:.1%} of the squared deviations from the mean: it decides the "
+                "plain IsoScore and EV1, and the corrected one hardly shows it; check it, and "
+                "leave it out or divide each row by its norm"
             )
             return
