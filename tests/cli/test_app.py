@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 
-import pytest
 from typer.testing import CliRunner
 
 import isoadapt
@@ -30,17 +29,19 @@ def test_help_names_the_commands():
         assert CliRunner().invoke(cli.app, [command, "--help"]).exit_code == 0
 
 
-@pytest.mark.parametrize("command", [[], ["fit"], ["finetune"], ["audit"]])
-def test_help_loads_nothing_heavy(command):
+def test_help_loads_nothing_heavy():
     code = (
-        "import sys, isoadapt.cli\n"
-        f"sys.argv = ['isoadapt', *{command!r}, '--help']\n"
-        "try:\n    isoadapt.cli.main()\n"
-        "finally:\n    print(sorted(sys.modules))"
+        "import contextlib, sys, isoadapt.cli\n"
+        "for command in ([], ['fit'], ['finetune'], ['audit']):\n"
+        "    sys.argv = ['isoadapt', *command, '--help']\n"
+        "    with contextlib.suppress(SystemExit):\n"
+        "        isoadapt.cli.main()\n"
+        "print(sorted(sys.modules))"
     )
     loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
+    assert loaded.count("Usage: isoadapt") == 4
     assert "'isoadapt.cli'" in loaded
     for module in ("torch", "sklearn", "scipy", "transformers", "zuko", "matplotlib", "lmdb"):
         assert f"'{module}'" not in loaded

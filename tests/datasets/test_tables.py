@@ -4,7 +4,7 @@ import csv
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from isoadapt.datasets import load_table
 
@@ -111,6 +111,7 @@ def test_a_missing_file(tmp_path):
 FIELD = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.tuples(FIELD, st.integers(-(2**63), 2**63 - 1)), min_size=1))
 def test_csv_gives_back_what_was_written(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("table") / "a.csv"

@@ -25,6 +25,7 @@ from tests.tiny_models import (
 )
 
 ALL = [*ARCHITECTURES, *MORE_ARCHITECTURES]
+QUICK = [*ARCHITECTURES, *LEAKING, "bart", "t5", "llama", "bloom", "esm", "xlm"]
 
 
 @pytest.fixture
@@ -50,7 +51,10 @@ def test_there_are_forty_architectures():
     assert not set(ALL) & set(REFUSED)
 
 
-@pytest.mark.parametrize("architecture", ALL)
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ALL],
+)
 def test_a_text_has_the_same_vector_alone_and_in_a_batch(architecture):
     live = make_model(architecture), make_tokenizer(architecture)
     for pooling in ("head_input", "mean"):

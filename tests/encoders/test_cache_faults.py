@@ -76,7 +76,7 @@ def kill(pid):
 
 
 @forks
-@pytest.mark.parametrize("rounds", [8, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [5, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("error::UserWarning")  # no damage is found
 def test_three_processes_of_which_one_is_killed_at_random(tmp_path, rounds):
     chance = random.Random(0)
