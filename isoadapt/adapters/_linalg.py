@@ -11,6 +11,8 @@ from isoadapt.adapters._maps import Affine, Floats, map_rows
 from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import DEAD, dead_dimensions
 
+_PENALTIES = np.geomspace(1e3, 1e-6, 100)  # s / (1 - s) of shrinkages s; the largest comes first
+
 
 def descending_eigh(cov: Floats) -> tuple[Floats, Floats]:
     """Return the eigenvalues (d,), descending and at least 0, and the eigenvectors as columns."""
@@ -45,11 +47,48 @@ def oas_shrinkage(moments: Moments) -> float:
     This is equation 23 of Chen, Wiesel, Eldar and Hero (2010), "Shrinkage algorithms for MMSE
     covariance estimation", without its terms 2/d, as in scikit-learn.
     """
-    cov = moments.covariance(ddof=0).numpy()
-    d = len(cov)
+    return _oas_shrinkage(moments.covariance(ddof=0).numpy(), moments.count)
+
+
+def _oas_shrinkage(cov: Floats, count: float) -> float:
     square = float(((cov / cov.trace()) ** 2).sum())  # in units of the squared trace
-    distance = (moments.count + 1) * (square - 1 / d)
+    distance = (count + 1) * (square - 1 / len(cov))
     return min((square + 1) / distance, 1.0) if distance > 0 else 1.0
+
+
+def estimate_shrinkage(shrinkage: float | str, eigenvalues: Floats, freedom: float) -> float:
+    """Return a number as it is; else estimate it from eigenvalues (d,) and degrees of freedom."""
+    if not isinstance(shrinkage, str):
+        return float(shrinkage)
+    if not eigenvalues.any():
+        return 0.0
+    if shrinkage == "oas":
+        return _oas_shrinkage(np.diag(eigenvalues), freedom + 1)
+    return _whitening_shrinkage(eigenvalues, max(freedom, 1.0))
+
+
+def _whitening_shrinkage(eigenvalues: Floats, n: float) -> float:
+    """Estimate the shrinkage, in [0, 1], after which whitening makes new rows most isotropic.
+
+    Let G = (S + aI)⁻¹ be the inverse of the shrunk covariance S of n rows, and t_k the sum of the
+    k-th powers of the eigenvalues of SG. With e = (n t₂ - t₁²) / (n - 2 t₁ + t₂), new rows of
+    covariance Σ have tr(ΣG) = t₁ and tr(ΣGΣG) = e + e² / (n - e), up to a common factor. These are
+    the deterministic equivalents in Bach (2024), "High-dimensional analysis of double descent for
+    linear regression with random projections". The second term is the error of S. It is larger for
+    rows with heavier tails than Gaussian ones: e²/(2n) is added, as if the variance of their
+    squared norms were half the squared mean. The ratio tr(ΣG)² / tr(ΣGΣG) is maximised.
+    """
+    live = eigenvalues[eigenvalues > DEAD * eigenvalues.sum()]
+    added = _PENALTIES[:, None] * eigenvalues.mean()
+    kept, removed = live / (live + added), added / (live + added)  # their sum is 1
+    spare = n - len(live)
+    left = spare + removed.sum(axis=1)  # n - t₁
+    gap = spare * (kept**2).sum(axis=1) + len(live) ** 2 * removed.var(axis=1)  # n t₂ - t₁²
+    valid = (left > 0) & (gap > 0)  # small weights can make it false
+    left, gap = np.where(valid, left, 1.0), np.where(valid, gap, 1.0)
+    squares = n * gap / left**2 + (gap / (spare + (removed**2).sum(axis=1))) ** 2 / (2 * n)
+    best = _PENALTIES[np.where(valid, kept.sum(axis=1) ** 2 / squares, 0.0).argmax()]
+    return float(best / (1 + best))
 
 
 def ledoit_wolf_shrinkage(X: NDArray[Any], weights: NDArray[Any] | None, moments: Moments) -> float:
@@ -82,15 +121,15 @@ def whiten_complement(
     inner: Affine,
     basis: Floats,
     complement: Floats,
-    shrinkage: float,
+    shrinkage: float | str = "auto",
     strength: float = 1.0,
-) -> Affine:
+) -> tuple[Affine, float]:
     """Extend a map of the coordinates in the row space to the map with the highest IsoScore.
 
     `inner` maps embeddings to the r coordinates of the output in `basis` (d, r). The coordinates
     in `complement` (d, d - r) keep their mean. Their linear regression on `inner` is subtracted,
     and the residual is whitened and scaled to the variance that maximises IsoScore. If `inner` has
-    no variance, it keeps its total variance.
+    no variance, it keeps its total variance. The shrinkage is that of the residual, and returned.
     """
     mean, cov = moments.mean.numpy(), moments.covariance().numpy()
     cross = inner.matrix @ cov
@@ -100,14 +139,15 @@ def whiten_complement(
     residual[:, dead_dimensions(cov.diagonal())] = 0  # shrinkage would scale them up
     eigenvalues, vectors = descending_eigh(residual @ cov @ residual.T)
     eigenvalues = np.where(eigenvalues > DEAD * cov.trace(), eigenvalues, 0.0)
+    used = estimate_shrinkage(shrinkage, eigenvalues, moments.count - 1 - len(inner_cov))
     if not len(eigenvalues):
-        return Affine(basis @ inner.matrix, basis @ inner.offset)
-    scales = inverse_root(shrink(eigenvalues, shrinkage), strength)
+        return Affine(basis @ inner.matrix, basis @ inner.offset), used
+    scales = inverse_root(shrink(eigenvalues, used), strength)
     scales *= np.sqrt(_best_factor(inner_cov, eigenvalues, eigenvalues * scales**2))
     whitening = (complement @ (vectors * scales)) @ (vectors.T @ residual)
     matrix = basis @ inner.matrix + whitening
     offset = basis @ inner.offset + complement @ (complement.T @ mean) - whitening @ mean
-    return Affine(matrix, offset)
+    return Affine(matrix, offset), used
 
 
 def _best_factor(inner_cov: Floats, before: Floats, variances: Floats) -> float:

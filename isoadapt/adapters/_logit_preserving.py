@@ -9,7 +9,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from isoadapt.adapters._base import PROBES
 from isoadapt.adapters._closed_form import MomentsAdapter
-from isoadapt.adapters._linalg import oas_shrinkage, row_space, whiten_complement
+from isoadapt.adapters._linalg import row_space, whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
@@ -30,9 +30,9 @@ class LogitPreservingWhitening(MomentsAdapter):
     head : LinearHead, linear estimator or {"logistic", "ridge"}, default="logistic"
         The head whose logits are preserved, as in :class:`IsotropyLayer`. An estimator that is not
         frozen, or a named probe, is fitted to the embeddings first, which requires y.
-    shrinkage : float or "oas", default="oas"
-        Shrinkage, in [0, 1], of the covariance of the residual to a multiple of the identity. "oas"
-        estimates it from the covariance of the embeddings, as in :class:`Whitening`.
+    shrinkage : float or {"auto", "oas"}, default="auto"
+        Shrinkage, in [0, 1], of the covariance of the residual to a multiple of the identity. A
+        name estimates it from the eigenvalues of this covariance, as in :class:`Whitening`.
     strength : float, default=1.0
         Strength p in [0, 1] of the whitening Σ^(-p/2). 1 whitens, 0 keeps the covariance of the
         residual up to a factor.
@@ -76,24 +76,24 @@ class LogitPreservingWhitening(MomentsAdapter):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "head": [StrOptions(set(PROBES)), HasMethods(["fit", "predict"])],
-        "shrinkage": [Interval(Real, 0, 1, closed="both"), StrOptions({"oas"})],
+        "shrinkage": [Interval(Real, 0, 1, closed="both"), StrOptions({"auto", "oas"})],
         "strength": [Interval(Real, 0, 1, closed="both")],
         "preserve": [StrOptions({"logits", "differences"})],
     }
 
     head: Any = "logistic"
     _: KW_ONLY
-    shrinkage: float | str = "oas"
+    shrinkage: float | str = "auto"
     strength: float = 1.0
     preserve: str = "logits"
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         basis, complement = row_space(self._preserved_coef(cast(LinearHead, head)))
         keep = Affine(basis.T, np.zeros(basis.shape[1]))
-        given = self.shrinkage
-        shrinkage = oas_shrinkage(moments) if given == "oas" else cast(float, given)
-        map_ = whiten_complement(moments, keep, basis, complement, shrinkage, self.strength)
-        return {"map_": map_, "shrinkage_": float(shrinkage)}
+        map_, shrinkage = whiten_complement(
+            moments, keep, basis, complement, self.shrinkage, self.strength
+        )
+        return {"map_": map_, "shrinkage_": shrinkage}
 
     def _preserved_coef(self, head: LinearHead) -> Floats:
         """Return the coefficients (n_outputs, n_features) whose outputs must not change."""

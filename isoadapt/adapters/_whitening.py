@@ -2,7 +2,7 @@
 
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -10,9 +10,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from isoadapt.adapters._closed_form import REFIT_CONSTRAINTS, MomentsAdapter
 from isoadapt.adapters._linalg import (
     descending_eigh,
+    estimate_shrinkage,
     inverse_root,
     ledoit_wolf_shrinkage,
-    oas_shrinkage,
     shrink,
 )
 from isoadapt.adapters._maps import Affine
@@ -45,11 +45,13 @@ class Whitening(MomentsAdapter):
         probe is fitted itself; a frozen head is replaced by a probe, "logistic" for a classifier
         and "ridge" for a regressor. "frozen" keeps the head, although it was fitted to the original
         embeddings.
-    shrinkage : float or {"oas", "ledoit-wolf"}, default=0.0
-        Shrinkage s in [0, 1]. Use more than 0 unless there are many times as many rows as features.
-        "oas" (Chen et al., 2010; best for Gaussian rows) estimates it from the covariance.
-        "ledoit-wolf" (Ledoit and Wolf, 2004) estimates it from all rows at once, so it does not
-        support chunks of rows.
+    shrinkage : float or {"auto", "oas", "ledoit-wolf"}, default="auto"
+        Shrinkage s in [0, 1]. 0 whitens the rows that the adapter is fitted to exactly, and new
+        rows badly unless there are many times as many rows as features. "auto" chooses s so that
+        new rows are expected to have the highest IsoScore. "oas" (Chen et al., 2010) and
+        "ledoit-wolf" (Ledoit and Wolf, 2004) estimate the s whose covariance has the smallest
+        error. "auto" and "oas" (best for Gaussian rows) use the eigenvalues of S only;
+        "ledoit-wolf" uses all rows at once, so it does not support chunks of rows.
     strength : float, default=1.0
         Strength p in [0, 1]. 1 whitens, 0 only centres.
     n_components : int, default=None
@@ -94,7 +96,10 @@ class Whitening(MomentsAdapter):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **REFIT_CONSTRAINTS,
         "method": [StrOptions({"zca", "pca"})],
-        "shrinkage": [Interval(Real, 0, 1, closed="both"), StrOptions({"oas", "ledoit-wolf"})],
+        "shrinkage": [
+            Interval(Real, 0, 1, closed="both"),
+            StrOptions({"auto", "oas", "ledoit-wolf"}),
+        ],
         "strength": [Interval(Real, 0, 1, closed="both")],
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
     }
@@ -103,7 +108,7 @@ class Whitening(MomentsAdapter):
     _: KW_ONLY
     head: Any = None
     head_training: str = "refit"
-    shrinkage: float | str = 0.0
+    shrinkage: float | str = "auto"
     strength: float = 1.0
     n_components: int | None = None
 
@@ -117,12 +122,10 @@ class Whitening(MomentsAdapter):
         return {"moments_": moments, **self._whiten(moments, head, shrinkage)}
 
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
-        given = self.shrinkage
-        shrinkage = oas_shrinkage(moments) if given == "oas" else cast(float, given)
-        return self._whiten(moments, head, shrinkage)
+        return self._whiten(moments, head, self.shrinkage)
 
     def _whiten(
-        self, moments: Moments, head: LinearHead | None, shrinkage: float
+        self, moments: Moments, head: LinearHead | None, shrinkage: float | str
     ) -> dict[str, Any]:
         mean, cov = moments.mean.numpy(), moments.covariance().numpy()
         k = len(mean) if self.n_components is None else self.n_components
@@ -134,17 +137,18 @@ class Whitening(MomentsAdapter):
         if head is not None and self.method == "pca" and not self._refits_head():
             head._check_width(k)
         eigenvalues, vectors = descending_eigh(cov)
-        shrunk = shrink(eigenvalues, shrinkage)[:k]
+        used = estimate_shrinkage(shrinkage, eigenvalues, moments.count - 1)
+        shrunk = shrink(eigenvalues, used)[:k]
         matrix = inverse_root(shrunk, self.strength)[:, None] * vectors[:, :k].T
         matrix[:, dead_dimensions(cov.diagonal())] = 0  # shrinkage would scale them up
         if self.method == "zca":
             matrix = vectors[:, :k] @ matrix
-        return {"map_": Affine(matrix, -matrix @ mean), "shrinkage_": float(shrinkage)}
+        return {"map_": Affine(matrix, -matrix @ mean), "shrinkage_": used}
 
     def _why_no_partial_fit(self) -> str | None:
         if self.shrinkage == "ledoit-wolf":
             return (
                 "shrinkage='ledoit-wolf' requires all rows at once; to fit chunk by chunk, use "
-                "shrinkage='oas' or a number"
+                "shrinkage='auto', 'oas' or a number"
             )
         return super()._why_no_partial_fit()

@@ -36,14 +36,14 @@ def make_head(d, n_classes, seed=0):
 
 class TestWhitening:
     def test_pca_equals_scikit_learn(self, cone):
-        ours = Whitening("pca").fit_transform(cone)
+        ours = Whitening("pca", shrinkage=0.0).fit_transform(cone)
         theirs = PCA(whiten=True, svd_solver="full").fit_transform(cone)
         signs = np.sign((ours * theirs).sum(axis=0))
         np.testing.assert_allclose(ours * signs, theirs, atol=1e-8)
 
     def test_pca_equals_scikit_learn_up_to_the_rank_if_rows_are_few(self):
         X = np.random.default_rng(0).normal(size=(20, 64)) + 3
-        ours = Whitening("pca").fit_transform(X)
+        ours = Whitening("pca", shrinkage=0.0).fit_transform(X)
         theirs = PCA(19, whiten=True, svd_solver="full").fit_transform(X)
         signs = np.sign((ours[:, :19] * theirs).sum(axis=0))
         np.testing.assert_allclose(ours[:, :19] * signs, theirs, atol=1e-8)
@@ -51,7 +51,7 @@ class TestWhitening:
 
     @pytest.mark.parametrize("method", ["zca", "pca"])
     def test_covariance_becomes_the_identity(self, cone, method):
-        Z = Whitening(method).fit_transform(cone)
+        Z = Whitening(method, shrinkage=0.0).fit_transform(cone)
         np.testing.assert_allclose(np.cov(Z.T), np.eye(24), atol=1e-8)
         np.testing.assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
 
@@ -61,7 +61,7 @@ class TestWhitening:
         assert ((zca - centred) ** 2).sum() < ((pca - centred) ** 2).sum()
 
     def test_strength_raises_eigenvalues_to_a_power(self, cone):
-        Z = Whitening(strength=0.5).fit_transform(cone)
+        Z = Whitening(shrinkage=0.0, strength=0.5).fit_transform(cone)
         expected = np.sqrt(np.linalg.eigvalsh(np.cov(cone.T)))
         np.testing.assert_allclose(np.linalg.eigvalsh(np.cov(Z.T)), expected, rtol=1e-6)
         centred = Whitening(strength=0.0).fit_transform(cone)
@@ -81,12 +81,13 @@ class TestWhitening:
 
     def test_outputs_of_new_rows_are_bounded_after_a_fit_to_few_rows(self):
         rng = np.random.default_rng(0)
-        Z = Whitening().fit(rng.normal(size=(20, 64))).transform(rng.normal(size=(100, 64)))
-        assert np.abs(Z).max() < 20
+        few, new = rng.normal(size=(20, 64)), rng.normal(size=(100, 64))
+        for shrinkage in ("auto", "oas", 0.0):
+            assert np.abs(Whitening(shrinkage=shrinkage).fit(few).transform(new)).max() < 20
 
     def test_weights_whiten_the_weighted_covariance(self, cone):
         frequencies = 1e4 / np.arange(1, 601)
-        Z = Whitening().fit(cone, sample_weight=frequencies).transform(cone)
+        Z = Whitening(shrinkage=0.0).fit(cone, sample_weight=frequencies).transform(cone)
         np.testing.assert_allclose(np.average(Z, axis=0, weights=frequencies), 0, atol=1e-9)
         cov = (Z * frequencies[:, None]).T @ Z / (frequencies.sum() - 1)
         np.testing.assert_allclose(cov, np.eye(24), atol=1e-8)
@@ -131,10 +132,59 @@ class TestNamedShrinkage:
     def test_only_ledoit_wolf_needs_all_rows_at_once(self, cone):
         with pytest.raises(AttributeError) as caught:
             Whitening(shrinkage="ledoit-wolf").partial_fit(cone)
-        assert "to fit chunk by chunk, use shrinkage='oas'" in str(caught.value.__cause__)
+        assert "to fit chunk by chunk, use shrinkage='auto', 'oas'" in str(caught.value.__cause__)
         streamed = Whitening(shrinkage="oas").partial_fit(cone[:10])
         assert streamed.shrinkage_ == pytest.approx(oas(cone[:10])[1])
         assert streamed.partial_fit(cone[10:]).shrinkage_ == pytest.approx(oas(cone)[1])
+
+
+SPECTRA = {
+    "power": np.arange(1, 33) ** -1.0,
+    "steep power": np.arange(1, 33) ** -2.0,
+    "dominant": np.r_[1000.0, np.ones(31)],
+    "exponential": np.exp(-np.arange(32) / 4),
+    "flat": np.ones(32),
+}
+
+
+class TestAutomaticShrinkage:
+    """The score is the IsoScore of the map applied to the covariance of the population."""
+
+    @staticmethod
+    def score(adapter, X, variances):
+        root = adapter.fit(X).map_.matrix * np.sqrt(variances)
+        return isoscore(np.concatenate([root.T, -root.T]))
+
+    @pytest.mark.parametrize("heavy", [False, True])
+    @pytest.mark.parametrize("ratio", [1, 2, 10])
+    @pytest.mark.parametrize("spectrum", SPECTRA)
+    def test_new_rows_are_as_isotropic_as_with_the_better_of_two_rules(
+        self, spectrum, ratio, heavy
+    ):
+        rng, variances = np.random.default_rng(0), SPECTRA[spectrum]
+        head = LinearHead(rng.normal(size=(1, 32)), [0.0])
+        kinds = [Whitening, partial(LogitPreservingWhitening, head)]
+        for kind in kinds:
+            scores = []
+            for _ in range(4):
+                X = rng.normal(size=(ratio * 32, 32)) * np.sqrt(variances)
+                X /= np.sqrt(rng.chisquare(5, size=(len(X), 1))) if heavy else 1.0
+                adapters = [kind(shrinkage=rule) for rule in ("auto", "oas", 1e-3)]
+                scores.append([self.score(adapter, X, variances) for adapter in adapters])
+            automatic, *others = np.mean(scores, axis=0)
+            assert automatic > max(others) - 0.015
+
+    def test_a_dominant_direction_of_the_head_does_not_decide(self):
+        """The residual is flat, so it is shrunk fully, whatever the variance that is preserved."""
+        rng, variances = np.random.default_rng(0), SPECTRA["dominant"]
+        X = rng.normal(size=(100, 32)) * np.sqrt(variances)
+        head = LinearHead(np.eye(1, 32), [0.0])
+        for rule in ("auto", "oas"):
+            assert LogitPreservingWhitening(head, shrinkage=rule).fit(X).shrinkage_ > 0.9
+
+    def test_the_fewest_rows_are_only_scaled(self):
+        X = np.random.default_rng(0).normal(size=(2, 6))
+        assert Whitening().fit(X).shrinkage_ > 0.99
 
 
 MOMENTS_ADAPTERS = [

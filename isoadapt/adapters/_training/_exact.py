@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from isoadapt.adapters._linalg import cross_entropy, oas_shrinkage, whiten_complement
+from isoadapt.adapters._linalg import cross_entropy, whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.heads import LinearHead
@@ -94,8 +94,7 @@ def solve_exact(
         inner, losses = _solve_row_space(problem, problem.head, weight, ridge, max_iter)
     if not weight:
         return Affine(inside @ inner.matrix + outside @ outside.T, inside @ inner.offset), losses
-    shrinkage = oas_shrinkage(problem.moments)
-    return whiten_complement(problem.moments, inner, inside, outside, shrinkage), losses
+    return whiten_complement(problem.moments, inner, inside, outside)[0], losses
 
 
 def _solve_row_space(
