@@ -311,7 +311,7 @@ def test_adapters_that_need_all_rows_say_so(adapter, X):
 
 
 def test_what_an_adapter_could_do_with_chunks_is_said(X):
-    with pytest.raises(TypeError, match="to fit chunk by chunk, use shrinkage='oas' or a number"):
+    with pytest.raises(TypeError, match="to fit chunk by chunk, use shrinkage='auto', 'oas'"):
         Whitening(shrinkage="ledoit-wolf").fit([X])
     with pytest.raises(
         TypeError, match="to fit chunk by chunk, use head=None or a frozen LinearHead"

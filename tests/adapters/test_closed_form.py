@@ -139,11 +139,11 @@ class TestNamedShrinkage:
 
 
 SPECTRA = {
-    "power": np.arange(1, 33) ** -1.0,
-    "steep power": np.arange(1, 33) ** -2.0,
-    "dominant": np.r_[1000.0, np.ones(31)],
-    "exponential": np.exp(-np.arange(32) / 4),
-    "flat": np.ones(32),
+    "power": np.arange(1, 65) ** -1.0,
+    "steep power": np.arange(1, 65) ** -2.0,
+    "dominant": np.r_[1000.0, np.ones(63)],
+    "exponential": np.exp(-np.arange(64) / 8),
+    "flat": np.ones(64),
 }
 
 
@@ -162,23 +162,27 @@ class TestAutomaticShrinkage:
         self, spectrum, ratio, heavy
     ):
         rng, variances = np.random.default_rng(0), SPECTRA[spectrum]
-        head = LinearHead(rng.normal(size=(1, 32)), [0.0])
-        kinds = [Whitening, partial(LogitPreservingWhitening, head)]
-        for kind in kinds:
-            scores = []
-            for _ in range(4):
-                X = rng.normal(size=(ratio * 32, 32)) * np.sqrt(variances)
-                X /= np.sqrt(rng.chisquare(5, size=(len(X), 1))) if heavy else 1.0
-                adapters = [kind(shrinkage=rule) for rule in ("auto", "oas", 1e-3)]
-                scores.append([self.score(adapter, X, variances) for adapter in adapters])
-            automatic, *others = np.mean(scores, axis=0)
-            assert automatic > max(others) - 0.015
+        head, scores = LinearHead(rng.normal(size=(1, 64)), [0.0]), []
+        for _ in range(5):
+            X = rng.normal(size=(ratio * 64, 64)) * np.sqrt(variances)
+            X /= np.sqrt(rng.chisquare(5, size=(len(X), 1))) if heavy else 1.0
+            adapters = [LogitPreservingWhitening(head, shrinkage=s) for s in ("auto", "oas", 1e-3)]
+            scores.append([self.score(adapter, X, variances) for adapter in adapters])
+        automatic, *others = np.mean(scores, axis=0)
+        assert automatic > max(others) - 0.015
+
+    def test_whitening_repairs_new_rows_after_a_fit_to_few(self):
+        rng, variances = np.random.default_rng(0), SPECTRA["power"]
+        X = rng.normal(size=(65, 64)) * np.sqrt(variances)
+        exact, automatic = (self.score(Whitening(shrinkage=s), X, variances) for s in (0.0, "auto"))
+        assert exact < 0.1
+        assert automatic > 0.5
 
     def test_a_dominant_direction_of_the_head_does_not_decide(self):
         """The residual is flat, so it is shrunk fully, whatever the variance that is preserved."""
         rng, variances = np.random.default_rng(0), SPECTRA["dominant"]
-        X = rng.normal(size=(100, 32)) * np.sqrt(variances)
-        head = LinearHead(np.eye(1, 32), [0.0])
+        X = rng.normal(size=(200, 64)) * np.sqrt(variances)
+        head = LinearHead(np.eye(1, 64), [0.0])
         for rule in ("auto", "oas"):
             assert LogitPreservingWhitening(head, shrinkage=rule).fit(X).shrinkage_ > 0.9
 
