@@ -7,12 +7,15 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
+from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import PROBES
 from isoadapt.adapters._closed_form import MomentsAdapter
 from isoadapt.adapters._linalg import row_space, whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
+
+_FEW_FREE = 0.05  # share of free directions below which a warning is issued
 
 
 @dataclass(eq=False, repr=False)
@@ -24,6 +27,9 @@ class LogitPreservingWhitening(MomentsAdapter):
     complement. The map keeps Rᵀh. It subtracts from Nᵀh its linear regression on Rᵀh, whitens the
     residual, and scales it to the variance that maximises IsoScore. The logits of *every* row stay
     the same, so no prediction changes.
+
+    A head of many outputs leaves few directions free: the repr of a fitted adapter counts them,
+    and a warning is issued if they are fewer than 5 % of all.
 
     Parameters
     ----------
@@ -87,8 +93,23 @@ class LogitPreservingWhitening(MomentsAdapter):
     strength: float = 1.0
     preserve: str = "logits"
 
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        shown = super().__repr__(N_CHAR_MAX)
+        if not hasattr(self, "map_"):
+            return shown
+        d = self.n_features_in_
+        free = row_space(self._preserved_coef(cast(LinearHead, self.head_)))[1].shape[1]
+        return f"{shown}: {free} of {d} directions are free"
+
     def _fit_moments(self, moments: Moments, head: LinearHead | None) -> dict[str, Any]:
         basis, complement = row_space(self._preserved_coef(cast(LinearHead, head)))
+        d, rank = basis.shape
+        if d - rank < _FEW_FREE * d:
+            warn(
+                f"head has rank {rank} of n_features={d}, so only {d - rank} directions are free "
+                "and isotropy can hardly change: use a head of fewer outputs, or Whitening, which "
+                "refits the head; preserve='differences' frees one direction more"
+            )
         keep = Affine(basis.T, np.zeros(basis.shape[1]))
         map_, shrinkage = whiten_complement(
             moments, keep, basis, complement, self.shrinkage, self.strength

@@ -282,6 +282,22 @@ class TestLogitPreservingWhitening:
         assert np.abs(head.outputs(freed.transform(cone)) - head.outputs(cone)).max() > 1e-3
         assert isoscore(freed.transform(cone)) > isoscore(kept.transform(cone))
 
+    def test_the_repr_of_a_fit_counts_the_free_directions(self, cone):
+        adapter = LogitPreservingWhitening(make_head(24, 3))
+        assert "free" not in repr(adapter)
+        assert repr(adapter.fit(cone)).endswith(": 21 of 24 directions are free")
+        freed = LogitPreservingWhitening(make_head(24, 3), preserve="differences").fit(cone)
+        assert repr(freed).endswith(": 22 of 24 directions are free")
+
+    @pytest.mark.parametrize(("n_classes", "warned"), [(22, False), (23, True)])
+    def test_a_head_that_leaves_hardly_a_direction_free_is_warned_of(
+        self, cone, recwarn, n_classes, warned
+    ):
+        LogitPreservingWhitening(make_head(24, n_classes)).fit(cone)
+        messages = [str(each.message) for each in recwarn]
+        assert messages == [] or warned
+        assert any("rank 23 of n_features=24, so only 1 dir" in each for each in messages) == warned
+
     def test_isoscore_is_the_maximum_for_preserved_logits(self, cone):
         head = make_head(24, 2)
         adapter = LogitPreservingWhitening(head=head, shrinkage=0.0).fit(cone)
