@@ -101,7 +101,7 @@ MUTATIONS = [
         "",
         "losses/test_persistent_entropy_loss.py",
     ),
-    Mutation("adapters/_linalg.py", "(moments.count + 1) *", "moments.count *", CLOSED),
+    Mutation("adapters/_linalg.py", "(count + 1) *", "count *", CLOSED),
     Mutation("adapters/_linalg.py", "** (-power / 2)", "** -power", CLOSED),
     Mutation(
         "adapters/_isobn.py", "(gamma * std + eps)", "(gamma + eps)", "adapters/test_isobn.py"

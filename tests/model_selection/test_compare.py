@@ -95,7 +95,7 @@ def judged_elsewhere():
         queries=documents[:20] + 0.3 * rng.normal(size=(20, D)),
         documents=documents,
         relevant=range(20),
-        foreign=X[:30] + 4,
+        foreign=X[:30] - 4,
         **TEST,
     )
 

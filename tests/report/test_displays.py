@@ -112,7 +112,7 @@ class TestSpectrum:
             assert ("rows the map was fitted to" in "".join(titles)) == named
 
     def test_adapters(self):
-        adapter = Whitening().fit(X)
+        adapter = Whitening(shrinkage=0.0).fit(X)
         display = SpectrumDisplay.from_estimator({"w": adapter}, X)
         assert list(display.shares) == ["no adapter", "w"]
         assert display.baseline == "no adapter"
