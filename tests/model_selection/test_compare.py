@@ -122,7 +122,7 @@ class TestOtherRows:
             unit, reference = (Z / np.linalg.norm(Z, axis=1)[:, None] for Z in (rows, X))
             return np.sort(1 - unit @ reference.T, axis=1)[:, :10].mean(axis=1)
 
-        ranked = np.concatenate([distances(X_TEST), distances(X[:30] + 4)])
+        ranked = np.concatenate([distances(X_TEST), distances(X[:30] - 4)])
         expected = roc_auc_score([0] * 60 + [1] * 30, ranked)
         assert row_of(judged_elsewhere, "outliers", "no adapter")["score"] == pytest.approx(
             expected
