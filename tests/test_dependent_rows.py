@@ -169,6 +169,8 @@ def test_one_row_that_is_much_longer_is_named_with_its_share(measure, shared):
     X -= X.mean(0)
     with pytest.warns(UserWarning, match=r"row 17 holds \d+\.\d% of the squared.*leave it out"):
         measure(longer(X, 17, 12))
+    with pytest.warns(UserWarning, match="row 22 holds"):  # behind copies
+        measure(np.r_[X[[0] * 5], longer(X, 17, 12)])
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*holds")
         measure(X)

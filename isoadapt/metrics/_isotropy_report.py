@@ -302,7 +302,8 @@ def _by_label(
     for number, name in enumerate(names):
         rows = np.flatnonzero(codes == number)
         if len(rows) > 1 and (part := read(found.source.take(rows))).distinct.count > 1:
-            reports[str(name)] = _report(part, groups and groups.take(rows), {})
+            own = groups and groups._replace(codes=groups.codes[rows], kept=groups.kept[rows])
+            reports[str(name)] = _report(part, own, {})
     return reports
 
 

@@ -13,12 +13,10 @@ from isoadapt._utils.devices import as_array
 from isoadapt.geometry import Moments, _neighbours, _spread
 from isoadapt.geometry._chunks import (
     Chunked,
-    first_of_equal,
     gather,
     in_chunks,
     is_memmap,
     refuse_chunks,
-    row_hashes,
 )
 from isoadapt.geometry._spread import LARGEST, SMALLEST
 
@@ -56,16 +54,10 @@ def as_points_or_moments(
 ) -> Tensor | Moments:
     """Check embeddings, and return a matrix as a tensor and chunks as their moments.
 
-    With `distinct`, equal rows count once, except those that are given by their moments.
+    With `distinct`, equal rows of chunks count once, except those given by their moments.
     """
     if not (in_chunks(X) or is_memmap(X)):
-        points = as_points(cast(ArrayLike, X), min_samples)
-        first = first_of_equal(row_hashes(points)) if distinct else np.ones(len(points), bool)
-        if first.sum() < min_samples:
-            raise ValueError(
-                f"X has {first.sum()} different row(s), while at least {min_samples} are required"
-            )
-        return points if first.all() else points[torch.from_numpy(first)]
+        return as_points(cast(ArrayLike, X), min_samples)
     moments = gather(X, min_samples=min_samples, distinct=distinct)
     variance, count = float(moments.scatter.trace()), moments.count
     check_scale(max(math.sqrt(variance / count), float(moments.mean.abs().max())))

@@ -18,7 +18,7 @@ from isoadapt.metrics._points import (
     clamped_score,
     mean_cosine,
 )
-from isoadapt.metrics._units import corrected_score, score_of_groups, warn_of_dominance
+from isoadapt.metrics._units import corrected_score, different_rows, score_of_groups
 
 
 def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None = None) -> float:
@@ -101,10 +101,11 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
         return score_of_groups(X, groups)
     points = as_points_or_moments(X, 4 if bias_corrected else 2, distinct=bias_corrected)
     if bias_corrected and isinstance(points, Tensor):
-        warn_of_dominance((points - points.mean(0)).square().sum(1).numpy())
+        points = different_rows(points)
     if isinstance(points, Moments):
-        score = corrected_score(points, len(points)) if bias_corrected else None
-        return _score(points.covariance()) if score is None else score
+        if bias_corrected:
+            return corrected_score(points, len(points))
+        return _score(points.covariance())
     return clamped_score(_isoscore.isoscore_star(points, bias_corrected=bias_corrected))
 
 

@@ -85,6 +85,16 @@ def read(rows: Rows) -> Reading:
     return Reading(source, rows, few, moments, distinct, first, hashes, mean, variance)
 
 
+def different_rows(points: Tensor) -> Tensor:
+    """Rows (n, d) that equal no earlier one, at least 4; a warning names one that dominates."""
+    first = first_of_equal(row_hashes(points))
+    if first.sum() < 4:
+        raise ValueError(f"X has {first.sum()} different row(s), while at least 4 are required")
+    squared = (points - points.mean(0)).square().sum(1).numpy()
+    warn_of_dominance(np.where(first, squared, 0))
+    return points if first.all() else points[torch.from_numpy(first)]
+
+
 def in_float64(block: NDArray[Any]) -> Tensor:
     """Copy a block of rows to a tensor in float64."""
     return torch.from_numpy(block.astype(np.float64))
@@ -115,10 +125,6 @@ class Groups(NamedTuple):
     codes: NDArray[np.int64]  # (n,): number of the name of each row's group
     kept: NDArray[np.bool_]  # mask (n,) of the rows of groups that equal no earlier one
 
-    def take(self, rows: NDArray[np.int64]) -> "Groups":
-        """Groups of some of the rows."""
-        return self._replace(codes=self.codes[rows], kept=self.kept[rows])
-
 
 def groups_of(groups: ArrayLike, found: Reading) -> Groups:
     """Check groups of rows, at least 4."""
@@ -138,14 +144,12 @@ def groups_of(groups: ArrayLike, found: Reading) -> Groups:
 def corrected_isoscore(found: Reading, groups: Groups | None, d: int) -> float:
     """Bias-corrected IsoScore of the different rows; NaN for fewer than 4 of them, or 4 groups."""
     if groups is None:
-        count = found.distinct.count
-        return corrected_score(found.distinct, d) if count >= 4 else math.nan
-    kept = np.flatnonzero(groups.kept)
+        return corrected_score(found.distinct, d) if found.distinct.count >= 4 else math.nan
+    kept, moments = np.flatnonzero(groups.kept), found.moments
     order = kept[np.argsort(groups.codes[kept], kind="stable")]
-    sizes = np.bincount(groups.codes[kept])
-    moments = found.moments
     sums = GroupSums(moments.mean, float((moments.scatter.trace() / moments.count).sqrt()))
-    sums.update(found.rows.take(order).blocks(), sizes[sizes > 0])
+    sizes = np.unique(groups.codes[kept], return_counts=True)[1]
+    sums.update(found.rows.take(order).blocks(), sizes)
     return sums.score(d)
 
 
