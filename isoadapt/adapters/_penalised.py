@@ -142,8 +142,8 @@ class PenalisedAdapter(BaseAdapter):
         groups : array-like of shape (n_samples,), default=None
             Group of each row. The rows of a group are either all in the validation split or all in
             the training split. If there are too few groups, all rows are training rows. The folds
-            that choose the penalty of a head keep groups whole too. In a search, groups and weights
-            are passed to ``fit`` only with metadata routing, by
+            that choose the penalty of a head or an automatic ridge keep groups whole too. In a
+            search, groups and weights are passed to ``fit`` only with metadata routing, by
             ``set_fit_request(sample_weight=True, groups=True)``; otherwise groups only define the
             folds.
 
@@ -203,7 +203,7 @@ class PenalisedAdapter(BaseAdapter):
         if groups is not None:
             row_groups = _check_groups(groups)
             check_consistent_length(rows, row_groups)
-        used = self._validation_share() or needs_fit(self.head)
+        used = self._validation_share() or needs_fit(self.head) or self.ridge == "auto"
         return distinct_rows(rows, labels, row_groups if used else None, weights)
 
     def _check_scoring_takes_weights(self) -> None:

@@ -321,12 +321,12 @@ class TestGroups:
     @pytest.mark.parametrize(
         "adapter",
         [
-            IsotropyLayer(HEAD, solver="exact"),
-            IsotropyLayer(HEAD, validation_fraction=None, **QUICK),
+            IsotropyLayer(HEAD, ridge=0.1, solver="exact"),
+            IsotropyLayer(HEAD, ridge=0.1, validation_fraction=None, **QUICK),
         ],
         ids=["exact", "no split"],
     )
-    def test_groups_have_no_effect_without_a_split_or_a_head_to_fit(self, adapter):
+    def test_groups_have_no_effect_without_anything_to_cross_validate(self, adapter):
         rows, labels = X.repeat(2, axis=0), Y.repeat(2)
         plain = clone(adapter).fit(rows, labels).transform(X)
         grouped = clone(adapter).fit(rows, labels, groups=np.arange(240)).transform(X)

@@ -5,7 +5,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from scipy.stats import f as f_distribution
 from sklearn.datasets import make_regression
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -16,7 +15,6 @@ from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._training._epoch_choice import Accuracy, Run, make_score
 from isoadapt.adapters._training._fit import _make_net, make_member, prepare_problem
 from isoadapt.adapters._training._problem import automatic_ridge
-from isoadapt.geometry import Moments
 
 N = 100  # validation rows: the standard error of a share p is sqrt(p (1 - p)) / 10
 
@@ -257,28 +255,68 @@ def test_fit_with_too_few_epochs_gives_a_convergence_warning(head_on_many_rows):
 
 
 class TestAutomaticRidge:
-    def test_regression_ridge_equals_that_from_least_squares(self):
+    def test_regression_ridge_is_that_of_the_share_of_signal(self):
+        """With many rows 1/F of the explained variance is noise, for F of the regression."""
         rng = np.random.default_rng(0)
-        X = rng.normal(size=(80, 5)) * [9, 1, 1, 1, 0.1] + 3
-        outputs = rng.normal(size=(80, 1))
-        targets = outputs + X @ rng.normal(size=(5, 1)) * 0.3 + rng.normal(size=(80, 1))
-        residuals = (outputs - targets).ravel()
-        design = np.column_stack([np.ones(80), X])
-        left = np.linalg.lstsq(design, residuals, rcond=None)[1][0]
-        ratio = ((residuals @ residuals - left) / 6) / (left / 74)
-        share = 1 - f_distribution.ppf(0.95, 6, 74) / ratio
-        assert 0.01 < share < 1
-        ridge = automatic_ridge(X, targets, outputs, Moments().update(X))
-        assert ridge == pytest.approx((1 - share) / share)
+        X = rng.normal(size=(2000, 20)) * np.geomspace(9, 0.1, 20) + 3
+        outputs = rng.normal(size=(2000, 1))
+        for size in (0.03, 0.05, 0.1):
+            signal = size * (X[:, :1] - 3)
+            targets = outputs + signal + rng.normal(size=(2000, 1))
+            explained = signal.var() * 2000 / 21  # over its expectation without signal
+            ridge = automatic_ridge(X, targets, outputs)
+            assert 0.4 / explained < ridge < 5 / explained
 
-    def test_weights_of_all_rows_have_no_effect(self):
-        """Repeated rows do not add degrees of freedom."""
+    @pytest.mark.parametrize("n", [50, 80])
+    def test_a_head_that_underfits_may_change_with_fewer_rows_than_dimensions(self, n):
+        rng = np.random.default_rng(0)
+        y = rng.integers(2, size=n + 500)
+        X = rng.normal(size=(n + 500, 64))
+        X[:, 5] += 6 * (y - 0.5)
+        head = LinearHead(0.1 * np.eye(2, 64), [0.0, 0.0], [0, 1])
+        layer = IsotropyLayer(head, solver="exact").fit(X[:n], y[:n])
+        assert layer.ridge_ < 1
+        assert layer.score(X[n:], y[n:]) > 0.85 > 0.6 > head.score(X[n:], y[n:])
+
+    def rejections(self, n_trials, n, size):
+        """Share of trials in which noise, whose size depends on the row, is taken for signal."""
+        found = []
+        for seed in range(n_trials):
+            rng = np.random.default_rng(seed)
+            X = rng.normal(size=(n, 64))
+            noise = (rng.normal(size=n) * size(X[:, 0]))[:, None]
+            noise /= noise.std()
+            found.append(automatic_ridge(X, noise, 0 * noise) < 98)
+        return np.mean(found)
+
+    @pytest.mark.parametrize("size", [np.ones_like, np.exp], ids=["equal", "unequal"])
+    def test_noise_is_hardly_ever_taken_for_signal(self, size):
+        assert self.rejections(20, 128, size) <= 0.2
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("n", [32, 64, 128])
+    @pytest.mark.parametrize("size", [np.ones_like, np.exp], ids=["equal", "unequal"])
+    def test_noise_is_taken_for_signal_in_at_most_eight_percent(self, size, n):
+        assert self.rejections(200, n, size) <= 0.08
+
+    def test_copies_that_share_a_group_are_no_signal(self):
+        rng = np.random.default_rng(0)
+        X, noise = rng.normal(size=(30, 40)).repeat(6, axis=0), rng.normal(size=(30, 1))
+        X, noise = X + 1e-3 * rng.normal(size=X.shape), noise.repeat(6, axis=0)
+        found = [
+            automatic_ridge(X, noise, 0 * noise, groups=groups)
+            for groups in (None, np.arange(30).repeat(6))
+        ]
+        assert found[0] < 1 < 98 < found[1]
+
+    def test_weights_of_all_rows_have_hardly_any_effect(self):
+        """Repeated rows do not add evidence."""
         rng = np.random.default_rng(0)
         X, y = rng.normal(size=(60, 4)), rng.integers(3, size=60)
-        outputs, ones = X @ rng.normal(size=(4, 3)), np.ones(60)
-        once = automatic_ridge(X, y, outputs, Moments().update(X))
-        thrice = automatic_ridge(X, y, outputs, Moments().update(X, 3 * ones), ones)
-        assert thrice == pytest.approx(once)
+        layer = IsotropyLayer(LinearHead(rng.normal(size=(3, 4)), np.zeros(3), range(3)))
+        layer.set_params(solver="exact").fit(X, y)
+        once, thrice = layer.ridge_, layer.fit(X, y, sample_weight=np.full(60, 3.0)).ridge_
+        assert 1 / 4 < thrice / once < 4  # weighted rows are in another order, so in other folds
         assert 0 < once < 24
 
     def test_repeated_row_among_few_has_no_effect(self):
@@ -288,7 +326,7 @@ class TestAutomaticRidge:
         again = IsotropyLayer(solver="exact").fit(np.vstack([X, X[:1]]), np.append(y, y[0]))
         assert again.ridge_ == layer.ridge_
 
-    def test_ridge_is_largest_with_fewer_rows_than_dimensions(self):
+    def test_ridge_is_largest_for_a_head_that_was_fitted_to_the_rows(self):
         X, y = few_rows(50)
         layer = IsotropyLayer(solver="exact").fit(X, y)
         assert layer.ridge_ == pytest.approx(0.99 / 0.04)

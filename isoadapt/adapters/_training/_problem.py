@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
-from scipy.stats import f as f_distribution
+from scipy.stats import t as student
 from sklearn.utils.extmath import svd_flip
 
 from isoadapt.adapters._linalg import descending_eigh, oas_shrinkage, row_space, shrink
@@ -15,17 +15,19 @@ from isoadapt.adapters._maps import Affine, Floats, ResidualMLP, map_rows
 from isoadapt.adapters._training._epoch_choice import Run, Score, TargetUnits
 from isoadapt.adapters._training._networks import Rates
 from isoadapt.adapters._training._penalty import Penalty
+from isoadapt.adapters._training._rows import fold_numbers
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import RowSketch
-from isoadapt.geometry._spread import DEAD, dead_dimensions
+from isoadapt.geometry._spread import dead_dimensions
 from isoadapt.heads import LinearHead
 
 if TYPE_CHECKING:
     from isoadapt.adapters._penalised import PenalisedAdapter
 
 _CLAMP = 1e-7  # smallest eigenvalue, relative to the largest
-_LEVEL = 0.95  # of the quantile of F
-_LEAST_SHARE = 0.01  # lower bound of the share of signal
+_LEVEL = 0.95  # of the quantile that the agreement on left-out rows must exceed
+_N_FOLDS = 5
+_RIDGES = np.geomspace(99, 1 / 99, 17)  # (1 - s) / s for shares s from 0.01 to 0.99
 
 
 class Coordinates(NamedTuple):
@@ -175,8 +177,8 @@ class Problem:
             rows,
             targets[self.fitting],
             outputs,
-            self.moments,
             None if weights is None else weights[self.fitting],
+            None if self.groups is None else self.groups[self.fitting],
         )
 
     def inputs(self) -> Floats:
@@ -218,24 +220,54 @@ def automatic_ridge(
     X: NDArray[Any],
     targets: NDArray[Any],
     outputs: Floats,
-    moments: Moments,
     weights: Floats | None = None,
+    groups: NDArray[np.int64] | None = None,
 ) -> float:
     """Estimate the weight of the mean squared change of the head's outputs in the task loss.
 
-    The step of the outputs that lowers the task loss is a regression of its negative gradient on
-    the embeddings X (n, d). With F the statistic of its F-test, about 1/F of the explained variance
-    is noise. The share taken as signal is, more cautiously, s = 1 - q/F, at least 0.01, with q the
-    0.95 quantile of F without any signal. The ridge shrinks by s the step that minimises a
-    quadratic upper bound of the task loss. It is (1 - s) / s for the mean squared error and (1 - s)
-    / (4 s) for the cross-entropy, whose curvature is at most 1/2. `outputs` (n, n_outputs) have the
-    units of the targets, and `weights` (n,) have mean 1.
+    The step of the outputs that lowers the task loss is a regression of its negative gradient, the
+    residual, on the embeddings X (n, d). The share s of it that is taken is the smallest one whose
+    squared error on left-out residuals is within a standard error of the least. It is 0.01 unless
+    step and residual agree on left-out rows beyond chance. The ridge shrinks by s the step that
+    minimises a quadratic upper bound of the task loss. It is (1 - s) / s for the mean squared error
+    and (1 - s) / (4 s) for the cross-entropy, whose curvature is at most 1/2. `outputs` (n,
+    n_outputs) have the units of the targets, and `weights` (n,) have mean 1.
     """
-    residuals = _residuals(targets, outputs)
-    roots = np.ones((1, 1)) if weights is None else np.sqrt(weights)[:, None]
-    share = max(_share_of_signal(X, roots, residuals, moments), _LEAST_SHARE)
-    ridge = (1 - share) / share
-    return ridge / 4 if targets.ndim == 1 else ridge
+    classes = targets if targets.ndim == 1 else None
+    folds = fold_numbers(X, classes, groups, _N_FOLDS)
+    weights = np.ones(len(X)) if weights is None else weights
+    points, residuals = _whitened(X, Moments().update(X, weights)), _residuals(targets, outputs)
+    units = np.arange(len(X)) if groups is None else groups
+    agreement, gains = np.zeros(units.max() + 1), np.zeros((len(_RIDGES), units.max() + 1))
+    for fold in range(_N_FOLDS if folds.any() else 0):
+        held, rows = folds == fold, points[folds != fold]
+        shares = weights[folds != fold, None] / weights[folds != fold].sum()
+        eigenvalues, axes = np.linalg.eigh((shares * rows).T @ rows)
+        crossed = axes.T @ ((shares * rows).T @ residuals[folds != fold])
+        found = points[held] @ axes
+        for place, ridge in enumerate(_RIDGES):
+            step = found @ (crossed / (eigenvalues + ridge)[:, None])
+            products = weights[held] * (step * residuals[held]).sum(axis=1)
+            gain = 2 * products - weights[held] * (step**2).sum(axis=1)
+            gains[place] += np.bincount(units[held], gain, len(agreement))
+            if place == len(_RIDGES) // 2:
+                agreement += np.bincount(units[held], products, len(agreement))
+    # Each pair of rows counts twice in the sum, which doubles its variance.
+    quantile = student.ppf(_LEVEL, max(len(np.unique(units)) - 1, 1))
+    level = np.sqrt(2 * (agreement**2).sum()) * quantile
+    lost = gains[gains.sum(axis=1).argmax()] - gains
+    enough = lost.sum(axis=1) <= np.sqrt((lost**2).sum(axis=1))
+    ridge = _RIDGES[enough.argmax() if agreement.sum() > level else 0]
+    return float(ridge / 4 if targets.ndim == 1 else ridge)
+
+
+def _whitened(X: NDArray[Any], moments: Moments) -> Floats:
+    """Rows in coordinates divided by the roots of their shrunk variances, and a column of ones."""
+    eigenvalues, vectors = descending_eigh(moments.covariance().numpy())
+    live = ~dead_dimensions(eigenvalues)
+    roots = np.sqrt(shrink(eigenvalues, oas_shrinkage(moments))[live])
+    centred = X - moments.mean.numpy()
+    return np.column_stack([centred @ (vectors[:, live] / roots), np.ones(len(X))])
 
 
 def _residuals(targets: NDArray[Any], outputs: Floats) -> Floats:
@@ -245,24 +277,3 @@ def _residuals(targets: NDArray[Any], outputs: Floats) -> Floats:
     residuals = softmax(outputs, axis=1)
     residuals[np.arange(len(targets)), targets] -= 1
     return residuals
-
-
-def _share_of_signal(X: NDArray[Any], roots: Floats, residuals: Floats, moments: Moments) -> float:
-    """Return 1 - q/F, at least 0, of the regression of residuals, with `roots` of row weights."""
-    n = len(residuals)  # distinct rows: repeated rows do not add degrees of freedom
-    cov = moments.covariance(ddof=0).numpy()
-    eigenvalues, vectors = np.linalg.eigh(cov)
-    live = eigenvalues > DEAD * cov.trace()
-    n_directions = 1 + int(live.sum())
-    if n <= n_directions:
-        return 0.0
-    residuals = roots * residuals
-    total, mean = (residuals**2).sum() / n, (roots * residuals).sum(axis=0) / n
-    crossed = (roots * residuals).T @ X / n - np.outer(mean, moments.mean.numpy())
-    explained = ((crossed @ vectors[:, live]) ** 2 / eigenvalues[live]).sum() + (mean**2).sum()
-    if not explained > 0:
-        return 0.0
-    left = max(total - explained, 0.0)
-    quantile = f_distribution.ppf(_LEVEL, n_directions, n - n_directions)
-    ratio = (explained / n_directions) / max(left / (n - n_directions), np.finfo(float).tiny)
-    return float(max(0.0, 1 - quantile / ratio))
