@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         LogitPreservingWhitening,
         PenaltyAdapter,
         SpectrumControlAdapter,
+        TeacherReadout,
         TopologicalEntropyAdapter,
         Whitening,
     )
@@ -37,6 +38,7 @@ __all__ = [
     "LogitPreservingWhitening",
     "PenaltyAdapter",
     "SpectrumControlAdapter",
+    "TeacherReadout",
     "TopologicalEntropyAdapter",
     "TransformerEncoder",
     "Whitening",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from isoadapt.adapters._maps import Affine
     from isoadapt.adapters._penalty import PenaltyAdapter
     from isoadapt.adapters._spectrum_control import SpectrumControlAdapter
+    from isoadapt.adapters._teacher_readout import TeacherReadout
     from isoadapt.adapters._topological_entropy import TopologicalEntropyAdapter
     from isoadapt.adapters._whitening import Whitening
 
@@ -32,6 +33,7 @@ __all__ = [
     "LogitPreservingWhitening",
     "PenaltyAdapter",
     "SpectrumControlAdapter",
+    "TeacherReadout",
     "TopologicalEntropyAdapter",
     "Whitening",
 ]

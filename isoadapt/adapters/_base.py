@@ -187,6 +187,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def predict(self, X: "ArrayLike") -> NDArray[Any]:
         """Predict labels or values by applying the head to the adapted embeddings.
 
+        TeacherReadout applies the head to its own input, the first columns of X, in all methods.
+
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
@@ -197,7 +199,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Predicted labels, or values of a regression.
         """
-        return self._head().predict(self._adapted(X))
+        return self._head().predict(self._head_input(X))
 
     @available_if(_has_classifier)
     def predict_proba(self, X: "ArrayLike") -> Floats:
@@ -213,7 +215,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ndarray of shape (n_samples, n_classes)
             Probabilities of the classes, in the order of ``classes_``.
         """
-        return self._head().predict_proba(self._adapted(X))
+        return self._head().predict_proba(self._head_input(X))
 
     @available_if(_has_classifier)
     def predict_log_proba(self, X: "ArrayLike") -> Floats:
@@ -229,7 +231,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ndarray of shape (n_samples, n_classes)
             Log-probabilities of the classes, in the order of ``classes_``.
         """
-        return self._head().predict_log_proba(self._adapted(X))
+        return self._head().predict_log_proba(self._head_input(X))
 
     @available_if(_has_classifier)
     def decision_function(self, X: "ArrayLike") -> Floats:
@@ -245,7 +247,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         ndarray of shape (n_samples, n_classes) or (n_samples,)
             Logits. For two classes, the logit of the second class minus that of the first.
         """
-        return self._head().decision_function(self._adapted(X))
+        return self._head().decision_function(self._head_input(X))
 
     def score(
         self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
@@ -285,6 +287,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         rows = self._check_rows(X)
         sketch = self._fitted_rows
         return np.full(len(rows), np.nan) if sketch is None else sketch.recognise(rows)
+
+    def _head_input(self, X: ArrayLike) -> Floats:
+        """Return the rows that the head reads."""
+        return self._adapted(X)
 
     def _adapted(self, X: ArrayLike) -> Floats:
         return map_rows(self.map_, self._check_rows(X))
@@ -402,6 +408,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _refits_head(self) -> bool:
         """Whether ``head_`` is fitted to the adapted embeddings."""
         return False
+
+    def _check_head_width(self, head: LinearHead) -> None:
+        """Raise ValueError unless the head can read what this fitted adapter gives it."""
+        head._check_width(self.map_.n_features_out)
 
     def _set_fitted(self, map_: Map, head: LinearHead | None) -> Self:
         self.map_, self.head_ = map_, head

@@ -25,13 +25,18 @@ _CLASSES = {
     "logit-preserving-whitening": "_logit_preserving:LogitPreservingWhitening",
 }
 
+_NEED_TEACHER = {"TeacherReadout": "isoadapt.adapters._teacher_readout"}  # vectors, no labels
+
 METHODS = {name: path.partition(":")[2] for name, path in _CLASSES.items()}
-"""Classes' names by the method's name, which the command line and ``penalty=`` take."""
+"""Classes' names by the method's name, which the command line and ``penalty=`` take.
+
+TeacherReadout is left out, because it is fitted to the vectors of a teacher, not to labels.
+"""
 
 MODULES = {
     cls: f"isoadapt.adapters.{module}"
     for module, _, cls in (path.partition(":") for path in _CLASSES.values())
-}
+} | _NEED_TEACHER
 """Modules by the name of their adapter's class."""
 
 

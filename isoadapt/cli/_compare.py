@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from isoadapt import TransformerEncoder
 from isoadapt._utils.files import atomic_path, check_writable, writable_folder
 from isoadapt._utils.messages import choices
-from isoadapt.adapters._registry import ADAPTERS, METHODS, VARIANTS
+from isoadapt.adapters._registry import METHODS, VARIANTS
 from isoadapt.cli._options import Console, Source, WrongUsage
 from isoadapt.cli._rows import data_to_record, labelled_texts
 from isoadapt.datasets import load_table
@@ -67,7 +67,7 @@ def _check_usage(rows: Rows, adapters: list[str], options: Run) -> Any:
             f"--encoder-saw: the encoder was trained on {rows.table}, so other rows must be "
             "judged: name a table that it has not seen with --test"
         )
-    known = [*METHODS, *ADAPTERS, *(variant.name for variant in VARIANTS)]
+    known = [*METHODS, *METHODS.values(), *(variant.name for variant in VARIANTS)]
     for name in adapters:
         if name in ("fast", "all") and len(adapters) > 1:
             raise WrongUsage(f"--adapters {name} cannot be combined with other adapters")

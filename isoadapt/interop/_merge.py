@@ -17,7 +17,7 @@ from isoadapt._utils.files import (
     atomic_folder,
     check_output_folder,
 )
-from isoadapt.adapters import Affine
+from isoadapt.adapters import Affine, TeacherReadout
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
@@ -197,6 +197,11 @@ def check_vectors(
 
 
 def affine(adapter: BaseAdapter) -> Affine:
+    if isinstance(adapter, TeacherReadout):
+        raise ValueError(
+            f"adapter={adapter!r} predicts from the head's own input, not from its vectors, so it "
+            "cannot be written into a checkpoint: use joblib.dump or save_adapter"
+        )
     if not hasattr(adapter, "to_affine"):
         raise ValueError(
             f"adapter={adapter!r} is not an affine map z = Ah + c, and only those can be written "

@@ -280,7 +280,7 @@ def _check_head(adapter: BaseAdapter) -> None:
     head = adapter.head_
     if head is None:
         return
-    head._check_width(adapter.map_.n_features_out)
+    adapter._check_head_width(head)
     kind = adapter._head_kind()
     if kind is not None and (kind == "classifier") != (head.classes_ is not None):
         raise ValueError(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from isoadapt.adapters._cross_moments import CrossMoments, Folds
 from isoadapt.adapters._maps import STORABLE_MAPS, map_class, map_name
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import RowSketch
@@ -80,7 +81,7 @@ def _tag(value: Any) -> str | None:
     name = map_name(value)
     if name is not None:
         return name
-    if kind in (float, tuple, LinearHead, MultiLabelHead, Moments, RowSketch):
+    if kind in (float, tuple, LinearHead, MultiLabelHead, Moments, RowSketch, CrossMoments, Folds):
         return kind.__name__
     return None
 
@@ -134,6 +135,8 @@ _KINDS = {
         lambda head: {"coef": head.coef_, "intercept": head.intercept_}, MultiLabelHead
     ),
     "Moments": _Kind(lambda moments: dict(moments.to_arrays()), _unpack_moments),
+    "CrossMoments": _Kind(CrossMoments._asdict, CrossMoments),
+    "Folds": _Kind(Folds._asdict, Folds),
     "RowSketch": _Kind(lambda sketch: {"hashes": sketch.hashes}, RowSketch),
 }
 

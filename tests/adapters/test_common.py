@@ -31,6 +31,7 @@ from isoadapt import (
     LogitPreservingWhitening,
     PenaltyAdapter,
     SpectrumControlAdapter,
+    TeacherReadout,
     TopologicalEntropyAdapter,
     Whitening,
 )
@@ -103,6 +104,8 @@ ADAPTERS = [
     ClusterIsotropy(),
     ClusterIsotropy(head="logistic"),
     ClusterIsotropy(n_clusters=2, head="ridge", head_training="frozen"),
+    TeacherReadout(),
+    TeacherReadout(ridge=0.1),
 ]
 
 
@@ -160,6 +163,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:training ended at max_epochs"),
     pytest.mark.filterwarnings("ignore:this fit harms the task"),
     pytest.mark.filterwarnings("ignore:.*rows in a batch"),
+    # TeacherReadout takes the labels of these tests for vectors of one column.
+    pytest.mark.filterwarnings("ignore:y has one column"),
 ]
 
 

@@ -7,7 +7,7 @@ import joblib
 import pytest
 
 from isoadapt.adapters import _registry
-from isoadapt.adapters._registry import ADAPTERS
+from isoadapt.adapters._registry import METHODS
 from isoadapt.cli._demo import _read_tables
 from isoadapt.cli._options import Console
 from tests.cli.command_line import fail, run
@@ -46,7 +46,7 @@ class TestDemo:
             "same layer, no penalty",
             "IsotropyLayer, minibatch",
             "IsotropyLayer, exact",
-            *(name for name in ADAPTERS if name != "IsotropyLayer"),
+            *(name for name in METHODS.values() if name != "IsotropyLayer"),
         ):
             assert sum(line.startswith(row) for line in lines) == 1
         assert "The Isotropy Layer took the corrected IsoScore from" in completed.stdout

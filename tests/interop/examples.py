@@ -16,6 +16,7 @@ X = rng.normal(size=(120, 5)) @ rng.normal(size=(5, 5)) + 2
 LABELS = np.array(["bad", "fair", "good"])[rng.integers(0, 3, 120)]
 VALUES = X @ rng.normal(size=5) + rng.normal(size=120)
 HEAD = LinearHead(rng.normal(size=(3, 5)), rng.normal(size=3), ["fair", "good", "bad"])
+VECTORS = np.tanh(X @ rng.normal(size=(5, 7)))
 
 VARIANTS = {
     "default": {},
@@ -26,6 +27,7 @@ VARIANTS = {
     "pca": {"method": "pca", "n_components": 2, "head": "logistic"},
     "ridge": {"head": "ridge"},
     "unsupervised": {"head": None},
+    "into the head": {"head": HEAD, "space": "head"},
 }
 
 
@@ -53,7 +55,13 @@ def make(name, variant="default"):
 
 def fitted(name, variant="default", X=X):
     adapter = make(name, variant)
-    return adapter.fit(X, VALUES if variant == "ridge" else LABELS)
+    return adapter.fit(X, targets(name, variant)[: len(X)])
+
+
+def targets(name, variant="default"):
+    if name == "TeacherReadout":
+        return VECTORS
+    return VALUES if variant == "ridge" else LABELS
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from isoadapt.interop import AdapterFolderError, load_adapter, save_adapter
 from isoadapt.interop._folder import provenance, read_config
 from isoadapt.metrics import isoscore, isotropy_report
 from tests.encoders.test_store import forks, in_fork
-from tests.interop.examples import HEAD, LABELS, VARIANTS, X, checksum, fitted, make
+from tests.interop.examples import HEAD, LABELS, VARIANTS, X, checksum, fitted, make, targets
 from tests.tiny_models import WORDS
 
 CASES = [(name, v) for name in ADAPTERS for v in VARIANTS if make(name, v) is not None]
@@ -119,10 +119,11 @@ def test_partial_fit_goes_on(name, tmp_path):
         with pytest.raises(AttributeError):
             adapter.partial_fit(X)
         return
-    adapter.partial_fit(X[:70])
+    y = targets(name)
+    adapter.partial_fit(X[:70], y[:70])
     loaded = load_adapter(save_adapter(adapter, tmp_path / "a"))
-    rest = X[70:]
-    assert same(vars(loaded.partial_fit(rest)), vars(adapter.partial_fit(rest)))
+    rest = X[70:], y[70:]
+    assert same(vars(loaded.partial_fit(*rest)), vars(adapter.partial_fit(*rest)))
 
 
 def test_names_of_features_and_labels_stay(tmp_path):

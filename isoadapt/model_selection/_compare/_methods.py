@@ -135,8 +135,8 @@ def _named(name: str, head: Any) -> tuple[str, Any]:
         if variant.name == name:
             return name, variant.make(head)
     cls = METHODS.get(name, name)
-    if cls not in ADAPTERS:
-        known = ["fast", "all", *ADAPTERS, *(variant.name for variant in VARIANTS)]
+    if cls not in METHODS.values():
+        known = ["fast", "all", *METHODS.values(), *(variant.name for variant in VARIANTS)]
         raise ValueError(f"adapters={name!r} is not the name of an adapter; {choices(name, known)}")
     return cls, ADAPTERS[cls](head=head)
 

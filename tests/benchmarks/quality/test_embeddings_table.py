@@ -16,7 +16,7 @@ from benchmarks.quality._adapter_rows import (
 )
 from benchmarks.quality.embeddings_table import COLUMNS, bootstrap_error, verdict
 from isoadapt import LogitPreservingWhitening
-from isoadapt.adapters._registry import ADAPTERS
+from isoadapt.adapters._registry import METHODS
 
 
 def fits(row, task="cola", **columns):
@@ -49,7 +49,7 @@ def test_every_adapter_has_a_row_that_fits():
     data = narrow_cone(120, 6, seed=0)
     names = [row.name for row in ROWS]
     assert len(set(names)) == len(names)
-    assert set(ADAPTERS) <= {type(row.make(data.head)).__name__ for row in ROWS}
+    assert set(METHODS.values()) <= {type(row.make(data.head)).__name__ for row in ROWS}
     for row in ROWS:
         estimator = row.make_seeded(data.head, 0 if row.takes_seed() else None)
         if "max_epochs" in estimator.get_params():

@@ -1,0 +1,160 @@
+"""Moments of embeddings and a teacher's vectors, kept by fold, and ridge regressions from them."""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from isoadapt.adapters._maps import Floats
+from isoadapt.geometry._chunks import row_hashes
+from isoadapt.geometry._spread import dead_dimensions
+
+CONSTANT = 1e-20  # variance of unit vectors up to which they count as equal
+_N_FOLDS = 5
+_BLOCK = 2048  # rows that are converted to float64 at a time
+_FIRST = (-2, -1)  # exponents of the ridges that are tried first
+_LOWEST, _HIGHEST = -6, 4
+
+
+class CrossMoments(NamedTuple):
+    """Moments of rows x (p,) and targets t (q,): of x all second moments, of t only the trace."""
+
+    weight: float  # sum of the weights of the rows
+    mean: Floats  # of the columns of x and t side by side, (p + q,)
+    gram: Floats  # scatter of x, (p, p)
+    cross: Floats  # sum of the products of centred x and t, (p, q)
+    spread: float  # sum of the squared distances of t from its mean
+
+
+class Folds(NamedTuple):
+    """Cross-moments of the rows of each fold, None for one without rows, and the groups' folds."""
+
+    parts: list[CrossMoments | None]
+    groups: dict[str, int]  # the first five groups have a fold each; others are hashed
+
+
+def new_folds(before: Folds | None = None) -> Folds:
+    """Return folds without rows, or a copy of others, to which rows can be added."""
+    if before is None:
+        return Folds([None] * _N_FOLDS, {})
+    return Folds(list(before.parts), dict(before.groups))
+
+
+def add_rows(
+    folds: Folds,
+    X: NDArray[Any],
+    targets: Floats,
+    weights: NDArray[Any] | None,
+    groups: NDArray[Any] | None,
+) -> None:
+    """Add rows X (n, p) and targets (n, q) to folds; cross-moments are replaced, not changed."""
+    weights = np.ones(len(X)) if weights is None else weights
+    for start in range(0, len(X), _BLOCK):
+        kept = start + np.flatnonzero(weights[start : start + _BLOCK] > 0)
+        rows = X[kept].astype(np.float64)
+        if groups is None:
+            numbers = row_hashes(rows) % _N_FOLDS
+        else:
+            numbers = np.array(
+                [_group_fold(str(each), folds.groups) for each in groups[kept].tolist()]
+            )
+        for fold in np.unique(numbers).tolist():
+            own = numbers == fold
+            new = _measure(rows[own], targets[kept[own]], weights[kept[own]])
+            folds.parts[fold] = merge_all([folds.parts[fold], new])
+
+
+def _group_fold(group: str, known: dict[str, int]) -> int:
+    if len(known) < _N_FOLDS:
+        known.setdefault(group, len(known))
+    return known.get(group, zlib.crc32(group.encode()) % _N_FOLDS)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _measure(X: Floats, targets: Floats, weights: NDArray[Any]) -> CrossMoments:
+    """Cross-moments of rows (n, p) of positive weight."""
+    weight, p = float(weights.sum()), X.shape[1]
+    first = np.concatenate([X[0], targets[0]])  # constant columns become exactly zero
+    X, targets = X - first[:p], targets - first[p:]
+    shift = np.concatenate([weights @ X, weights @ targets]) / weight
+    roots = np.sqrt(weights)[:, None]
+    X, targets = (X - shift[:p]) * roots, (targets - shift[p:]) * roots
+    spread = float(np.vdot(targets, targets))
+    return CrossMoments(weight, first + shift, X.T @ X, X.T @ targets, spread)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def merge_all(parts: Iterable[CrossMoments | None]) -> CrossMoments:
+    """Return the cross-moments of the rows of all parts, of which at least one has rows."""
+    filled = [part for part in parts if part is not None]
+    weights, means = np.array([each.weight for each in filled]), np.stack([m.mean for m in filled])
+    p, weight = len(filled[0].gram), float(weights.sum())
+    mean = means[0] + weights @ (means - means[0]) / weight
+    steps = (means - mean) * np.sqrt(weights)[:, None]
+    gram, cross = steps[:, :p].T @ steps[:, :p], steps[:, :p].T @ steps[:, p:]
+    for part in filled:
+        gram += part.gram
+        cross += part.cross
+    spread = np.square(steps[:, p:]).sum() + sum(part.spread for part in filled)
+    return CrossMoments(weight, mean, gram, cross, float(spread))
+
+
+class RidgeRegression:
+    """Ridge regressions of targets on standardised columns, from cross-moments, for any ridge."""
+
+    def __init__(self, moments: CrossMoments) -> None:
+        variances = moments.gram.diagonal() / moments.weight
+        self.mean, self._live = moments.mean, ~dead_dimensions(variances)
+        self._scale = np.where(self._live, 1 / np.sqrt(np.where(self._live, variances, 1.0)), 0.0)
+        self._correlation = moments.gram * (self._scale / moments.weight)
+        self._correlation *= self._scale[:, None]
+        self._cross = moments.cross * (self._scale / moments.weight)[:, None]
+
+    def coef(self, ridge: float) -> Floats:
+        """Return the coefficients (p, q) of centred, not of standardised columns."""
+        np.fill_diagonal(self._correlation, self._live + ridge)
+        # torch's Cholesky decomposition is several times faster than SciPy's.
+        factor = torch.linalg.cholesky(torch.from_numpy(self._correlation))
+        solution = torch.cholesky_solve(torch.from_numpy(self._cross), factor)
+        return self._scale[:, None] * solution.numpy()
+
+
+def choose_ridge(parts: Sequence[CrossMoments], ridge: float | str) -> tuple[float, float]:
+    """Return the ridge and its held-out squared error, NaN if there is only one part.
+
+    For "auto", powers of ten are tried, further ones while the last is the best. The minimum of the
+    parabola through the errors of the best and its neighbours is tried last.
+    """
+    if len(parts) == 1:
+        return 1.0 if isinstance(ridge, str) else float(ridge), float("nan")
+    if not isinstance(ridge, str):
+        return float(ridge), _held_out_errors(parts, [float(ridge)])[0]
+    errors: dict[int, float] = {}
+    todo = list(_FIRST)
+    while todo:
+        errors |= zip(todo, _held_out_errors(parts, [10.0**each for each in todo]), strict=True)
+        best = min(errors, key=lambda each: (errors[each], -each))
+        beside = [each for each in (best - 1, best + 1) if _LOWEST <= each <= _HIGHEST]
+        todo = [each for each in beside if each not in errors]
+    left, right = (errors.get(each, errors[best]) - errors[best] for each in (best - 1, best + 1))
+    found = errors[best], 10.0**best
+    if len(beside) == 2 and left + right > 0:
+        between = 10.0 ** (best + (left - right) / (left + right) / 2)
+        found = min(found, (_held_out_errors(parts, [between])[0], between))
+    return found[1], found[0]
+
+
+def _held_out_errors(parts: Sequence[CrossMoments], ridges: Sequence[float]) -> list[float]:
+    """Sum, for each ridge, the squared errors on each part of the fits to the other parts."""
+    errors = [0.0] * len(ridges)
+    for number, part in enumerate(parts):
+        fit = RidgeRegression(merge_all([*parts[:number], *parts[number + 1 :]]))
+        for i, ridge in enumerate(ridges):
+            coef, step = fit.coef(ridge), part.mean - fit.mean
+            offset = step[len(coef) :] - step[: len(coef)] @ coef
+            errors[i] += part.spread + part.weight * float(offset @ offset)
+            errors[i] += float(np.vdot(coef, part.gram @ coef - 2 * part.cross))
+    return errors

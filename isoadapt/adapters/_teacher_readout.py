@@ -1,0 +1,371 @@
+"""Ridge regression from features of a classifier's pass to the vectors of another encoder."""
+
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+from itertools import pairwise
+from math import sqrt
+from numbers import Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import _fit_context
+from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import r2_score
+from sklearn.utils import Tags
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_array, check_consistent_length, validate_data
+
+from isoadapt._utils.devices import as_array
+from isoadapt._utils.messages import warn
+from isoadapt.adapters._base import BaseAdapter
+from isoadapt.adapters._checks import check_frequencies, check_spread, restore_on_failure
+from isoadapt.adapters._cross_moments import (
+    CONSTANT,
+    CrossMoments,
+    Folds,
+    RidgeRegression,
+    add_rows,
+    choose_ridge,
+    merge_all,
+    new_folds,
+)
+from isoadapt.adapters._linalg import descending_eigh, row_space
+from isoadapt.adapters._maps import Affine, Floats, map_rows
+from isoadapt.geometry import Moments
+from isoadapt.geometry._chunks import RowSketch, is_dask, is_memmap, refuse_chunks
+from isoadapt.heads import LinearHead
+
+_ENTRIES = 2**22  # entries of a memory map that are read at a time
+_POOR = 0.35  # held-out R² below which LogitPreservingWhitening is the better choice
+_SMALLEST = 1e-8  # ridge that is larger than the rounding errors of a correlation matrix
+
+
+@dataclass(eq=False, repr=False)
+class TeacherReadout(BaseAdapter):
+    """Predict a teacher's vectors from several layers of a classifier, and keep its logits.
+
+    One pass of a fine-tuned classifier computes the pooled hidden states of all its layers besides
+    the vector that enters its head. This adapter is a ridge regression from them to the vectors of
+    another encoder, the teacher, such as the encoder before fine-tuning. It needs unlabelled texts
+    that both have encoded. The first columns of X are the head's input, so predictions stay exact.
+
+    Columns of X are standardised. The teacher's vectors are scaled to unit length; zeros stay
+    zeros. Let T̂ be the predicted vectors, and h the head's input.
+
+    - ``space="teacher"`` returns T̂, which can be compared with vectors that the teacher computed.
+    - ``space="head"`` returns z = RRᵀh + sNQᵀT̂, which the head reads exactly as h. R and N are
+      orthonormal bases of the head's row space and of its complement. Q holds the directions in
+      which T̂ is largest, of its uncentred second moment, at most as many as N has columns.
+
+    Parameters
+    ----------
+    head : LinearHead, FrozenEstimator or None, default=None
+        The head, which reads the first ``head.n_features_in_`` columns of X: a LinearHead, or a
+        fitted linear estimator in :class:`sklearn.frozen.FrozenEstimator`.
+    space : {"teacher", "head"}, default="teacher"
+        Space of the adapted vectors. "head" needs a head.
+    ridge : float or "auto", default="auto"
+        The penalty α in the coefficients (X̃ᵀX̃/n + αI)⁻¹X̃ᵀT/n of the standardised columns X̃. "auto"
+        minimises the squared error in five folds of rows, each left out of the fit in turn. The
+        folds are made of groups if they are given, else by a hash of the row of X. Smaller numbers
+        than 1e-8 are refused.
+    head_share : float, default=0.03
+        Share, between 0 and 1, of RRᵀh in the mean squared norm of z with ``space="head"``, which
+        sets s. If it is small, cosines of z are close to those of T̂.
+
+    Attributes
+    ----------
+    map_ : Affine
+        The fitted map.
+    readout_ : Affine
+        The map from X to T̂; with ``space="teacher"`` it is `map_`.
+    head_ : LinearHead or None
+        The head.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted class labels; only if the head is a classifier.
+    ridge_ : float
+        The penalty used.
+    r2_ : float
+        Share of the variance of the teacher's vectors explained in the folds that are left out of
+        the fit. NaN if all vectors are equal or all rows in one fold.
+    moments_ : Folds
+        Cross-moments of each fold, about 40 bytes times the square of the number of columns; only
+        after ``partial_fit``, which continues with them.
+    n_features_in_ : int
+        Number of columns of X.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns; only if X has feature names that are all strings.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from isoadapt import LinearHead, TeacherReadout
+    >>> rng = np.random.default_rng(0)
+    >>> meaning = rng.normal(size=(400, 5))
+    >>> layers = np.tanh(meaning @ rng.normal(size=(5, 24)) / 3)
+    >>> X = np.hstack([meaning @ rng.normal(size=(5, 8)) * [9, 1, 1, 1, 1, 1, 1, 1], layers])
+    >>> teacher = meaning @ rng.normal(size=(5, 16))
+    >>> head = LinearHead(np.eye(2, 8), [0.0, 0.0], classes=[0, 1])
+    >>> readout = TeacherReadout(head, space="head").fit(X, teacher)
+    >>> bool(np.allclose(head.outputs(readout.transform(X)), head.outputs(X[:, :8])))
+    True
+    >>> round(readout.r2_, 2), round(readout.score(X, teacher), 2)
+    (0.97, 0.97)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "head": [LinearHead, FrozenEstimator, None],
+        "space": [StrOptions({"teacher", "head"})],
+        "ridge": [Interval(Real, _SMALLEST, None, closed="left"), StrOptions({"auto"})],
+        "head_share": [Interval(Real, 0, 1, closed="neither")],
+    }
+
+    head: Any = None
+    _: KW_ONLY
+    space: str = "teacher"
+    ridge: float | str = "auto"
+    head_share: float = 0.03
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    @restore_on_failure
+    def fit(
+        self,
+        X: "ArrayLike",
+        y: "ArrayLike | None" = None,
+        sample_weight: "ArrayLike | None" = None,
+        groups: "ArrayLike | None" = None,
+    ) -> Self:
+        """Fit to columns of the classifier and vectors of the teacher for the same texts.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Columns of the classifier, the head's input first. A memory map or a dask array is read
+            once, in parts.
+        y : array-like of shape (n_samples, n_features_teacher)
+            The teacher's vectors, of any width; also a memory map or a dask array.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Frequency weights: a row of weight 2 counts as two equal rows.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each row, such as its document or corpus. All rows of a group are in one fold.
+            Each of the first five groups has its own fold.
+
+        Returns
+        -------
+        Self
+            The fitted adapter.
+
+        Raises
+        ------
+        TypeError
+            If X is given in chunks other than those of a memory map or a dask array.
+        ValueError
+            If X or y is not finite, their lengths differ, all rows of X are equal, or weights are
+            negative or sum to 1 or less; if the head is wider than X; or if ``space="head"`` has no
+            head, or a head of full rank.
+        """
+        folds = new_folds()
+        for number, chunk in enumerate(_chunks(X, y, sample_weight, groups)):
+            self._add_chunk(folds, number == 0, *chunk)
+        self.__dict__.pop("moments_", None)
+        return self._solve(folds)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    @restore_on_failure
+    def partial_fit(
+        self,
+        X: "ArrayLike",
+        y: "ArrayLike | None" = None,
+        sample_weight: "ArrayLike | None" = None,
+        groups: "ArrayLike | None" = None,
+    ) -> Self:
+        """Update the fit with more rows, to that of one ``fit`` to all rows so far.
+
+        ``fit`` keeps no moments, because they are large, so ``partial_fit`` after it starts again.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Columns of the classifier for one chunk of rows.
+        y : array-like of shape (n_samples, n_features_teacher)
+            The teacher's vectors.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Frequency weights.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each row.
+
+        Returns
+        -------
+        Self
+            The adapter, fitted to all rows so far.
+        """
+        before: Folds | None = getattr(self, "moments_", None)
+        if before is None and hasattr(self, "map_"):
+            warn(
+                "partial_fit starts without the rows of the fit before, which kept no moments: "
+                "pass all rows to partial_fit, or all to fit"
+            )
+        folds = new_folds(before)
+        self._add_chunk(folds, before is None, X, y, sample_weight, groups)
+        self.moments_ = folds
+        return self._solve(folds)
+
+    def score(
+        self, X: "ArrayLike", y: "ArrayLike | None" = None, sample_weight: "ArrayLike | None" = None
+    ) -> float:
+        """Compute the share of the variance of the teacher's vectors that is explained.
+
+        It is R² of T̂, in both spaces, with the variances of all columns added up.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Columns of the classifier.
+        y : array-like of shape (n_samples, n_features_teacher)
+            The teacher's vectors, which are scaled to unit length.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row.
+
+        Returns
+        -------
+        float
+            R², at most 1.
+        """
+        predicted, true = map_rows(self.readout_, self._check_rows(X)), _unit_vectors(y)
+        return float(
+            r2_score(true, predicted, sample_weight=sample_weight, multioutput="variance_weighted")
+        )
+
+    def _add_chunk(
+        self, folds: Folds, first: bool, X: Any, y: Any, sample_weight: Any, groups: Any
+    ) -> None:
+        """Validate rows and add them to folds."""
+        refuse_chunks(X, "TeacherReadout takes a matrix, a memory map or a dask array")
+        rows = validate_data(
+            self,
+            as_array(X),
+            dtype=[np.float64, np.float32],
+            order="C",
+            reset=first,
+            ensure_min_samples=1 + first,
+            ensure_min_features=1 + first,
+        )
+        targets = _unit_vectors(y)
+        groups = None if groups is None else np.asarray(as_array(groups))
+        check_consistent_length(rows, targets, groups)
+        widths = {part.cross.shape[1] for part in folds.parts if part is not None}
+        if widths - {targets.shape[1]}:
+            raise ValueError(
+                f"y has {targets.shape[1]} columns, but {widths.pop()} in earlier rows: all "
+                "vectors must come from the same teacher"
+            )
+        self._find_head()
+        weights = check_frequencies(sample_weight, rows, before=np.inf)
+        add_rows(folds, rows, targets, weights, groups)
+        before = None if first else self._fitted_rows
+        self._fitted_rows = RowSketch(() if before is None else before.hashes).update(rows, weights)
+
+    def _find_head(self) -> LinearHead | None:
+        """Return the head, or raise ValueError if it does not fit the columns or the space."""
+        head = None if self.head is None else LinearHead.from_estimator(self.head)
+        if head is not None:
+            self._check_head_width(head)
+        if self.space == "head" and (head is None or not row_space(head.coef_)[1].size):
+            why = "leaves no direction free, because it has full rank"
+            raise ValueError(
+                f"space='head', but head={head!r} {why if head else 'is not a head'}: pass a head "
+                "of lower rank, or use space='teacher'"
+            )
+        return head
+
+    def _solve(self, folds: Folds) -> Self:
+        parts = [part for part in folds.parts if part is not None]
+        if sum(part.weight for part in parts) <= 1:
+            raise ValueError("sample_weight sums to 1 or less over all rows: pass counts of rows")
+        total = merge_all(parts)
+        p = len(total.gram)
+        mean, gram = torch.from_numpy(total.mean[:p]), torch.from_numpy(total.gram)
+        check_spread(Moments._of(total.weight, mean, gram))
+        head = self._find_head()
+        self.ridge_, error = choose_ridge(parts, self.ridge)
+        varies = total.spread > CONSTANT * total.weight
+        self.r2_ = 1 - error / total.spread if varies else float("nan")
+        if total.cross.shape[1] == 1:
+            warn("y has one column: TeacherReadout needs vectors of a teacher, not labels")
+        elif not self.r2_ >= _POOR:  # NaN if the vectors are all equal, or the rows in one fold
+            warn(
+                f"R² of the teacher's vectors is {self.r2_:.2f} in held-out rows. Below {_POOR}, "
+                "LogitPreservingWhitening is the better choice: use it, fit to more texts, or "
+                "check that X and y are of the same texts"
+            )
+        coef = RidgeRegression(total).coef(self.ridge_)
+        self.readout_ = Affine(coef.T.copy(), total.mean[p:] - total.mean[:p] @ coef)
+        map_ = self.readout_ if self.space == "teacher" else self._into_head(total, head)
+        return self._set_fitted(map_, head)
+
+    def _into_head(self, total: CrossMoments, head: Any) -> Affine:
+        """Return the map to vectors that the head reads as its own input."""
+        basis, complement = row_space(head.coef_)
+        readout, d, p = self.readout_, head.n_features_in_, len(total.gram)
+        cov, own, mean = total.gram / total.weight, total.mean[:d], total.mean[p:]
+        second = readout.matrix @ cov @ readout.matrix.T + np.outer(mean, mean)
+        sizes, directions = descending_eigh(second)
+        k = min(complement.shape[1], len(sizes))
+        free = sizes[:k].sum()
+        kept = np.trace(basis.T @ (cov[:d, :d] + np.outer(own, own)) @ basis)
+        ratio = (1 - self.head_share) / self.head_share
+        scale = sqrt(ratio * kept / free) if min(kept, free) > 0 else 1.0
+        into = scale * complement[:, :k] @ directions[:, :k].T
+        matrix = into @ readout.matrix
+        matrix[:, :d] += basis @ basis.T
+        return Affine(matrix, into @ readout.offset)
+
+    def _head_input(self, X: ArrayLike) -> Floats:
+        rows = self._check_rows(X)
+        return rows[:, : self._head().n_features_in_].astype(np.float64)
+
+    def _check_head_width(self, head: LinearHead) -> None:
+        if head.n_features_in_ > self.n_features_in_:
+            raise ValueError(
+                f"X has {self.n_features_in_} features, but the head expects "
+                f"{head.n_features_in_}: the head's input must be the first columns of X"
+            )
+
+    def _maps_back(self) -> bool:
+        return False
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.estimator_type = tags.classifier_tags = tags.regressor_tags = None
+        tags.target_tags.required = tags.target_tags.multi_output = True
+        return tags
+
+
+def _chunks(X: Any, *others: Any) -> Iterator[tuple[Any, ...]]:
+    """Rows of X, and of other arrays or None, in parts if X is a memory map or a dask array."""
+    if not is_memmap(X) and not is_dask(X):
+        yield X, *others
+        return
+    check_consistent_length(X, *others)
+    size = max(1, _ENTRIES // X.shape[1])
+    stops = np.cumsum(X.chunks[0]) if is_dask(X) else [*range(size, len(X), size), len(X)]
+    for start, stop in pairwise([0, *stops]):
+        rows: list[Any] = [each if each is None else each[start:stop] for each in (X, *others)]
+        yield tuple(each.compute() if is_dask(each) else each for each in rows)
+
+
+def _unit_vectors(y: Any) -> Floats:
+    """Validate the teacher's vectors and scale them to unit length; zeros stay zeros."""
+    if y is None:
+        raise ValueError(
+            "TeacherReadout requires y to be passed, but the target y is None: pass the teacher's "
+            "vectors of the same texts"
+        )
+    vectors = check_array(as_array(y), dtype=np.float64, ensure_2d=False, input_name="y")
+    vectors = vectors.reshape(len(vectors), -1)
+    for norm in (np.inf, 2):  # the first prevents overflow
+        sizes = np.linalg.norm(vectors, norm, axis=1, keepdims=True)
+        vectors = vectors / np.where(sizes > 0, sizes, 1.0)
+    return vectors
