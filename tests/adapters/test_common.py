@@ -35,7 +35,6 @@ from isoadapt import (
     TopologicalEntropyAdapter,
     Whitening,
 )
-from isoadapt.adapters import _heads
 from isoadapt.losses import CosRegLoss
 
 
@@ -160,19 +159,13 @@ ONE_OF_EACH.append(Whitening("pca", n_components=2))
 
 # With few epochs and few rows the scores still rise at the end, or fall.
 pytestmark = [
+    pytest.mark.usefixtures("two_folds"),
     pytest.mark.filterwarnings("ignore:training ended at max_epochs"),
     pytest.mark.filterwarnings("ignore:this fit harms the task"),
     pytest.mark.filterwarnings("ignore:.*rows in a batch"),
     # TeacherReadout takes the labels of these tests for vectors of one column.
     pytest.mark.filterwarnings("ignore:y has one column"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def two_folds(monkeypatch, request):
-    """Choose the penalty of named heads by fewer fits, but where weights must be frequencies."""
-    if "sample_weight" not in request.node.name:
-        monkeypatch.setattr(_heads, "_N_FOLDS", 2)
 
 
 @parametrize_with_checks(FIRST)

@@ -35,6 +35,8 @@ from isoadapt.metrics import isoscore, isotropy_report
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import WORDS, make_model, make_tokenizer
 
+pytestmark = pytest.mark.usefixtures("two_folds")
+
 FEW = {"max_epochs": 2, "batch_size": 64, "random_state": 0}
 TRAINED = [
     IsotropyLayer(**FEW),
