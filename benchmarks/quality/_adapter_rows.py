@@ -29,12 +29,13 @@ PRESERVING = "LogitPreservingWhitening"
 class Unchanged(BaseEstimator):
     """The unchanged embeddings with the stored head, or with a head that is fitted again."""
 
-    def __init__(self, head: LinearHead, refit: bool = False) -> None:
+    def __init__(self, head: LinearHead | str, refit: bool = False) -> None:
         self.head = head
         self.refit = refit
 
     def fit(self, X: NDArray[Any], y: NDArray[Any]) -> Self:
-        self.head_ = fit_head("logistic", X, y) if self.refit else self.head
+        probe = self.head if isinstance(self.head, str) else "logistic"
+        self.head_ = fit_head(probe, X, y) if self.refit else self.head
         return self
 
     def transform(self, X: NDArray[Any]) -> NDArray[Any]:

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import StratifiedKFold, train_test_split
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 
 from benchmarks._data import Floats, load_unseen
 from benchmarks._markdown import markdown_table
@@ -41,8 +42,12 @@ SIZES = {
     "mrpc": (100, 300, 600, 1200),
     "rte": (100,),
     "sst2_sentence": (100, 300, 600, 1200),
+    "bbbp": (100, 300),
+    "esol": (100, 200),
+    "cola_distilbert": (100, 300, 600),
     **dict.fromkeys(_phenomena.TASKS, (800,)),
 }
+REGRESSIONS = ("esol",)
 N_DRAWS = 5
 WIDTH = 384
 ROWS = (
@@ -59,10 +64,12 @@ INTRODUCTION = (
     "encoder was fitted to none of the rows; those that also stand in its training split are left "
     "out. n rows are drawn to fit on, stratified, and the others judge; “all” is five-fold "
     "cross-validation, in which four fifths fit. Accuracy: that of a probe fitted to the same n "
-    "rows, mean ± standard deviation over the 5 draws or folds; beside it the binomial standard "
-    "error over the rows that judge one draw or all folds. To the probe: mean difference from it, "
-    f"of {MINIBATCH} (layer), {EXACT} (exact), IStarAdapter (I-STAR), {PRESERVING} (preserving) "
-    f"and the {NO_PENALTY} (control). Corrected: IsoScore of "
+    f"rows, mean ± standard deviation over the {N_DRAWS} draws or folds; beside it the binomial "
+    "standard error over the rows that judge one draw or all folds. ESOL is a regression "
+    "under a ridge: its accuracy is R², and its error that of the mean over the draws. To the "
+    "probe: mean difference "
+    f"from it, of {MINIBATCH} (layer), {EXACT} (exact), IStarAdapter (I-STAR), {PRESERVING} "
+    f"(preserving) and the {NO_PENALTY} (control). Corrected: IsoScore of "
     "the rows that judge, corrected for few rows."
 )
 PHENOMENA = (
@@ -89,7 +96,8 @@ def cells() -> Cells:
 
                     def fit(task=task, n=n, row=row, draw=draw):
                         name, X, y = load(task)
-                        estimator = row.make_seeded("logistic", draw if row.takes_seed() else None)
+                        probe = "ridge" if task in REGRESSIONS else "logistic"
+                        estimator = row.make_seeded(probe, draw if row.takes_seed() else None)
                         found = measure_fit(estimator, X, y, *split(y, n, draw))
                         return {"name": name, **found}
 
@@ -97,25 +105,29 @@ def cells() -> Cells:
 
 
 def split(y: NDArray[Any], n: int | None, draw: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return n stratified training rows and the others; for n=None those of one of five folds."""
-    rows = np.arange(len(y))
+    """Return n stratified training rows and the others; for n=None those of one of five folds.
+
+    Values of a regression are not stratified.
+    """
+    rows, classes = np.arange(len(y)), y.dtype.kind != "f"
     if n is None:
-        folds = StratifiedKFold(N_DRAWS, shuffle=True, random_state=0).split(rows, y)
-        return list(folds)[draw]
-    return train_test_split(rows, train_size=n, stratify=y, random_state=draw)
+        folds = StratifiedKFold if classes else KFold
+        return list(folds(N_DRAWS, shuffle=True, random_state=0).split(rows, y))[draw]
+    return train_test_split(rows, train_size=n, stratify=y if classes else None, random_state=draw)
 
 
 def measure_fit(
     estimator: Any, X: Floats, y: NDArray[Any], fitting: NDArray[Any], judging: NDArray[Any]
 ) -> dict[str, Any]:
     """Fit to the training rows and evaluate on the others; count two kinds of warnings."""
+    metric = r2_score if y.dtype.kind == "f" else accuracy_score
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         begun = time.perf_counter()
         estimator.fit(X[fitting], y[fitting])
         seconds = time.perf_counter() - begun
     return {
-        "accuracy": float((estimator.predict(X[judging]) == y[judging]).mean()),
+        "accuracy": float(metric(y[judging], estimator.predict(X[judging]))),
         "corrected": float(isoscore(estimator.transform(X[judging]), bias_corrected=True)),
         "harmful": any(str(each.message).startswith("this fit harms the task") for each in caught),
         "unconverged": any(issubclass(each.category, ConvergenceWarning) for each in caught),
@@ -150,7 +162,9 @@ class _Size:
         self.probe = self.fits.get(PROBE, own[:0])
 
     def error(self) -> float:
-        """Binomial standard error of the probe's mean accuracy."""
+        """Binomial standard error of the probe's mean accuracy; of R², that of its draws."""
+        if self.fits[PROBE]["task"].iloc[0] in REGRESSIONS:
+            return float(self.probe["accuracy"].std() / np.sqrt(len(self.probe)))
         n, mean = self.n_judged(), self.probe["accuracy"].mean()
         return float(np.sqrt(mean * (1 - mean) / n))
 
