@@ -34,7 +34,7 @@ from isoadapt.heads import LinearHead
 _N_FOLDS = 5
 _FEW = 15_000  # as many rows are left out in all; with more, not every fold is
 # Logarithms to the base 10 of C d or of d/alpha, for rows whose d features have mean variance 1.
-_START = 0.5  # where the search begins, and what is taken if a fold lacks a class
+_START = 0.5  # what is taken if a fold lacks a class
 _STRONGEST, _WEAKEST = -1.5, 4.5
 
 
@@ -98,10 +98,10 @@ def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> 
 
     best = _START
     if counts.min():
-        for step in (1.0, -1.0):
-            while _STRONGEST <= best + step <= _WEAKEST and loss(best + step) < loss(best):
-                best += step
-        best = min((best, best - 0.5, best + 0.5), key=loss)
+        best = min((_STRONGEST, _STRONGEST + 1, _START), key=loss)
+        while best < _WEAKEST and loss(best + 1) < loss(best):
+            best += 1
+        best = min((best, max(best - 0.5, _STRONGEST), best + 0.5), key=loss)
     block = _minimised(rows, codes, weights, best, np.zeros_like(blocks[0]), tol=1e-6)
     block -= block.mean(axis=0)  # without effect on probabilities; the rank is exact
     return LinearHead(block[:, :-1], block[:, -1], classes)
