@@ -2,8 +2,10 @@
 
 import warnings
 
+import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import r2_score
 
 from benchmarks._data import narrow_cone
 from benchmarks.quality import few_rows
@@ -82,3 +84,14 @@ def test_losses_and_false_alarms_are_counted_against_the_probe():
     losses, alarms, _ = (line for line in text if line.startswith("- "))
     assert losses.endswith("1 of 2 cells: tiny rows, n=300, IStarAdapter")
     assert alarms.endswith("1 of 2, 50.0 %")
+
+
+def test_a_regression_is_judged_by_r2_on_rows_that_are_not_stratified():
+    values = X[:, 0] + 0.1 * X[:, 1]
+    fitting, judging = split(values, 60, 0)
+    probe = Unchanged("ridge", refit=True)
+    found = measure_fit(probe, X, values, fitting, judging)
+    assert found["accuracy"] == pytest.approx(r2_score(values[judging], probe.predict(X[judging])))
+    assert sorted(np.concatenate([split(values, None, draw)[1] for draw in range(5)])) == [
+        *range(240)
+    ]
