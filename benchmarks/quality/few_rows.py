@@ -148,7 +148,10 @@ def text(records: Sequence[Record]) -> str:
     table = markdown_table(header, [group.cells() for group in groups])
     checks = "\n".join(f"- {line}" for line in (_losses(groups), _alarms(groups), _lowest(groups)))
     settings = measured_with(frame["setting"])
-    return "\n\n".join([INTRODUCTION, PHENOMENA, table, checks, settings])
+    introduction = [INTRODUCTION]
+    if frame["task"].isin(_phenomena.TASKS).any():
+        introduction.append(PHENOMENA)
+    return "\n\n".join([*introduction, table, checks, settings])
 
 
 class _Size:
