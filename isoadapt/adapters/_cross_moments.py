@@ -52,19 +52,20 @@ def add_rows(
 ) -> None:
     """Add rows X (n, p) and targets (n, q) to folds; cross-moments are replaced, not changed."""
     weights = np.ones(len(X)) if weights is None else weights
-    for start in range(0, len(X), _BLOCK):
-        kept = start + np.flatnonzero(weights[start : start + _BLOCK] > 0)
-        rows = X[kept].astype(np.float64)
-        if groups is None:
-            numbers = row_hashes(rows) % _N_FOLDS
-        else:
-            numbers = np.array(
-                [_group_fold(str(each), folds.groups) for each in groups[kept].tolist()]
-            )
-        for fold in np.unique(numbers).tolist():
-            own = numbers == fold
-            new = _measure(rows[own], targets[kept[own]], weights[kept[own]])
-            folds.parts[fold] = merge_all([folds.parts[fold], new])
+    kept = np.flatnonzero(weights > 0)
+    blocks = [kept[start : start + _BLOCK] for start in range(0, len(kept), _BLOCK)]
+    if groups is None:
+        hashes = [row_hashes(X[block].astype(np.float64)) for block in blocks]
+        numbers = np.concatenate([np.zeros(0, np.uint64), *hashes]) % _N_FOLDS
+    else:
+        numbers = np.array([_group_fold(str(each), folds.groups) for each in groups[kept].tolist()])
+    for fold in range(_N_FOLDS):
+        own = kept[numbers == fold]
+        for start in range(0, len(own), _BLOCK):
+            block = own[start : start + _BLOCK]
+            new = _measure(X[block].astype(np.float64), targets[block], weights[block])
+            old = folds.parts[fold]
+            folds.parts[fold] = new if old is None else merge_all([old, new])
 
 
 def _group_fold(group: str, known: dict[str, int]) -> int:
