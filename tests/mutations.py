@@ -119,12 +119,12 @@ MUTATIONS = [
         "adapters/_training/_exact.py", "2 * self.ridge * pulled", "self.ridge * pulled", EXACT
     ),
     Mutation("adapters/_training/_exact.py", "self.weight / (d - 1)", "self.weight / d", EXACT),
-    Mutation("adapters/_training/_problem.py", "return ridge / 4 if", "return ridge if", SELECTION),
-    Mutation("adapters/_training/_problem.py", "1 - quantile / ratio", "1 - 1 / ratio", SELECTION),
+    Mutation("adapters/_training/_problem.py", "float(ridge / 4 if", "float(ridge if", SELECTION),
+    Mutation("adapters/_training/_problem.py", "np.sqrt(2 * (agree", "0 * ((agree", SELECTION),
     Mutation(
         "adapters/_training/_problem.py",
-        "shrink(eigenvalues, oas_shrinkage(moments))",
-        "eigenvalues",
+        "shrunk = shrink(eigenvalues, oas_shrinkage(moments))",
+        "shrunk = eigenvalues",
         "adapters/test_penalised.py adapters/test_isotropy_layer.py",
     ),
     Mutation(

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -236,7 +237,9 @@ class _Request:
         """Encode texts of ranges that are free; others may be encoding the rest."""
         missing = self._longest_first[self._missing[self._longest_first]]
         most = min(self._characters, max(_FEWEST, _SHARE * self._lengths[missing].sum()))
-        try:
+        with ExitStack() as held:
+            for lock in 2 * self._locks:  # twice, as the first release may be interrupted
+                held.callback(lock.release, force=True)  # no effect on a lock that is not held
             rows = self._lock_ranges(missing, most)
             vectors, found = self._store.read([self._keys[i] for i in rows])  # stored by others
             self._fill(rows[found], vectors[found])
@@ -256,9 +259,6 @@ class _Request:
             self._store.put([self._keys[i] for i in rows], vectors, self._max_size)
             aim, now = _SECONDS * rate, self._characters
             self._characters = float(np.clip(aim, now / 2, now * 2))
-        finally:
-            for lock in self._locks:
-                lock.release(force=True)  # has no effect on a lock that is not held
 
     def _lock_ranges(self, missing: NDArray[np.int64], most: float) -> NDArray[np.int64]:
         """Lock free ranges at random until they have `most` characters; return their rows."""
