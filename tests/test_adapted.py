@@ -139,6 +139,7 @@ class TestAdaptedEncoder:
             np.testing.assert_array_equal(model.head_.coef_, head.coef_)
         assert not [warning for warning in recwarn if "checkpoint" in str(warning.message)]
 
+    @pytest.mark.filterwarnings("ignore:this fit harms the task")
     @pytest.mark.parametrize("names", [["a", "b", "c"], [0, 1, 2]])
     def test_a_head_that_is_set_goes_before_the_checkpoints(self, names, checkpoint, data):
         texts, y = data[0], np.array(names)[data[1]]

@@ -11,6 +11,7 @@ from isoadapt import datasets
 from tests.tiny_models import save_model
 
 
+@pytest.mark.filterwarnings("ignore:.*rows to judge on equal rows")  # of a small tokenizer
 @pytest.mark.parametrize(
     ("example", "expected"),
     [

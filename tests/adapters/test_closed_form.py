@@ -317,6 +317,7 @@ class TestLogitPreservingWhitening:
         scores = [isoscore(fixed + factor * (Z - fixed)) for factor in (0.99, 1.0, 1.01)]
         assert max(scores) == scores[1]
 
+    @pytest.mark.filterwarnings("ignore:head has rank 24")
     def test_map_is_the_identity_for_a_full_rank_head(self, cone):
         matrix, offset = LogitPreservingWhitening(head=make_head(24, 30)).fit(cone).to_affine()
         np.testing.assert_allclose(matrix, np.eye(24), atol=1e-9)

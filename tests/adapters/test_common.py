@@ -163,6 +163,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:training ended at max_epochs"),
     pytest.mark.filterwarnings("ignore:this fit harms the task"),
     pytest.mark.filterwarnings("ignore:.*rows in a batch"),
+    pytest.mark.filterwarnings("ignore:head has rank"),
     # TeacherReadout takes the labels of these tests for vectors of one column.
     pytest.mark.filterwarnings("ignore:y has one column"),
 ]

@@ -177,6 +177,7 @@ class TestMiniBatch:
         options = {"bias_corrected": False, "validation_fraction": None, "max_epochs": 1}
         IsotropyLayer(head, batch_size=3, **options).fit(X[:51], y[:51])
 
+    @pytest.mark.filterwarnings("ignore:training ended at max_epochs")
     def test_second_fit_does_not_depend_on_the_first(self, cone):
         X, y, head = cone
         layer = IsotropyLayer(head, max_epochs=1).fit(X, y).set_params(solver="exact", head=None)

@@ -105,6 +105,7 @@ def test_only_the_head_may_depend_on_padding(monkeypatch):
     assert mixes_lengths(monkeypatch, TransformerEncoder(live, pooling="mean")) is True
 
 
+@pytest.mark.filterwarnings("ignore:.*different texts are fewer")
 def test_a_model_is_probed_once_whatever_uses_it(tmp_path, probes):
     folder = save_model(tmp_path, "convbert")
     encoder = TransformerEncoder(folder, pooling="mean")
@@ -141,6 +142,7 @@ def test_cached_vectors_are_those_of_a_text_alone(tmp_path):
     assert cache.stats().misses == len(set(TEXTS))
 
 
+@pytest.mark.filterwarnings("ignore:.*different texts are fewer")
 def test_layers_are_measured_on_the_tokens_of_texts_alone():
     live = make_model("fnet"), make_tokenizer("roberta")
     whole = layer_report(TransformerEncoder(live), TEXTS).to_frame()

@@ -74,6 +74,7 @@ def test_pooling_can_be_another_one(make):
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.filterwarnings("ignore:.*different texts are fewer")
 def test_it_is_a_live_model(make):
     model = make("mean", module("Normalize")()).train()
     encoder = clone(TransformerEncoder(model))

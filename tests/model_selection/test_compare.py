@@ -397,6 +397,7 @@ class TestAdapters:
         assert "IsotropyLayer, exact" in fast.estimators
         assert "IsotropyLayer, minibatch" not in fast.estimators
 
+    @pytest.mark.filterwarnings("ignore:.*of the squared deviations")
     def test_names_estimators_and_pipelines(self):
         pipeline = make_pipeline(PCA(3), Whitening())
         some = ["whitening", "IsotropyLayer, exact", PCA(2), pipeline, Whitening(), Whitening()]

@@ -327,6 +327,7 @@ class TestQueries:
         assert at_the_level(clustered)
         assert not at_the_level(plain)
 
+    @pytest.mark.filterwarnings("ignore:12 items in 7 clusters")
     def test_queries_of_the_same_documents_are_one_unit(self):
         documents = np.r_[X[:20], X[:5]]  # the last are copies
         queries = np.r_[X[:8], X[:4]] + 0.1

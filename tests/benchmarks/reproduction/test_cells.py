@@ -72,6 +72,7 @@ def test_a_run_gives_every_figure_that_a_claim_needs(condition, job):
     assert (figures["shrinkage_seconds"] > 0) == (condition.penalty == "istar")
 
 
+@pytest.mark.filterwarnings("ignore:.*different texts are fewer")
 def test_both_passes_give_the_library_s_embeddings_and_layers(model, suite):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
