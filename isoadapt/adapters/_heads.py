@@ -19,12 +19,13 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from sklearn.base import clone, is_classifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import log_loss
+from sklearn.linear_model import Ridge
 from sklearn.utils.validation import has_fit_parameter
 
+from isoadapt.adapters._linalg import cross_entropy
 from isoadapt.adapters._maps import Floats
 from isoadapt.adapters._training._rows import Index, distinct_rows, fold_numbers
 from isoadapt.geometry._spread import LARGEST, dead_dimensions
@@ -78,21 +79,21 @@ def fit_head(
 def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> LinearHead:
     """Fit a logistic regression whose C has the smallest log loss on left-out folds."""
     classes, codes = np.unique(y, return_inverse=True)
+    rows = np.column_stack([X, np.ones(len(X))])
     counts = np.bincount(folds * len(classes) + codes, minlength=_N_FOLDS * len(classes))
-    d = X.shape[1]
     held_out = _left_out(folds)
-    # Each fit starts from that of the same fold with the last C.
-    models = [LogisticRegression(warm_start=True, max_iter=1000) for _ in held_out]
+    # Each fit starts from the fold's fit with the last C.
+    blocks = [np.zeros((len(classes), rows.shape[1])) for _ in held_out]
     losses: dict[float, float] = {}
 
     def loss(power: float) -> float:
         if power not in losses:
             losses[power] = 0.0
-            for held, model in zip(held_out, models, strict=True):
-                model.set_params(C=10**power / d).fit(X[~held], codes[~held], weights[~held])
-                options = {"sample_weight": weights[held], "labels": model.classes_}
-                shares = model.predict_proba(X[held])
-                losses[power] += log_loss(codes[held], shares, normalize=False, **options)
+            for fold, held in enumerate(held_out):
+                block = _minimised(rows[~held], codes[~held], weights[~held], power, blocks[fold])
+                mean = cross_entropy(rows[held] @ block.T, codes[held], weights[held])[0]
+                losses[power] += mean * held.sum()
+                blocks[fold] = block
         return losses[power]
 
     best = _START
@@ -101,8 +102,32 @@ def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> 
         while best < _WEAKEST and loss(best + 1) < loss(best):
             best += 1
         best = min((best, max(best - 0.5, _STRONGEST), best + 0.5), key=loss)
-    model = LogisticRegression(C=10**best / d, max_iter=1000, tol=1e-6)
-    return LinearHead.from_estimator(model.fit(X, y, weights))
+    block = _minimised(rows, codes, weights, best, np.zeros_like(blocks[0]), tol=1e-6)
+    block -= block.mean(axis=0)  # without effect on probabilities; the rank is exact
+    return LinearHead(block[:, :-1], block[:, -1], classes)
+
+
+def _minimised(
+    rows: Floats, codes: Index, weights: Floats, power: float, start: Floats, tol: float = 1e-4
+) -> Floats:
+    """Return the weights and, last, the intercept (n_classes, d + 1) of a logistic regression.
+
+    `rows` (n, d + 1) end with a one. The objective is that of LogisticRegression(C) with C = 10 **
+    `power` / d. For two classes its one row of weights is the difference of these.
+    """
+    n_classes, d = start.shape[0], start.shape[1] - 1
+    penalty = np.full(d + 1, (2 if n_classes == 2 else 1) * d / 10**power / len(rows))
+    penalty[-1] = 0
+
+    def objective(flat: Floats) -> tuple[float, Floats]:
+        block = flat.reshape(start.shape)
+        loss, to_outputs = cross_entropy(rows @ block.T, codes, weights)
+        pulled = penalty * block
+        return loss + (block * pulled).sum() / 2, (to_outputs.T @ rows + pulled).ravel()
+
+    options = {"maxiter": 1000, "gtol": tol, "ftol": 1e-12}
+    found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
+    return found.x.reshape(start.shape)
 
 
 def _fit_ridge(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> LinearHead:

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import softmax
 
-from isoadapt.adapters._linalg import whiten_complement
+from isoadapt.adapters._linalg import cross_entropy, whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.heads import LinearHead
@@ -60,14 +59,7 @@ class _Objective(NamedTuple):
         if self.targets.ndim == 2:
             error = outputs - self.targets
             return float((weights * error**2).mean()), 2 * weights * error / error.size
-        n = len(outputs)
-        shifted = outputs - outputs.max(axis=1, keepdims=True)
-        log_norm = np.log(np.exp(shifted).sum(axis=1))
-        rows = np.arange(n)
-        gradient = softmax(outputs, axis=1)
-        gradient[rows, self.targets] -= 1
-        losses = log_norm - shifted[rows, self.targets]
-        return float((weights[:, 0] * losses).mean()), weights * gradient / n
+        return cross_entropy(outputs, self.targets, weights[:, 0])
 
     def _anisotropy(self, linear: Floats) -> tuple[float, Floats]:
         """Weighted 1 - IsoScore with whitened directions outside the row space; its gradient."""
