@@ -372,12 +372,13 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         y: NDArray[Any] | None,
         sample_weight: NDArray[Any] | None = None,
         groups: NDArray[Any] | None = None,
+        map_: Any = None,
     ) -> LinearHead:
         """Fit the head; a frozen one is replaced by a probe of the same kind."""
         head = self.head
         if not needs_fit(head):
             head = "logistic" if self._head_kind() == "classifier" else "ridge"
-        return fit_head(head, X, cast(NDArray[Any], y), sample_weight, groups)
+        return fit_head(head, X, cast(NDArray[Any], y), sample_weight, groups, map_)
 
     def _take_checkpoint_head(
         self, read_head: Callable[[], LinearHead | None], y: ArrayLike | None

@@ -11,7 +11,6 @@ from sklearn.utils.metaestimators import available_if
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._checks import check_frequencies, check_spread, restore_on_failure
 from isoadapt.adapters._heads import needs_fit
-from isoadapt.adapters._maps import map_rows
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import (
     Chunked,
@@ -71,7 +70,7 @@ class OnePassAdapter(BaseAdapter):
         head = None if fitted_later else self._resolve_head(rows, targets, weights)
         fitted = self._fit_rows(rows, weights, head)
         if refit:
-            head = self._fit_head(map_rows(fitted["map_"], rows), targets, weights)
+            head = self._fit_head(rows, targets, weights, map_=fitted["map_"])
         return self._set_attributes(fitted, RowSketch().update(rows, weights), head)
 
     @abstractmethod

@@ -26,7 +26,7 @@ from sklearn.linear_model import Ridge
 from sklearn.utils.validation import has_fit_parameter
 
 from isoadapt.adapters._linalg import cross_entropy
-from isoadapt.adapters._maps import Floats
+from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._training._rows import Index, distinct_rows, fold_numbers
 from isoadapt.geometry._spread import LARGEST, dead_dimensions
 from isoadapt.heads import LinearHead
@@ -49,19 +49,22 @@ def fit_head(
     y: NDArray[Any],
     sample_weight: NDArray[Any] | None = None,
     groups: NDArray[Any] | None = None,
+    map_: Any = None,
 ) -> LinearHead:
-    """Fit a linear head to embeddings (n_samples, n_features).
+    """Fit a linear head to embeddings (n_samples, n_features), or to what `map_` makes of them.
 
     "logistic" and "ridge" choose their penalty by the loss on left-out folds, which keep equal rows
-    and groups whole. Features without variance get weight zero. A linear estimator is cloned and
-    fitted to the embeddings as they are.
+    and groups whole. The folds are those of `X`, because the rounding of `map_` can vary. Features
+    without variance get weight zero. A linear estimator is cloned and fitted as it is.
     """
     _check_targets(kind, y, sample_weight)
     if not isinstance(kind, str):
-        return _fit_estimator(kind, X, y, sample_weight)
+        mapped = X if map_ is None else map_rows(map_, X)
+        return _fit_estimator(kind, mapped, y, sample_weight)
     sample = distinct_rows(X, y, groups, sample_weight)
     weights = np.ones(len(sample.X)) if sample.weights is None else sample.weights
     rows, labels = sample.X.astype(np.float64), cast(NDArray[Any], sample.y)
+    rows = rows if map_ is None else map_rows(map_, rows)
     mean = np.average(rows, axis=0, weights=weights)
     variances = np.average((rows - mean) ** 2, axis=0, weights=weights)
     dead = dead_dimensions(variances)

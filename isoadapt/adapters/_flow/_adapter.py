@@ -233,7 +233,7 @@ class FlowAdapter(BaseAdapter):
         module, head, run = self._train(rows, None if self.alpha is None else labels)
         map_ = self._take_map(module, rows)
         if refit:
-            head = self._fit_head(map_rows(map_, rows), labels)
+            head = self._fit_head(rows, labels, map_=map_)
         self.best_epoch_ = run.best_epoch
         self.n_iter_ = len(run.history)
         self.history_ = run.history
