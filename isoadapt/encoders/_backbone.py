@@ -1,10 +1,10 @@
-"""Backbone: a model with its tokenizer, and the pooling of its hidden states."""
+"""Backbone: a model with its tokenizer."""
 
 import copy
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,159 +14,26 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from isoadapt.encoders._folder import read_object, sentence_modules
+from isoadapt.encoders._pooling import (
+    HEAD_INPUT,
+    READOUT,
+    LayersPooling,
+    Parts,
+    Pooling,
+    PoolingName,
+    choose_pooling,
+    live_pooling,
+    needs_head,
+    sentence_pooling,
+    several_layers,
+)
 
 _MODULE_DICTS = [key for key, value in nn.Module().__dict__.items() if isinstance(value, dict)]
 _POSITION_TABLE = re.compile(r"(^|_)(wpe|pos|position|positions)(_|$)")
+_READOUT_COLUMNS = 4096  # of pooling="readout" at most
 _UNLIMITED = 2**31  # maximum lengths of this size or more mean that there is no limit
 _PROCESSES: set[int] = set()  # that have used models: this one and those it was forked from
 _LIVE_PROBES: "WeakKeyDictionary[Any, dict[Any, bool]]" = WeakKeyDictionary()
-HEAD_INPUT = "head_input"
-
-
-@dataclass(frozen=True)
-class Pooling:
-    """Pooling of hidden states, with the preparation of texts that belongs to it."""
-
-    modes: tuple[str, ...]  # names of poolings whose vectors are concatenated
-    normalize: bool = False  # to unit length
-    max_length: int | None = None  # of texts in tokens
-    lowercase: bool = False  # whether texts are converted to lower case
-
-    @property
-    def is_head_input(self) -> bool:
-        """Whether the vectors are the input of the checkpoint's head."""
-        return self.modes == (HEAD_INPUT,)
-
-    def __call__(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Pool hidden states (B, T, d) under a mask (B, T) of ones and zeros."""
-        pooled = torch.cat([MODES[mode](hidden, mask) for mode in self.modes], dim=1)
-        return torch.nn.functional.normalize(pooled, dim=1) if self.normalize else pooled
-
-
-def _sum(hidden: Tensor, weights: Tensor) -> Tensor:
-    """Sum hidden states (B, T, d) with weights (B, T)."""
-    return torch.einsum("btd,bt->bd", hidden, weights.to(hidden.dtype))
-
-
-def _cls(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Return the state of the first token (B, d), wherever the padding is."""
-    return hidden[torch.arange(len(hidden), device=hidden.device), mask.argmax(dim=1)]
-
-
-def _last(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Return the state of the last token (B, d), wherever the padding is."""
-    last = mask.shape[1] - 1 - mask.flip(1).argmax(dim=1)
-    return hidden[torch.arange(len(hidden), device=hidden.device), last]
-
-
-def _max(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Compute the maximum over tokens (B, d)."""
-    return hidden.masked_fill(mask.unsqueeze(-1) == 0, -torch.inf).amax(dim=1)
-
-
-def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Compute the mean over tokens (B, d)."""
-    return _sum(hidden, mask) / mask.sum(dim=1, keepdim=True)
-
-
-def _mean_sqrt(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Compute the sum over tokens divided by the square root of their number (B, d)."""
-    return _sum(hidden, mask) / mask.sum(dim=1, keepdim=True).sqrt()
-
-
-def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Compute the mean over tokens with weights 1, 2, 3, … (B, d)."""
-    weights = mask * mask.cumsum(dim=1)
-    return _sum(hidden, weights) / weights.sum(dim=1, keepdim=True)
-
-
-MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cls": _cls,
-    "max": _max,
-    "mean": _mean,
-    "mean_sqrt_len_tokens": _mean_sqrt,
-    "weightedmean": _weighted_mean,
-    "lasttoken": _last,
-}
-MODE_OF_KEY = {  # in the configuration of sentence-transformers
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-
-
-def sentence_pooling(folder: Path) -> Pooling | None:
-    """Read the pooling of a sentence-transformers folder; return None if `folder` is not one."""
-    modules = sentence_modules(folder)
-    if not modules:
-        return None
-    kinds = [kind for kind, _ in modules]
-    _check_kinds(kinds, str(folder / "modules.json"))
-    if read_object(folder / "config_sentence_transformers.json").get("default_prompt_name"):
-        raise _prompt_error(str(folder))
-    settings = read_object(modules[0][1] / "sentence_bert_config.json")
-    return Pooling(
-        modes=_modes(read_object(modules[1][1] / "config.json")),
-        normalize=len(kinds) == 3,
-        max_length=settings.get("max_seq_length"),
-        lowercase=bool(settings.get("do_lower_case")),
-    )
-
-
-def live_pooling(model: Any) -> Pooling:
-    """Return the pooling of a SentenceTransformer object; raise ValueError as for a folder."""
-    modules = list(model)
-    kinds = [type(module).__name__ for module in modules]
-    _check_kinds(kinds, "model is a SentenceTransformer that")
-    if model.default_prompt_name:
-        raise _prompt_error("model is a SentenceTransformer that")
-    if model.truncate_dim is not None:
-        raise ValueError(
-            f"model is a SentenceTransformer with truncate_dim={model.truncate_dim}, which "
-            "pooling='auto' does not support; set it to None and select the columns afterwards"
-        )
-    return Pooling(
-        modes=_modes(modules[1].get_config_dict()),
-        normalize=len(kinds) == 3,
-        max_length=model.max_seq_length,
-        lowercase=bool(getattr(modules[0], "do_lower_case", False)),
-    )
-
-
-def _check_kinds(kinds: list[str], where: str) -> None:
-    """Raise ValueError if the modules are not those that pooling='auto' supports."""
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise ValueError(
-            f"{where} lists {', '.join(kinds)}; pooling='auto' only supports "
-            "Transformer, Pooling and Normalize; choose pooling='cls', 'mean' or 'max'"
-        )
-
-
-def _prompt_error(where: str) -> ValueError:
-    """Return the error for a model with a default prompt."""
-    return ValueError(
-        f"{where} puts a prompt before each text, which pooling='auto' does not support; "
-        "choose pooling='cls', 'mean' or 'max' and pass texts that begin with the prompt"
-    )
-
-
-def _modes(config: dict[str, Any]) -> tuple[str, ...]:
-    """Read the names of the pooling modes from the configuration of a Pooling module."""
-    modes = config.get("pooling_mode") or [
-        mode for key, mode in MODE_OF_KEY.items() if config.get(key)
-    ]
-    modes = (tuple(modes) or ("mean",)) if isinstance(modes, list | tuple) else (modes,)
-    unknown = [mode for mode in modes if str(mode) not in MODES]
-    if unknown:
-        raise ValueError(
-            f"the checkpoint's pooling mode {unknown[0]!r} is not supported (supported "
-            f"are {', '.join(MODES)}); choose pooling='cls', 'mean' or 'max'"
-        )
-    return modes
 
 
 @dataclass(frozen=True)
@@ -243,6 +110,44 @@ class Backbone:
     def n_layers(self) -> int:
         """Number of layers. There is one more hidden state than layers."""
         return self.model.config.get_text_config().num_hidden_layers
+
+    @property
+    def hidden_size(self) -> int:
+        """Number of columns of the hidden states."""
+        return self.model.config.get_text_config().hidden_size
+
+    def hidden_state(self, layer: int) -> int:
+        """Return the index of a hidden state, -1 for the last, or raise ValueError."""
+        n = self.n_layers
+        if not -n - 1 <= layer <= n:
+            raise ValueError(
+                f"layer={layer}: the model has {n} layers; choose from 0 (the input of the "
+                f"first layer) to {n}, or from -{n + 1} to -1"
+            )
+        return -1 if layer == n else layer
+
+    def pooling(self, name: PoolingName, layer: int = -1) -> Pooling:
+        """Return the pooling that parameters name; raise ValueError if the model cannot have it."""
+        if needs_head(name) and self.head is None:
+            raise ValueError(
+                f"pooling={name!r}: {type(self.model).__name__} has no classifier head; pass a "
+                "model for sequence classification, or choose 'cls', 'mean' or 'max'"
+            )
+        parts = several_layers(name, layer)
+        if parts is None:
+            return choose_pooling(name, layer, self.head is not None, self.sentence_pooling)
+        modes, layers = zip(*(self._readout() if parts == READOUT else parts), strict=True)
+        n = self.n_layers
+        return LayersPooling(modes, layers=tuple(self.hidden_state(i) % (n + 1) for i in layers))
+
+    def _readout(self) -> Parts:
+        """Return the poolings, with their hidden states, of pooling="readout"."""
+        n = self.n_layers
+        layers = dict.fromkeys((n, round(n / 3), round(2 * n / 3), 0))
+        parts = [*(("mean", layer) for layer in layers), ("cls", n)]
+        head: Parts = () if self.head is None else ((HEAD_INPUT, -1),)
+        own = 0 if self.head is None else self.head.in_features
+        return (*head, *parts[: max(1, (_READOUT_COLUMNS - own) // self.hidden_size)])
 
 
 def live_backbone(model: Any, tokenizer: Any, sentence: Any = None) -> Backbone:

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isoadapt.encoders._backbone import Backbone, Pooling
+from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._pooling import HEAD_INPUT, MODES, LayersPooling, Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import Tokens, model_inputs
 
@@ -120,13 +121,42 @@ def _halved(tokens: Tokens, start: int, stop: int) -> int:
 def embed_batch(
     backbone: Backbone, pooling: Pooling, layer: int, batch: dict[str, Tensor]
 ) -> Tensor:
-    """Compute the vectors (B, d) of a batch on the model's device from one hidden state."""
+    """Compute the vectors (B, d) of a batch on the model's device in one pass.
+
+    `layer` is ignored where the pooling names its own hidden states.
+    """
     inputs = backbone.accepted(batch)
+    if isinstance(pooling, LayersPooling):
+        return _embed_layers(backbone, pooling, inputs, batch["attention_mask"])
     if pooling.is_head_input:
         return backbone.headless(**inputs).logits
     output = backbone.base(**inputs, output_hidden_states=layer != -1)
-    hidden = output.last_hidden_state if layer == -1 else output.hidden_states[layer]
-    return pooling(hidden.float(), batch["attention_mask"])
+    hidden, mask = output.last_hidden_state, batch["attention_mask"]
+    if layer != -1:
+        hidden = _cropped(output.hidden_states[layer], mask)
+    return pooling(hidden.float(), mask)
+
+
+def _embed_layers(
+    backbone: Backbone, pooling: LayersPooling, inputs: dict[str, Tensor], mask: Tensor
+) -> Tensor:
+    """Compute the concatenated vectors (B, d) of several hidden states and the head's input."""
+    network = backbone.headless if pooling.begins_with_head_input else backbone.base
+    output = network(**inputs, output_hidden_states=True)
+    # A classifier that has a decoder too returns the states of both.
+    states = getattr(output, "encoder_hidden_states", None) or output.hidden_states
+    vectors = [
+        output.logits
+        if mode == HEAD_INPUT
+        else MODES[mode](_cropped(states[layer], mask).float(), mask)
+        for mode, layer in pooling.parts
+    ]
+    return torch.cat([part.float() for part in vectors], dim=1)
+
+
+def _cropped(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Remove the tokens that BigBird appends to fill its blocks of sparse attention."""
+    return hidden[:, : mask.shape[1]]
 
 
 @contextmanager
@@ -147,9 +177,20 @@ def explained_failure(backbone: Backbone, batch: dict[str, Tensor]) -> Iterator[
 
 def vector_width(backbone: Backbone, pooling: Pooling) -> int:
     """Return the number of columns of the vectors."""
-    if backbone.head is not None and pooling.is_head_input:
-        return backbone.head.in_features
-    return backbone.model.config.get_text_config().hidden_size * len(pooling.modes)
+    own = 0
+    if backbone.head is not None and pooling.begins_with_head_input:
+        own = backbone.head.in_features
+    return own + backbone.hidden_size * sum(mode != HEAD_INPUT for mode in pooling.modes)
+
+
+def column_names(backbone: Backbone, pooling: LayersPooling) -> list[str]:
+    """Return the names of the columns of several hidden states, such as "layer2_mean_17"."""
+    names = []
+    for mode, layer in pooling.parts:
+        stem = mode if mode == HEAD_INPUT else f"layer{layer}_{mode}"
+        width = vector_width(backbone, Pooling((mode,)))
+        names += [f"{stem}_{column}" for column in range(width)]
+    return names
 
 
 def token_budget(batch_tokens: int, device: torch.device) -> int:
@@ -167,17 +208,22 @@ def needs_equal_lengths(backbone: Backbone, pooling: Pooling) -> bool:
 
     The first call for a model runs the probe, which costs two forward passes of short texts.
     """
-    head = pooling.is_head_input
+    head = pooling.begins_with_head_input
     own, tokenizers = backbone.model.config.pad_token_id, backbone.tokenizer.pad_token_id
     if backbone.switches_attention:
         return True
     if (head and own is None) or (own is not None and own != tokenizers):
         return True  # the model would treat padding as text, or text as padding
-    with _LOCK:
+
+    def probed(head: bool) -> bool:
+        """Return the result of the probe of the head's input or of the hidden states."""
         key = (head, tokenizers, backbone.tokenizer.padding_side)
         if key not in backbone.probes:
             backbone.probes[key] = _padding_changes_vectors(backbone, head)
         return backbone.probes[key]
+
+    with _LOCK:
+        return any(probed(mode == HEAD_INPUT) for mode in pooling.modes)
 
 
 @torch.inference_mode()
@@ -203,7 +249,7 @@ def _states(backbone: Backbone, head: bool, batch: dict[str, Tensor]) -> Tensor:
         if head:
             return backbone.headless(**inputs).logits[-1:].float()
         hidden = backbone.base(**inputs).last_hidden_state
-        width = backbone.model.config.get_text_config().hidden_size
+        width = backbone.hidden_size
         if hidden.shape[-1] != width:
             raise ValueError(f"its hidden states have {hidden.shape[-1]} columns, not {width}")
         return hidden[batch["attention_mask"].bool()].float()

@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from isoadapt.encoders._backbone import HEAD_INPUT, MODES, Backbone, Pooling, eval_copy
+from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._batching import PAIR, to_device
+from isoadapt.encoders._pooling import HEAD_INPUT, MODES, Pooling, PoolingName
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import model_inputs
 from isoadapt.encoders._transformer import TransformerEncoder
@@ -24,6 +25,7 @@ _TOLERANCE = 1e-5  # relative to the largest entry
 def load_checkpoint(
     path: str | os.PathLike[str] | tuple[Any, Any],
     *,
+    pooling: PoolingName = HEAD_INPUT,
     max_length: int | None = None,
     batch_tokens: int = 2048,
     device: str | torch.device = "auto",
@@ -44,6 +46,9 @@ def load_checkpoint(
         Folder, name on the Hugging Face Hub, or live ``(model, tokenizer)``. A PEFT folder
         (``adapter_config.json`` and ``adapter_model.safetensors``) is merged into its base model,
         which needs ``pip install "isoadapt[peft]"``.
+    pooling : {"head_input", "readout"} or list, default="head_input"
+        Pooling of the encoder, see :class:`TransformerEncoder`. Its first columns must be the
+        input of the head. "readout" and lists add hidden states of the same pass.
     max_length : int, default=None
         Number of tokens that an input is truncated to. None means as many as both tokenizer and
         model are made for.
@@ -63,11 +68,11 @@ def load_checkpoint(
     Returns
     -------
     encoder : TransformerEncoder
-        Encoder that maps texts to embeddings of shape (n, d).
+        Encoder that maps texts to embeddings of shape (n, d) or, with more poolings, wider ones.
     head : LinearHead
-        Head in float64, with d = ``head.n_features_in_``. Its classes are the label ids 0, 1, ….
-        A model with one output, or one that was fine-tuned for regression, gives a regressor. A
-        model with ``problem_type="multi_label_classification"`` gives a
+        Head in float64 for the first d = ``head.n_features_in_`` columns. Its classes are the label
+        ids 0, 1, …. A model with one output, or one that was fine-tuned for regression, gives a
+        regressor. A model with ``problem_type="multi_label_classification"`` gives a
         :class:`~isoadapt.heads.MultiLabelHead`. Adapters that need no labels can use its weights,
         but it does not predict.
 
@@ -76,8 +81,8 @@ def load_checkpoint(
     OSError
         If the checkpoint is not found, is incomplete or damaged.
     ValueError
-        If the checkpoint has no linear classifier head of its own, or if the head does not
-        reproduce the model's logits.
+        If the checkpoint has no linear classifier head of its own, if the head does not reproduce
+        the model's logits, or if `pooling` does not begin with the head's input.
 
     Notes
     -----
@@ -96,7 +101,7 @@ def load_checkpoint(
     """
     encoder = TransformerEncoder(
         path,
-        pooling=HEAD_INPUT,
+        pooling=pooling,
         max_length=max_length,
         batch_tokens=batch_tokens,
         device=device,
@@ -105,7 +110,13 @@ def load_checkpoint(
         trust_remote_code=trust_remote_code,
         verbose=verbose,
     )
-    return encoder, read_head(encoder)
+    head = encoder_head(encoder)
+    if head is None:
+        raise ValueError(
+            f"pooling={pooling!r} does not begin with the input of a classifier head of "
+            f"model={path!r}; choose 'head_input' or 'readout', or use TransformerEncoder"
+        )
+    return encoder, head
 
 
 def read_head(encoder: TransformerEncoder) -> LinearHead:
@@ -156,10 +167,10 @@ def _check_logits(backbone: Backbone, head: nn.Linear, model: Any) -> None:
 
 
 def encoder_head(encoder: TransformerEncoder) -> LinearHead | None:
-    """Return the head for an encoder's embeddings, or None if they are not the input of one."""
+    """Return the head that reads the first columns of an encoder's vectors, or None."""
     encoder._validate_params()
-    reads_embeddings = encoder._pooling(encoder._backbone()).is_head_input
-    return read_head(encoder) if reads_embeddings else None
+    reads_head = encoder._pooling(encoder._backbone()).begins_with_head_input
+    return read_head(encoder) if reads_head else None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from sklearn.base import clone
 
-from isoadapt.encoders._backbone import HEAD_INPUT, Backbone, sentence_pooling
+from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._folder import (
     base_folder,
     checkpoint_files,
@@ -31,6 +31,14 @@ from isoadapt.encoders._folder import (
     names_classifier,
 )
 from isoadapt.encoders._models import DTYPES
+from isoadapt.encoders._pooling import (
+    HEAD_INPUT,
+    LayersPooling,
+    choose_pooling,
+    needs_head,
+    sentence_pooling,
+    several_layers,
+)
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import tokenize
 
@@ -99,9 +107,12 @@ def checkpoint_identity(folder: Path) -> Identity:
 def encoder_identity(encoder: "TransformerEncoder") -> Identity:
     """Identify the vectors of an encoder by the files of its checkpoint, without loading it."""
     folder = checkpoint_folder(encoder.model, encoder.revision, encoder.trust_remote_code)
-    head = encoder.pooling == HEAD_INPUT or names_classifier(folder)
+    head = needs_head(encoder.pooling) or names_classifier(folder)
+    pooling = several_layers(encoder.pooling) or choose_pooling(
+        encoder.pooling, encoder.layer, head, lambda: sentence_pooling(folder)
+    )
     return checkpoint_identity(folder).with_settings(
-        encoder._chosen_pooling(head, lambda: sentence_pooling(folder)),
+        pooling,
         int(encoder.layer),
         encoder.max_length and int(encoder.max_length),
         "int8" if encoder.dtype == "int8" else DTYPES[encoder.dtype],
@@ -160,9 +171,11 @@ def describe_vectors(encoder: "TransformerEncoder") -> str:
     encoder._validate_params()
     backbone = encoder._outline()
     pooling, n = encoder._pooling(backbone), backbone.n_layers
+    if isinstance(pooling, LayersPooling):
+        return f"poolings of several hidden states (pooling={pooling.parts})"
     if pooling.is_head_input:
         return "input of the classifier's last linear layer (pooling='head_input')"
-    layer = encoder._layer(backbone) % (n + 1)
+    layer = backbone.hidden_state(encoder.layer) % (n + 1)
     modes = "+".join(pooling.modes)
     normalized = ", normalized to unit length" if pooling.normalize else ""
     return f"token states of layer {layer} of {n} (pooling={modes!r}){normalized}"
@@ -171,9 +184,11 @@ def describe_vectors(encoder: "TransformerEncoder") -> str:
 def _kind(encoder: "TransformerEncoder", backbone: Backbone) -> str:
     """Describe the settings that affect vectors, such that equal settings give equal strings."""
     pooling, n = encoder._pooling(backbone), backbone.n_layers
+    if isinstance(pooling, LayersPooling):
+        return f"pooling={pooling.parts}" + ", dtype='int8'" * (encoder.dtype == "int8")
     settings = [f"pooling={'+'.join(pooling.modes)!r}"]
     if not pooling.is_head_input:
-        layer = encoder._layer(backbone) % (n + 1)
+        layer = backbone.hidden_state(encoder.layer) % (n + 1)
         settings.append(f"layer={-1 if layer == n else layer}")
     if encoder.dtype == "int8":
         settings.append("dtype='int8'")

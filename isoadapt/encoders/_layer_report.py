@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, warn
-from isoadapt.encoders._backbone import Backbone, Pooling
+from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import (
     embed_batches,
     explained_failure,
@@ -23,6 +23,7 @@ from isoadapt.encoders._batching import (
     to_device,
     token_budget,
 )
+from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._tokenization import Tokens, model_inputs
 from isoadapt.encoders._transformer import TransformerEncoder

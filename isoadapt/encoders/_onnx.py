@@ -22,11 +22,12 @@ from torch import Tensor, nn
 from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import warn
-from isoadapt.encoders._backbone import Backbone, Pooling, live_backbone
+from isoadapt.encoders._backbone import Backbone, live_backbone
 from isoadapt.encoders._batching import embed_batch, embed_batches, needs_equal_lengths
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
 from isoadapt.encoders._identity import checkpoint_identity
 from isoadapt.encoders._models import quiet, stored_graph
+from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import model_inputs
 
@@ -71,7 +72,7 @@ def compare_vectors(found: NDArray[Any], exact: NDArray[Any]) -> Deviation:
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """Specification of a graph: it pools one hidden state, in float32 or in int8."""
+    """Specification of a graph: what it pools, in float32 or in int8."""
 
     pooling: Pooling
     layer: int
@@ -232,7 +233,7 @@ class _Network(nn.Module):
 
     def __init__(self, backbone: Backbone, spec: GraphSpec, names: Iterable[str]) -> None:
         super().__init__()
-        headless = spec.pooling.is_head_input
+        headless = spec.pooling.begins_with_head_input
         self.network = backbone.headless if headless else backbone.base
         self.embed: Embed = partial(embed_batch, backbone, spec.pooling, spec.layer)
         self.names = tuple(names)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import cache as once, partial
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import torch
@@ -23,8 +23,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from isoadapt._utils.devices import resolve_device
-from isoadapt.encoders._backbone import HEAD_INPUT, Backbone, Pooling
+from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import (
+    column_names,
     embed_batch,
     explained_failure,
     needs_equal_lengths,
@@ -41,6 +42,15 @@ from isoadapt.encoders._models import (
     check_cache,
     checked_live,
     stored_backbone,
+)
+from isoadapt.encoders._pooling import (
+    HEAD_INPUT,
+    READOUT,
+    LayersPooling,
+    Pooling,
+    PoolingName,
+    needs_head,
+    several_layers,
 )
 from isoadapt.encoders._texts import Texts, as_texts
 from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks
@@ -65,13 +75,20 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         ``pip install "isoadapt[peft]"``. Its weights are read from this folder and from that of the
         base model that it names. A live model is shared by :func:`sklearn.base.clone`. It is never
         changed, not even its training mode, keeps its device and dtype, and cannot be pickled.
-    pooling : {"auto", "head_input", "cls", "mean", "max"}, default="auto"
+    pooling : {"auto", "head_input", "cls", "mean", "max", "readout"} or list, default="auto"
         How a vector is computed. "head_input" is the input of the last linear layer of the
         classifier head. "cls" is the hidden state of the first token. "mean" and "max" are the mean
         and the maximum over the hidden states of all tokens. "auto" is "head_input" if the
         checkpoint has a classifier head. Otherwise, "auto" follows the sentence-transformers files
         or modules of the checkpoint (modes, normalization and length), and modules other than
         Transformer, Pooling and Normalize raise an error. If there are none, "auto" is "mean".
+
+        A list of pairs (pooling, layer), such as ``[("head_input", -1), ("mean", 2)]``, gives
+        several poolings side by side from one pass; "head_input" can only be the first. "readout"
+        is such a list for :class:`~isoadapt.TeacherReadout`: the head's input, if there is a head,
+        then the mean of the last hidden state, of those at one and two thirds of the depth, and of
+        the input of the first layer, then "cls" of the last, as many as fit into 4,096 columns.
+        ``get_feature_names_out`` says which. Hidden states are those of the classifier's own pass.
     layer : int, default=-1
         Index of the hidden state for "cls", "mean" and "max". 0 is the input of the first layer
         and -1 the output of the last layer. "head_input" needs -1.
@@ -148,7 +165,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     _parameter_constraints: dict[str, Any] = {  # noqa: RUF012 - scikit-learn's convention
         "model": "no_validation",
-        "pooling": [StrOptions({"auto", HEAD_INPUT, "cls", "mean", "max"})],
+        "pooling": [StrOptions({"auto", HEAD_INPUT, READOUT, "cls", "mean", "max"}), list, tuple],
         "layer": [Integral],
         "max_length": [Interval(Integral, 1, None, closed="left"), None],
         "batch_tokens": [Interval(Integral, 1, None, closed="left")],
@@ -165,7 +182,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self,
         model: Any,
         *,
-        pooling: str = "auto",
+        pooling: PoolingName = "auto",
         layer: int = -1,
         max_length: int | None = None,
         batch_tokens: int = 2048,
@@ -307,7 +324,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self, backbone: Backbone, pooling: Pooling
     ) -> tuple[Callable[[dict[str, Tensor]], Tensor], bool]:
         """Return the function that embeds a batch, and whether batches need rows of one length."""
-        layer = self._layer(backbone)
+        layer = backbone.hidden_state(self.layer)
         if self.backend == "onnx":
             from isoadapt.encoders._onnx import GraphSpec, graphs_folder, onnx_model
 
@@ -329,6 +346,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _validate_params(self) -> None:
         super()._validate_params()
+        several_layers(self.pooling, self.layer)
         check_backend(self.backend, self.model, self.device, self.dtype)
         check_cache(self.cache, self.model)
 
@@ -346,7 +364,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """Return the model from the store."""
         return stored_backbone(
             self.model,
-            head=self.pooling == HEAD_INPUT,
+            head=needs_head(self.pooling),
             revision=self.revision,
             dtype=DTYPES[self.dtype],
             device=device,
@@ -355,35 +373,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _pooling(self, backbone: Backbone) -> Pooling:
         """Return the pooling of a model; raise ValueError if it does not have the head needed."""
-        if self.pooling == HEAD_INPUT and backbone.head is None:
-            raise ValueError(
-                f"pooling='head_input': {type(backbone.model).__name__} has no classifier head; "
-                "pass a model for sequence classification, or choose 'cls', 'mean' or 'max'"
-            )
-        return self._chosen_pooling(backbone.head is not None, backbone.sentence_pooling)
-
-    def _chosen_pooling(self, head: bool, own: Callable[[], Pooling | None]) -> Pooling:
-        """Choose the pooling; for "auto", `own` returns that of sentence-transformers, if any."""
-        if self.pooling in ("cls", "mean", "max"):
-            return Pooling((self.pooling,))
-        if head:
-            if self.layer != -1:
-                raise ValueError(
-                    f"layer={self.layer}: the input of the classifier head follows the last "
-                    "layer; choose layer=-1, or pooling='cls', 'mean' or 'max'"
-                )
-            return Pooling((HEAD_INPUT,))
-        return own() or Pooling(("mean",))
-
-    def _layer(self, backbone: Backbone) -> int:
-        """Return the index of the hidden state, -1 for the last."""
-        n = backbone.n_layers
-        if not -n - 1 <= self.layer <= n:
-            raise ValueError(
-                f"layer={self.layer}: the model has {n} layers; choose from 0 (the input of the "
-                f"first layer) to {n}, or from -{n + 1} to -1"
-            )
-        return -1 if self.layer == n else self.layer
+        return backbone.pooling(self.pooling, self.layer)
 
     def _length(self, texts: Texts, backbone: Backbone, pooling: Pooling) -> int | None:
         """Return the number of tokens that texts are truncated to; None if there is no limit."""
@@ -402,6 +392,26 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 f"tokens; choose {special + 1} or more"
             )
         return self.max_length
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Return the names of the columns.
+
+        Parameters
+        ----------
+        input_features : array-like of str, default=None
+            Ignored, because texts have no feature names.
+
+        Returns
+        -------
+        ndarray of str
+            ``"transformerencoder0"`` and so on. Columns of several hidden states are named by layer
+            and pooling, such as ``"head_input_0"`` and ``"layer2_mean_17"``.
+        """
+        if several_layers(self.pooling) is None:
+            return super().get_feature_names_out(input_features)
+        backbone = self._outline()
+        names = column_names(backbone, cast(LayersPooling, self._pooling(backbone)))
+        return np.asarray(names, dtype=object)
 
     @property
     def _n_features_out(self) -> int:

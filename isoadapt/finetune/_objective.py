@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.messages import warn
-from isoadapt.encoders._backbone import Pooling, find_last_linear, is_classifier
+from isoadapt.encoders._backbone import find_last_linear, is_classifier
+from isoadapt.encoders._pooling import Pooling
 from isoadapt.finetune._recipes import ALL, HEAD_INPUT, LAST, OUTPUT_EMBEDDINGS
 from isoadapt.losses import JointLoss
 

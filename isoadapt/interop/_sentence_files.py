@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats
-from isoadapt.encoders._backbone import MODE_OF_KEY, Pooling
 from isoadapt.encoders._checkpoint import HeadPath
 from isoadapt.encoders._models import quiet
+from isoadapt.encoders._pooling import MODE_OF_KEY, Pooling
 
 _TYPE = "sentence_transformers.models"  # read by all versions of the library
 _NORM_EPS = 1e-5  # of its LayerNorm module, where it cannot be set

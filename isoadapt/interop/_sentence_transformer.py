@@ -15,11 +15,12 @@ from isoadapt._utils.messages import warn
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._backbone import Backbone, Pooling, eval_copy
+from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._checkpoint import head_path, read_head
 from isoadapt.encoders._folder import read_object, tokenizer_folder
 from isoadapt.encoders._identity import describe_vectors, vector_source
 from isoadapt.encoders._models import quiet
+from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import sentence_card
@@ -242,7 +243,7 @@ def _has_own_head(parts: Parts, encoder: TransformerEncoder) -> bool:
 def _check_fit(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
     """Raise unless the adapter was fitted to vectors of the encoder, those of its last layer."""
     backbone = encoder._backbone()
-    if encoder._layer(backbone) != -1:
+    if backbone.hidden_state(encoder.layer) != -1:
         raise ValueError(
             f"the pipeline's encoder has layer={encoder.layer}, but a sentence-transformers folder "
             f"holds the output of the last layer: fit the adapter with layer=-1, or {SERVE}"

@@ -1,0 +1,234 @@
+"""Pooling: how one vector is computed from the hidden states of a text."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import index
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor
+
+from isoadapt.encoders._folder import read_object, sentence_modules
+
+HEAD_INPUT: Final = "head_input"
+READOUT: Final = "readout"
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """Pooling of hidden states, with the preparation of texts that belongs to it."""
+
+    modes: tuple[str, ...]  # names of poolings whose vectors are concatenated
+    normalize: bool = False  # to unit length
+    max_length: int | None = None  # of texts in tokens
+    lowercase: bool = False  # whether texts are converted to lower case
+
+    @property
+    def is_head_input(self) -> bool:
+        """Whether the vectors are the input of the checkpoint's head."""
+        return self.modes == (HEAD_INPUT,)
+
+    @property
+    def begins_with_head_input(self) -> bool:
+        """Whether the first columns are the input of the checkpoint's head."""
+        return self.modes[0] == HEAD_INPUT
+
+    def __call__(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Pool hidden states (B, T, d) under a mask (B, T) of ones and zeros."""
+        pooled = torch.cat([MODES[mode](hidden, mask) for mode in self.modes], dim=1)
+        return torch.nn.functional.normalize(pooled, dim=1) if self.normalize else pooled
+
+
+PoolingName = str | Sequence[tuple[str, int]]  # the parameter of an encoder
+Parts = tuple[tuple[str, int], ...]  # poolings, each with the number of a hidden state
+
+
+@dataclass(frozen=True)
+class LayersPooling(Pooling):
+    """Poolings of several hidden states, whose vectors are concatenated."""
+
+    layers: tuple[int, ...] = ()  # the hidden state of each mode, from 0 to the number of layers
+
+    @property
+    def parts(self) -> Parts:
+        """Each mode with its hidden state."""
+        return tuple(zip(self.modes, self.layers, strict=True))
+
+
+def several_layers(pooling: PoolingName, layer: int = -1) -> Literal["readout"] | Parts | None:
+    """Return READOUT or the pairs (pooling, layer) if there are several; else None.
+
+    ValueError is raised if a pair is wrong, or if `layer` is given too.
+    """
+    if isinstance(pooling, str) and pooling != READOUT:
+        return None
+    if layer != -1:
+        raise ValueError(
+            f"layer={layer} was given, but pooling={pooling!r} chooses the layers itself: leave "
+            "layer out"
+        )
+    if isinstance(pooling, str):
+        return READOUT
+    try:
+        parts = tuple((str(mode), index(layer)) for mode, layer in pooling)
+    except (TypeError, ValueError):  # not pairs, or layers that are not integers
+        parts = ()
+    later = {mode for mode, _ in (parts[1:] if parts[:1] == ((HEAD_INPUT, -1),) else parts)}
+    if not parts or later - {"cls", "mean", "max"}:
+        raise ValueError(
+            f"pooling={pooling!r}: a list must hold pairs of 'cls', 'mean' or 'max' and a layer, "
+            "such as ('mean', 2); the first may be ('head_input', -1)"
+        )
+    return parts
+
+
+def _sum(hidden: Tensor, weights: Tensor) -> Tensor:
+    """Sum hidden states (B, T, d) with weights (B, T)."""
+    return torch.einsum("btd,bt->bd", hidden, weights.to(hidden.dtype))
+
+
+def _cls(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Return the state of the first token (B, d), wherever the padding is."""
+    return hidden[torch.arange(len(hidden), device=hidden.device), mask.argmax(dim=1)]
+
+
+def _last(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Return the state of the last token (B, d), wherever the padding is."""
+    last = mask.shape[1] - 1 - mask.flip(1).argmax(dim=1)
+    return hidden[torch.arange(len(hidden), device=hidden.device), last]
+
+
+def _max(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the maximum over tokens (B, d)."""
+    return hidden.masked_fill(mask.unsqueeze(-1) == 0, -torch.inf).amax(dim=1)
+
+
+def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean over tokens (B, d)."""
+    return _sum(hidden, mask) / mask.sum(dim=1, keepdim=True)
+
+
+def _mean_sqrt(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the sum over tokens divided by the square root of their number (B, d)."""
+    return _sum(hidden, mask) / mask.sum(dim=1, keepdim=True).sqrt()
+
+
+def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean over tokens with weights 1, 2, 3, … (B, d)."""
+    weights = mask * mask.cumsum(dim=1)
+    return _sum(hidden, weights) / weights.sum(dim=1, keepdim=True)
+
+
+MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cls": _cls,
+    "max": _max,
+    "mean": _mean,
+    "mean_sqrt_len_tokens": _mean_sqrt,
+    "weightedmean": _weighted_mean,
+    "lasttoken": _last,
+}
+MODE_OF_KEY = {  # in the configuration of sentence-transformers
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+def sentence_pooling(folder: Path) -> Pooling | None:
+    """Read the pooling of a sentence-transformers folder; return None if `folder` is not one."""
+    modules = sentence_modules(folder)
+    if not modules:
+        return None
+    kinds = [kind for kind, _ in modules]
+    _check_kinds(kinds, str(folder / "modules.json"))
+    if read_object(folder / "config_sentence_transformers.json").get("default_prompt_name"):
+        raise _prompt_error(str(folder))
+    settings = read_object(modules[0][1] / "sentence_bert_config.json")
+    return Pooling(
+        modes=_modes(read_object(modules[1][1] / "config.json")),
+        normalize=len(kinds) == 3,
+        max_length=settings.get("max_seq_length"),
+        lowercase=bool(settings.get("do_lower_case")),
+    )
+
+
+def live_pooling(model: Any) -> Pooling:
+    """Return the pooling of a SentenceTransformer object; raise ValueError as for a folder."""
+    modules = list(model)
+    kinds = [type(module).__name__ for module in modules]
+    _check_kinds(kinds, "model is a SentenceTransformer that")
+    if model.default_prompt_name:
+        raise _prompt_error("model is a SentenceTransformer that")
+    if model.truncate_dim is not None:
+        raise ValueError(
+            f"model is a SentenceTransformer with truncate_dim={model.truncate_dim}, which "
+            "pooling='auto' does not support; set it to None and select the columns afterwards"
+        )
+    return Pooling(
+        modes=_modes(modules[1].get_config_dict()),
+        normalize=len(kinds) == 3,
+        max_length=model.max_seq_length,
+        lowercase=bool(getattr(modules[0], "do_lower_case", False)),
+    )
+
+
+def _check_kinds(kinds: list[str], where: str) -> None:
+    """Raise ValueError if the modules are not those that pooling='auto' supports."""
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise ValueError(
+            f"{where} lists {', '.join(kinds)}; pooling='auto' only supports "
+            "Transformer, Pooling and Normalize; choose pooling='cls', 'mean' or 'max'"
+        )
+
+
+def _prompt_error(where: str) -> ValueError:
+    """Return the error for a model with a default prompt."""
+    return ValueError(
+        f"{where} puts a prompt before each text, which pooling='auto' does not support; "
+        "choose pooling='cls', 'mean' or 'max' and pass texts that begin with the prompt"
+    )
+
+
+def _modes(config: dict[str, Any]) -> tuple[str, ...]:
+    """Read the names of the pooling modes from the configuration of a Pooling module."""
+    modes = config.get("pooling_mode") or [
+        mode for key, mode in MODE_OF_KEY.items() if config.get(key)
+    ]
+    modes = (tuple(modes) or ("mean",)) if isinstance(modes, list | tuple) else (modes,)
+    unknown = [mode for mode in modes if str(mode) not in MODES]
+    if unknown:
+        raise ValueError(
+            f"the checkpoint's pooling mode {unknown[0]!r} is not supported (supported "
+            f"are {', '.join(MODES)}); choose pooling='cls', 'mean' or 'max'"
+        )
+    return modes
+
+
+def needs_head(pooling: PoolingName) -> bool:
+    """Return whether parameters ask for the input of a head."""
+    parts = several_layers(pooling)
+    return pooling == HEAD_INPUT or (isinstance(parts, tuple) and parts[0][0] == HEAD_INPUT)
+
+
+def choose_pooling(
+    name: PoolingName, layer: int, head: bool, own: Callable[[], Pooling | None]
+) -> Pooling:
+    """Return the pooling of one hidden state that is called `name`.
+
+    `head` says whether there is a classifier head, and `own` returns the pooling of
+    sentence-transformers, if any, for "auto".
+    """
+    if name in ("cls", "mean", "max"):
+        return Pooling((str(name),))
+    if head:
+        if layer != -1:
+            raise ValueError(
+                f"layer={layer}: the input of the classifier head follows the last "
+                "layer; choose layer=-1, or pooling='cls', 'mean' or 'max'"
+            )
+        return Pooling((HEAD_INPUT,))
+    return own() or Pooling(("mean",))
