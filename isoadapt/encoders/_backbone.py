@@ -143,8 +143,8 @@ class Backbone:
     def _readout(self) -> Parts:
         """Return the poolings, with their hidden states, of pooling="readout"."""
         n = self.n_layers
-        layers = dict.fromkeys((n, round(n / 3), round(2 * n / 3), 0))
-        parts = [*(("mean", layer) for layer in layers), ("cls", n)]
+        means = (("mean", layer) for layer in (n, round(2 * n / 3), 0))
+        parts = list(dict.fromkeys((*means, ("cls", n), ("mean", round(n / 3)))))
         head: Parts = () if self.head is None else ((HEAD_INPUT, -1),)
         own = 0 if self.head is None else self.head.in_features
         return (*head, *parts[: max(1, (_READOUT_COLUMNS - own) // self.hidden_size)])

@@ -68,11 +68,11 @@ def test_readout_of_a_classifier_begins_with_the_input_of_its_head(checkpoint):
 @pytest.mark.parametrize(
     ("n", "width", "head", "expected"),
     [
-        (6, 384, True, ["head_input", "6mean", "2mean", "4mean", "0mean", "6cls"]),
-        (12, 768, True, ["head_input", "12mean", "4mean", "8mean", "0mean"]),
-        (24, 1024, True, ["head_input", "24mean", "8mean", "16mean"]),
+        (6, 384, True, ["head_input", "6mean", "4mean", "0mean", "6cls", "2mean"]),
+        (12, 768, True, ["head_input", "12mean", "8mean", "0mean", "12cls"]),
+        (24, 1024, True, ["head_input", "24mean", "16mean", "0mean"]),
         (28, 5120, True, ["head_input", "28mean"]),
-        (3, 384, False, ["3mean", "1mean", "2mean", "0mean", "3cls"]),
+        (3, 384, False, ["3mean", "2mean", "0mean", "3cls", "1mean"]),
         (1, 16, True, ["head_input", "1mean", "0mean", "1cls"]),
     ],
 )
