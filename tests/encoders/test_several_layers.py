@@ -118,8 +118,17 @@ def test_a_model_without_a_head_gives_hidden_states(bare_checkpoint):
 
 @pytest.mark.parametrize(
     "pooling",
-    [[], ["mean"], [("mean",)], [("head_input", 1)], [("sum", 1)], [("mean", 1.5)], [("cls", "1")]]
-    + [[("mean", 0), ("head_input", -1)], [("head_input", -1), ("head_input", -1)]],
+    [
+        [],
+        ["mean"],
+        [("mean",)],
+        [("head_input", 1)],
+        [("sum", 1)],
+        [("mean", 1.5)],
+        [("cls", "1")],
+        [("mean", 0), ("head_input", -1)],
+        [("head_input", -1), ("head_input", -1)],
+    ],
 )
 def test_wrong_lists_are_refused(live, pooling):
     with pytest.raises(ValueError, match=r"a list must hold pairs .* the first may be"):
