@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from isoadapt import TransformerEncoder
-from isoadapt.cli._options import Console, WrongUsage
-from isoadapt.cli._rows import check_several_rows, each_alone
+from isoadapt.cli._options import Console, WrongUsage, check_several_rows, each_alone
 from isoadapt.datasets import load_table
 from isoadapt.datasets._matrices import load_matrix
 from isoadapt.encoders import layer_report

@@ -11,8 +11,7 @@ from isoadapt import TransformerEncoder
 from isoadapt._utils.files import atomic_path, check_writable, writable_folder
 from isoadapt._utils.messages import choices
 from isoadapt.adapters._registry import METHODS, VARIANTS
-from isoadapt.cli._options import Console, Source, WrongUsage
-from isoadapt.cli._rows import data_to_record, labelled_texts
+from isoadapt.cli._options import Console, Source, WrongUsage, data_to_record, labelled_texts
 from isoadapt.datasets import load_table
 from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.interop import save_adapter

@@ -14,8 +14,7 @@ from isoadapt._utils.files import atomic_path, check_output_folder, check_writab
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table
 from isoadapt.adapters._registry import installed_variants
-from isoadapt.cli._options import Console, WrongUsage
-from isoadapt.cli._rows import labelled_texts
+from isoadapt.cli._options import Console, WrongUsage, labelled_texts
 from isoadapt.datasets import load_similarity_pairs, make_acceptability, minilm_folder
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.metrics import similarity_correlation

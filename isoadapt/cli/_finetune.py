@@ -12,8 +12,7 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 from isoadapt import load_checkpoint
 from isoadapt._utils.files import check_output_folder
 from isoadapt._utils.messages import aligned_table, choices
-from isoadapt.cli._options import Console, Tables, WrongUsage, read_settings
-from isoadapt.cli._rows import labelled_texts
+from isoadapt.cli._options import Console, Tables, WrongUsage, labelled_texts, read_settings
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.finetune._recipes import PENALTIES, PLACES, RECIPES
 from isoadapt.metrics._units import main_figures

@@ -15,12 +15,14 @@ from isoadapt._utils.files import ADAPTER, check_output_folder
 from isoadapt._utils.messages import aligned_table, choices
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._registry import ADAPTERS, METHODS
-from isoadapt.cli._options import Console, Source, WrongUsage, read_settings
-from isoadapt.cli._rows import (
+from isoadapt.cli._options import (
+    Console,
+    Source,
+    WrongUsage,
     check_several_rows,
     data_to_record,
-    model_to_record,
     read_rows,
+    read_settings,
 )
 from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.geometry._chunks import as_float32, row_hashes
@@ -73,7 +75,7 @@ def fit(
         save_adapter(
             adapter,
             out,
-            base_model=model_to_record(source),
+            base_model=_model_to_record(source),
             data=data_to_record(source, len(X)),
             metrics={f"{name} ({rows})": metrics[name] for name in metrics},
             overwrite=overwrite,
@@ -101,6 +103,16 @@ def _make_adapter(name: str, settings: Sequence[str]) -> BaseAdapter:
     except ValueError as error:
         raise WrongUsage(str(error)) from error
     return adapter
+
+
+def _model_to_record(source: Source) -> Any:
+    """Return the encoder of the texts, or the name of the model given with a matrix."""
+    model = source.model
+    if model is None:
+        return None
+    if Path(model).expanduser().is_dir():  # an absolute path is found from any folder
+        model = str(Path(model).expanduser().resolve())
+    return model if source.is_matrix() else TransformerEncoder(model)
 
 
 def _without_head(adapter: BaseAdapter) -> str:

@@ -1,4 +1,7 @@
-"""Options that several commands share, parameters after ``--set``, and messages to the user."""
+"""What several commands share: options, parameters after ``--set``, messages, and reading rows.
+
+The help of the commands is made from this module, so readers are imported on use.
+"""
 
 import ast
 import json
@@ -7,10 +10,13 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 TABLE = (
     "Table with a header (.tsv, .csv, .parquet). Columns: sentence (or sentence1 and sentence2) "
@@ -161,3 +167,92 @@ def _literal(text: str) -> Any:
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             continue
     return text
+
+
+def read_rows(
+    source: Source,
+    features: Sequence[str] | None = None,
+    *,
+    with_labels: bool = True,
+    verbose: int = 1,
+) -> tuple[Any, "NDArray[Any] | None"]:
+    """Read a matrix or embed texts, and return X of shape (n, d) and y of shape (n,) or None.
+
+    Without `with_labels`, and of texts that are embedded each alone, labels are not read.
+    """
+    from isoadapt import TransformerEncoder
+    from isoadapt.datasets import load_table
+    from isoadapt.datasets._matrices import load_matrix
+
+    label = source.label or "label"
+    if source.is_matrix():
+        if source.separately:
+            raise WrongUsage(
+                f"--separately is for two columns of texts, but {str(source.path)!r} is read as a "
+                "matrix: omit it, or name a table and the --model that embeds its texts"
+            )
+        if source.label is not None and source.path.suffix.lower() == ".npy":
+            raise WrongUsage(
+                f"--label {label}: a .npy matrix has no columns. To give labels, use --labels y.npy"
+            )
+        return load_matrix(
+            source.path,
+            label=label,
+            labels=source.labels,
+            features=features,
+            with_labels=with_labels,
+        )
+    if source.labels is not None:
+        raise WrongUsage("--labels is for matrices. To name the column of a table, use --label")
+    if source.model is None:
+        raise WrongUsage(
+            f"{str(source.path)!r} is read as a table of texts, which needs --model, the "
+            "checkpoint that embeds them (the name of a matrix ends in .npy or .parquet)"
+        )
+    needed = with_labels and not source.separately
+    texts, y = load_table(source.path, text=source.text, label=label if needed else source.label)
+    if source.separately:
+        texts, y = each_alone(texts, source.path), None
+    encoder = TransformerEncoder(source.model, max_length=source.max_length, verbose=verbose)
+    return encoder.transform(texts), y
+
+
+def labelled_texts(
+    path: Path, text: list[str] | None, label: str | None
+) -> tuple[Any, "NDArray[Any]"]:
+    """Read a table whose labels are needed; `label` names their column, None means "label"."""
+    from isoadapt.datasets import load_table
+
+    texts, labels = load_table(path, text=text, label=label or "label")
+    if labels is None:
+        raise ValueError(f"{path} has no column 'label': name the column of labels with --label")
+    return texts, labels
+
+
+def each_alone(texts: Sequence[Any], path: Path) -> list[str]:
+    """Return the texts of the first column, then those of the second."""
+    if isinstance(texts[0], str):
+        raise WrongUsage(
+            f"--separately needs two columns of texts, but one is read from {str(path)!r}: omit "
+            "it, or name two columns with --text A,B"
+        )
+    return [text for column in zip(*texts, strict=True) for text in column]
+
+
+def check_several_rows(X: Any, path: str | Path) -> None:
+    """Raise ValueError for a file with fewer than two rows."""
+    if len(X) < 2:
+        raise ValueError(
+            f"{path} holds {len(X)} row(s), but at least 2 are needed, because one row has "
+            "no variance: name a file with more texts or embeddings"
+        )
+
+
+def data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
+    """Return what an adapter folder records about the rows of the fit."""
+    data: dict[str, Any] = {"source": source.path.name, "rows": n_rows}
+    if source.max_length is not None:
+        data["max_length"] = source.max_length
+    if source.separately:
+        data["pairs"] = "separately"
+    return data

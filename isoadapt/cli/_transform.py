@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isoadapt import TransformerEncoder
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.imports import import_optional
-from isoadapt.cli._options import Console, Source, WrongUsage
-from isoadapt.cli._rows import check_recorded_source, read_rows, with_recorded_model
+from isoadapt.cli._options import Console, Source, WrongUsage, read_rows
+from isoadapt.encoders._identity import vector_source
 from isoadapt.interop import load_adapter
 from isoadapt.interop._folder import provenance, read_config
-from isoadapt.interop._pipeline import take_apart
+from isoadapt.interop._pipeline import SOURCE, take_apart
 
 _MATRICES = (".npy", ".parquet")
 
@@ -22,8 +23,8 @@ def transform(folder: Path, rows: Source, out: Path, overwrite: bool, console: C
     _check_out(out, rows.path, overwrite)
     with console.notes():
         adapter = take_apart(load_adapter(folder)).without_encoder()
-        rows = with_recorded_model(rows, provenance(read_config(folder)))
-        check_recorded_source(adapter, rows)
+        rows = _with_recorded_model(rows, provenance(read_config(folder)))
+        _check_recorded_source(adapter, rows)
         names = getattr(adapter, "feature_names_in_", None)
         X, _ = read_rows(rows, features=names, with_labels=False, verbose=console.verbose)
         adapted = adapter.transform(X)
@@ -62,3 +63,40 @@ def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:
     parquet = import_optional("pyarrow.parquet", feature="Writing Parquet", extra="data")
     arrays = [np.ascontiguousarray(column) for column in adapted.T]
     parquet.write_table(pyarrow.table(arrays, names=names), path)
+
+
+def _with_recorded_model(source: Source, origin: dict[str, Any]) -> Source:
+    """Fill in the model and the maximum length from the adapter folder if not given."""
+    data = origin["data"] if isinstance(origin["data"], dict) else {}
+    if source.max_length is None and isinstance(data.get("max_length"), int):
+        source = source._replace(max_length=data["max_length"])
+    base = origin["base_model"]
+    if source.is_matrix() or source.model is not None:
+        return source
+    if base is None or not Path(base).is_dir():
+        raise WrongUsage(
+            f"{str(source.path)!r} is read as a table of texts, and the model that the adapter "
+            f"records ({base!r}) is not a folder here: pass --model"
+        )
+    return source._replace(model=base)
+
+
+def _check_recorded_source(adapter: Any, source: Source) -> None:
+    """Raise ValueError if the texts are embedded by another encoder than the recorded one."""
+    recorded = getattr(take_apart(adapter).first(), SOURCE, None)
+    if recorded is None or source.is_matrix():
+        return
+    encoder = TransformerEncoder(source.model)
+    kind = vector_source(encoder).kind
+    if recorded.kind not in (kind, None):
+        raise ValueError(
+            f"the adapter was fitted to vectors with {recorded.kind}, but model={source.model!r} "
+            f"gives vectors with {kind}: embed the texts in Python with a TransformerEncoder with "
+            f"{recorded.kind}, and pass the matrix as a .npy file"
+        )
+    if not recorded.is_of(encoder._backbone()):
+        raise ValueError(
+            f"model={source.model!r} is another checkpoint (other weights or another tokenizer) "
+            "than the one that the adapter was fitted with: pass that checkpoint or a copy of it "
+            "with --model, or fit the adapter again"
+        )
