@@ -17,8 +17,7 @@ from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._identity import VectorSource, vector_source
 from isoadapt.interop._card import model_card
-from isoadapt.interop._pipeline import SOURCE, pack, take_apart, unpack
-from isoadapt.interop._state import Tensors, decode, encode
+from isoadapt.interop._pipeline import SOURCE, Tensors, decode, encode, pack, take_apart, unpack
 
 CONFIG, TENSORS, CARD = "config.json", "adapter.safetensors", "README.md"
 

@@ -1,12 +1,17 @@
-"""The content of an adapter folder: one adapter, or a pipeline of adapters, as data for JSON."""
+"""The content of an adapter folder: one adapter, or a pipeline of adapters, as data for JSON.
+
+Values are encoded as JSON and arrays, for a fixed set of types and without code.
+"""
 
 import inspect
+import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
@@ -14,12 +19,19 @@ from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters import Affine, PenaltyAdapter
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._closed_form import MomentsAdapter
+from isoadapt.adapters._cross_moments import CrossMoments, Folds
 from isoadapt.adapters._heads import needs_fit
+from isoadapt.adapters._maps import STORABLE_MAPS, map_class, map_name
 from isoadapt.adapters._registry import ADAPTERS
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.heads import LinearHead
-from isoadapt.interop._state import Tensors, decode, encode
+from isoadapt.geometry import Moments
+from isoadapt.geometry._chunks import RowSketch
+from isoadapt.heads import LinearHead, MultiLabelHead
 
+Tensors = dict[str, NDArray[Any]]
+_PLAIN = (type(None), bool, int, str)
+_SIGNED, _UNSIGNED = ("int8", "int16", "int32", "int64"), ("uint8", "uint16", "uint32", "uint64")
+_NUMERIC = frozenset(("bool", *_SIGNED, *_UNSIGNED, "float16", "float32", "float64"))
 _ENCODER, _HEAD = TransformerEncoder.__name__, LinearHead.__name__
 _ENTRIES = {_ENCODER: ("parameters",), _HEAD: ("head",)}  # of a step; those of adapters differ
 # The parameters that determine the vectors. trust_remote_code and cache are never saved.
@@ -202,8 +214,8 @@ def pack_adapter(adapter: BaseAdapter, tensors: Tensors, prefix: str = "") -> di
     state = {name: value for name, value in vars(adapter).items() if name not in left_out}
     return {
         "class": type(adapter).__name__,
-        "parameters": _encode_all(parameters, f"{prefix}parameters", tensors),
-        "state": _encode_all(state, f"{prefix}state", tensors),
+        "parameters": encode(parameters, f"{prefix}parameters", tensors)["items"],
+        "state": encode(state, f"{prefix}state", tensors)["items"],
     }
 
 
@@ -212,8 +224,10 @@ def unpack_adapter(config: dict[str, Any], tensors: Tensors, prefix: str = "") -
     if config["class"] not in ADAPTERS:
         raise ValueError(f"class={config['class']!r} must be one of {', '.join(ADAPTERS)}")
     cls = ADAPTERS[config["class"]]
-    parameters = _decode_all(config["parameters"], f"{prefix}parameters", tensors)
-    state = _decode_all(config["state"], f"{prefix}state", tensors)
+    parameters, state = (
+        decode({"type": "dict", "items": config[name]}, f"{prefix}{name}", tensors)
+        for name in ("parameters", "state")
+    )
     signature = inspect.signature(cls).parameters  # parameters of later versions have defaults
     needed = [name for name, each in signature.items() if each.default is each.empty]
     _check_names(parameters, needed, cls._get_param_names(), "parameters")
@@ -223,16 +237,6 @@ def unpack_adapter(config: dict[str, Any], tensors: Tensors, prefix: str = "") -
     _check_map(adapter)
     _check_head(adapter)
     return adapter
-
-
-def _encode_all(values: dict[str, Any], path: str, tensors: Tensors) -> dict[str, Any]:
-    return {name: encode(value, f"{path}.{name}", tensors) for name, value in values.items()}
-
-
-def _decode_all(trees: Any, path: str, tensors: Tensors) -> dict[str, Any]:
-    if not isinstance(trees, dict):
-        raise ValueError(f"{path} is not a JSON object")
-    return {name: decode(tree, f"{path}.{name}", tensors) for name, tree in trees.items()}
 
 
 def _check_names(
@@ -286,3 +290,160 @@ def _check_head(adapter: BaseAdapter) -> None:
         raise ValueError(
             f"state.head_ is not a {kind}, but the parameters ask for one: fit the adapter again"
         )
+
+
+class _Kind(NamedTuple):
+    """The two conversions of one type."""
+
+    pack: Callable[[Any], dict[str, Any]]  # from a value to its fields
+    unpack: Callable[..., Any]  # from the fields, as keyword arguments, to the value
+
+
+def encode(value: Any, path: str, tensors: Tensors) -> Any:
+    """Convert a value to JSON data; its numeric arrays are added to `tensors` under `path`.
+
+    Supported are None, numbers, strings, arrays, heads, Moments, fitted maps, and lists, tuples
+    and dicts of these. All that JSON cannot express becomes a dict with an entry "type".
+    """
+    kind = type(value)
+    if kind in _PLAIN or (kind is float and math.isfinite(value)):
+        return value
+    if kind is list:
+        return [encode(item, f"{path}.{i}", tensors) for i, item in enumerate(value)]
+    if kind is dict and all(type(key) is str for key in value):
+        items = {key: encode(item, f"{path}.{key}", tensors) for key, item in value.items()}
+        return {"type": "dict", "items": items}
+    if kind is np.ndarray and value.dtype.name in _NUMERIC:
+        return _encode_array(value, path, tensors)
+    tag = _tag(value)
+    if tag is None:
+        raise _unsupported(value, path)
+    fields = _kind(tag, path).pack(value)
+    return {"type": tag} | {
+        name: encode(item, f"{path}.{name}", tensors) for name, item in fields.items()
+    }
+
+
+def decode(tree: Any, path: str, tensors: Tensors) -> Any:
+    """Convert JSON data from :func:`encode` back; arrays that are used leave `tensors`."""
+    if isinstance(tree, list):
+        return [decode(item, f"{path}.{i}", tensors) for i, item in enumerate(tree)]
+    if not isinstance(tree, dict):
+        return tree
+    fields = dict(tree)
+    tag = fields.pop("type", None)
+    if tag == "array":
+        return _decode_array(path, tensors, **fields)
+    if tag == "dict":
+        items = fields["items"].items()
+        return {key: decode(item, f"{path}.{key}", tensors) for key, item in items}
+    kind = _kind(tag, path)
+    values = {name: decode(item, f"{path}.{name}", tensors) for name, item in fields.items()}
+    return kind.unpack(**values)
+
+
+def _tag(value: Any) -> str | None:
+    """Return the "type" entry for a value that JSON cannot express, or None if unsupported."""
+    if isinstance(value, np.generic) and (value.dtype.name in _NUMERIC or value.dtype.kind == "U"):
+        return "scalar"
+    if isinstance(value, np.ndarray):
+        texts = value.dtype.kind in "UO" and all(isinstance(item, str) for item in value.flat)
+        return "strings" if texts else None
+    kind = type(value)
+    if kind in (float, tuple, LinearHead, MultiLabelHead, Moments, RowSketch, CrossMoments, Folds):
+        return kind.__name__
+    return map_name(value)
+
+
+def _kind(tag: Any, path: str) -> _Kind:
+    if tag in _KINDS:
+        return _KINDS[tag]
+    if tag not in STORABLE_MAPS:
+        raise ValueError(f"{path} has the unknown type {tag!r}")
+    return _Kind(lambda value: value._asdict(), map_class(tag))
+
+
+def _unpack_moments(**arrays: NDArray[Any]) -> Moments:
+    moments = Moments.from_arrays(arrays)
+    names, higher = {"count", "mean", "scatter"}, {"third", "fourth"}  # absent in old folders
+    whole = set(arrays) in (names, names | higher)
+    if not whole or not all(np.isfinite(array).all() for array in arrays.values()):
+        raise ValueError(
+            "Moments must have a finite count, mean and scatter, and either both or neither of "
+            "third and fourth"
+        )
+    if moments.count <= 0:
+        raise ValueError(f"Moments have the count {moments.count:g}, which must be positive")
+    return moments
+
+
+def _pack_scalar(value: np.generic) -> dict[str, Any]:
+    name = "str" if value.dtype.kind == "U" else value.dtype.name
+    return {"dtype": name, "value": value.item()}
+
+
+def _pack_strings(array: NDArray[Any]) -> dict[str, Any]:
+    dtype = "object" if array.dtype.kind == "O" else "str"
+    values = [str(value) for value in array.ravel().tolist()]
+    return {"dtype": dtype, "shape": list(array.shape), "values": values}
+
+
+_KINDS = {
+    "float": _Kind(lambda value: {"value": repr(value)}, lambda value: float(value)),
+    "tuple": _Kind(lambda value: {"items": list(value)}, lambda items: tuple(items)),
+    "scalar": _Kind(_pack_scalar, lambda dtype, value: np.dtype(dtype).type(value)),
+    "strings": _Kind(
+        _pack_strings,
+        lambda dtype, shape, values: np.array(values, dtype=dtype).reshape(shape),
+    ),
+    "LinearHead": _Kind(
+        lambda head: {"coef": head.coef_, "intercept": head.intercept_, "classes": head.classes_},
+        LinearHead,
+    ),
+    "MultiLabelHead": _Kind(
+        lambda head: {"coef": head.coef_, "intercept": head.intercept_}, MultiLabelHead
+    ),
+    "Moments": _Kind(lambda moments: dict(moments.to_arrays()), _unpack_moments),
+    "CrossMoments": _Kind(CrossMoments._asdict, CrossMoments),
+    "Folds": _Kind(Folds._asdict, Folds),
+    "RowSketch": _Kind(lambda sketch: {"hashes": sketch.hashes}, RowSketch),
+}
+
+
+def _encode_array(array: NDArray[Any], path: str, tensors: Tensors) -> dict[str, Any]:
+    if path in tensors:
+        raise TypeError(f"two arrays have the name {path}: rename a key of the dict")
+    tensors[path] = np.array(array, dtype=array.dtype.name, order="C")
+    by_columns = array.ndim > 1 and array.flags.f_contiguous and not array.flags.c_contiguous
+    return {
+        "type": "array",
+        "dtype": array.dtype.name,
+        "shape": list(array.shape),
+        "order": "F" if by_columns else "C",
+    }
+
+
+def _decode_array(
+    path: str, tensors: Tensors, dtype: str, shape: list[int], order: str
+) -> NDArray[Any]:
+    if path not in tensors:
+        raise ValueError(f"the array {path} is missing")
+    array = tensors.pop(path)
+    if dtype not in _NUMERIC or array.dtype.name != dtype or list(array.shape) != shape:
+        raise ValueError(f"the array {path} is {array.dtype} {array.shape}, not {dtype} {shape}")
+    return np.array(array, order=order)  # type: ignore[call-overload]
+
+
+def _unsupported(value: Any, path: str) -> TypeError:
+    """Return the error for a value that cannot be saved."""
+    way_out = "save the adapter with joblib.dump"
+    if isinstance(value, np.random.RandomState | np.random.Generator):
+        way_out = "set an integer before saving"
+    elif callable(value) and path.endswith("scoring"):
+        way_out = "set the name of a scikit-learn scorer, such as 'accuracy', before saving"
+    shown = repr(value)
+    shown = shown if len(shown) < 80 else shown[:80] + "…"
+    return TypeError(
+        f"{path}={shown} ({type(value).__name__}) cannot be saved: an adapter folder holds "
+        f"only numbers, strings, arrays and heads, not code; {way_out}"
+    )
