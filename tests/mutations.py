@@ -146,7 +146,7 @@ MUTATIONS = [
         SELECTION,
     ),
     Mutation(
-        "adapters/_training/_rows.py",
+        "adapters/_rows.py",
         "(left > count)",
         "(left >= count)",
         "adapters/test_sample_weight.py",

@@ -35,7 +35,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from isoadapt import LinearHead, LogitPreservingWhitening
 from isoadapt.adapters._heads import fit_head
-from isoadapt.adapters._training._rows import fold_numbers
+from isoadapt.adapters._rows import fold_numbers
 
 NAMES = np.array(["ant", "bee", "cat", "dog"])
 

@@ -20,9 +20,9 @@ from sklearn.utils.validation import (
 from isoadapt import metrics
 from isoadapt._utils.devices import as_array
 from isoadapt._utils.messages import warn
-from isoadapt.adapters._checks import check_labels
 from isoadapt.adapters._heads import fit_head, needs_fit
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
+from isoadapt.adapters._rows import check_labels
 from isoadapt.geometry._chunks import (
     RowSketch,
     check_chunk,

@@ -9,8 +9,8 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._checks import check_frequencies, check_spread, restore_on_failure
 from isoadapt.adapters._heads import needs_fit
+from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_failure
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import (
     Chunked,

@@ -6,8 +6,7 @@ from typing import ClassVar
 import torch
 
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter
-from isoadapt.adapters._training._penalty import Penalty
-from isoadapt.adapters._training._problem import Problem
+from isoadapt.adapters._training._problem import Penalty, Problem
 from isoadapt.losses import CosRegLoss
 
 

@@ -27,7 +27,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 from isoadapt.adapters._linalg import cross_entropy
 from isoadapt.adapters._maps import Floats, map_rows
-from isoadapt.adapters._training._rows import Index, distinct_rows, fold_numbers
+from isoadapt.adapters._rows import Index, distinct_rows, fold_numbers
 from isoadapt.geometry._spread import LARGEST, dead_dimensions
 from isoadapt.heads import LinearHead
 

@@ -10,11 +10,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from isoadapt._utils.devices import to_tensor
-from isoadapt.adapters._isotropy_layer import IsoScoreAdapter, IsoScorePenalty
+from isoadapt.adapters._penalised import IsoScoreAdapter, IsoScorePenalty
+from isoadapt.adapters._rows import Batches
 from isoadapt.adapters._training._networks import LinearNetwork
-from isoadapt.adapters._training._penalty import Penalty, outputs_covariance
-from isoadapt.adapters._training._problem import Problem
-from isoadapt.adapters._training._rows import Batches
+from isoadapt.adapters._training._problem import Penalty, Problem, outputs_covariance
 from isoadapt.geometry._isoscore import FactoredCovariance, SquaredNorm, isoscore_from_covariance
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.losses._isoscore import fewest_points

@@ -1,4 +1,4 @@
-"""Base class of adapters that are trained on a task loss under a linear head and a penalty."""
+"""Base classes of adapters that are trained on a task loss under a linear head and a penalty."""
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
@@ -17,15 +17,19 @@ from sklearn.utils.validation import has_fit_parameter
 from isoadapt._utils.devices import as_array, one_blas_thread_if_small
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._checks import (
+from isoadapt.adapters._heads import needs_fit
+from isoadapt.adapters._rows import (
+    Sample,
     check_frequencies,
     check_spread,
+    distinct_rows,
+    n_batches,
     restore_on_failure,
     warn_of_large_mean,
 )
-from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._together import comparable
 from isoadapt.adapters._training._epoch_choice import takes_weights
+from isoadapt.adapters._training._exact import solve_exact
 from isoadapt.adapters._training._fit import (
     diverged,
     epochs_bar,
@@ -34,17 +38,17 @@ from isoadapt.adapters._training._fit import (
     prepare_problem,
 )
 from isoadapt.adapters._training._networks import Rates
-from isoadapt.adapters._training._penalty import Penalty
 from isoadapt.adapters._training._problem import (
     Coordinates,
     Outcome,
+    Penalty,
     Problem,
     raw_coordinates,
     whitened_coordinates,
 )
-from isoadapt.adapters._training._rows import Sample, distinct_rows
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
+from isoadapt.losses._isoscore import fewest_points
 
 _ROWS_PER_DIMENSION = 10  # with fewer, the fit is repeated on all rows if it includes the head
 
@@ -293,6 +297,86 @@ class WeightedPenaltyAdapter(PenalisedAdapter):
 
     def _penalty_weight(self) -> float:
         return self.lam
+
+
+class IsoScorePenalty(Penalty):
+    """A penalty that depends on the covariance of the points only."""
+
+    depends_on_shifts: ClassVar[bool] = False
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class IsoScoreAdapter(PenalisedAdapter):
+    """Base class of adapters whose penalty is IsoScore."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **PenalisedAdapter._parameter_constraints,
+        "bias_corrected": ["boolean"],
+        "solver": [StrOptions({"minibatch", "exact"})],
+    }
+
+    bias_corrected: bool = False
+    coordinates: str = "whitened"
+    solver: str = "minibatch"
+    ridge: float | str = "auto"
+    lr_schedule: str = "linear"
+
+    def _check_combination(self) -> None:
+        super()._check_combination()
+        if self.solver == "exact":
+            for name, admissible in (("network", "linear"), ("head_training", "frozen")):
+                holds = getattr(self, name) == admissible
+                self._check_exact_condition(name, holds, repr(admissible))
+        elif self._penalty_weight() and self.batch_size < self._fewest_rows():
+            raise ValueError(
+                f"batch_size={self.batch_size} is too small: with these parameters, the penalty "
+                f"needs batches of {self._fewest_rows()} rows or more"
+            )
+
+    def _fewest_rows(self) -> int:
+        """Return the number of rows that a batch needs for the penalty to have a gradient."""
+        return fewest_points(0, self.bias_corrected)
+
+    def _warn_of_small_batches(self, n_rows: int) -> None:
+        """Warn if batches are too small for the IsoScore to have a gradient."""
+        smallest = n_rows // n_batches(n_rows, self.batch_size)
+        if self._penalty_weight() and smallest < self._fewest_rows():
+            warn(
+                f"{n_rows} training rows give batches of {smallest} with "
+                f"batch_size={self.batch_size}, but the penalty needs {self._fewest_rows()} rows "
+                "in a batch, so smaller ones have none: use a larger batch_size or more rows"
+            )
+
+    def _check_exact_condition(self, name: str, holds: bool, admissible: str) -> None:
+        """Raise ValueError unless a condition of solver="exact" on a parameter holds."""
+        if not holds:
+            raise ValueError(
+                f"{name}={getattr(self, name)!r} has no exact solution: use {name}={admissible}, "
+                "or solver='minibatch'"
+            )
+
+    def _make_coordinates(self, moments: Moments, head: LinearHead | None) -> Coordinates:
+        if self.solver == "exact":
+            return whitened_coordinates(moments, head)
+        return super()._make_coordinates(moments, head)
+
+    def _validation_share(self) -> float | None:
+        return None if self.solver == "exact" else super()._validation_share()
+
+    def _batch_key(self) -> tuple[Any, ...] | None:
+        return None if self.solver == "exact" else super()._batch_key()
+
+    def _train(self, problem: Problem) -> Self:
+        if self.solver == "minibatch":
+            self._warn_of_small_batches(len(problem.fitting))
+            return super()._train(problem)
+        self.__dict__.pop("best_epoch_", None)
+        self.ridge_ = self._ridge_weight(problem)
+        map_, losses = solve_exact(problem, self._penalty_weight(), self.ridge_)
+        self.history_ = [{"iteration": number, "loss": loss} for number, loss in enumerate(losses)]
+        self.n_iter_ = max(len(losses) - 1, 1)
+        self._fitted_rows = problem.sketch
+        return self._set_fitted(map_, problem.head)
 
 
 def _check_groups(groups: ArrayLike) -> NDArray[Any]:

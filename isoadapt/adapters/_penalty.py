@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from isoadapt._utils.devices import to_tensor
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter
+from isoadapt.adapters._rows import Batches
 from isoadapt.adapters._training._networks import LinearNetwork
-from isoadapt.adapters._training._penalty import Penalty, outputs_covariance
-from isoadapt.adapters._training._problem import Problem
-from isoadapt.adapters._training._rows import Batches
+from isoadapt.adapters._training._problem import Penalty, Problem, outputs_covariance
 
 _OPTIONAL = ("labels", "prior_cov")
 _MAX_COVARIANCE_ROWS = 250_000  # from which the covariance of the outputs is computed

@@ -12,10 +12,9 @@ from torch import Tensor
 from isoadapt.adapters._linalg import descending_eigh
 from isoadapt.adapters._maps import Floats
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter
+from isoadapt.adapters._rows import Batches
 from isoadapt.adapters._training._networks import LinearNetwork
-from isoadapt.adapters._training._penalty import Penalty
-from isoadapt.adapters._training._problem import Problem
-from isoadapt.adapters._training._rows import Batches
+from isoadapt.adapters._training._problem import Penalty, Problem
 from isoadapt.geometry import Moments
 from isoadapt.losses import SpectrumControlLoss
 

@@ -20,7 +20,6 @@ from sklearn.utils.validation import check_array, check_consistent_length, valid
 from isoadapt._utils.devices import as_array
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._checks import check_frequencies, check_spread, restore_on_failure
 from isoadapt.adapters._cross_moments import (
     CONSTANT,
     CrossMoments,
@@ -33,6 +32,7 @@ from isoadapt.adapters._cross_moments import (
 )
 from isoadapt.adapters._linalg import descending_eigh, row_space
 from isoadapt.adapters._maps import Affine, Floats, map_rows
+from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_failure
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import RowSketch, is_dask, is_memmap, refuse_chunks
 from isoadapt.heads import LinearHead

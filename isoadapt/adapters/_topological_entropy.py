@@ -10,10 +10,9 @@ from torch import Tensor
 
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter
+from isoadapt.adapters._rows import n_batches
 from isoadapt.adapters._training._networks import LinearNetwork
-from isoadapt.adapters._training._penalty import Penalty
-from isoadapt.adapters._training._problem import Problem
-from isoadapt.adapters._training._rows import n_batches
+from isoadapt.adapters._training._problem import Penalty, Problem
 from isoadapt.losses import PersistentEntropyLoss
 from isoadapt.losses._persistent_entropy import MIN_POINTS
 

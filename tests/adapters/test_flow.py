@@ -15,8 +15,8 @@ from isoadapt import FlowAdapter
 from isoadapt.adapters._flow._map import Scaling, log_likelihood
 from isoadapt.adapters._flow._network import ActNorm, FlowNetwork
 from isoadapt.adapters._heads import fit_head
+from isoadapt.adapters._rows import split_rows
 from isoadapt.adapters._training._loop import Training
-from isoadapt.adapters._training._rows import split_rows
 from isoadapt.metrics import isoscore
 
 COUPLINGS = ["additive", "affine"]

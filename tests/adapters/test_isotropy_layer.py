@@ -13,9 +13,9 @@ from sklearn.metrics import log_loss
 
 from isoadapt import IsotropyLayer, LinearHead
 from isoadapt.adapters import Affine
+from isoadapt.adapters._rows import split_rows
 from isoadapt.adapters._training._exact import _Objective
 from isoadapt.adapters._training._networks import LinearNetwork, MLPNetwork
-from isoadapt.adapters._training._rows import split_rows
 from isoadapt.geometry._isoscore import isoscore_from_covariance
 from isoadapt.losses import IsoScoreLoss, JointLoss
 from isoadapt.metrics import isoscore

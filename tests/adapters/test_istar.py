@@ -13,9 +13,9 @@ from isoadapt.adapters._istar import (
     _SampledShrinkage,
     _steps_between,
 )
+from isoadapt.adapters._rows import Batches, Rows
 from isoadapt.adapters._training._fit import prepare_problem
 from isoadapt.adapters._training._networks import MLPNetwork
-from isoadapt.adapters._training._rows import Batches, Rows
 from isoadapt.geometry import Moments
 from isoadapt.losses import IsoScoreLoss
 from isoadapt.metrics import isoscore

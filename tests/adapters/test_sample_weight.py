@@ -16,8 +16,8 @@ from isoadapt import (
 )
 from isoadapt.adapters import Affine
 from isoadapt.adapters._istar import _SampledShrinkage
+from isoadapt.adapters._rows import Batches, Rows, distinct_rows, split_rows
 from isoadapt.adapters._training._networks import LinearNetwork
-from isoadapt.adapters._training._rows import Batches, Rows, distinct_rows, split_rows
 from isoadapt.geometry import Moments
 from isoadapt.losses import IsoScoreLoss
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from isoadapt import CosRegAdapter, IStarAdapter, LinearHead, TransformerEncoder
 from isoadapt.adapters._together import fit_together, prepare
-from isoadapt.adapters._training._penalty import Penalty
+from isoadapt.adapters._training._problem import Penalty
 from tests.model_selection.searches import assert_same_results, both
 from tests.tiny_models import save_model
 

@@ -8,9 +8,9 @@ from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import CosRegAdapter, IStarAdapter, Whitening
-from isoadapt.adapters._training import _checkpoint
+from isoadapt.adapters import _together
 from isoadapt.adapters._training._loop import AdapterNet
-from isoadapt.adapters._training._penalty import Penalty
+from isoadapt.adapters._training._problem import Penalty
 from isoadapt.model_selection import AdapterSearchCV
 from isoadapt.model_selection._search import _evaluation
 
@@ -28,8 +28,8 @@ class ClosureAdapter(CosRegAdapter):
 
 @pytest.fixture(autouse=True)
 def save_every_epoch(monkeypatch):
-    monkeypatch.setattr(_checkpoint, "SECONDS", 0.0)
-    monkeypatch.setattr(_checkpoint, "_LEAST_RATIO", 0)
+    monkeypatch.setattr(_together, "SECONDS", 0.0)
+    monkeypatch.setattr(_together, "_LEAST_RATIO", 0)
 
 
 @pytest.fixture

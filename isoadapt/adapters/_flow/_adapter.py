@@ -14,9 +14,9 @@ from skorch.callbacks import GradientNormClipping
 
 from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device, to_tensor
 from isoadapt.adapters._base import BaseAdapter, make_random_state
-from isoadapt.adapters._checks import check_spread, restore_on_failure
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import Floats, map_rows
+from isoadapt.adapters._rows import Batches, Rows, check_spread, restore_on_failure, split_rows
 from isoadapt.adapters._training._epoch_choice import Run, TargetUnits, make_score
 from isoadapt.adapters._training._fit import epochs_bar, run_epochs
 from isoadapt.adapters._training._loop import (
@@ -25,8 +25,7 @@ from isoadapt.adapters._training._loop import (
     classification_loss,
     regression_loss,
 )
-from isoadapt.adapters._training._penalty import Penalty
-from isoadapt.adapters._training._rows import Batches, Rows, split_rows
+from isoadapt.adapters._training._problem import Penalty
 from isoadapt.geometry._chunks import RowSketch
 from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss

@@ -29,8 +29,15 @@ from tqdm import tqdm
 
 from isoadapt._utils.devices import resolve_device, to_tensor
 from isoadapt.adapters._base import make_random_state
-from isoadapt.adapters._checks import check_frequencies, check_spread
-from isoadapt.adapters._training._checkpoint import Checkpoint
+from isoadapt.adapters._rows import (
+    Batches,
+    Index,
+    Rows,
+    Sample,
+    check_frequencies,
+    check_spread,
+    split_rows,
+)
 from isoadapt.adapters._training._epoch_choice import Accuracy, Run, make_score
 from isoadapt.adapters._training._loop import (
     AdapterNet,
@@ -46,7 +53,6 @@ from isoadapt.adapters._training._networks import (
     MLPNetwork,
 )
 from isoadapt.adapters._training._problem import Member, Outcome, Problem
-from isoadapt.adapters._training._rows import Batches, Index, Rows, Sample, split_rows
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import RowSketch
 from isoadapt.heads import LinearHead
@@ -54,6 +60,7 @@ from isoadapt.losses import JointLoss
 
 if TYPE_CHECKING:
     from isoadapt.adapters._penalised import PenalisedAdapter
+    from isoadapt.adapters._together import Checkpoint
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -153,7 +160,7 @@ def make_member(
 
 
 def fit_members(
-    members: Sequence[Member], tick: Callable[[int], Any], checkpoint: Checkpoint | None = None
+    members: Sequence[Member], tick: Callable[[int], Any], checkpoint: "Checkpoint | None" = None
 ) -> list[Outcome]:
     """Train members; those that need a second fit are then trained on all rows for as many epochs.
 
@@ -214,7 +221,7 @@ def train_members(
     members: Mapping[int, Member],
     outcomes: dict[int, Outcome],
     tick: Callable[[int], Any],
-    checkpoint: Checkpoint | None = None,
+    checkpoint: "Checkpoint | None" = None,
 ) -> None:
     """Train members, by number, in one network, and add their outcomes when they stop."""
     if not members:

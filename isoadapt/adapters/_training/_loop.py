@@ -14,11 +14,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from isoadapt._utils.devices import one_thread
+from isoadapt.adapters._rows import Batches, Rows
 from isoadapt.adapters._training._epoch_choice import Run
 from isoadapt.adapters._training._networks import Adapted, HeadedNetwork
-from isoadapt.adapters._training._penalty import Penalty
-from isoadapt.adapters._training._problem import Member, Outcome
-from isoadapt.adapters._training._rows import Batches, Rows
+from isoadapt.adapters._training._problem import Member, Outcome, Penalty
 
 LARGE_STEP = 1e8
 """Steps run in all threads if n_parameters * (n_rows + UPDATE_ROWS) is at least this number.

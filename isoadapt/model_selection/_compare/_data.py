@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from isoadapt._utils.devices import as_array
 from isoadapt._utils.messages import warn
-from isoadapt.adapters._checks import check_labels
 from isoadapt.adapters._heads import needs_fit
+from isoadapt.adapters._rows import check_labels
 from isoadapt.encoders._texts import as_texts
 from isoadapt.geometry._chunks import row_hashes
 from isoadapt.heads import LinearHead

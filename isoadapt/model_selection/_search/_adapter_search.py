@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from isoadapt._utils.messages import warn
 from isoadapt.adapted import AdaptedEncoder
-from isoadapt.adapters._checks import restore_on_failure
+from isoadapt.adapters._rows import restore_on_failure
 from isoadapt.model_selection._result_cache import ResultCache, check_seed
 from isoadapt.model_selection._search._best_above_floor import BestAboveFloor
 from isoadapt.model_selection._search._evaluation import Evaluation, Fit, FitData, Result

@@ -21,10 +21,15 @@ from sklearn.utils.validation import _check_method_params, _num_samples
 from isoadapt._utils.devices import resolve_device
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters._penalised import PenalisedAdapter
-from isoadapt.adapters._together import comparable, fit_together, limits, prepare, with_rows
-from isoadapt.adapters._training._checkpoint import Checkpoint
-from isoadapt.adapters._training._penalty import UnequalPenaltiesError
-from isoadapt.adapters._training._problem import Problem
+from isoadapt.adapters._together import (
+    Checkpoint,
+    comparable,
+    fit_together,
+    limits,
+    prepare,
+    with_rows,
+)
+from isoadapt.adapters._training._problem import Problem, UnequalPenaltiesError
 from isoadapt.model_selection._result_cache import ResultCache, read_result, write_result
 
 Candidates = Mapping[int, Mapping[str, Any]]

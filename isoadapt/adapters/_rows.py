@@ -1,23 +1,36 @@
-"""Rows on their way into a training: merged, split, and cut into shuffled mini-batches."""
+"""Rows and labels of a fit: checked, merged, split, and cut into shuffled mini-batches.
+
+A decorator restores the attributes of an estimator whose fit fails.
+"""
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import train_test_split
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
+from isoadapt._utils.messages import warn
 from isoadapt.adapters._maps import Floats
+from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import row_hashes
+from isoadapt.geometry._spread import LARGEST, SMALLEST
+from isoadapt.metrics._points import is_missing
 
+_BLOCK = 1024
+_MAX_MEAN_TO_SPREAD = 1e5
 _MIN_ROWS = 4  # on each side of a split; fewer cannot be scored
 
 Index = NDArray[np.int64]
+_Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
 
 class Sample(NamedTuple):
@@ -28,6 +41,74 @@ class Sample(NamedTuple):
     groups: Index | None  # group numbers, (n_samples,)
     weights: Floats | None  # positive frequencies, (n_samples,); None: all are 1
     kept: Index | None  # row numbers in the input, (n_samples,); None: all rows
+
+
+def check_spread(X: NDArray[Any] | Moments, rows: str = "rows") -> None:
+    """Raise ValueError if all rows are equal, or if their squares overflow or underflow."""
+    if isinstance(X, Moments):
+        overflows = not math.isfinite(float(X.scatter.trace())) or not X.scatter.isfinite().all()
+        n_samples, constant = X.count, float(X.scatter.diagonal().max()) < SMALLEST**2
+    else:
+        starts = range(0, len(X), _BLOCK)
+        largest = max(float(X.max()), -float(X.min()))
+        n_samples, overflows = len(X), largest > LARGEST
+        constant = all((X[start : start + _BLOCK] == X[0]).all() for start in starts)
+        constant = constant or largest < SMALLEST
+    if overflows:
+        raise ValueError(
+            "X is too large: sums of squares of its entries overflow float64; divide X by its "
+            "largest absolute entry"
+        )
+    if constant:
+        raise ValueError(
+            f"X is constant: all {n_samples:.0f} {rows} are equal, or differ by less than about "
+            f"{SMALLEST:g}, but an adapter needs rows that differ; check that the texts differ and "
+            "that the encoder is the fine-tuned one, or divide tiny X by its largest absolute entry"
+        )
+
+
+def warn_of_large_mean(moments: Moments) -> None:
+    """Warn if the mean is so large that float32 loses the differences between the rows."""
+    spread = math.sqrt(moments.covariance().trace())
+    size = float(moments.mean.norm())
+    if size > _MAX_MEAN_TO_SPREAD * spread:
+        warn(
+            f"the mean of X is {size / spread:.1g} times as large as its spread, so training in "
+            "float32 loses precision: subtract the mean from X first, or use an adapter that "
+            "computes in float64, such as LogitPreservingWhitening"
+        )
+
+
+def check_frequencies(
+    sample_weight: ArrayLike | None, X: NDArray[Any], before: float = 0.0
+) -> NDArray[Any] | None:
+    """Validate weights in float64; with `before`, of earlier rows, they must sum to more than 1."""
+    if sample_weight is None:
+        return None
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if before + weights.sum() <= 1:
+        raise ValueError(
+            f"sample_weight sums to {weights.sum():g}, but frequency weights must sum to more than "
+            "1: multiply them by the number of rows, or pass counts"
+        )
+    return weights
+
+
+def check_labels(y: NDArray[Any], head: str, way_out: str) -> None:
+    """Raise ValueError if y has no labels, or lacks some; `head` names the classifier."""
+    of_objects = enumerate(y) if y.dtype.kind == "O" else ()
+    missing = [row for row, label in of_objects if is_missing(label)]
+    if missing:
+        raise ValueError(
+            f"y lacks the label of {len(missing)} row(s), first of row {missing[0]} (None or "
+            "NaN): leave these rows out, or give them a label"
+        )
+    try:
+        check_classification_targets(y)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"y must contain labels, because {head} is a classifier ({error}): {way_out}"
+        ) from error
 
 
 def distinct_rows(
@@ -222,3 +303,19 @@ class Batches:
         if self.index.ndim == 2:
             self.index = self.index[members]
             self.generators = [self.generators[member] for member in members]
+
+
+def restore_on_failure(fit: _Fit) -> _Fit:
+    """Decorate a method so that it restores the attributes of the estimator if it raises."""
+
+    @wraps(fit)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return fit(self, *args, **kwargs)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return cast(_Fit, guarded)
