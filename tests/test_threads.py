@@ -10,7 +10,8 @@ import torch
 from threadpoolctl import OpenBLASController, ThreadpoolController, threadpool_limits
 
 from isoadapt import FlowAdapter, IsotropyLayer, LinearHead
-from isoadapt._utils.devices import SharedSetting, one_blas_thread_if_small, one_thread
+from isoadapt._utils.devices import SharedSetting, one_blas_thread_if_small
+from isoadapt.adapters._training._loop import one_thread
 from isoadapt.model_selection import AdapterSearchCV
 
 

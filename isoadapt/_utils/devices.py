@@ -1,4 +1,4 @@
-"""Devices, conversion between tensors and arrays, and the numbers of threads of torch and BLAS.
+"""Devices, conversion of tensors to arrays, settings of the process, and the threads of BLAS.
 
 A step that is spread over several threads waits for the slowest one. If other programs keep the
 cores busy, small steps thus become many times slower, so they run in one thread.
@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from threadpoolctl import OpenBLASController, get_cached_controller
 from torch import Tensor
 
@@ -42,12 +41,6 @@ def resolve_device(device: str | torch.device) -> torch.device:
         ) from error
 
 
-def to_tensor(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Move an array to a device as float32 or int64; the result may share its memory."""
-    dtype = torch.float32 if array.dtype.kind == "f" else torch.int64
-    return torch.as_tensor(array, dtype=dtype, device=device)
-
-
 class SharedSetting:
     """A setting of the process: its first holder makes it, and its last holder takes it back.
 
@@ -73,34 +66,6 @@ class SharedSetting:
                 self._holders -= 1
                 if not self._holders:
                     self._made.close()
-
-
-_LOCK = threading.Lock()
-_HELD: dict[int, int] = {}  # number of threads to restore, by Python thread in one_thread
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch use one thread in the calling Python thread, and restore its number at the end.
-
-    Torch has a number for each Python thread, and one number that a Python thread takes over when
-    it first uses torch. The latter is the last number that was set anywhere. A Python thread that
-    first uses torch while others are in this context thus starts with one thread. If it enters the
-    context too, it leaves it with the number of the others, also if it had set one thread itself.
-    """
-    here = threading.get_ident()
-    if here in _HELD:
-        yield
-        return
-    with _LOCK:
-        found = torch.get_num_threads()
-        _HELD[here] = max(_HELD.values(), default=1) if found == 1 else found
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            torch.set_num_threads(_HELD.pop(here))
 
 
 @contextmanager

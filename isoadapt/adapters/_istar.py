@@ -9,9 +9,8 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from isoadapt._utils.devices import to_tensor
 from isoadapt.adapters._penalised import IsoScoreAdapter, IsoScorePenalty
-from isoadapt.adapters._rows import Batches
+from isoadapt.adapters._rows import Batches, to_tensor
 from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._problem import Penalty, Problem, outputs_covariance
 from isoadapt.geometry._isoscore import FactoredCovariance, SquaredNorm, isoscore_from_covariance

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from isoadapt._utils.devices import to_tensor
 from isoadapt.adapters._penalised import WeightedPenaltyAdapter
-from isoadapt.adapters._rows import Batches
+from isoadapt.adapters._rows import Batches, to_tensor
 from isoadapt.adapters._training._networks import LinearNetwork
 from isoadapt.adapters._training._problem import Penalty, Problem, outputs_covariance
 

@@ -272,6 +272,12 @@ class Rows(NamedTuple):
         return Rows(self.X[index], y, weights)
 
 
+def to_tensor(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Move an array to a device as float32 or int64; the result may share its memory."""
+    dtype = torch.float32 if array.dtype.kind == "f" else torch.int64
+    return torch.as_tensor(array, dtype=dtype, device=device)
+
+
 def n_batches(n_rows: int, batch_size: int) -> int:
     """Return the number of batches of at most `batch_size` rows, which have nearly equal sizes."""
     return math.ceil(n_rows / batch_size)

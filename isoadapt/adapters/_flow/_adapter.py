@@ -12,11 +12,18 @@ from sklearn.metrics import get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
 from skorch.callbacks import GradientNormClipping
 
-from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device, to_tensor
+from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt.adapters._base import BaseAdapter, make_random_state
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.adapters._maps import Floats, map_rows
-from isoadapt.adapters._rows import Batches, Rows, check_spread, restore_on_failure, split_rows
+from isoadapt.adapters._rows import (
+    Batches,
+    Rows,
+    check_spread,
+    restore_on_failure,
+    split_rows,
+    to_tensor,
+)
 from isoadapt.adapters._training._epoch_choice import Run, TargetUnits, make_score
 from isoadapt.adapters._training._fit import epochs_bar, run_epochs
 from isoadapt.adapters._training._loop import (

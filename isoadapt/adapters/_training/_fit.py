@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from isoadapt._utils.devices import resolve_device, to_tensor
+from isoadapt._utils.devices import resolve_device
 from isoadapt.adapters._base import make_random_state
 from isoadapt.adapters._rows import (
     Batches,
@@ -37,6 +37,7 @@ from isoadapt.adapters._rows import (
     check_frequencies,
     check_spread,
     split_rows,
+    to_tensor,
 )
 from isoadapt.adapters._training._epoch_choice import Accuracy, Run, make_score
 from isoadapt.adapters._training._loop import (

@@ -1,7 +1,8 @@
 """The training loop of skorch over mini-batches on the device, and its state between epochs."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from isoadapt._utils.devices import one_thread
 from isoadapt.adapters._rows import Batches, Rows
 from isoadapt.adapters._training._epoch_choice import Run
 from isoadapt.adapters._training._networks import Adapted, HeadedNetwork
@@ -28,6 +28,9 @@ are at most 1.6 times as fast as one in smaller steps, and up to twice as fast i
 
 UPDATE_ROWS = 100
 """Number of rows whose multiply-adds take as long as AdamW's update of the parameters."""
+
+_LOCK = threading.Lock()
+_HELD: dict[int, int] = {}  # number of threads to restore, by Python thread in one_thread
 
 
 class OutputRidge(NamedTuple):
@@ -265,6 +268,30 @@ class AdapterNet(NeuralNet):
         """Switch the modules between training and evaluation only when the mode changes."""
         if self.module_.training != training or self.criterion_.training != training:
             super()._set_training(training)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread in the calling Python thread, and restore its number at the end.
+
+    Torch has a number for each Python thread, and one number that a Python thread takes over when
+    it first uses torch. The latter is the last number that was set anywhere. A Python thread that
+    first uses torch while others are in this context thus starts with one thread. If it enters the
+    context too, it leaves it with the number of the others, also if it had set one thread itself.
+    """
+    here = threading.get_ident()
+    if here in _HELD:
+        yield
+        return
+    with _LOCK:
+        found = torch.get_num_threads()
+        _HELD[here] = max(_HELD.values(), default=1) if found == 1 else found
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            torch.set_num_threads(_HELD.pop(here))
 
 
 @dataclass
