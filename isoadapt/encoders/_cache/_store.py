@@ -302,23 +302,19 @@ class Store:
                 found += part
             return found
 
-        def delete(transaction: Any) -> bool:
-            size = self._count(transaction)["size"]
-            most, gone = size - int(_KEPT * max_size), 0
+        def delete(transaction: Any) -> int:
+            gone = 0
             for key in oldest:
-                if gone >= most:
-                    break
                 transaction.delete(key, db=self._used)
                 row = transaction.pop(key, db=self._rows)
                 gone += 0 if row is None else len(key) + len(row)
-            self._count(transaction, size=-gone)
-            return gone >= most
+            return self._count(transaction, size=-gone)["size"]
 
         uses = np.frombuffer(self._run(list_uses), dtype=_USE)
         keys = uses["key"][np.argsort(uses["tick"], kind="stable")].tolist()
         for start in range(0, len(keys), step):
             oldest = keys[start : start + step]
-            if self._run(delete, write=True):
+            if self._run(delete, write=True) <= _KEPT * max_size:
                 return
 
 
