@@ -120,6 +120,7 @@ def merge_into_checkpoint(
     >>> AutoModelForSequenceClassification.from_pretrained("my-model-merged")  # doctest: +SKIP
     """
     parts = take_apart(adapter)
+    _refuse_readouts(parts)
     map_, head = compose(affine(step) for _, step in parts.adapters), parts.last_head()
     source, target = check_folders(model_folder, out_folder, overwrite)
     if not names_classifier(source):
@@ -196,12 +197,17 @@ def check_vectors(
         )
 
 
+def _refuse_readouts(parts: Parts) -> None:
+    for _, adapter in parts.adapters:
+        if isinstance(adapter, TeacherReadout):
+            raise ValueError(
+                f"adapter={adapter!r} predicts from the head's own input, not from its vectors, so "
+                "there is nothing to merge into the head: use to_sentence_transformer for poolings "
+                f"of the last layer, or {SERVE}"
+            )
+
+
 def affine(adapter: BaseAdapter) -> Affine:
-    if isinstance(adapter, TeacherReadout):
-        raise ValueError(
-            f"adapter={adapter!r} predicts from the head's own input, not from its vectors, so it "
-            "cannot be written into a checkpoint: use joblib.dump or save_adapter"
-        )
     if not hasattr(adapter, "to_affine"):
         raise ValueError(
             f"adapter={adapter!r} is not an affine map z = Ah + c, and only those can be written "

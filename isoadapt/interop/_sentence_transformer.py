@@ -2,7 +2,6 @@
 
 import copy
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -12,15 +11,15 @@ import numpy as np
 from isoadapt._utils.files import CHECKPOINT, atomic_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import warn
-from isoadapt.adapters import Affine
+from isoadapt.adapters import Affine, TeacherReadout
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._checkpoint import head_path, read_head
 from isoadapt.encoders._folder import read_object, tokenizer_folder
-from isoadapt.encoders._identity import describe_vectors, vector_source
+from isoadapt.encoders._identity import describe_vectors, recorded_pooling, vector_source
 from isoadapt.encoders._models import quiet
-from isoadapt.encoders._pooling import Pooling
+from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, PoolingName
 from isoadapt.encoders._texts import Texts
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import sentence_card
@@ -50,7 +49,6 @@ from isoadapt.interop._sentence_files import (
     write_settings,
 )
 
-_POOLING = re.compile(r"pooling='(head_input|cls|mean|max)'(?!.*(normalize|lowercase))")
 _SAME = 1e-7  # relative difference up to which the adapter preserves the head's logits
 
 
@@ -59,7 +57,7 @@ def to_sentence_transformer(
     model_folder: str | os.PathLike[str],
     out_folder: str | os.PathLike[str],
     *,
-    pooling: str = "auto",
+    pooling: PoolingName = "auto",
     max_length: int | None = None,
     normalize: bool = False,
     overwrite: bool = False,
@@ -182,7 +180,7 @@ def to_sentence_transformer(
     modules = _modules(backbone, pooled, map_, normalize)
     texts = probe_texts(backbone.tokenizer, length)
     vectors = encoder.transform(texts).astype(np.float64)
-    expected = Expected(map_(vectors), classify and classify(vectors), length)
+    expected = Expected(map_(vectors), classify and classify(texts), length)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         _write_transformer(written, network, backbone, length)
         write_settings(
@@ -197,7 +195,7 @@ def to_sentence_transformer(
 
 
 def export_encoder(
-    parts: Parts, model_folder: Path, pooling: str = "auto", max_length: int | None = None
+    parts: Parts, model_folder: Path, pooling: PoolingName = "auto", max_length: int | None = None
 ) -> TransformerEncoder:
     """Return an encoder of the checkpoint whose vectors are those the adapter was fitted to."""
     if parts.encoder is not None:
@@ -214,9 +212,8 @@ def export_encoder(
         settings = {name: getattr(own, name) for name in ("pooling", "layer", "max_length")}
         return TransformerEncoder(model_folder, device="cpu", **settings)
     record = getattr(parts.first(), SOURCE, None)
-    recorded = _POOLING.match((record and record.kind) or "")
-    if pooling == "auto" and recorded:
-        pooling = recorded[1]
+    if pooling == "auto" and record is not None:
+        pooling = recorded_pooling(record.kind) or pooling
     return TransformerEncoder(model_folder, pooling=pooling, max_length=max_length, device="cpu")
 
 
@@ -243,6 +240,18 @@ def _has_own_head(parts: Parts, encoder: TransformerEncoder) -> bool:
 def _check_fit(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
     """Raise unless the adapter was fitted to vectors of the encoder, those of its last layer."""
     backbone = encoder._backbone()
+    pooling = encoder._pooling(backbone)
+    if isinstance(pooling, LayersPooling) and not (
+        pooling.is_head_input
+        or all(mode != HEAD_INPUT and layer == backbone.n_layers for mode, layer in pooling.parts)
+    ):
+        raise ValueError(
+            f"the adapter was fitted to vectors with pooling={pooling.parts}, but a "
+            "sentence-transformers folder cannot compute hidden layers other than the last "
+            f"({backbone.n_layers}), or the input of the head beside others, which space='head' "
+            "needs: fit the adapter with pooling=[('cls', -1), ('mean', -1)] and without a head, "
+            f"or {SERVE}, saved with joblib.dump or save_adapter"
+        )
     if backbone.hidden_state(encoder.layer) != -1:
         raise ValueError(
             f"the pipeline's encoder has layer={encoder.layer}, but a sentence-transformers folder "
@@ -252,8 +261,9 @@ def _check_fit(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
     if map_.matrix.shape[1] != width:
         raise ValueError(
             f"the adapter has n_features_in_={map_.matrix.shape[1]}, but vectors of "
-            f"model_folder={str(backbone.folder)!r} have width {width}: fit the adapter to vectors "
-            f"of TransformerEncoder({str(backbone.folder)!r})"
+            f"model_folder={str(backbone.folder)!r} with pooling={encoder.pooling!r} have width "
+            f"{width}: pass the pooling= that the adapter was fitted to, or fit it to vectors of "
+            f"TransformerEncoder({str(backbone.folder)!r})"
         )
     if found := list(sources(parts)):
         kind = str(vector_source(encoder).kind)
@@ -263,21 +273,38 @@ def _check_fit(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
 
 def _network(
     parts: Parts, map_: Affine, encoder: TransformerEncoder
-) -> tuple[Any, Callable[[Floats], Floats] | None, bool]:
-    """Return the network, the function from vectors to logits, and whether it is unchanged."""
+) -> tuple[Any, Callable[[list[str]], Floats] | None, bool]:
+    """Return the network, the function from texts to logits, and whether it is unchanged."""
     backbone = encoder._backbone()
-    if not encoder._pooling(backbone).is_head_input:
-        return _copy(backbone.model.base_model), None, True
+    if backbone.head is None:
+        return _copy(backbone.model), None, True
     own, config = read_head(encoder), backbone.model.config
+    reader = TransformerEncoder(
+        encoder.model, pooling=HEAD_INPUT, max_length=encoder.max_length, device="cpu"
+    )
+
+    def inputs(texts: list[str]) -> Floats:
+        return reader.transform(texts).astype(np.float64)
+
     kept, given = reordered(own, own, config), parts.last_head()
-    if given is None:
-        return _copy(backbone.model), kept.outputs, True
+    unchanged = _copy(backbone.model), lambda texts: kept.outputs(inputs(texts)), True
+    if given is None or not encoder._pooling(backbone).is_head_input:
+        return unchanged
     check_kinds(given, own)
-    head = reordered(given, own, config)
-    check_widths(map_, head, own)
-    if _preserves(map_, head, kept):
-        return _copy(backbone.model), kept.outputs, True
-    return with_head(backbone, head, map_), lambda vectors: head.outputs(map_(vectors)), False
+    head, read = reordered(given, own, config), _read_by_head(parts, map_)
+    check_widths(read, head, own)
+    if _preserves(read, head, kept):
+        return unchanged
+    return with_head(backbone, head, read), lambda texts: head.outputs(read(inputs(texts))), False
+
+
+def _read_by_head(parts: Parts, map_: Affine) -> Affine:
+    """Return the map from the encoder's vectors to what the last head reads."""
+    if parts.head is not None or not isinstance(parts.adapters[-1][1], TeacherReadout):
+        return map_
+    width = map_.matrix.shape[1]
+    before = [affine(step) for _, step in parts.adapters[:-1]]
+    return compose([Affine(np.eye(width), np.zeros(width)), *before])
 
 
 def _copy(model: Any) -> Any:
