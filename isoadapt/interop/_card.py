@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from isoadapt.encoders._identity import VectorSource
+from isoadapt.encoders._identity import VectorSource, recorded_pooling
 from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.interop._pipeline import Parts
 from isoadapt.interop._sentence_files import Check, Module
@@ -116,6 +116,8 @@ def _loading(base: str | None, data: Any, source: VectorSource | None, encodes: 
     settings = "" if length is None else f", max_length={length}"
     if source is not None and _ARGUMENTS.fullmatch(source.kind or ""):
         settings = f", {source.kind}{settings}"
+    elif source is not None and (pooling := recorded_pooling(source.kind)):
+        settings = f", pooling={pooling!r}{settings}"
     code = [
         "from isoadapt import TransformerEncoder",
         "from isoadapt.interop import load_adapter",

@@ -64,14 +64,15 @@ def to_sentence_transformer(
 ) -> Path:
     """Write an affine adapter and its encoder as a sentence-transformers model.
 
-    ``SentenceTransformer(out_folder)`` gives the adapted vectors. If the adapter was fitted to the
-    vectors that enter the classifier of the checkpoint, the folder is also a checkpoint for
-    ``AutoModelForSequenceClassification`` and ``pipeline("text-classification")``, over the same
-    copy of the transformer's weights. Neither needs isoadapt.
+    ``SentenceTransformer(out_folder)`` gives the adapted vectors. If the checkpoint is a
+    classifier, the folder is also one for ``AutoModelForSequenceClassification`` and
+    ``pipeline("text-classification")``, over the same copy of the transformer's weights. Neither
+    needs isoadapt.
 
     The modules are Transformer, Pooling, a Dense with its activation (and a LayerNorm) for each
-    layer in front of the classifier, a Dense for the adapter z = Ah + c, and Normalize on request.
-    The folder is loaded and compared with encoder and adapter before it appears.
+    layer in front of the classifier if the adapter reads the classifier's input, a Dense for the
+    adapter z = Ah + c, and Normalize on request. The folder is loaded and compared with encoder and
+    adapter before it appears.
 
     Parameters
     ----------
@@ -85,11 +86,13 @@ def to_sentence_transformer(
         Transformer, Pooling and possibly Normalize. A PEFT adapter is merged into its base model.
     out_folder : str or path-like
         The folder to write. It appears only when it is complete.
-    pooling : {"auto", "head_input", "cls", "mean", "max"}, default="auto"
+    pooling : {"auto", "head_input", "cls", "mean", "max"} or list, default="auto"
         The pooling of the vectors that the adapter was fitted to, if it is given without an
-        encoder. "auto" is the pooling that a saved adapter records. If it records none, the pooling
-        is that of ``TransformerEncoder(model_folder)``, the input of the head for a classifier, and
-        a warning says so. The adapter itself cannot tell: it only knows the width of the vectors.
+        encoder. A list holds poolings of the last layer, such as ``[("cls", -1), ("mean", -1)]``
+        for a :class:`~isoadapt.TeacherReadout`. "auto" is the pooling that a saved adapter records.
+        If it records none, the pooling is that of ``TransformerEncoder(model_folder)``, the input
+        of the head for a classifier, and a warning says so. The adapter itself cannot tell: it only
+        knows the width of the vectors.
     max_length : int, default=None
         The maximum number of tokens of a text, if the adapter is given without an encoder. None is
         that of ``TransformerEncoder(model_folder)``.
@@ -119,10 +122,11 @@ def to_sentence_transformer(
         If a step of the pipeline is not an adapter.
     ValueError
         If an adapter is not affine or was fitted to other vectors, if the vectors are those of a
-        hidden layer other than the last, if sentence-transformers cannot compute them, if `pooling`
-        or `max_length` is given for a pipeline that begins with an encoder, if the head
-        does not fit the classifier, or if the vectors or logits from the written folder differ
-        from those of encoder, adapter and head by more than rounding. If a file that would be
+        hidden layer other than the last or hold the head's input beside others, as with "readout",
+        if sentence-transformers cannot compute them, if `pooling` or `max_length` is given for a
+        pipeline that begins with an encoder, if the head does not fit the classifier, or if the
+        vectors or logits from the written folder differ from those of encoder, adapter and head by
+        more than rounding. If a file that would be
         copied is a link to a file outside `model_folder`, as for ``merge_into_checkpoint``.
     OSError
         If the checkpoint of a pipeline's encoder cannot be loaded.
@@ -139,15 +143,14 @@ def to_sentence_transformer(
 
     Notes
     -----
-    The classifier of the folder gives the logits of encoder, adapter and head. It stays as it is
-    if the adapter preserves them, as :class:`~isoadapt.LogitPreservingWhitening` on the head of
-    the checkpoint does. It also stays as it is if there is no head behind the adapter, so that its
-    logits remain those of the checkpoint. Otherwise its weights are WA and its bias is Wc + b, as
-    in :func:`~isoadapt.interop.merge_into_checkpoint`. A head without a bias, such as that of
-    GPT-2, only admits adapters that need none.
-
-    An adapter of mean-, cls- or max-pooled vectors does not read what enters the classifier. The
-    folder then holds the transformer without a classifier.
+    The classifier stays as it is, with the logits of the checkpoint, if the adapter was fitted to
+    other vectors than the classifier's input, such as mean-pooled states: a head behind the
+    adapter is then not written. With the classifier's input, its logits are those of encoder,
+    adapter and head. It stays as it is if there is no head, or if the adapter preserves its logits,
+    as :class:`~isoadapt.LogitPreservingWhitening` on the head of the checkpoint does. Otherwise its
+    weights are WA and its bias is Wc + b, as in
+    :func:`~isoadapt.interop.merge_into_checkpoint`. A head without a bias, such as that of GPT-2,
+    only admits adapters that need none.
 
     The folder is written in float32. If `model_folder` was saved in half precision, transformers
     computes its logits in half precision by default, and these differ slightly.

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from isoadapt import TransformerEncoder, load_checkpoint
-from isoadapt.interop import load_adapter
+from isoadapt import TeacherReadout, TransformerEncoder, load_checkpoint
+from isoadapt.interop import load_adapter, save_adapter
 from isoadapt.interop._folder import provenance, read_config
 from tests.cli.command_line import fail, succeed, texts_and_labels
 from tests.tiny_models import PAIRS
@@ -60,6 +60,24 @@ class TestExport:
         found = library.SentenceTransformer("m", device="cpu").encode(texts[:5])
         np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
         assert "--pooling 'sum' is unknown" in fail("export", "a", "--pooling", "sum", *options)
+
+    def test_a_readout_of_the_last_layer(self, files, checkpoint):
+        encoder = TransformerEncoder(checkpoint, pooling=[("mean", -1), ("cls", -1)])
+        texts = texts_and_labels()[0]
+        X = encoder.transform(texts)
+        teacher = X @ np.random.default_rng(0).normal(size=(32, 8))
+        save_adapter(TeacherReadout(ridge=0.1).fit(X, teacher), "a", base_model=encoder)
+        completed = succeed("export", "a", "--out", "m")
+        assert "Adapted: poolings of several hidden states" in completed.stdout
+        assert "pipeline('text-classification', 'm')" in completed.stdout
+        expected = load_adapter("a").transform(X[:5])
+        found = library.SentenceTransformer("m", device="cpu").encode(texts[:5])
+        np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+        encoder = TransformerEncoder(checkpoint, pooling="readout")
+        every = TeacherReadout(ridge=0.1).fit(encoder.transform(texts), teacher)
+        save_adapter(every, "b", base_model=encoder)
+        assert "hidden layers other than the last" in fail("export", "b", "--out", "n")
+        assert not (files / "n").exists()
 
 
 class TestSeparately:

@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
@@ -252,6 +253,15 @@ def vectors_of(folder):
     return library.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
 
 
+def logits_of(folder):
+    """The logits that transformers computes."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    options = {"padding": True, "truncation": True, "max_length": LENGTH}
+    with torch.inference_mode():
+        return model(**tokenizer(TEXTS, **options, return_tensors="pt")).logits.numpy()
+
+
 class TestFolder:
     def test_the_card_tells_both_uses_and_what_was_measured(self, served):
         both, alone = (
@@ -309,13 +319,15 @@ class TestFolder:
         with warnings.catch_warnings(action="error", category=UserWarning):
             to_sentence_transformer(classifier[1], checkpoint, tmp_path / "m")
 
-    def test_pooled_vectors_of_a_classifier_leave_the_classifier_out(self, checkpoint, tmp_path):
+    def test_pooled_vectors_of_a_classifier_leave_the_classifier_as_it_is(
+        self, checkpoint, tmp_path
+    ):
         encoder = TransformerEncoder(checkpoint, pooling="mean")
-        pipeline = make_pipeline(encoder, fitted(Whitening(), encoder))
+        pipeline = make_pipeline(encoder, fitted(Whitening(head="logistic"), encoder, LABELS))
         to_sentence_transformer(pipeline, checkpoint, tmp_path / "m")
         np.testing.assert_allclose(vectors_of(tmp_path / "m"), pipeline.transform(TEXTS), atol=1e-4)
-        with pytest.raises(ValueError, match="no weights for"):
-            load_checkpoint(tmp_path / "m")
+        np.testing.assert_array_equal(logits_of(tmp_path / "m"), logits_of(checkpoint))
+        assert "predictions are unchanged" in (tmp_path / "m" / "README.md").read_text()
 
 
 class TestErrors:
