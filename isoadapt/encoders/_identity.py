@@ -10,7 +10,6 @@ they were read is told by :func:`~isoadapt.encoders._folder.fingerprint`. All di
 disk, so they must stay as they are.
 """
 
-import ast
 import hashlib
 import json
 import os
@@ -56,10 +55,6 @@ _KEY_BYTES = 20
 _COARSEST_CLOCK_NS = 2 * 10**9  # the coarsest resolution of file times
 _DIGESTS: dict[Hashable, bytes] = {}
 HEAD_VECTORS = f"pooling={HEAD_INPUT!r}"
-_POOLING = re.compile(
-    r"pooling=('(?:head_input|cls|mean|max)'|\((?:\('\w+', \d+\),? ?)+\))"
-    r"(?!.*(normalize|lowercase))"
-)
 # Entries of a configuration that do not affect vectors: origin, labels, training, data type and
 # form of the outputs, and the entries that this package adds.
 _INCIDENTAL = re.compile(
@@ -202,17 +197,15 @@ def _kind(encoder: "TransformerEncoder", backbone: Backbone) -> str:
     return ", ".join(settings)
 
 
-def recorded_pooling(kind: str | None) -> PoolingName | None:
-    """Return the parameter `pooling` of an encoder whose vectors are recorded as of this kind.
+def recorded_pooling(kind: str | None) -> PoolingName:
+    """Return the parameter ``pooling`` for vectors of a recorded kind of several layers, or "auto".
 
-    It is None if the kind is not known, or is the pooling of a sentence-transformers model. A
-    parameter `layer` that the kind names beside one pooling is not read.
+    The columns of "readout" are recorded as the list of their layers.
     """
-    found = _POOLING.match(kind or "")
-    pooling: str | tuple[tuple[str, int], ...] | None = found and ast.literal_eval(found[1])
-    if not isinstance(pooling, tuple):
-        return pooling
-    return tuple((mode, -1 if mode == HEAD_INPUT else layer) for mode, layer in pooling)
+    if not re.fullmatch(r"pooling=\(\(.*\)", kind or ""):
+        return "auto"
+    parts = re.findall(r"\('(\w+)', (\d+)\)", str(kind))
+    return [(mode, -1 if mode == HEAD_INPUT else int(layer)) for mode, layer in parts]
 
 
 def _digest(backbone: Backbone, dtype: torch.dtype) -> str:

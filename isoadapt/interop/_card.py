@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from isoadapt.adapters import TeacherReadout
 from isoadapt.encoders._identity import VectorSource, recorded_pooling
 from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.interop._pipeline import Parts
@@ -17,14 +18,21 @@ from isoadapt.interop._sentence_files import Check, Module
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ARGUMENTS = re.compile(r"pooling='(head_input|cls|mean|max)'(, layer=-?\d+)?")
 _PACKAGES = ("isoadapt", "numpy", "scikit-learn", "torch")
-_REFERENCE = """\
-## What to expect
-
+_WHITENED = """\
 The reference case of isoadapt is a MiniLM that was fine-tuned on CoLA, with a
 LogitPreservingWhitening that was fitted to CoLA's training texts without labels. On the test set of
 STS-B, Spearman's correlation of the cosines with the scores rose from .29 to .71, and no prediction
 changed. The encoder before fine-tuning gives .82, so it is the better choice for similarity where
-it is available. These figures are not those of this model: measure on texts of your own.
+it is available."""
+_TAUGHT = """\
+The vectors imitate those of the readout's teacher, which is usually the better choice for
+similarity where it can be run as a second model. The reference case of isoadapt is a MiniLM of
+three layers, whose last layer had changed little when it was fine-tuned on CoLA, with a
+TeacherReadout of this layer that was fitted to CoLA's training texts. On the test set of STS-B,
+Spearman's correlation of the cosines with the scores rose from .60 to .82, that of the teacher, the
+encoder before fine-tuning."""
+_LIMITS = """\
+These figures are not those of this model: measure on texts of your own.
 
 The vectors are those of single texts. A classifier of pairs of texts shares no vector between both
 uses: its predictions need the pair, similarity needs each text alone."""
@@ -114,10 +122,11 @@ def _loading(base: str | None, data: Any, source: VectorSource | None, encodes: 
     encoder = json.dumps(base) if base else '"path/to/the/base/model"'
     length = data.get("max_length") if isinstance(data, Mapping) else None
     settings = "" if length is None else f", max_length={length}"
-    if source is not None and _ARGUMENTS.fullmatch(source.kind or ""):
-        settings = f", {source.kind}{settings}"
-    elif source is not None and (pooling := recorded_pooling(source.kind)):
-        settings = f", pooling={pooling!r}{settings}"
+    kind = None if source is None else source.kind
+    if _ARGUMENTS.fullmatch(kind or ""):
+        settings = f", {kind}{settings}"
+    elif recorded_pooling(kind) != "auto":
+        settings = f", pooling={recorded_pooling(kind)}{settings}"
     code = [
         "from isoadapt import TransformerEncoder",
         "from isoadapt.interop import load_adapter",
@@ -163,6 +172,7 @@ def sentence_card(
     base = os.fspath(model)
     adapter = " + ".join(type(step).__name__ for _, step in parts.adapters)
     width = parts.adapters[-1][1].map_.n_features_out
+    taught = isinstance(parts.first(), TeacherReadout)
     chain = " → ".join(["Transformer", *(module.kind for module in modules)])
     sections = [
         _sentence_front_matter(base, check.logits is not None),
@@ -178,7 +188,7 @@ def sentence_card(
         "## Check\n\nBefore the folder was written, it was loaded with both libraries' own "
         f"loaders, and {check.n_texts} texts were compared with encoder and adapter in isoadapt. "
         f"Largest differences: {check}.",
-        _REFERENCE,
+        f"## What to expect\n\n{_TAUGHT if taught else _WHITENED} {_LIMITS}",
         "## Versions\n\n" + versions("sentence-transformers", "transformers"),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"

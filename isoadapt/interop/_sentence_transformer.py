@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -49,6 +50,7 @@ from isoadapt.interop._sentence_files import (
     write_settings,
 )
 
+_POOLING = re.compile(r"pooling='(head_input|cls|mean|max)'(?!.*(normalize|lowercase))")
 _SAME = 1e-7  # relative difference up to which the adapter preserves the head's logits
 
 
@@ -216,7 +218,8 @@ def export_encoder(
         return TransformerEncoder(model_folder, device="cpu", **settings)
     record = getattr(parts.first(), SOURCE, None)
     if pooling == "auto" and record is not None:
-        pooling = recorded_pooling(record.kind) or pooling
+        recorded = _POOLING.match(record.kind or "")
+        pooling = recorded[1] if recorded else recorded_pooling(record.kind)
     return TransformerEncoder(model_folder, pooling=pooling, max_length=max_length, device="cpu")
 
 

@@ -17,7 +17,7 @@ from isoadapt.cli import app
 from isoadapt.datasets import make_acceptability
 from tests.cli.command_line import succeed
 from tests.docs.blocks import PAGES, README, ROOT, blocks, name, of_language, shell_lines
-from tests.tiny_models import WORDS, save_model
+from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model
 
 COMMANDS = typer.main.get_command(app).commands
 CHEAP = {"audit", "compare", "export", "fit", "transform", "merge"}
@@ -41,6 +41,8 @@ def checkpoint(tmp_path_factory):
 def folder(checkpoint, tmp_path, monkeypatch):
     """A working folder with what `make demo` leaves, and a corpus that is quickly encoded."""
     shutil.copytree(checkpoint, tmp_path / "isoadapt-demo" / "checkpoint")
+    make_model(num_labels=2).bert.save_pretrained(tmp_path / "my-base")
+    make_tokenizer().save_pretrained(tmp_path / "my-base")
     monkeypatch.setattr(datasets, "make_acceptability", small_corpus)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -42,6 +42,8 @@ class TestReadouts:
         card = (tmp_path / "m" / "README.md").read_text()
         assert "Transformer → Pooling → Dense" in card
         assert "predictions are unchanged" in card
+        assert "imitate those of the readout's teacher" in card
+        assert "LogitPreservingWhitening" not in card
 
     def test_saved_readouts_and_their_cards(self, checkpoint, tmp_path):
         """The folder records the poolings, of the readout alone and of a pipeline."""
@@ -55,7 +57,7 @@ class TestReadouts:
                 to_sentence_transformer(saved, checkpoint, tmp_path / f"m-{name}", **options)
             np.testing.assert_allclose(vectors_of(tmp_path / f"m-{name}"), expected, atol=1e-4)
         card = (tmp_path / "alone" / "README.md").read_text()
-        assert "pooling=(('mean', 2), ('cls', 2)))" in card
+        assert "pooling=[('mean', 2), ('cls', 2)])" in card
 
     def test_a_readout_alone_needs_its_poolings(self, checkpoint, tmp_path):
         pipeline = readout(checkpoint, LAST)
