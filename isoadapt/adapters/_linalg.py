@@ -12,6 +12,7 @@ from isoadapt.geometry import Moments
 from isoadapt.geometry._spread import DEAD, dead_dimensions
 
 _PENALTIES = np.geomspace(1e3, 1e-6, 100)  # s / (1 - s) of shrinkages s; the largest comes first
+_LEAST = 0.02  # share of the oracle approximating shrinkage that "auto" does not go below
 
 
 def descending_eigh(cov: Floats) -> tuple[Floats, Floats]:
@@ -62,9 +63,10 @@ def estimate_shrinkage(shrinkage: float | str, eigenvalues: Floats, freedom: flo
         return float(shrinkage)
     if not eigenvalues.any():
         return 0.0
+    oas = _oas_shrinkage(np.diag(eigenvalues), freedom + 1)
     if shrinkage == "oas":
-        return _oas_shrinkage(np.diag(eigenvalues), freedom + 1)
-    return _whitening_shrinkage(eigenvalues, max(freedom, 1.0))
+        return oas
+    return max(_whitening_shrinkage(eigenvalues, max(freedom, 1.0)), _LEAST * oas)
 
 
 def _whitening_shrinkage(eigenvalues: Floats, n: float) -> float:
@@ -73,10 +75,12 @@ def _whitening_shrinkage(eigenvalues: Floats, n: float) -> float:
     Let G = (S + aI)⁻¹ be the inverse of the shrunk covariance S of n rows, and t_k the sum of the
     k-th powers of the eigenvalues of SG. With e = (n t₂ - t₁²) / (n - 2 t₁ + t₂), new rows of
     covariance Σ have tr(ΣG) = t₁ and tr(ΣGΣG) = e + e² / (n - e), up to a common factor. These are
-    the deterministic equivalents in Bach (2024), "High-dimensional analysis of double descent for
-    linear regression with random projections". The second term is the error of S. It is larger for
-    rows with heavier tails than Gaussian ones: e²/(2n) is added, as if the variance of their
-    squared norms were half the squared mean. The ratio tr(ΣG)² / tr(ΣGΣG) is maximised.
+    deterministic equivalents for light tails: t₁ and e are the degrees of freedom df₁ and df₂ in
+    Bach (2024), "High-dimensional analysis of double descent for linear regression with random
+    projections". Rows of covariances τᵢ²Σ require n/κ in place of n, where κ is the mean square of
+    the leverages xᵢᵀGxᵢ over their squared mean. Eigenvalues do not show κ. The term e²/(2n) that
+    is added to tr(ΣGΣG) is the effect of κ = 1.5 to first order in e/n, at given e. The ratio
+    tr(ΣG)² / tr(ΣGΣG) is maximised.
     """
     live = eigenvalues[eigenvalues > DEAD * eigenvalues.sum()]
     added = _PENALTIES[:, None] * eigenvalues.mean()

@@ -48,10 +48,12 @@ class Whitening(MomentsAdapter):
     shrinkage : float or {"auto", "oas", "ledoit-wolf"}, default="auto"
         Shrinkage s in [0, 1]. 0 whitens the rows that the adapter is fitted to exactly, and new
         rows badly unless there are many times as many rows as features. "auto" chooses s so that
-        new rows are expected to have the highest IsoScore. "oas" (Chen et al., 2010) and
-        "ledoit-wolf" (Ledoit and Wolf, 2004) estimate the s whose covariance has the smallest
-        error. "auto" and "oas" (best for Gaussian rows) use the eigenvalues of S only;
-        "ledoit-wolf" uses all rows at once, so it does not support chunks of rows.
+        new rows are expected to have the highest IsoScore, and at least a fiftieth of "oas"; where
+        many directions vary in few rows only, "oas" can be better (see the guide, "What can be
+        lost"). "oas" (Chen et al., 2010) and "ledoit-wolf" (Ledoit and Wolf, 2004) estimate the s
+        whose covariance has the smallest error. "auto" and "oas" (best for Gaussian rows) use the
+        eigenvalues of S only; "ledoit-wolf" uses all rows at once, so it does not support chunks
+        of rows.
     strength : float, default=1.0
         Strength p in [0, 1]. 1 whitens, 0 only centres.
     n_components : int, default=None

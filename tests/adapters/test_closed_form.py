@@ -178,6 +178,33 @@ class TestAutomaticShrinkage:
         assert exact < 0.1
         assert automatic > 0.5
 
+    @pytest.mark.parametrize("spectrum", ["exponential", "power"])
+    def test_a_direction_in_which_one_row_varies_does_not_ruin_new_rows(self, spectrum):
+        """As a unit that hardly ever fires: its variance is 50 times that of the fitted rows."""
+        rng, variances = np.random.default_rng(0), SPECTRA[spectrum].copy()
+        head, scores = LinearHead(rng.normal(size=(1, 64)), [0.0]), []
+        variances[9] = 50e-6 * variances.mean()
+        for _ in range(5):
+            X = rng.normal(size=(1920, 64)) * np.sqrt(variances)
+            X[:, 9] = 0
+            X[0, 9] = np.sqrt(len(X) * variances[9] / 50)
+            adapters = [LogitPreservingWhitening(head, shrinkage=s) for s in ("auto", "oas", 1e-3)]
+            scores.append([self.score(adapter, X, variances) for adapter in adapters])
+        automatic, *others = np.mean(scores, axis=0)
+        assert automatic > max(others) - 0.015
+
+    def test_features_of_few_rows_cost_what_the_guide_says(self):
+        """Each coordinate is zero in 19 of 20 rows: the eigenvalues do not show it."""
+        variances, scores = SPECTRA["exponential"], []
+        for seed in range(5):
+            rng = np.random.default_rng(seed)
+            X = rng.normal(size=(128, 64)) * np.sqrt(20 * variances)
+            X *= rng.random(X.shape) < 0.05
+            adapters = [Whitening(shrinkage=s) for s in ("auto", "oas", 1e-3)]
+            scores.append([self.score(adapter, X, variances) for adapter in adapters])
+        automatic, *others = np.mean(scores, axis=0)
+        assert 0.015 < max(others) - automatic < 0.07
+
     def test_a_dominant_direction_of_the_head_does_not_decide(self):
         """The residual is flat, so it is shrunk fully, whatever the variance that is preserved."""
         rng, variances = np.random.default_rng(0), SPECTRA["dominant"]
