@@ -21,11 +21,10 @@ from isoadapt import metrics
 from isoadapt._utils.devices import as_array
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._heads import fit_head, needs_fit
-from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_rows
+from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_block, map_rows
 from isoadapt.adapters._rows import check_labels
 from isoadapt.geometry._chunks import (
     RowSketch,
-    check_chunk,
     is_dask,
     map_blocks,
     refuse_chunks,
@@ -107,7 +106,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if is_dask(X):
             check_is_fitted(self)
             _check_n_features(self, X, reset=False)
-            return map_blocks(X, _map_block, self.map_, self._n_features_out)
+            return map_blocks(X, map_block, self.map_, self._n_features_out)
         rows = self._check_rows(X)
         return map_rows(self.map_, rows, rows.dtype)
 
@@ -446,9 +445,3 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             tags.target_tags.multi_output = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _map_block(block: Any, map_: Map) -> NDArray[Any]:
-    """Apply a map to a block of a dask array, which may be empty."""
-    rows = check_chunk(block)
-    return map_rows(map_, rows, rows.dtype)

@@ -9,6 +9,8 @@ from numpy.typing import DTypeLike, NDArray
 from scipy.spatial.distance import cdist
 from scipy.special import ndtr
 
+from isoadapt.geometry._chunks import check_chunk
+
 _BLOCK = 2048  # rows that fit into the processor's cache
 
 Floats = NDArray[np.float64]
@@ -177,3 +179,9 @@ def map_rows(
         block = np.asarray(X[start : start + _BLOCK], dtype=np.float64)
         outputs[start : start + _BLOCK] = function(block)
     return outputs
+
+
+def map_block(block: Any, map_: Map) -> NDArray[Any]:
+    """Apply a map to a block of a dask array, which may be empty."""
+    rows = check_chunk(block)
+    return map_rows(map_, rows, rows.dtype)
