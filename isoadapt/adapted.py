@@ -13,10 +13,11 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from isoadapt.adapters import IsotropyLayer
+from isoadapt.adapters import IsotropyLayer, TeacherReadout
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._checkpoint import encoder_head
+from isoadapt.encoders._pooling import READOUT
 from isoadapt.heads import LinearHead
 
 __all__ = ["AdaptedEncoder"]
@@ -48,6 +49,12 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         Any adapter of this package. None means ``IsotropyLayer()``. Parameters of the adapter are
         set and searched as ``adapter__alpha`` and so on. Its ``head`` decides which head is used,
         see Notes.
+    teacher : str, path-like or TransformerEncoder, default=None
+        Encoder whose vectors a :class:`TeacherReadout` learns, such as the one before fine-tuning:
+        a folder, a name on the Hub, or an encoder, with parameters such as
+        ``teacher__max_length``. Only ``fit`` uses it, and its weights are never saved. A fitted
+        model therefore needs neither the teacher nor its folder. A live model cannot be pickled:
+        set ``teacher=None`` after ``fit``.
 
     Attributes
     ----------
@@ -85,24 +92,38 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     To fit a new head to labels that the checkpoint knows, pass an unfitted estimator:
     ``AdaptedEncoder(folder, IsotropyLayer(head=LogisticRegression()))``.
 
+    With a TeacherReadout, a folder or name of an encoder means ``TransformerEncoder(encoder,
+    pooling="readout")``, while an encoder that is given is used as it is. ``fit`` encodes each text
+    with both encoders and needs no y, which it ignores. The head is that of the checkpoint, if the
+    encoder's first columns are its input. As it is found by ``fit``, the estimator has predictions
+    and the tags of a classifier or regressor only then, unless ``head`` is set.
+
     Examples
     --------
     >>> from isoadapt import AdaptedEncoder, LogitPreservingWhitening
     >>> model = AdaptedEncoder("path/to/checkpoint", LogitPreservingWhitening())
     >>> model.set_params(encoder__max_length=64, adapter__strength=0.5)  # doctest: +SKIP
     >>> model.fit(texts).transform(texts)  # doctest: +SKIP
+
+    With a teacher, one pass gives vectors comparable with the teacher's, and predictions:
+
+    >>> from isoadapt import TeacherReadout
+    >>> model = AdaptedEncoder("path/to/checkpoint", TeacherReadout(), teacher="path/to/base")
+    >>> vectors, labels = model.fit(texts).transform_predict(texts)  # doctest: +SKIP
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "encoder": [str, os.PathLike, TransformerEncoder],
         "adapter": [BaseAdapter, None],
+        "teacher": [str, os.PathLike, TransformerEncoder, None],
     }
 
     pipeline_: Pipeline
 
-    def __init__(self, encoder: Any, adapter: Any = None) -> None:
+    def __init__(self, encoder: Any, adapter: Any = None, teacher: Any = None) -> None:
         self.encoder = encoder
         self.adapter = adapter
+        self.teacher = teacher
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(
@@ -119,7 +140,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         X : sequence of str or of pairs of str
             Texts, as for :meth:`TransformerEncoder.transform`.
         y : array-like of shape (n_samples,), default=None
-            Labels or values. Required if the adapter needs them.
+            Labels or values. Required if the adapter needs them; ignored by a TeacherReadout.
         sample_weight : array-like of shape (n_samples,), default=None
             Frequency weights, for an adapter whose ``fit`` accepts them.
         groups : array-like of shape (n_samples,), default=None
@@ -133,7 +154,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If weights or groups are given, but the adapter's ``fit`` does not accept them.
+            If weights or groups are given, but the adapter's ``fit`` does not accept them; if a
+            TeacherReadout has no `teacher`, or another adapter has one.
         """
         given = {"sample_weight": sample_weight, "groups": groups}
         given = {name: value for name, value in given.items() if value is not None}
@@ -146,7 +168,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
                 )
         encoder = clone(self._encoder())
         adapter = self._adapter_with_head(lambda: encoder_head(encoder), y)
-        return self._fit_adapter(encoder, adapter, encoder.fit_transform(X, y), y, given)
+        targets = y if self.teacher is None else self._teacher_encoder().transform(X)
+        return self._fit_adapter(encoder, adapter, encoder.fit_transform(X, y), targets, given)
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Encode texts and adapt the embeddings.
@@ -254,7 +277,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     ) -> float:
         """Return the accuracy or R² of the head, or the IsoScore if there is no head.
 
-        The IsoScore is too high for texts that the adapter was fitted to, especially if few.
+        The IsoScore is too high for texts that the adapter was fitted to, especially if few. For a
+        TeacherReadout without a head, the score is R² of the teacher's vectors, which y must hold.
+        Their R² on held-out rows of the fit is ``pipeline_["adapter"].r2_``.
 
         Parameters
         ----------
@@ -271,7 +296,8 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
             The score. Higher is better.
         """
         steps = self._fitted()
-        return cast(float, steps["adapter"].score(steps[:-1].transform(X), y, sample_weight))
+        embeddings = steps[:-1].transform(X)
+        return cast(float, steps["adapter"]._score_of_head(embeddings, y, sample_weight))
 
     @property
     def head_(self) -> LinearHead | None:  # noqa: D102 - an attribute, documented above
@@ -297,7 +323,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         return self._fitted()["adapter"].get_feature_names_out()
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters of this estimator, of its encoder and of its adapter.
+        """Set parameters of this estimator, of its encoder, of its adapter and of its teacher.
 
         Parameters
         ----------
@@ -309,17 +335,38 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         AdaptedEncoder
             The estimator itself.
         """
-        if any(name.startswith("encoder__") for name in params) and "encoder" not in params:
-            self.encoder = self._encoder()
-        if any(name.startswith("adapter__") for name in params) and "adapter" not in params:
+        nested = {name: params.pop(name) for name in list(params) if "__" in name}
+        super().set_params(**params)
+        parts = {name.partition("__")[0] for name in nested}
+        if "adapter" in parts:
             self.adapter = self._adapter()
-        return super().set_params(**params)
+        if "encoder" in parts:
+            self.encoder = self._encoder()
+        if "teacher" in parts:
+            self.teacher = self._teacher_encoder()
+        return super().set_params(**nested)
 
     def _encoder(self) -> TransformerEncoder:
         """Return the encoder, built from a folder or name if necessary."""
         if isinstance(self.encoder, TransformerEncoder):
             return self.encoder
-        return TransformerEncoder(self.encoder)
+        return TransformerEncoder(self.encoder, pooling=READOUT if self._is_taught() else "auto")
+
+    def _teacher_encoder(self) -> TransformerEncoder:
+        """Return the teacher, built from a folder or name if necessary."""
+        if self.teacher is None:
+            raise ValueError(
+                f"{type(self._adapter()).__name__} learns the vectors of a teacher, but "
+                "teacher=None: pass teacher='folder or name' of the encoder whose vectors it "
+                "learns, such as the one before fine-tuning"
+            )
+        if isinstance(self.teacher, TransformerEncoder):
+            return self.teacher
+        return TransformerEncoder(self.teacher)
+
+    def _is_taught(self) -> bool:
+        """Whether the adapter learns the vectors of a teacher."""
+        return isinstance(self._adapter(), TeacherReadout)
 
     def _adapter(self) -> Any:
         """Return the adapter or its default."""
@@ -330,6 +377,13 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     ) -> Any:
         """Return a clone of the adapter, with the checkpoint's head if it is to be used."""
         adapter = clone(self._adapter())
+        if self._is_taught():
+            self._teacher_encoder()  # raises if there is none
+        elif self.teacher is not None:
+            raise ValueError(
+                f"teacher={self.teacher!r} was given, but {type(adapter).__name__} learns from no "
+                "teacher: choose adapter=TeacherReadout(), or leave teacher out"
+            )
         adapter._take_checkpoint_head(read_head, y)
         return adapter
 
@@ -354,7 +408,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         adapter = self.pipeline_["adapter"] if hasattr(self, "pipeline_") else self._adapter()
-        inner = get_tags(adapter)
+        # TeacherReadout is no classifier, because its own fit and score take vectors as y.
+        taught = isinstance(adapter, TeacherReadout)
+        inner = BaseAdapter.__sklearn_tags__(adapter) if taught else get_tags(adapter)
         tags.estimator_type = inner.estimator_type
         tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
         tags.input_tags.string, tags.input_tags.two_d_array = True, False

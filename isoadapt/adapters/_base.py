@@ -281,6 +281,12 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             raise ValueError("y=None, but the score of a head requires y: pass labels or values")
         return self._head().score(self._adapted(X), y, sample_weight=sample_weight)
 
+    def _score_of_head(
+        self, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None
+    ) -> float:
+        """Return the score of an AdaptedEncoder, whose y are labels or values of the head."""
+        return self.score(X, y, sample_weight)
+
     def _recognise(self, X: ArrayLike) -> Floats:
         """Return 1 for each row (n,) that the map was fitted to, 0 for others, NaN if unknown."""
         rows = self._check_rows(X)

@@ -23,20 +23,21 @@ _CLASSES = {
     "cluster-isotropy": "_cluster_isotropy:ClusterIsotropy",
     "whitening": "_whitening:Whitening",
     "logit-preserving-whitening": "_logit_preserving:LogitPreservingWhitening",
+    "teacher-readout": "_teacher_readout:TeacherReadout",
 }
 
-_NEED_TEACHER = {"TeacherReadout": "isoadapt.adapters._teacher_readout"}  # vectors, no labels
+NEED_TEACHER = {"teacher-readout"}  # fitted to the vectors of a teacher, not to labels
 
-METHODS = {name: path.partition(":")[2] for name, path in _CLASSES.items()}
-"""Classes' names by the method's name, which the command line and ``penalty=`` take.
+NAMES = {name: path.partition(":")[2] for name, path in _CLASSES.items()}
+"""Classes' names by the method's name, which ``isoadapt fit`` takes."""
 
-TeacherReadout is left out, because it is fitted to the vectors of a teacher, not to labels.
-"""
+METHODS = {name: cls for name, cls in NAMES.items() if name not in NEED_TEACHER}
+"""Those that need no teacher, which comparisons and ``penalty=`` take."""
 
 MODULES = {
     cls: f"isoadapt.adapters.{module}"
     for module, _, cls in (path.partition(":") for path in _CLASSES.values())
-} | _NEED_TEACHER
+}
 """Modules by the name of their adapter's class."""
 
 

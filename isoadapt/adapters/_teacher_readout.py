@@ -1,6 +1,6 @@
 """Ridge regression from features of a classifier's pass to the vectors of another encoder."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from math import sqrt
@@ -237,6 +237,24 @@ class TeacherReadout(BaseAdapter):
         return float(
             r2_score(true, predicted, sample_weight=sample_weight, multioutput="variance_weighted")
         )
+
+    def _score_of_head(
+        self, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None
+    ) -> float:
+        if self.head is None:
+            return self.score(X, y, sample_weight)
+        if y is None:
+            raise ValueError(
+                "y=None, but the score is that of the head: pass labels or values. R² of the "
+                "teacher's vectors on held-out rows of the fit is r2_ of the TeacherReadout"
+            )
+        return self._head().score(self._head_input(X), y, sample_weight=sample_weight)
+
+    def _take_checkpoint_head(
+        self, read_head: Callable[[], LinearHead | None], y: ArrayLike | None
+    ) -> None:
+        if self.head is None:
+            self.head = read_head()
 
     def _add_chunk(
         self, folds: Folds, first: bool, X: Any, y: Any, sample_weight: Any, groups: Any

@@ -11,7 +11,7 @@ import typer
 
 from isoadapt import __version__
 from isoadapt._utils.messages import reason
-from isoadapt.adapters._registry import METHODS
+from isoadapt.adapters._registry import METHODS, NAMES
 from isoadapt.cli._options import (
     TABLE,
     AsJson,
@@ -245,14 +245,26 @@ def finetune(
 
 @app.command(cls=SettingsCommand)
 def fit(
-    name: Annotated[str, typer.Argument(help=f"Name of the adapter: {', '.join(METHODS)}.")],
+    name: Annotated[str, typer.Argument(help=f"Name of the adapter: {', '.join(NAMES)}.")],
     on: Annotated[
-        Path, typer.Option(help="Texts (.tsv, .csv, .parquet) or matrix (.npy, .parquet).")
+        list[Path],
+        typer.Option(
+            metavar="FILE...",
+            help="Texts (.tsv, .csv, .parquet, or .txt with one on each line) or matrix (.npy, "
+            ".parquet). teacher-readout takes several files of texts, and no labels.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Output folder for the adapter.")],
     model: Annotated[
         str | None,
         typer.Option(help="Checkpoint that embeds the texts. Its head is the adapter's head."),
+    ] = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option(
+            help="For teacher-readout: the encoder whose vectors it learns, such as that before "
+            "fine-tuning. Its own maximum length applies to it."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -283,7 +295,11 @@ def fit(
     """
     from isoadapt.cli import _fit
 
-    source = Source(on, model, label, labels, max_length, columns(text), separately)
+    source = Source(
+        *(on[0], model, label, labels, max_length, columns(text), separately, tuple(on[1:])),
+        teacher=teacher,
+        pooling="auto" if teacher is None else "readout",
+    )
     _fit.fit(name, source, out, settings or [], overwrite, Console(as_json, quiet))
 
 

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
-from isoadapt import TransformerEncoder
+from isoadapt import TeacherReadout, TransformerEncoder
 from isoadapt._utils.files import ADAPTER, check_output_folder
 from isoadapt._utils.messages import aligned_table, choices
 from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._registry import ADAPTERS, METHODS
+from isoadapt.adapters._registry import ADAPTERS, NAMES, NEED_TEACHER
 from isoadapt.cli._options import (
     Console,
     Source,
@@ -30,11 +30,14 @@ from isoadapt.interop import save_adapter
 from isoadapt.metrics._units import main_figures
 
 _FITTED, _FRESH, _HALVES = "rows the map was fitted to", "validation rows", "cross-fitted halves"
+_FOLDS = "held-out folds"
 _NOTES = {
     _FITTED: "These figures are for rows the map was fitted to. Evaluate it on other rows.",
     _FRESH: "These figures are for validation rows, which the map was not fitted to.",
     _HALVES: "These figures are cross-fitted: the map is fitted to half of the rows and judged on\n"
     "the other half, both ways. The saved adapter is fitted to all rows.",
+    _FOLDS: "R² is that of the teacher's vectors in five folds of rows, each left out of the fit\n"
+    "in turn. The saved adapter is fitted to all rows.",
 }
 _LEAST = 4  # rows that the corrected IsoScore needs
 _Mask = NDArray[np.bool_]
@@ -50,15 +53,16 @@ def fit(
 ) -> None:
     """Fit and save an adapter, and print the figures before and after."""
     adapter = _make_adapter(name, settings)
+    _check_teacher(name, source)
     sets_head = any(setting.partition("=")[0].strip() == "head" for setting in settings)
     with console.notes():
         check_output_folder(out, overwrite, content=ADAPTER, name="--out")
         X, y = read_rows(source, verbose=console.verbose)
         check_several_rows(X, source.path)
         if source.model is not None and not sets_head:
-            encoder = TransformerEncoder(source.model)
+            encoder = TransformerEncoder(source.model, pooling=source.pooling)
             adapter._take_checkpoint_head(lambda: encoder_head(encoder), y)
-    if source.separately and adapter._needs_y():
+    if source.separately and y is None and adapter._needs_y():
         raise WrongUsage(
             f"{type(adapter).__name__} needs labels, but with --separately the labels are those of "
             f"pairs, not of texts: name one column with --text{_without_head(adapter)}"
@@ -77,11 +81,11 @@ def fit(
             out,
             base_model=_model_to_record(source),
             data=data_to_record(source, len(X)),
-            metrics={f"{name} ({rows})": metrics[name] for name in metrics},
+            metrics={f"{name} ({rows})": metrics[name] for name in metrics if metrics[name]},
             overwrite=overwrite,
         )
     console.show(
-        f"{_table(metrics)}\n{_NOTES[rows]}\n\nAdapter: {out}",
+        f"{_table(metrics)}\n{_NOTES[rows]}\n{_result(adapter)}\nAdapter: {out}",
         {
             "adapter": str(out),
             "method": name,
@@ -94,9 +98,9 @@ def fit(
 
 def _make_adapter(name: str, settings: Sequence[str]) -> BaseAdapter:
     """Make an adapter from its name and its parameters as strings."""
-    if name not in METHODS:
-        raise WrongUsage(f"{name!r} is not the name of an adapter; {choices(name, METHODS)}")
-    cls = ADAPTERS[METHODS[name]]
+    if name not in NAMES:
+        raise WrongUsage(f"{name!r} is not the name of an adapter; {choices(name, NAMES)}")
+    cls = ADAPTERS[NAMES[name]]
     adapter = cls(**read_settings(settings, cls._get_param_names(), cls.__name__))
     try:
         adapter._validate_params()
@@ -112,7 +116,25 @@ def _model_to_record(source: Source) -> Any:
         return None
     if Path(model).expanduser().is_dir():  # an absolute path is found from any folder
         model = str(Path(model).expanduser().resolve())
-    return model if source.is_matrix() else TransformerEncoder(model)
+    return model if source.is_matrix() else TransformerEncoder(model, pooling=source.pooling)
+
+
+def _check_teacher(name: str, source: Source) -> None:
+    """Raise WrongUsage unless a method that needs a teacher has one, and texts for it."""
+    if name in NEED_TEACHER:
+        if source.teacher is None or source.model is None:
+            raise WrongUsage(
+                f"{name} needs --model, the classifier that encodes the texts, and --teacher, the "
+                "encoder whose vectors it learns"
+            )
+        if source.is_matrix():
+            raise WrongUsage(
+                f"{name} is fitted to texts here, but {str(source.path)!r} is a matrix: name a "
+                "file of texts, or fit TeacherReadout in Python"
+            )
+    elif source.teacher is not None or source.more:
+        given = "--teacher is" if source.teacher is not None else "several files after --on are"
+        raise WrongUsage(f"{given} for {', '.join(NEED_TEACHER)}, not for {name}")
 
 
 def _without_head(adapter: BaseAdapter) -> str:
@@ -125,6 +147,8 @@ def _judge(
     adapter: BaseAdapter, X: Any, y: NDArray[Any] | None
 ) -> tuple[str, dict[str, dict[str, float]]]:
     """Return the kind of rows that are judged, and their mean figures before and after."""
+    if isinstance(adapter, TeacherReadout):
+        return _FOLDS, {"before": {}, "after": {"r2": adapter.r2_}}
     every, fresh = np.ones(len(X), dtype=bool), adapter._recognise(X) == 0
     kind, trials = _FITTED, [(adapter, every, every)]
     ranks = np.unique(row_hashes(as_float32(np.asarray(X))), return_inverse=True)[1]
@@ -167,6 +191,21 @@ def _figures(
             before[metric] = head.score(np.asarray(rows), labels)
         after[metric] = adapter.score(rows, labels)
     return {"before": before, "after": after}
+
+
+def _result(adapter: BaseAdapter) -> str:
+    """Say what the vectors of a TeacherReadout are, and nothing of other adapters."""
+    if not isinstance(adapter, TeacherReadout):
+        return ""
+    use = "comparable with the teacher's"
+    if adapter.space == "head":
+        use = "read by the classifier's head as its own input"
+    width, n = adapter.map_.n_features_out, adapter.n_features_in_
+    predictions = "" if adapter.head_ is None else " Its predictions stay as they are."
+    return (
+        f"One pass of the classifier gives vectors of width {width}, {use}, from {n} columns."
+        f"{predictions}\n"
+    )
 
 
 def _table(metrics: dict[str, dict[str, float]]) -> str:

@@ -48,12 +48,14 @@ Quiet = Annotated[
 OverwriteCheckpoint = Annotated[
     bool, typer.Option("--overwrite", help="Replace an existing checkpoint.")
 ]
-_FLAG = "--set"
-_SETTING = re.compile(r"[A-Za-z_]\w*=")
+_REPEATED = {  # flags that several values may follow, and what a further value is like
+    "--set": re.compile(r"[A-Za-z_]\w*="),
+    "--on": re.compile(r".*\.(tsv|csv|parquet|txt|npy)$", re.I),
+}
 
 
 class Source(NamedTuple):
-    """A file of rows, the model that embeds its texts, and its labels."""
+    """A file of rows, the model that embeds its texts, and its labels or its teacher."""
 
     path: Path
     model: str | None = None
@@ -62,6 +64,9 @@ class Source(NamedTuple):
     max_length: int | None = None
     text: list[str] | None = None  # one column, or two of pairs; None finds them by name
     separately: bool = False  # whether the texts of two columns are embedded each alone
+    more: tuple[Path, ...] = ()  # further files of texts
+    teacher: str | None = None  # the encoder whose vectors take the place of labels
+    pooling: Any = "auto"  # as of TransformerEncoder
 
     def is_matrix(self) -> bool:
         """Return whether the file holds embeddings: .npy, or Parquet without a model."""
@@ -128,22 +133,25 @@ def _plain(value: Any) -> Any:
 
 
 class SettingsCommand(TyperCommand):
-    """A command that accepts several settings after one ``--set``."""
+    """A command that accepts several settings after one ``--set``, and files after ``--on``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments after inserting the flag before each setting."""
+        """Parse the arguments after inserting the flag before each further value."""
         return super().parse_args(ctx, list(_flagged(args)))
 
 
 def _flagged(args: Sequence[str]) -> Iterator[str]:
-    """Insert the flag before each setting that follows another setting."""
-    after_flag = in_settings = False
+    """Insert the flag before each value that follows another value."""
+    flag, first = "", False
     for argument in args:
-        if in_settings and _SETTING.match(argument):
-            yield _FLAG
+        if argument in _REPEATED:
+            flag, first = argument, True
+        elif first:
+            first = False
+        elif flag and _REPEATED[flag].match(argument):
+            yield flag
         else:
-            in_settings = after_flag
-        after_flag = argument == _FLAG
+            flag = ""
         yield argument
 
 
@@ -178,10 +186,10 @@ def read_rows(
 ) -> tuple[Any, "NDArray[Any] | None"]:
     """Read a matrix or embed texts, and return X of shape (n, d) and y of shape (n,) or None.
 
-    Without `with_labels`, and of texts that are embedded each alone, labels are not read.
+    Without `with_labels`, and of texts that are embedded each alone, labels are not read. With a
+    teacher, y holds its vectors of the texts (n, d_t).
     """
     from isoadapt import TransformerEncoder
-    from isoadapt.datasets import load_table
     from isoadapt.datasets._matrices import load_matrix
 
     label = source.label or "label"
@@ -209,12 +217,34 @@ def read_rows(
             f"{str(source.path)!r} is read as a table of texts, which needs --model, the "
             "checkpoint that embeds them (the name of a matrix ends in .npy or .parquet)"
         )
-    needed = with_labels and not source.separately
-    texts, y = load_table(source.path, text=source.text, label=label if needed else source.label)
-    if source.separately:
-        texts, y = each_alone(texts, source.path), None
-    encoder = TransformerEncoder(source.model, max_length=source.max_length, verbose=verbose)
+    needed = with_labels and not source.separately and source.teacher is None
+    texts, y = _read_texts(source, label if needed else source.label)
+    encoder = TransformerEncoder(
+        source.model, pooling=source.pooling, max_length=source.max_length, verbose=verbose
+    )
+    if source.teacher is not None:
+        y = TransformerEncoder(source.teacher, verbose=verbose).transform(texts)
     return encoder.transform(texts), y
+
+
+def _read_texts(source: Source, label: str | None) -> tuple[list[Any], "NDArray[Any] | None"]:
+    """Return the texts of all files, and the labels if there is one file."""
+    from isoadapt.datasets import load_table
+
+    texts: list[Any] = []
+    for path in (source.path, *source.more):
+        if source.more and path.suffix.lower() == ".txt":  # has no columns
+            found, y = load_table(path, label=None)
+        else:
+            found, y = load_table(path, text=source.text, label=label)
+            found = each_alone(found, path) if source.separately else found
+        texts += found
+    if len({isinstance(text, str) for text in texts}) == 2:
+        raise WrongUsage(
+            "some files hold pairs of texts and others single texts: name one column with --text, "
+            "or embed the texts of pairs each alone with --separately"
+        )
+    return texts, None if source.more or source.separately else y
 
 
 def labelled_texts(
@@ -250,7 +280,10 @@ def check_several_rows(X: Any, path: str | Path) -> None:
 
 def data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
     """Return what an adapter folder records about the rows of the fit."""
-    data: dict[str, Any] = {"source": source.path.name, "rows": n_rows}
+    names = ", ".join(path.name for path in (source.path, *source.more))
+    data: dict[str, Any] = {"source": names, "rows": n_rows}
+    if source.teacher is not None:
+        data["teacher"] = source.teacher
     if source.max_length is not None:
         data["max_length"] = source.max_length
     if source.separately:

@@ -10,7 +10,7 @@ from isoadapt import TransformerEncoder
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.imports import import_optional
 from isoadapt.cli._options import Console, Source, WrongUsage, read_rows
-from isoadapt.encoders._identity import vector_source
+from isoadapt.encoders._identity import recorded_pooling, vector_source
 from isoadapt.interop import load_adapter
 from isoadapt.interop._folder import provenance, read_config
 from isoadapt.interop._pipeline import SOURCE, take_apart
@@ -23,7 +23,7 @@ def transform(folder: Path, rows: Source, out: Path, overwrite: bool, console: C
     _check_out(out, rows.path, overwrite)
     with console.notes():
         adapter = take_apart(load_adapter(folder)).without_encoder()
-        rows = _with_recorded_model(rows, provenance(read_config(folder)))
+        rows = _with_recorded_model(rows, adapter, provenance(read_config(folder)))
         _check_recorded_source(adapter, rows)
         names = getattr(adapter, "feature_names_in_", None)
         X, _ = read_rows(rows, features=names, with_labels=False, verbose=console.verbose)
@@ -65,8 +65,11 @@ def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:
     parquet.write_table(pyarrow.table(arrays, names=names), path)
 
 
-def _with_recorded_model(source: Source, origin: dict[str, Any]) -> Source:
-    """Fill in the model and the maximum length from the adapter folder if not given."""
+def _with_recorded_model(source: Source, adapter: Any, origin: dict[str, Any]) -> Source:
+    """Fill in what the adapter folder records: layers, and model and length if not given."""
+    recorded = getattr(take_apart(adapter).first(), SOURCE, None)
+    if recorded is not None:
+        source = source._replace(pooling=recorded_pooling(recorded.kind))
     data = origin["data"] if isinstance(origin["data"], dict) else {}
     if source.max_length is None and isinstance(data.get("max_length"), int):
         source = source._replace(max_length=data["max_length"])
@@ -86,7 +89,7 @@ def _check_recorded_source(adapter: Any, source: Source) -> None:
     recorded = getattr(take_apart(adapter).first(), SOURCE, None)
     if recorded is None or source.is_matrix():
         return
-    encoder = TransformerEncoder(source.model)
+    encoder = TransformerEncoder(source.model, pooling=source.pooling)
     kind = vector_source(encoder).kind
     if recorded.kind not in (kind, None):
         raise ValueError(

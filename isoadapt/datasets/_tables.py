@@ -39,12 +39,12 @@ def load_table(
 
     Text files and binary columns of Parquet files must be UTF-8. In a ``.tsv`` file, as in those of
     GLUE, a quotation mark is an ordinary character. In a ``.csv`` file, it quotes fields that hold
-    commas or line breaks.
+    commas or line breaks. Each line of a ``.txt`` file is a text; it has no header and no labels.
 
     Parameters
     ----------
     path : str or path-like
-        The file, with the suffix ``.tsv``, ``.csv`` or ``.parquet``.
+        The file, with the suffix ``.tsv``, ``.csv``, ``.parquet`` or ``.txt``.
     text : str or pair of str, default=None
         Column of the texts, or two columns for pairs of texts. None: "sentence1" and "sentence2"
         if the file has both, otherwise "sentence", otherwise the only column besides the labels.
@@ -89,7 +89,8 @@ def load_table(
     text_at, label_at = _columns(path, header, text, label)
     table = read(text_at, [] if label_at is None else [label_at])
     if not table:
-        raise ValueError(f"{path} holds a header line only; add at least one row")
+        what = "no text" if path.suffix.lower() == ".txt" else "a header line only"
+        raise ValueError(f"{path} holds {what}; add at least one row")
     columns = [[fields[i] for _, fields in table] for i in range(len(text_at))]
     texts: Texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
     return texts, None if label_at is None else _labels(path, table)
@@ -98,10 +99,10 @@ def load_table(
 def _open(path: Path) -> tuple[list[str], Callable[[list[int], list[int]], list[Row]]]:
     """Return the names of the columns, and a function that reads columns of texts and labels."""
     suffix = path.suffix.lower()
-    if suffix not in (".tsv", ".csv", ".parquet"):
+    if suffix not in (".tsv", ".csv", ".parquet", ".txt"):
         raise ValueError(
             f"path={str(path)!r} has the suffix {suffix!r}; tables are read from .tsv and .csv "
-            "files in UTF-8, and from .parquet files: convert it"
+            "files in UTF-8, and from .parquet files, and texts from .txt files: convert it"
         )
     if not path.is_file():
         raise FileNotFoundError(f"path={str(path)!r} is not a file; check the name")
@@ -119,6 +120,12 @@ def _open(path: Path) -> tuple[list[str], Callable[[list[int], list[int]], list[
 def _rows(path: Path) -> Iterator[Row]:
     """Read the rows of a text file, without blank lines."""
     lines = _decoded(path)
+    if path.suffix.lower() == ".txt":
+        yield 0, [_SINGLE]
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield number, [line.removesuffix("\n")]
+        return
     if path.suffix.lower() == ".tsv":
         for number, line in enumerate(lines, start=1):
             if line != "\n":

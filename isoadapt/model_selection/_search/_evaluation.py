@@ -66,9 +66,9 @@ class FitData:
         adapter = _adapter(estimator)
         if isinstance(adapter, AdaptedEncoder):
             return (
-                "an AdaptedEncoder inside a pipeline, or with an encoder or methods of its own, "
-                "encodes the texts in every fit; search over the AdaptedEncoder alone, or give the "
-                "encoder a cache"
+                "an AdaptedEncoder inside a pipeline, with a teacher, or with an encoder or "
+                "methods of its own encodes the texts in every fit; search over the AdaptedEncoder "
+                "alone, or give the encoder a cache, and the teacher too"
             )
         if not isinstance(adapter, PenalisedAdapter):
             return f"{type(adapter).__name__} cannot be trained together with other candidates"

@@ -160,12 +160,13 @@ class EncoderOfAdapted(LeadingEncoder):
 
 
 def _encodes_row_by_row(estimator: AdaptedEncoder) -> bool:
-    """Whether an AdaptedEncoder is its encoder, row by row, followed by its adapter."""
+    """Whether an AdaptedEncoder is its encoder, row by row, followed by its adapter alone."""
     unchanged = all(
         getattr(type(estimator), name) is getattr(AdaptedEncoder, name)
         for name in ("fit", "transform", "score")
     )
-    return unchanged and _transforms_row_by_row(estimator._encoder())
+    alone = unchanged and estimator.teacher is None
+    return alone and _transforms_row_by_row(estimator._encoder())
 
 
 def _transforms_row_by_row(step: Any) -> bool:
