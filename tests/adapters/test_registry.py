@@ -7,7 +7,7 @@ import isoadapt
 from isoadapt import PenaltyAdapter, adapters
 from isoadapt.adapters import Affine
 from isoadapt.adapters._base import BaseAdapter
-from isoadapt.adapters._registry import ADAPTERS, METHODS, VARIANTS
+from isoadapt.adapters._registry import ADAPTERS, METHODS, NAMES, NEED_TEACHER, VARIANTS
 from isoadapt.finetune._recipes import PENALTIES
 from tests.adapters.test_common import ADAPTERS as SWEEP, FIRST, ONE_OF_EACH, OTHERS
 
@@ -23,9 +23,10 @@ def test_registry_contains_every_public_adapter():
 
 
 def test_each_method_has_one_name_derived_from_its_class():
-    for name, cls in METHODS.items():
+    for name, cls in NAMES.items():
         assert name.replace("-", "") == cls.lower().removesuffix("adapter")
-    assert [*METHODS.values(), "TeacherReadout"] == list(ADAPTERS)
+    assert [*NAMES.values()] == list(ADAPTERS)
+    assert NAMES.keys() - METHODS.keys() == NEED_TEACHER
 
 
 def test_penalties_have_the_names_of_the_adapters():
@@ -40,7 +41,7 @@ def test_common_tests_cover_every_adapter():
 def test_every_adapter_has_one_row_in_short_tables():
     brief = [each.name for each in VARIANTS if each.brief]
     assert len({each.name for each in VARIANTS}) == len(VARIANTS)
-    for name in ADAPTERS.keys() - {"IsotropyLayer", "TeacherReadout"}:
+    for name in {*METHODS.values()} - {"IsotropyLayer"}:
         assert sum(row.startswith(name) for row in brief) == 1
 
 

@@ -80,10 +80,21 @@ def test_the_only_other_column_holds_the_texts(tmp_path):
     assert load_table(path, label=None) == (["fine"], None)
 
 
+def test_each_line_of_a_txt_file_is_a_text(tmp_path):
+    path = write(tmp_path, "a.txt", b'\xef\xbb\xbfOne\ttext.\r\n\n \n Two, "three"\nlabel')
+    expected = ["One\ttext.", ' Two, "three"', "label"]
+    assert load_table(path) == load_table(path, label=None) == (expected, None)
+    with pytest.raises(ValueError, match="'gold' is not a column"):
+        load_table(path, label="gold")
+    with pytest.raises(ValueError, match="line 1: byte 0xe9 is not UTF-8"):
+        load_table(write(tmp_path, "b.txt", b"\xe9t\xe9\n"))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [
         ("a.tsv", "", {}, "is empty"),
+        ("a.txt", "\n", {}, "holds no text; add"),
         ("a.tsv", "sentence\tlabel\n", {}, "header line only"),
         ("a.tsv", "sentence\tlabel\na\t1\nb\n", {}, "line 3: 1 fields, but the header has 2"),
         ("a.csv", 'sentence,label\n"a\nb",1\nc,1,2\n', {}, "line 4: 3 fields"),
