@@ -201,11 +201,8 @@ def _result(adapter: BaseAdapter) -> str:
     if adapter.space == "head":
         use = "read by the classifier's head as its own input"
     width, n = adapter.map_.n_features_out, adapter.n_features_in_
-    predictions = "" if adapter.head_ is None else " Its predictions stay as they are."
-    return (
-        f"One pass of the classifier gives vectors of width {width}, {use}, from {n} columns."
-        f"{predictions}\n"
-    )
+    kept = "" if adapter.head_ is None else "The classifier's predictions stay as they are.\n"
+    return f"The vectors have width {width}, from {n} columns of one pass, and are {use}.\n{kept}"
 
 
 def _table(metrics: dict[str, dict[str, float]]) -> str:

@@ -42,7 +42,8 @@ def test_several_files_of_texts_without_labels(place):
     np.testing.assert_array_equal(adapter.map_.matrix, own.map_.matrix)
     np.testing.assert_array_equal(adapter.head.coef_, whole.head_.coef_)
     assert re.search(rf"^R² +{adapter.r2_:.4g}$", completed.stdout, re.M)
-    assert "vectors of width 16, comparable with the teacher's, from 80 col" in completed.stdout
+    result = "width 16, from 80 columns of one pass, and are comparable with the teacher's.\n"
+    assert f"{result}The classifier's predictions stay as they are.\n\nAdapter" in completed.stdout
     assert "Adapter: a" in completed.stdout
     card = (place / "a" / "README.md").read_text()
     assert "- Data: source texts.tsv, lines.txt, rows 130, teacher base" in card
