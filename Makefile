@@ -3,7 +3,8 @@ BIN := .venv/bin
 MIN_EXTRAS := zuko pytest numpydoc pytest-xdist hypothesis pandas polars pyarrow accelerate gudhi ripser scikit-dimension IsoScore
 CORE_TESTS := $(addprefix tests/,adapters geometry losses model_selection cli test_heads.py test_metrics.py)
 
-OFFLINE := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+# Compiled modules are kept, or each process would compile the 5,000 that the tests import.
+OFFLINE := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=
 
 .PHONY: demo test test-all test-min mutations lint docs gallery linkcheck bench reproduction reproduction-report licenses release-check clean
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isoadapt.encoders import release
+from isoadapt.encoders import _models, release
 from tests.tiny_models import make_model, make_tokenizer, save_model
 
 
@@ -17,6 +17,15 @@ def _empty_store():
 def bare_checkpoint(tmp_path_factory):
     """A folder with a tiny BERT without a head. Do not write to it."""
     return save_model(tmp_path_factory.mktemp("bare"), kind="AutoModel")
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """The folders loaded from, one entry for each load."""
+    seen = []
+    load = _models._load
+    monkeypatch.setattr(_models, "_load", lambda *args: seen.append(args[0]) or load(*args))
+    return seen
 
 
 @pytest.fixture

@@ -29,15 +29,6 @@ def cache(tmp_path):
     return EmbeddingCache(tmp_path / "cache")
 
 
-@pytest.fixture
-def loads(monkeypatch):
-    """The folders loaded from, one entry for each load."""
-    seen = []
-    load = _models._load
-    monkeypatch.setattr(_models, "_load", lambda *args: seen.append(args[0]) or load(*args))
-    return seen
-
-
 def counts(cache):
     return cache.stats()[:3]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from isoadapt.encoders import TransformerEncoder, _models, load_checkpoint
+from isoadapt.encoders import TransformerEncoder, load_checkpoint
 from isoadapt.encoders._identity import checkpoint_identity
 from isoadapt.finetune import add_isobn, finetune_text_classifier
 from tests.tiny_models import TEXTS, save_model
@@ -28,15 +28,6 @@ def sharded(checkpoint, folder, name, write=None):
     index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(weights, str(name))}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return folder
-
-
-@pytest.fixture
-def loads(monkeypatch):
-    """The loads of models; empty if a checkpoint was refused before it was loaded."""
-    seen = []
-    load = _models._load
-    monkeypatch.setattr(_models, "_load", lambda *args: seen.append(args) or load(*args))
-    return seen
 
 
 OUTSIDE = ["../elsewhere/shard.safetensors", "sub/../../elsewhere/shard.safetensors", "absolute"]

@@ -16,15 +16,6 @@ from isoadapt.encoders._texts import as_texts
 from tests.tiny_models import TEXTS, make_model, save_model
 
 
-@pytest.fixture
-def loads(monkeypatch):
-    """The folders loaded from, one entry for each load."""
-    seen = []
-    load = _models._load
-    monkeypatch.setattr(_models, "_load", lambda *args: seen.append(args[0]) or load(*args))
-    return seen
-
-
 def test_one_load_for_encoders_heads_and_threads(checkpoint, loads):
     def embed(pooling):
         return TransformerEncoder(checkpoint, pooling=pooling).transform(TEXTS)

@@ -12,6 +12,7 @@ from isoadapt.losses import (
     PersistentEntropyLoss,
     SpectrumControlLoss,
 )
+from tests.losses.examples import cloud, value_and_gradient
 
 LOSSES = [
     CosRegLoss(),
@@ -21,19 +22,6 @@ LOSSES = [
     PersistentEntropyLoss("all"),
     SpectrumControlLoss(c1=2.0),
 ]
-
-
-def cloud(*shape, dtype=torch.float64):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=shape) * np.arange(1, shape[-1] + 1) ** -0.5 + rng.normal(size=shape[-1])
-    return torch.tensor(X, dtype=dtype)
-
-
-def value_and_gradient(loss, Z):
-    Z = Z.detach().clone().requires_grad_()
-    value = loss(Z)
-    (gradient,) = torch.autograd.grad(value.sum(), Z)
-    return value.detach(), gradient
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=str)

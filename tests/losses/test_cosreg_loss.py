@@ -7,11 +7,7 @@ from hypothesis import given, strategies as st
 from torch.autograd import gradcheck
 
 from isoadapt.losses import CosRegLoss
-
-
-def cloud(*shape, seed=0):
-    rng = np.random.default_rng(seed)
-    return torch.tensor(rng.normal(size=shape) + rng.normal(size=shape[-1]))
+from tests.losses.examples import cloud
 
 
 def all_pairs(Z):

@@ -3,27 +3,16 @@
 import math
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
 from isoadapt.geometry._isoscore import isoscore_star
 from isoadapt.losses import IsoScoreLoss
+from tests.losses import examples
+from tests.losses.examples import value_and_gradient
 
+cloud = partial(examples.cloud, decay=1.0)
 gradcheck = partial(torch.autograd.gradcheck, fast_mode=True)  # of random combinations
-
-
-def cloud(*shape, seed=0, dtype=torch.float64):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=shape) * np.arange(1, shape[-1] + 1) ** -1.0 + rng.normal(size=shape[-1])
-    return torch.tensor(X, dtype=dtype)
-
-
-def value_and_gradient(loss, Z, prior_cov=None):
-    Z = Z.detach().clone().requires_grad_()
-    value = loss(Z, prior_cov)
-    (gradient,) = torch.autograd.grad(value.sum(), Z)
-    return value.detach(), gradient
 
 
 @pytest.mark.parametrize("bias_corrected", [False, True])

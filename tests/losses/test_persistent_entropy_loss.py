@@ -9,22 +9,10 @@ from torch.autograd import gradcheck
 
 from isoadapt.geometry import persistence_bars, persistent_entropy, select_bars
 from isoadapt.losses import PersistentEntropyLoss
+from tests.losses.examples import cloud, value_and_gradient
 
 LABELS = torch.tensor([0, 2, 2, 0, 0, 2, 0, 2, 0, 2, 2, 2, 0])
 SHAPES = [(13, 4), (13, 31), (3, 13, 7), (2, 3, 13, 20)]
-
-
-def cloud(*shape, seed=0, dtype=torch.float64):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=shape) * np.arange(1, shape[-1] + 1) ** -0.5 + rng.normal(size=shape[-1])
-    return torch.tensor(X, dtype=dtype)
-
-
-def value_and_gradient(loss, Z, labels=None):
-    Z = Z.detach().clone().requires_grad_()
-    value = loss(Z, labels)
-    (gradient,) = torch.autograd.grad(value.sum(), Z)
-    return value.detach(), gradient
 
 
 def entropies(Z, labels, bars):

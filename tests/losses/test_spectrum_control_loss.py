@@ -9,11 +9,7 @@ from hypothesis import given, strategies as st
 from torch.autograd import gradcheck
 
 from isoadapt.losses import SpectrumControlLoss
-
-
-def cloud(*shape, seed=0):
-    rng = np.random.default_rng(seed)
-    return torch.tensor(rng.normal(size=shape) * np.arange(1, shape[-1] + 1) + 1.0)
+from tests.losses.examples import cloud
 
 
 def by_hand(Z, decay, c1, c2=0.01, gamma=None, per_row=True):
