@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from isoadapt.adapters import _heads
 from tests.tiny_models import save_model
 
 
@@ -22,6 +23,13 @@ def shared() -> Path:
     if not (folder / "embeddings").is_dir() or not (folder / "models").is_dir():
         pytest.skip(f"no real data: ISOADAPT_SHARED (now {folder}) names no such folder")
     return folder
+
+
+@pytest.fixture
+def two_folds(monkeypatch, request):
+    """Choose the penalty of named heads by fewer fits, but where weights must be frequencies."""
+    if "sample_weight" not in request.node.name:
+        monkeypatch.setattr(_heads, "_N_FOLDS", 2)
 
 
 @pytest.fixture(scope="session")

@@ -35,140 +35,92 @@ SELECTION = "adapters/test_selection.py"
 CLOSED = "adapters/test_closed_form.py"
 ISTAR = "adapters/test_istar.py"
 
+CHANGES = {  # of a file below isoadapt/, with the files below tests/ that must fail under each
+    ("geometry/_isoscore.py", STAR): {
+        "return (ratio - 1) / (d - 1)": "return ratio / d",
+        "core = 4 * grad_square": "core = 2 * grad_square",
+        "** 2, 2 * zeta * (1 - zeta)": "** 2, zeta * (1 - zeta)",
+        "value * ratio**4": "value * ratio**2",
+        "product.mul_(4)": "product",
+    },
+    ("geometry/_spread.py", "geometry/test_isoscore_bias.py"): {
+        "n * n - 3 * n + 1": "n * n - 3 * n"
+    },
+    ("geometry/_spread.py", "losses/test_cosreg_loss.py"): {".sum(-1) - count": ".sum(-1)"},
+    ("geometry/_moments.py", "geometry/test_moments.py"): {
+        "self.count * other.count / total": "self.count * other.count / (total + 1)",
+        "(shift @ (third + scatter_shift))": "(shift @ third)",
+        "- 4 * (step @ third)": "",
+    },
+    ("encoders/_tokenization.py", "encoders/test_tokenization.py"): {
+        "min(first, second, room // 2)": "min(first, second, (room + 1) // 2)"
+    },
+    ("geometry/_neighbours.py", "geometry/test_neighbours.py"): {
+        "found.sort(dim=1).values": "found"
+    },
+    ("geometry/_neighbours.py", "geometry/test_dimension.py"): {
+        "-ranks / len(nearest)": "-ranks / (len(nearest) + 1)"
+    },
+    ("geometry/_spread.py", "geometry/test_partition.py"): {"std(correction=0)": "std()"},
+    ("geometry/_persistence.py", "geometry/test_persistence.py"): {
+        "share * (size + 2)": "share * size"
+    },
+    ("losses/_joint.py", "losses/test_joint_loss.py"): {"/ (1 + self._step)": "/ 1"},
+    ("losses/_spectrum_control.py", "losses/test_spectrum_control_loss.py"): {
+        "max(Z.shape[-2], 1) ** 0.5": "max(Z.shape[-1], 1) ** 0.5"
+    },
+    ("losses/_persistent_entropy.py", "losses/test_persistent_entropy_loss.py"): {
+        "+ n * member[:, None]": ""
+    },
+    ("adapters/_linalg.py", CLOSED): {
+        "(count + 1) *": "count *",
+        "** (-power / 2)": "** -power",
+        "float(balance * (trace / total))": "float(balance)",
+    },
+    ("adapters/_isobn.py", "adapters/test_isobn.py"): {"(gamma * std + eps)": "(gamma + eps)"},
+    ("adapters/_istar.py", ISTAR): {
+        "(1 / zeta**2 - 1)": "/ zeta**2",
+        "lerp(training_cov, zeta)": "lerp(training_cov, 1)",
+    },
+    ("adapters/_all_but_the_top.py", "adapters/test_all_but_the_top.py"): {
+        "-matrix @ mean": "-mean"
+    },
+    ("adapters/_training/_exact.py", EXACT): {
+        "2 * self.ridge * pulled": "self.ridge * pulled",
+        "self.weight / (d - 1)": "self.weight / d",
+    },
+    ("adapters/_training/_problem.py", SELECTION): {
+        "float(ridge / 4 if": "float(ridge if",
+        "np.sqrt(2 * (agree": "0 * ((agree",
+    },
+    (
+        "adapters/_training/_problem.py",
+        "adapters/test_penalised.py adapters/test_isotropy_layer.py",
+    ): {
+        "shrunk = shrink(eigenvalues, oas_shrinkage(moments))": "shrunk = eigenvalues",
+        "self.scale * (head.coef_ @ self.out)": "head.coef_ @ self.out",
+    },
+    ("adapters/_training/_epoch_choice.py", SELECTION): {
+        ">= self.best - self.error": ">= self.best",
+        ".number >= self.patience": ".number > self.patience",
+    },
+    ("adapters/_rows.py", "adapters/test_sample_weight.py"): {
+        "(left > count)": "(left >= count)"
+    },
+    ("encoders/_identity.py", "encoders/test_cache.py"): {
+        'len(part).to_bytes(8, "little") + part': "part"
+    },
+    ("encoders/_cache/_store.py", "encoders/test_store.py"): {
+        'np.argsort(uses["tick"], kind="stable")': 'np.argsort(uses["tick"], kind="stable")[::-1]'
+    },
+    ("interop/_merge.py", "interop/test_merge.py"): {
+        "[rows[label] for label in labels]": "list(rows.values())"
+    },
+}
 MUTATIONS = [
-    Mutation("geometry/_isoscore.py", "return (ratio - 1) / (d - 1)", "return ratio / d", STAR),
-    Mutation("geometry/_isoscore.py", "core = 4 * grad_square", "core = 2 * grad_square", STAR),
-    Mutation(
-        "geometry/_isoscore.py", "** 2, 2 * zeta * (1 - zeta)", "** 2, zeta * (1 - zeta)", STAR
-    ),
-    Mutation(
-        "geometry/_spread.py",
-        "n * n - 3 * n + 1",
-        "n * n - 3 * n",
-        "geometry/test_isoscore_bias.py",
-    ),
-    Mutation("geometry/_spread.py", ".sum(-1) - count", ".sum(-1)", "losses/test_cosreg_loss.py"),
-    Mutation(
-        "geometry/_moments.py",
-        "self.count * other.count / total",
-        "self.count * other.count / (total + 1)",
-        "geometry/test_moments.py",
-    ),
-    Mutation(
-        "geometry/_moments.py",
-        "(shift @ (third + scatter_shift))",
-        "(shift @ third)",
-        "geometry/test_moments.py",
-    ),
-    Mutation("geometry/_moments.py", "- 4 * (step @ third)", "", "geometry/test_moments.py"),
-    Mutation("geometry/_isoscore.py", "value * ratio**4", "value * ratio**2", STAR),
-    Mutation(
-        "encoders/_tokenization.py",
-        "min(first, second, room // 2)",
-        "min(first, second, (room + 1) // 2)",
-        "encoders/test_tokenization.py",
-    ),
-    Mutation("geometry/_isoscore.py", "product.mul_(4)", "product", STAR),
-    Mutation(
-        "geometry/_neighbours.py",
-        "found.sort(dim=1).values",
-        "found",
-        "geometry/test_neighbours.py",
-    ),
-    Mutation(
-        "geometry/_neighbours.py",
-        "-ranks / len(nearest)",
-        "-ranks / (len(nearest) + 1)",
-        "geometry/test_dimension.py",
-    ),
-    Mutation("geometry/_spread.py", "std(correction=0)", "std()", "geometry/test_partition.py"),
-    Mutation(
-        "geometry/_persistence.py",
-        "share * (size + 2)",
-        "share * size",
-        "geometry/test_persistence.py",
-    ),
-    Mutation("losses/_joint.py", "/ (1 + self._step)", "/ 1", "losses/test_joint_loss.py"),
-    Mutation(
-        "losses/_spectrum_control.py",
-        "max(Z.shape[-2], 1) ** 0.5",
-        "max(Z.shape[-1], 1) ** 0.5",
-        "losses/test_spectrum_control_loss.py",
-    ),
-    Mutation(
-        "losses/_persistent_entropy.py",
-        "+ n * member[:, None]",
-        "",
-        "losses/test_persistent_entropy_loss.py",
-    ),
-    Mutation("adapters/_linalg.py", "(count + 1) *", "count *", CLOSED),
-    Mutation("adapters/_linalg.py", "** (-power / 2)", "** -power", CLOSED),
-    Mutation(
-        "adapters/_isobn.py", "(gamma * std + eps)", "(gamma + eps)", "adapters/test_isobn.py"
-    ),
-    Mutation("adapters/_istar.py", "(1 / zeta**2 - 1)", "/ zeta**2", ISTAR),
-    Mutation("adapters/_istar.py", "lerp(training_cov, zeta)", "lerp(training_cov, 1)", ISTAR),
-    Mutation("adapters/_linalg.py", "float(balance * (trace / total))", "float(balance)", CLOSED),
-    Mutation(
-        "adapters/_all_but_the_top.py",
-        "-matrix @ mean",
-        "-mean",
-        "adapters/test_all_but_the_top.py",
-    ),
-    Mutation(
-        "adapters/_training/_exact.py", "2 * self.ridge * pulled", "self.ridge * pulled", EXACT
-    ),
-    Mutation("adapters/_training/_exact.py", "self.weight / (d - 1)", "self.weight / d", EXACT),
-    Mutation("adapters/_training/_problem.py", "float(ridge / 4 if", "float(ridge if", SELECTION),
-    Mutation("adapters/_training/_problem.py", "np.sqrt(2 * (agree", "0 * ((agree", SELECTION),
-    Mutation(
-        "adapters/_training/_problem.py",
-        "shrunk = shrink(eigenvalues, oas_shrinkage(moments))",
-        "shrunk = eigenvalues",
-        "adapters/test_penalised.py adapters/test_isotropy_layer.py",
-    ),
-    Mutation(
-        "adapters/_training/_problem.py",
-        "self.scale * (head.coef_ @ self.out)",
-        "head.coef_ @ self.out",
-        "adapters/test_penalised.py adapters/test_isotropy_layer.py",
-    ),
-    Mutation(
-        "adapters/_training/_epoch_choice.py",
-        ">= self.best - self.error",
-        ">= self.best",
-        SELECTION,
-    ),
-    Mutation(
-        "adapters/_training/_epoch_choice.py",
-        ".number >= self.patience",
-        ".number > self.patience",
-        SELECTION,
-    ),
-    Mutation(
-        "adapters/_rows.py",
-        "(left > count)",
-        "(left >= count)",
-        "adapters/test_sample_weight.py",
-    ),
-    Mutation(
-        "encoders/_identity.py",
-        'len(part).to_bytes(8, "little") + part',
-        "part",
-        "encoders/test_cache.py",
-    ),
-    Mutation(
-        "encoders/_cache/_store.py",
-        'np.argsort(uses["tick"], kind="stable")',
-        'np.argsort(uses["tick"], kind="stable")[::-1]',
-        "encoders/test_store.py",
-    ),
-    Mutation(
-        "interop/_merge.py",
-        "[rows[label] for label in labels]",
-        "list(rows.values())",
-        "interop/test_merge.py",
-    ),
+    Mutation(file, old, new, tests)
+    for (file, tests), changes in CHANGES.items()
+    for old, new in changes.items()
 ]
 
 

@@ -40,17 +40,12 @@ class TestAdaptedEncoder:
     def test_is_the_pipeline_of_its_parts(self, checkpoint, data):
         texts, y = data
         encoder, head = load_checkpoint(checkpoint)
-        whole = AdaptedEncoder(checkpoint, quick()).fit(texts, y)
-        layer = quick(head=head).fit(encoder.transform(texts), y)
-        np.testing.assert_array_equal(
-            whole.transform(texts), layer.transform(encoder.transform(texts))
-        )
-        np.testing.assert_array_equal(
-            whole.predict_proba(texts), layer.predict_proba(encoder.transform(texts))
-        )
-        log_proba = layer.predict_log_proba(encoder.transform(texts))
-        np.testing.assert_array_equal(whole.predict_log_proba(texts), log_proba)
-        assert whole.score(texts, y) == layer.score(encoder.transform(texts), y)
+        whole, X = AdaptedEncoder(checkpoint, quick()).fit(texts, y), encoder.transform(texts)
+        layer = quick(head=head).fit(X, y)
+        for method in ("transform", "predict_proba", "predict_log_proba"):
+            expected = getattr(layer, method)(X)
+            np.testing.assert_array_equal(getattr(whole, method)(texts), expected)
+        assert whole.score(texts, y) == layer.score(X, y)
         np.testing.assert_array_equal(whole.head_.coef_, head.coef_)
         assert list(whole.classes_) == [0, 1, 2]
         assert whole.decision_function(texts).shape == (60, 3)
@@ -61,11 +56,8 @@ class TestAdaptedEncoder:
         model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(texts, y)
         expected = model.transform(texts), model.predict(texts)
         encoded, transform = [], TransformerEncoder.transform
-        monkeypatch.setattr(
-            TransformerEncoder,
-            "transform",
-            lambda self, X: encoded.append(len(X)) or transform(self, X),
-        )
+        noted = lambda self, X: encoded.append(len(X)) or transform(self, X)  # noqa: E731
+        monkeypatch.setattr(TransformerEncoder, "transform", noted)
         vectors, predictions = model.transform_predict(texts)
         np.testing.assert_array_equal(vectors, expected[0])
         np.testing.assert_array_equal(predictions, expected[1])
@@ -204,11 +196,8 @@ class TestAdaptedEncoder:
         np.testing.assert_array_equal(loaded.predict(texts), model.predict(texts))
 
     def test_grid_search_over_both_parts(self, checkpoint, data):
-        search = GridSearchCV(
-            AdaptedEncoder(checkpoint, quick()),
-            {"encoder__max_length": [4, 12], "adapter__alpha": [0.2, 1.0]},
-            cv=2,
-        ).fit(*data)
+        grid = {"encoder__max_length": [4, 12], "adapter__alpha": [0.2, 1.0]}
+        search = GridSearchCV(AdaptedEncoder(checkpoint, quick()), grid, cv=2).fit(*data)
         assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
     def test_errors(self, checkpoint, data):

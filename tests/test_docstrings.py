@@ -17,19 +17,21 @@ ROOT = Path(isoadapt.__file__).parent
 SECTION = re.compile(r"^\s*-{3,}\s*$", re.MULTILINE)
 # Not asked for: sections that would repeat a signature or a class, and the layout of one line.
 ALLOWED = {
-    "GL01",
-    "GL08",
-    "ES01",
-    "SA01",
-    "SA04",
-    "EX01",
-    "RT01",
-    "RT02",
-    "RT03",
-    "YD01",
-    "SS06",
-    "PR01",
-    "PR02",
+    *[
+        "GL01",
+        "GL08",
+        "ES01",
+        "SA01",
+        "SA04",
+        "EX01",
+        "RT01",
+        "RT02",
+        "RT03",
+        "YD01",
+        "SS06",
+        "PR01",
+        "PR02",
+    ]
 }
 
 

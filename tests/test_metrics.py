@@ -526,15 +526,10 @@ def test_bad_k_is_refused(metric, k):
     assert metric(cloud(30, 5), k=np.int64(2)) == metric(cloud(30, 5), k=2)
 
 
-@pytest.mark.parametrize("zeta", [-0.01, 1.01, np.nan, np.inf])
-def test_bad_zeta_is_refused(zeta):
-    with pytest.raises(ValueError, match=r"zeta=.* must lie in \[0, 1\]"):
-        isoscore_star(cloud(30, 5), zeta=zeta)
-
-
 @pytest.mark.parametrize(
     ("prior_cov", "message"),
     [
+        *[(zeta, r"zeta=.* must lie in \[0, 1\]") for zeta in (-0.01, 1.01, np.nan, np.inf)],
         (np.eye(4), r"prior_cov has shape \(4, 4\), X has 5 features: \(5, 5\) is needed"),
         (np.ones((5, 4)), r"prior_cov has shape \(5, 4\)"),
         (np.triu(np.ones((5, 5))), "prior_cov is not symmetric"),
@@ -543,9 +538,10 @@ def test_bad_zeta_is_refused(zeta):
         (np.ones(5), "Expected 2D array"),
     ],
 )
-def test_bad_shrinkage_covariances_are_refused(prior_cov, message):
+def test_bad_shrinkage_covariances_and_weights_are_refused(prior_cov, message):
+    name = "zeta" if np.isscalar(prior_cov) else "prior_cov"
     with pytest.raises(ValueError, match=message):
-        isoscore_star(cloud(30, 5), prior_cov=prior_cov)
+        isoscore_star(cloud(30, 5), **{name: prior_cov})
 
 
 @pytest.mark.parametrize("scale", [1e-140, 1e-85, 1e80, 1e150])

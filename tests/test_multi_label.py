@@ -5,7 +5,6 @@ import re
 
 import numpy as np
 import pytest
-import torch
 from sklearn.base import is_classifier, is_regressor
 from sklearn.pipeline import make_pipeline
 
@@ -26,7 +25,7 @@ from isoadapt.heads import MultiLabelHead
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from isoadapt.metrics import isoscore
 from tests.cli.command_line import run
-from tests.tiny_models import WORDS, make_model, make_tokenizer
+from tests.tiny_models import WORDS, logits_of, make_model, make_tokenizer, save_pair
 
 rng = np.random.default_rng(0)
 TEXTS = [" ".join(rng.choice(WORDS, size=n)) for n in rng.integers(2, 12, 60)]
@@ -37,10 +36,7 @@ NAMES = {0: "toxic", 1: "rude", 2: "spam"}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     model = make_model(problem_type="multi_label_classification", id2label=NAMES)
-    path = tmp_path_factory.mktemp("multi-label")
-    model.save_pretrained(path)
-    make_tokenizer().save_pretrained(path)
-    return path
+    return save_pair(model, make_tokenizer(), tmp_path_factory.mktemp("multi-label"))
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +48,7 @@ def split(folder):
 def own_logits(folder, texts):
     from transformers import AutoModelForSequenceClassification
 
-    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    with torch.inference_mode():
-        tokens = [make_tokenizer()([text], return_tensors="pt") for text in texts]
-        return np.stack([model(**batch).logits[0].numpy() for batch in tokens])
+    return logits_of(AutoModelForSequenceClassification.from_pretrained(folder).eval(), texts)
 
 
 def test_the_head_gives_the_models_logits(folder, split):

@@ -60,11 +60,6 @@ def test_type_checkers_read_the_names_that_are_imported_on_use(package):
         module.Isotropy  # noqa: B018
 
 
-def test_every_public_name_is_there():
-    for name in isoadapt.__all__:
-        assert getattr(isoadapt, name).__doc__
-
-
 @pytest.mark.parametrize(
     "function",
     [

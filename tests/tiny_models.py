@@ -205,6 +205,19 @@ def make_model(architecture="bert", kind="AutoModelForSequenceClassification", *
 
 
 def save_model(folder, architecture="bert", model_max_length=None, **options):
-    make_model(architecture, **options).save_pretrained(folder)
-    make_tokenizer(architecture, model_max_length).save_pretrained(folder)
+    model = make_model(architecture, **options)
+    return save_pair(model, make_tokenizer(architecture, model_max_length), folder)
+
+
+def save_pair(model, tokenizer, folder):
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
+
+
+def logits_of(model, texts, architecture="bert"):
+    """Logits (n, n_labels) of a live model of transformers, each text alone."""
+    tokenizer = make_tokenizer(architecture)
+    with torch.inference_mode():
+        tokens = [tokenizer([text], return_tensors="pt") for text in texts]
+        return torch.cat([model(**batch).logits for batch in tokens]).numpy()

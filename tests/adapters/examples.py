@@ -6,8 +6,18 @@ from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 
 from isoadapt import LinearHead
-from isoadapt.adapters import Affine
+from isoadapt.adapters import (
+    Affine,
+    CosRegAdapter,
+    IsotropyLayer,
+    IStarAdapter,
+    SpectrumControlAdapter,
+    TopologicalEntropyAdapter,
+)
 from isoadapt.adapters._training._networks import LinearNetwork, MLPNetwork
+
+PENALISED = [IsotropyLayer, IStarAdapter, CosRegAdapter, SpectrumControlAdapter]
+PENALISED += [TopologicalEntropyAdapter]
 
 
 def cone_with_head(n=600):

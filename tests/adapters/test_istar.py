@@ -75,16 +75,15 @@ def test_validation_by_the_covariance_of_its_rows_equals_that_of_adapted_rows(ow
 def test_fits_are_those_that_adapt_the_validation_rows(cone, monkeypatch, coordinates, with_head):
     """Without `on_validation`, the validation rows themselves are adapted after each epoch."""
     X, y, head = cone
-    adapter = IStarAdapter(
-        head if with_head else None, coordinates=coordinates, max_epochs=4, random_state=0
-    )
-    found = []
-    on_validation = _ExactShrinkage.on_validation
-    monkeypatch.setattr(
-        _ExactShrinkage,
-        "on_validation",
-        lambda self, network: found.append(on_validation(self, network)) or found[-1],
-    )
+    options = {"coordinates": coordinates, "max_epochs": 4, "random_state": 0}
+    adapter = IStarAdapter(head if with_head else None, **options)
+    found, on_validation = [], _ExactShrinkage.on_validation
+
+    def noted(self, network):
+        found.append(on_validation(self, network))
+        return found[-1]
+
+    monkeypatch.setattr(_ExactShrinkage, "on_validation", noted)
     by_covariance = clone(adapter).fit(X, y)
     assert len(found) == 5
     assert None not in found  # so that the two fits differ in what they compute

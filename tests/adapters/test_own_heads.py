@@ -31,6 +31,7 @@ from isoadapt import (
 )
 from isoadapt.interop import load_adapter, save_adapter
 from isoadapt.model_selection import AdapterSearchCV
+from tests.model_selection.searches import agree
 
 X, Y = make_classification(120, 6, n_informative=4, n_classes=3, random_state=0)
 X = X * [1, 2, 3, 1, 1, 9] + 1
@@ -127,12 +128,9 @@ def test_cross_validation_fits_the_head_to_the_training_rows_of_each_fold(adapte
 def test_searches_set_parameters_of_the_head():
     pipeline = make_pipeline(StandardScaler(), IStarAdapter(LogisticRegression(), **ONE))
     grid = {"istaradapter__head__C": [1e-4, 1.0], "istaradapter__lam": [-1, 1]}
-    by_hand = GridSearchCV(pipeline, grid, cv=FOLDS, scoring="neg_log_loss").fit(X, NAMES)
-    together = AdapterSearchCV(pipeline, grid, cv=FOLDS, scoring="neg_log_loss").fit(X, NAMES)
-    scores = together.cv_results_["mean_test_score"]
-    np.testing.assert_allclose(scores, by_hand.cv_results_["mean_test_score"], atol=1e-5)
-    assert np.ptp(scores) > 0.1
-    assert together.unbatched_ == {}
+    options = {"cv": FOLDS, "scoring": "neg_log_loss", "atol": 1e-5}
+    together, _ = agree(pipeline, grid, X, NAMES, **options)
+    assert np.ptp(together.cv_results_["mean_test_score"]) > 0.1
     assert together.best_params_["istaradapter__head__C"] == 1.0
     assert together.best_estimator_[-1].head_.coef_.shape == (3, 6)
 

@@ -9,31 +9,13 @@ import pytest
 from numpydoc.docscrape import ClassDoc
 from sklearn.datasets import make_classification
 
-from isoadapt import (
-    AllButTheTop,
-    ClusterIsotropy,
-    CosRegAdapter,
-    IsoBN,
-    IsotropyLayer,
-    IStarAdapter,
-    LogitPreservingWhitening,
-    PenaltyAdapter,
-    SpectrumControlAdapter,
-    TopologicalEntropyAdapter,
-    Whitening,
-)
+from isoadapt import LogitPreservingWhitening, PenaltyAdapter, adapters
 from isoadapt.adapters._registry import ADAPTERS
+from tests.adapters.examples import PENALISED as WITH_A_LOSS_OF_THEIR_OWN
 
 # Groups of adapters whose shared entries have the same text.
-PENALISED = (
-    IsotropyLayer,
-    IStarAdapter,
-    CosRegAdapter,
-    SpectrumControlAdapter,
-    TopologicalEntropyAdapter,
-    PenaltyAdapter,
-)
-REFIT = (IsoBN, AllButTheTop, ClusterIsotropy, Whitening)
+PENALISED = (*WITH_A_LOSS_OF_THEIR_OWN, PenaltyAdapter)
+REFIT = adapters.IsoBN, adapters.AllButTheTop, adapters.ClusterIsotropy, adapters.Whitening
 OTHER_THAN_FLOW = (*PENALISED, *REFIT, LogitPreservingWhitening)
 
 # Parameters and attributes of one name that differ in meaning, so that their texts may differ.
@@ -63,9 +45,9 @@ def entries(adapter, section):
     return found
 
 
-def shared(adapters, section):
+def shared(group, section):
     """Each documented name, with the different kinds and texts that the adapters give it."""
-    tables = [entries(adapter, section) for adapter in adapters]
+    tables = [entries(adapter, section) for adapter in group]
     for name in sorted(set().union(*tables) - DIFFERENT):
         yield name, {table[name][::2] for table in tables if name in table}
 
@@ -83,9 +65,9 @@ def test_every_parameter_is_documented_in_order_with_its_default(adapter):
 
 
 @pytest.mark.parametrize("section", ["Parameters", "Attributes"])
-@pytest.mark.parametrize("adapters", [PENALISED, REFIT], ids=["penalised", "refitted"])
-def test_shared_entries_have_one_text(adapters, section):
-    assert [name for name, texts in shared(adapters, section) if len(texts) > 1] == []
+@pytest.mark.parametrize("group", [PENALISED, REFIT], ids=["penalised", "refitted"])
+def test_shared_entries_have_one_text(group, section):
+    assert [name for name, texts in shared(group, section) if len(texts) > 1] == []
 
 
 @pytest.mark.parametrize("adapter", OTHER_THAN_FLOW)

@@ -26,6 +26,7 @@ X = RNG.normal(size=(120, 6)) * [4, 2, 1, 1, 0.5, 0.2] + 1
 Y = (X[:, 1:4].sum(axis=1) + RNG.normal(size=120) > 3).astype(int)
 VALUES = X[:, 1] - X[:, 2] + RNG.normal(size=120)
 COUNTS = RNG.integers(0, 4, size=120)
+WEIGHTS = RNG.uniform(0.5, 5, size=120)
 HEAD = LinearHead.from_estimator(LogisticRegression().fit(X, Y))
 READS_VALUES = LinearHead([[0.0, 0.8, -0.8, 0.1, 0.0, 0.0]], [0.1])
 QUICK = {"max_epochs": 3, "batch_size": 16, "random_state": 0}
@@ -105,33 +106,29 @@ class TestWeightsAreFrequencies:
 class TestTaskLoss:
     @pytest.mark.parametrize("batch_size", [16, 1000])
     def test_classifier_has_the_weighted_mean(self, batch_size):
-        weights = RNG.uniform(0.5, 5, size=120)
-        adapter = without_penalty(HEAD, batch_size=batch_size).fit(X, Y, sample_weight=weights)
-        expected = log_loss(Y, HEAD.predict_proba(X), sample_weight=weights)
+        adapter = without_penalty(HEAD, batch_size=batch_size).fit(X, Y, sample_weight=WEIGHTS)
+        expected = log_loss(Y, HEAD.predict_proba(X), sample_weight=WEIGHTS)
         assert adapter.history_[0]["train_loss"] == pytest.approx(expected, rel=1e-5)
 
     def test_regressor_has_units_of_the_weighted_variance(self):
-        weights = RNG.uniform(0.5, 5, size=120)
-        adapter = without_penalty(READS_VALUES).fit(X, VALUES, sample_weight=weights)
-        score = r2_score(VALUES, READS_VALUES.predict(X), sample_weight=weights)
+        adapter = without_penalty(READS_VALUES).fit(X, VALUES, sample_weight=WEIGHTS)
+        score = r2_score(VALUES, READS_VALUES.predict(X), sample_weight=WEIGHTS)
         assert adapter.history_[0]["train_loss"] == pytest.approx(1 - score, rel=1e-5)
 
     def test_exact_solver_has_the_weighted_mean(self):
-        weights = RNG.uniform(0.5, 5, size=120)
         adapter = IStarAdapter(HEAD, lam=0.0, zeta=0.0, solver="exact")
-        adapter.fit(X, Y, sample_weight=weights)
-        expected = log_loss(Y, HEAD.predict_proba(X), sample_weight=weights)
+        adapter.fit(X, Y, sample_weight=WEIGHTS)
+        expected = log_loss(Y, HEAD.predict_proba(X), sample_weight=WEIGHTS)
         assert adapter.history_[0]["loss"] == pytest.approx(expected)
-        free = adapter.set_params(ridge=0.0).fit(X, Y, sample_weight=weights)
+        free = adapter.set_params(ridge=0.0).fit(X, Y, sample_weight=WEIGHTS)
         probabilities = free.predict_proba(X) - np.eye(2)[Y]
-        slopes = (weights[:, None] * probabilities).T @ np.column_stack([X, np.ones(120)])
-        assert np.abs(slopes).max() < 1e-2 * weights.sum()  # the gradient vanishes at the optimum
+        slopes = (WEIGHTS[:, None] * probabilities).T @ np.column_stack([X, np.ones(120)])
+        assert np.abs(slopes).max() < 1e-2 * WEIGHTS.sum()  # the gradient vanishes at the optimum
 
     def test_scale_of_the_weights_has_no_effect(self):
-        weights = RNG.uniform(0.5, 5, size=120)
         for head, y in ((HEAD, Y), (READS_VALUES, VALUES)):
             fits = [
-                CosRegAdapter(head, lam=0.0, **QUICK).fit(X, y, sample_weight=factor * weights)
+                CosRegAdapter(head, lam=0.0, **QUICK).fit(X, y, sample_weight=factor * WEIGHTS)
                 for factor in (1, 1000)
             ]
             np.testing.assert_allclose(fits[0].transform(X), fits[1].transform(X), rtol=1e-4)
@@ -154,10 +151,9 @@ class TestTaskLoss:
 
 class TestHeadMomentsAndScores:
     def test_head_and_moments_are_weighted(self):
-        weights = RNG.uniform(0.5, 5, size=120)
         model = LogisticRegression(C=0.1)
-        adapter = IsotropyLayer(model, solver="exact").fit(X, Y, sample_weight=weights)
-        expected = LinearHead.from_estimator(clone(model).fit(X, Y, sample_weight=weights))
+        adapter = IsotropyLayer(model, solver="exact").fit(X, Y, sample_weight=WEIGHTS)
+        expected = LinearHead.from_estimator(clone(model).fit(X, Y, sample_weight=WEIGHTS))
         np.testing.assert_allclose(adapter.head_.coef_, expected.coef_, rtol=1e-3, atol=1e-5)
 
     def test_without_a_head_the_weighted_covariance_is_whitened(self):
@@ -188,18 +184,17 @@ class TestHeadMomentsAndScores:
         ids=["classifier", "regressor"],
     )
     def test_default_scores_equal_weighted_scores_of_scikit_learn(self, adapter, y, scoring):
-        weights = RNG.uniform(0.5, 5, size=120)
-        default = clone(adapter).fit(X, y, sample_weight=weights)
-        named = clone(adapter).set_params(scoring=scoring).fit(X, y, sample_weight=weights)
+        default = clone(adapter).fit(X, y, sample_weight=WEIGHTS)
+        named = clone(adapter).set_params(scoring=scoring).fit(X, y, sample_weight=WEIGHTS)
         scores = [[epoch["valid_score"] for epoch in each.history_] for each in (default, named)]
         np.testing.assert_allclose(*scores, rtol=1e-6)
         plain = clone(adapter).fit(X, y)
         assert scores[0] != [epoch["valid_score"] for epoch in plain.history_]
 
     def test_scoring_gets_the_weights_of_the_validation_rows(self):
-        weights, scoring = RNG.uniform(0.5, 5, size=120), Recorder()
-        CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK).fit(X, VALUES, sample_weight=weights)
-        of_value = dict(zip(VALUES, weights, strict=True))
+        scoring = Recorder()
+        CosRegAdapter(READS_VALUES, scoring=scoring, **QUICK).fit(X, VALUES, sample_weight=WEIGHTS)
+        of_value = dict(zip(VALUES, WEIGHTS, strict=True))
         assert len(scoring.calls) > 200  # including the bootstrap samples
         for y, sample_weight in scoring.calls:
             np.testing.assert_allclose(sample_weight, [of_value[value] for value in y])
@@ -228,10 +223,9 @@ class TestHeadMomentsAndScores:
             adapter.fit(X, VALUES, sample_weight=COUNTS)
 
     def test_score_is_the_weighted_accuracy(self):
-        weights = RNG.uniform(0.5, 5, size=120)
-        adapter = IsotropyLayer(solver="exact").fit(X, Y, sample_weight=weights)
-        expected = accuracy_score(Y, adapter.predict(X), sample_weight=weights)
-        assert adapter.score(X, Y, sample_weight=weights) == expected
+        adapter = IsotropyLayer(solver="exact").fit(X, Y, sample_weight=WEIGHTS)
+        expected = accuracy_score(Y, adapter.predict(X), sample_weight=WEIGHTS)
+        assert adapter.score(X, Y, sample_weight=WEIGHTS) == expected
 
 
 class TestErrors:

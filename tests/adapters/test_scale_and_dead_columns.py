@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import r2_score
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -33,7 +33,7 @@ from isoadapt.adapters._heads import fit_head
 from isoadapt.interop import merge_into_checkpoint
 from isoadapt.metrics import isoscore, isotropy_report
 from isoadapt.model_selection import AdapterSearchCV
-from tests.tiny_models import WORDS, make_model, make_tokenizer
+from tests.tiny_models import WORDS, make_model, make_tokenizer, save_pair
 
 pytestmark = pytest.mark.usefixtures("two_folds")
 
@@ -85,10 +85,8 @@ def with_scaled_head(adapter, head, scale, value_scale=1.0):
     """Return the adapter with the head converted to embeddings multiplied by `scale`."""
     if adapter.head is None:
         return clone(adapter)
-    moved = LinearHead(
-        head.coef_ * (value_scale / scale), head.intercept_ * value_scale, head.classes_
-    )
-    return clone(adapter).set_params(head=moved)
+    coef, intercept = head.coef_ * (value_scale / scale), head.intercept_ * value_scale
+    return clone(adapter).set_params(head=LinearHead(coef, intercept, head.classes_))
 
 
 def exponent(adapter):
@@ -111,7 +109,9 @@ def test_scaling_the_embeddings_only_scales_the_outputs(adapter, cone):
     expected = outputs_in_units(adapter, cone, 1.0)
     unit = np.abs(expected).max()
     # Powers of two are exact, and rounding errors of other scales are amplified in training.
-    for scale, tolerance in ((2.0**-20, 1e-9), (2.0**20, 1e-9), (7e-6, 1e-6), (3e5, 1e-6)):
+    scales = [(2.0**-20, 1e-9), (2.0**20, 1e-9), (7e-6, 1e-6), (3e5, 1e-6)]
+    scales += [(1e-100, 1e-6), (1e100, 1e-6)] if adapter in CLOSED[1:4] else []
+    for scale, tolerance in scales:
         Z = outputs_in_units(adapter, cone, scale)
         np.testing.assert_allclose(Z / unit, expected / unit, rtol=0, atol=tolerance)
 
@@ -161,15 +161,6 @@ def test_closed_forms_are_rotation_equivariant(adapter, cone, seed):
         np.testing.assert_allclose(Z, expected @ rotation, atol=1e-6)
 
 
-@pytest.mark.parametrize("adapter", CLOSED[1:4], ids=repr)
-def test_closed_forms_at_extreme_scales(adapter, cone):
-    expected = outputs_in_units(adapter, cone, 1.0)
-    unit = np.abs(expected).max()
-    for scale in (1e-100, 1e100):
-        Z = outputs_in_units(adapter, cone, scale)
-        np.testing.assert_allclose(Z / unit, expected / unit, atol=1e-6)
-
-
 def with_dead_columns(X):
     """Add three columns: a constant one, one of tiny variance, and one of tiny values."""
     rng = np.random.default_rng(1)
@@ -196,15 +187,15 @@ class TestDeadColumns:
         if fitted.head_ is not None:
             assert fitted.score(wide, y) >= plain.score(X, y) - 0.05
 
-    def test_search(self, adapter, cone):
+    def test_cross_validation(self, adapter, cone):
         """One column is constant only in the training rows of one fold."""
         X, y, _ = cone
         wide = with_dead_columns(X)
         wide[:8, 3] += 1
-        search = GridSearchCV(adapter, {}, cv=3, error_score="raise").fit(wide, y)
-        assert np.isfinite(search.best_score_)
+        score = cross_val_score(adapter, wide, y, cv=3, error_score="raise").mean()
+        assert np.isfinite(score)
         if adapter.head is not None:
-            assert search.best_score_ > 0.8
+            assert score > 0.8
 
 
 def test_adapter_search_with_dead_columns(cone):
@@ -310,9 +301,9 @@ def test_merge_into_a_checkpoint_with_dead_units(tmp_path):
     model = make_model("distilbert")
     with torch.no_grad():
         model.pre_classifier.bias[:3] = -1e3
-    model.save_pretrained(tmp_path / "model")
-    make_tokenizer("distilbert").save_pretrained(tmp_path / "model")
-    encoder, head = load_checkpoint(tmp_path / "model")
+    encoder, head = load_checkpoint(
+        save_pair(model, make_tokenizer("distilbert"), tmp_path / "model")
+    )
     assert {0, 1, 2} <= set(isotropy_report(encoder.transform(texts)).dead_dimensions)
     adapters = [*TRAINED, *CLOSED, IsoBN(head="logistic")]
     merged = [each for each in adapters if each.head is not None and hasattr(each, "to_affine")]
@@ -332,6 +323,5 @@ def test_mean_far_larger_than_the_spread_warns(offset, warns):
         warnings.simplefilter("always")
         IsotropyLayer(max_epochs=1, random_state=0).fit(X + offset, y)
         IsotropyLayer(solver="exact").fit(X + offset, y)
-    assert [("times as large as its spread" in str(each.message)) for each in caught] == [
-        True
-    ] * warns
+    found = ["times as large as its spread" in str(each.message) for each in caught]
+    assert found == [True] * warns

@@ -18,6 +18,7 @@ from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
 from tests.cli.command_line import message_of, run
 from tests.tiny_models import save_model
 
+pytestmark = pytest.mark.usefixtures("two_folds")
 COMMANDS = dict(typer.main.get_command(cli.app).commands)
 # Each command needs what those in front of it write.
 ORDER = ["audit", "compare", "finetune", "fit", "transform", "merge", "export", "demo"]

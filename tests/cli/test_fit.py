@@ -40,16 +40,13 @@ class TestFit:
         expected = Whitening().fit(X)
         np.testing.assert_array_equal(load_adapter("a").transform(X), expected.transform(X))
 
-    @pytest.mark.parametrize("command", ["fit", "audit"])
-    def test_a_single_text(self, command, files, checkpoint):
+    def test_a_single_text(self, files, checkpoint):
         (files / "one.tsv").write_text("sentence\tlabel\nthe cat sat\t0\n")
-        arguments = {
-            "fit": ["whitening", "--model", checkpoint, "--on", "one.tsv", "--out", "a"],
-            "audit": [checkpoint, "one.tsv"],
-        }
-        message = fail(command, *arguments[command])
-        assert "one.tsv holds 1 row" in message
-        assert "at least 2" in message
+        for command in (
+            ["fit", "whitening", "--model", checkpoint, "--on", "one.tsv", "--out", "a"],
+            ["audit", checkpoint, "one.tsv"],
+        ):
+            assert re.search("one.tsv holds 1 row.*at least 2", fail(*command))
         assert not (files / "a").exists()
 
     @pytest.mark.parametrize("name", ["one.npy", "one.parquet"])
@@ -79,18 +76,8 @@ class TestFit:
         np.testing.assert_array_equal(loaded.map_.matrix, Whitening().fit(X).map_.matrix)
 
     def test_texts_take_the_checkpoints_head(self, files, checkpoint):
-        completed = succeed(
-            "fit",
-            "logit-preserving-whitening",
-            "--on",
-            "texts.tsv",
-            "--model",
-            checkpoint,
-            "--max-length",
-            5,
-            "--out",
-            "a",
-        )
+        options = ["--on", "texts.tsv", "--model", checkpoint, "--max-length", 5, "--out", "a"]
+        completed = succeed("fit", "logit-preserving-whitening", *options)
         texts, labels = texts_and_labels()
         encoder, head = load_checkpoint(checkpoint, max_length=5)
         loaded = load_adapter("a")

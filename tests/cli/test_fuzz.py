@@ -43,18 +43,13 @@ def listing(folder):
 
 def check(folder, *arguments):
     """Run a command: it succeeds, or says in one line why not and leaves nothing behind."""
-    before = listing(folder)
+    before, paths = listing(folder), {*folder.rglob("*")}
     completed = run(*arguments)
     code = completed.code
     assert "Traceback" not in completed.stderr
     if code in (None, 0):
-        for name in set(listing(folder)) - set(before):
-            if (folder / name).is_file():
-                (folder / name).unlink()
-        for path in sorted((folder / "out").rglob("*"), reverse=True):
-            path.rmdir()
-        if (folder / "out").exists():
-            (folder / "out").rmdir()
+        for path in sorted({*folder.rglob("*")} - paths, reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
         return None
     if code == 2 and "Usage: " in completed.stderr:  # the parser of the arguments refused them
         return completed.stderr

@@ -11,7 +11,7 @@ import pytest
 from isoadapt import TransformerEncoder, Whitening
 from isoadapt.interop import load_adapter, save_adapter
 from tests.cli.command_line import X, fail, succeed, texts_and_labels
-from tests.tiny_models import make_model, make_tokenizer, save_model
+from tests.tiny_models import make_model, make_tokenizer, save_model, save_pair
 
 rng = np.random.default_rng(0)
 
@@ -31,10 +31,15 @@ class TestTransform:
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, adapter.transform(X[:9].astype(dtype)))
 
-    def test_a_file_is_replaced_only_if_allowed(self, adapter, files):
+    def test_a_file_is_replaced_only_if_allowed_and_the_command_succeeds(self, adapter, files):
         (files / "out.npy").write_text("precious")
         assert "'out.npy' exists; choose another" in fail("transform", "a", "X.npy", "out.npy")
+        np.save("narrow.npy", X[:, :3])
+        assert "3 features" in fail("transform", "a", "narrow.npy", "out.npy", "--overwrite")
         assert (files / "out.npy").read_text() == "precious"
+        message = fail("transform", "a", "X.npy", "X.npy", "--overwrite")
+        assert "is the input file" in message
+        np.testing.assert_array_equal(np.load("X.npy"), X)
         succeed("transform", "a", "X.npy", "out.npy", "--overwrite")
         np.testing.assert_array_equal(np.load("out.npy"), adapter.transform(X))
 
@@ -81,12 +86,6 @@ class TestTransform:
             succeed("transform", "a", name, f"{name}.npy")
         np.testing.assert_array_equal(np.load("texts.tsv.npy"), np.load("some.tsv.npy"))
 
-    def test_a_failure_leaves_the_old_file(self, adapter, files):
-        (files / "out.npy").write_text("old")
-        np.save("narrow.npy", X[:, :3])
-        assert "3 features" in fail("transform", "a", "narrow.npy", "out.npy", "--overwrite")
-        assert (files / "out.npy").read_text() == "old"
-
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
@@ -103,14 +102,6 @@ class TestTransform:
         assert not (files / "out.npy").exists()
 
 
-def test_the_input_is_not_overwritten(tmp_path):
-    np.save(tmp_path / "X.npy", X)
-    succeed("fit", "whitening", "--on", tmp_path / "X.npy", "--out", tmp_path / "a")
-    message = fail("transform", tmp_path / "a", tmp_path / "X.npy", tmp_path / "X.npy")
-    assert "is the input file" in message
-    np.testing.assert_array_equal(np.load(tmp_path / "X.npy"), X)
-
-
 class TestIdentity:
     """An adapter that was fitted with a model goes with that model only."""
 
@@ -120,8 +111,7 @@ class TestIdentity:
         succeed("fit", "whitening", *options, "--set", "shrinkage=0.1")
         model = make_model()
         model.bert.pooler.dense.bias.data += 0.01
-        model.save_pretrained(files / "other")
-        make_tokenizer().save_pretrained(files / "other")
+        save_pair(model, make_tokenizer(), files / "other")
         return files / "a"
 
     def test_fit_records_the_model(self, adapter, checkpoint):

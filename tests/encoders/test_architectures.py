@@ -31,13 +31,9 @@ QUICK = [*ARCHITECTURES, *LEAKING, "bart", "t5", "llama", "bloom", "esm", "xlm"]
 @pytest.fixture
 def probes(monkeypatch):
     """The models that were probed, one entry for each probe."""
-    seen = []
-    probe = _batching._padding_changes_vectors
-    monkeypatch.setattr(
-        _batching,
-        "_padding_changes_vectors",
-        lambda *args: seen.append(args[0].model) or probe(*args),
-    )
+    seen, probe = [], _batching._padding_changes_vectors
+    noted = lambda *args: seen.append(args[0].model) or probe(*args)  # noqa: E731
+    monkeypatch.setattr(_batching, "_padding_changes_vectors", noted)
     return seen
 
 

@@ -1,7 +1,6 @@
 """Splitting a checkpoint into encoder and head, and the checkpoints that are refused."""
 
 import json
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -94,23 +93,21 @@ def test_checkpoint_without_head_is_refused(bare_checkpoint):
         read_head(TransformerEncoder(bare_checkpoint))
 
 
-def test_head_without_weights_is_refused(tmp_path):
-    """The configuration names a classifier, but the weights of its head are missing."""
-    save_model(tmp_path)
+@pytest.mark.parametrize(
+    ("options", "part", "message"),
+    [
+        ({}, "classifier", "classifier.bias, classifier.weight"),
+        ({"kind": "AutoModel"}, "layer.1.", "encoder.layer.1.*, …"),
+    ],
+)
+def test_missing_weights_are_refused(options, part, message, tmp_path):
+    """The configuration names a classifier or a layer whose weights are missing."""
+    save_model(tmp_path, **options)
     weights = load_file(tmp_path / "model.safetensors")
-    kept = {name: value for name, value in weights.items() if "classifier" not in name}
+    kept = {name: value for name, value in weights.items() if part not in name}
     save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"no weights for classifier.bias, classifier.weight"):
+    with pytest.raises(ValueError, match=f"no weights for {message}"):
         TransformerEncoder(tmp_path).transform(TEXTS)
-
-
-def test_missing_layer_is_refused(bare_checkpoint, tmp_path):
-    shutil.copytree(bare_checkpoint, tmp_path / "copy")
-    weights = load_file(tmp_path / "copy" / "model.safetensors")
-    kept = {name: value for name, value in weights.items() if "layer.1." not in name}
-    save_file(kept, tmp_path / "copy" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"no weights for encoder.layer.1.*, …"):
-        TransformerEncoder(tmp_path / "copy").transform(TEXTS)
 
 
 def test_head_of_another_shape_is_refused(tmp_path):

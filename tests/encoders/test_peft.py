@@ -14,7 +14,7 @@ from isoadapt import LogitPreservingWhitening, TransformerEncoder, load_checkpoi
 from isoadapt.encoders._identity import encoder_identity
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.interop import merge_into_checkpoint
-from tests.tiny_models import TEXTS, make_tokenizer, save_model
+from tests.tiny_models import TEXTS, logits_of, make_tokenizer, save_model
 
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
@@ -74,13 +74,6 @@ def change_weights(file, part):
     save_file(changed, file, metadata={"format": "pt"})
 
 
-def own_logits(model, texts, architecture="bert"):
-    tokenizer = make_tokenizer(architecture)
-    with torch.inference_mode():
-        tokens = [tokenizer([text], return_tensors="pt") for text in texts]
-        return np.stack([model(**batch).logits[0].numpy() for batch in tokens])
-
-
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "gpt2"])
 def test_the_logits_are_those_of_the_peft_model(architecture, tmp_path):
     kind = "AutoModelForCausalLM" if architecture == "gpt2" else "AutoModel"
@@ -88,11 +81,11 @@ def test_the_logits_are_those_of_the_peft_model(architecture, tmp_path):
     model = save_adapter(base, tmp_path / "adapter", num_labels=5)
     encoder, head = load_checkpoint(tmp_path / "adapter")
     texts = [text for text in TEXTS if text]
-    expected = own_logits(model, texts, architecture)
+    expected = logits_of(model, texts, architecture)
     np.testing.assert_allclose(head.outputs(encoder.transform(texts)), expected, atol=1e-4)
     assert head.classes_.tolist() == [0, 1, 2, 3, 4]
     with model.disable_adapter():  # the adapter changes the logits
-        assert np.abs(own_logits(model, texts, architecture) - expected).max() > 0.1
+        assert np.abs(logits_of(model, texts, architecture) - expected).max() > 0.1
 
 
 def test_the_head_of_the_base_model_is_used_if_the_adapter_has_none(tmp_path):
@@ -102,7 +95,7 @@ def test_the_head_of_the_base_model_is_used_if_the_adapter_has_none(tmp_path):
     encoder, head = load_checkpoint(tmp_path / "adapter")
     assert encoder_identity(TransformerEncoder(tmp_path / "adapter"))  # does not load the model
     found = head.outputs(encoder.transform(TEXTS[:2]))
-    np.testing.assert_allclose(found, own_logits(model, TEXTS[:2]), atol=1e-4)
+    np.testing.assert_allclose(found, logits_of(model, TEXTS[:2]), atol=1e-4)
 
 
 @pytest.mark.parametrize("cached", [False, True])
@@ -130,9 +123,7 @@ def test_it_is_merged_into_a_plain_checkpoint(lora, tmp_path):
     assert not (out / CONFIG).exists()
     plain = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
     assert not any("lora" in name for name in plain.state_dict())
-    np.testing.assert_allclose(
-        own_logits(plain, TEXTS[:2]), own_logits(model, TEXTS[:2]), atol=1e-4
-    )
+    np.testing.assert_allclose(logits_of(plain, TEXTS[:2]), logits_of(model, TEXTS[:2]), atol=1e-4)
     transformers.AutoTokenizer.from_pretrained(out)
     merge_into_checkpoint(make_pipeline(encoder, adapter), out, tmp_path / "again")
 
@@ -168,16 +159,13 @@ class TestFineTuning:
     def test_an_adapter(self, copied, tmp_path):
         self.refuse(copied[1], copied[1], tmp_path)
 
-    def test_a_whole_checkpoint_with_an_adapter_beside_it(self, copied, tmp_path):
+    def test_beside_a_whole_checkpoint_and_in_a_folder_of_sentence_transformers(
+        self, copied, tmp_path
+    ):
         base, folder = copied
         for name in (CONFIG, WEIGHTS):
             shutil.copy(folder / name, base / name)
         self.refuse(base, base, tmp_path)
-
-    def test_inside_a_folder_of_sentence_transformers(self, copied, tmp_path):
-        base, folder = copied
-        for name in (CONFIG, WEIGHTS):
-            shutil.copy(folder / name, base / name)
         outer = tmp_path / "outer"
         shutil.copytree(base, outer / "0_Transformer")
         (outer / "modules.json").write_text(

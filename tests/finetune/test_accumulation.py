@@ -92,20 +92,14 @@ def assert_same_training(ours, theirs):
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("case", LOSSES_THAT_COUNT_LABELS, ids=lambda case: case[0])
-def test_a_loss_that_is_divided_by_the_labels_of_the_step_is_the_plain_trainers(case, tmp_path):
-    rows = language_rows(10)
-    theirs = train(Trainer, make_language_model(*case), rows, tmp_path)
-    options = {"penalty": CosRegLoss(), "lam": 0.0, "where": "last"}
-    ours = train(IsotropyTrainer, make_language_model(*case), rows, tmp_path, **options)
-    assert_same_training(ours, theirs)
-
-
-@pytest.mark.parametrize("case", LOSSES_THAT_DO_NOT, ids=lambda case: case[0])
-def test_any_other_loss_is_that_of_a_trainer_that_knows_it_for_a_mean(case, tmp_path):
-    rows = language_rows(10)
-    model = make_language_model(*case)
-    model.accepts_loss_kwargs = False
+@pytest.mark.parametrize(
+    "case", [*LOSSES_THAT_COUNT_LABELS, *LOSSES_THAT_DO_NOT], ids=lambda case: case[0]
+)
+def test_the_loss_is_that_of_the_plain_trainer(case, tmp_path):
+    """A loss that is not divided by the labels of the step: of one that knows it for a mean."""
+    rows, model = language_rows(10), make_language_model(*case)
+    if case in LOSSES_THAT_DO_NOT:
+        model.accepts_loss_kwargs = False
     theirs = train(Trainer, model, rows, tmp_path)
     options = {"penalty": CosRegLoss(), "lam": 0.0, "where": "last"}
     ours = train(IsotropyTrainer, make_language_model(*case), rows, tmp_path, **options)

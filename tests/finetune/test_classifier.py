@@ -26,6 +26,7 @@ from isoadapt.metrics import isoscore
 WORDS = ["good", "bad", "day", "night", "sun", "rain", "tea", "sea"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 QUICK = {"epochs": 1, "batch_size": 8, "random_state": 0, "device": "cpu"}
+LONGER = QUICK | {"epochs": 12, "lr": 3e-3}
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +87,7 @@ def same(first, second):
 
 def test_it_learns_and_saves_an_ordinary_checkpoint(base, data, tmp_path):
     texts, labels = data
-    options = QUICK | {"epochs": 12, "lr": 3e-3}
-    folder = finetune_text_classifier(base, texts, labels, tmp_path / "out", **options)
+    folder = finetune_text_classifier(base, texts, labels, tmp_path / "out", **LONGER)
     assert folder == tmp_path / "out"
     assert (outputs(folder, texts).argmax(1).numpy() == labels).mean() > 0.95
     assert next(iter(weights(folder).values())).dtype == torch.float32
@@ -119,8 +119,7 @@ def test_the_model_itself_is_not_overwritten(base, data, tmp_path):
 def test_it_learns_from_the_second_text_of_a_pair(base, data, tmp_path):
     texts, labels = data
     pairs = pd.DataFrame({"a": ["tea"] * len(texts), "b": texts})
-    options = QUICK | {"epochs": 12, "lr": 3e-3}
-    folder = finetune_text_classifier(base, pairs, pd.Series(labels), tmp_path / "out", **options)
+    folder = finetune_text_classifier(base, pairs, pd.Series(labels), tmp_path / "out", **LONGER)
     predicted = outputs(folder, ["tea"] * len(texts), texts).argmax(1).numpy()
     assert (predicted == labels).mean() > 0.95
 
@@ -128,8 +127,7 @@ def test_it_learns_from_the_second_text_of_a_pair(base, data, tmp_path):
 def test_names_of_classes_are_stored(base, data, tmp_path):
     texts, labels = data
     names = np.where(labels == 1, "acceptable", "zany").tolist()
-    options = QUICK | {"epochs": 12, "lr": 3e-3}
-    folder = finetune_text_classifier(base, texts, names, tmp_path / "out", **options)
+    folder = finetune_text_classifier(base, texts, names, tmp_path / "out", **LONGER)
     config = AutoModelForSequenceClassification.from_pretrained(folder).config
     assert config.id2label == {0: "acceptable", 1: "zany"}
     assert config.label2id == {"acceptable": 0, "zany": 1}
@@ -139,8 +137,7 @@ def test_names_of_classes_are_stored(base, data, tmp_path):
 
 def test_floats_are_predicted_by_one_output(base, data, tmp_path):
     texts, labels = data
-    options = QUICK | {"epochs": 12, "lr": 3e-3}
-    folder = finetune_text_classifier(base, texts, labels - 0.5, tmp_path / "out", **options)
+    folder = finetune_text_classifier(base, texts, labels - 0.5, tmp_path / "out", **LONGER)
     predicted = outputs(folder, texts)
     assert predicted.shape == (64, 1)
     assert np.corrcoef(predicted[:, 0], labels)[0, 1] > 0.9

@@ -114,34 +114,27 @@ def base(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("model") / "base")
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [Items(LIST), Subset(Items([*LIST, "cat"]), range(len(LIST))), Stream(LIST)],
-    ids=["items", "subset", "stream"],
-)
-def test_texts_may_be_a_dataset_of_torch(base, texts, tmp_path):
-    expected = finetune_text_classifier(base, LIST, ROWS % 2, tmp_path / "list", **QUICK)
-    found = finetune_text_classifier(base, texts, ROWS % 2, tmp_path / "found", **QUICK)
-    np.testing.assert_array_equal(*(load_checkpoint(each)[1].coef_ for each in (found, expected)))
+def assert_trained_alike(base, folder, *runs):
+    """All these texts and labels give the same classifier as the first ones."""
+    heads = []
+    for number, (texts, labels) in enumerate(runs):
+        out = finetune_text_classifier(base, texts, labels, folder / str(number), **QUICK)
+        heads.append(load_checkpoint(out)[1].coef_)
+    for number, coef in enumerate(heads):
+        np.testing.assert_array_equal(coef, heads[0], err_msg=str(number))
 
 
-HALVES = torch.arange(len(LIST)) / 2
+def test_texts_may_be_a_dataset_of_torch(base, tmp_path):
+    subset = Subset(Items([*LIST, "cat"]), range(len(LIST)))
+    kinds = LIST, Items(LIST), subset, Stream(LIST)
+    assert_trained_alike(base, tmp_path, *((texts, ROWS % 2) for texts in kinds))
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        HALVES.bfloat16(),
-        HALVES.clone().requires_grad_(),
-        list(HALVES.bfloat16()),
-        Items(HALVES.tolist()),
-    ],
-    ids=["bfloat16", "with gradient", "list of bfloat16", "dataset"],
-)
-def test_labels_may_be_tensors(base, labels, tmp_path):
-    expected = finetune_text_classifier(base, LIST, HALVES.numpy(), tmp_path / "array", **QUICK)
-    found = finetune_text_classifier(base, LIST, labels, tmp_path / "found", **QUICK)
-    np.testing.assert_array_equal(*(load_checkpoint(each)[1].coef_ for each in (found, expected)))
+def test_labels_may_be_tensors(base, tmp_path):
+    halves = torch.arange(len(LIST)) / 2
+    kinds = halves.numpy(), halves.bfloat16(), halves.clone().requires_grad_()
+    kinds += list(halves.bfloat16()), Items(halves.tolist())
+    assert_trained_alike(base, tmp_path, *((LIST, labels) for labels in kinds))
 
 
 @pytest.mark.parametrize("container", [list, Items])
@@ -157,18 +150,13 @@ def test_a_dataset_of_hugging_face_says_how_to_choose_a_column(base, tmp_path):
     for whole in (dataset, dataset.to_iterable_dataset()):
         with pytest.raises(TypeError, match=r"texts.*'text', 'label'.*row\['text'\]"):
             finetune_text_classifier(base, whole, ROWS % 2, tmp_path / "out", **QUICK)
-    expected = finetune_text_classifier(base, LIST, ROWS % 2, tmp_path / "list", **QUICK)
-    found = finetune_text_classifier(
-        base, dataset["text"], dataset["label"], tmp_path / "found", **QUICK
-    )
-    np.testing.assert_array_equal(*(load_checkpoint(each)[1].coef_ for each in (found, expected)))
+    columns = dataset["text"], dataset["label"]
+    assert_trained_alike(base, tmp_path, (LIST, ROWS % 2), columns)
 
 
 def prior_cov(rows, folder):
-    options = {"where": "all", "shrinkage_tokens": 10_000}
-    trainer = make_trainer(
-        plain_model(), rows, folder, IsoScoreLoss(0.2), {"max_steps": 1}, **options
-    )
+    options = {"where": "all", "shrinkage_tokens": 10_000, "arguments": {"max_steps": 1}}
+    trainer = make_trainer(plain_model(), rows, folder, IsoScoreLoss(0.2), **options)
     trainer.train()
     return trainer.isotropy_objective.prior_covs[0]
 
@@ -192,9 +180,6 @@ def test_the_shrinkage_covariance_is_that_of_a_dataset_of_hugging_face(tmp_path)
     for each in (dataset, dataset.with_format("torch"), dataset.to_iterable_dataset()):
         found = prior_cov(each, tmp_path)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
-
-
-# Weights in bfloat16
 
 
 # Penalties that are not one number with a gradient

@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForSeq2SeqLM,
-    DataCollatorForLanguageModeling,
-)
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, DataCollatorForLanguageModeling
 
 from isoadapt import TransformerEncoder
 from isoadapt.finetune._objective import Watch, check_where
@@ -228,35 +224,29 @@ def test_numbers_to_be_predicted_are_no_classes(tmp_path):
 # The shrinkage covariance
 
 
-def covariance_of(model, rows, place="all"):
-    model.eval()
+def assert_prior_is_of(trainer, rows):
+    """The shrinkage covariance of a trainer is that of all points of these rows."""
+    model = trainer.model.eval()
     with torch.no_grad():
-        cloud = points_of(model, place, rows).values
-    return Moments().update(cloud).covariance().float()
+        cloud = points_of(model, "all", rows).values
+    model.train()
+    trainer._update_prior_covs()
+    found = trainer.isotropy_objective.prior_covs[0]
+    expected = Moments().update(cloud).covariance().float()
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_the_shrinkage_covariance_is_that_of_the_training_rows_in_evaluation_mode(tmp_path):
     rows = make_rows(20)
     model = make_model("bert")  # with dropout
-    trainer = make_trainer(model, rows, tmp_path, IsoScoreLoss(0.2), where="all")
-    expected = covariance_of(model, rows)
-    trainer._update_prior_covs()
-    torch.testing.assert_close(
-        trainer.isotropy_objective.prior_covs[0], expected, atol=1e-5, rtol=1e-4
-    )
+    assert_prior_is_of(make_trainer(model, rows, tmp_path, IsoScoreLoss(0.2), where="all"), rows)
     assert model.training
 
 
 def test_it_is_renewed_at_the_start_of_each_epoch(tmp_path):
-    rows = make_rows(16)
-    trainer = make_trainer(
-        make_model("bert"),
-        rows,
-        tmp_path,
-        IsoScoreLoss(0.2),
-        {"num_train_epochs": 3, "learning_rate": 1e-2},
-        where="all",
-    )
+    rows, model = make_rows(16), make_model("bert")
+    arguments = {"num_train_epochs": 3, "learning_rate": 1e-2}
+    trainer = make_trainer(model, rows, tmp_path, IsoScoreLoss(0.2), arguments, where="all")
     found = []
     joined = trainer._join
 
@@ -277,14 +267,8 @@ def test_it_is_renewed_at_the_start_of_each_epoch(tmp_path):
 
 
 def test_no_more_tokens_are_read_than_allowed(tmp_path):
-    trainer = make_trainer(
-        plain_model(),
-        make_rows(40),
-        tmp_path,
-        IsoScoreLoss(0.2),
-        where="last",
-        shrinkage_tokens=37,
-    )
+    options = {"where": "last", "shrinkage_tokens": 37}
+    trainer = make_trainer(plain_model(), make_rows(40), tmp_path, IsoScoreLoss(0.2), **options)
     trainer._update_prior_covs()
     assert trainer.state.log_history[-1]["shrinkage_points"] == 37
 
@@ -305,11 +289,7 @@ def test_a_stream_of_rows_serves(tmp_path):
     trainer = make_trainer(
         plain_model(), Stream(), tmp_path, IsoScoreLoss(0.2), {"max_steps": 5}, where="all"
     )
-    expected = covariance_of(trainer.model, make_rows(16))
-    trainer._update_prior_covs()
-    torch.testing.assert_close(
-        trainer.isotropy_objective.prior_covs[0], expected, atol=1e-5, rtol=1e-4
-    )
+    assert_prior_is_of(trainer, make_rows(16))
     trainer.state.log_history.clear()
     trainer.train()
     assert len(steps(trainer)) == 5
@@ -331,17 +311,10 @@ def test_evaluation_sees_the_tasks_loss_alone(tmp_path):
 
 @pytest.mark.parametrize("balance", [None, "cumulative"])
 def test_accumulated_gradients_are_means_over_the_parts(balance, tmp_path):
-    rows = make_rows(16)
-    trainer = make_trainer(
-        plain_model(),
-        rows,
-        tmp_path,
-        IsoScoreLoss(0.3, "linear"),
-        {"gradient_accumulation_steps": 2, "train_sampling_strategy": "sequential"},
-        where="all",
-        lam=2.0,
-        balance=balance,
-    )
+    rows, options = make_rows(16), {"where": "all", "lam": 2.0, "balance": balance}
+    arguments = {"gradient_accumulation_steps": 2, "train_sampling_strategy": "sequential"}
+    penalty = IsoScoreLoss(0.3, "linear")
+    trainer = make_trainer(plain_model(), rows, tmp_path, penalty, arguments, **options)
     found = []
     trainer.create_optimizer_and_scheduler(1)
     update = trainer.optimizer.step
@@ -353,15 +326,7 @@ def test_accumulated_gradients_are_means_over_the_parts(balance, tmp_path):
     trainer.optimizer.step = step
     trainer.args.max_grad_norm = 0.0
     trainer.train()
-    reference = make_trainer(
-        plain_model(),
-        rows,
-        tmp_path,
-        IsoScoreLoss(0.3, "linear"),
-        where="all",
-        lam=2.0,
-        balance=balance,
-    )
+    reference = make_trainer(plain_model(), rows, tmp_path, penalty, **options)
     reference._update_prior_covs()
     parts = [step_gradient(reference, rows[:8]), step_gradient(reference, rows[8:])]
     torch.testing.assert_close(found[0], sum(parts) / 2, atol=1e-6, rtol=1e-4)
@@ -417,30 +382,22 @@ FIRST_RESUMED = [("istar", 3), ("istar", 6), ("balanced", 4), ("spectrum", 3), (
 )
 def test_a_resumed_run_is_the_uninterrupted_one(name, stopped_at, tmp_path):
     make_penalty, options = RESUMED[name]
-    arguments = {
-        "num_train_epochs": 2,
-        "save_strategy": "steps",
-        "save_steps": stopped_at,
-        "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 2,
-    }
-    rows = make_rows(32)
+    arguments = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": stopped_at}
+    arguments |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    rows, folder = make_rows(32), tmp_path / "run"
 
-    def run(folder, **how):
-        trainer = make_trainer(
-            make_model("bert"), rows, folder, make_penalty(), arguments, **options
-        )
+    def run(**how):
+        model = make_model("bert")
+        trainer = make_trainer(model, rows, folder, make_penalty(), arguments, **options)
         trainer.train(**how)
         return trainer
 
-    whole = run(tmp_path / "run")
-    resumed = run(
-        tmp_path / "run", resume_from_checkpoint=f"{tmp_path}/run/checkpoint-{stopped_at}"
-    )
-    for (key, expected), found in zip(
-        whole.model.state_dict().items(), resumed.model.state_dict().values(), strict=True
-    ):
-        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6, msg=key)
+    whole = run()
+    resumed = run(resume_from_checkpoint=f"{folder}/checkpoint-{stopped_at}")
+    weights = resumed.model.state_dict()
+    assert weights.keys() == whole.model.state_dict().keys()
+    for key, expected in whole.model.state_dict().items():
+        torch.testing.assert_close(weights[key], expected, atol=1e-6, rtol=1e-6, msg=key)
     assert len(steps(whole)) == len(steps(resumed)) == 8
     for before, after in zip(steps(whole), steps(resumed), strict=True):
         assert after == pytest.approx(before, rel=1e-5, abs=1e-6)
@@ -448,13 +405,26 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, stopped_at, tmp_path):
     assert renewed == ([0, 4] if name == "istar" else [])
 
 
-def test_a_resumed_run_takes_the_weight_of_now(tmp_path):
-    arguments = {"save_strategy": "steps", "save_steps": 1}
-    rows = make_rows(16)
-    make_trainer(plain_model(), rows, tmp_path, CosRegLoss(), arguments, lam=1.0).train()
-    trainer = make_trainer(plain_model(), rows, tmp_path, CosRegLoss(), arguments, lam=5.0)
-    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    entry = steps(trainer)[-1]
+@pytest.fixture
+def resume(tmp_path):
+    """Train with a penalty, and go on from the first step with another one."""
+
+    def resume(penalty, without=(), **options):
+        arguments = {"save_strategy": "steps", "save_steps": 1}
+        make_trainer(plain_model(), make_rows(16), tmp_path, CosRegLoss(), arguments).train()
+        for name in without:
+            (tmp_path / "checkpoint-1" / name).unlink()
+        trainer = make_trainer(
+            plain_model(), make_rows(16), tmp_path, penalty, arguments, **options
+        )
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+        return trainer
+
+    return resume
+
+
+def test_a_resumed_run_takes_the_weight_of_now(resume):
+    entry = steps(resume(CosRegLoss(), lam=5.0))[-1]
     assert entry["loss"] == pytest.approx(entry["task_loss"] + 5 * entry["penalty"], rel=1e-4)
 
 
@@ -469,24 +439,14 @@ def test_training_again_begins_anew(name, tmp_path):
     assert [pytest.approx(entry) for entry in first] == steps(trainer)
 
 
-def test_a_checkpoint_of_another_trainer_is_taken_with_a_warning(tmp_path):
-    arguments = {"save_strategy": "steps", "save_steps": 1}
-    rows = make_rows(16)
-    make_trainer(plain_model(), rows, tmp_path, CosRegLoss(), arguments).train()
-    checkpoint = tmp_path / "checkpoint-1"
-    (checkpoint / "isoadapt_penalty.safetensors").unlink()
-    trainer = make_trainer(plain_model(), rows, tmp_path, IsoScoreLoss(), arguments)
+def test_a_checkpoint_of_another_trainer_is_taken_with_a_warning(resume):
     with pytest.warns(UserWarning, match="restart from their initial values"):
-        trainer.train(resume_from_checkpoint=str(checkpoint))
+        resume(IsoScoreLoss(), without=["isoadapt_penalty.safetensors"])
 
 
-def test_a_checkpoint_with_other_penalties_is_refused(tmp_path):
-    arguments = {"save_strategy": "steps", "save_steps": 1}
-    rows = make_rows(16)
-    make_trainer(plain_model(), rows, tmp_path, CosRegLoss(), arguments).train()
-    trainer = make_trainer(plain_model(), rows, tmp_path, SpectrumControlLoss(), arguments)
+def test_a_checkpoint_with_other_penalties_is_refused(resume):
     with pytest.raises(ValueError, match="belongs to other penalties"):
-        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+        resume(SpectrumControlLoss())
 
 
 def test_gradient_checkpointing_changes_nothing(tmp_path):
@@ -545,34 +505,21 @@ def test_masked_language_models(where, tmp_path):
     rows = [{"input_ids": row["input_ids"]} for row in make_rows(16)]
     tokenizer = make_tokenizer()
     tokenizer.add_special_tokens({"mask_token": "[MASK]"})
-    trainer = make_trainer(
-        plain_model(kind="AutoModelForMaskedLM"),
-        rows,
-        tmp_path,
-        CosRegLoss(),
-        {"learning_rate": 1e-2, "num_train_epochs": 8},
-        where=where,
-        lam=10.0,
-        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5),
-    )
+    model = plain_model(kind="AutoModelForMaskedLM")
+    arguments = {"learning_rate": 1e-2, "num_train_epochs": 8}
+    collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5)
+    options = {"where": where, "lam": 10.0, "data_collator": collator}
+    trainer = make_trainer(model, rows, tmp_path, CosRegLoss(), arguments, **options)
     trainer.train()
-    assert steps(trainer)[-1]["penalty"] < steps(trainer)[0]["penalty"]
-    assert steps(trainer)[-1]["penalty"] < 0.9 * abs(steps(trainer)[0]["penalty"])
+    first, *_, last = [entry["penalty"] for entry in steps(trainer)]
+    assert last < min(first, 0.9 * abs(first))
 
 
 @pytest.mark.parametrize("penalty", [CosRegLoss(), SpectrumControlLoss(c1=3.0, per_row=False)])
 def test_output_embeddings_of_a_sequence_to_sequence_model(penalty, tmp_path):
-    config = AutoConfig.for_model(
-        "t5",
-        vocab_size=24,
-        d_model=16,
-        d_kv=8,
-        d_ff=16,
-        num_layers=1,
-        num_heads=2,
-        decoder_start_token_id=1,
-        tie_word_embeddings=False,
-    )
+    sizes = {"vocab_size": 24, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1}
+    sizes |= {"num_heads": 2, "decoder_start_token_id": 1, "tie_word_embeddings": False}
+    config = AutoConfig.for_model("t5", **sizes)
     torch.manual_seed(0)
     model = AutoModelForSeq2SeqLM.from_config(config)
     rows = [{**row, "labels": row["input_ids"][:4]} for row in make_rows(32)]
@@ -602,16 +549,9 @@ def test_a_causal_language_model(tmp_path):
 
 
 def test_every_step_logs_the_parts_of_the_loss_and_the_isotropy_of_its_points(tmp_path):
-    rows = make_rows(24)
-    trainer = make_trainer(
-        plain_model(),
-        rows,
-        tmp_path,
-        IsoScoreLoss(0.3, "linear"),
-        {"train_sampling_strategy": "sequential"},
-        where="all",
-        lam=-2.0,
-    )
+    rows, penalty = make_rows(24), IsoScoreLoss(0.3, "linear")
+    arguments, options = {"train_sampling_strategy": "sequential"}, {"where": "all", "lam": -2.0}
+    trainer = make_trainer(plain_model(), rows, tmp_path, penalty, arguments, **options)
     clouds = []
     figures = trainer.figures
 

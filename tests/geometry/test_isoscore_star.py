@@ -337,15 +337,6 @@ def test_a_clamped_score_has_zero_gradient():
     assert not torch.autograd.grad(score, X)[0].any()
 
 
-def test_half_precision_points_get_their_gradient():
-    X = cloud(6, 9).half().requires_grad_()
-    wide = X.detach().double().requires_grad_()
-    isoscore_star(X).backward()
-    isoscore_star(wide).backward()
-    assert X.grad.dtype == torch.float16
-    torch.testing.assert_close(X.grad.double(), wide.grad, rtol=2e-3, atol=1e-5)
-
-
 @pytest.mark.parametrize(("n", "d"), [(20, 5), (5, 20)])
 @pytest.mark.parametrize("zeta", [0.0, 0.3])
 def test_autocast_neither_coarsens_the_score_nor_breaks_its_gradient(n, d, zeta):

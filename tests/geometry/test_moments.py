@@ -128,13 +128,17 @@ def test_fractional_weights_match_numpy():
     )
 
 
+def drawn_rows(order, deviations, rng):
+    """Rows (8000, 24) with these standard deviations; sorted, the first are far from the mean."""
+    rows = rng.normal(size=(8000, 24)) * deviations
+    return rows[np.argsort(rows[:, 0])] if order == "sorted" else rows
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("order", ["drawn", "sorted"])
 def test_small_variances_are_right_beside_large_ones_and_a_large_mean(dtype, order):
     rng = np.random.default_rng(0)
-    rows = rng.normal(size=(8000, 24)) * np.logspace(0, -4.5, 24)  # variances over 9 decades
-    if order == "sorted":  # the first rows are far from the mean
-        rows = rows[np.argsort(rows[:, 0])]
+    rows = drawn_rows(order, np.logspace(0, -4.5, 24), rng)  # variances over 9 decades
     X = rows @ np.linalg.qr(rng.normal(size=(24, 24)))[0]
     X = (X + 1e3 * X.std(axis=0)).astype(dtype)
     exact = scatter_in_extended_precision(X)
@@ -149,9 +153,7 @@ def test_small_variances_are_right_beside_large_ones_and_a_large_mean(dtype, ord
 @pytest.mark.parametrize("order", ["drawn", "sorted"])
 def test_columns_of_very_different_scales_have_their_own_precision(dtype, order):
     deviations = np.logspace(0, -6, 24)  # variances over 12 decades
-    rows = np.random.default_rng(0).normal(size=(8000, 24)) * deviations
-    if order == "sorted":
-        rows = rows[np.argsort(rows[:, 0])]
+    rows = drawn_rows(order, deviations, np.random.default_rng(0))
     X = (rows + 1e3 * deviations).astype(dtype)
     exact = scatter_in_extended_precision(X)
     sizes = np.sqrt(exact.diagonal())

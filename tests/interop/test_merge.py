@@ -26,7 +26,14 @@ from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import compose
 from isoadapt.interop import load_adapter, merge_into_checkpoint, save_adapter
 from tests.interop.examples import without_isoadapt
-from tests.tiny_models import ARCHITECTURES, WORDS, make_model, make_tokenizer, save_model
+from tests.tiny_models import (
+    ARCHITECTURES,
+    WORDS,
+    make_model,
+    make_tokenizer,
+    save_model,
+    save_pair,
+)
 
 rng = np.random.default_rng(0)
 TEXTS = [" ".join(rng.choice(WORDS, size=n)) for n in rng.integers(2, 12, 90)]
@@ -65,6 +72,11 @@ def embedded(checkpoint):
     """Encoder and head of a tiny BERT, and rows to fit to."""
     encoder, head = load_checkpoint(checkpoint)
     return encoder, head, blurred(encoder)
+
+
+@pytest.fixture
+def adapter(embedded):
+    return LogitPreservingWhitening(embedded[1]).fit(embedded[2])
 
 
 def blurred(encoder):
@@ -172,9 +184,7 @@ def save_named(folder, names, flag=True):
     model.config.id2label = dict(enumerate(names))
     model.config.label2id = {name: i for i, name in enumerate(names)}
     model.config.isoadapt_label_names = flag
-    model.save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return folder
+    return save_pair(model, make_tokenizer(), folder)
 
 
 class TestLabels:
@@ -292,26 +302,17 @@ class TestComposition:
         classifier = LogisticRegression().fit(second.transform(first.transform(X)), LABELS)
         own_head = LogitPreservingWhitening(head).fit(X)
         rows = one_by_one(encoder, TEXTS[:9])
-        expected = {
-            "two": (
-                make_pipeline(first, "passthrough", second),
-                second.head_.outputs(second.transform(first.transform(rows))),
-            ),
-            "with-encoder": (make_pipeline(encoder, own_head), head.outputs(rows)),
-            "nested": (
-                make_pipeline(encoder, make_pipeline(first), second),
-                second.head_.outputs(second.transform(first.transform(rows))),
-            ),
-            "classifier": (
-                make_pipeline(first, second, classifier),
-                classifier.decision_function(second.transform(first.transform(rows))),
-            ),
-            "linear-head": (make_pipeline(own_head, head), head.outputs(rows)),
-        }
-        for name, (pipeline, logits) in expected.items():
-            out = merge_into_checkpoint(pipeline, checkpoint, tmp_path / name)
-            got = merged_logits(out, TEXTS[:9])
-            assert relative_difference(got, logits) < 1e-5, name
+        Z = second.transform(first.transform(rows))
+        expected = [
+            (make_pipeline(first, "passthrough", second), second.head_.outputs(Z)),
+            (make_pipeline(encoder, own_head), head.outputs(rows)),
+            (make_pipeline(encoder, make_pipeline(first), second), second.head_.outputs(Z)),
+            (make_pipeline(first, second, classifier), classifier.decision_function(Z)),
+            (make_pipeline(own_head, head), head.outputs(rows)),
+        ]
+        for number, (pipeline, logits) in enumerate(expected):
+            out = merge_into_checkpoint(pipeline, checkpoint, tmp_path / str(number))
+            assert relative_difference(merged_logits(out, TEXTS[:9]), logits) < 1e-5, pipeline
 
     def test_an_adapted_encoder_merges_as_its_adapter(self, checkpoint, tmp_path):
         model = AdaptedEncoder(str(checkpoint), IsotropyLayer(solver="exact")).fit(TEXTS, LABELS)
@@ -342,10 +343,6 @@ class TestComposition:
 class TestCopy:
     """Everything else of the checkpoint stays, and the checkpoint itself too."""
 
-    @pytest.fixture
-    def adapter(self, embedded):
-        return LogitPreservingWhitening(embedded[1]).fit(embedded[2])
-
     def test_only_the_classifier_changes(self, checkpoint, embedded, tmp_path):
         before = folder_bytes(checkpoint)
         adapter = Whitening(head=embedded[1]).fit(embedded[2], LABELS)
@@ -365,8 +362,7 @@ class TestCopy:
         np.testing.assert_array_equal(own.coef_, embedded[1].coef_)
 
     def test_half_precision_becomes_single(self, tmp_path):
-        make_model().half().save_pretrained(tmp_path / "half")
-        make_tokenizer().save_pretrained(tmp_path / "half")
+        save_pair(make_model().half(), make_tokenizer(), tmp_path / "half")
         encoder, head = load_checkpoint(tmp_path / "half")
         adapter = Whitening(head=head).fit(blurred(encoder), LABELS)
         out = merge_into_checkpoint(adapter, tmp_path / "half", tmp_path / "out")
@@ -393,31 +389,23 @@ class TestCopy:
 
 
 class TestRefusals:
-    @pytest.fixture
-    def adapter(self, embedded):
-        return LogitPreservingWhitening(embedded[1]).fit(embedded[2])
-
     def refuse(self, adapter, folder, out, error, message, **options):
         before = folder_bytes(out) if out.exists() else None
         with pytest.raises(error, match=message):
             merge_into_checkpoint(adapter, folder, out, **options)
         assert (folder_bytes(out) if out.exists() else None) == before
 
-    def test_what_is_not_affine(self, checkpoint, embedded, tmp_path):
-        adapter = IsotropyLayer(embedded[1], network="mlp", max_epochs=1)
-        adapter.fit(embedded[2], LABELS)
-        message = r"network='mlp'.* is not an affine map.*AdaptedEncoder"
-        self.refuse(adapter, checkpoint, tmp_path / "out", ValueError, message)
-
-    def test_another_width(self, checkpoint, tmp_path):
-        adapter = Whitening().fit(rng.normal(size=(50, 7)))
-        message = r"n_features_in_=7.*head takes embeddings of width 16"
-        self.refuse(adapter, checkpoint, tmp_path / "out", ValueError, message)
-
-    def test_fewer_features_without_a_head(self, checkpoint, embedded, tmp_path):
-        adapter = Whitening("pca", n_components=3).fit(embedded[2])
-        message = "returns 3 features, but the head takes 16"
-        self.refuse(adapter, checkpoint, tmp_path / "out", ValueError, message)
+    def test_what_the_checkpoint_cannot_hold(self, checkpoint, embedded, tmp_path):
+        _, head, X = embedded
+        huge = LinearHead(head.coef_ * 1e100, head.intercept_, head.classes_)
+        layer = IsotropyLayer(head, network="mlp", max_epochs=1).fit(X, LABELS)
+        for adapter, message in (
+            (layer, r"network='mlp'.* is not an affine map.*AdaptedEncoder"),
+            (Whitening().fit(X[:, :7]), r"n_features_in_=7.*head takes embeddings of width 16"),
+            (Whitening("pca", n_components=3).fit(X), "returns 3 features, but the head takes 16"),
+            (LogitPreservingWhitening(huge).fit(X), "beyond float32"),
+        ):
+            self.refuse(adapter, checkpoint, tmp_path / "out", ValueError, message)
 
     def test_a_bias_where_there_is_none(self, tmp_path):
         folder = save_model(tmp_path / "model", "gpt2")
@@ -454,9 +442,3 @@ class TestRefusals:
         (out / "thesis.tex").write_text("kept")
         message = r"not part of a checkpoint.*thesis.tex"
         self.refuse(adapter, checkpoint, out, FileExistsError, message, overwrite=True)
-
-    def test_beyond_single_precision(self, checkpoint, embedded, tmp_path):
-        head = embedded[1]
-        huge = LinearHead(head.coef_ * 1e100, head.intercept_, head.classes_)
-        adapter = LogitPreservingWhitening(huge).fit(embedded[2])
-        self.refuse(adapter, checkpoint, tmp_path / "out", ValueError, "beyond float32")

@@ -21,12 +21,6 @@ from isoadapt.losses import CosRegLoss
 from tests.interop.examples import HEAD, LABELS, X
 from tests.tiny_models import TEXTS, save_model
 
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model") / "checkpoint")
-
-
 PIPELINES = {
     "one": make_pipeline(Whitening(shrinkage=0.1)),
     "two": make_pipeline(AllButTheTop(1), IStarAdapter(HEAD, max_epochs=1, random_state=0)),

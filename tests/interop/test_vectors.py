@@ -15,33 +15,26 @@ from isoadapt import (
     load_checkpoint,
 )
 from isoadapt.encoders._identity import vector_source
-from isoadapt.interop import (
-    AdapterFolderError,
-    load_adapter,
-    merge_into_checkpoint,
-    save_adapter,
-)
+from isoadapt.interop import AdapterFolderError, load_adapter, merge_into_checkpoint, save_adapter
 from tests.interop.examples import checksum
-from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model
+from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model, save_pair
 
 rng = np.random.default_rng(0)
 TEXTS = [" ".join(rng.choice(WORDS, size=n)) for n in rng.integers(2, 12, 60)]
 LABELS = rng.integers(0, 3, 60)
 
 
-@pytest.fixture(scope="module")
-def other(tmp_path_factory):
+def save_other(folder):
     """A checkpoint of the same widths as the fixture `checkpoint`, with one other weight."""
     model = make_model()
     with torch.no_grad():
         model.bert.pooler.dense.bias[0] += 1e-3
-    return save_pair(model, make_tokenizer(), tmp_path_factory.mktemp("other"))
+    return save_pair(model, make_tokenizer(), folder)
 
 
-def save_pair(model, tokenizer, folder):
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    return save_other(tmp_path_factory.mktemp("other"))
 
 
 def edit_config(folder, **changes):
@@ -143,20 +136,13 @@ class TestPipelines:
         with pytest.raises(ValueError, match="another checkpoint"):
             merge_into_checkpoint(model, checkpoint, tmp_path / "wrong")
 
-    @pytest.mark.parametrize(
-        "settings",
-        [
-            {"pooling": "head_input"},
-            {"max_length": 4},
-            {"dtype": "bfloat16"},
-            {"batch_tokens": 8},
-            {"backend": "onnx"},
-        ],
-    )
-    def test_settings_that_are_no_other_vectors(self, settings, checkpoint, tmp_path):
-        encoder = TransformerEncoder(checkpoint, **settings)
+    def test_settings_that_are_no_other_vectors(self, checkpoint, tmp_path):
         adapter = whitened(TransformerEncoder(checkpoint))
-        merge_into_checkpoint(make_pipeline(encoder, adapter), checkpoint, tmp_path / "out")
+        settings = {"pooling": "head_input", "max_length": 4, "dtype": "bfloat16"}
+        settings |= {"batch_tokens": 8, "backend": "onnx"}
+        for name, value in settings.items():
+            model = make_pipeline(TransformerEncoder(checkpoint, **{name: value}), adapter)
+            merge_into_checkpoint(model, checkpoint, tmp_path / name)
 
     def test_int8_vectors_are_refused(self, checkpoint, tmp_path):
         encoder = TransformerEncoder(checkpoint, backend="onnx", dtype="int8")
@@ -191,12 +177,7 @@ class TestSavedAdapters:
         adapter = load_adapter(self.save(encoder, tmp_path / "a", base))
         with pytest.raises(ValueError, match="another checkpoint"):
             merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
-        other_copy = tmp_path / "elsewhere"
-        model = make_model()
-        with torch.no_grad():
-            model.bert.pooler.dense.bias[0] += 1e-3
-        save_pair(model, make_tokenizer(), other_copy)
-        merge_into_checkpoint(adapter, other_copy, tmp_path / "out")
+        merge_into_checkpoint(adapter, save_other(tmp_path / "elsewhere"), tmp_path / "out")
 
     def test_the_identity_stays_when_it_is_saved_again(self, checkpoint, other, tmp_path):
         encoder = TransformerEncoder(checkpoint)

@@ -22,3 +22,11 @@ def assert_same_results(ours, theirs, atol=3e-3):
         elif "score" in name and "time" not in name and "rank" not in name:
             np.testing.assert_allclose(ours.cv_results_[name], column, atol=atol)
     assert ours.n_splits_ == theirs.n_splits_
+
+
+def agree(estimator, grid, X, y, given=None, *, atol=3e-3, alone=(), **options):
+    """Both searches, whose scores agree; `alone`: numbers of fits that ours did one at a time."""
+    ours, theirs = both(estimator, grid, X, y, given, **options)
+    assert_same_results(ours, theirs, atol)
+    assert alone is None or list(ours.unbatched_.values()) == [*alone]
+    return ours, theirs

@@ -26,6 +26,7 @@ from isoadapt import (
 from isoadapt.metrics import isoscore, neighbour_overlap, similarity_correlation
 from isoadapt.model_selection import Comparison, compare_adapters
 
+pytestmark = pytest.mark.usefixtures("two_folds")
 D = 6
 HALVES = np.arange(45), np.arange(45, 90)
 HEAD = LinearHead(np.eye(2, D), [0.0, 0.2], classes=[0, 1])
@@ -60,17 +61,12 @@ def columns(comparison, *names):
     return [[row[name] for name in names] for row in comparison.rows]
 
 
-def untimed(comparison):
-    return [
-        {name: value for name, value in row.items() if not name.endswith("seconds")}
-        for row in comparison.rows
-    ]
-
-
 def assert_same_rows(first, second):
-    keyed = [
-        {(row["use"], row["adapter"]): row for row in untimed(each)} for each in (first, second)
+    rows = [
+        [{name: value for name, value in row.items() if "seconds" not in name} for row in each.rows]
+        for each in (first, second)
     ]
+    keyed = [{(row["use"], row["adapter"]): row for row in each} for each in rows]
     assert keyed[0].keys() == keyed[1].keys()
     for key, row in keyed[0].items():
         assert row == pytest.approx(keyed[1][key], nan_ok=True), key
@@ -251,21 +247,11 @@ class TestWhatTheEncoderSaw:
 class TestControls:
     def test_each_kind_of_training_has_its_own(self):
         epochs = {"max_epochs": 1}
+        adapters = [kind(**epochs) for kind in (IsotropyLayer, IStarAdapter, CosRegAdapter)]
+        adapters += [IsotropyLayer(solver="exact"), IsotropyLayer(max_epochs=2)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            comparison = compare_adapters(
-                X,
-                y,
-                [
-                    IsotropyLayer(**epochs),
-                    IStarAdapter(**epochs),
-                    CosRegAdapter(**epochs),
-                    IsotropyLayer(solver="exact"),
-                    IsotropyLayer(max_epochs=2),
-                ],
-                head=HEAD,
-                **TEST,
-            )
+            comparison = compare_adapters(X, y, adapters, head=HEAD, **TEST)
         kinds = dict(columns(comparison, "adapter", "kind"))
         controls = [name for name, kind in kinds.items() if kind == "control"]
         assert controls[:4] == [
@@ -333,13 +319,9 @@ def test_a_planted_gain_is_found(crossed):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(600, D))
     labels = (rows[:, 0] + rows[:, 3] * rows[:, 4] > 0).astype(int)
-    if crossed:
-        comparison = compare_adapters(rows, labels, {"product": Product()}, **CV)
-    else:
-        test = {"X_test": rows[300:], "y_test": labels[300:]}
-        comparison = compare_adapters(
-            rows[:300], labels[:300], {"product": Product()}, **TEST | test
-        )
+    test = TEST | {"X_test": rows[300:], "y_test": labels[300:]}
+    given = (rows, labels) if crossed else (rows[:300], labels[:300])
+    comparison = compare_adapters(*given, {"product": Product()}, **CV if crossed else test)
     row = row_of(comparison, "classify", "product")
     assert row["difference_low"] > 0.05
     assert row["p_holm"] < 0.05

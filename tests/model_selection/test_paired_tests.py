@@ -186,22 +186,17 @@ class TestBootstrap:
         assert (counts.reshape(30, 20, 5) == counts.reshape(30, 20, 5)[:, :, :1]).all()
         assert (counts.sum(axis=1) == 100).all()
 
-    @pytest.mark.parametrize("n_foreign", [1, 3, 20])
-    def test_few_false_positives_among_few_outliers(self, n_foreign):
-        units, found = Units.rows(60, n_foreign), 0
+    @pytest.mark.parametrize("sizes", [(60, 1), (60, 3), (60, 20), (4,)])
+    def test_few_false_positives_among_few_outliers_or_rows_of_a_regression(self, sizes):
+        units, found = Units.rows(*sizes), 0
         for _ in range(100):
-            common = rng.normal(size=60 + n_foreign)
-            noisy = {name: common + rng.normal(size=len(common)) for name in "ab"}
-            evidence = {name: TwoMeans(*placements(v[:60], v[60:])) for name, v in noisy.items()}
-            found += BootstrapUse(evidence, units, 0).difference("a", "b").p_value <= 0.05
-        assert binomtest(found, 100, 0.05, "greater").pvalue > 0.001
-
-    def test_few_false_positives_among_few_rows_of_a_regression(self):
-        units, found = Units.rows(4), 0
-        for _ in range(100):
-            targets = rng.normal(size=(4, 1))
+            common = rng.normal(size=(sum(sizes), 1))
+            noisy = {name: common + rng.normal(size=common.shape) for name in "ab"}
             evidence = {
-                name: Determination(targets, targets + rng.normal(size=(4, 1))) for name in "ab"
+                name: TwoMeans(*placements(values[:60, 0], values[60:, 0]))
+                if len(sizes) == 2
+                else Determination(common, values)
+                for name, values in noisy.items()
             }
             found += BootstrapUse(evidence, units, 0).difference("a", "b").p_value <= 0.05
         assert binomtest(found, 100, 0.05, "greater").pvalue > 0.001

@@ -315,10 +315,11 @@ def test_a_floor_is_a_finite_number(floor):
         BestAboveFloor("accuracy", "isoscore", floor=floor)
 
 
+@pytest.mark.usefixtures("two_folds")
 @pytest.mark.parametrize("search", [GridSearchCV, AdapterSearchCV])
 def test_search_refits_the_chosen_candidate(search, data):
     X, y = data
-    pipeline = make_pipeline(PCA(4), IsotropyLayer(max_epochs=4, random_state=0))
+    pipeline = make_pipeline(PCA(4), IsotropyLayer(max_epochs=3, random_state=0))
     search = search(
         pipeline,
         {"isotropylayer__alpha": [0.05, 0.5, 1.0], "isotropylayer__lr": [1e-3, 1e-1]},

@@ -11,12 +11,13 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from isoadapt import AdaptedEncoder, IsotropyLayer, IStarAdapter, TransformerEncoder, Whitening
 from isoadapt.model_selection import AdapterSearchCV
-from tests.model_selection.searches import assert_same_results, both
+from tests.model_selection.searches import agree, assert_same_results, both
 from tests.tiny_models import WORDS
 
 RNG = np.random.default_rng(0)
 TEXTS = [" ".join(RNG.choice(WORDS, 6)) for _ in range(60)]
 Y = np.arange(60) % 3
+pytestmark = pytest.mark.usefixtures("two_folds")
 QUICK = {"max_epochs": 2, "random_state": 0, "validation_fraction": None, "lr": 1e-2}
 
 
@@ -24,11 +25,8 @@ QUICK = {"max_epochs": 2, "random_state": 0, "validation_fraction": None, "lr": 
 def passes(monkeypatch):
     """Numbers of texts in each pass of the encoder."""
     transform, calls = TransformerEncoder.transform, []
-    monkeypatch.setattr(
-        TransformerEncoder,
-        "transform",
-        lambda self, X: (calls.append(len(X)), transform(self, X))[1],
-    )
+    noted = lambda self, X: (calls.append(len(X)), transform(self, X))[1]  # noqa: E731
+    monkeypatch.setattr(TransformerEncoder, "transform", noted)
     return calls
 
 
@@ -65,9 +63,7 @@ def test_whatever_is_searched(checkpoint, adapter, grid):
     model = AdaptedEncoder(checkpoint, adapter)
     if adapter is None and "adapter" not in grid:
         model.set_params(**{f"adapter__{name}": value for name, value in QUICK.items()})
-    ours, theirs = both(model, grid, TEXTS, Y, cv=KFold(3))
-    assert_same_results(ours, theirs, 1e-5)
-    assert ours.unbatched_ == {}
+    ours, theirs = agree(model, grid, TEXTS, Y, cv=KFold(3), atol=1e-5)
     assert type(ours.best_estimator_.pipeline_["adapter"]) is type(
         theirs.best_estimator_.pipeline_["adapter"]
     )
@@ -111,17 +107,8 @@ def test_adapters_without_a_head_of_their_own_are_compared_by_the_checkpoints(ch
 def test_weights_reach_the_adapter(checkpoint):
     model = AdaptedEncoder(checkpoint, IStarAdapter(**QUICK))
     weights = {"sample_weight": 1 + np.arange(60) % 2}
-    ours, theirs = both(
-        model,
-        {"adapter__lam": [1, 2]},
-        TEXTS,
-        Y,
-        weights,
-        scoring="neg_log_loss",
-        cv=KFold(3),
-    )
-    assert_same_results(ours, theirs, 1e-5)
-    assert ours.unbatched_ == {}
+    options = {"scoring": "neg_log_loss", "cv": KFold(3), "atol": 1e-5}
+    agree(model, {"adapter__lam": [1, 2]}, TEXTS, Y, weights, **options)
 
 
 class Doubled(AdaptedEncoder):
@@ -132,12 +119,9 @@ class Doubled(AdaptedEncoder):
 
 
 def test_a_class_with_methods_of_its_own_is_fitted_whole(checkpoint):
-    adapter = IStarAdapter(**QUICK)
+    model, grid = Doubled(checkpoint, IStarAdapter(**QUICK)), {"adapter__lam": [1]}
     with pytest.warns(UserWarning, match="AdaptedEncoder"):
-        ours, theirs = both(
-            Doubled(checkpoint, adapter), {"adapter__lam": [1]}, TEXTS, Y, cv=KFold(3)
-        )
-    assert_same_results(ours, theirs, 1e-5)
+        ours, _ = agree(model, grid, TEXTS, Y, cv=KFold(3), alone=None, atol=1e-5)
     assert type(ours.best_estimator_) is Doubled
 
 

@@ -16,6 +16,7 @@ from isoadapt.model_selection._search import _evaluation
 
 X, Y = make_classification(120, 8, n_informative=6, n_classes=3, random_state=0)
 ADAPTER = IStarAdapter(max_epochs=5, random_state=0)
+pytestmark = pytest.mark.usefixtures("two_folds")
 GRID = {"lam": [-1, 0.5, 2], "lr": [1e-3, 1e-2]}
 
 

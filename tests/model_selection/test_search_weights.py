@@ -6,11 +6,7 @@ from sklearn import config_context
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, make_scorer
-from sklearn.model_selection import (
-    GroupKFold,
-    StratifiedKFold,
-    cross_validate,
-)
+from sklearn.model_selection import GroupKFold, StratifiedKFold, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -18,13 +14,14 @@ from isoadapt import CosRegAdapter, IStarAdapter, LinearHead
 from isoadapt.adapters import _together
 from isoadapt.model_selection import AdapterSearchCV
 from isoadapt.model_selection._search import _evaluation
-from tests.model_selection.searches import assert_same_results, both
+from tests.model_selection.searches import agree
 
 X, Y = make_classification(240, 8, n_informative=5, random_state=0)
 COUNTS = np.random.default_rng(0).integers(0, 4, size=240)
 GROUPS = np.random.default_rng(1).integers(0, 40, size=240)
 HEAD = LinearHead.from_estimator(LogisticRegression().fit(X, Y))
 QUICK = {"max_epochs": 3, "batch_size": 32, "random_state": 0}
+pytestmark = pytest.mark.usefixtures("two_folds")
 LAMS = [-1, 1, 3]
 
 
@@ -34,10 +31,12 @@ def routing():
         yield
 
 
-def assert_same(ours, theirs):
-    assert_same_results(ours, theirs, 3e-6)
+def same(*arguments, **options):
+    """Fit both searches to the same scores and the same best map, and return ours."""
+    ours, theirs = agree(*arguments, atol=3e-6, **options)
     fitted = [search.best_estimator_.transform(X) for search in (ours, theirs)]
     np.testing.assert_allclose(*fitted, rtol=1e-6)
+    return ours
 
 
 class TestPipelines:
@@ -51,15 +50,8 @@ class TestPipelines:
     def test_cross_validate_passes_on_the_rows_of_each_fold(self, routing):
         adapter = IStarAdapter(**QUICK).set_fit_request(sample_weight=True, groups=True)
         scorer = make_scorer(accuracy_score).set_score_request(sample_weight=True)
-        cv = GroupKFold(3)
-        found = cross_validate(
-            adapter,
-            X,
-            Y,
-            cv=cv,
-            scoring=scorer,
-            params={"sample_weight": COUNTS, "groups": GROUPS},
-        )["test_score"]
+        cv, given = GroupKFold(3), {"sample_weight": COUNTS, "groups": GROUPS}
+        found = cross_validate(adapter, X, Y, cv=cv, scoring=scorer, params=given)["test_score"]
         for score, (train, test) in zip(found, cv.split(X, Y, GROUPS), strict=True):
             fitted = IStarAdapter(**QUICK).fit(X[train], Y[train], COUNTS[train], GROUPS[train])
             assert score == fitted.score(X[test], Y[test], sample_weight=COUNTS[test])
@@ -71,9 +63,7 @@ class TestAdapterSearch:
     )
     def test_trains_weighted_candidates_together(self, adapter):
         options = {"scoring": "neg_log_loss", "cv": 3}
-        ours, theirs = both(adapter, {"lam": LAMS}, X, Y, {"sample_weight": COUNTS}, **options)
-        assert_same(ours, theirs)
-        assert ours.unbatched_ == {}
+        ours = same(adapter, {"lam": LAMS}, X, Y, {"sample_weight": COUNTS}, **options)
         plain = AdapterSearchCV(adapter, {"lam": LAMS}, **options).fit(X, Y)
         difference = plain.cv_results_["mean_test_score"] - ours.cv_results_["mean_test_score"]
         assert np.abs(difference).min() > 1e-3
@@ -82,9 +72,7 @@ class TestAdapterSearch:
         pipe = make_pipeline(StandardScaler(), IStarAdapter(**QUICK))
         given = {"istaradapter__sample_weight": COUNTS, "istaradapter__groups": GROUPS}
         grid = {"istaradapter__lam": LAMS}
-        ours, theirs = both(pipe, grid, X, Y, given, cv=3, scoring="neg_log_loss")
-        assert_same(ours, theirs)
-        assert ours.unbatched_ == {}
+        same(pipe, grid, X, Y, given, cv=3, scoring="neg_log_loss")
 
     @pytest.mark.parametrize("in_pipeline", [False, True])
     def test_requested_weights_and_groups(self, routing, in_pipeline):
@@ -98,17 +86,13 @@ class TestAdapterSearch:
             # In scikit-learn 1.7 a pipeline's score has a sample_weight of its own to request.
             estimator.set_score_request(sample_weight=True)
         given = {"sample_weight": COUNTS, "groups": GROUPS}
-        ours, theirs = both(estimator, grid, X, Y, given, cv=GroupKFold(3))
-        assert_same(ours, theirs)
-        assert ours.unbatched_ == {}
+        same(estimator, grid, X, Y, given, cv=GroupKFold(3))
 
     def test_parameters_of_other_steps_are_fitted_one_at_a_time(self):
         pipe = make_pipeline(StandardScaler(), IStarAdapter(**QUICK))
         weights = {f"{name}__sample_weight": COUNTS for name in ("standardscaler", "istaradapter")}
         with pytest.warns(UserWarning, match="parameters for other steps than the adapter"):
-            ours, theirs = both(pipe, {"istaradapter__lam": LAMS}, X, Y, weights, cv=3)
-        assert_same(ours, theirs)
-        assert sum(ours.unbatched_.values()) == 9
+            same(pipe, {"istaradapter__lam": LAMS}, X, Y, weights, cv=3, alone=[9])
 
     @pytest.mark.parametrize("name", ["counts", "istaradapter__counts", "nostep__sample_weight"])
     def test_parameters_that_fit_does_not_take_are_refused_as_ever(self, name):
@@ -134,9 +118,7 @@ class TestAdapterSearch:
             _together, "fit_members", lambda *args: calls.append(args) or train(*args)
         )
         options = {"cv": cv, "scoring": "neg_log_loss"}
-        ours, theirs = both(IStarAdapter(**QUICK), {"lam": LAMS}, rows, labels, **options)
-        assert_same(ours, theirs)
-        assert ours.unbatched_ == {}
+        same(IStarAdapter(**QUICK), {"lam": LAMS}, rows, labels, **options)
         assert len(calls) == len(sizes)
 
     def test_blocks_of_candidates_share_weighted_rows(self, monkeypatch):
@@ -144,6 +126,4 @@ class TestAdapterSearch:
         monkeypatch.setattr(_evaluation.Group, "limits", lambda self: (2, 9))
         given = {"sample_weight": COUNTS}
         options = {"cv": 3, "scoring": "neg_log_loss"}
-        ours, theirs = both(IStarAdapter(**QUICK), {"lam": LAMS}, X, Y, given, **options)
-        assert_same(ours, theirs)
-        assert ours.unbatched_ == {}
+        same(IStarAdapter(**QUICK), {"lam": LAMS}, X, Y, given, **options)
