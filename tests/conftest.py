@@ -5,9 +5,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from isoadapt.adapters import _heads
 from tests.tiny_models import save_model
+
+# Random examples may take any time: other processes decide how long a draw or a call lasts.
+settings.register_profile("any time", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any time")
 
 
 def pytest_unconfigure() -> None:

@@ -108,7 +108,7 @@ ADAPTERS = [
 ]
 
 
-def cheaper(adapter, **changes):
+def changed(adapter, **changes):
     """Copy an adapter, with those of the changed parameters that it has."""
     names = adapter.get_params().keys() & changes.keys()
     return clone(adapter).set_params(**{name: changes[name] for name in names})
@@ -138,7 +138,7 @@ def has_default_kind(adapter):
 # One adapter of each kind, trained for one epoch. Checked in the slow tests are other penalties,
 # and tasks and solvers other than the default ones, unless the class stands for its base.
 ONE_OF_EACH_KIND = [
-    cheaper(adapter, max_epochs=1)
+    changed(adapter, max_epochs=1)
     for adapter in {kind(adapter): adapter for adapter in reversed(ADAPTERS)}.values()
 ]
 FIRST = [
@@ -152,7 +152,7 @@ OTHERS = [each for each in ONE_OF_EACH_KIND if each not in FIRST]
 # One adapter of each class, for the checks of its outputs' containers, which involve no head but
 # where there must be one; two of Whitening, which alone can change the number of features.
 ONE_OF_EACH = [
-    adapter if isinstance(adapter, LogitPreservingWhitening) else cheaper(adapter, **NO_HEAD)
+    adapter if isinstance(adapter, LogitPreservingWhitening) else changed(adapter, **NO_HEAD)
     for adapter in {type(adapter): adapter for adapter in reversed(ADAPTERS)}.values()
 ]
 ONE_OF_EACH.append(Whitening("pca", n_components=2))
@@ -239,7 +239,7 @@ def fitted_once(blobs):
 
     def fit(adapter):
         if id(adapter) not in found:
-            found[id(adapter)] = clone(adapter).set_params(**_seed(adapter)).fit(*blobs)
+            found[id(adapter)] = changed(adapter, random_state=0).fit(*blobs)
         return found[id(adapter)]
 
     return fit
@@ -288,12 +288,12 @@ class TestEveryAdapter:
         X, y = blobs
         random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
         before = random.getstate(), repr(np.random.get_state()), torch.get_rng_state()  # noqa: NPY002
-        first = clone(adapter).set_params(**_seed(adapter)).fit(X, y).transform(X)
+        first = changed(adapter, random_state=0).fit(X, y).transform(X)
         assert random.getstate() == before[0]
         assert repr(np.random.get_state()) == before[1]  # noqa: NPY002
         assert torch.equal(torch.get_rng_state(), before[2])
         np.testing.assert_array_equal(first, fitted_once(adapter).transform(X))
-        clone(adapter).fit(X, y)  # random_state=None draws its own seed
+        changed(adapter, max_epochs=1).fit(X, y)  # random_state=None draws its own seed
         assert repr(np.random.get_state()) == before[1]  # noqa: NPY002
 
     def test_frozen_head_survives_clone_and_is_not_changed(self, adapter, blobs):
@@ -305,11 +305,11 @@ class TestEveryAdapter:
         )
         head = LinearHead.from_estimator(model)
         coef = head.coef_.copy()
-        cloned = clone(clone(adapter).set_params(head=head, **_seed(adapter)))
+        cloned = clone(changed(adapter, head=head, random_state=0))
         assert cloned.head is head
         cloned.fit(X, y)
         np.testing.assert_array_equal(head.coef_, coef)
-        wrapped = clone(adapter).set_params(head=FrozenEstimator(model), **_seed(adapter)).fit(X, y)
+        wrapped = changed(adapter, head=FrozenEstimator(model), random_state=0).fit(X, y)
         np.testing.assert_allclose(wrapped.predict(X), cloned.predict(X))
 
     def test_invalid_input_is_refused(self, adapter, blobs):
@@ -363,7 +363,7 @@ class TestEveryAdapter:
         names, plain = [f"e{i}" for i in range(6)], fitted_once(adapter).transform(X)
         kind = pl.DataFrame if isinstance(adapter, EVERY_KIND) else pd.DataFrame
         frame = kind(dict(zip(names, X.T, strict=True)))
-        fitted = clone(adapter).set_params(**_seed(adapter)).fit(frame, y)
+        fitted = changed(adapter, random_state=0).fit(frame, y)
         np.testing.assert_array_equal(fitted.transform(frame), plain)
         assert list(fitted.feature_names_in_) == names
 
@@ -385,7 +385,3 @@ def test_linear_pickle_is_no_larger_than_its_matrix():
         joblib.dump(adapter, buffer)
         moments = len(pickle.dumps(getattr(adapter, "moments_", None)))
         assert buffer.tell() <= 8 * d * d + 32_768 + moments, adapter
-
-
-def _seed(adapter):
-    return {"random_state": 0} if "random_state" in adapter.get_params() else {}

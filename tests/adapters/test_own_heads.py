@@ -25,12 +25,11 @@ from isoadapt import (
     IStarAdapter,
     LinearHead,
     LogitPreservingWhitening,
-    SpectrumControlAdapter,
-    TopologicalEntropyAdapter,
     Whitening,
 )
 from isoadapt.interop import load_adapter, save_adapter
 from isoadapt.model_selection import AdapterSearchCV
+from tests.adapters.examples import PENALISED
 from tests.model_selection.searches import agree
 
 X, Y = make_classification(120, 6, n_informative=4, n_classes=3, random_state=0)
@@ -45,8 +44,7 @@ KEEP = [
     IsotropyLayer(solver="exact"),
     IStarAdapter(**ONE),
     CosRegAdapter(network="mlp", **ONE),
-    SpectrumControlAdapter(**ONE),
-    TopologicalEntropyAdapter(**ONE),
+    *(kind(**ONE) for kind in PENALISED[3:]),
     FlowAdapter(alpha=0.5, n_blocks=2, hidden=8, **ONE),
     LogitPreservingWhitening(),
     Whitening(head_training="frozen"),

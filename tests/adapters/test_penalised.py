@@ -42,18 +42,14 @@ class TestAllPenalised:
     def test_starts_as_the_identity(self, adapter, network, cone):
         X, y, head = cone
         for coordinates in ("raw", "whitened"):
-            fitted = adapter(
-                head, network=network, coordinates=coordinates, lr=1e-12, max_epochs=1
-            ).fit(X, y)
+            options = {"network": network, "coordinates": coordinates, "max_epochs": 1}
+            fitted = adapter(head, lr=1e-12, **options).fit(X, y)
             np.testing.assert_allclose(fitted.transform(X), X, atol=1e-4)
 
-    def test_divergence_is_an_error(self, adapter, cone):
+    def test_divergence_and_an_infinite_loss_are_errors(self, adapter, cone):
         X, y, head = cone
         with pytest.raises(ValueError, match=r"training diverged with lr=3e\+38.*smaller lr"):
             adapter(head, lr=3e38, max_epochs=2).fit(X, y)
-
-    def test_an_infinite_loss_is_an_error(self, adapter, cone):
-        X, y, head = cone
         weight = {"alpha": 1e-300} if adapter is IsotropyLayer else {"lam": 1e300}
         with pytest.raises(ValueError, match=r"diverged .* a smaller weight of the penalty"):
             adapter(head, **weight, max_epochs=2, random_state=0).fit(X, y)
@@ -155,15 +151,9 @@ class TestSpectrumControl:
         X, y, head = cone
         c1 = float(np.linalg.svd(X, compute_uv=False)[0] / np.sqrt(len(X)))
         distance = SpectrumControlLoss(decay, c1=c1)
-        adapter = SpectrumControlAdapter(
-            head,
-            decay=decay,
-            network=network,
-            max_epochs=120,
-            batch_size=300,
-            validation_fraction=None,
-            random_state=0,
-        ).fit(X, y)
+        options = {"decay": decay, "network": network, "max_epochs": 120, "batch_size": 300}
+        options |= {"validation_fraction": None, "random_state": 0}
+        adapter = SpectrumControlAdapter(head, **options).fit(X, y)
         Z = torch.tensor(adapter.transform(X))
         assert float(distance(Z)) < float(distance(torch.tensor(X))) / 10
 

@@ -48,14 +48,6 @@ class TestCompare:
         saved = json.loads((tmp_path / "out" / "comparison.json").read_text())
         assert [*saved["verdict"].values()] == verdict
 
-    def test_json_and_nothing_else(self, tables, checkpoint):
-        completed = succeed(
-            "compare", tables / "dev.tsv", "--model", checkpoint, "--json", "--quiet", *NAMES[2:]
-        )
-        assert completed.stderr == ""
-        found = json.loads(completed.stdout)
-        assert {row["use"] for row in found["rows"]} == {"classify", "neighbours"}
-
     def test_best_adapters_are_saved(self, tables, checkpoint, tmp_path, monkeypatch):
         best = lambda self, use=None, same_predictions=False: self.estimators["Whitening"]  # noqa: E731
         monkeypatch.setattr(Comparison, "best_adapter", best)
@@ -74,10 +66,6 @@ class TestCompare:
         arguments = [tables / "dev.tsv", "--model", checkpoint, "--encoder-unseen", *NAMES[2:]]
         completed = succeed("compare", *arguments, "--out", tmp_path)
         assert "best-for-classify is of an earlier comparison" in completed.stderr
-
-    def test_what_is_not_known_of_the_encoder_is_a_note(self, tables, checkpoint):
-        completed = succeed("compare", tables / "dev.tsv", "--model", checkpoint, *NAMES[2:])
-        assert "Note: encoder_saw=None: it is not known" in completed.stderr
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -186,6 +186,8 @@ def test_a_comparison_that_was_interrupted_shows_what_is_done_and_exits_with_130
     arguments = ["compare", "dev.tsv", "--model", "my-model", "--adapters", "whitening"]
     completed = run_in(place, *arguments, "--json")
     assert completed.code == 130
-    assert {row["adapter"] for row in json.loads(completed.stdout)["rows"]} > {"Whitening"}
+    rows = json.loads(completed.stdout)["rows"]
+    assert {row["adapter"] for row in rows} > {"Whitening"}
+    assert {row["use"] for row in rows} == {"classify", "neighbours"}
     assert "Encoding the 90 texts of dev.tsv ..." in completed.stderr
-    assert "Note: encoder_saw=None" in completed.stderr
+    assert "Note: encoder_saw=None: it is not known" in completed.stderr

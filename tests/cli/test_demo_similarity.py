@@ -32,17 +32,12 @@ def expected_correlation(encoder, move):
     return similarity_correlation(vectors[: len(left)], vectors[len(left) :], scores)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model") / "checkpoint")
-
-
-def test_the_figures_are_those_of_the_public_functions(folder):
-    found = evaluate(SENTENCES, OTHERS, folder, before=folder).correlations
-    encoder, head = load_checkpoint(folder)
+def test_the_figures_are_those_of_the_public_functions(checkpoint):
+    found = evaluate(SENTENCES, OTHERS, checkpoint, before=checkpoint).correlations
+    encoder, head = load_checkpoint(checkpoint)
     train = encoder.transform(SENTENCES)
     adapter = LogitPreservingWhitening(head).fit(train)
-    before = TransformerEncoder(folder)
+    before = TransformerEncoder(checkpoint)
     expected = {
         RAW: expected_correlation(encoder, lambda X: X),
         "classifier's vectors, centred": expected_correlation(
@@ -54,10 +49,10 @@ def test_the_figures_are_those_of_the_public_functions(folder):
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_classifier_of_pairs_is_fitted_on_single_texts(folder):
+def test_a_classifier_of_pairs_is_fitted_on_single_texts(checkpoint):
     pairs = list(zip(SENTENCES[::2], SENTENCES[1::2], strict=True))
     others = list(zip(OTHERS[::2], OTHERS[1::2], strict=True))
-    found, singles = evaluate(pairs, others, folder), evaluate(SENTENCES, OTHERS, folder)
+    found, singles = evaluate(pairs, others, checkpoint), evaluate(SENTENCES, OTHERS, checkpoint)
     assert found.correlations == pytest.approx(singles.correlations, abs=1e-5)
     assert found.predictions == "It changed 0 of 15 predictions on the other texts."
     assert "embedded as a single text" in report(found)
@@ -89,10 +84,10 @@ def test_the_sentences_follow_from_the_figures(adapted, noise, before, expected)
     assert f"{ADAPTED}  {adapted:8.4f}" in text
 
 
-def test_the_noise_is_two_standard_errors_of_the_gain(folder):
-    result = evaluate(SENTENCES, OTHERS, folder)
+def test_the_noise_is_two_standard_errors_of_the_gain(checkpoint):
+    result = evaluate(SENTENCES, OTHERS, checkpoint)
     assert result.gain == result.correlations[ADAPTED] - result.correlations[RAW]
-    encoder, head = load_checkpoint(folder)
+    encoder, head = load_checkpoint(checkpoint)
     adapter = LogitPreservingWhitening(head).fit(encoder.transform(SENTENCES))
     left, right, scores = load_similarity_pairs()
     left, right = encoder.transform(left), encoder.transform(right)

@@ -64,19 +64,9 @@ def test_it_is_the_function(tables, checkpoint):
     line = f"finetune --model {checkpoint} --train train.tsv --penalty istar --out a"
     settings = ["--set", "lam=-1", "zeta=0.5", "--where", "1,2", "--recipe", "istar"]
     succeed(*line.split(), *settings, *QUICK)
-    finetune_text_classifier(
-        checkpoint,
-        *read("train.tsv"),
-        "b",
-        penalty=IsoScoreLoss(zeta=0.5, form="linear"),
-        lam=-1.0,
-        where=[1, 2],
-        recipe="istar",
-        epochs=1,
-        lr=1e-3,
-        random_state=0,
-        device="cpu",
-    )
+    options = {"penalty": IsoScoreLoss(zeta=0.5, form="linear"), "lam": -1.0, "where": [1, 2]}
+    options |= {"recipe": "istar", "epochs": 1, "lr": 1e-3, "random_state": 0, "device": "cpu"}
+    finetune_text_classifier(checkpoint, *read("train.tsv"), "b", **options)
     assert weights(tables / "a") == weights(tables / "b")
 
 

@@ -97,16 +97,12 @@ class TestFit:
         assert load_adapter("a").head == "logistic"
         assert "not empty" in fail("fit", "all-but-the-top", *options)
 
-    def test_a_head_that_cannot_be_taken_is_no_matter_where_another_is_set(self, files):
+    def test_a_multi_label_head_is_refused_or_preserved_and_not_scored(self, files):
         save_model(files / "many", problem_type="multi_label_classification")
         options = ["--on", "texts.tsv", "--model", "many", "--out", "a"]
         assert "multi-label head" in fail("fit", "isotropy-layer", *options)
         succeed("fit", "isotropy-layer", *options, "--set", "head=None")
-
-    def test_a_multi_label_head_is_preserved_and_not_scored(self, files):
-        save_model(files / "many", problem_type="multi_label_classification")
-        options = ["--on", "texts.tsv", "--model", "many", "--out", "a"]
-        completed = succeed("fit", "logit-preserving-whitening", *options)
+        completed = succeed("fit", "logit-preserving-whitening", *options, "--overwrite")
         assert re.search(r"IsoScore +[\d.]+ +[\d.]+", completed.stdout)
         assert not re.search("accuracy|R²", completed.stdout)
         succeed("merge", "a", "many", "merged")
@@ -255,12 +251,8 @@ def test_values_of_parameters(text, value, files):
 
 def test_the_folder_of_the_command_line_has_no_pickle(files):
     succeed("fit", "whitening", "--on", "X.npy", "--out", "a")
-    assert sorted(path.name for path in (files / "a").iterdir()) == [
-        "README.md",
-        "adapter.safetensors",
-        "config.json",
-        "isoadapt.txt",
-    ]
+    names = ["README.md", "adapter.safetensors", "config.json", "isoadapt.txt"]
+    assert sorted(path.name for path in (files / "a").iterdir()) == names
     config = json.loads((files / "a" / "config.json").read_text())
     assert config["data"] == {"type": "dict", "items": {"source": "X.npy", "rows": 150}}
 

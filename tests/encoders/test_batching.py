@@ -1,6 +1,7 @@
 """Blocks, batches and their order, memory limits, and the thread that tokenises."""
 
 import threading
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -84,22 +85,15 @@ def test_the_next_block_is_tokenised_while_the_model_runs(monkeypatch):
     assert started == [7, 7, 7]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_what_stops_the_model_ends_the_thread(monkeypatch, error):
+def test_what_stops_the_model_or_the_tokenizer_is_raised_and_ends_the_thread(monkeypatch):
     monkeypatch.setattr(_tokenization, "_BLOCK", 5)
     before = threads()
 
-    def embed(batch):
-        raise error
-
-    with pytest.raises(error):
-        run(embed=embed)
-    assert threads() == before
-
-
-def test_what_stops_the_tokenizer_is_raised_and_ends_the_thread(monkeypatch):
-    monkeypatch.setattr(_tokenization, "_BLOCK", 5)
-    before = threads()
+    for error in (KeyboardInterrupt, ValueError):
+        embed = Mock(side_effect=error)
+        with pytest.raises(error):
+            run(embed=embed)
+        assert threads() == before
 
     def fail(texts):
         if "dog" not in texts.first[0]:

@@ -35,20 +35,17 @@ def plain_model(architecture="bert", kind="AutoModelForSequenceClassification", 
     return model
 
 
+def quiet_arguments(folder, **changes):
+    """Arguments of an epoch on the CPU that logs every step, saves nothing and prints nothing."""
+    settings = {"per_device_train_batch_size": 8, "num_train_epochs": 1, "learning_rate": 1e-3}
+    settings |= {"logging_steps": 1, "save_strategy": "no", "report_to": "none"}
+    settings |= {"disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False}
+    return TrainingArguments(str(folder), **settings | changes)
+
+
 def make_trainer(model, rows, folder, penalty=None, arguments=None, **options):
     """A trainer that logs every step; without a model, one that makes its own for each training."""
-    settings = {
-        "per_device_train_batch_size": 8,
-        "num_train_epochs": 1,
-        "logging_steps": 1,
-        "learning_rate": 1e-3,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "dataloader_pin_memory": False,
-    }
-    args = TrainingArguments(str(folder), **settings | (arguments or {}))
+    args = quiet_arguments(folder, **(arguments or {}))
     if model is None:
         options["model_init"] = lambda: plain_model()
     return IsotropyTrainer(model=model, args=args, train_dataset=rows, penalty=penalty, **options)
@@ -77,13 +74,8 @@ def trained_weights(penalties, folder, batch_size):
     """Weights after two steps with plain SGD and each of the penalties in turn, and the logs."""
     found = {}
     for name, (penalty, options) in penalties.items():
-        arguments = {
-            "per_device_train_batch_size": batch_size,
-            "optim": "sgd",
-            "learning_rate": 0.1,
-            "max_grad_norm": 0.0,
-            "lr_scheduler_type": "constant",
-        }
+        arguments = {"per_device_train_batch_size": batch_size, "optim": "sgd"}
+        arguments |= {"learning_rate": 0.1, "max_grad_norm": 0.0, "lr_scheduler_type": "constant"}
         model = plain_model()
         trainer = make_trainer(model, make_rows(32), folder, penalty, arguments, **options)
         trainer.train()

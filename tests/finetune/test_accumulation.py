@@ -3,11 +3,11 @@
 import pytest
 import torch
 import transformers
-from transformers import AutoConfig, Trainer, TrainingArguments
+from transformers import AutoConfig, Trainer
 
 from isoadapt.finetune import IsotropyTrainer
 from isoadapt.losses import CosRegLoss
-from tests.finetune.runs import make_rows
+from tests.finetune.runs import make_rows, quiet_arguments
 
 _SIZES = {
     "vocab_size": 24,
@@ -64,23 +64,10 @@ def language_rows(n):
 
 def train(trainer_class, model, rows, folder, parts=3, **options):
     """Logged losses and trained weights: steps of three parts each, and one of the remainder."""
-    args = TrainingArguments(
-        str(folder),
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=parts,
-        num_train_epochs=2,
-        learning_rate=0.05,
-        optim="sgd",
-        max_grad_norm=0.0,
-        lr_scheduler_type="constant",
-        logging_steps=1,
-        train_sampling_strategy="sequential",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        dataloader_pin_memory=False,
-    )
+    settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": parts}
+    settings |= {"num_train_epochs": 2, "learning_rate": 0.05, "optim": "sgd", "max_grad_norm": 0.0}
+    settings |= {"lr_scheduler_type": "constant", "train_sampling_strategy": "sequential"}
+    args = quiet_arguments(folder, **settings)
     trainer = trainer_class(model=model, args=args, train_dataset=rows, **options)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -154,7 +154,7 @@ def test_the_seed_decides(base, data, tmp_path):
     assert not same(runs["a"], runs["c"])
 
 
-def test_global_generators_stay_as_they_are(base, data, tmp_path):
+def test_global_generators_stay_as_they_are_and_nothing_is_printed(base, data, tmp_path, capfd):
     def draw():
         return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002
 
@@ -167,12 +167,8 @@ def test_global_generators_stay_as_they_are(base, data, tmp_path):
     expected = draw()
     seed()
     finetune_text_classifier(base, *data, tmp_path / "out", **QUICK)
-    assert draw() == expected
-
-
-def test_nothing_is_printed(base, data, tmp_path, capfd):
-    finetune_text_classifier(base, *data, tmp_path / "out", **QUICK)
     assert capfd.readouterr() == ("", "")
+    assert draw() == expected
 
 
 def test_a_fitting_head_is_kept_and_any_other_replaced(base, data, tmp_path):
@@ -202,9 +198,8 @@ def test_a_checkpoint_with_isobn_is_trained_on_without(base, data, tmp_path):
     for saved in (model, tokenizer):
         saved.save_pretrained(tmp_path / "isobn")
     expected = outputs(tmp_path / "isobn", data[0])
-    folder = finetune_text_classifier(
-        tmp_path / "isobn", *data, tmp_path / "out", lr=1e-12, **QUICK
-    )
+    start, still = tmp_path / "isobn", QUICK | {"lr": 1e-12}
+    folder = finetune_text_classifier(start, *data, tmp_path / "out", **still)
     torch.testing.assert_close(outputs(folder, data[0]), expected)
     assert not hasattr(BertConfig.from_pretrained(folder), "isoadapt_isobn")
     with pytest.raises(ValueError, match="saved without IsoBN"):
@@ -290,35 +285,28 @@ def runs(monkeypatch):
 
 class TestPenalty:
     @pytest.mark.parametrize(
-        ("name", "loss", "where"),
+        ("penalty", "loss", "where", "place"),
         [
-            ("istar", IsoScoreLoss(zeta=0.2, form="linear"), "all"),
-            ("cosreg", CosRegLoss(), "last"),
-            ("spectrum-control", SpectrumControlLoss(), "head_input"),
-            ("topological-entropy", PersistentEntropyLoss(), "head_input"),
-            ("isotropy-layer", IsoScoreLoss(), "head_input"),
+            ("istar", IsoScoreLoss(zeta=0.2, form="linear"), None, "all"),
+            ("cosreg", CosRegLoss(), None, "last"),
+            ("spectrum-control", SpectrumControlLoss(), None, "head_input"),
+            ("topological-entropy", PersistentEntropyLoss(), None, "head_input"),
+            ("isotropy-layer", IsoScoreLoss(), None, "head_input"),
+            (CosRegLoss(), CosRegLoss(), None, "head_input"),
+            (CosRegLoss(), CosRegLoss(), "last", "last"),
+            ("cosreg", CosRegLoss(), "head_input", "head_input"),
+            (CosRegLoss(), CosRegLoss(), [1], (1,)),
+            ("cosreg", CosRegLoss(), (1, 2), (1, 2)),
+            ("cosreg", CosRegLoss(), 2, (2,)),
         ],
     )
-    def test_a_name_is_a_loss_at_its_place(self, base, data, tmp_path, runs, name, loss, where):
-        finetune_text_classifier(base, *data, tmp_path / "out", penalty=name)
+    def test_a_name_is_a_loss_at_its_place(
+        self, base, data, tmp_path, runs, penalty, loss, where, place
+    ):
+        finetune_text_classifier(base, *data, tmp_path / "out", penalty=penalty, where=where)
         objective = runs[0].isotropy_objective
         assert repr(list(objective.penalties)) == repr([loss])
-        assert objective.places == [where]
-
-    @pytest.mark.parametrize(
-        ("penalty", "where", "place"),
-        [
-            (CosRegLoss(), None, "head_input"),
-            (CosRegLoss(), "last", "last"),
-            ("cosreg", "head_input", "head_input"),
-            (CosRegLoss(), [1], (1,)),
-            ("cosreg", (1, 2), (1, 2)),
-            ("cosreg", 2, (2,)),
-        ],
-    )
-    def test_where(self, base, data, tmp_path, runs, penalty, where, place):
-        finetune_text_classifier(base, *data, tmp_path / "out", penalty=penalty, where=where)
-        assert runs[0].isotropy_objective.places == [place]
+        assert objective.places == [place]
 
     def test_it_trains_with_it(self, base, data, tmp_path):
         found = [

@@ -9,11 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+from transformers import AutoModelForSequenceClassification, Trainer
 
 from isoadapt import IsoBN, load_checkpoint
 from isoadapt.encoders._models import quiet
 from isoadapt.finetune import IsoBNLayer, add_isobn
+from tests.finetune.runs import quiet_arguments
 from tests.tiny_models import TEXTS, make_model, make_tokenizer
 
 CLASSIFIERS = ["bert", "roberta", "distilbert", "modernbert", "gpt2"]
@@ -259,17 +260,9 @@ class _Rows(torch.utils.data.Dataset):
 
 
 def trainer(folder, **changes):
-    args = TrainingArguments(
-        str(folder),
-        per_device_train_batch_size=4,
-        num_train_epochs=3,
-        learning_rate=1e-2,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        logging_strategy="no",
-        **{"save_strategy": "epoch"} | changes,
-    )
+    settings = {"per_device_train_batch_size": 4, "num_train_epochs": 3, "learning_rate": 1e-2}
+    settings |= {"logging_strategy": "no", "save_strategy": "epoch"}
+    args = quiet_arguments(folder, **settings | changes)
     data = _Rows()
     return Trainer(add_isobn(make_model(), 0.7), args, train_dataset=data, eval_dataset=data)
 

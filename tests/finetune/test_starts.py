@@ -99,11 +99,7 @@ class Items(Dataset):
 class Stream(IterableDataset):
     """A stream that knows its length."""
 
-    def __init__(self, items):
-        self.items = items
-
-    def __len__(self):
-        return len(self.items)
+    __init__, __len__ = Items.__init__, Items.__len__
 
     def __iter__(self):
         return iter(self.items)

@@ -110,22 +110,16 @@ def test_a_tolerance_changes_nothing_without_near_duplicates():
 # Numerics.
 
 
-@pytest.mark.parametrize("offset", [1e3, 1e6])
-def test_a_common_offset_costs_no_digits(offset):
-    X = np.round(cloud(100, 5), 9) + offset
-    assert dimension(X) == pytest.approx(every_pair(X), rel=1e-12)
-
-
-@pytest.mark.parametrize("distance", [1e3, 1e6, 1e8, 1e9])
-def test_tight_clusters_far_apart_cost_no_digits(distance):
-    X = cloud(90, 5) + distance * np.repeat(np.eye(5)[:3], 30, axis=0)
-    assert dimension(X) == pytest.approx(every_pair(X), rel=1e-9)
-
-
-@pytest.mark.parametrize("scale", [1e-4, 1e-5, 1e-6])
-def test_a_small_cluster_beside_a_large_one_costs_no_digits(scale):
-    X = np.concatenate([cloud(90, 5), scale * cloud(90, 5) + 100])
-    assert dimension(X) == pytest.approx(every_pair(X), rel=1e-7)
+def test_offsets_distances_and_small_clusters_cost_no_digits():
+    for offset in (1e3, 1e6):
+        X = np.round(cloud(100, 5), 9) + offset
+        assert dimension(X) == pytest.approx(every_pair(X), rel=1e-12), offset
+    for distance in (1e3, 1e6, 1e8, 1e9):
+        X = cloud(90, 5) + distance * np.repeat(np.eye(5)[:3], 30, axis=0)
+        assert dimension(X) == pytest.approx(every_pair(X), rel=1e-9), distance
+    for scale in (1e-4, 1e-5, 1e-6):
+        X = np.concatenate([cloud(90, 5), scale * cloud(90, 5) + 100])
+        assert dimension(X) == pytest.approx(every_pair(X), rel=1e-7), scale
 
 
 def test_differences_that_underflow_count_as_duplicates():

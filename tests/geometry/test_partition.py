@@ -1,4 +1,4 @@
-"""Partition function: against numpy's eigenvectors, exact values, overflow, chunks."""
+"""Partition function against numpy's eigenvectors, overflow and chunks; and dead dimensions."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from isoadapt.geometry import _spread as module
-from isoadapt.geometry._spread import log_partition
+from isoadapt.geometry._spread import DEAD, dead_dimensions, log_partition
 from isoadapt.metrics import partition_dispersion, partition_isotropy
 
 SETTINGS = settings(max_examples=30, deadline=None, derandomize=True)
@@ -102,3 +102,13 @@ def test_figures_stay_in_their_ranges(seed, n, d):
     X = 10 ** np.random.default_rng(seed).uniform(-3, 3) * cloud(n, d, seed)
     assert 0 <= partition_isotropy(X) <= 1
     assert 0 <= partition_dispersion(X) <= math.sqrt(d - 1) + 1e-9
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+def test_dead_are_dimensions_of_no_more_than_a_share_of_the_total_variance(scale):
+    variances = np.array([4.0, 0.0, 12.01 * DEAD, 11.99 * DEAD, 4.0, 4.0]) * scale
+    dead = dead_dimensions(variances)  # the total is 12
+    assert dead.tolist() == [False, True, False, True, False, False]
+    found = dead_dimensions(torch.from_numpy(variances))
+    assert isinstance(found, torch.Tensor)
+    assert found.tolist() == dead.tolist()

@@ -158,12 +158,8 @@ def test_a_fitted_estimator_as_head_becomes_its_linear_head(tmp_path):
 def test_the_same_adapter_gives_the_same_bytes(tmp_path):
     adapter = fitted("IsotropyLayer", "exact")
     first, second = (save_adapter(adapter, tmp_path / name, data="x") for name in "ab")
-    assert sorted(path.name for path in first.iterdir()) == [
-        "README.md",
-        "adapter.safetensors",
-        "config.json",
-        "isoadapt.txt",
-    ]
+    names = ["README.md", "adapter.safetensors", "config.json", "isoadapt.txt"]
+    assert sorted(path.name for path in first.iterdir()) == names
     for path in first.iterdir():
         assert path.read_bytes() == (second / path.name).read_bytes()
     again = save_adapter(load_adapter(first), tmp_path / "c", data="x")
@@ -187,26 +183,17 @@ def test_moments_saved_by_earlier_versions_load_and_go_on(tmp_path):
 
 
 class TestCard:
+    FRONT = "library_name: isoadapt", "tags:", "- isoadapt", "- isotropy", "- embeddings"
+
     def test_says_where_the_adapter_comes_from(self, tmp_path):
         adapter = fitted("Whitening", "pca")
         reports = {"before": isotropy_report(X), "after": {"isoscore": 0.5, "accuracy": 0.25}}
-        folder = save_adapter(
-            adapter,
-            tmp_path / "a",
-            base_model="org/some-model",
-            data={"source": "a|b\nc.tsv", "rows": 120},
-            metrics=reports,
-        )
+        data = {"source": "a|b\nc.tsv", "rows": 120}
+        given = {"base_model": "org/some-model", "data": data, "metrics": reports}
+        folder = save_adapter(adapter, tmp_path / "a", **given)
         card = (folder / "README.md").read_text("utf-8")
         front, body = card.removeprefix("---\n").split("\n---\n")
-        assert front.splitlines() == [
-            "library_name: isoadapt",
-            "tags:",
-            "- isoadapt",
-            "- isotropy",
-            "- embeddings",
-            'base_model: "org/some-model"',
-        ]
+        assert front.splitlines() == [*self.FRONT, 'base_model: "org/some-model"']
         assert "# Whitening for org/some-model" in body
         assert "- Data: source a\\|b c.tsv, rows 120" in body
         assert "|  | before | after |" in body
@@ -216,7 +203,7 @@ class TestCard:
         assert "- numpy " + np.__version__ in body
         origin = provenance(read_config(folder))
         assert origin["base_model"] == "org/some-model"
-        assert origin["data"] == {"source": "a|b\nc.tsv", "rows": 120}
+        assert origin["data"] == data
         assert origin["metrics"]["before"]["ev1"] == isotropy_report(X).ev1
 
     def test_the_code_in_it_runs(self, tmp_path, checkpoint):
@@ -235,13 +222,7 @@ class TestCard:
     def test_a_name_cannot_break_out_of_the_front_matter(self, tmp_path):
         folder = save_adapter(make("Whitening").fit(X), tmp_path / "a", base_model="x\n---\ny: z")
         card = (folder / "README.md").read_text("utf-8")
-        assert card.split("\n---\n")[0].splitlines()[1:] == [
-            "library_name: isoadapt",
-            "tags:",
-            "- isoadapt",
-            "- isotropy",
-            "- embeddings",
-        ]
+        assert card.split("\n---\n")[0].splitlines()[1:] == [*self.FRONT]
 
 
 class TestRefusals:

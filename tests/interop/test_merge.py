@@ -314,23 +314,16 @@ class TestComposition:
             out = merge_into_checkpoint(pipeline, checkpoint, tmp_path / str(number))
             assert relative_difference(merged_logits(out, TEXTS[:9]), logits) < 1e-5, pipeline
 
-    def test_an_adapted_encoder_merges_as_its_adapter(self, checkpoint, tmp_path):
+    def test_adapted_encoders_and_loaded_adapters_merge_as_the_adapter(self, checkpoint, tmp_path):
         model = AdaptedEncoder(str(checkpoint), IsotropyLayer(solver="exact")).fit(TEXTS, LABELS)
-        outs = [
-            merge_into_checkpoint(each, checkpoint, tmp_path / str(i))
-            for i, each in enumerate([model, model.pipeline_, model.pipeline_["adapter"]])
-        ]
-        assert folder_bytes(outs[0]) == folder_bytes(outs[1]) == folder_bytes(outs[2])
-        assert folder_bytes(outs[0]) != folder_bytes(checkpoint)
-
-    def test_a_loaded_adapter_merges_alike(self, checkpoint, embedded, tmp_path):
-        adapter = Whitening(head="logistic").fit(embedded[2], LABELS)
+        adapter = model.pipeline_["adapter"]
         loaded = load_adapter(save_adapter(adapter, tmp_path / "adapter"))
-        outs = [
-            merge_into_checkpoint(each, checkpoint, tmp_path / str(i))
-            for i, each in enumerate([adapter, loaded])
-        ]
-        assert folder_bytes(outs[0]) == folder_bytes(outs[1])
+        first, *others = (
+            folder_bytes(merge_into_checkpoint(each, checkpoint, tmp_path / str(i)))
+            for i, each in enumerate([adapter, model, model.pipeline_, loaded])
+        )
+        assert all(each == first for each in others)
+        assert first != folder_bytes(checkpoint)
 
     def test_without_a_head_the_checkpoints_own_reads(self, checkpoint, embedded, tmp_path):
         encoder, head, X = embedded

@@ -75,15 +75,8 @@ class Served:
         written = to_sentence_transformer(pipeline, model, self.folder / name, **options)
         vectors = np.concatenate([pipeline.transform([text]) for text in texts])
         self.expected[name] = vectors, logits
-        self.jobs.append(
-            {
-                "folder": str(written),
-                "texts": texts,
-                "classifies": logits is not None,
-                "out": str(self.folder / f"{name}.npz"),
-                "code": "",
-            }
-        )
+        job = {"folder": str(written), "texts": texts, "classifies": logits is not None}
+        self.jobs.append(job | {"out": str(self.folder / f"{name}.npz"), "code": ""})
 
     def run(self):
         """Load all folders in this process, in which importing isoadapt fails meanwhile."""

@@ -81,24 +81,15 @@ def test_one_panel_has_the_isotropy_alone():
 
 def test_a_real_run(tmp_path):
     pytest.importorskip("accelerate")
-    from transformers import TrainingArguments
-
     from isoadapt.finetune import IsotropyTrainer
     from isoadapt.losses import CosRegLoss
+    from tests.finetune.runs import quiet_arguments
     from tests.tiny_models import TEXTS, make_model, make_tokenizer
 
     inputs = make_tokenizer()(TEXTS, padding=True)
     rows = [{name: inputs[name][i] for name in inputs} | {"labels": i % 3} for i in range(8)]
-    args = TrainingArguments(
-        str(tmp_path),
-        per_device_train_batch_size=4,
-        max_steps=4,
-        logging_steps=1,
-        save_steps=4,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-    )
+    settings = {"per_device_train_batch_size": 4, "max_steps": 4}
+    args = quiet_arguments(tmp_path, **settings, save_strategy="steps", save_steps=4)
     trainer = IsotropyTrainer(make_model(), args, train_dataset=rows, penalty=CosRegLoss())
     trainer.train()
     display = AnisotropyProfile.from_trainer(trainer)

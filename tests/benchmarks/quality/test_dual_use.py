@@ -11,11 +11,7 @@ from benchmarks.quality._checkpoints import (
     layer_name,
     layer_vectors,
 )
-from benchmarks.quality._texts import (
-    evaluated_texts,
-    own_texts,
-    target_texts,
-)
+from benchmarks.quality._texts import evaluated_texts, own_texts, target_texts
 from isoadapt import TransformerEncoder, load_checkpoint
 from isoadapt.metrics import hubness, retrieval_report, similarity_correlation
 

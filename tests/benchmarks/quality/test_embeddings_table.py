@@ -8,12 +8,7 @@ import pytest
 
 from benchmarks._data import narrow_cone
 from benchmarks.quality import embeddings_table
-from benchmarks.quality._adapter_rows import (
-    BASE,
-    ROWS,
-    Unchanged,
-    measure_adapter,
-)
+from benchmarks.quality._adapter_rows import BASE, ROWS, Unchanged, measure_adapter
 from benchmarks.quality.embeddings_table import COLUMNS, bootstrap_error, verdict
 from isoadapt import LogitPreservingWhitening
 from isoadapt.adapters._registry import METHODS

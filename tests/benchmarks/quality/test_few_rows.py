@@ -19,15 +19,8 @@ X, Y = DATA.X_train, DATA.y_train
 
 def fits(row, size=300, **columns):
     """Records of one row of a task: a draw for each entry of the columns."""
-    made = {
-        "accuracy": 0.75,
-        "corrected": 0.5,
-        "harmful": False,
-        "unconverged": False,
-        "n_fitted": size,
-        "n_judged": 100,
-        "setting": "versions",
-    }
+    made = {"accuracy": 0.75, "corrected": 0.5, "harmful": False, "unconverged": False}
+    made |= {"n_fitted": size, "n_judged": 100, "setting": "versions"}
     n = max(map(len, columns.values()))
     return [
         {"task": "tiny", "name": "tiny rows", "size": size, "row": row, "draw": draw, **made}
@@ -92,6 +85,5 @@ def test_a_regression_is_judged_by_r2_on_rows_that_are_not_stratified():
     probe = Unchanged("ridge", refit=True)
     found = measure_fit(probe, X, values, fitting, judging)
     assert found["accuracy"] == pytest.approx(r2_score(values[judging], probe.predict(X[judging])))
-    assert sorted(np.concatenate([split(values, None, draw)[1] for draw in range(5)])) == [
-        *range(240)
-    ]
+    judged = np.concatenate([split(values, None, draw)[1] for draw in range(5)])
+    assert sorted(judged) == [*range(240)]

@@ -81,10 +81,8 @@ def test_both_passes_give_the_library_s_embeddings_and_layers(model, suite):
     from isoadapt.metrics import isoscore
 
     texts = load_task("cola", suite).dev_texts
-    live = (
-        AutoModelForSequenceClassification.from_pretrained(model),
-        AutoTokenizer.from_pretrained(model),
-    )
+    classes = AutoModelForSequenceClassification, AutoTokenizer
+    live = tuple(each.from_pretrained(model) for each in classes)
     embeddings, logits = _measuring.embed(*live, texts, 64)
     found = _measuring.read(*live, texts, 64)
     np.testing.assert_array_equal(embeddings, found.embeddings)
@@ -107,12 +105,8 @@ def test_penalties_start_from_the_same_head_and_order(monkeypatch, job):
 
     monkeypatch.setattr(_training, "SPARSE", 1)
     monkeypatch.setattr(_fitting, "fine_tune", keep)
-    for condition in (
-        BASE,
-        replace(persistent_entropy.SELECTED, lam=0.0),
-        replace(istar.UP, lam=0.0),
-    ):
-        job(condition).run()
+    for penalised in (BASE, persistent_entropy.SELECTED, istar.UP):
+        job(replace(penalised, lam=0.0) if penalised != BASE else BASE).run()
     base, *others = (
         [entry["task_loss"] for entry in run.history if "task_loss" in entry] for run in runs
     )
