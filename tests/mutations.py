@@ -104,9 +104,7 @@ CHANGES = {  # of a file below isoadapt/, with the files below tests/ that must 
         ">= self.best - self.error": ">= self.best",
         ".number >= self.patience": ".number > self.patience",
     },
-    ("adapters/_rows.py", "adapters/test_sample_weight.py"): {
-        "(left > count)": "(left >= count)"
-    },
+    ("adapters/_rows.py", "adapters/test_sample_weight.py"): {"(left > count)": "(left >= count)"},
     ("encoders/_identity.py", "encoders/test_cache.py"): {
         'len(part).to_bytes(8, "little") + part': "part"
     },
