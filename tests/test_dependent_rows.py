@@ -154,6 +154,39 @@ def test_labels_are_reported_with_the_groups_of_their_rows():
     assert np.isnan(report.labels["few"].isoscore_corrected)
 
 
+def test_equal_groups_count_in_the_report_of_each_label():
+    X, groups = tokens(20)
+    labels = np.repeat(["first", "second"], len(X))
+    report = isotropy_report(np.r_[X, X], groups=np.r_[groups, 100 + groups], labels=labels)
+    score = isoscore(X, True, groups)
+    for own in report.labels.values():
+        assert own.isoscore_corrected == pytest.approx(score, rel=1e-12)
+
+
+@pytest.mark.filterwarnings("default:.*3 × n_features")
+def test_the_warning_of_labels_with_few_rows_counts_different_rows_or_groups():
+    X, labels = cloud(400), np.repeat(["copies", "rest"], 200)
+    X[:200] = X[np.arange(200) % 30]
+    with pytest.warns(UserWarning, match=r"1 of 2 labels have fewer rows than .*copies \(30\)"):
+        isotropy_report(X, labels=labels)
+    groups = np.r_[np.arange(200) % 20, 20 + np.arange(200)]
+    with pytest.warns(UserWarning, match=r"1 of 2 labels have fewer groups than .*copies \(20\)"):
+        isotropy_report(cloud(400), groups=groups, labels=labels)
+
+
+def test_groups_may_be_tensors_but_not_of_several_types():
+    X = cloud(60)
+    groups = np.arange(60) % 9
+    score = isoscore(X, True, groups)
+    for kind in (torch.float32, torch.bfloat16):
+        as_tensor = torch.tensor(groups, dtype=kind, requires_grad=True)
+        assert isoscore(X, True, as_tensor) == score
+    for name in ("groups", "labels"):
+        message = rf"{name} holds values of several types.*pass list\(map\(str, values\)\)"
+        with pytest.raises(TypeError, match=message):
+            isotropy_report(X, **{name: np.array([1, "a"] * 30, dtype=object)})
+
+
 # One row or group that dominates
 
 
@@ -206,7 +239,6 @@ def test_a_report_of_blocks_is_that_of_the_matrix(tmp_path, monkeypatch):
     labels = np.arange(300) % 2
     whole = isotropy_report(X, labels=labels)
     monkeypatch.setattr(_chunks, "_READ", 40 * 16)
-    monkeypatch.setattr(_chunks, "_SCATTERED", 7)
     for kind in (np.asarray, as_dask, lambda X: as_memmap(X, tmp_path)):
         assert_equal(isotropy_report(kind(X), labels=labels).to_dict(), whole.to_dict())
 

@@ -29,21 +29,13 @@ from isoadapt.encoders._tokenization import Tokens, model_inputs
 from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.geometry import Moments
 from isoadapt.geometry._groups import GroupSums
+from isoadapt.geometry._spread import eigenvalues
 from isoadapt.metrics._points import spectral_figures, two_nn_or_nan
 
 _BLOCK = 1024  # texts tokenised at a time
 # Largest float32 difference of a token between two batches, relative to the spread of the layer.
 _TOLERANCE = 1e-5
 _ROUNDING = 1e-6  # a layer is constant if its spread relative to its norm is smaller
-_SPREAD_FIGURES = (
-    "isoscore",
-    "isoscore_corrected",
-    "ev1",
-    "ev2",
-    "ev3",
-    "anisotropy1",
-    "two_nn",
-)
 _COLUMNS = {
     "layer": ("layer", "d"),
     "isoscore": ("IsoScore", ".4g"),
@@ -231,7 +223,7 @@ def layer_report(
         for number, (layer, points) in enumerate(zip(layers, sample.layers(), strict=True))
     ]
     report = LayerReport(figures, reader.n_texts, len(layers[0].moments))
-    n_different = int(reader.first[: reader.n_texts].sum())
+    n_different = len(reader.seen)
     if n_different < 3 * report.n_features:
         warn(
             f"{n_different} different texts are fewer than 3 × n_features={3 * report.n_features}: "
@@ -262,8 +254,7 @@ class _Reader:
         self.texts = texts
         self.max_tokens = max_tokens
         self.n_texts = 0
-        self.first = np.zeros(len(texts), bool)  # whether each text equals no earlier one
-        self.first[np.unique(texts.unique()[1], return_index=True)[1]] = True
+        self.seen: set[bytes] = set()  # tokens of the different texts
         self.backbone: Backbone = encoder._backbone()
         pooling = encoder._pooling(self.backbone)
         self.lowercase = pooling.lowercase
@@ -303,11 +294,11 @@ class _Reader:
         """Yield token numbers (n,), sizes and hidden states (n_layers + 1, n, d), batch by batch.
 
         Tokens are numbered from 0 in the order of the texts, without padding. The sizes (b,) are
-        the numbers of tokens of texts, negative for a text that equals an earlier one.
+        the numbers of tokens of texts, negative for a text that has the tokens of another one.
         """
         lengths = _in_text_order(tokens)
         first = lengths.cumsum() - lengths
-        signs = np.where(self.first[self.n_texts - len(lengths) : self.n_texts], 1, -1)
+        sizes = lengths * self._signs(tokens)
         for rows, states in embed_batches(
             [tokens],
             self._embed,
@@ -316,8 +307,17 @@ class _Reader:
         ):
             spans = zip(first[rows], lengths[rows], strict=True)
             numbers = np.concatenate([np.arange(at, at + n) for at, n in spans])
-            yield numbers, (signs * lengths)[rows], states
+            yield numbers, sizes[rows], states
             progress(len(rows))
+
+    def _signs(self, tokens: Tokens) -> NDArray[np.int64]:
+        """Return 1 for each text (n,) whose tokens no other one had so far, else -1."""
+        signs, ends = np.ones_like(tokens.order), tokens.lengths.cumsum()
+        for row, start, end in zip(tokens.order, ends - tokens.lengths, ends, strict=True):
+            key = b"".join(values[start:end].tobytes() for values in tokens.flat.values())
+            signs[row] = -1 if key in self.seen else 1
+            self.seen.add(key)
+        return signs
 
     @torch.inference_mode()
     def _embed(self, batch: dict[str, Tensor]) -> Tensor:
@@ -352,8 +352,8 @@ class _LayerSums:
         """Add tokens, rows (n, d), of texts of `sizes` (b,), as `_Reader.states` gives them."""
         rows = rows.double()
         self.moments.update(rows)
-        kept = torch.from_numpy(np.repeat(sizes > 0, abs(sizes))).to(rows.device)
-        self.texts.update([rows[kept]], sizes[sizes > 0])
+        kept = rows[torch.from_numpy(np.repeat(sizes > 0, abs(sizes))).to(rows.device)]
+        self.texts.update(lambda start, stop: kept[start:stop], sizes[sizes > 0])
         unit = F.normalize(rows, dim=1)
         self.direction = self.direction + unit.sum(0)
         self.n_directions += float(unit.square().sum())
@@ -361,19 +361,15 @@ class _LayerSums:
     def figures(self, layer: int, points: Tensor) -> LayerFigures:
         """Compute all figures of layer number `layer`; `points` are the sampled tokens."""
         n, d = int(self.moments.count), len(self.moments)
-        raw = _eigenvalues(self.moments.second_moment() * n)
-        centred = _eigenvalues(self.moments.scatter)
-        spread = dict.fromkeys(_SPREAD_FIGURES, math.nan)
+        raw = eigenvalues(self.moments.second_moment() * n)
+        centred = eigenvalues(self.moments.scatter)
+        spread: dict[str, Any] = dict.fromkeys(_COLUMNS, math.nan)
         if centred.sum() > _ROUNDING**2 * raw.sum():
             spread = spectral_figures(raw, centred, self.texts.score(d), d)
             spread["two_nn"] = two_nn_or_nan(points, _TOLERANCE)
         cosines = torch.as_tensor(self.direction).square().sum() - self.n_directions
-        return LayerFigures(
-            layer=layer,
-            n_tokens=n,
-            **spread,
-            mean_cosine=float((cosines / (n * (n - 1))).clamp(-1, 1)),
-        )
+        cosine = float((cosines / (n * (n - 1))).clamp(-1, 1))
+        return LayerFigures(**spread | {"layer": layer, "n_tokens": n, "mean_cosine": cosine})
 
 
 class _Sample:
@@ -418,11 +414,6 @@ def _in_text_order(tokens: Tokens) -> NDArray[np.int64]:
     lengths = np.empty_like(tokens.lengths)
     lengths[tokens.order] = tokens.lengths
     return lengths
-
-
-def _eigenvalues(matrix: Tensor) -> Tensor:
-    """Compute the eigenvalues in falling order, without negative rounding errors."""
-    return torch.linalg.eigvalsh(matrix).flip(0).clamp(min=0)
 
 
 def _check_integer(name: str, value: Any, smallest: int) -> None:

@@ -17,7 +17,6 @@ from isoadapt.geometry._moments import Moments
 
 _ENTRIES = 2**23  # entries of a memory map that are read at a time
 _READ = 2**18  # entries of a matrix that `Rows` reads at a time
-_SCATTERED = 128  # scattered rows of a memory map that are read before their pages are released
 _FAN_IN = 8  # instances of Moments that one dask task merges
 _HASHED = 2**14  # entries that are hashed at a time, so that they stay in the cache
 FLOATS = [np.float64, np.float32]
@@ -153,16 +152,13 @@ def row_hashes(X: ArrayLike) -> NDArray[np.uint64]:
     offsets = np.random.default_rng(0).integers(2**64 - 1, size=d, dtype=np.uint64)
     hashes = np.empty(n, np.uint64)
     size = max(1, _HASHED // max(1, d))
-    bits, buffer = np.empty((2, min(n, size), d), np.uint64)
-    unsigned = f"u{rows.dtype.itemsize}"
     for start in range(0, n, size):
         chunk = np.ascontiguousarray(rows[start : start + size] + rows.dtype.type(0))  # no -0.0
-        mixed, shifted = bits[: len(chunk)], buffer[: len(chunk)]
-        np.add(chunk.view(unsigned), offsets, out=mixed)
+        mixed = chunk.view(f"u{rows.dtype.itemsize}") + offsets
         for shift, factor in _MIX:
-            mixed ^= np.right_shift(mixed, shift, out=shifted)
+            mixed ^= mixed >> np.uint64(shift)
             mixed *= np.uint64(factor)
-        mixed.sum(1, out=hashes[start : start + size])
+        hashes[start : start + size] = mixed.sum(1)
     return hashes
 
 
@@ -253,20 +249,10 @@ class Rows:
     def _read(self, part: Any) -> NDArray[Any]:
         if not is_memmap(self.X):
             return np.asarray(self.X[part])
-        _release(self.X)
-        if isinstance(part, slice):
-            return np.asarray(self.X[part])
-        rows = np.empty((len(part), self.X.shape[1]), self.X.dtype)
-        for start in range(0, len(part), _SCATTERED):
-            rows[start : start + _SCATTERED] = self.X[part[start : start + _SCATTERED]]
-            _release(self.X)
+        rows = np.array(self.X[part])
+        if self.X.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
+            self.X._mmap.madvise(mmap.MADV_DONTNEED)  # else pages count as memory of the process
         return rows
-
-
-def _release(X: Any) -> None:
-    """Release the pages of a read-only memory map, which else count as memory of the process."""
-    if X.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
-        X._mmap.madvise(mmap.MADV_DONTNEED)
 
 
 def map_blocks(

@@ -36,28 +36,21 @@ class GroupSums:
         # Σ n^k w for w = ‖S_g‖², s_gᵀ S_g s_g, tr S_g, (tr S_g)², tr S_g ‖s_g‖² and ‖s_g‖⁴
         self.scalars = zeros(3, 6)
 
-    def update(self, blocks: Iterable[Any], sizes: NDArray[np.int64]) -> None:
-        """Add whole groups: blocks of rows (n, d) in the order of the groups, and all `sizes`."""
-        limit = max(_ROWS, len(self.pivot))
-        rest, source = self.outer[0, :0], iter(blocks)
-
-        def take(count: int) -> Tensor:
-            nonlocal rest
-            while len(rest) < count:
-                more = torch.as_tensor(next(source)).to(self.pivot)
-                rest = torch.cat([rest, (more - self.pivot) / self.unit])
-            taken, rest = rest[:count], rest[count:]
-            return taken
-
-        ends, first = sizes.cumsum(), 0
+    def update(self, read: Callable[[int, int], Any], sizes: NDArray[np.int64]) -> None:
+        """Add whole groups of these `sizes`; `read` gives the rows from one number to another."""
+        limit, ends, first = max(_ROWS, len(self.pivot)), sizes.cumsum(), 0
         while first < len(sizes):  # groups that fit together, or one group
-            start = ends[first] - sizes[first]
+            start = int(ends[first] - sizes[first])
             last = max(int(np.searchsorted(ends, start + limit, side="right")), first + 1)
-            part, n = sizes[first:last], int(ends[last - 1] - start)
-            if n <= limit:
-                self._add_small(take(n), torch.as_tensor(part, device=self.pivot.device))
+            stop = int(ends[last - 1])
+            numbers = range(start, stop, limit)
+            parts = (torch.as_tensor(read(k, min(k + limit, stop))).to(self.pivot) for k in numbers)
+            rows = ((part - self.pivot) / self.unit for part in parts)
+            if len(numbers) == 1:
+                part = torch.as_tensor(sizes[first:last], device=self.pivot.device)
+                self._add_small(next(rows), part)
             else:
-                self._add_large([min(limit, n - done) for done in range(0, n, limit)], take)
+                self._add_large(rows, stop - start)
             first = last
 
     def _add_small(self, rows: Tensor, sizes: Tensor) -> None:
@@ -72,15 +65,15 @@ class GroupSums:
         self.scatters += (weights[:, None] * rows.T) @ rows
         self.products[0] += (weights[:2] * to_sum) @ rows
 
-    def _add_large(self, counts: list[int], take: Callable[[int], Tensor]) -> None:
-        """Add one group of many rows, taken in parts."""
+    def _add_large(self, parts: Iterable[Tensor], size: int) -> None:
+        """Add one group of many rows, given in parts."""
         scatter, total = torch.zeros_like(self.outer[0]), torch.zeros_like(self.pivot)
-        for rows in map(take, counts):
+        for rows in parts:
             scatter.addmm_(rows.T, rows)
             total += rows.sum(0)
         product = scatter @ total
         numbers = torch.stack([scatter.square().sum(), product @ total, scatter.trace()])
-        n = total.new_tensor([float(sum(counts))])
+        n = total.new_tensor([float(size)])
         self._add(n, total[None], numbers[None])
         weights = n ** torch.arange(3, device=n.device)[:, None]
         self.scatters += weights[:, None] * scatter

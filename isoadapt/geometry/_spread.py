@@ -7,6 +7,7 @@ from tr(S), ‖S‖_F² and the fourth moment of the rows.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any, overload
 
 import numpy as np
@@ -46,7 +47,12 @@ def spectrum(X: Tensor, center: bool = True) -> Tensor:
     if center:
         X = X - X.mean(0)
     small = X @ X.T if len(X) < X.shape[1] else X.T @ X
-    return torch.linalg.eigvalsh(small).flip(0).clamp(min=0)
+    return eigenvalues(small)
+
+
+def eigenvalues(matrix: Tensor) -> Tensor:
+    """Eigenvalues (r,) of a covariance (r, r), largest first, without negative rounding errors."""
+    return torch.linalg.eigvalsh(matrix).flip(0).clamp(min=0)
 
 
 def cumulative_explained_variance(variances: Tensor, k: int) -> Tensor:
@@ -81,10 +87,15 @@ def unit_sums(X: Tensor) -> tuple[Tensor, Tensor]:
     return unit.sum(-2), unit.square().sum((-2, -1))
 
 
-def mean_cosine(X: Tensor) -> Tensor:
-    """Mean cosine over all pairs of different rows of X (..., n, d), n at least 2; shape (...)."""
-    n = X.shape[-2]
-    return cosine_sum(X) / (n * (n - 1))
+def mean_cosine(blocks: Iterable[Tensor], n: int) -> float:
+    """Mean cosine over all pairs of different rows of points (n, d) in blocks, in [-1, 1]."""
+    direction, count = torch.zeros(1), torch.zeros(1)
+    for block in blocks:
+        # Divided, so that the squares of tiny rows do not underflow to zero.
+        largest = block.abs().max().clamp(min=torch.finfo(block.dtype).tiny)
+        sums = unit_sums(block / largest)
+        direction, count = direction + sums[0], count + sums[1]
+    return float(((direction.square().sum() - count) / (n * (n - 1))).clamp(-1, 1))
 
 
 def log_partition(X: Tensor) -> Tensor:

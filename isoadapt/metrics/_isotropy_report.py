@@ -16,18 +16,14 @@ from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, warn
 from isoadapt.geometry import _spread
 from isoadapt.metrics._neighbours import HubnessReport, hubness
-from isoadapt.metrics._points import IF_FEW, spectral_figures, two_nn_or_nan
+from isoadapt.metrics._points import IF_FEW, is_constant, spectral_figures, two_nn_or_nan
 from isoadapt.metrics._units import (
-    Groups,
     Reading,
     codes_of,
     corrected_isoscore,
-    groups_of,
     in_float64,
     read,
     read_rows,
-    squared_deviations,
-    warn_of_dominance,
     warn_of_few_units,
 )
 
@@ -277,67 +273,56 @@ def isotropy_report(
       IsotropyLayer (trains for the task too), no adapter (an encoder trained for similarity);
       measure the effect on your task with compare_adapters or `isoadapt compare`
     """
-    found = read_rows(X)
-    n, d = len(found.first), len(found.mean)
-    checked = None if groups is None else groups_of(groups, found)
-    warn_of_few_units(found, checked, d)
-    parts = {} if labels is None else _by_label(found, labels, checked)
-    small = [f"{name} ({p.n_samples})" for name, p in parts.items() if p.n_samples < 3 * d]
-    if n >= 3 * d and small:
-        warn(
-            f"{len(small)} of {len(parts)} labels have fewer rows than 3 × n_features={3 * d}, "
-            f"{_listed(small)}: for these {IF_FEW}",
-        )
-    kept = found.first if checked is None else checked.kept
-    warn_of_dominance(squared_deviations(found, kept), checked)
-    return _report(found, checked, parts)
+    found = read_rows(X, groups)
+    warn_of_few_units(found)
+    return _report(found, {} if labels is None else _by_label(found, labels))
 
 
-def _by_label(
-    found: Reading, labels: ArrayLike, groups: Groups | None
-) -> dict[str, IsotropyReport]:
-    """Report of each label that has at least two different rows."""
-    names, codes = codes_of(labels, len(found.first), "labels")
-    reports = {}
+def _by_label(found: Reading, labels: ArrayLike) -> dict[str, IsotropyReport]:
+    """Report of each label that has at least two different rows; warn of those with few rows."""
+    names, codes = codes_of(labels, len(found.kept), "labels")
+    reports, small, least = {}, [], 3 * len(found.mean)
     for number, name in enumerate(names):
         rows = np.flatnonzero(codes == number)
-        if len(rows) > 1 and (part := read(found.source.take(rows))).distinct.count > 1:
-            own = groups and groups._replace(codes=groups.codes[rows], kept=groups.kept[rows])
-            reports[str(name)] = _report(part, own, {})
+        if len(rows) < 2:
+            continue
+        part = read(found.source.take(rows), found.groups and found.groups.codes[rows])
+        if not is_constant(part.moments):
+            reports[str(name)] = _report(part, {})
+            if part.n_units < least:
+                small.append(f"{name} ({part.n_units})")
+    if small and found.n_units >= least:
+        units = "rows" if found.groups is None else "groups"
+        warn(
+            f"{len(small)} of {len(reports)} labels have fewer {units} than "
+            f"3 × n_features={least}, {_listed(small)}: for these {IF_FEW}",
+        )
     return reports
 
 
-def _report(
-    found: Reading, groups: Groups | None, labels: Mapping[str, IsotropyReport]
-) -> IsotropyReport:
+def _report(found: Reading, labels: Mapping[str, IsotropyReport]) -> IsotropyReport:
     """Report of rows, with the given reports of their labels."""
-    n, d = len(found.first), len(found.mean)
+    n, d = len(found.kept), len(found.mean)
     sample = _sample(found)
     occurrence = _hubness(sample)
     raw, axes = torch.linalg.eigh(found.moments.second_moment())
     # For n < d, the coordinates are along the axes, and the points are orthogonal to further ones.
-    axes = torch.eye(len(axes), dtype=axes.dtype) if found.few else _spread.fix_signs(axes)
-    log_z, direction, n_directions = torch.tensor(-math.inf), torch.zeros(1), torch.zeros(1)
+    axes = torch.eye(n, dtype=axes.dtype) if n < d else _spread.fix_signs(axes)
+    log_z = torch.tensor(-math.inf)
     for block in found.rows.blocks():
-        points = in_float64(block)
-        log_z = torch.logaddexp(log_z, torch.logsumexp(points @ axes, dim=0))
-        sums = _spread.unit_sums(points / points.abs().max().clamp(min=_spread.SMALLEST))
-        direction, n_directions = direction + sums[0], n_directions + sums[1]
+        log_z = torch.logaddexp(log_z, torch.logsumexp(in_float64(block) @ axes, dim=0))
     log_z = torch.cat([log_z, log_z.new_full((d - len(log_z),), math.log(n))])
-    centred = torch.linalg.eigvalsh(found.moments.scatter).flip(0).clamp(min=0)
-    cosine = (direction.square().sum() - n_directions) / (n * (n - 1))
+    centred = _spread.eigenvalues(found.moments.scatter)
     return IsotropyReport(
         n_samples=n,
         n_features=d,
         n_sampled=len(sample),
-        **spectral_figures(
-            raw.flip(0).clamp(min=0), centred, corrected_isoscore(found, groups, d), d
-        ),
+        **spectral_figures(raw.flip(0).clamp(min=0), centred, corrected_isoscore(found), d),
         effective_rank=float(_spread.effective_rank(centred)),
         two_nn=two_nn_or_nan(sample),
         partition_isotropy=float(_spread.partition_isotropy(log_z)),
         partition_dispersion=float(_spread.partition_dispersion(log_z)),
-        mean_cosine=float(cosine.clamp(-1, 1)),
+        mean_cosine=_spread.mean_cosine(map(in_float64, found.rows.blocks()), n),
         hubness=occurrence.skewness,
         antihub_share=occurrence.antihub_share,
         mean_profile=found.mean.numpy(),
@@ -357,7 +342,7 @@ def _hubness(points: Tensor) -> HubnessReport:
 
 def _sample(found: Reading) -> Tensor:
     """At most `_SAMPLED` rows, drawn with a fixed seed."""
-    order = torch.randperm(len(found.first), generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(len(found.kept), generator=torch.Generator().manual_seed(0))
     chosen = order[:_SAMPLED].sort().values.numpy()
     return torch.cat([*map(in_float64, found.source.take(chosen).blocks())])
 

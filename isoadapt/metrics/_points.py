@@ -61,10 +61,16 @@ def as_points_or_moments(
     moments = gather(X, min_samples=min_samples, distinct=distinct)
     variance, count = float(moments.scatter.trace()), moments.count
     check_scale(max(math.sqrt(variance / count), float(moments.mean.abs().max())))
-    second_moment = variance + count * float(moments.mean.square().sum())
-    if variance <= (8 * np.finfo(np.float64).eps) ** 2 * second_moment:
+    if is_constant(moments):
         raise ValueError(constant_message(count))
     return moments
+
+
+def is_constant(moments: Moments) -> bool:
+    """Whether all rows are equal up to rounding."""
+    scatter, mean = moments.scatter.trace(), moments.mean
+    second_moment = scatter + moments.count * mean.square().sum()
+    return bool(scatter <= (8 * torch.finfo(mean.dtype).eps) ** 2 * second_moment)
 
 
 def check_scale(largest: float) -> None:
@@ -103,14 +109,6 @@ def clamped_score(score: Tensor) -> float:
             "differ, or subtract the mean in a wider dtype first"
         )
     return float(score.clamp(0, 1))
-
-
-def mean_cosine(points: Tensor) -> float:
-    """Mean cosine over all pairs of different rows (n, d), n at least 2, clamped to [-1, 1]."""
-    # Rescale, so that the squares of tiny rows do not underflow to zero.
-    largest = points.abs().max()
-    scaled = points / largest if largest > 0 else points
-    return float(_spread.mean_cosine(scaled).clamp(-1, 1))
 
 
 def spectral_figures(raw: Tensor, centred: Tensor, corrected: float, d: int) -> dict[str, Any]:

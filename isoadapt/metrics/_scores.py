@@ -16,9 +16,13 @@ from isoadapt.metrics._points import (
     as_points_or_moments,
     as_tensor,
     clamped_score,
-    mean_cosine,
 )
-from isoadapt.metrics._units import corrected_score, different_rows, score_of_groups
+from isoadapt.metrics._units import (
+    corrected_isoscore,
+    corrected_score,
+    different_rows,
+    read_rows,
+)
 
 
 def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None = None) -> float:
@@ -98,7 +102,7 @@ def isoscore(X: Chunked, bias_corrected: bool = False, groups: ArrayLike | None 
     1.0
     """
     if bias_corrected and groups is not None:
-        return score_of_groups(X, groups)
+        return corrected_isoscore(read_rows(X, groups))
     points = as_points_or_moments(X, 4 if bias_corrected else 2, distinct=bias_corrected)
     if bias_corrected and isinstance(points, Tensor):
         points = different_rows(points)
@@ -293,7 +297,8 @@ def mean_cosine_similarity(X: ArrayLike) -> float:
     >>> mean_cosine_similarity([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
     0.333...
     """
-    return mean_cosine(as_points(X, by_variance=False))
+    points = as_points(X, by_variance=False)
+    return _spread.mean_cosine([points], len(points))
 
 
 def partition_isotropy(X: ArrayLike) -> float:
@@ -434,6 +439,5 @@ def _score(cov: Tensor) -> float:
 def _variances(points: Tensor | Moments, center: bool = True) -> Tensor:
     """Variances along the principal directions, descending, up to a common factor."""
     if isinstance(points, Moments):
-        matrix = points.scatter if center else points.second_moment()
-        return torch.linalg.eigvalsh(matrix).flip(0).clamp(min=0)
+        return _spread.eigenvalues(points.scatter if center else points.second_moment())
     return _spread.spectrum(points, center)

@@ -16,6 +16,7 @@ from isoadapt.geometry._chunks import (
     FLOATS,
     Rows,
     first_of_equal,
+    gather,
     is_dask,
     is_memmap,
     refuse_chunks,
@@ -27,6 +28,7 @@ from isoadapt.metrics._points import (
     check_scale,
     clamped_score,
     constant_message,
+    is_constant,
     is_missing,
     spectral_figures,
 )
@@ -34,55 +36,73 @@ from isoadapt.metrics._points import (
 _SHARE, _UNITS = 0.05, 10  # one unit with more than 5 %, or ten times its part, dominates
 
 
-class Reading(NamedTuple):
-    """What one pass over rows (n, d) gives.
+class Groups(NamedTuple):
+    """Groups of dependent rows: their names, and the number (n,) of the name of each row's."""
 
-    For n < d, `rows` and both moments are in coordinates along the n principal axes.
+    names: NDArray[Any]
+    codes: NDArray[np.int64]
+
+
+class Reading(NamedTuple):
+    """What is known of rows (n, d) after reading them; their units are rows or, if given, groups.
+
+    For n < d, `rows` and `moments` are in coordinates along the n principal axes.
     """
 
     source: Rows
     rows: Rows  # for n < d in memory
-    few: bool  # whether n < d
     moments: Moments
-    distinct: Moments  # of the rows that equal no earlier one
-    first: NDArray[np.bool_]  # mask of these rows
-    hashes: NDArray[np.uint64]  # of all rows
     mean: Tensor  # (d,)
     variance: Tensor  # (d,)
+    groups: Groups | None
+    kept: NDArray[np.bool_]  # mask (n,) of the rows of units that equal no earlier one
+    n_units: int  # that equal no earlier one
 
 
-def read_rows(X: Any) -> Reading:
-    """Check a matrix, memory map or dask array of rows that are not all equal, and read it."""
+def read_rows(X: Any, groups: ArrayLike | None = None) -> Reading:
+    """Check a matrix, memory map or dask array and the groups of its rows, at least 4, and read it.
+
+    A warning names a row or group that dominates.
+    """
     if not (is_dask(X) or is_memmap(X)):
         refuse_chunks(X, "this figure needs all rows at once")
         least = {"ensure_min_samples": 2, "ensure_min_features": 2}
         X = check_array(as_array(X), dtype=FLOATS, input_name="X", **least)
-    found = read(Rows(X))
-    if found.distinct.count < 2:
+    found = read(Rows(X), groups)
+    if is_constant(found.moments):
         raise ValueError(constant_message(found.moments.count))
+    if groups is not None and found.n_units < 4:
+        raise ValueError(
+            f"groups has {found.n_units} different group(s), but rows that depend on each other "
+            "need at least 4: pass more groups. For one report for each class, pass the classes to "
+            "isotropy_report as labels="
+        )
+    warn_of_dominance(squared_deviations(found), found.groups)
     return found
 
 
-def read(rows: Rows) -> Reading:
+def read(source: Rows, groups: ArrayLike | None = None) -> Reading:
     """Read all rows."""
-    source, few = rows, len(rows) < rows.X.shape[1]
-    hashes = np.concatenate([row_hashes(block) for block in rows.blocks()])
+    n, d, rows = len(source), source.X.shape[1], source
+    named = None if groups is None else Groups(*codes_of(groups, n, "groups"))
+    hashes = np.concatenate([row_hashes(block) for block in source.blocks()])
+    if named is not None:
+        of_rows, hashes = hashes, np.zeros(len(named.names), np.uint64)
+        np.add.at(hashes, named.codes, of_rows)
     first = first_of_equal(hashes)
-    if few:
-        points = torch.cat([*map(in_float64, rows.blocks())])
+    kept = first if named is None else first[named.codes]
+    if n < d:
+        points = torch.cat([*map(in_float64, source.blocks())])
         rows = Rows((points @ _spread.principal_axes(points)).numpy())
-    distinct, copies, largest, start = Moments(), Moments(), 0.0, 0
+    moments, largest = Moments(), 0.0
     for block in rows.blocks():
         largest = max(largest, float(block.max()), -float(block.min()))
-        mask, start = first[start : start + len(block)], start + len(block)
-        distinct.update(block if mask.all() else block[mask])
-        copies.update(block[~mask])
+        moments.update(block)
     check_scale(largest)
-    moments = Moments().merge(distinct).merge(copies)
-    mean, variance = moments.mean, moments.scatter.diagonal() / (len(first) - 1)
-    if few:
+    mean, variance = moments.mean, moments.scatter.diagonal() / (n - 1)
+    if n < d:
         mean, variance = points.mean(0), points.var(0)
-    return Reading(source, rows, few, moments, distinct, first, hashes, mean, variance)
+    return Reading(source, rows, moments, mean, variance, named, kept, int(first.sum()))
 
 
 def different_rows(points: Tensor) -> Tensor:
@@ -100,65 +120,47 @@ def in_float64(block: NDArray[Any]) -> Tensor:
     return torch.from_numpy(block.astype(np.float64))
 
 
-def codes_of(values: ArrayLike, n: int, name: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def codes_of(
+    values: ArrayLike, n: int, name: str, rows: str = "X"
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Different values of a parameter that has one for each of n rows, and each row's number."""
-    labels = np.asarray(values)
+    labels = np.asarray(as_array(values))
     if labels.shape != (n,):
         raise ValueError(
-            f"{name} has shape {labels.shape}, X has {n} rows: one value for each row is needed"
+            f"{name} has shape {labels.shape}, {rows} has {n} rows: one value for each row is "
+            "needed"
         )
-    objects: Any = () if labels.dtype.kind in "biu" else np.asarray(values, dtype=object)
+    objects: Any = () if labels.dtype.kind in "biu" else np.asarray(as_array(values), dtype=object)
     missing = [i for i, label in enumerate(objects) if is_missing(label)]
     if missing:
         raise ValueError(
             f"{name} lacks that of {len(missing)} row(s), first of row {missing[0]} (NaN or None): "
             "leave these rows out, or give them a name, for example 'none'"
         )
-    return np.unique(labels, return_inverse=True)
+    try:
+        return np.unique(labels, return_inverse=True)
+    except TypeError as error:
+        raise TypeError(
+            f"{name} holds values of several types ({error}): pass list(map(str, values))"
+        ) from error
 
 
-class Groups(NamedTuple):
-    """Groups of dependent rows."""
-
-    names: NDArray[Any]
-    n_different: int  # copies of a group left out
-    codes: NDArray[np.int64]  # (n,): number of the name of each row's group
-    kept: NDArray[np.bool_]  # mask (n,) of the rows of groups that equal no earlier one
-
-
-def groups_of(groups: ArrayLike, found: Reading) -> Groups:
-    """Check groups of rows, at least 4."""
-    names, codes = codes_of(groups, len(found.first), "groups")
-    sums = np.zeros(len(names), np.uint64)
-    np.add.at(sums, codes, found.hashes)
-    first = first_of_equal(sums)
-    if first.sum() < 4:
-        raise ValueError(
-            f"groups has {first.sum()} different group(s), but rows that depend on each other need "
-            "at least 4: pass more groups. For one report for each class, pass the classes to "
-            "isotropy_report as labels="
-        )
-    return Groups(names, int(first.sum()), codes, first[codes])
-
-
-def corrected_isoscore(found: Reading, groups: Groups | None, d: int) -> float:
+def corrected_isoscore(found: Reading) -> float:
     """Bias-corrected IsoScore of the different rows; NaN for fewer than 4 of them, or 4 groups."""
-    if groups is None:
-        return corrected_score(found.distinct, d) if found.distinct.count >= 4 else math.nan
-    kept, moments = np.flatnonzero(groups.kept), found.moments
-    order = kept[np.argsort(groups.codes[kept], kind="stable")]
+    kept, moments, d = np.flatnonzero(found.kept), found.moments, len(found.mean)
+    if found.n_units < 4:
+        return math.nan
+    if found.groups is None:
+        copied = len(kept) < len(found.kept)
+        return corrected_score(gather(found.rows.take(kept).blocks()) if copied else moments, d)
+    order = kept[np.argsort(found.groups.codes[kept], kind="stable")]
     sums = GroupSums(moments.mean, float((moments.scatter.trace() / moments.count).sqrt()))
-    sizes = np.unique(groups.codes[kept], return_counts=True)[1]
-    sums.update(found.rows.take(order).blocks(), sizes)
+
+    def read_part(start: int, stop: int) -> NDArray[Any]:
+        return np.concatenate([*found.rows.take(order[start:stop]).blocks()])
+
+    sums.update(read_part, np.unique(found.groups.codes[kept], return_counts=True)[1])
     return sums.score(d)
-
-
-def score_of_groups(X: Any, groups: ArrayLike) -> float:
-    """Bias-corrected IsoScore of dependent rows."""
-    found = read_rows(X)
-    checked = groups_of(groups, found)
-    warn_of_dominance(squared_deviations(found, checked.kept), checked)
-    return corrected_isoscore(found, checked, len(found.mean))
 
 
 def corrected_score(moments: Moments, d: int) -> float:
@@ -175,33 +177,26 @@ def corrected_score(moments: Moments, d: int) -> float:
 
 def main_figures(X: ArrayLike) -> dict[str, Any]:
     """`spectral_figures` of a matrix, at a fraction of the cost of `isotropy_report`."""
-    found, d = read_rows(X), np.shape(X)[1]
-    warn_of_few_units(found, None, d)
-    warn_of_dominance(squared_deviations(found, found.first))
-    matrices = (found.moments.second_moment(), found.moments.scatter)
-    raw, centred = (torch.linalg.eigvalsh(matrix).flip(0).clamp(min=0) for matrix in matrices)
-    return spectral_figures(raw, centred, corrected_isoscore(found, None, d), d)
+    found = read_rows(X)
+    warn_of_few_units(found)
+    raw, centred = map(_spread.eigenvalues, (found.moments.second_moment(), found.moments.scatter))
+    return spectral_figures(raw, centred, corrected_isoscore(found), len(found.mean))
 
 
-def squared_deviations(found: Reading, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Squared distance (n,) of each row from the mean; 0 for the rows that are not `kept`."""
-    squared, start = np.empty(len(kept)), 0
-    for block in found.rows.blocks():
-        deviations = in_float64(block) - found.moments.mean
-        squared[start : start + len(block)] = deviations.square().sum(1)
-        start += len(block)
-    return np.where(kept, squared, 0)
+def squared_deviations(found: Reading) -> NDArray[np.float64]:
+    """Squared distance (n,) of each row from the mean; 0 for the rows that are not kept."""
+    deviations = (in_float64(block) - found.moments.mean for block in found.rows.blocks())
+    return np.where(found.kept, torch.cat([each.square().sum(1) for each in deviations]), 0)
 
 
-def warn_of_few_units(found: Reading, groups: Groups | None, d: int) -> None:
+def warn_of_few_units(found: Reading) -> None:
     """Warn if there are fewer than three different rows, or groups, for each dimension."""
-    n, different = len(found.first), int(found.distinct.count)
-    units = f"n_samples={n}" + f" ({different} different)" * (different < n)
-    if groups is not None:
-        different = groups.n_different
-        units = f"the number of different groups, {different},"
-    if different < 3 * d:
-        warn(f"{units} is less than 3 × n_features={3 * d}: {IF_FEW}")
+    n, least = len(found.kept), 3 * len(found.mean)
+    units = f"n_samples={n}" + f" ({found.n_units} different)" * (found.n_units < n)
+    if found.groups is not None:
+        units = f"the number of different groups, {found.n_units},"
+    if found.n_units < least:
+        warn(f"{units} is less than 3 × n_features={least}: {IF_FEW}")
 
 
 def warn_of_dominance(squared: NDArray[np.float64], groups: Groups | None = None) -> None:

@@ -220,6 +220,14 @@ def test_few_texts_give_a_warning():
     assert record[0].filename == __file__
 
 
+def test_texts_with_equal_tokens_count_once():
+    live = live_model("bert")  # which knows no lions and no zebras
+    lions, zebras = ([f"{text} {animal}" for text in CORPUS] for animal in ("lion", "zebra"))
+    both = layer_report(live, [*lions, *zebras])
+    for figures, wanted in zip(both, layer_report(live, lions), strict=True):
+        assert figures.isoscore_corrected == pytest.approx(wanted.isoscore_corrected, abs=1e-5)
+
+
 def test_figures_that_are_not_defined_are_nan():
     three = layer_report(live_model("gpt2"), ["the cat sat"])
     assert math.isnan(three[1].isoscore_corrected)

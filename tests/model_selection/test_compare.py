@@ -418,7 +418,7 @@ class TestAdapters:
         ({"X_test": X_TEST, "y_test": Y_TEST + 7}, "none of which occurs in y"),
         (
             {"X_test": X_TEST, "y_test": np.ones(len(X_TEST)), "head": "ridge"},
-            "y_test has equal values only",
+            "the rows to judge on have equal values only",
         ),
         ({"X_test": np.full((3, D), "a text"), "y_test": Y_TEST[:3]}, "not texts or objects"),
         ({"pairs": (X, X)}, "pairs must be three things"),

@@ -118,7 +118,10 @@ class TestRows:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"groups_test": COPIES}, "inconsistent numbers of samples"),
+            ({"groups_test": COPIES}, r"groups_test has shape \(240,\), X_test has 60 rows"),
+            ({"groups": np.c_[COPIES[:90]]}, r"groups has shape \(90, 1\), X has 90 rows"),
+            ({"groups": [None, *"ab" * 40, *"cdefghijk"]}, "groups lacks .* row 0 .*leave these"),
+            ({"groups_test": np.r_[np.nan, 1:60]}, "groups_test lacks that of 1 row"),
             (
                 {"groups_test": COPIES[:90], "X_test": None, "y_test": None},
                 "groups_test was given without X_test",
@@ -154,6 +157,10 @@ class TestRows:
             shares[n_groups] = held / TRIALS
         assert shares[5] < 0.88 < shares[10]
 
+    def test_groups_of_several_types(self):
+        with pytest.raises(TypeError, match=r"groups holds .*pass list\(map\(str, values\)\)"):
+            compare_adapters(X, y, "IsoBN", **TEST, groups=np.array([1, "a", 2] * 30, object))
+
 
 class TestFolds:
     rng = np.random.default_rng(0)
@@ -175,6 +182,10 @@ class TestFolds:
         options = CV | {"cv": 2, "head": "ridge", "groups": groups}
         found = compare_adapters(self.twins, values, "IsoBN", **options)
         assert row_of(found, "regress", "IsoBN")["n_units"] == 3
+
+    def test_more_folds_than_groups(self):
+        with pytest.raises(ValueError, match=r"cv=5 folds, but X has 4 different .* use fewer"):
+            compare_adapters(self.twins[:8], self.labels[:8], "IsoBN", **CV)
 
 
 class TestRowsInBothParts:
@@ -201,6 +212,23 @@ class TestRowsInBothParts:
             ValueError, match=r"20 of the 20 rows to judge on equal rows .* so 0 are left"
         ):
             compare_adapters(X, y, "Whitening", **TEST | known)
+
+    @pytest.mark.parametrize(
+        ("values", "known", "message"),
+        [
+            (
+                y,
+                np.full(5, 7),
+                r"the rows to judge on have the labels \[7\], none of which occurs in y",
+            ),
+            (X[:, 1], np.zeros(5), "the rows to judge on have equal values only"),
+        ],
+    )
+    def test_what_is_left_cannot_be_judged(self, values, known, message):
+        test = {"X_test": np.r_[X_TEST[:5], X[:20]], "y_test": np.r_[known, values[:20]]}
+        head = "logistic" if values is y else "ridge"
+        with pytest.raises(ValueError, match=message):
+            compare_adapters(X, values, "Whitening", **TEST | test, head=head)
 
 
 # --- pairs and queries ----------------------------------------------------------------------------

@@ -206,9 +206,7 @@ def compare_adapters(
     )
     methods = make_methods(adapters, head, data.task)
     seed = _seed(random_state)
-    plan = make_plan(
-        data, n_fit, cv=cv, encoder_saw=encoder_saw, seed=seed, has_test=X_test is not None
-    )
+    plan = make_plan(data, n_fit, cv=cv, encoder_saw=encoder_saw, seed=seed)
     outcomes, notes = _run(methods, data, plan.splits, n_jobs=n_jobs, verbose=verbose, cache=cache)
     done = [method for method in methods if method.name in outcomes]
     return Comparison(

@@ -18,6 +18,7 @@ from isoadapt.encoders._texts import as_texts
 from isoadapt.geometry._chunks import row_hashes
 from isoadapt.heads import LinearHead
 from isoadapt.metrics._neighbours import relevant_sets
+from isoadapt.metrics._units import codes_of
 from isoadapt.model_selection._compare._measure import Data, Split
 from isoadapt.model_selection._compare._paired_tests import Floats, joined
 
@@ -54,7 +55,6 @@ class Plan(NamedTuple):
     splits: list[Split]
     protocol: str
     resampled: bool  # whether the task is judged by a cross-validation
-    clusters: NDArray[np.int64]  # (n_rows,): rows of one group, and equal rows, are in one
 
 
 def task_of(head: Any) -> str:
@@ -93,18 +93,15 @@ def make_data(
     if (X_test is None) != (y_test is None):
         raise ValueError("X_test and y_test must be given together, or neither")
     rows, targets = _labelled(X, y, "X", task)
-    groups, groups_test = (
-        None if each is None else np.asarray(as_array(each)) for each in (groups, groups_test)
-    )
-    check_consistent_length(rows, groups)
     n_fit, d = rows.shape
+    labels = _numbered(groups, n_fit, "X", "groups")
     if groups_test is not None and X_test is None:
         raise ValueError("groups_test was given without X_test: pass the groups of X as groups")
     if X_test is not None:
         test_rows, test_targets = _labelled(X_test, y_test, "X_test", task)
         _check_width(test_rows, d, "X_test")
-        _check_targets(targets, test_targets, task)
-        check_consistent_length(test_rows, groups_test)
+        of_test = _numbered(groups_test, len(test_rows), "X_test", "groups_test")
+        labels = np.append(labels, n_fit + of_test)
         rows = np.concatenate([rows, test_rows])
         targets = np.concatenate([targets, test_targets])
     if not needs_fit(head):
@@ -114,8 +111,8 @@ def make_data(
         rows,
         targets,
         task,
-        groups,
-        groups_test,
+        joined(labels, row_hashes(rows)),
+        None if groups is None else np.asarray(as_array(groups)),
         _pairs(pairs, encoder, d),
         _search(queries, documents, relevant, encoder, d),
         None if foreign is None else _vectors(foreign, "foreign", encoder, d),
@@ -123,19 +120,24 @@ def make_data(
     return data, n_fit
 
 
+def _numbered(groups: Any, n: int, rows: str, name: str) -> NDArray[np.int64]:
+    """Number (n,) of each row's group; without groups, each row is one."""
+    return np.arange(n) if groups is None else codes_of(groups, n, name, rows)[1]
+
+
 def _check_targets(targets: NDArray[Any], test_targets: NDArray[Any], task: str) -> None:
-    """Raise if no test label occurs in y, or if the values to predict are all equal."""
+    """Raise if no label to judge occurs in those to fit to, or if the values are all equal."""
     if task == "classify":
         known, judged = np.unique(targets).tolist(), np.unique(test_targets).tolist()
         if not set(known) & set(judged):
             raise ValueError(
-                f"y_test has the labels {judged[:5]}, none of which occurs in y ({known[:5]}): use "
-                "the same labels in both"
+                f"the rows to judge on have the labels {judged[:5]}, none of which occurs in y "
+                f"({known[:5]}): use the same labels in both"
             )
     if task == "regress" and not np.ptp(test_targets, axis=0).all():
         raise ValueError(
-            "y_test has equal values only, for which R² is not defined: judge on rows whose values "
-            "differ"
+            "the rows to judge on have equal values only, for which R² is not defined: judge on "
+            "rows whose values differ"
         )
 
 
@@ -253,29 +255,20 @@ def _search(
     return query_vectors, document_vectors, sets
 
 
-def make_plan(
-    data: Data, n_fit: int, *, cv: Any, encoder_saw: Any, seed: int, has_test: bool
-) -> Plan:
+def make_plan(data: Data, n_fit: int, *, cv: Any, encoder_saw: Any, seed: int) -> Plan:
     """Choose the protocol: fit to X and judge on other rows, or a cross-validation."""
     n_rows, fit_rows = len(data.X), np.arange(n_fit)
-    hashes = row_hashes(data.X)
-    clusters = _clusters(data, n_fit, hashes)
     saw = _check_saw(encoder_saw, n_fit)
     if saw is None:
         warn(_UNKNOWN)
-    if isinstance(saw, np.ndarray) and not has_test:
-        if saw.all():
-            raise ValueError(_SEEN)
-        if saw.any():
-            train, test = fit_rows[saw], np.flatnonzero(~saw)
-            test = _not_fitted(train, test, hashes)
-            return _single(train, test, seed, clusters, "rows that the encoder has not seen")
-    if has_test:
-        test = _not_fitted(fit_rows, np.arange(n_fit, n_rows), hashes)
-        return _single(fit_rows, test, seed, clusters, "test rows")
-    if saw is True:
+    if n_fit < n_rows:
+        return _single(data, fit_rows, np.arange(n_fit, n_rows), seed, "test rows")
+    if saw is not None and np.all(saw):
         raise ValueError(_SEEN)
-    pairs = _folds(data, cv, seed, clusters)
+    if isinstance(saw, np.ndarray) and saw.any():
+        unseen = "rows that the encoder has not seen"
+        return _single(data, fit_rows[saw], fit_rows[~saw], seed, unseen)
+    pairs = _folds(data, cv, seed)
     if (fewest := min(len(test) for _, test in pairs)) < _FEWEST:
         raise ValueError(
             f"only {fewest} rows are judged at a time, of {n_rows}; at least {_FEWEST} are needed: "
@@ -283,44 +276,35 @@ def make_plan(
         )
     splits = [Split(train, test, False, seed) for train, test in pairs]
     final = Split(fit_rows, np.array([], dtype=np.int64), True, seed)
-    of_groups = "grouped " if clusters.max() + 1 < n_rows else ""
+    of_groups = "grouped " if data.clusters.max() + 1 < n_rows else ""
     protocol = (
         f"Cross-validation on {n_rows} rows with {len(splits)} {of_groups}splits, with the "
         "corrected resampled t test for the task, and paired tests of rows, pairs and queries for "
         "other uses."
     )
-    return Plan([*splits, final], protocol, True, clusters)
+    return Plan([*splits, final], protocol, True)
 
 
-def _clusters(data: Data, n_fit: int, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Clusters (n_rows,): rows of one group, and equal rows, are in one."""
-    parts = (data.groups, n_fit), (data.groups_test, len(data.X) - n_fit)
-    fitted, others = (
-        np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
-        for groups, n in parts
-    )
-    return joined(np.append(fitted, n_fit + others), hashes)
-
-
-def _not_fitted(train: Any, test: Any, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Rows to judge on that equal no row to fit to."""
-    known = np.isin(hashes[test], hashes[train])
+def _single(
+    data: Data, train: NDArray[np.int64], test: NDArray[np.int64], seed: int, what: str
+) -> Plan:
+    """Fit to some rows, and judge on those of others that equal none of them."""
+    known = np.isin(row_hashes(data.X[test]), row_hashes(data.X[train]))
     counts = f"{known.sum()} of the {len(test)} rows to judge on equal rows that are fitted to"
-    if (left := len(test) - known.sum()) < _FEWEST:
+    test = test[~known]
+    if len(test) < _FEWEST:
         raise ValueError(
-            f"{counts}, so {left} are left, and at least {_FEWEST} are needed: judge on other rows"
+            f"{counts}, so {len(test)} are left, and at least {_FEWEST} are needed: judge on other "
+            "rows"
         )
+    _check_targets(data.y[train], data.y[test], data.task)
     if known.any():
         warn(f"{counts}, and are left out")
-    return test[~known]
-
-
-def _single(train: Any, test: Any, seed: int, clusters: Any, what: str) -> Plan:
     protocol = (
         f"Fitted to {len(train)} rows and judged on {len(test)} {what}, with paired bootstrap "
         "intervals."
     )
-    return Plan([Split(train, test, True, seed)], protocol, False, clusters)
+    return Plan([Split(train, test, True, seed)], protocol, False)
 
 
 def _check_saw(encoder_saw: Any, n: int) -> bool | NDArray[np.bool_] | None:
@@ -335,18 +319,21 @@ def _check_saw(encoder_saw: Any, n: int) -> bool | NDArray[np.bool_] | None:
     return mask
 
 
-def _folds(
-    data: Data, cv: Any, seed: int, clusters: NDArray[np.int64]
-) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _folds(data: Data, cv: Any, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Row numbers of the splits; a number of folds is repeated with different shuffles."""
-    y, groups = data.y, None if data.groups is None else clusters
+    y, groups = data.y, None if data.groups is None else data.clusters
     cv = 5 if cv is None else cv
     if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
         if cv < 2:
             raise ValueError(f"cv={cv} must be at least 2 folds, or a splitter")
         seeds = [(seed + repeat) % 2**32 for repeat in range(N_REPEATS)]
-        if clusters.max() + 1 < len(y):
-            groups = clusters
+        if (n_clusters := data.clusters.max() + 1) < len(y):
+            groups = data.clusters
+        if n_clusters < cv:
+            raise ValueError(
+                f"cv={cv} folds, but X has {n_clusters} different rows or groups of rows, which "
+                "share a fold: use fewer folds, or more rows"
+            )
         kind = _KINDS[data.task == "classify", groups is not None]
         repeats = [kind(int(cv), shuffle=True, random_state=each) for each in seeds]
         return [pair for repeat in repeats for pair in repeat.split(data.X, y, groups)]

@@ -33,8 +33,8 @@ class Data:
     X: NDArray[Any]
     y: NDArray[Any]
     task: str  # "classify" or "regress"
+    clusters: NDArray[np.int64]  # (n,): rows of one group, and equal rows, are in one
     groups: NDArray[Any] | None = None  # of the rows to fit to, which are the first
-    groups_test: NDArray[Any] | None = None  # of the other rows
     pairs: tuple[Floats, NDArray[np.int64], Floats] | None = None  # vectors, ends (2, n), scores
     search: tuple[Floats, Floats, list[set[int]]] | None = None  # queries, documents, relevant
     foreign: Floats | None = None

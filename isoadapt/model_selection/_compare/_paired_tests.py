@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
-from scipy.stats import binom, norm, t
+from scipy.stats import binomtest, norm, t
 
 LEVEL = 0.05
 N_DRAWS = 5_000
@@ -79,17 +79,12 @@ def sign_flip_p(differences: Floats, seed: int) -> float:
         return 1.0
     sizes = np.abs(nonzero)
     if np.ptp(sizes) < ROUNDING:
-        return _binomial_p(n, int((nonzero > 0).sum()))
+        return float(binomtest(int((nonzero > 0).sum()), n).pvalue)
     if n > _MOST_FLIPPED:
         return 2 * float(norm.sf(total / math.sqrt(float((nonzero**2).sum()))))
     signs = np.random.default_rng(seed).integers(0, 2, size=(_N_FLIPS, n)) * 2.0 - 1.0
     as_far = np.abs(signs @ sizes) >= total - ROUNDING
     return (1 + int(as_far.sum())) / (1 + _N_FLIPS)
-
-
-def _binomial_p(n: int, n_positive: int) -> float:
-    """Two-sided exact p-value of a number of positive signs among n."""
-    return min(1.0, 2 * float(binom.cdf(min(n_positive, n - n_positive), n, 0.5)))
 
 
 def welch_p(estimate: float, errors: Floats, strata: Sequence[int]) -> float:
@@ -104,7 +99,7 @@ def welch_p(estimate: float, errors: Floats, strata: Sequence[int]) -> float:
     variances = np.array([len(part) / (len(part) - 1) * part @ part for part in parts])
     total = float(variances.sum())
     if total < ROUNDING**2:
-        return _binomial_p(min(strata), 0)
+        return float(binomtest(0, min(strata)).pvalue)
     degrees = total**2 / float((variances**2 / (np.array(strata) - 1)).sum())
     return 2 * float(t.sf(abs(estimate) / math.sqrt(total), degrees))
 

@@ -154,7 +154,7 @@ def _tests(
 ) -> dict[str, BootstrapUse | SplitUse]:
     """Tests of each use for which there are data."""
     judged = _JudgedRows([split.test for split in plan.splits if len(split.test)])
-    clusters = plan.clusters[judged.rows]
+    clusters = data.clusters[judged.rows]
     of_rows = Units.clusters(clusters)
 
     def by_bootstrap(units: Units, make: Callable[[list[Outcome]], Evidence]) -> BootstrapUse:
