@@ -89,7 +89,7 @@ def unit_sums(X: Tensor) -> tuple[Tensor, Tensor]:
 
 def mean_cosine(blocks: Iterable[Tensor], n: int) -> float:
     """Mean cosine over all pairs of different rows of points (n, d) in blocks, in [-1, 1]."""
-    direction, count = torch.zeros(1), torch.zeros(1)
+    direction = count = torch.zeros((), dtype=torch.float64)
     for block in blocks:
         # Divided, so that the squares of tiny rows do not underflow to zero.
         largest = block.abs().max().clamp(min=torch.finfo(block.dtype).tiny)
