@@ -35,6 +35,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from isoadapt import LinearHead, LogitPreservingWhitening
 from isoadapt.adapters._heads import fit_head
+from isoadapt.adapters._linalg import row_space
 from isoadapt.adapters._rows import fold_numbers
 
 NAMES = np.array(["ant", "bee", "cat", "dog"])
@@ -402,6 +403,7 @@ def test_a_logistic_probe_is_a_logistic_regression_in_one_scale(n_classes):
     distances = [abs(m.fit(Z, y).predict_proba(Z) - probe.predict_proba(X)).max() for m in models]
     assert min(distances) < 1e-3
     assert probe.classes_.tolist() == sorted(set(y))
+    assert row_space(probe.coef_)[0].shape[1] == n_classes - 1
 
 
 def overfitted(n_classes=2, seed=0):

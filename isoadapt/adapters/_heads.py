@@ -18,11 +18,11 @@ The parameter ``head`` of an adapter is one of the following.
 from typing import Any, cast
 
 import numpy as np
+import sklearn
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from sklearn.base import clone, is_classifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils.validation import has_fit_parameter
 
 from isoadapt.adapters._linalg import cross_entropy
@@ -32,10 +32,10 @@ from isoadapt.geometry._spread import LARGEST, dead_dimensions
 from isoadapt.heads import LinearHead
 
 _N_FOLDS = 5
+_FEW_WEIGHTS = 64  # up to here Newton's method is faster than L-BFGS
 _FEW = 15_000  # as many rows are left out in all; with more, not every fold is
 # Logarithms to the base 10 of C d or of d/alpha, for rows whose d features have mean variance 1.
-_START = 0.5  # what is taken if a fold lacks a class
-_STRONGEST, _WEAKEST = -1.5, 4.5
+_START = 0.5  # where the search starts, and what is taken if a fold lacks a class
 
 
 def needs_fit(head: Any) -> bool:
@@ -73,64 +73,52 @@ def fit_head(
     rows = (rows - mean)[:, live] / scale
     folds = fold_numbers(sample.X, labels if kind == "logistic" else None, sample.groups, _N_FOLDS)
     fit = _fit_logistic if kind == "logistic" else _fit_ridge
-    probe = fit(rows, labels, weights, folds)
+    # The rows are valid, and for few of them the checks would take longer than the regressions.
+    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+        probe = fit(rows, labels, weights, folds)
     coef = np.zeros((len(probe.coef_), len(mean)))
     coef[:, live] = probe.coef_ / scale
     return LinearHead(coef, probe.intercept_ - coef @ mean, probe.classes_)
 
 
 def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> LinearHead:
-    """Fit a logistic regression whose C has the smallest log loss on left-out folds."""
-    classes, codes = np.unique(y, return_inverse=True)
-    rows = np.column_stack([X, np.ones(len(X))])
-    counts = np.bincount(folds * len(classes) + codes, minlength=_N_FOLDS * len(classes))
-    held_out = _left_out(folds)
-    # Each fit starts from the fold's fit with the last C.
-    blocks = [np.zeros((len(classes), rows.shape[1])) for _ in held_out]
-    losses: dict[float, float] = {}
+    """Fit a logistic regression whose C has the smallest log loss on left-out folds.
 
-    def loss(power: float) -> float:
-        if power not in losses:
-            losses[power] = 0.0
-            for fold, held in enumerate(held_out):
-                block = _minimised(rows[~held], codes[~held], weights[~held], power, blocks[fold])
-                mean = cross_entropy(rows[held] @ block.T, codes[held], weights[held])[0]
-                losses[power] += mean * held.sum()
-                blocks[fold] = block
-        return losses[power]
+    On few rows this loss hardly tells values of C apart, so a log-normal prior of C, whose standard
+    deviation is a factor of ten, is added to the loss of all rows.
+    """
+    classes, codes = np.unique(y, return_inverse=True)
+    counts = np.bincount(folds * len(classes) + codes, minlength=_N_FOLDS * len(classes))
+    held_out, d = _left_out(folds), X.shape[1]
+    solver = "newton-cholesky" if d * len(classes) <= _FEW_WEIGHTS else "lbfgs"
+    # Each fit starts from that of the same fold with the last C.
+    options = {"solver": solver, "max_iter": 1000}
+    models = [LogisticRegression(**options, warm_start=True) for _ in held_out]
+    costs: dict[float, float] = {}
+
+    def cost(power: float) -> float:
+        if power not in costs:
+            costs[power] = (power - _START) ** 2 / 2
+            for held, model in zip(held_out, models, strict=True):
+                model.set_params(C=10**power / d).fit(X[~held], codes[~held], weights[~held])
+                outputs = X[held] @ model.coef_.T + model.intercept_
+                if len(classes) == 2:
+                    outputs = np.column_stack([np.zeros(len(outputs)), outputs])
+                mean = cross_entropy(outputs, codes[held], weights[held])[0]
+                costs[power] += mean * held.sum()
+        return costs[power]
 
     best = _START
     if counts.min():
-        best = min((_STRONGEST, _STRONGEST + 1, _START), key=loss)
-        while best < _WEAKEST and loss(best + 1) < loss(best):
-            best += 1
-        best = min((best, max(best - 0.5, _STRONGEST), best + 0.5), key=loss)
-    block = _minimised(rows, codes, weights, best, np.zeros_like(blocks[0]), tol=1e-6)
-    block -= block.mean(axis=0)  # without effect on probabilities; the rank is exact
-    return LinearHead(block[:, :-1], block[:, -1], classes)
-
-
-def _minimised(
-    rows: Floats, codes: Index, weights: Floats, power: float, start: Floats, tol: float = 1e-4
-) -> Floats:
-    """Return the weights and, last, the intercept (n_classes, d + 1) of a logistic regression.
-
-    `rows` (n, d + 1) end with a one. The objective is that of LogisticRegression(C) with C = 10 **
-    `power` / d. For two classes its one row of weights is the difference of these.
-    """
-    n_classes, d = start.shape[0], start.shape[1] - 1
-    penalty = np.full(d + 1, (2 if n_classes == 2 else 1) * d / 10**power / len(rows))
-    penalty[-1] = 0
-
-    def objective(flat: Floats) -> tuple[float, Floats]:
-        block = flat.reshape(start.shape)
-        loss, to_outputs = cross_entropy(rows @ block.T, codes, weights)
-        pulled = penalty * block
-        return loss + (block * pulled).sum() / 2, (to_outputs.T @ rows + pulled).ravel()
-
-    options = {"maxiter": 1000, "gtol": tol, "ftol": 1e-12}
-    found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
-    return found.x.reshape(start.shape)
+        for step in (1.0, -1.0):
+            while cost(best + step) < cost(best):
+                best += step
+        best = min((best, best - 0.5, best + 0.5), key=cost)
+    model = LogisticRegression(C=10**best / d, tol=1e-6, **options)
+    head = LinearHead.from_estimator(model.fit(X, y, weights))
+    means = head.coef_.mean(axis=0), head.intercept_.mean()
+    # Without effect on probabilities; the rank is exact.
+    return LinearHead(head.coef_ - means[0], head.intercept_ - means[1], classes)
 
 
 def _fit_ridge(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> LinearHead:

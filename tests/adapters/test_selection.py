@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from scipy.special import expit
 from sklearn.datasets import make_regression
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -77,6 +78,23 @@ def test_epoch_with_non_finite_outputs_is_not_kept():
     for number, finite in enumerate([True, True, False]):
         run.consider(number, 0.0, finite, right, dict)
     assert run.chosen.number == 1
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([0.9, 0.8, 0.8], "is 0.9 before training and 0.8 at the kept epoch (1)"),
+        ([0.99999, 0.99996, 0.99996], "is 0.99999 before training and 0.99996 at the kept epoch"),
+        ([0.99996, 0.99996, 0.99999], "still rising: from 0.99996 to 0.99999 in the last 1 epoch"),
+    ],
+)
+def test_the_scores_in_a_warning_differ(scores, message):
+    run = Run(lambda outputs, _: float(outputs.mean()), rng=np.random.RandomState(0))
+    for number, score in enumerate(scores):
+        figures = run.consider(number, 0.0, True, np.full((N, 1), score), dict)
+        run.history.append({"epoch": number, **figures})
+    (warning,) = run.warnings(2)
+    assert message in str(warning)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -254,6 +272,20 @@ def test_fit_with_too_few_epochs_gives_a_convergence_warning(head_on_many_rows):
         IsotropyLayer(wrong, lr=1e-2, **options).fit(X[:2000], y[:2000])
 
 
+def head_of_few_steps(n, steps, d=64, seed=0):
+    """Rows, and a head after few steps of gradient descent on the 1,000 rows after the first n."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(2, size=n + 2000)
+    X = rng.normal(size=(n + 2000, d)) * 2 * np.arange(1, d + 1) ** -0.5
+    X[:, 3:9] += 0.5 * (2 * y - 1)[:, None]
+    X = X @ np.linalg.qr(rng.normal(size=(d, d)))[0] + 3
+    rows, labels, coef, intercept = X[n : n + 1000], y[n : n + 1000], 0.02 * rng.normal(size=d), 0.0
+    for _ in range(steps):
+        residuals = expit(rows @ coef + intercept) - labels
+        coef, intercept = coef - 0.05 * residuals @ rows / 1000, intercept - 0.05 * residuals.mean()
+    return X, y, LinearHead([-coef / 2, coef / 2], [-intercept / 2, intercept / 2], [0, 1])
+
+
 class TestAutomaticRidge:
     def test_regression_ridge_is_that_of_the_share_of_signal(self):
         """With many rows 1/F of the explained variance is noise, for F of the regression."""
@@ -277,6 +309,19 @@ class TestAutomaticRidge:
         layer = IsotropyLayer(head, solver="exact").fit(X[:n], y[:n])
         assert layer.ridge_ < 1
         assert layer.score(X[n:], y[n:]) > 0.85 > 0.6 > head.score(X[n:], y[n:])
+
+    @pytest.mark.parametrize("alpha", [0.5, 1.0])
+    def test_minibatches_may_change_a_head_of_few_steps_with_few_rows(self, alpha):
+        """At ten times the default rate, which changes little here, whatever the ridge."""
+        X, y, head = head_of_few_steps(64, steps=100)
+        options = {"alpha": alpha, "lr": 1e-2, "random_state": 0}
+        free, held = (
+            IsotropyLayer(head, ridge=ridge, **options).fit(X[:64], y[:64])
+            for ridge in ("auto", 24.75)
+        )
+        scores = [each.score(X[1064:], y[1064:]) for each in (head, held, free)]
+        assert free.ridge_ < 1
+        assert scores[1] < scores[0] + 0.02 < scores[0] + 0.06 < scores[2]
 
     def rejections(self, n_trials, n, size):
         """Share of trials in which noise, whose size depends on the row, is taken for signal."""

@@ -240,10 +240,11 @@ class Run:
             return []
         found: list[Warning] = []
         if start is not None and chosen.score < start.score - error:
+            figures = _written(start.score, chosen.score)
             found.append(
                 UserWarning(
-                    f"this fit harms the task: the validation score is {start.score:.4g} before "
-                    f"training and {chosen.score:.4g} at the kept epoch ({chosen.number}), which "
+                    f"this fit harms the task: the validation score is {figures[0]} before "
+                    f"training and {figures[1]} at the kept epoch ({chosen.number}), which "
                     f"is lower by more than one standard error ({error:.2g}). Use "
                     "LogitPreservingWhitening, which changes no prediction, a larger ridge, a "
                     "smaller lr, or more rows or epochs"
@@ -253,10 +254,11 @@ class Run:
         earlier = [row for row in self.history if row["epoch"] <= max_epochs - window]
         before = max((row["valid_score"] for row in earlier), default=math.inf)
         if chosen.number >= max_epochs and chosen.score > before + error:
+            figures = _written(before, chosen.score)
             found.append(
                 ConvergenceWarning(
                     f"training ended at max_epochs={max_epochs} while the validation score was "
-                    f"still rising: from {before:.4g} to {chosen.score:.4g} in the last {window} "
+                    f"still rising: from {figures[0]} to {figures[1]} in the last {window} "
                     f"epoch(s), by more than one standard error ({error:.2g}). Increase "
                     "max_epochs or lr"
                 )
@@ -300,3 +302,9 @@ def _defined(score: Score, outputs: NDArray[Any], index: NDArray[Any]) -> float:
         return score(outputs, index)
     except ValueError:
         return math.nan
+
+
+def _written(*scores: float) -> list[str]:
+    """Write different scores with four digits, or with as many more as show the difference."""
+    written = ([f"{score:.{digits}g}" for score in scores] for digits in range(4, 18))
+    return next(texts for texts in written if len(set(texts)) > 1)
