@@ -11,7 +11,8 @@ from isoadapt import datasets
 from tests.tiny_models import save_model
 
 
-@pytest.mark.filterwarnings("ignore:.*rows to judge on equal rows")  # of a small tokenizer
+# The tokenizer and the corpus are small.
+@pytest.mark.filterwarnings("ignore:.*rows to judge on equal rows", "ignore:.*labels have fewer")
 @pytest.mark.parametrize(
     ("example", "expected"),
     [

@@ -32,7 +32,6 @@ from isoadapt.geometry._spread import LARGEST, dead_dimensions
 from isoadapt.heads import LinearHead
 
 _N_FOLDS = 5
-_FEW_WEIGHTS = 64  # up to here Newton's method is faster than L-BFGS
 _FEW = 15_000  # as many rows are left out in all; with more, not every fold is
 # Logarithms to the base 10 of C d or of d/alpha, for rows whose d features have mean variance 1.
 _START = 0.5  # where the search starts, and what is taken if a fold lacks a class
@@ -90,10 +89,8 @@ def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> 
     classes, codes = np.unique(y, return_inverse=True)
     counts = np.bincount(folds * len(classes) + codes, minlength=_N_FOLDS * len(classes))
     held_out, d = _left_out(folds), X.shape[1]
-    solver = "newton-cholesky" if d * len(classes) <= _FEW_WEIGHTS else "lbfgs"
     # Each fit starts from that of the same fold with the last C.
-    options = {"solver": solver, "max_iter": 1000}
-    models = [LogisticRegression(**options, warm_start=True) for _ in held_out]
+    models = [LogisticRegression(max_iter=1000, warm_start=True) for _ in held_out]
     costs: dict[float, float] = {}
 
     def cost(power: float) -> float:
@@ -114,7 +111,7 @@ def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> 
             while cost(best + step) < cost(best):
                 best += step
         best = min((best, best - 0.5, best + 0.5), key=cost)
-    model = LogisticRegression(C=10**best / d, tol=1e-6, **options)
+    model = LogisticRegression(C=10**best / d, max_iter=1000, tol=1e-6)
     head = LinearHead.from_estimator(model.fit(X, y, weights))
     means = head.coef_.mean(axis=0), head.intercept_.mean()
     # Without effect on probabilities; the rank is exact.
