@@ -3,30 +3,27 @@
 Two are shared models; the others are MiniLM, fine-tuned here and kept in build/ like all vectors.
 """
 
-import hashlib
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks._data import Floats, shared_folder
 from benchmarks._places import ROOT
 from benchmarks.quality import _phenomena
+from isoadapt import TransformerEncoder
 from isoadapt.datasets import load_table, minilm_folder
 
 FOLDER = ROOT / "build" / "dual_use"
 MANY = "phenomenon-12"
-HEAD_INPUT = "head input"
-LAYERS = 6
+HEAD_INPUT = "head_input"
 MAX_LENGTH = 256  # tokens of a text whose vector is computed
-BATCH_TOKENS = 512  # padding included
 EPOCHS = 20
 N_TRAINING = {"sst2_sentence": 600, MANY: 500}  # rows of the tasks that are fine-tuned here
 ARGUMENTS = {
@@ -70,6 +67,8 @@ class Checkpoint:
 
     name: str
     task: str
+    layers: int = 6
+    teacher: str = ""  # a shared model; by default the encoder that MiniLM is fine-tuned from
 
     def folder(self) -> Path:
         """Return its folder, after fine-tuning it if it is missing."""
@@ -80,26 +79,48 @@ class Checkpoint:
             _finetune(self.task, folder)
         return folder
 
-    def vectors(self, texts: Sequence[Input], pooling: str = HEAD_INPUT) -> Floats:
-        """Return the vectors (n, d) of the texts."""
-        name = f"{self.name}-{_digest(self.folder())}"
-        return cached_vectors(self.folder(), name, texts, pooling)
+    def vectors(self, texts: Sequence[Input], blocks: Sequence[str] = (HEAD_INPUT,)) -> Floats:
+        """Return the blocks of columns (n, d) of the texts side by side, all from one pass."""
+        means = [("mean", layer) for layer in range(self.layers + 1)]
+        every = [(HEAD_INPUT, -1), *means, ("cls", self.layers)]
+        encoder = _encoder(self.folder(), pooling=every)
+        X, names = encoder.transform(texts), _block_of_columns(encoder)
+        return np.hstack([X[:, names == block] for block in blocks])
+
+    def readout_blocks(self) -> list[str]:
+        """Return the blocks of pooling="readout"."""
+        return list(dict.fromkeys(_block_of_columns(_encoder(self.folder(), pooling="readout"))))
+
+    def head_inputs(self, texts: Sequence[Input]) -> Floats:
+        """Return what the head reads, from a pass for it alone."""
+        return _encoder(self.folder(), pooling=HEAD_INPUT).transform(texts)
+
+    def teacher_vectors(self, texts: Sequence[Input]) -> Floats:
+        """Return the vectors of the texts by the teacher, at unit length."""
+        folder = shared_folder() / "models" / self.teacher if self.teacher else minilm_folder()
+        vectors = _encoder(folder).transform(texts)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-@cache
-def _digest(folder: Path) -> str:
-    """Return a digest of the weights in a folder."""
-    with (folder / "model.safetensors").open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+def _encoder(folder: Path, **parameters: Any) -> TransformerEncoder:
+    """Return an encoder that keeps its vectors."""
+    cache = FOLDER / "vectors"
+    return TransformerEncoder(folder, max_length=MAX_LENGTH, cache=cache, **parameters)
+
+
+def _block_of_columns(encoder: TransformerEncoder) -> NDArray[np.str_]:
+    """Return for each column the name of its pooling and layer, such as "layer2_mean"."""
+    return np.array([name.rpartition("_")[0] for name in encoder.get_feature_names_out()])
 
 
 CHECKPOINTS = {
-    name: Checkpoint(name, task)
-    for name, task in (
-        ("cola-minilm", "cola"),
-        ("mrpc-minilm", "mrpc"),
-        ("sst2-minilm", "sst2_sentence"),
-        ("phenomenon-12-minilm", MANY),
+    one.name: one
+    for one in (
+        Checkpoint("cola-minilm", "cola"),
+        Checkpoint("mrpc-minilm", "mrpc"),
+        Checkpoint("sst2-minilm", "sst2_sentence"),
+        Checkpoint("phenomenon-12-minilm", MANY),
+        Checkpoint("cola-l3", "cola", layers=3, teacher="paraphrase-l3"),
     )
 }
 
@@ -138,70 +159,3 @@ def _finetune(task: str, folder: Path) -> None:
         trainer.model.save_pretrained(complete)
         tokenizer.save_pretrained(complete)
         complete.rename(folder)
-
-
-def layer_name(layer: int) -> str:
-    """Return the name of the mean-pooled vectors of a layer; 0 is the input of the first layer."""
-    return f"mean, layer {layer}"
-
-
-def cached_vectors(model: Path, name: str, texts: Sequence[Input], pooling: str) -> Floats:
-    """Return the vectors (n, d) of the texts from a file, after encoding them if it is missing.
-
-    `name` identifies the checkpoint and must change with its weights. A file holds all poolings.
-    """
-    distinct = sorted(set(texts))
-    digest = hashlib.sha256(json.dumps([name, MAX_LENGTH, *distinct]).encode()).hexdigest()[:20]
-    file = FOLDER / "vectors" / f"{digest}.npz"
-    if not file.exists():
-        print(f"{name}: encoding {len(distinct)} texts", file=sys.stderr, flush=True)
-        vectors = layer_vectors(model, distinct)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(file.with_suffix(".new.npz"), **vectors)
-        file.with_suffix(".new.npz").rename(file)
-    with np.load(file) as stored:
-        number = {text: row for row, text in enumerate(distinct)}
-        return stored[pooling][[number[text] for text in texts]]
-
-
-@torch.inference_mode()
-def layer_vectors(model: Path, texts: Sequence[Input]) -> dict[str, Floats]:
-    """Embed texts or pairs of texts by the model of a folder, which must be a BERT.
-
-    The head input is the output of the pooler, as for a classifier in evaluation mode.
-    """
-    from transformers import AutoModel, AutoTokenizer
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    network = AutoModel.from_pretrained(model, dtype=torch.float32).eval()
-    columns = (
-        [list(texts)]
-        if isinstance(texts[0], str)
-        else [list(each) for each in zip(*texts, strict=True)]
-    )
-    tokens = tokenizer(*columns, truncation=True, max_length=MAX_LENGTH)
-    lengths = [len(row) for row in tokens["input_ids"]]
-    found: dict[str, Any] = {}
-    for rows in _batches(lengths):
-        part = {key: [values[row] for row in rows] for key, values in tokens.items()}
-        batch = tokenizer.pad(part, return_tensors="pt")
-        output = network(**batch, output_hidden_states=True)
-        weights = batch["attention_mask"][:, :, None].float()
-        pooled = {
-            layer_name(layer): (hidden * weights).sum(1) / weights.sum(1)
-            for layer, hidden in enumerate(output.hidden_states)
-        }
-        for key, values in {**pooled, HEAD_INPUT: output.pooler_output}.items():
-            place = found.setdefault(key, np.empty((len(texts), values.shape[1]), np.float32))
-            place[rows] = values.numpy()
-    return found
-
-
-def _batches(lengths: Sequence[int]) -> list[list[int]]:
-    """Split rows in the order of their lengths into batches of `BATCH_TOKENS` tokens."""
-    batches: list[list[int]] = [[]]
-    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batches[-1] and (len(batches[-1]) + 1) * lengths[row] > BATCH_TOKENS:
-            batches.append([])
-        batches[-1].append(row)
-    return batches

@@ -16,6 +16,7 @@ MAX_PAIRS = 1500  # training pairs that a head is fitted on
 MAX_ROWS = 1200  # evaluated rows of a task
 MAX_TARGET = 2000  # STS-B texts that a map is fitted on
 MAX_OUTLIERS = 800
+MAX_MORE = 8500  # sentences of another domain that a map is fitted on besides a task's own
 LAYER_PAIRS = 500  # STS-B dev pairs on which the layer is chosen
 
 
@@ -52,9 +53,9 @@ def read(task: str, split: str) -> tuple[list[Any], NDArray[Any]]:
     return list(texts), np.asarray(labels)
 
 
-def drawn(items: list[Any], most: int) -> list[Any]:
+def drawn(items: list[Any], most: int, seed: int = 0) -> list[Any]:
     """Return at most so many of the items, drawn with a fixed seed."""
-    return [items[i] for i in np.random.default_rng(0).permutation(len(items))[:most]]
+    return [items[i] for i in np.random.default_rng(seed).permutation(len(items))[:most]]
 
 
 def singles(texts: list[Any]) -> list[str]:
@@ -106,6 +107,14 @@ def target_texts() -> list[str]:
     """Return texts of the STS-B training split that no column is evaluated on."""
     found = drawn(singles(read("stsb", "train")[0]), MAX_TARGET)
     return [text for text in found if text not in evaluated_texts()]
+
+
+@cache
+def more_texts() -> list[str]:
+    """Return sentences of WikiText that no column is evaluated on."""
+    found = read("wikitext2", "sentences")[0]
+    kept = [text for text in drawn(found, len(found)) if text not in evaluated_texts()]
+    return list(dict.fromkeys(kept))[:MAX_MORE]
 
 
 @cache
