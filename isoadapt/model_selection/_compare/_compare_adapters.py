@@ -23,6 +23,7 @@ from isoadapt.model_selection._compare._data import make_data, make_plan
 from isoadapt.model_selection._compare._measure import Data, Outcome, Outcomes, Split, measure
 from isoadapt.model_selection._compare._methods import ADAPTER, Method, make_methods
 from isoadapt.model_selection._compare._table import make_rows
+from isoadapt.model_selection._compare._teacher import with_teacher
 from isoadapt.model_selection._result_cache import (
     ResultCache,
     check_seed,
@@ -51,6 +52,7 @@ def compare_adapters(
     relevant: Sequence[Any] | None = None,
     foreign: Any = None,
     encoder: Any = None,
+    teacher: Any = None,
     n_jobs: int | None = None,
     random_state: Any = None,
     verbose: int = 0,
@@ -67,12 +69,13 @@ def compare_adapters(
     - "similarity": Spearman correlation of the cosines of `pairs` with their scores;
     - "search": mean reciprocal rank, up to rank 10, of the first relevant document of each query;
     - "outliers": AUROC of the mean cosine distance to the 10 nearest training rows, judged rows
-      against `foreign` rows.
+      against `foreign` rows;
+    - "index": as "search", of queries by the classifier among documents by the `teacher`.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        Embeddings.
+        Embeddings; or texts, if `teacher` is an encoder.
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Labels, or values for a regression.
     adapters : str, estimator, list or dict, default="fast"
@@ -114,6 +117,13 @@ def compare_adapters(
     encoder : transformer of texts, default=None
         Embeds `pairs`, `queries`, `documents` and `foreign` if they are texts. It must be the one
         that X was embedded with.
+    teacher : transformer of texts or mapping, default=None
+        Another encoder, such as the one before fine-tuning, for
+        :class:`~isoadapt.TeacherReadout`, which "fast" and "all" then include. It needs a frozen
+        `head`. X and all other sets may have more columns than the head reads, which only
+        TeacherReadout gets. The row "second pass" is the teacher's own vectors, with a head that is
+        fitted to them. Either an encoder, if X and all other sets are given as texts; or a mapping
+        of their names, such as "X" and "pairs" (two matrices), to the teacher's vectors.
     n_jobs : int, default=None
         Number of processes. The result does not depend on it, except for the seconds.
     random_state : int, RandomState instance or None, default=None
@@ -152,7 +162,8 @@ def compare_adapters(
     The references are "no adapter" and the controls "head refit only", if the head is frozen, and
     "same layer, no penalty", the training of a penalised adapter without its penalty. An adapter is
     credited with a gain only if it is better than no adapter and than each of its controls, at the
-    level 0.05 after Holm's adjustment for all adapters of the use.
+    level 0.05 after Holm's adjustment for all adapters of the use. The reference of "index" is the
+    teacher.
 
     Rows of one group, equal rows, and queries that are equal or have the same relevant documents
     are drawn and tested together. If pairs share a text or a vector, they are tested by a t test
@@ -189,22 +200,23 @@ def compare_adapters(
     """
     if cache is not None:
         check_seed(cache, random_state)
+    given = {"X": X, "X_test": X_test, "pairs": pairs, "queries": queries}
+    given |= {"documents": documents, "foreign": foreign}
+    widths = None
+    if teacher is not None:
+        given, widths = with_teacher(given, teacher, encoder, head)
     data, n_fit = make_data(
-        X,
-        y,
-        X_test,
-        y_test,
+        y=y,
+        y_test=y_test,
         head=head,
         groups=groups,
         groups_test=groups_test,
         encoder=encoder,
-        pairs=pairs,
-        queries=queries,
-        documents=documents,
         relevant=relevant,
-        foreign=foreign,
+        widths=widths,
+        **given,
     )
-    methods = make_methods(adapters, head, data.task)
+    methods = make_methods(adapters, head, data.task, teacher is not None)
     seed = _seed(random_state)
     plan = make_plan(data, n_fit, cv=cv, encoder_saw=encoder_saw, seed=seed)
     outcomes, notes = _run(methods, data, plan.splits, n_jobs=n_jobs, verbose=verbose, cache=cache)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, choices
-from isoadapt.model_selection._compare._methods import BASELINE
 from isoadapt.model_selection._compare._table import USES, is_credited, sentence
 
 _WIDTH = 100  # columns of a terminal, to which sentences are wrapped
@@ -74,7 +73,8 @@ class Comparison:
         Returns
         -------
         list of str
-            Some of "classify", "regress", "similarity", "search", "neighbours", "outliers".
+            Some of "classify", "regress", "similarity", "search", "index", "neighbours",
+            "outliers".
         """
         return list(dict.fromkeys(row["use"] for row in self.rows))
 
@@ -85,7 +85,8 @@ class Comparison:
         -------
         pandas.DataFrame
             One line for each use and adapter, with these columns. "use", "adapter"; "score" with
-            its 0.95 interval "ci_low", "ci_high"; the "difference" from no adapter, its "p_value"
+            its 0.95 interval "ci_low", "ci_high"; the "difference" from no adapter (of the use
+            "index", from the teacher), its "p_value"
             and, after Holm's adjustment for all adapters of the use, "p_holm"; "kind": baseline,
             control or adapter; "metric"; "n_units", the number of independent rows, pairs or
             queries, or of clusters of dependent ones; the interval of the difference
@@ -233,12 +234,11 @@ def _use_table(rows: Sequence[dict[str, Any]]) -> _Table:
 
 
 def _use_cells(row: dict[str, Any]) -> list[str]:
-    baseline = row["kind"] == BASELINE
     return [
         row["adapter"],
         f"{row['score']:.4f}",
         f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]",
-        "-" if baseline else f"{row['difference']:+.4f}",
+        "-" if math.isnan(row["difference"]) else f"{row['difference']:+.4f}",
         _p_value(row["p_holm"]),
         "-" if row["control"] is None else f"{row['control_difference']:+.4f}",
         _p_value(row["control_p_holm"]),

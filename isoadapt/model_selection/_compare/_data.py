@@ -20,6 +20,7 @@ from isoadapt.heads import LinearHead
 from isoadapt.metrics._neighbours import relevant_sets
 from isoadapt.metrics._units import codes_of
 from isoadapt.model_selection._compare._measure import Data, Split
+from isoadapt.model_selection._compare._methods import HEAD_COLUMNS
 from isoadapt.model_selection._compare._paired_tests import Floats, joined
 
 N_REPEATS = 3
@@ -87,6 +88,7 @@ def make_data(
     documents: Any,
     relevant: Any,
     foreign: Any,
+    widths: tuple[int, int] | None,
 ) -> tuple[Data, int]:
     """Check all data; rows of X and, after them, of X_test; and the number of rows of X."""
     task = task_of(head)
@@ -105,17 +107,18 @@ def make_data(
         rows = np.concatenate([rows, test_rows])
         targets = np.concatenate([targets, test_targets])
     if not needs_fit(head):
-        LinearHead.from_estimator(head)._check_width(d)
+        LinearHead.from_estimator(head)._check_width(d if widths is None else widths[0])
         LinearHead.from_estimator(head)._targets(targets)  # raises for unknown labels
     data = Data(
         rows,
         targets,
         task,
-        joined(labels, row_hashes(rows)),
+        joined(labels, row_hashes(rows if widths is None else rows[:, : widths[0]])),
         None if groups is None else np.asarray(as_array(groups)),
         _pairs(pairs, encoder, d),
         _search(queries, documents, relevant, encoder, d),
         None if foreign is None else _vectors(foreign, "foreign", encoder, d),
+        widths,
     )
     return data, n_fit
 
@@ -147,7 +150,7 @@ def _labelled(X: Any, y: Any, name: str, task: str) -> tuple[NDArray[Any], NDArr
             "y=None, but compare_adapters needs labels or values, because heads and controls are "
             "fitted to them"
         )
-    if _are_texts(X) or getattr(getattr(X, "dtype", None), "kind", None) in ("O", "U"):
+    if are_texts(X) or getattr(getattr(X, "dtype", None), "kind", None) in ("O", "U"):
         raise ValueError(
             f"{name} must be a matrix of embeddings, not texts or objects: pass "
             "encoder.transform(texts). Only pairs, queries, documents and foreign may be texts"
@@ -176,7 +179,7 @@ def _labelled(X: Any, y: Any, name: str, task: str) -> tuple[NDArray[Any], NDArr
 
 def _vectors(value: Any, name: str, encoder: Any, d: int) -> Floats:
     """Matrix (n, d) of vectors, or of texts that the encoder embeds."""
-    if _are_texts(value):
+    if are_texts(value):
         if encoder is None:
             raise ValueError(
                 f"{name} holds texts, which need an encoder: pass encoder=, the one that X was "
@@ -188,7 +191,7 @@ def _vectors(value: Any, name: str, encoder: Any, d: int) -> Floats:
     return rows
 
 
-def _are_texts(value: Any) -> bool:
+def are_texts(value: Any) -> bool:
     """Whether a value holds texts or pairs of texts, rather than vectors."""
     dtype = getattr(value, "dtype", None)
     if dtype is not None and getattr(dtype, "kind", "O") in "fiub":
@@ -218,7 +221,7 @@ def _pairs(pairs: Any, encoder: Any, d: int) -> tuple[Floats, NDArray[np.int64],
             f"{f' with {len(pairs)}' if hasattr(pairs, '__len__') else ''}: pass two matrices, or "
             "two lists of texts with encoder=, and one score for each pair"
         )
-    texts = [as_texts(part) for part in pairs[:2] if _are_texts(part)]
+    texts = [as_texts(part) for part in pairs[:2] if are_texts(part)]
     if len(texts) == 2 and texts[0].second is None and texts[1].second is None:
         # in one call, so that equal texts get equal vectors
         vectors = _vectors(texts[0].first + texts[1].first, "pairs", encoder, d)
@@ -289,7 +292,8 @@ def _single(
     data: Data, train: NDArray[np.int64], test: NDArray[np.int64], seed: int, what: str
 ) -> Plan:
     """Fit to some rows, and judge on those of others that equal none of them."""
-    known = np.isin(row_hashes(data.X[test]), row_hashes(data.X[train]))
+    read = data.of(HEAD_COLUMNS).X
+    known = np.isin(row_hashes(read[test]), row_hashes(read[train]))
     counts = f"{known.sum()} of the {len(test)} rows to judge on equal rows that are fitted to"
     test = test[~known]
     if len(test) < _FEWEST:

@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +15,18 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef, r2_score
 from sklearn.utils.validation import has_fit_parameter
 
-from isoadapt import metrics
+from isoadapt import TeacherReadout, metrics
 from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt._utils.messages import reason
 from isoadapt.geometry._neighbours import angles, nearest_neighbours
 from isoadapt.metrics._neighbours import reciprocal_ranks
-from isoadapt.model_selection._compare._methods import Method, seeded
+from isoadapt.model_selection._compare._methods import (
+    ALL_COLUMNS,
+    HEAD_COLUMNS,
+    TEACHER_COLUMNS,
+    Method,
+    seeded,
+)
 from isoadapt.model_selection._compare._paired_tests import Floats
 
 K = 10  # number of neighbours and rank of a search
@@ -38,6 +44,32 @@ class Data:
     pairs: tuple[Floats, NDArray[np.int64], Floats] | None = None  # vectors, ends (2, n), scores
     search: tuple[Floats, Floats, list[set[int]]] | None = None  # queries, documents, relevant
     foreign: Floats | None = None
+    widths: tuple[int, int] | None = None  # columns of the head and of all before the teacher's
+    teacher: NDArray[Any] | None = None  # the teacher's vectors of X and of documents, where a
+    index: Floats | None = None  # method needs them
+
+    def of(self, columns: str) -> Data:
+        """Return the data with the columns that a method reads."""
+        if self.widths is None:
+            return self
+        d, p = self.widths
+        start, stop = {HEAD_COLUMNS: (0, d), ALL_COLUMNS: (0, p), TEACHER_COLUMNS: (p, None)}[
+            columns
+        ]
+
+        def part(rows: NDArray[Any]) -> NDArray[Any]:
+            return np.ascontiguousarray(rows[:, start:stop])
+
+        pairs, search, taught = self.pairs, self.search, columns != HEAD_COLUMNS
+        return replace(
+            self,
+            X=part(self.X),
+            pairs=pairs and (part(pairs[0]), *pairs[1:]),
+            search=search and (part(search[0]), part(search[1]), search[2]),
+            foreign=None if self.foreign is None else part(self.foreign),
+            teacher=self.X[:, p:] if columns == ALL_COLUMNS else None,
+            index=search[1][:, p:] if search and taught else None,
+        )
 
 
 class Split(NamedTuple):
@@ -61,6 +93,7 @@ class Outcome:
     outside: Any = None  # (n_foreign,): share of test rows that lie nearer
     similarity: Any = None  # (n_pairs,): minus the angles, which are ordered as the cosines
     reciprocal: Any = None  # (n_queries,)
+    indexed: Any = None  # (n_queries,): among the teacher's documents, in the teacher's space
     estimator: Any = None
     messages: tuple[str, ...] = ()
     error: str | None = None
@@ -72,7 +105,7 @@ Outcomes = dict[str, list[Outcome]]
 
 def measure(method: Method, data: Data, split: Split) -> Outcome:
     """Fit and measure a method on a split. A failed fit gives an outcome with an error."""
-    outcome = Outcome()
+    outcome, data = Outcome(), data.of(method.columns)
     with warnings.catch_warnings(record=True) as caught, one_blas_thread_if_small(data.X):
         warnings.simplefilter("always", UserWarning)
         try:
@@ -92,7 +125,8 @@ def _measure(method: Method, data: Data, split: Split, outcome: Outcome) -> None
     if data.groups is not None and has_fit_parameter(estimator, "groups"):
         options["groups"] = data.groups[split.train]
     start = time.perf_counter()
-    estimator.fit(data.X[split.train], data.y[split.train], **options)
+    targets = data.y if data.teacher is None else data.teacher
+    estimator.fit(data.X[split.train], targets[split.train], **options)
     outcome.figures["fit_seconds"] = time.perf_counter() - start
     if len(split.test):
         _judge_rows(estimator, data, split, outcome)
@@ -127,9 +161,10 @@ def _judge_other_uses(estimator: Any, data: Data, outcome: Outcome) -> None:
         outcome.similarity = -angles(*(vectors[ends] for ends in data.pairs[1])).numpy()
     if data.search is not None:
         queries, documents = (transformed(estimator, part) for part in data.search[:2])
-        outcome.reciprocal = reciprocal_ranks(
-            queries, documents, data.search[2], min(K, len(documents))
-        )
+        k = min(K, len(documents))
+        outcome.reciprocal = reciprocal_ranks(queries, documents, data.search[2], k)
+        if data.index is not None and getattr(estimator, "space", "teacher") == "teacher":
+            outcome.indexed = reciprocal_ranks(queries, data.index, data.search[2], k)
 
 
 def transformed(estimator: Any, X: NDArray[Any]) -> Floats:
@@ -147,7 +182,10 @@ def _task_figures(
     figures = {"matthews": float(matthews_corrcoef(y, predictions))}
     head = getattr(estimator, "head_", None)
     if head is not None:
-        probabilities = head.predict_proba(transformed(estimator, X))
+        reads_columns = isinstance(estimator, TeacherReadout)
+        probabilities = head.predict_proba(
+            X[:, : head.n_features_in_] if reads_columns else transformed(estimator, X)
+        )
         figures["cross_entropy"] = _or_nan(lambda: log_loss(y, probabilities, labels=head.classes_))
     return float(accuracy_score(y, predictions)), figures
 

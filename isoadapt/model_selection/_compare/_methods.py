@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.pipeline import Pipeline
 
-from isoadapt import IsotropyLayer, LinearHead
+from isoadapt import IsotropyLayer, LinearHead, TeacherReadout
 from isoadapt._utils.messages import choices
 from isoadapt.adapters import FlowAdapter
 from isoadapt.adapters._heads import fit_head, needs_fit
@@ -23,8 +23,12 @@ _LAYER = "same layer, no penalty"
 _RAW_LAYER = "same layer in raw coordinates, no penalty"
 _EXACT_LAYER = "exact layer, no penalty"
 _FLOW = "same flow, no penalty"
+_TAUGHT = "TeacherReadout"
+
+SECOND_PASS = "second pass"
 
 BASELINE, CONTROL, ADAPTER = "baseline", "control", "adapter"
+HEAD_COLUMNS, ALL_COLUMNS, TEACHER_COLUMNS = "head", "all", "teacher"  # what a method reads
 PROBES = {"classify": "logistic", "regress": "ridge"}
 
 
@@ -61,23 +65,30 @@ class Method:
     estimator: Any
     kind: str
     controls: tuple[str, ...] = ()
+    columns: str = HEAD_COLUMNS  # where there is a teacher
 
 
-def make_methods(adapters: Any, head: Any, task: str) -> list[Method]:
+def make_methods(adapters: Any, head: Any, task: str, teacher: bool = False) -> list[Method]:
     """The baseline, the controls and the adapters, in this order."""
     found = [Method(NO_ADAPTER, WithHead(head), BASELINE)]
     common: tuple[str, ...] = ()
     if not needs_fit(head):  # otherwise "no adapter" has a new head already
         found.append(Method(HEAD_REFIT, WithHead(PROBES[task]), CONTROL))
         common = (HEAD_REFIT,)
+    if teacher:
+        probe = WithHead(PROBES[task])
+        found.append(Method(SECOND_PASS, probe, CONTROL, columns=TEACHER_COLUMNS))
     chosen: list[Method] = []
-    for name, template in _choose(adapters, head).items():
+    for name, template in _choose(adapters, head, teacher).items():
+        if (taught := isinstance(template, TeacherReadout)) and not teacher:
+            raise ValueError(f"adapters: {name!r} is fitted to a teacher's vectors: pass teacher=")
         estimator = _with_head(template, head, task)
         needed = _control(estimator, name, found)
         if needed is not None and needed not in found:
             found.append(needed)
         own = (needed.name,) if needed is not None else ()
-        chosen.append(Method(name, estimator, ADAPTER, common + own))
+        columns = ALL_COLUMNS if taught else HEAD_COLUMNS
+        chosen.append(Method(name, estimator, ADAPTER, common + own, columns))
     for method in chosen:
         if method.name in {control.name for control in found}:
             raise ValueError(
@@ -106,13 +117,14 @@ def seeded(estimator: Any, seed: int) -> Any:
 # --- adapters ------------------------------------------------------------------------------------
 
 
-def _choose(adapters: Any, head: Any) -> dict[str, Any]:
+def _choose(adapters: Any, head: Any, teacher: bool) -> dict[str, Any]:
     """Estimators by name."""
     if isinstance(adapters, str) and adapters in ("fast", "all"):
-        if adapters == "all":
-            return {variant.name: variant.make(head) for variant in installed_variants()}
-        made = {variant.name: variant.make(head) for variant in VARIANTS}
-        return {name: each for name, each in made.items() if is_fast(each)}
+        variants = installed_variants() if adapters == "all" else VARIANTS
+        made = {variant.name: variant.make(head) for variant in variants}
+        if adapters == "fast":
+            made = {name: each for name, each in made.items() if is_fast(each)}
+        return made | ({_TAUGHT: TeacherReadout()} if teacher else {})
     if isinstance(adapters, Mapping) and adapters:
         return {str(name): _check_estimator(each) for name, each in adapters.items()}
     single = isinstance(adapters, str) or hasattr(adapters, "fit")
@@ -134,6 +146,8 @@ def _named(name: str, head: Any) -> tuple[str, Any]:
     for variant in VARIANTS:
         if variant.name == name:
             return name, variant.make(head)
+    if name == _TAUGHT:
+        return name, TeacherReadout()
     cls = METHODS.get(name, name)
     if cls not in METHODS.values():
         known = ["fast", "all", *METHODS.values(), *(variant.name for variant in VARIANTS)]

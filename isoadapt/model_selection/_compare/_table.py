@@ -18,6 +18,7 @@ from isoadapt.model_selection._compare._methods import (
     BASELINE,
     HEAD_REFIT,
     NO_ADAPTER,
+    SECOND_PASS,
     Method,
 )
 from isoadapt.model_selection._compare._paired_tests import (
@@ -53,6 +54,7 @@ USES = {
     "regress": Use("On regression", "R²", of_vectors=False),
     "similarity": Use("For similarity", "Spearman correlation"),
     "search": Use("For search", "MRR@10"),
+    "index": Use("For search in the teacher's index", "MRR@10"),
     "neighbours": Use("For neighbours of the same class", "precision@10"),
     "outliers": Use("For outliers", "AUROC"),
 }
@@ -67,7 +69,7 @@ def make_rows(
     figures = _figures(methods, outcomes)
     rows = []
     for use, tests in _tests(outcomes, data, plan, seed).items():
-        own = [_row(use, method, tests) for method in methods]
+        own = [_row(use, method, tests) for method in methods if _is_in(method, use, outcomes)]
         for column in ("p", "control_p"):
             adapters = [row for row in own if row["kind"] == ADAPTER]
             adjusted = holm([row[f"{column}_value"] for row in adapters])
@@ -77,12 +79,17 @@ def make_rows(
     return rows
 
 
+def _is_in(method: Method, use: str, outcomes: Outcomes) -> bool:
+    return use != "index" or outcomes[method.name][-1].indexed is not None
+
+
 def _row(use: str, method: Method, tests: BootstrapUse | SplitUse) -> dict[str, Any]:
     """Score, differences and p-values of a method in a use, before Holm's adjustment."""
     score = tests.interval(method.name)
     difference = _UNTESTED
-    if method.kind != BASELINE:
-        difference = tests.difference(method.name, NO_ADAPTER)
+    reference = SECOND_PASS if use == "index" else NO_ADAPTER
+    if method.name != reference:
+        difference = tests.difference(method.name, reference)
     control, beyond = _hardest(method, tests, use)
     return {
         "use": use,
@@ -173,6 +180,13 @@ def _tests(
     if data.search is not None:
         units = Units.clusters(_of_queries(*data.search))
         found["search"] = by_bootstrap(units, lambda own: Mean(own[-1].reciprocal))
+        indexed = {
+            name: Mean(own[-1].indexed)
+            for name, own in outcomes.items()
+            if own[-1].indexed is not None
+        }
+        if indexed:
+            found["index"] = BootstrapUse(indexed, units, seed)
     if data.task == "classify":
         found["neighbours"] = by_bootstrap(of_rows, lambda own: Mean(judged.mean(own, "precision")))
     if data.foreign is not None:
@@ -270,6 +284,8 @@ def _is_shown(row: Row, difference: str, p_value: str, sign: int) -> bool:
 def sentence(rows: Sequence[Row]) -> str:
     """Return the verdict on one use from its rows of the table."""
     use = USES[rows[0]["use"]]
+    if rows[0]["use"] == "index":
+        return _of_index(use, *rows)
     (base,) = (row for row in rows if row["kind"] == BASELINE)
     by_score = sorted(rows, key=lambda row: -row["score"])
     better, explained, worse = (
@@ -297,6 +313,13 @@ def sentence(rows: Sequence[Row]) -> str:
             "smaller gain on fresh rows, and confirm it there."
         )
     return f"{use.phrase}, {'; '.join(clauses)}.{caution}"
+
+
+def _of_index(use: Use, teacher: Row, *others: Row) -> str:
+    """Say how well queries by the classifier do in the index of the teacher, without tests."""
+    found = [f"{row['score']:.3f} by {_name(row)}" for row in others]
+    listed = ", ".join([*found, f"{teacher['score']:.3f} by the teacher itself"])
+    return f"{use.phrase}, the {use.metric} of queries is {listed}."
 
 
 def _gain(base: Row, better: Sequence[Row], use: Use) -> str:

@@ -1,0 +1,163 @@
+"""Comparisons with a teacher: its row, the columns that methods get, and the use of its index."""
+
+import numpy as np
+import pytest
+
+from isoadapt import LinearHead, TeacherReadout
+from isoadapt.metrics import retrieval_report
+from isoadapt.model_selection import compare_adapters
+
+D, N_LAYERS, N_TEACHER = 5, 9, 7
+HEAD = LinearHead(np.eye(2, D), [0.0, 0.2], classes=[0, 1])
+SETS = {"X": 120, "X_test": 60, "pairs": 80, "queries": 30, "documents": 30, "foreign": 20}
+CLOSED = ["Whitening", "LogitPreservingWhitening"]
+
+
+def make_sets():
+    """Sets of rows of the classifier and of the teacher, which see the same meaning."""
+    rng = np.random.default_rng(0)
+    maps = [rng.normal(size=(4, d)) for d in (D, N_LAYERS, N_TEACHER)]
+    wide, taught, asked = {}, {}, None
+    for name, n in SETS.items():
+        meaning = rng.normal(size=(n, 4)) + (3.0 if name == "foreign" else 0.0)
+        if name == "documents":
+            meaning = asked + 0.1 * rng.normal(size=(n, 4))
+        asked = meaning
+        own = [meaning @ maps[0] * [20, 1, 1, 1, 1], np.tanh(meaning @ maps[1] / 3)]
+        wide[name] = np.hstack(own) + 0.01 * rng.normal(size=(n, D + N_LAYERS))
+        taught[name] = np.tanh(meaning @ maps[2] / 2)
+    score = np.einsum("nd,nd->n", *np.split(taught["pairs"], 2))
+    wide["pairs"] = (*np.split(wide["pairs"], 2), score)
+    taught["pairs"] = np.split(taught["pairs"], 2)
+    return wide, taught
+
+
+WIDE, TAUGHT = make_sets()
+LABELS = {"y": HEAD.predict(WIDE["X"][:, :D]), "y_test": HEAD.predict(WIDE["X_test"][:, :D])}
+OTHERS = {"relevant": range(30), "head": HEAD, "encoder_saw": True, "random_state": 0}
+
+
+def compare(sets, adapters, **options):
+    return compare_adapters(adapters=adapters, **sets, **LABELS, **OTHERS, **options)
+
+
+def rows_by(comparison, use):
+    return {row["adapter"]: row for row in comparison.rows if row["use"] == use}
+
+
+def is_figure(value):
+    return isinstance(value, float)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return compare(WIDE, [*CLOSED, "TeacherReadout"], teacher=TAUGHT)
+
+
+def test_rows_of_other_adapters_do_not_change():
+    narrow = {
+        name: (*(part[:, :D] for part in rows[:2]), rows[2]) if name == "pairs" else rows[:, :D]
+        for name, rows in WIDE.items()
+    }
+    expected, found = compare(narrow, CLOSED), compare(WIDE, CLOSED, teacher=TAUGHT)
+    assert found.uses == [*expected.uses[:3], "index", *expected.uses[3:]]
+    for use in expected.uses:
+        before, after = rows_by(expected, use), rows_by(found, use)
+        assert set(after) - set(before) == {"second pass"}
+        for name, row in before.items():
+            for column, value in row.items():
+                if column.endswith("_seconds"):
+                    continue
+                if is_figure(value):
+                    assert after[name][column] == pytest.approx(value, abs=1e-9, nan_ok=True)
+                else:
+                    assert after[name][column] == value
+
+
+def test_the_readout_is_that_of_all_columns(found):
+    readout = TeacherReadout(HEAD).fit(WIDE["X"], TAUGHT["X"])
+    np.testing.assert_allclose(
+        found.estimators["TeacherReadout"].transform(WIDE["X_test"]),
+        readout.transform(WIDE["X_test"]),
+        atol=1e-9,
+    )
+    row = rows_by(found, "classify")["TeacherReadout"]
+    assert row["changed_predictions"] == 0
+    assert row["score"] == 1
+    similar = rows_by(found, "similarity")
+    assert similar["second pass"]["score"] > similar["TeacherReadout"]["score"] > 0.9
+    assert similar["no adapter"]["score"] < 0.6
+
+
+def test_queries_by_the_classifier_search_the_documents_of_the_teacher(found):
+    rows = rows_by(found, "index")
+    assert list(rows) == ["second pass", "TeacherReadout"]
+    queries = TeacherReadout(HEAD).fit(WIDE["X"], TAUGHT["X"]).transform(WIDE["queries"])
+    for name, asked in (("second pass", TAUGHT["queries"]), ("TeacherReadout", queries)):
+        expected = retrieval_report(asked, TAUGHT["documents"], range(30), k=10).mrr
+        assert rows[name]["score"] == pytest.approx(expected)
+    difference = rows["TeacherReadout"]["score"] - rows["second pass"]["score"]
+    assert rows["TeacherReadout"]["difference"] == pytest.approx(difference)
+    assert np.isnan(rows["second pass"]["difference"])
+    assert "by TeacherReadout" in found.verdict("index")
+    assert "by the teacher itself" in found.verdict("index")
+
+
+def test_fast_includes_the_readout_and_its_other_space_has_no_index():
+    found = compare(WIDE, {"one": TeacherReadout(space="head")}, teacher=TAUGHT)
+    assert list(rows_by(found, "index")) == ["second pass"]
+    assert rows_by(found, "classify")["one"]["changed_predictions"] == 0
+    sets = {name: WIDE[name] for name in ("X", "X_test")}
+    options = {**OTHERS, "relevant": None}
+    fast = compare_adapters(**sets, **LABELS, **options, teacher=TAUGHT)
+    assert "TeacherReadout" in fast.estimators
+
+
+class Lookup:
+    """Stands for an encoder: the vectors of a text that is the number of a row."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def transform(self, texts):
+        return self.rows[[int(text) for text in texts]]
+
+
+def test_texts_are_embedded_by_both_encoders(found):
+    starts = dict(zip(SETS, np.cumsum([0, *SETS.values()]), strict=False))
+    texts = {name: [str(starts[name] + i) for i in range(n)] for name, n in SETS.items()}
+    half = SETS["pairs"] // 2
+    texts["pairs"] = (texts["pairs"][:half], texts["pairs"][half:], WIDE["pairs"][2])
+    wide, taught = (
+        np.concatenate(
+            [np.concatenate(one[name][:2]) if name == "pairs" else one[name] for name in SETS]
+        )
+        for one in (WIDE, TAUGHT)
+    )
+    again = compare(
+        texts, [*CLOSED, "TeacherReadout"], encoder=Lookup(wide), teacher=Lookup(taught)
+    )
+    for one, other in zip(found.rows, again.rows, strict=True):
+        assert (one["use"], one["adapter"]) == (other["use"], other["adapter"])
+        assert one["score"] == pytest.approx(other["score"], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"head": "logistic"}, "pass the classifier's head"),
+        ({"teacher": {"X": TAUGHT["X"]}}, "teacher has no vectors of X_test"),
+        ({"teacher": Lookup(TAUGHT["X"])}, "X must be texts, with encoder="),
+        ({"X": WIDE["X"][:, : D - 1]}, "X has 4 columns, but the head reads the first 5"),
+        ({"teacher": TAUGHT | {"X": TAUGHT["X_test"]}}, "inconsistent numbers of samples"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(changes, match):
+    options = {**WIDE, **LABELS, **OTHERS, "teacher": TAUGHT, **changes}
+    with pytest.raises(ValueError, match=match):
+        compare_adapters(adapters="TeacherReadout", **options)
+
+
+def test_a_readout_without_a_teacher_is_refused():
+    with pytest.raises(ValueError, match="is fitted to a teacher's vectors: pass teacher="):
+        compare_adapters(WIDE["X"][:, :D], LABELS["y"], "TeacherReadout", head=HEAD)
