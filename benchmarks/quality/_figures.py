@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 from sklearn.metrics import accuracy_score, matthews_corrcoef, roc_auc_score
 
 from benchmarks._data import Floats
-from isoadapt.geometry._neighbours import nearest_neighbours, neighbour_counts
-from isoadapt.metrics import similarity_correlation
+from isoadapt.geometry._neighbours import angles, nearest_neighbours, neighbour_counts
 
 Figure = tuple[float, float]  # a value and its standard error
 Numbers = NDArray[np.int64]
@@ -25,9 +25,8 @@ def bootstrapped(figure: Callable[[Numbers], float], n: int, draws: int = 200) -
 
 def similarity(A: Floats, B: Floats, scores: Floats) -> Figure:
     """Spearman correlation of the cosines of pairs with their scores; samples of pairs."""
-    return bootstrapped(
-        lambda rows: similarity_correlation(A[rows], B[rows], scores[rows]), len(scores)
-    )
+    close = -angles(*(torch.from_numpy(np.asarray(X, np.float64)) for X in (A, B))).numpy()
+    return bootstrapped(lambda rows: spearmanr(close[rows], scores[rows]).statistic, len(scores))
 
 
 def one_bit(A: Floats, B: Floats, scores: Floats, thresholds: Floats | float) -> Figure:

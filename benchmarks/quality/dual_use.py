@@ -213,10 +213,11 @@ DRAWS, SHARE = 3, 0.8
 
 def cells() -> Cells:
     """Yield the figures of each kind of vectors of each checkpoint, and of each draw of texts."""
-    for case in CASES:
-        for row in ROWS_OF.get(case, ROWS):
-            for draw in range(DRAWS if row in DRAWN else 1):
-                yield (case, row, draw), partial(measure_cell, case, row, draw)
+    for draw in range(DRAWS):
+        for case in CASES:
+            for row in ROWS_OF.get(case, ROWS):
+                if draw == 0 or row in DRAWN:
+                    yield (case, row, draw), partial(measure_cell, case, row, draw)
 
 
 def measure_cell(case: str, row: str, draw: int) -> dict[str, Any]:
@@ -285,11 +286,18 @@ TARGETS = (
 )
 SHOWN = (RAW, BEST_LAYER, *DRAWN, TEACHER)  # rows of all classifiers; of the first one, all rows
 PROTOCOL = (
-    "Vectors are inputs of the head, of single texts cut at 256 tokens; neighbours are exact, by "
-    "cosine. ± is the standard error of 200 bootstrap samples of the rows, pairs or queries of the "
-    "column; the maps are not fitted again. “own task”: Matthews correlation on CoLA dev, else "
+    "Vectors are inputs of the head, if nothing else is said, of single texts cut at 256 tokens; "
+    "neighbours are exact, by cosine. ± is the standard error of 200 bootstrap samples of the "
+    "rows, pairs or queries of the column; the maps are not fitted again. In brackets: the range "
+    f"of {DRAWS} fits, the one shown and two to {SHARE:.0%} of the texts, drawn at random. “own "
+    "task”: Matthews correlation on CoLA dev, else "
     f"accuracy on MRPC dev, SST-2 dev, or {texts.MAX_ROWS:,} generated sentences of other words.",
-    "cola-minilm and mrpc-minilm are trained fully. sst2-minilm is all-MiniLM-L6-v2 after "
+    'TeacherReadout is fitted to the columns of pooling="readout" with ridge="auto", that of the '
+    "last layer to its mean, its [CLS] and the head's input. The teacher is all-MiniLM-L6-v2, from "
+    "which the classifiers were fine-tuned, and for cola-l3 paraphrase-l3. The other teacher of "
+    f"cola-minilm is no ancestor. {INDEX}: the hypotheses of RTE search premises that the teacher "
+    f"has embedded. “with WikiText”: fitted to {texts.MAX_MORE:,} of its sentences too.",
+    "cola-minilm, mrpc-minilm and cola-l3 are trained fully. sst2-minilm is all-MiniLM-L6-v2 after "
     f"{EPOCHS} epochs on {N_TRAINING['sst2_sentence']} training sentences of SST-2, and "
     f"phenomenon-12-minilm after {EPOCHS} epochs on {N_TRAINING[MANY]} generated sentences of "
     "twelve classes; both are far from what all training rows would give.",
@@ -297,23 +305,25 @@ PROTOCOL = (
     f"{texts.MAX_OWN:,} of the other tasks; “STS-B texts” are {texts.MAX_TARGET:,} training texts "
     "of STS-B. Texts that a column is evaluated on are left out, with the same spelling. The "
     "encoders were fine-tuned on all rows: 16 of CoLA's dev sentences are also training sentences, "
-    "and some of MRPC's training sentences are in STS-B.",
+    "and some of MRPC's training sentences are in STS-B. Maps that are not shown of a classifier "
+    "are in the records.",
     "Logistic heads are standardised logistic regressions on the rows that the checkpoint was "
     f"fine-tuned on: all of CoLA's, {texts.MAX_PAIRS:,} of MRPC's pairs, whose vectors are of "
     f"joined pairs. The {BEST_LAYER} has the highest correlation of mean-pooled vectors on "
     f"{texts.LAYER_PAIRS} pairs of STS-B dev; layer 0 is the input of the first.",
     f"{STSB}: Spearman correlation of cosines with the scores of the 1,379 test pairs. "
     f"{SIGN_BITS} and {MEDIAN_BITS}: the same of codes of one bit a dimension (48 bytes), split at "
-    f"0 or at the median of the texts that the maps are fitted on. {SEARCH}: the 1,249 entailed "
+    f"0 or at the median of the task's texts. {SEARCH}: the 1,249 entailed "
     "hypotheses of RTE's training split search its 2,379 distinct premises. "
     f"{PARAPHRASE}: the first sentences of the 1,147 paraphrases of MRPC's test split search the "
     "1,135 distinct second ones.",
     f"{CLASSES}: share of the ten nearest of the other evaluated rows that have the same label. "
     f"{OUTLIERS}: {texts.MAX_OUTLIERS} sentences of WikiText among the texts of the evaluated "
-    "rows, by the mean distance to the ten nearest of the texts that the maps are fitted on. "
+    "rows, by the mean distance to the ten nearest of the task's texts. "
     f"{HUBNESS}: skewness of the 10-occurrence among the premises; smaller is better.",
     "changed: predictions on the evaluated rows that differ from the checkpoint's. logits: largest "
-    "difference from the checkpoint's logits, relative to the largest logit, for float32 vectors.",
+    "difference from the checkpoint's logits, from a pass for them alone, relative to the largest, "
+    "for float32 vectors.",
 )
 
 
@@ -346,8 +356,8 @@ def _cell(pairs: Sequence[Sequence[float] | None]) -> str:
     values = [pair[0] for pair in pairs if pair is not None]
     if pairs[0] is None:
         return ""
-    spread = f" [{min(values):.3f}, {max(values):.3f}]" if len(values) > 1 else ""
-    return "{:.3f} ± {:.3f}".format(*pairs[0]) + spread
+    low, high = f"{min(values):.3f}", f"{max(values):.3f}"
+    return "{:.3f} ± {:.3f}".format(*pairs[0]) + (f" [{low}, {high}]" if low != high else "")
 
 
 def _targets(found: Mapping[tuple[str, str], Sequence[Record]]) -> list[str]:

@@ -3,15 +3,9 @@
 import numpy as np
 import pytest
 
-from benchmarks.quality import _checkpoints, dual_use
-from benchmarks.quality._checkpoints import (
-    CHECKPOINTS,
-    HEAD_INPUT,
-    cached_vectors,
-    layer_name,
-    layer_vectors,
-)
-from benchmarks.quality._texts import evaluated_texts, own_texts, target_texts
+from benchmarks.quality import _checkpoints, _figures as figures
+from benchmarks.quality._checkpoints import CHECKPOINTS, HEAD_INPUT, Checkpoint
+from benchmarks.quality._texts import evaluated_texts, more_texts, own_texts, target_texts
 from isoadapt import TransformerEncoder, load_checkpoint
 from isoadapt.metrics import hubness, retrieval_report, similarity_correlation
 
@@ -23,45 +17,60 @@ def rng():
 
 def test_figures_equal_the_public_metrics(rng):
     A, B, scores = rng.normal(size=(60, 5)), rng.normal(size=(60, 5)), rng.random(60)
-    assert dual_use.similarity(A, B, scores)[0] == similarity_correlation(A, B, scores)
+    expected = similarity_correlation(A, B, scores)
+    assert figures.similarity(A, B, scores)[0] == pytest.approx(expected, abs=1e-12)
     relevant = rng.integers(40, size=60)
     for k, figure in ((10, "mrr"), (1, "recall")):
         expected = getattr(retrieval_report(A, B[:40], relevant, k=k), figure)
-        assert dual_use.reciprocal_rank(A, B[:40], relevant, k)[0] == pytest.approx(expected)
-    assert dual_use.hubness(A)[0] == pytest.approx(hubness(A).skewness)
+        assert figures.reciprocal_rank(A, B[:40], relevant, k)[0] == pytest.approx(expected)
+    assert figures.hubness(A)[0] == pytest.approx(hubness(A).skewness)
 
 
 def test_separate_groups_are_found(rng):
     groups = np.repeat([0, 1], 30)
     X = np.eye(8)[groups] + 0.01 * rng.normal(size=(60, 8))
-    assert dual_use.same_class(X, groups)[0] == 1
-    assert dual_use.outliers(X[:20], X[30:50], X[20:30])[0] == 1
-    assert dual_use.outliers(X[30:50], X[:20], X[20:30])[0] == 0
+    assert figures.same_class(X, groups)[0] == 1
+    assert figures.outliers(X[:20], X[30:50], X[20:30])[0] == 1
+    assert figures.outliers(X[30:50], X[:20], X[20:30])[0] == 0
 
 
 TEXTS = ["One text.", "Another text, which is longer.", "A third one"]
 
 
-def test_layers_equal_those_of_the_encoder(checkpoint):
-    vectors = layer_vectors(checkpoint, TEXTS)
-    encoder, _ = load_checkpoint(checkpoint)
-    np.testing.assert_allclose(vectors[HEAD_INPUT], encoder.transform(TEXTS), atol=1e-6)
-    for layer in (0, 1):
-        mean = TransformerEncoder(checkpoint, pooling="mean", layer=layer).transform(TEXTS)
-        np.testing.assert_allclose(vectors[layer_name(layer)], mean, atol=1e-6)
-    pairs = [(text, TEXTS[0]) for text in TEXTS]
-    joined = layer_vectors(checkpoint, pairs)[HEAD_INPUT]
-    np.testing.assert_allclose(joined, encoder.transform(pairs), atol=1e-6)
-
-
-def test_texts_are_encoded_once(checkpoint, monkeypatch, tmp_path):
+@pytest.fixture
+def classifier(checkpoint, monkeypatch, tmp_path):
+    """The tiny classifier in place of one of the table's, with a cache of its own."""
     monkeypatch.setattr(_checkpoints, "FOLDER", tmp_path)
-    expected = layer_vectors(checkpoint, TEXTS)[HEAD_INPUT]
-    first = cached_vectors(checkpoint, "tiny", TEXTS, HEAD_INPUT)
-    np.testing.assert_allclose(first, expected, atol=1e-6)
-    monkeypatch.delattr(_checkpoints, "layer_vectors")
-    repeated = cached_vectors(checkpoint, "tiny", [*TEXTS[::-1], TEXTS[0]], HEAD_INPUT)
-    np.testing.assert_array_equal(repeated, first[[2, 1, 0, 0]])
+    monkeypatch.setattr(_checkpoints, "MAX_LENGTH", 32)
+    monkeypatch.setattr(Checkpoint, "folder", lambda self: checkpoint)
+    return Checkpoint("tiny", "cola", layers=2)
+
+
+def test_columns_are_those_of_the_encoder(classifier, checkpoint):
+    encoder, _ = load_checkpoint(checkpoint)
+    pairs = [(text, TEXTS[0]) for text in TEXTS]
+    for inputs in (TEXTS, pairs):
+        expected = encoder.transform(inputs)
+        np.testing.assert_allclose(classifier.vectors(inputs), expected, atol=1e-6)
+        np.testing.assert_allclose(classifier.head_inputs(inputs), expected, atol=1e-6)
+    blocks = ["layer2_cls", "layer1_mean"]
+    parts = [
+        TransformerEncoder(checkpoint, pooling=pooling, layer=layer).transform(TEXTS)
+        for pooling, layer in (("cls", 2), ("mean", 1))
+    ]
+    found = classifier.vectors(TEXTS, blocks)
+    np.testing.assert_allclose(found, np.hstack(parts), atol=1e-6)
+    readout = TransformerEncoder(checkpoint, pooling="readout").transform(TEXTS)
+    found = classifier.vectors(TEXTS, classifier.readout_blocks())
+    np.testing.assert_allclose(found, readout, atol=1e-6)
+    assert classifier.readout_blocks()[0] == HEAD_INPUT
+
+
+def test_texts_are_encoded_once(classifier, monkeypatch):
+    first = classifier.vectors(TEXTS)
+    monkeypatch.delattr(TransformerEncoder, "_encode")
+    again = classifier.vectors([*TEXTS[::-1], TEXTS[0]])
+    np.testing.assert_array_equal(again, first[[2, 1, 0, 0]])
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
@@ -71,5 +80,6 @@ def test_no_map_is_fitted_on_an_evaluated_text(shared, name):
     assert len(own.fit) > 1000
     assert not evaluated & set(own.fit)
     assert not evaluated_texts() & set(target_texts())
+    assert not evaluated & set(more_texts())
     assert len(own.inputs) == len(own.labels)
     assert len(own.train_inputs) == len(own.train_labels)
