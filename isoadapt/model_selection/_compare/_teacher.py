@@ -50,7 +50,7 @@ def _embedded(name: str, parts: list[Any], teacher: Any, encoder: Any) -> tuple[
                 f"teacher is an encoder, so {name} must be texts, with encoder=, the one of the "
                 f"classifier; for vectors, pass teacher={{{name!r}: its vectors, …}}"
             )
-        texts = [text for part in parts for text in part]
+        texts = parts[0] if len(parts) == 1 else [text for part in parts for text in part]
         own, taught = [encoder.transform(texts)], [teacher.transform(texts)]
     elif name not in teacher:
         raise ValueError(f"teacher has no vectors of {name}: pass those of every set that is given")
