@@ -318,8 +318,8 @@ PROTOCOL = (
     "and some of MRPC's training sentences are in STS-B. Maps that are not shown of a classifier "
     "are in the records. Logistic heads are standardised logistic regressions on the rows that the "
     f"checkpoint was fine-tuned on: all of CoLA's, {texts.MAX_PAIRS:,} of MRPC's pairs, whose "
-    f"vectors are of joined pairs. The {BEST_LAYER} has the highest correlation of mean-pooled vectors on "
-    f"{texts.LAYER_PAIRS} pairs of STS-B dev; layer 0 is the input of the first.",
+    f"vectors are of joined pairs. The {BEST_LAYER} has the highest correlation of mean-pooled "
+    f"vectors on {texts.LAYER_PAIRS} pairs of STS-B dev; layer 0 is the input of the first.",
     f"{STSB}: Spearman correlation of cosines with the scores of the 1,379 test pairs. "
     f"{SIGN_BITS} and {MEDIAN_BITS}: the same of codes of one bit a dimension (48 bytes), split at "
     f"0 or at the median of the task's texts. {SEARCH}: the 1,249 entailed "
