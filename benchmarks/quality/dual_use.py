@@ -387,5 +387,5 @@ def _targets(found: Mapping[tuple[str, str], Sequence[Record]]) -> str:
         if row in DRAWN
     ]
     rows = "LogitPreservingWhitening and every TeacherReadout"
-    said.append(f"no prediction changed and logits to 1e-05 by {rows}: {yes(all(kept))}")
+    said.append(f"No prediction changed and logits to 1e-05 by {rows}: {yes(all(kept))}")
     return ". ".join(said)
