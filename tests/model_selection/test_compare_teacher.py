@@ -103,6 +103,7 @@ def test_queries_by_the_classifier_search_the_documents_of_the_teacher(found):
     assert "by the teacher itself" in found.verdict("index")
 
 
+@pytest.mark.filterwarnings("ignore:.*of the squared deviations")  # few rows
 def test_fast_includes_the_readout_and_its_other_space_has_no_index():
     found = compare(WIDE, {"one": TeacherReadout(space="head")}, teacher=TAUGHT)
     assert list(rows_by(found, "index")) == ["second pass"]
