@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.linalg import cho_solve
 
 from isoadapt.adapters._maps import Floats
 from isoadapt.geometry._chunks import row_hashes
@@ -76,13 +77,17 @@ def _group_fold(group: str, known: dict[str, int]) -> int:
 
 @np.errstate(over="ignore", invalid="ignore")
 def _measure(X: Floats, targets: Floats, weights: NDArray[Any]) -> CrossMoments:
-    """Cross-moments of rows (n, p) of positive weight."""
+    """Cross-moments of rows (n, p) of positive weight; `X` and `targets` are overwritten."""
     weight, p = float(weights.sum()), X.shape[1]
     first = np.concatenate([X[0], targets[0]])  # constant columns become exactly zero
-    X, targets = X - first[:p], targets - first[p:]
+    X -= first[:p]
+    targets -= first[p:]
     shift = np.concatenate([weights @ X, weights @ targets]) / weight
     roots = np.sqrt(weights)[:, None]
-    X, targets = (X - shift[:p]) * roots, (targets - shift[p:]) * roots
+    X -= shift[:p]
+    X *= roots
+    targets -= shift[p:]
+    targets *= roots
     spread = float(np.vdot(targets, targets))
     return CrossMoments(weight, first + shift, X.T @ X, X.T @ targets, spread)
 
@@ -119,8 +124,9 @@ class RidgeRegression:
         np.fill_diagonal(self._correlation, self._live + ridge)
         # torch's Cholesky decomposition is several times faster than SciPy's.
         factor = torch.linalg.cholesky(torch.from_numpy(self._correlation))
-        solution = torch.cholesky_solve(torch.from_numpy(self._cross), factor)
-        return self._scale[:, None] * solution.numpy()
+        # SciPy's solution from it needs no copy of the factor, unlike torch's.
+        solution = cho_solve((factor.numpy(), True), self._cross, check_finite=False)
+        return self._scale[:, None] * solution
 
 
 def choose_ridge(parts: Sequence[CrossMoments], ridge: float | str) -> tuple[float, float]:
@@ -150,12 +156,21 @@ def choose_ridge(parts: Sequence[CrossMoments], ridge: float | str) -> tuple[flo
 
 def _held_out_errors(parts: Sequence[CrossMoments], ridges: Sequence[float]) -> list[float]:
     """Sum, for each ridge, the squared errors on each part of the fits to the other parts."""
-    errors = [0.0] * len(ridges)
-    for number, part in enumerate(parts):
-        fit = RidgeRegression(merge_all([*parts[:number], *parts[number + 1 :]]))
-        for i, ridge in enumerate(ridges):
-            coef, step = fit.coef(ridge), part.mean - fit.mean
-            offset = step[len(coef) :] - step[: len(coef)] @ coef
-            errors[i] += part.spread + part.weight * float(offset @ offset)
-            errors[i] += float(np.vdot(coef, part.gram @ coef - 2 * part.cross))
+    found = [
+        _errors_on(part, [*parts[:number], *parts[number + 1 :]], ridges)
+        for number, part in enumerate(parts)
+    ]
+    return [sum(each) for each in zip(*found, strict=True)]
+
+
+def _errors_on(
+    part: CrossMoments, others: Sequence[CrossMoments], ridges: Sequence[float]
+) -> list[float]:
+    """Squared errors on a part, for each ridge, of the fit to other parts."""
+    fit, errors = RidgeRegression(merge_all(others)), []
+    for ridge in ridges:
+        coef, step = fit.coef(ridge), part.mean - fit.mean
+        offset = step[len(coef) :] - step[: len(coef)] @ coef
+        error = part.spread + part.weight * float(offset @ offset)
+        errors.append(error + float(np.vdot(coef, part.gram @ coef - 2 * part.cross)))
     return errors

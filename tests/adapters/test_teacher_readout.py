@@ -357,7 +357,7 @@ def test_wrong_input_is_refused():
 
 
 def test_what_needs_labels_or_one_vector_refuses_it(tmp_path):
-    with pytest.raises(ValueError, match="'TeacherReadout' is not the name of an adapter"):
+    with pytest.raises(ValueError, match="is fitted to a teacher's vectors: pass teacher="):
         compare_adapters(X, np.arange(300) % 2, adapters="TeacherReadout")
     with pytest.raises(ValueError, match=r"predicts from the head's own .*to_sentence_t"):
         merge_into_checkpoint(TeacherReadout(HEAD).fit(X, TEACHER), tmp_path, tmp_path / "out")
