@@ -7,9 +7,17 @@ from typing import Any, NamedTuple
 import joblib
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
-from isoadapt import LinearHead, LogitPreservingWhitening, TransformerEncoder, load_checkpoint
+from isoadapt import (
+    AdaptedEncoder,
+    LinearHead,
+    LogitPreservingWhitening,
+    TeacherReadout,
+    TransformerEncoder,
+    load_checkpoint,
+)
 from isoadapt._utils.files import atomic_path, check_output_folder, check_writable, writable_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table
@@ -37,6 +45,7 @@ _FIGURES = {
 _RAW = "classifier's vectors"
 _CENTRED = "classifier's vectors, centred"
 _ADAPTED = "adapted by LogitPreservingWhitening"
+_TAUGHT = "TeacherReadout, taught by the encoder before fine-tuning"
 _BEFORE = "encoder before fine-tuning"
 _RESAMPLES = 200
 
@@ -271,18 +280,22 @@ def similarity(
 ) -> Similarity:
     """Evaluate embeddings on graded pairs without and with an adapter.
 
-    The adapter is fitted on the training texts, without labels. `train` and `dev` are the
-    embeddings of these texts and of others; `before` is the encoder before fine-tuning, if known.
+    The adapter is fitted on the training texts, without labels, and so is a readout if `before`,
+    the encoder before fine-tuning, is known. `train` and `dev` are the embeddings of these texts
+    and of others.
     """
     of_pairs = not isinstance(texts[0], str)
     if of_pairs:
-        train = encoder.transform(list(dict.fromkeys(text for pair in texts for text in pair)))
+        texts = list(dict.fromkeys(text for pair in texts for text in pair))
+        train = encoder.transform(texts)
     adapter = LogitPreservingWhitening(head).fit(train)
     raw = _embed(encoder)
     adapted = adapter.transform(raw[0]), adapter.transform(raw[1])
     mean = train.mean(axis=0)
     vectors = {_RAW: raw, _CENTRED: (raw[0] - mean, raw[1] - mean), _ADAPTED: adapted}
     if before is not None:
+        layers = clone(encoder).set_params(pooling="readout")
+        vectors[_TAUGHT] = _embed(AdaptedEncoder(layers, TeacherReadout(), before).fit(texts))
         vectors[_BEFORE] = _embed(TransformerEncoder(before))
     scores = load_similarity_pairs().scores
     correlations = {name: similarity_correlation(*pair, scores) for name, pair in vectors.items()}
@@ -309,7 +322,7 @@ def report(result: Similarity) -> str:
     return "\n".join([f"{title}\n", aligned_table(rows), "", *notes, _advice(result)])
 
 
-def _embed(encoder: TransformerEncoder) -> Vectors:
+def _embed(encoder: TransformerEncoder | AdaptedEncoder) -> Vectors:
     left, right, _ = load_similarity_pairs()
     vectors = encoder.transform(left + right)
     return vectors[: len(left)], vectors[len(left) :]

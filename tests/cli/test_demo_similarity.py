@@ -5,7 +5,13 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.preprocessing import normalize
 
-from isoadapt import LogitPreservingWhitening, TransformerEncoder, load_checkpoint
+from isoadapt import (
+    AdaptedEncoder,
+    LogitPreservingWhitening,
+    TeacherReadout,
+    TransformerEncoder,
+    load_checkpoint,
+)
 from isoadapt.cli._demo import Similarity, report, similarity
 from isoadapt.datasets import load_similarity_pairs
 from isoadapt.metrics import similarity_correlation
@@ -13,6 +19,7 @@ from tests.tiny_models import save_model
 
 SENTENCES = load_similarity_pairs().left[:40]
 RAW, ADAPTED = "classifier's vectors", "adapted by LogitPreservingWhitening"
+TAUGHT = "TeacherReadout, taught by the encoder before fine-tuning"
 BEFORE = "encoder before fine-tuning"
 OTHERS = load_similarity_pairs().right[:30]
 
@@ -38,12 +45,14 @@ def test_the_figures_are_those_of_the_public_functions(checkpoint):
     train = encoder.transform(SENTENCES)
     adapter = LogitPreservingWhitening(head).fit(train)
     before = TransformerEncoder(checkpoint)
+    taught = AdaptedEncoder(checkpoint, TeacherReadout(), teacher=checkpoint).fit(SENTENCES)
     expected = {
         RAW: expected_correlation(encoder, lambda X: X),
         "classifier's vectors, centred": expected_correlation(
             encoder, lambda X: X - train.mean(axis=0)
         ),
         ADAPTED: expected_correlation(encoder, adapter.transform),
+        TAUGHT: expected_correlation(taught, lambda X: X),
         BEFORE: expected_correlation(before, lambda X: X),
     }
     assert found == pytest.approx(expected, abs=1e-6)
