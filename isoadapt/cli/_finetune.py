@@ -15,7 +15,7 @@ from isoadapt._utils.messages import aligned_table, choices
 from isoadapt.cli._options import Console, Tables, WrongUsage, labelled_texts, read_settings
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.finetune._recipes import PENALTIES, PLACES, RECIPES
-from isoadapt.metrics._units import main_figures
+from isoadapt.metrics._points import main_figures
 
 _TITLES = {
     "r2": "R²",

@@ -27,7 +27,7 @@ from isoadapt.cli._options import (
 from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.geometry._chunks import as_float32, row_hashes
 from isoadapt.interop import save_adapter
-from isoadapt.metrics._units import main_figures
+from isoadapt.metrics._points import main_figures
 
 _FITTED, _FRESH, _HALVES = "rows the map was fitted to", "validation rows", "cross-fitted halves"
 _FOLDS = "held-out folds"

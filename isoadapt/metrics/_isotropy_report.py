@@ -16,14 +16,17 @@ from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import aligned_table, warn
 from isoadapt.geometry import _spread
 from isoadapt.metrics._neighbours import HubnessReport, hubness
-from isoadapt.metrics._points import IF_FEW, is_constant, spectral_figures, two_nn_or_nan
-from isoadapt.metrics._units import (
+from isoadapt.metrics._points import (
+    IF_FEW,
     Reading,
     codes_of,
     corrected_isoscore,
     in_float64,
+    is_constant,
     read,
     read_rows,
+    spectral_figures,
+    two_nn_or_nan,
     warn_of_few_units,
 )
 

@@ -16,8 +16,6 @@ from isoadapt.metrics._points import (
     as_points_or_moments,
     as_tensor,
     clamped_score,
-)
-from isoadapt.metrics._units import (
     corrected_isoscore,
     corrected_score,
     different_rows,

@@ -18,7 +18,7 @@ from isoadapt.encoders._texts import as_texts
 from isoadapt.geometry._chunks import row_hashes
 from isoadapt.heads import LinearHead
 from isoadapt.metrics._neighbours import relevant_sets
-from isoadapt.metrics._units import codes_of
+from isoadapt.metrics._points import codes_of
 from isoadapt.model_selection._compare._measure import Data, Split
 from isoadapt.model_selection._compare._methods import HEAD_COLUMNS
 from isoadapt.model_selection._compare._paired_tests import Floats, joined
