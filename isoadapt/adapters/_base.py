@@ -20,7 +20,7 @@ from sklearn.utils.validation import (
 from isoadapt import metrics
 from isoadapt._utils.devices import as_array
 from isoadapt._utils.messages import warn
-from isoadapt.adapters._heads import fit_head, needs_fit
+from isoadapt.adapters._heads import PROBES, fit_head, needs_fit
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_block, map_rows
 from isoadapt.adapters._rows import check_labels
 from isoadapt.geometry._chunks import (
@@ -32,9 +32,6 @@ from isoadapt.geometry._chunks import (
 from isoadapt.heads import LinearHead, MultiLabelHead
 
 # In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
-
-
-PROBES = {"logistic": "classifier", "ridge": "regressor"}  # kinds of the heads that have a name
 
 
 def _has_head(adapter: "BaseAdapter") -> bool:

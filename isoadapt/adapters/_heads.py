@@ -31,6 +31,7 @@ from isoadapt.adapters._rows import Index, distinct_rows, fold_numbers
 from isoadapt.geometry._spread import LARGEST, dead_dimensions
 from isoadapt.heads import LinearHead
 
+PROBES = {"logistic": "classifier", "ridge": "regressor"}  # kinds of the heads that have a name
 _N_FOLDS = 5
 _FEW = 15_000  # as many rows are left out in all; with more, not every fold is
 # Logarithms to the base 10 of C d or of d/alpha, for rows whose d features have mean variance 1.

@@ -8,8 +8,8 @@ import numpy as np
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from isoadapt._utils.messages import warn
-from isoadapt.adapters._base import PROBES
 from isoadapt.adapters._closed_form import MomentsAdapter
+from isoadapt.adapters._heads import PROBES
 from isoadapt.adapters._linalg import row_space, whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.geometry import Moments

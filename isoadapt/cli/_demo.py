@@ -369,5 +369,5 @@ def _advice(result: Similarity) -> str:
     comparison = "better" if before > adapted else "not better here"
     return (
         f"The encoder before fine-tuning is {comparison} at similarity, so use it for that if you "
-        "have it and can run two models. The adapter is for one model that must do both."
+        "have it and can run two models. The vectors above it are for one model that must do both."
     )
