@@ -89,7 +89,8 @@ class TeacherReadout(BaseAdapter):
         The penalty used.
     r2_ : float
         Share of the variance of the teacher's vectors explained in the folds that are left out of
-        the fit. NaN if all vectors are equal or all rows in one fold.
+        the fit. Too high if rows of different folds are similar, such as the sentences of one
+        document, unless these are `groups`. NaN if all vectors are equal or all rows in one fold.
     moments_ : Folds
         Cross-moments of each fold, about 40 bytes times the square of the number of columns; only
         after ``partial_fit``, which continues with them.
