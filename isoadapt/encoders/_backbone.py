@@ -138,7 +138,10 @@ class Backbone:
             return choose_pooling(name, layer, self.head is not None, self.sentence_pooling)
         modes, layers = zip(*(self._readout() if parts == READOUT else parts), strict=True)
         n = self.n_layers
-        return LayersPooling(modes, layers=tuple(self.hidden_state(i) % (n + 1) for i in layers))
+        states = [self.hidden_state(layer) % (n + 1) for layer in layers]
+        if modes[0] == HEAD_INPUT:
+            states[0] = -1  # as the parameter has it
+        return LayersPooling(modes, layers=tuple(states))
 
     def _readout(self) -> Parts:
         """Return the poolings, with their hidden states, of pooling="readout"."""

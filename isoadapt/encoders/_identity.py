@@ -204,8 +204,8 @@ def recorded_pooling(kind: str | None) -> PoolingName:
     """
     if not re.fullmatch(r"pooling=\(\(.*\)", kind or ""):
         return "auto"
-    parts = re.findall(r"\('(\w+)', (\d+)\)", str(kind))
-    return [(mode, -1 if mode == HEAD_INPUT else int(layer)) for mode, layer in parts]
+    parts = re.findall(r"\('(\w+)', (-?\d+)\)", str(kind))
+    return [(mode, int(layer)) for mode, layer in parts]
 
 
 def _digest(backbone: Backbone, dtype: torch.dtype) -> str:

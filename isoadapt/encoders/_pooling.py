@@ -48,7 +48,7 @@ Parts = tuple[tuple[str, int], ...]  # poolings, each with the number of a hidde
 class LayersPooling(Pooling):
     """Poolings of several hidden states, whose vectors are concatenated."""
 
-    layers: tuple[int, ...] = ()  # the hidden state of each mode, from 0 to the number of layers
+    layers: tuple[int, ...] = ()  # hidden state of each mode from 0; -1 for the head's input
 
     @property
     def parts(self) -> Parts:

@@ -156,3 +156,10 @@ def test_a_record_names_the_poolings_of_its_vectors(checkpoint, pooling):
 @pytest.mark.parametrize("kind", [None, "pooling='head_input'", "pooling='cls+mean', layer=-1"])
 def test_other_records_name_no_list(kind):
     assert recorded_pooling(kind) == "auto"
+
+
+@pytest.mark.parametrize("pooling", ["readout", PARTS])
+def test_the_recorded_kind_is_what_the_encoder_accepts(checkpoint, pooling):
+    kind = vector_source(TransformerEncoder(checkpoint, pooling=pooling)).kind
+    again = eval(f"TransformerEncoder(checkpoint, {kind})")  # as messages and model cards have it
+    np.testing.assert_array_equal(again.transform(TEXTS), vectors(checkpoint, pooling))
