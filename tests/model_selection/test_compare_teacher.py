@@ -104,6 +104,12 @@ def test_queries_by_the_classifier_search_the_documents_of_the_teacher(found):
 
 
 @pytest.mark.filterwarnings("ignore:.*of the squared deviations")  # few rows
+def test_a_cache_keeps_the_teacher_and_the_refitted_head_apart(found, tmp_path):
+    again = compare(WIDE, [*CLOSED, "TeacherReadout"], teacher=TAUGHT, cache=tmp_path)
+    figures = [(row["use"], row["adapter"], row["score"]) for row in again.rows]
+    assert figures == [(row["use"], row["adapter"], row["score"]) for row in found.rows]
+
+
 def test_fast_includes_the_readout_and_its_other_space_has_no_index():
     found = compare(WIDE, {"one": TeacherReadout(space="head")}, teacher=TAUGHT)
     assert list(rows_by(found, "index")) == ["second pass"]
@@ -149,6 +155,8 @@ def test_texts_are_embedded_by_both_encoders(found):
         ({"head": "logistic"}, "pass the classifier's head"),
         ({"teacher": {"X": TAUGHT["X"]}}, "teacher has no vectors of X_test"),
         ({"teacher": Lookup(TAUGHT["X"])}, "X must be texts, with encoder="),
+        ({"teacher": "path/to/baseX"}, "pass an encoder, or a mapping"),
+        ({"queries": ["a text"] * 30}, "queries holds texts, which need an encoder"),
         ({"X": WIDE["X"][:, : D - 1]}, "X has 4 columns, but the head reads the first 5"),
         ({"teacher": TAUGHT | {"X": TAUGHT["X_test"]}}, "inconsistent numbers of samples"),
     ],

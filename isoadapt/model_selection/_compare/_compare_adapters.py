@@ -258,7 +258,7 @@ def _run(
     results = None if cache is None else ResultCache(Path(cache), data, "the data")
     fits = [(method, split) for method in methods for split in splits]
     files = [
-        results and results.file(tuple(split), method.estimator, repr(method.name))
+        results and results.file((*split, method.columns), method.estimator, repr(method.name))
         for method, split in fits
     ]
     jobs = Parallel(n_jobs, return_as="generator_unordered")(

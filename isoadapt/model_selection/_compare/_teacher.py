@@ -52,10 +52,18 @@ def _embedded(name: str, parts: list[Any], teacher: Any, encoder: Any) -> tuple[
             )
         texts = parts[0] if len(parts) == 1 else [text for part in parts for text in part]
         own, taught = [encoder.transform(texts)], [teacher.transform(texts)]
-    elif name not in teacher:
-        raise ValueError(f"teacher has no vectors of {name}: pass those of every set that is given")
+    elif not isinstance(teacher, Mapping) or name not in teacher:
+        raise ValueError(
+            f"teacher has no vectors of {name}: pass an encoder, or a mapping with the vectors of "
+            "every set that is given"
+        )
     else:
-        own = [encoder.transform(part) if are_texts(part) and encoder else part for part in parts]
+        if encoder is None and any(map(are_texts, parts)):
+            raise ValueError(
+                f"{name} holds texts, which need an encoder: pass encoder=, the one of the "
+                "classifier, or embed them first"
+            )
+        own = [encoder.transform(part) if are_texts(part) else part for part in parts]
         taught = list(teacher[name]) if name == "pairs" else [teacher[name]]
     dtype = [np.float64, np.float32]
     rows, targets = (
