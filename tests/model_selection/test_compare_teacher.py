@@ -158,7 +158,11 @@ def test_texts_are_embedded_by_both_encoders(found):
         ({"teacher": "path/to/baseX"}, "pass an encoder, or a mapping"),
         ({"queries": ["a text"] * 30}, "queries holds texts, which need an encoder"),
         ({"X": WIDE["X"][:, : D - 1]}, "X has 4 columns, but the head reads the first 5"),
-        ({"teacher": TAUGHT | {"X": TAUGHT["X_test"]}}, "inconsistent numbers of samples"),
+        ({"teacher": TAUGHT | {"X": TAUGHT["X_test"]}}, r"teacher\['X'\] has \[\d+\] vectors, but"),
+        (
+            {"teacher": TAUGHT | {"pairs": np.split(np.concatenate(TAUGHT["pairs"]), [1])}},
+            r"teacher\['pairs'\] has \[1, \d+\] vectors, but pairs has \[",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused(changes, match):

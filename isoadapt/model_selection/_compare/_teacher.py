@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_array, check_consistent_length
+from sklearn.utils.validation import check_array
 
 from isoadapt._utils.devices import as_array
 from isoadapt.adapters._heads import needs_fit
@@ -67,8 +67,9 @@ def _embedded(name: str, parts: list[Any], teacher: Any, encoder: Any) -> tuple[
         taught = list(teacher[name]) if name == "pairs" else [teacher[name]]
     dtype = [np.float64, np.float32]
     rows, targets = (
-        np.concatenate([check_array(as_array(one), dtype=dtype, input_name=what) for one in each])
+        [check_array(as_array(one), dtype=dtype, input_name=what) for one in each]
         for each, what in ((own, name), (taught, f"teacher[{name!r}]"))
     )
-    check_consistent_length(rows, targets)
-    return rows, targets
+    if (given := [len(one) for one in targets]) != (needed := [len(one) for one in rows]):
+        raise ValueError(f"teacher[{name!r}] has {given} vectors, but {name} has {needed} rows")
+    return np.concatenate(rows), np.concatenate(targets)
