@@ -103,13 +103,13 @@ def test_queries_by_the_classifier_search_the_documents_of_the_teacher(found):
     assert "by the teacher itself" in found.verdict("index")
 
 
-@pytest.mark.filterwarnings("ignore:.*of the squared deviations")  # few rows
 def test_a_cache_keeps_the_teacher_and_the_refitted_head_apart(found, tmp_path):
     again = compare(WIDE, [*CLOSED, "TeacherReadout"], teacher=TAUGHT, cache=tmp_path)
     figures = [(row["use"], row["adapter"], row["score"]) for row in again.rows]
     assert figures == [(row["use"], row["adapter"], row["score"]) for row in found.rows]
 
 
+@pytest.mark.filterwarnings("ignore:.*of the squared deviations")  # few rows
 def test_fast_includes_the_readout_and_its_other_space_has_no_index():
     found = compare(WIDE, {"one": TeacherReadout(space="head")}, teacher=TAUGHT)
     assert list(rows_by(found, "index")) == ["second pass"]
