@@ -1,5 +1,7 @@
 """Copies of rows, groups of dependent rows, rows that dominate, and embeddings beyond memory."""
 
+import subprocess
+import sys
 import tracemalloc
 import warnings
 
@@ -284,3 +286,36 @@ def test_a_report_holds_a_small_part_of_the_rows(mapped, tmp_path, monkeypatch):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < X.nbytes  # hashes and masks of the rows, 58 bytes each, and blocks
+
+
+MEASURE = """
+import sys, threading, time
+import numpy as np
+from isoadapt.metrics import isotropy_report
+
+def anonymous():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("RssAnon"))
+
+X = np.load(sys.argv[1], mmap_mode="r")
+before, seen = anonymous(), []
+
+def watch():
+    while True:
+        seen.append(anonymous())
+        time.sleep(0.005)
+
+threading.Thread(target=watch, daemon=True).start()
+isotropy_report(X)
+print(max(seen) - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_of_the_process_does_not_grow_with_the_rows(tmp_path):
+    """Also where memory that was freed is not given back, which tracemalloc does not see."""
+    np.save(tmp_path / "X.npy", cloud(1_000_000, 64).astype(np.float32))
+    command = [sys.executable, "-c", MEASURE, str(tmp_path / "X.npy")]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(found.stdout.split()[-1]) < 200  # MB; X has 256

@@ -302,8 +302,12 @@ def main_figures(X: ArrayLike) -> dict[str, Any]:
 
 def squared_deviations(found: Reading) -> NDArray[np.float64]:
     """Squared distance (n,) of each row from the mean; 0 for the rows that are not kept."""
-    deviations = (in_float64(block) - found.moments.mean for block in found.rows.blocks())
-    return np.where(found.kept, torch.cat([each.square().sum(1) for each in deviations]), 0)
+    squared, start = np.empty(len(found.rows)), 0  # small arrays between blocks fragment memory
+    for block in found.rows.blocks():
+        deviations = in_float64(block) - found.moments.mean
+        squared[start : start + len(block)] = deviations.square_().sum(1)
+        start += len(block)
+    return np.where(found.kept, squared, 0)
 
 
 def warn_of_few_units(found: Reading) -> None:
