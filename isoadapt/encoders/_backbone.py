@@ -20,7 +20,7 @@ from isoadapt.encoders._pooling import (
     LayersPooling,
     Parts,
     Pooling,
-    PoolingName,
+    PoolingSetting,
     choose_pooling,
     live_pooling,
     needs_head,
@@ -126,7 +126,7 @@ class Backbone:
             )
         return -1 if layer == n else layer
 
-    def pooling(self, name: PoolingName, layer: int = -1) -> Pooling:
+    def pooling(self, name: PoolingSetting, layer: int = -1) -> Pooling:
         """Return the pooling that parameters name; raise ValueError if the model cannot have it."""
         if needs_head(name) and self.head is None:
             raise ValueError(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._batching import PAIR, to_device
-from isoadapt.encoders._pooling import HEAD_INPUT, MODES, Pooling, PoolingName
+from isoadapt.encoders._pooling import HEAD_INPUT, MODES, Pooling, PoolingSetting
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import model_inputs
 from isoadapt.encoders._transformer import TransformerEncoder
@@ -25,7 +25,7 @@ _TOLERANCE = 1e-5  # relative to the largest entry
 def load_checkpoint(
     path: str | os.PathLike[str] | tuple[Any, Any],
     *,
-    pooling: PoolingName = HEAD_INPUT,
+    pooling: PoolingSetting = HEAD_INPUT,
     max_length: int | None = None,
     batch_tokens: int = 2048,
     device: str | torch.device = "auto",

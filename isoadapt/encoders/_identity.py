@@ -34,7 +34,7 @@ from isoadapt.encoders._models import DTYPES
 from isoadapt.encoders._pooling import (
     HEAD_INPUT,
     LayersPooling,
-    PoolingName,
+    PoolingSetting,
     choose_pooling,
     needs_head,
     sentence_pooling,
@@ -197,7 +197,7 @@ def _kind(encoder: "TransformerEncoder", backbone: Backbone) -> str:
     return ", ".join(settings)
 
 
-def recorded_pooling(kind: str | None) -> PoolingName:
+def recorded_pooling(kind: str | None) -> PoolingSetting:
     """Return the parameter ``pooling`` for vectors of a recorded kind of several layers, or "auto".
 
     The columns of "readout" are recorded as the list of their layers.

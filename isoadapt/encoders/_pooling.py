@@ -40,7 +40,7 @@ class Pooling:
         return torch.nn.functional.normalize(pooled, dim=1) if self.normalize else pooled
 
 
-PoolingName = str | Sequence[tuple[str, int]]  # the parameter of an encoder
+PoolingSetting = str | Sequence[tuple[str, int]]  # the parameter of an encoder
 Parts = tuple[tuple[str, int], ...]  # poolings, each with the number of a hidden state
 
 
@@ -56,7 +56,7 @@ class LayersPooling(Pooling):
         return tuple(zip(self.modes, self.layers, strict=True))
 
 
-def several_layers(pooling: PoolingName, layer: int = -1) -> Literal["readout"] | Parts | None:
+def several_layers(pooling: PoolingSetting, layer: int = -1) -> Literal["readout"] | Parts | None:
     """Return READOUT or the pairs (pooling, layer) if there are several; else None.
 
     ValueError is raised if a pair is wrong, or if `layer` is given too.
@@ -208,14 +208,14 @@ def _modes(config: dict[str, Any]) -> tuple[str, ...]:
     return modes
 
 
-def needs_head(pooling: PoolingName) -> bool:
+def needs_head(pooling: PoolingSetting) -> bool:
     """Return whether parameters ask for the input of a head."""
     parts = several_layers(pooling)
     return pooling == HEAD_INPUT or (isinstance(parts, tuple) and parts[0][0] == HEAD_INPUT)
 
 
 def choose_pooling(
-    name: PoolingName, layer: int, head: bool, own: Callable[[], Pooling | None]
+    name: PoolingSetting, layer: int, head: bool, own: Callable[[], Pooling | None]
 ) -> Pooling:
     """Return the pooling of one hidden state that is called `name`.
 

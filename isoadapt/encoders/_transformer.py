@@ -48,7 +48,7 @@ from isoadapt.encoders._pooling import (
     READOUT,
     LayersPooling,
     Pooling,
-    PoolingName,
+    PoolingSetting,
     needs_head,
     several_layers,
 )
@@ -183,7 +183,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self,
         model: Any,
         *,
-        pooling: PoolingName = "auto",
+        pooling: PoolingSetting = "auto",
         layer: int = -1,
         max_length: int | None = None,
         batch_tokens: int = 2048,

@@ -20,7 +20,7 @@ from isoadapt.encoders._checkpoint import head_path, read_head
 from isoadapt.encoders._folder import read_object, tokenizer_folder
 from isoadapt.encoders._identity import describe_vectors, recorded_pooling, vector_source
 from isoadapt.encoders._models import quiet
-from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, PoolingName
+from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, PoolingSetting
 from isoadapt.encoders._texts import Texts
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import sentence_card
@@ -59,7 +59,7 @@ def to_sentence_transformer(
     model_folder: str | os.PathLike[str],
     out_folder: str | os.PathLike[str],
     *,
-    pooling: PoolingName = "auto",
+    pooling: PoolingSetting = "auto",
     max_length: int | None = None,
     normalize: bool = False,
     overwrite: bool = False,
@@ -200,7 +200,10 @@ def to_sentence_transformer(
 
 
 def export_encoder(
-    parts: Parts, model_folder: Path, pooling: PoolingName = "auto", max_length: int | None = None
+    parts: Parts,
+    model_folder: Path,
+    pooling: PoolingSetting = "auto",
+    max_length: int | None = None,
 ) -> TransformerEncoder:
     """Return an encoder of the checkpoint whose vectors are those the adapter was fitted to."""
     if parts.encoder is not None:
