@@ -116,6 +116,7 @@ def test_groups_of_one_block_beside_one_that_cannot_be_prepared(threads):
 
 @pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite:UserWarning")
 @pytest.mark.filterwarnings("ignore:[0-9]+ tasks which were still being processed:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*successfully executed")  # joblib's
 def test_an_interrupt_keeps_the_blocks_that_are_done(threads, monkeypatch):
     class Bar(module.tqdm):
         def update(self, n=1):
