@@ -250,10 +250,10 @@ def position_limit(model: Any) -> int | None:
     """
     limits = []
     for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and _POSITION_TABLE.search(name.rpartition(".")[2]):
+        if hasattr(module, "padding_idx") and _POSITION_TABLE.search(name.rpartition(".")[2]):
             offset = 0 if module.padding_idx is None else module.padding_idx + 1
             own_offset = getattr(module, "offset", None)
             limits.append(
-                module.num_embeddings - (own_offset if isinstance(own_offset, int) else offset)
+                len(module.weight) - (own_offset if isinstance(own_offset, int) else offset)
             )
     return min(limits, default=None)

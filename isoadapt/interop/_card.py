@@ -187,7 +187,9 @@ def sentence_card(
         "" if check.logits is None else _classification(name, classifier_kept),
         "## Check\n\nBefore the folder was written, it was loaded with both libraries' own "
         f"loaders, and {check.n_texts} texts were compared with encoder and adapter in isoadapt. "
-        f"Largest differences: {check}.",
+        f"Largest differences: {check}. Rounding, which the adapter amplifies, gives up to "
+        f"{check.limit:.1e}."
+        + (" The folder differs by more, without an effect on them." if check.exceeds else ""),
         f"## What to expect\n\n{_TAUGHT if taught else _WHITENED} {_LIMITS}",
         "## Versions\n\n" + versions("sentence-transformers", "transformers"),
     ]

@@ -27,7 +27,8 @@ _SENTENCE = "It was far, and then the road ran on under the trees by a river."
 _SIZES = (1, 3, 8, 20)  # tokens of the texts made of random tokens
 _BEYOND = 8  # tokens of the longest text beyond the maximum length
 _UNLIMITED, _LONGEST = 40, 600  # tokens: where there is no maximum length, and at most
-_COSINE, _LOGITS = 1e-4, 1e-4  # admissible differences: adapters amplify rounding
+_ROUNDING = 4e-6  # of float32 vectors, relative to their length, over all layers of an encoder
+_WRONG = 1e-2  # a difference of cosines or, relative to the largest, of logits beyond rounding
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ class Expected(NamedTuple):
     vectors: Floats  # (n, d)
     logits: Floats | None  # (n, C); None if there is no classifier
     max_length: int | None  # in tokens; None if there is no limit
+    amplification: float  # largest factor by which the adapter increases relative differences
 
 
 class Check(NamedTuple):
@@ -143,6 +145,12 @@ class Check(NamedTuple):
     n_texts: int
     cosines: float  # between the texts' vectors, and of each vector with the expected one
     logits: float | None  # relative to the largest; None if there is no classifier
+    limit: float  # of both, from the rounding of float32
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether a difference is larger than rounding explains."""
+        return max(self.cosines, self.logits or 0.0) > self.limit
 
     def __str__(self) -> str:
         found = f"cosines {self.cosines:.1e}"
@@ -175,16 +183,12 @@ def check_written(folder: Path, library: ModuleType, texts: list[str], expected:
             )
         vectors = [model.encode(part, show_progress_bar=False) for part in _batches(texts)]
         found = np.concatenate(vectors).astype(np.float64)
-        cosines = _cosines(found, _with_padded(expected.vectors))
-        if not cosines <= _COSINE:
-            raise _failure(library, "cosines", cosines)
-        if expected.logits is None:
-            return Check(len(texts), cosines, None)
-        difference = _logits(folder, texts) - _with_padded(expected.logits)
-        logits = float(np.abs(difference).max() / np.abs(expected.logits).max())
-        if not logits <= _LOGITS:
-            raise _failure(library, "logits", logits)
-    return Check(len(texts), cosines, logits)
+        limit = 2 * _ROUNDING * max(expected.amplification, 1.0)  # two vectors per cosine
+        cosines = _cosines(found, _with_padded(expected.vectors), limit)
+        logits = None
+        if expected.logits is not None:
+            logits = _logits(_classify(folder, texts), _with_padded(expected.logits), limit)
+    return Check(len(texts), cosines, logits, limit)
 
 
 def _batches(texts: list[str]) -> list[list[str]]:
@@ -197,18 +201,16 @@ def _with_padded(rows: Floats) -> Floats:
     return np.concatenate([rows, rows[:-1]])
 
 
-def _failure(library: ModuleType, what: str, difference: float) -> ValueError:
+def _failure(what: str) -> ValueError:
     return ValueError(
-        f"the {what} from the written folder differ by {difference:.3g} from those of encoder and "
-        f"adapter, so no folder is written: sentence-transformers {library.__version__} cannot "
-        "compute them for this architecture (padding changes the vectors of some), or the adapter "
-        "amplifies rounding, which more shrinkage prevents; serve it with isoadapt.AdaptedEncoder "
-        "instead"
+        f"the {what}, so no folder is written: sentence-transformers cannot compute the vectors "
+        "of this architecture (padding changes the vectors of some), or the adapter amplifies "
+        "rounding, which more shrinkage prevents; serve it with isoadapt.AdaptedEncoder instead"
     )
 
 
 @torch.inference_mode()
-def _logits(folder: Path, texts: list[str]) -> Floats:
+def _classify(folder: Path, texts: list[str]) -> Floats:
     """Compute the logits of the classifier for the batches."""
     import transformers
 
@@ -225,10 +227,35 @@ def _logits(folder: Path, texts: list[str]) -> Floats:
     return np.concatenate(found).astype(np.float64)
 
 
-def _cosines(found: Floats, expected: Floats) -> float:
-    """Return the largest difference of cosines, NaN if there is no length to divide by."""
-    if found.shape != expected.shape:
-        return float("inf")
-    a, b = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (found, expected))
-    between = np.abs(a @ a.T - b @ b.T).max()
-    return float(max(between, np.abs(1 - (a * b).sum(axis=1)).max()))
+def _logits(found: Floats, expected: Floats, limit: float) -> float:
+    """Return the largest relative difference of logits; raise if a prediction differs."""
+    scale = np.abs(expected).max()
+    difference = float(np.abs(found - expected).max() / scale)
+    if not difference <= _WRONG:
+        raise _failure(f"logits from the written folder differ by {difference:.3g}")
+    if _best_differs(found, expected, limit * scale):
+        raise _failure("predictions from the written folder differ from those of the pipeline")
+    return difference
+
+
+def _cosines(found: Floats, expected: Floats, limit: float) -> float:
+    """Return the largest difference of cosines; raise if a nearest neighbour differs."""
+    difference = float("inf")
+    if found.shape == expected.shape:
+        a, b = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (found, expected))
+        old, new = b @ b.T, a @ a.T
+        difference = float(max(np.abs(new - old).max(), np.abs(1 - (a * b).sum(axis=1)).max()))
+    if not difference <= _WRONG:  # NaN if there is no length to divide by
+        raise _failure(f"cosines from the written folder differ by {difference:.3g}")
+    texts = np.arange(len(old)) % ((len(old) + 1) // 2)  # the padded batch repeats all but one
+    for cosines in (old, new):
+        cosines[texts[:, None] == texts] = -np.inf
+    if _best_differs(new, old, limit):
+        raise _failure("nearest neighbours of texts from the written folder differ")
+    return difference
+
+
+def _best_differs(found: Floats, expected: Floats, tie: float) -> bool:
+    """Return whether the largest entry of a row is another one, by more than a tie."""
+    chosen = np.take_along_axis(expected, found.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return bool((expected.max(axis=1) - chosen > tie).any())

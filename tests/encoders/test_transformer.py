@@ -125,7 +125,7 @@ def test_equal_inputs_are_encoded_once(live, monkeypatch):
 
 @pytest.mark.parametrize(
     ("architecture", "positions", "limit"),
-    [("bert", 64, 64), ("roberta", 66, 64), ("mpnet", 66, 64)],
+    [("bert", 64, 64), ("roberta", 66, 64), ("mpnet", 66, 64), ("ibert", 66, 64)],
 )
 def test_length_is_what_the_model_has(architecture, positions, limit, tmp_path):
     save_model(tmp_path, architecture, max_position_embeddings=positions)

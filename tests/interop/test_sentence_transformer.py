@@ -29,8 +29,9 @@ from isoadapt.interop import (
     save_adapter,
     to_sentence_transformer,
 )
+from isoadapt.interop._sentence_files import _cosines, _logits
 from tests.interop.examples import without_isoadapt
-from tests.tiny_models import ARCHITECTURES, TEXTS, WORDS, save_model
+from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, WORDS, save_model
 
 library = pytest.importorskip("sentence_transformers")
 
@@ -321,6 +322,81 @@ class TestFolder:
         np.testing.assert_allclose(vectors_of(tmp_path / "m"), pipeline.transform(TEXTS), atol=1e-4)
         np.testing.assert_array_equal(logits_of(tmp_path / "m"), logits_of(checkpoint))
         assert "predictions are unchanged" in (tmp_path / "m" / "README.md").read_text()
+
+
+UNLIKE = {  # sentence-transformers computes other vectors, or none
+    **dict.fromkeys(("fnet", "mobilebert", "yoso", "longformer"), "differ"),
+    "convbert": "by more than rounding",  # a warning
+    **dict.fromkeys(("bart", "t5"), "decoder"),
+    "big_bird": "not a pooling",
+}
+
+
+class TestDifferences:
+    """What is compared before a folder appears: rounding passes, however amplified."""
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE_ARCHITECTURES])
+    def test_fit_and_export_at_defaults(self, tmp_path, architecture):
+        folder = save_model(tmp_path / "model", architecture)
+        model = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(ROWS)
+        if (match := UNLIKE.get(architecture)) is None:
+            written = to_sentence_transformer(model, folder, tmp_path / "out")
+            vectors = library.SentenceTransformer(str(written), device="cpu").encode(ROWS[:20])
+            assert np.abs(cosines(vectors) - cosines(model.transform(ROWS[:20]))).max() < 1e-4
+        elif architecture == "convbert":
+            with pytest.warns(UserWarning, match=match):
+                to_sentence_transformer(model, folder, tmp_path / "out")
+        else:
+            with pytest.raises(ValueError, match=match):
+                to_sentence_transformer(model, folder, tmp_path / "out")
+
+    def test_an_adapter_may_amplify_rounding(self, checkpoint, classifier, tmp_path, monkeypatch):
+        encoder = classifier[0]
+        adapter = Whitening(shrinkage=1e-9).fit(encoder.transform(ROWS))
+        sizes = []
+
+        def perturbed(self, texts, **options):
+            """Move the vectors as a relative change of 1e-6 before the adapter would."""
+            vectors = encoder.transform(texts).astype(np.float64)
+            noise = rng.normal(size=vectors.shape)
+            noise *= 1e-6 * np.linalg.norm(vectors) / np.linalg.norm(noise)
+            sizes.append(np.abs(adapter.transform(noise) - adapter.transform(0 * noise)).max())
+            return (adapter.transform(vectors + noise)).astype(np.float32)
+
+        monkeypatch.setattr(library.SentenceTransformer, "encode", perturbed)
+        written = to_sentence_transformer(
+            adapter, checkpoint, tmp_path / "out", pooling="head_input"
+        )
+        assert max(sizes) > 1e-4
+        card = (written / "README.md").read_text()
+        assert float(re.search(r"cosines ([\d.e-]+)", card)[1]) > 1e-4
+        assert "The folder differs by more" not in card
+
+    def test_more_than_rounding_is_a_warning(self, checkpoint, classifier, tmp_path, monkeypatch):
+        encode = library.SentenceTransformer.encode
+
+        def noisy(self, texts, **options):
+            vectors = encode(self, texts, **options)
+            return vectors * (1 + 2e-3 * rng.normal(size=vectors.shape)).astype(vectors.dtype)
+
+        monkeypatch.setattr(library.SentenceTransformer, "encode", noisy)
+        with pytest.warns(UserWarning, match=r"by more than rounding \(cosines .*are the same"):
+            written = to_sentence_transformer(classifier[1], checkpoint, tmp_path / "out")
+        assert "The folder differs by more, without" in (written / "README.md").read_text()
+
+    def test_another_neighbour_or_prediction_is_an_error(self):
+        angles = np.array([0.0, 0.100, -0.101, 2.0])  # the first vector's neighbours nearly tie
+        moved, vectors = (
+            np.column_stack([np.cos(turned), np.sin(turned)])
+            for turned in (angles - [0.001, 0, 0, 0], angles)
+        )
+        with pytest.raises(ValueError, match="nearest neighbours"):
+            _cosines(*(np.concatenate([rows, rows[:-1]]) for rows in (moved, vectors)), 1e-6)
+        logits = np.array([[1.0, 1.001], [3.0, -1.0]])
+        with pytest.raises(ValueError, match="predictions from the written folder"):
+            _logits(logits - [0, 0.002], logits, 1e-6)
+        assert _logits(logits - [0, 0.002], logits, 1e-3) == pytest.approx(0.002 / 3)
 
 
 class TestErrors:
