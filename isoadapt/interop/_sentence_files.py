@@ -27,7 +27,8 @@ _SENTENCE = "It was far, and then the road ran on under the trees by a river."
 _SIZES = (1, 3, 8, 20)  # tokens of the texts made of random tokens
 _BEYOND = 8  # tokens of the longest text beyond the maximum length
 _UNLIMITED, _LONGEST = 40, 600  # tokens: where there is no maximum length, and at most
-_ROUNDING = 4e-6  # of float32 vectors, relative to their length, over all layers of an encoder
+_ROUNDING = 1e-6  # of float32 vectors over all layers of an encoder, relative to their length
+_LEAST = 1e-5  # difference of cosines and of relative logits that is always taken for rounding
 _WRONG = 1e-2  # a difference of cosines or, relative to the largest, of logits beyond rounding
 
 
@@ -136,7 +137,7 @@ class Expected(NamedTuple):
     vectors: Floats  # (n, d)
     logits: Floats | None  # (n, C); None if there is no classifier
     max_length: int | None  # in tokens; None if there is no limit
-    amplification: float  # largest factor by which the adapter increases relative differences
+    amplification: float  # factor by which the adapter increases relative differences
 
 
 class Check(NamedTuple):
@@ -183,7 +184,7 @@ def check_written(folder: Path, library: ModuleType, texts: list[str], expected:
             )
         vectors = [model.encode(part, show_progress_bar=False) for part in _batches(texts)]
         found = np.concatenate(vectors).astype(np.float64)
-        limit = 2 * _ROUNDING * max(expected.amplification, 1.0)  # two vectors per cosine
+        limit = max(2 * _ROUNDING * expected.amplification, _LEAST)  # two vectors per cosine
         cosines = _cosines(found, _with_padded(expected.vectors), limit)
         logits = None
         if expected.logits is not None:

@@ -211,9 +211,13 @@ def to_sentence_transformer(
 
 
 def _amplification(map_: Affine, vectors: Floats) -> float:
-    """Return the largest factor by which a map increases relative differences of vectors (n, d)."""
+    """Return the factor by which a map increases relative differences of random direction.
+
+    It is the largest over vectors (n, d).
+    """
     sizes, mapped = (np.linalg.norm(rows, axis=1) for rows in (vectors, map_(vectors)))
-    return float((np.linalg.norm(map_.matrix, 2) * sizes / np.maximum(mapped, 1e-300)).max())
+    mean_gain = np.linalg.norm(map_.matrix) / np.sqrt(map_.matrix.shape[1])
+    return float((mean_gain * sizes / np.maximum(mapped, 1e-300)).max())
 
 
 def export_encoder(
