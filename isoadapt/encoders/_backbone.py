@@ -22,11 +22,10 @@ from isoadapt.encoders._pooling import (
     Pooling,
     PoolingSetting,
     choose_pooling,
-    live_pooling,
     needs_head,
-    sentence_pooling,
     several_layers,
 )
+from isoadapt.encoders._sentence import live_pooling, sentence_pooling
 
 _MODULE_DICTS = [key for key, value in nn.Module().__dict__.items() if isinstance(value, dict)]
 _POSITION_TABLE = re.compile(r"(^|_)(wpe|pos|position|positions)(_|$)")
@@ -102,9 +101,14 @@ class Backbone:
 
     def sentence_pooling(self) -> Pooling | None:
         """Return the pooling of sentence-transformers, or None if the model has none."""
+        pooling = None
         if self.sentence is not None:
-            return live_pooling(self.sentence)
-        return None if self.folder is None else sentence_pooling(self.folder)
+            pooling = live_pooling(self.sentence)
+        elif self.folder is not None:
+            pooling = sentence_pooling(self.folder)
+        if pooling is not None and self.model.device.type != "meta":
+            nn.ModuleList(pooling.steps).to(self.model.device)
+        return pooling
 
     @property
     def n_layers(self) -> int:

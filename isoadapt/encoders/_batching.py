@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._pooling import HEAD_INPUT, MODES, LayersPooling, Pooling
+from isoadapt.encoders._pooling import HEAD_INPUT, MODES, LayersPooling, Pooling, width_after
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import Tokens, model_inputs
 
@@ -180,7 +181,8 @@ def vector_width(backbone: Backbone, pooling: Pooling) -> int:
     own = 0
     if backbone.head is not None and pooling.begins_with_head_input:
         own = backbone.head.in_features
-    return own + backbone.hidden_size * sum(mode != HEAD_INPUT for mode in pooling.modes)
+    width = own + backbone.hidden_size * sum(mode != HEAD_INPUT for mode in pooling.modes)
+    return reduce(lambda columns, step: width_after(step, columns), pooling.steps, width)
 
 
 def column_names(backbone: Backbone, pooling: LayersPooling) -> list[str]:

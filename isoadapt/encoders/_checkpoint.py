@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._batching import PAIR, to_device
 from isoadapt.encoders._pooling import HEAD_INPUT, MODES, Pooling, PoolingSetting
+from isoadapt.encoders._sentence import ACTIVATIONS
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import model_inputs
 from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.heads import LinearHead, MultiLabelHead
 
 _PROBE = Texts(["A short sentence to probe the model."])
-_ACTIVATIONS = (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid)
 _TOLERANCE = 1e-5  # relative to the largest entry
 
 
@@ -207,7 +207,7 @@ def head_path(backbone: Backbone) -> HeadPath:
         if step is None:
             raise ValueError(
                 "it is not a pooling of hidden states followed by Linear and LayerNorm layers with "
-                f"the activations {', '.join(cls.__name__ for cls in _ACTIVATIONS)}"
+                f"the activations {', '.join(cls.__name__ for cls in ACTIVATIONS)}"
             )
         number, activation = step
         layers = [calls[number].layer, activation, *layers]
@@ -243,7 +243,7 @@ def _record(backbone: Backbone) -> tuple[Tensor, list[_Call], Tensor, Tensor]:
 def _last_step(calls: list[_Call], target: Tensor) -> tuple[int, nn.Module] | None:
     """Return the number of the last call and the activation that give `target`, if any."""
     for number in reversed(range(len(calls))):
-        for activation in _ACTIVATIONS:
+        for activation in ACTIVATIONS:
             if _equal(activation()(calls[number].result), target):
                 return number, activation()
     return None

@@ -2,7 +2,8 @@
 
 import json
 import os
-from contextlib import suppress
+import re
+from contextlib import nullcontext, suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -11,10 +12,17 @@ from isoadapt._utils.messages import reason
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 # Endings of the files that a model can be loaded from: weights, configuration, tokenizer and code.
 _FILES = (".json", ".safetensors", ".txt", ".model", ".codes", ".tokenizer", ".py", ".jinja")
+_SENTENCE_MODULE = re.compile(  # where the versions of sentence-transformers have their modules
+    r"sentence_transformers\.(?:models|(?:base|sentence_transformer)\.modules)\.(?:\w+\.)?(\w+)"
+)
 PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MERGE = (
     "merge the adapter with peft.PeftModel.from_pretrained(base, folder).merge_and_unload(), save "
     "the result and its tokenizer with save_pretrained, and pass this folder"
+)
+ENCODE = (
+    "encode the texts with its own library, and pass the matrix of vectors to the adapter without "
+    "an encoder"
 )
 DOWNLOADED: dict[tuple[str, str | None, bool], Path] = {}  # by name, revision and code
 
@@ -98,7 +106,7 @@ def inside(folder: Path, name: Any, named_by: Path) -> Path:
 
 
 def sentence_modules(folder: Path) -> list[tuple[str, Path]]:
-    """List class name and folder of the modules, if `folder` is a sentence-transformers folder."""
+    """List kind and folder of the modules, if `folder` is a sentence-transformers folder."""
     listed = folder / "modules.json"
     modules = read_json(listed)
     if modules is None:
@@ -107,7 +115,7 @@ def sentence_modules(folder: Path) -> list[tuple[str, Path]]:
         if not isinstance(modules, list):
             raise TypeError(f"it holds a {type(modules).__name__}")
         return [
-            (module["type"].rpartition(".")[2], inside(folder, module["path"], listed))
+            (module_kind(module["type"]), inside(folder, module["path"], listed))
             for module in modules
         ]
     except (AttributeError, KeyError, TypeError) as error:
@@ -116,11 +124,43 @@ def sentence_modules(folder: Path) -> list[tuple[str, Path]]:
         ) from error
 
 
+def module_kind(path: str) -> str:
+    """Return the name of a class of sentence-transformers; of another class, the whole path."""
+    known = _SENTENCE_MODULE.fullmatch(path)
+    if known is None and "." not in path:
+        raise TypeError(f"{path!r} is not the path of a class")
+    return known[1] if known else path
+
+
 def transformer_folder(folder: Path) -> Path:
-    """Return the folder of ``config.json``, in sentence-transformers often that of a module."""
-    if (folder / "config.json").is_file():
-        return folder
-    return next((module for _, module in sentence_modules(folder)), folder)
+    """Return the folder of ``config.json``, in sentence-transformers often that of a module.
+
+    ValueError is raised for a model without a transformer, such as static embeddings.
+    """
+    has_config = (folder / "config.json").is_file()
+    modules: list[tuple[str, Path]] = []
+    with suppress(ValueError) if has_config else nullcontext():
+        modules = sentence_modules(folder)
+    kind, place = modules[0] if modules else ("Transformer", folder)
+    if has_config and _is_model2vec(folder):
+        kind = "StaticModel"
+    own = "." not in kind or kind.startswith("sentence_transformers.")
+    if own and kind.rpartition(".")[2] not in ("Transformer", "MLMTransformer"):
+        raise ValueError(
+            f"model={str(folder)!r} begins with {kind}, which is not a single transformer: {ENCODE}"
+        )
+    return folder if has_config else place
+
+
+def _is_model2vec(folder: Path) -> bool:
+    """Return whether a folder with a ``config.json`` holds static embeddings of model2vec."""
+    from safetensors import SafetensorError, safe_open
+
+    kind = read_object(folder / "config.json").get("model_type")
+    if kind is None and (folder / _WEIGHTS).is_file():
+        with suppress(SafetensorError), safe_open(folder / _WEIGHTS, "pt") as weights:
+            return "embeddings" in list(weights.keys())
+    return kind == "model2vec"
 
 
 def read_adapter(folder: Path) -> dict[str, Any] | None:

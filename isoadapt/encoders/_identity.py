@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from sklearn.base import clone
+from torch import nn
 
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._folder import (
@@ -34,12 +35,13 @@ from isoadapt.encoders._models import DTYPES
 from isoadapt.encoders._pooling import (
     HEAD_INPUT,
     LayersPooling,
+    Normalize,
     PoolingSetting,
     choose_pooling,
     needs_head,
-    sentence_pooling,
     several_layers,
 )
+from isoadapt.encoders._sentence import sentence_pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import tokenize
 
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 # Version of the encoding procedure, which is part of every key. Raise it with each change of
 # tokenisation, batching or pooling that changes vectors, so that caches do not return vectors that
 # the current code would not compute.
-VECTORS_VERSION = 2
+VECTORS_VERSION = 3
 
 _KEY_BYTES = 20
 _COARSEST_CLOCK_NS = 2 * 10**9  # the coarsest resolution of file times
@@ -178,8 +180,8 @@ def describe_vectors(encoder: "TransformerEncoder") -> str:
         return "input of the classifier's last linear layer (pooling='head_input')"
     layer = backbone.hidden_state(encoder.layer) % (n + 1)
     modes = "+".join(pooling.modes)
-    normalized = ", normalized to unit length" if pooling.normalize else ""
-    return f"token states of layer {layer} of {n} (pooling={modes!r}){normalized}"
+    steps = "".join(f", then {step}" for step in pooling.steps)
+    return f"token states of layer {layer} of {n} (pooling={modes!r}){steps}"
 
 
 def _kind(encoder: "TransformerEncoder", backbone: Backbone) -> str:
@@ -193,8 +195,16 @@ def _kind(encoder: "TransformerEncoder", backbone: Backbone) -> str:
         settings.append(f"layer={-1 if layer == n else layer}")
     if encoder.dtype == "int8":
         settings.append("dtype='int8'")
-    settings += [name for name in ("normalize", "lowercase") if getattr(pooling, name)]
-    return ", ".join(settings)
+    settings += map(_step_kind, pooling.steps)
+    return ", ".join([*settings, *["lowercase"] * pooling.lowercase])
+
+
+def _step_kind(step: nn.Module) -> str:
+    """Describe a step of the pooling, with a digest of its weights."""
+    if isinstance(step, Normalize):
+        return "normalize"
+    weights = b"".join(map(_tensor_digest, step.state_dict().values()))
+    return f"{step}={hashlib.sha256(weights).hexdigest()[:16]}" if weights else str(step)
 
 
 def recorded_pooling(kind: str | None) -> PoolingSetting:

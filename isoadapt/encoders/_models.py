@@ -24,6 +24,7 @@ from isoadapt.encoders._backbone import (
 )
 from isoadapt.encoders._folder import (
     DOWNLOADED,
+    ENCODE,
     MERGE,
     PEFT_WEIGHTS,
     base_folder,
@@ -34,6 +35,7 @@ from isoadapt.encoders._folder import (
     tokenizer_folder,
     transformer_folder,
 )
+from isoadapt.encoders._sentence import live_kind
 
 DTYPES = {
     "auto": torch.float32,
@@ -353,11 +355,11 @@ def live_parts(model: Any) -> tuple[Any, Any]:
     """Return the transformer and the tokenizer of a live model; raise TypeError if it has none."""
     if is_sentence_transformer(model):
         first: Any = next(iter(model), None)
-        if type(first).__name__ == "Transformer" and first.tokenizer is not None:
+        if live_kind(first) == "Transformer" and first.tokenizer is not None:
             return first.auto_model, first.tokenizer
         raise TypeError(
-            f"model is a SentenceTransformer that begins with {type(first).__name__}; pass one "
-            "that begins with a Transformer module"
+            f"model is a SentenceTransformer that begins with {live_kind(first)} instead of a "
+            f"Transformer module of sentence-transformers: {ENCODE}"
         )
     if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], torch.nn.Module):
         if not is_sentence_transformer(model[0]):
@@ -365,6 +367,14 @@ def live_parts(model: Any) -> tuple[Any, Any]:
         raise TypeError(
             "model is a tuple with a SentenceTransformer, which has its own tokenizer; pass the "
             "SentenceTransformer alone"
+        )
+    classes = type(model).__mro__
+    if any(cls.__module__.startswith("sentence_transformers.") for cls in classes):
+        classifier = any(cls.__name__ == "CrossEncoder" for cls in classes)
+        raise TypeError(
+            f"model is a {type(model).__name__} of sentence-transformers, not a "
+            "SentenceTransformer: "
+            + ("pass the tuple (model.model, model.tokenizer)" if classifier else ENCODE)
         )
     hint = "; a live model needs its tokenizer" if isinstance(model, torch.nn.Module) else ""
     raise TypeError(

@@ -236,6 +236,7 @@ class _Network(nn.Module):
         headless = spec.pooling.begins_with_head_input
         self.network = backbone.headless if headless else backbone.base
         self.embed: Embed = partial(embed_batch, backbone, spec.pooling, spec.layer)
+        self.steps = nn.ModuleList(spec.pooling.steps)
         self.names = tuple(names)
 
     def forward(self, *inputs: Tensor) -> Tensor:

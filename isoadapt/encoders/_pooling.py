@@ -3,16 +3,45 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
-from torch import Tensor
-
-from isoadapt.encoders._folder import read_object, sentence_modules
+from torch import Tensor, nn
 
 HEAD_INPUT: Final = "head_input"
 READOUT: Final = "readout"
+
+
+class Normalize(nn.Module):
+    """Scaling of vectors (B, d) to unit length."""
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return nn.functional.normalize(vectors, dim=1)
+
+
+class Columns(nn.Module):
+    """Selection of the first `n` columns of vectors (B, d)."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n = n
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return vectors[:, : self.n]
+
+    def extra_repr(self) -> str:
+        return str(self.n)
+
+
+def width_after(step: nn.Module, width: int) -> int:
+    """Return the number of columns after a step; raise ValueError if it takes another number."""
+    (taken,) = getattr(step, "normalized_shape", (getattr(step, "in_features", width),))
+    if taken != width:
+        raise ValueError(
+            f"a {type(step).__name__} module of the checkpoint takes {taken} columns, but it gets "
+            f"{width}: copy the folder again, or choose pooling='cls', 'mean' or 'max'"
+        )
+    return int(getattr(step, "out_features", min(width, getattr(step, "n", width))))
 
 
 @dataclass(frozen=True)
@@ -20,7 +49,7 @@ class Pooling:
     """Pooling of hidden states, with the preparation of texts that belongs to it."""
 
     modes: tuple[str, ...]  # names of poolings whose vectors are concatenated
-    normalize: bool = False  # to unit length
+    steps: tuple[nn.Module, ...] = ()  # that follow, of vectors (B, d)
     max_length: int | None = None  # of texts in tokens
     lowercase: bool = False  # whether texts are converted to lower case
 
@@ -37,7 +66,9 @@ class Pooling:
     def __call__(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Pool hidden states (B, T, d) under a mask (B, T) of ones and zeros."""
         pooled = torch.cat([MODES[mode](hidden, mask) for mode in self.modes], dim=1)
-        return torch.nn.functional.normalize(pooled, dim=1) if self.normalize else pooled
+        for step in self.steps:
+            pooled = step(pooled)
+        return pooled
 
 
 PoolingSetting = str | Sequence[tuple[str, int]]  # the parameter of an encoder
@@ -128,84 +159,6 @@ MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "weightedmean": _weighted_mean,
     "lasttoken": _last,
 }
-MODE_OF_KEY = {  # in the configuration of sentence-transformers
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-
-
-def sentence_pooling(folder: Path) -> Pooling | None:
-    """Read the pooling of a sentence-transformers folder; return None if `folder` is not one."""
-    modules = sentence_modules(folder)
-    if not modules:
-        return None
-    kinds = [kind for kind, _ in modules]
-    _check_kinds(kinds, str(folder / "modules.json"))
-    if read_object(folder / "config_sentence_transformers.json").get("default_prompt_name"):
-        raise _prompt_error(str(folder))
-    settings = read_object(modules[0][1] / "sentence_bert_config.json")
-    return Pooling(
-        modes=_modes(read_object(modules[1][1] / "config.json")),
-        normalize=len(kinds) == 3,
-        max_length=settings.get("max_seq_length"),
-        lowercase=bool(settings.get("do_lower_case")),
-    )
-
-
-def live_pooling(model: Any) -> Pooling:
-    """Return the pooling of a SentenceTransformer object; raise ValueError as for a folder."""
-    modules = list(model)
-    kinds = [type(module).__name__ for module in modules]
-    _check_kinds(kinds, "model is a SentenceTransformer that")
-    if model.default_prompt_name:
-        raise _prompt_error("model is a SentenceTransformer that")
-    if model.truncate_dim is not None:
-        raise ValueError(
-            f"model is a SentenceTransformer with truncate_dim={model.truncate_dim}, which "
-            "pooling='auto' does not support; set it to None and select the columns afterwards"
-        )
-    return Pooling(
-        modes=_modes(modules[1].get_config_dict()),
-        normalize=len(kinds) == 3,
-        max_length=model.max_seq_length,
-        lowercase=bool(getattr(modules[0], "do_lower_case", False)),
-    )
-
-
-def _check_kinds(kinds: list[str], where: str) -> None:
-    """Raise ValueError if the modules are not those that pooling='auto' supports."""
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise ValueError(
-            f"{where} lists {', '.join(kinds)}; pooling='auto' only supports "
-            "Transformer, Pooling and Normalize; choose pooling='cls', 'mean' or 'max'"
-        )
-
-
-def _prompt_error(where: str) -> ValueError:
-    """Return the error for a model with a default prompt."""
-    return ValueError(
-        f"{where} puts a prompt before each text, which pooling='auto' does not support; "
-        "choose pooling='cls', 'mean' or 'max' and pass texts that begin with the prompt"
-    )
-
-
-def _modes(config: dict[str, Any]) -> tuple[str, ...]:
-    """Read the names of the pooling modes from the configuration of a Pooling module."""
-    modes = config.get("pooling_mode") or [
-        mode for key, mode in MODE_OF_KEY.items() if config.get(key)
-    ]
-    modes = (tuple(modes) or ("mean",)) if isinstance(modes, list | tuple) else (modes,)
-    unknown = [mode for mode in modes if str(mode) not in MODES]
-    if unknown:
-        raise ValueError(
-            f"the checkpoint's pooling mode {unknown[0]!r} is not supported (supported "
-            f"are {', '.join(MODES)}); choose pooling='cls', 'mean' or 'max'"
-        )
-    return modes
 
 
 def needs_head(pooling: PoolingSetting) -> bool:

@@ -379,8 +379,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _length(self, texts: Texts, backbone: Backbone, pooling: Pooling) -> int | None:
         """Return the number of tokens that texts are truncated to; None if there is no limit."""
         if self.max_length is None:
-            lengths = (pooling.max_length, backbone.default_length)
-            return min((length for length in lengths if length is not None), default=None)
+            if pooling.max_length is None:
+                return backbone.default_length
+            return min(pooling.max_length, backbone.limit or pooling.max_length)
         if backbone.limit is not None and self.max_length > backbone.limit:
             raise ValueError(
                 f"max_length={self.max_length}, but the model has positions for {backbone.limit} "

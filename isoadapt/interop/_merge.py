@@ -30,7 +30,7 @@ from isoadapt.heads import LinearHead, MultiLabelHead
 from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
 
 _SENTENCE = re.compile(
-    r"(modules|sentence_bert_config|config_sentence_transformers)\.json"
+    r"(modules|sentence_[\w-]+_config|config_sentence_transformers)\.json"
     r"|\d+_\w+/(config\.json|model\.safetensors)"
 )
 _ROUNDING = 1e-8  # relative size up to which a bias counts as zero

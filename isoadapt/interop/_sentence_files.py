@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats
-from isoadapt.encoders._checkpoint import HeadPath
 from isoadapt.encoders._models import quiet
-from isoadapt.encoders._pooling import MODE_OF_KEY, Pooling
+from isoadapt.encoders._pooling import Columns, Normalize, Pooling, width_after
+from isoadapt.encoders._sentence import MODE_OF_KEY
 
 _TYPE = "sentence_transformers.models"  # read by all versions of the library
 _NORM_EPS = 1e-5  # of its LayerNorm module, where it cannot be set
@@ -49,18 +49,17 @@ def pooling_modules(pooling: Pooling, width: int) -> Iterator[Module]:
     else:  # another order, which versions before 6 do not know
         settings["pooling_mode"] = list(pooling.modes)
     yield Module("Pooling", settings)
-    if pooling.normalize:
-        yield Module("Normalize")
-
-
-def head_modules(path: HeadPath) -> Iterator[Module]:
-    """Yield the modules that compute the input of a classifier's head."""
-    yield from pooling_modules(Pooling((path.pooling,)), path.width)
-    for layer, activation in pairwise((*path.layers, nn.Identity())):
+    columns = width * len(pooling.modes)
+    for layer, activation in pairwise((*pooling.steps, nn.Identity())):
         if isinstance(layer, nn.Linear):
             yield _dense(layer.weight, layer.bias, activation)
         elif isinstance(layer, nn.LayerNorm):
             yield _layer_norm(layer, activation)
+        elif isinstance(layer, Normalize):
+            yield Module("Normalize")
+        elif isinstance(layer, Columns):
+            yield _dense(torch.eye(width_after(layer, columns), columns), None, nn.Identity())
+        columns = width_after(layer, columns)
 
 
 def affine_module(map_: Affine) -> Module:

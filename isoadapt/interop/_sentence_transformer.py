@@ -42,7 +42,6 @@ from isoadapt.interop._sentence_files import (
     Module,
     affine_module,
     check_written,
-    head_modules,
     pooling_modules,
     probe_texts,
     write_json,
@@ -50,7 +49,7 @@ from isoadapt.interop._sentence_files import (
     write_settings,
 )
 
-_POOLING = re.compile(r"pooling='(head_input|cls|mean|max)'(?!.*(normalize|lowercase))")
+_POOLING = re.compile(r"pooling='(head_input|cls|mean|max)'(, layer=-?\d+)?(, dtype='int8')?")
 _SAME = 1e-7  # relative difference up to which the adapter preserves the head's logits
 
 
@@ -242,7 +241,7 @@ def export_encoder(
         return TransformerEncoder(model_folder, device="cpu", **settings)
     record = getattr(parts.first(), SOURCE, None)
     if pooling == "auto" and record is not None:
-        recorded = _POOLING.match(record.kind or "")
+        recorded = _POOLING.fullmatch(record.kind or "")
         pooling = recorded[1] if recorded else recorded_pooling(record.kind)
     return TransformerEncoder(model_folder, pooling=pooling, max_length=max_length, device="cpu")
 
@@ -356,20 +355,20 @@ def _preserves(map_: Affine, head: LinearHead, own: LinearHead) -> bool:
 
 def _modules(backbone: Backbone, pooling: Pooling, map_: Affine, normalize: bool) -> list[Module]:
     """Return the modules that follow the transformer."""
-    width = map_.matrix.shape[1]
+    width = backbone.hidden_size
     if pooling.is_head_input:
         try:
             if backbone.model.config.is_encoder_decoder:
                 raise ValueError("it pools the states of a decoder that follows the encoder")
-            before = list(head_modules(head_path(backbone)))
+            path = head_path(backbone)
+            pooling, width = Pooling((path.pooling,), steps=path.layers), path.width
         except ValueError as error:
             raise ValueError(
                 f"sentence-transformers cannot compute the input of the head of "
                 f"{type(backbone.model).__name__}: {error}; fit the adapter to vectors with "
                 f"pooling='mean', or {SERVE}"
             ) from error
-    else:
-        before = list(pooling_modules(pooling, width // len(pooling.modes)))
+    before = list(pooling_modules(pooling, width))
     return [*before, affine_module(map_), *([Module("Normalize")] if normalize else [])]
 
 

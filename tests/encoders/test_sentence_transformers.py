@@ -1,15 +1,22 @@
 """A SentenceTransformer object as model, with its pooling and normalization."""
 
+import json
 import pickle
+import re
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from sklearn.base import clone
+from torch import nn
 
 from isoadapt.encoders import TransformerEncoder, layer_report
+from isoadapt.encoders._identity import describe_vectors, vector_source
 from tests.tiny_models import TEXTS
 
 library = pytest.importorskip("sentence_transformers")
+MODEL = "config_sentence_transformers.json"
 
 
 def module(name):
@@ -93,24 +100,357 @@ def test_it_is_a_live_model(make):
         TransformerEncoder(model, backend="onnx").transform(TEXTS)
 
 
-def test_modules_that_are_not_supported_are_named(make, tmp_path):
-    from sentence_transformers.base.modules.dense import Dense
+def stack(*names):
+    """Modules by name: "dense" and so on; "tanh8" is a Dense with this activation and width."""
+    width, found = 16, []
+    for name in names:
+        if name in ("Normalize", "Dropout", "LayerNorm"):
+            found.append(module(name)(*[width] * (name == "LayerNorm")))
+            continue
+        activation, new, bias = name
+        found.append(module("Dense")(width, new, bias=bias, activation_function=activation))
+        width = new
+    for each in (weights for layer in found for weights in layer.parameters()):
+        each.data.add_(torch.randn(each.shape, generator=torch.manual_seed(len(found))))
+    return found
 
-    model = make("mean", Dense(16, 8))
-    with pytest.raises(ValueError, match=r"lists Transformer, Pooling, Dense.*choose pooling="):
-        TransformerEncoder(model).transform(TEXTS)
-    assert TransformerEncoder(model, pooling="mean").transform(TEXTS).shape == (8, 16)
+
+IDENTITY = nn.Identity()
+STACKS = [
+    [(nn.Tanh(), 8, True)],  # LaBSE, distiluse
+    [(IDENTITY, 24, False), "Normalize"],  # gtr, sentence-t5
+    [(IDENTITY, 24, False), (IDENTITY, 16, False), "Normalize"],  # EmbeddingGemma
+    ["Normalize", (nn.GELU(), 8, True), "Normalize", "Normalize"],
+    [(nn.ReLU(), 12, True), "LayerNorm", "Dropout", (nn.SiLU(), 8, False), (nn.Sigmoid(), 6, True)],
+    ["LayerNorm", "Normalize"],
+    ["Dropout"],
+    [],
+]
+
+
+@pytest.mark.parametrize("truncate", [None, 5, 99])
+@pytest.mark.parametrize("modules", STACKS, ids=str)
+def test_modules_and_columns_are_those_of_encode(make, tmp_path, modules, truncate):
+    model = make("mean", *stack(*modules), truncate_dim=truncate)
+    expected = model.encode(TEXTS)
     model.save(str(tmp_path))
-    with pytest.raises(ValueError, match=r"lists Transformer, Pooling, Dense.*choose pooling="):
-        TransformerEncoder(tmp_path).transform(TEXTS)
+    for encoder in (TransformerEncoder(model), TransformerEncoder(tmp_path, device="cpu")):
+        np.testing.assert_allclose(encoder.transform(TEXTS), expected, atol=1e-5)
+        assert len(encoder.get_feature_names_out()) == expected.shape[1]
+        describe_vectors(encoder)
+    live = vector_source(TransformerEncoder(model, device="cpu"))
+    assert live == vector_source(TransformerEncoder(tmp_path, device="cpu"))
+    assert TransformerEncoder(tmp_path, pooling="mean").transform(TEXTS).shape == (8, 16)
+
+
+def test_parameters_of_a_live_activation_are_kept(make):
+    model = make("cls", *stack((nn.GELU("tanh"), 8, True)))
+    np.testing.assert_allclose(
+        TransformerEncoder(model).transform(TEXTS), model.encode(TEXTS), atol=1e-6
+    )
+
+
+@pytest.fixture
+def folder(make, tmp_path):
+    """A saved model of Transformer, Pooling, Dense and Normalize."""
+    make("mean", *stack((nn.Tanh(), 8, True), "Normalize")).save(str(tmp_path / "model"))
+    return tmp_path / "model"
+
+
+def edit(file, **changes):
+    """Change entries of a JSON object, which may not exist; None is written as null."""
+    content = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(content | changes))
+
+
+def retype(folder, *kinds, paths=None):
+    """Change the classes that modules.json names, and the places of the modules."""
+    listed = json.loads((folder / "modules.json").read_text())
+    for i, entry in enumerate(listed):
+        entry["type"] = kinds[i]
+        entry["path"] = entry["path"] if paths is None else paths[i]
+    (folder / "modules.json").write_text(json.dumps(listed))
+
+
+def agrees(folder, texts=TEXTS):
+    expected = library.SentenceTransformer(str(folder), device="cpu").encode(texts)
+    got = TransformerEncoder(folder, device="cpu").transform(texts)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+KINDS = ["Transformer", "Pooling", "Dense", "Normalize"]
+FORMS = {
+    "models": [f"sentence_transformers.models.{kind}" for kind in KINDS],
+    "5.0": [f"sentence_transformers.models.{kind}.{kind}" for kind in KINDS],
+    "5.4": [
+        "sentence_transformers.base.modules.transformer.Transformer",
+        "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+        "sentence_transformers.base.modules.dense.Dense",
+        "sentence_transformers.sentence_transformer.modules.normalize.Normalize",
+    ],
+    "package": [f"sentence_transformers.sentence_transformer.modules.{kind}" for kind in KINDS],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_classes_are_known_by_their_paths_in_each_version(folder, form):
+    retype(folder, *FORMS[form])
+    agrees(folder)
+
+
+def test_the_transformer_may_be_in_a_subfolder(folder):
+    (folder / "0_Transformer").mkdir()
+    for file in folder.glob("*"):
+        if file.is_file() and file.name not in ("modules.json", "README.md", MODEL):
+            file.rename(folder / "0_Transformer" / file.name)
+    paths = ["0_Transformer", "1_Pooling", "2_Dense", "3_Normalize"]
+    retype(folder, *FORMS["models"], paths=paths)
+    agrees(folder)
+
+
+@pytest.mark.parametrize(
+    "kind", ["bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"]
+)
+@pytest.mark.parametrize("empty", [False, True])
+def test_length_and_case_by_each_name_of_the_file(folder, kind, empty):
+    (folder / "sentence_bert_config.json").unlink()
+    if empty and kind != "bert":
+        edit(folder / "sentence_bert_config.json")
+    edit(folder / "tokenizer_config.json", model_max_length=4)  # the file's length wins
+    edit(folder / f"sentence_{kind}_config.json", max_seq_length=6, do_lower_case=True)
+    agrees(folder, [*TEXTS, "the CAT sat on the mat and then", "The Cat sat far"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"1_Pooling/config.json": {"pooling_mode": "max"}},
+        {"1_Pooling/config.json": {"pooling_mode": ["lasttoken"], "include_prompt": False}},
+        {"1_Pooling/config.json": {"pooling_mode_max_tokens": True}},  # pooling_mode wins
+        {"2_Dense/config.json": {"activation_function": "torch.nn.ReLU"}},
+        {MODEL: {"prompts": {"query": "q: ", "none": ""}, "default_prompt_name": "none"}},
+        {MODEL: {"similarity_fn_name": "dot", "truncate_dim": 3, "requirements": {}}},
+        {"sentence_bert_config.json": {"model_args": {"dtype": "float32"}, "config_args": {}}},
+        {"sentence_bert_config.json": {"unpad_inputs": False, "max_seq_length": None}},
+    ],
+    ids=str,
+)
+def test_settings_are_applied_or_have_no_effect(folder, changes):
+    for name, entries in changes.items():
+        edit(folder / name, **entries)
+    agrees(folder)
+
+
+def test_a_pooling_without_a_mode_is_the_mean(folder):
+    modes = ["cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens"]
+    legacy = {f"pooling_mode_{mode}": False for mode in modes}
+    (folder / "1_Pooling/config.json").write_text(
+        json.dumps({"word_embedding_dimension": 16} | legacy)
+    )
+    agrees(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        (MODEL, {"default_prompt_name": "query", "prompts": {"query": "q: "}}),
+        (MODEL, {"default_prompt_name": "other"}),
+        (MODEL, {"truncate_dim": -2}),
+        (MODEL, {"truncate_dim": True}),
+        (MODEL, {"model_type": "SparseEncoder"}),
+        (MODEL, {"query_prefix": "[Q] "}),
+        (MODEL, {"prompts": ["query: "]}),
+        ("1_Pooling/config.json", {"pooling_mode": "attention"}),
+        ("1_Pooling/config.json", {"pooling_mode": []}),
+        ("1_Pooling/config.json", {"pooling_mode_eos_token": False}),
+        ("2_Dense/config.json", {"activation_function": "my_package.Act"}),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.PReLU"}),
+        ("2_Dense/config.json", {"activation_function": ["torch.nn.Tanh"]}),
+        ("2_Dense/config.json", {"module_input_name": "token_embeddings"}),
+        ("2_Dense/config.json", {"module_output_name": "scores"}),
+        ("2_Dense/config.json", {"use_residual": True}),
+        ("2_Dense/config.json", {"dropout": 0.1}),
+        ("3_Normalize/config.json", {"module_output_name": "other"}),
+        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}),
+        ("sentence_bert_config.json", {"module_output_name": "sentence_embedding"}),
+        ("sentence_bert_config.json", {"modality_config": {"message": {}}}),
+        ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 3}}}),
+        ("sentence_bert_config.json", {"model_args": {"num_hidden_layers": 1}}),
+        ("sentence_bert_config.json", {"tokenizer_args": {"do_lower_case": True}}),
+        ("sentence_bert_config.json", {"config_kwargs": {"hidden_act": "relu"}}),
+        ("sentence_bert_config.json", {"tokenizer_name_or_path": "other"}),
+        ("sentence_bert_config.json", {"query_expansion": {"strategy": "fixed", "length": 8}}),
+        ("sentence_bert_config.json", {"max_seq_length": "128"}),
+        ("sentence_bert_config.json", {"do_lower_case": "yes"}),
+        ("sentence_bert_config.json", {"prefix": "query: "}),
+    ],
+)
+def test_other_settings_are_named_with_their_file(folder, file, changes):
+    edit(folder / file, **changes)
+    key = next(iter(changes))
+    where = re.escape(str(folder / file))
+    with pytest.raises(ValueError, match=rf"{where} .*{key}.*choose pooling='cls', 'mean'"):
+        TransformerEncoder(folder).transform(TEXTS)
+    assert TransformerEncoder(folder, pooling="mean").transform(TEXTS).shape == (8, 16)
+
+
+OWN, OURS = "my_package.Transformer", FORMS["models"]
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        [OWN, *OURS[1:]],
+        ["custom_st.Transformer", *OURS[1:]],
+        [OURS[0], "my_package.models.Pooling", *OURS[2:]],
+        [*OURS[:2], "pylate.models.Dense", OURS[3]],
+        [*OURS[:3], "notsentence_transformers.models.Normalize"],
+        [OURS[0], OURS[2], OURS[1], OURS[3]],
+        [*OURS[:2], "sentence_transformers.models.WordWeights", OURS[3]],
+        [OURS[0], "sentence_transformers.models.WeightedLayerPooling", *OURS[2:]],
+        [OURS[0], "sentence_transformers.models.CNN", OURS[1], OURS[3]],
+        [OURS[0], "sentence_transformers.sparse_encoder.models.SpladePooling", *OURS[2:]],
+        [*OURS[:3], OURS[1]],
+    ],
+    ids=str,
+)
+def test_other_classes_are_named(folder, kinds):
+    retype(folder, *kinds)
+    short = [kind.removeprefix("sentence_transformers.models.") for kind in kinds]
+    with pytest.raises(ValueError, match=rf"lists {re.escape(', '.join(short))};.*choose pooling="):
+        TransformerEncoder(folder).transform(TEXTS)
+    assert TransformerEncoder(folder, pooling="mean").transform(TEXTS).shape == (8, 16)
+
+
+@pytest.mark.parametrize(
+    "name", ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"]
+)
+def test_files_that_are_missing_are_named(folder, name):
+    (folder / name).rename(folder / name.replace("model.safetensors", "pytorch_model.bin"))
+    (folder / "1_Pooling" / "config.bak").touch()
+    if name.endswith("config.json"):
+        (folder / name).unlink()
+    with pytest.raises(FileNotFoundError, match=rf"{re.escape(name)} is missing.*copy the whole"):
+        TransformerEncoder(folder).transform(TEXTS)
+
+
+@pytest.mark.parametrize("kept", [MODEL, "1_Pooling/config.json"])
+def test_a_folder_that_lost_its_list_of_modules_is_refused(folder, kept):
+    (folder / "modules.json").unlink()
+    for name in {MODEL, "1_Pooling/config.json"} - {kept}:
+        (folder / name).unlink()
+    with pytest.raises(FileNotFoundError, match=r"modules.json is missing.*choose pooling="):
+        TransformerEncoder(folder).transform(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"linear.bias": None}, "bias"),
+        ({"linear.weight": torch.ones(8, 3)}, "size mismatch"),
+        ({"residual.weight": torch.ones(8, 16)}, "residual"),
+        (b"no tensors", "header"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(folder, changes, message):
+    file = folder / "2_Dense" / "model.safetensors"
+    if isinstance(changes, bytes):
+        file.write_bytes(changes)
+    else:
+        state = load_file(file) | changes
+        save_file({k: v for k, v in state.items() if v is not None}, file)
+    with pytest.raises(
+        ValueError, match=rf"2_Dense/config.json and the weights .*{message}.*copy both again"
+    ):
+        TransformerEncoder(folder).transform(TEXTS)
+
+
+@pytest.mark.parametrize("kind", ["Dense", "LayerNorm"])
+def test_modules_of_another_width_are_named(make, kind):
+    model = make("mean", *([module(kind)(12, 8)] if kind == "Dense" else [module(kind)(12)]))
+    with pytest.raises(ValueError, match="takes 12 columns, but it gets 16: copy the folder"):
+        TransformerEncoder(model).transform(TEXTS)
+
+
+def test_half_precision_weights_are_read_in_float32(folder):
+    file = folder / "2_Dense" / "model.safetensors"
+    save_file({name: values.half() for name, values in load_file(file).items()}, file)
+    agrees(folder)
+
+
+def test_the_global_generator_is_untouched(folder):
+    state = torch.random.get_rng_state()
+    TransformerEncoder(folder).transform(TEXTS)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_changed_module_is_not_read_from_the_cache(folder, tmp_path):
+    encoder = TransformerEncoder(folder, cache=tmp_path / "cache", device="cpu")
+    kinds = set()
+    changes = [
+        (MODEL, {"truncate_dim": 6}),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.Identity"}),
+        ("sentence_bert_config.json", {"max_seq_length": 4}),
+    ]
+    for file, changed in changes:
+        edit(folder / file, **changed)
+        expected = library.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+        np.testing.assert_allclose(encoder.transform(TEXTS), expected, atol=1e-5)
+        kinds.add(vector_source(encoder).kind)
+    weights = folder / "2_Dense" / "model.safetensors"
+    save_file({name: -values for name, values in load_file(weights).items()}, weights)
+    expected = library.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(encoder.transform(TEXTS), expected, atol=1e-5)
+    kinds.add(vector_source(encoder).kind)
+    assert len(kinds) == 3  # a length is not part of the kind
 
 
 def test_settings_that_are_not_applied_are_named(make):
     prompted = make(prompts={"query": "query: "}, default_prompt_name="query")
     with pytest.raises(ValueError, match="puts a prompt before each text"):
         TransformerEncoder(prompted).transform(TEXTS)
-    with pytest.raises(ValueError, match="truncate_dim=8, which pooling='auto' does not support"):
-        TransformerEncoder(make(truncate_dim=8)).transform(TEXTS)
+
+
+class Transformer(module("Transformer")):
+    pass
+
+
+class Pooling(module("Pooling")):
+    pass
+
+
+class OwnSentenceTransformer(library.SentenceTransformer):
+    pass
+
+
+def test_live_classes_of_ones_own_are_named(make, bare_checkpoint):
+    parts = [module("Transformer")(str(bare_checkpoint)), Pooling(16, "mean")]
+    own = library.SentenceTransformer(modules=parts, device="cpu")
+    with pytest.raises(ValueError, match=r"lists Transformer, .*test_sentence.*\.Pooling;"):
+        TransformerEncoder(own).transform(TEXTS)
+    assert TransformerEncoder(own, pooling="mean").transform(TEXTS).shape == (8, 16)
+    subclass = OwnSentenceTransformer(modules=list(make()), device="cpu")
+    with pytest.raises(ValueError, match=r"OwnSentenceTransformer, which may compute other"):
+        TransformerEncoder(subclass).transform(TEXTS)
+    parts[0] = Transformer(str(bare_checkpoint))
+    first = library.SentenceTransformer(modules=parts, device="cpu")
+    with pytest.raises(TypeError, match=r"begins with .*\.Transformer instead of a Transformer"):
+        TransformerEncoder(first).transform(TEXTS)
+    replaced = make()
+    replaced[1].forward = lambda features: features
+    with pytest.raises(ValueError, match="lists Transformer, with its own forward: Pooling"):
+        TransformerEncoder(replaced).transform(TEXTS)
+
+
+def test_live_settings_are_checked(make):
+    for name, value in [
+        ("processing_kwargs", {"text": {"max_length": 3}}),
+        ("modality_config", {"message": {"method": "forward", "method_output_name": "x"}}),
+    ]:
+        model = make()
+        setattr(model[0], name, value)
+        with pytest.raises(ValueError, match=f"the Transformer module of model sets {name}="):
+            TransformerEncoder(model).transform(TEXTS)
 
 
 def test_unsupported_live_models_are_refused(make):

@@ -1,0 +1,228 @@
+"""The modules and settings of sentence-transformers, in folders and in live models.
+
+Only modules and settings that are known are accepted: those that are applied, and those that do
+not affect vectors.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from isoadapt._utils.messages import reason
+from isoadapt.encoders._folder import ENCODE, module_kind, read_object, sentence_modules
+from isoadapt.encoders._pooling import MODES, Columns, Normalize, Pooling
+
+ACTIVATIONS: Final = (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid)
+MODE_OF_KEY: Final = {  # in the configuration of Pooling
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_ANOTHER = f"choose pooling='cls', 'mean' or 'max'; or {ENCODE}"
+_MODEL, _CONFIG, _WEIGHTS = "config_sentence_transformers.json", "config.json", "model.safetensors"
+_FILES = {"Pooling": (_CONFIG,), "Dense": (_CONFIG, _WEIGHTS), "LayerNorm": (_CONFIG, _WEIGHTS)}
+# Of the files with the settings of the transformer, the first that is not empty is read.
+_TRANSFORMER = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+_UNLIMITED = 2**31  # a maximum length of this size or more means that there is no limit
+_ACTIVATION_OF = {f"{cls.__module__}.{cls.__name__}": cls for cls in ACTIVATIONS}
+_ACTIVATION_OF |= {f"torch.nn.{cls.__name__}": cls for cls in ACTIVATIONS}
+# Arguments that say where a model is loaded and how exactly it computes.
+_LOADING = {"add_pooling_layer", "attn_implementation", "device_map", "dtype", "local_files_only"}
+_LOADING |= {"low_cpu_mem_usage", "revision", "token", "torch_dtype", "trust_remote_code"}
+_LOADING |= {"use_cache", "use_fast", "use_safetensors"}
+_TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+_PLACES = dict.fromkeys(("module_input_name", "module_output_name"), ("sentence_embedding",))
+# What settings are supported: those of a type (int: positive), or with one of some values; None is
+# supported everywhere. Those of type object, and some others, have no effect on the vectors.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "SentenceTransformer": {"prompts": dict, "default_prompt_name": str, "truncate_dim": int}
+    | dict.fromkeys(("__version__", "requirements", "similarity_fn_name"), object)
+    | {"model_type": ("SentenceTransformer",)},
+    "Transformer": {"max_seq_length": int, "do_lower_case": bool, "unpad_inputs": bool}
+    | {"transformer_task": ("feature-extraction",), "module_output_name": ("token_embeddings",)}
+    | {"modality_config": (_TEXT,), "processing_kwargs": ({},), "tokenizer_name_or_path": ()}
+    | dict.fromkeys(("query_length", "document_length", "query_expansion"), ())
+    | dict.fromkeys(("model_args", "config_args", "tokenizer_args"), _LOADING)
+    | dict.fromkeys(("model_kwargs", "config_kwargs", "processor_kwargs"), _LOADING),
+    # Without a prompt, include_prompt has no effect.
+    "Pooling": {"pooling_mode": MODES, "include_prompt": bool}
+    | dict.fromkeys(("embedding_dimension", "word_embedding_dimension"), object)
+    | dict.fromkeys(MODE_OF_KEY, bool),
+    "Normalize": _PLACES,
+    "Dropout": {"dropout": object},
+    "LayerNorm": {"dimension": int},
+    "Dense": {"in_features": int, "out_features": int, "bias": bool, "use_residual": (False,)}
+    | {"activation_function": (*_ACTIVATION_OF, *ACTIVATIONS)}
+    | _PLACES,
+}
+
+
+class _Part(NamedTuple):
+    """A module: its kind, its settings with the place that they come from, and its weights."""
+
+    kind: str
+    settings: dict[str, Any]
+    where: str
+    weights: Callable[[], Mapping[str, Tensor]] = dict
+
+
+def sentence_pooling(folder: Path) -> Pooling | None:
+    """Read the pooling of a sentence-transformers folder; return None if `folder` is not one."""
+    listed = folder / "modules.json"
+    if not listed.is_file():
+        for file in (folder / _MODEL, folder / "1_Pooling" / _CONFIG):
+            if file.is_file():
+                raise _missing(listed, file)
+        return None
+    model = _Part("SentenceTransformer", read_object(folder / _MODEL), str(folder / _MODEL))
+    _check_settings(model)
+    modules = sentence_modules(folder)
+    _check_kinds([kind for kind, _ in modules], str(listed))
+    files = [modules[0][1] / f"sentence_{name}_config.json" for name in _TRANSFORMER]
+    file = next(filter(read_object, files), files[0])
+    parts = [_Part("Transformer", read_object(file), str(file))]
+    for kind, place in modules[1:]:
+        for name in _FILES.get(kind, ()):
+            if not (place / name).is_file():
+                raise _missing(place / name, listed)
+        file, weights = place / _CONFIG, place / _WEIGHTS
+        parts.append(_Part(kind, read_object(file), str(file), partial(load_file, weights)))
+    return _pooling(model, parts)
+
+
+def live_pooling(model: Any) -> Pooling:
+    """Return the pooling of a SentenceTransformer object; raise ValueError as for a folder."""
+    own, modules = live_kind(model), list(model)
+    if not own.startswith("sentence_transformers."):
+        raise ValueError(
+            f"model is a {own}, which may compute other vectors than the class SentenceTransformer "
+            f"of sentence-transformers; pass an object of this class, or {_ANOTHER}"
+        )
+    kinds = [live_kind(each) for each in modules]
+    _check_kinds(kinds, "model is a SentenceTransformer that")
+    names = ("activation_function", "max_seq_length", "do_lower_case")
+    parts = []
+    for kind, each in zip(kinds, modules, strict=True):
+        settings = {name: getattr(each, name) for name in names if hasattr(each, name)}
+        settings = each.get_config_dict() | settings
+        parts.append(_Part(kind, settings, f"the {kind} module of model", each.state_dict))
+    names = ("prompts", "default_prompt_name", "truncate_dim")
+    settings = {name: getattr(model, name) for name in names}
+    return _pooling(_Part("SentenceTransformer", settings, "model"), parts)
+
+
+def live_kind(module: Any) -> str:
+    """Return the kind of a module, with a note if its functions were replaced."""
+    replaced = sorted({"forward", "encode"} & getattr(module, "__dict__", {}).keys())
+    note = f"with its own {replaced[0]}: " if replaced else ""
+    return note + module_kind(f"{type(module).__module__}.{type(module).__qualname__}")
+
+
+def _pooling(model: _Part, parts: list[_Part]) -> Pooling:
+    """Return the pooling that the settings and modules of a model describe."""
+    for part in (model, *parts):
+        _check_settings(part)
+    _check_prompt(model)
+    length = parts[0].settings.get("max_seq_length")
+    steps = [step for part in parts[2:] for step in _steps(part)]
+    if model.settings.get("truncate_dim") is not None:
+        steps.append(Columns(model.settings["truncate_dim"]))
+    legacy = [mode for key, mode in MODE_OF_KEY.items() if parts[1].settings.get(key)]
+    return Pooling(
+        modes=_listed(parts[1].settings.get("pooling_mode") or legacy or "mean"),
+        steps=tuple(steps),
+        max_length=None if length is None or length >= _UNLIMITED else length,
+        lowercase=bool(parts[0].settings.get("do_lower_case")),
+    )
+
+
+def _steps(part: _Part) -> tuple[nn.Module, ...]:
+    """Return what a module after the pooling computes, in float32."""
+    if part.kind not in ("Dense", "LayerNorm"):
+        return (Normalize(),) if part.kind == "Normalize" else ()
+    settings = part.settings
+    try:
+        with torch.device("meta"):  # no random numbers are drawn
+            if part.kind == "Dense":
+                sizes = settings["in_features"], settings["out_features"]
+                layer: nn.Module = nn.Linear(*sizes, bias=settings.get("bias", True))
+            else:
+                layer = nn.LayerNorm(settings["dimension"])
+        state = {
+            name.removeprefix("linear.").removeprefix("norm."): values.detach().float().clone()
+            for name, values in part.weights().items()
+        }
+        layer.load_state_dict(state, assign=True)
+        default = "torch.nn.Tanh" if part.kind == "Dense" else "torch.nn.Identity"
+        activation = settings.get("activation_function", default)
+        if not isinstance(activation, nn.Module):
+            activation = _ACTIVATION_OF[activation]()
+    except (KeyError, RuntimeError, SafetensorError, TypeError) as error:
+        raise ValueError(
+            f"{part.where} and the weights of this {part.kind} module are damaged or do not fit "
+            f"each other ({reason(error)}); copy both again, or {_ANOTHER}"
+        ) from error
+    return layer, activation
+
+
+def _missing(file: Path, named_by: Path) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"{file} is missing, but {named_by} needs it: copy the whole folder (weights in other "
+        f"formats than safetensors can run code and are not read), or {_ANOTHER}"
+    )
+
+
+def _check_kinds(kinds: list[str], where: str) -> None:
+    """Raise ValueError if the modules are not those that pooling='auto' supports."""
+    known = ("Normalize", "Dense", "LayerNorm", "Dropout")
+    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(known):
+        raise ValueError(
+            f"{where} lists {', '.join(kinds) or 'no modules'}; pooling='auto' only supports "
+            "Transformer and Pooling of sentence-transformers, followed by any number of "
+            f"{', '.join(known)}; {_ANOTHER}"
+        )
+
+
+def _check_settings(part: _Part) -> None:
+    """Raise ValueError for a setting that is neither applied nor known to have no effect."""
+    for name, value in part.settings.items():
+        known = _SETTINGS[part.kind]
+        if name not in known or not (value is None or _supports(known[name], value)):
+            raise ValueError(
+                f"{part.where} sets {name}={value!r}, which pooling='auto' does not support and "
+                f"which may change the vectors; remove it if it does not, or {_ANOTHER}"
+            )
+
+
+def _supports(allowed: Any, value: Any) -> bool:
+    """Return whether a value is one of those that are allowed."""
+    if allowed is _LOADING:
+        return isinstance(value, dict) and value.keys() <= allowed
+    if allowed is MODES:
+        return bool(value) and all(mode in list(MODES) for mode in _listed(value))
+    if isinstance(allowed, tuple):
+        return value in allowed or type(value) in allowed
+    return type(value) is int and value > 0 if allowed is int else isinstance(value, allowed)
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _check_prompt(model: _Part) -> None:
+    """Raise ValueError for a model that puts a prompt before each text."""
+    name, prompts = model.settings.get("default_prompt_name"), model.settings.get("prompts") or {}
+    if name is not None and prompts.get(name) != "":
+        raise ValueError(
+            f"{model.where} puts a prompt before each text (default_prompt_name={name!r}), which "
+            f"pooling='auto' does not support; pass texts that begin with the prompt and {_ANOTHER}"
+        )
