@@ -101,14 +101,9 @@ class Backbone:
 
     def sentence_pooling(self) -> Pooling | None:
         """Return the pooling of sentence-transformers, or None if the model has none."""
-        pooling = None
         if self.sentence is not None:
-            pooling = live_pooling(self.sentence)
-        elif self.folder is not None:
-            pooling = sentence_pooling(self.folder)
-        if pooling is not None and self.model.device.type != "meta":
-            nn.ModuleList(pooling.steps).to(self.model.device)
-        return pooling
+            return live_pooling(self.sentence)
+        return None if self.folder is None else sentence_pooling(self.folder)
 
     @property
     def n_layers(self) -> int:

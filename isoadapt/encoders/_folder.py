@@ -20,10 +20,7 @@ MERGE = (
     "merge the adapter with peft.PeftModel.from_pretrained(base, folder).merge_and_unload(), save "
     "the result and its tokenizer with save_pretrained, and pass this folder"
 )
-ENCODE = (
-    "encode the texts with its own library, and pass the matrix of vectors to the adapter without "
-    "an encoder"
-)
+ENCODE = "encode the texts with its own library, and pass the matrix of vectors to the adapter"
 DOWNLOADED: dict[tuple[str, str | None, bool], Path] = {}  # by name, revision and code
 
 
@@ -133,10 +130,7 @@ def module_kind(path: str) -> str:
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Return the folder of ``config.json``, in sentence-transformers often that of a module.
-
-    ValueError is raised for a model without a transformer, such as static embeddings.
-    """
+    """Return the folder of ``config.json``; raise ValueError if a model is not a transformer."""
     has_config = (folder / "config.json").is_file()
     modules: list[tuple[str, Path]] = []
     with suppress(ValueError) if has_config else nullcontext():
@@ -149,7 +143,7 @@ def transformer_folder(folder: Path) -> Path:
         raise ValueError(
             f"model={str(folder)!r} begins with {kind}, which is not a single transformer: {ENCODE}"
         )
-    return folder if has_config else place
+    return place if (place / "config.json").is_file() or not has_config else folder
 
 
 def _is_model2vec(folder: Path) -> bool:

@@ -368,13 +368,12 @@ def live_parts(model: Any) -> tuple[Any, Any]:
             "model is a tuple with a SentenceTransformer, which has its own tokenizer; pass the "
             "SentenceTransformer alone"
         )
-    classes = type(model).__mro__
-    if any(cls.__module__.startswith("sentence_transformers.") for cls in classes):
-        classifier = any(cls.__name__ == "CrossEncoder" for cls in classes)
+    own = [c for c in type(model).__mro__ if c.__module__.startswith("sentence_transformers.")]
+    if own:
+        classifier = any(cls.__name__ == "CrossEncoder" for cls in own)
         raise TypeError(
-            f"model is a {type(model).__name__} of sentence-transformers, not a "
-            "SentenceTransformer: "
-            + ("pass the tuple (model.model, model.tokenizer)" if classifier else ENCODE)
+            f"model is a {type(model).__name__} of sentence-transformers, not a SentenceTransformer"
+            f": {'pass (model.model, model.tokenizer)' if classifier else ENCODE}"
         )
     hint = "; a live model needs its tokenizer" if isinstance(model, torch.nn.Module) else ""
     raise TypeError(

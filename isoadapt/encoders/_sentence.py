@@ -36,9 +36,8 @@ _UNLIMITED = 2**31  # a maximum length of this size or more means that there is 
 _ACTIVATION_OF = {f"{cls.__module__}.{cls.__name__}": cls for cls in ACTIVATIONS}
 _ACTIVATION_OF |= {f"torch.nn.{cls.__name__}": cls for cls in ACTIVATIONS}
 # Arguments that say where a model is loaded and how exactly it computes.
-_LOADING = {"add_pooling_layer", "attn_implementation", "device_map", "dtype", "local_files_only"}
-_LOADING |= {"low_cpu_mem_usage", "revision", "token", "torch_dtype", "trust_remote_code"}
-_LOADING |= {"use_cache", "use_fast", "use_safetensors"}
+_LOADING = {"add_pooling_layer", "attn_implementation", "device_map", "dtype", "low_cpu_mem_usage"}
+_LOADING |= {"revision", "torch_dtype", "trust_remote_code", "use_cache", "use_safetensors"}
 _TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 _PLACES = dict.fromkeys(("module_input_name", "module_output_name"), ("sentence_embedding",))
 # What settings are supported: those of a type (int: positive), or with one of some values; None is
@@ -83,8 +82,6 @@ def sentence_pooling(folder: Path) -> Pooling | None:
             if file.is_file():
                 raise _missing(listed, file)
         return None
-    model = _Part("SentenceTransformer", read_object(folder / _MODEL), str(folder / _MODEL))
-    _check_settings(model)
     modules = sentence_modules(folder)
     _check_kinds([kind for kind, _ in modules], str(listed))
     files = [modules[0][1] / f"sentence_{name}_config.json" for name in _TRANSFORMER]
@@ -96,22 +93,18 @@ def sentence_pooling(folder: Path) -> Pooling | None:
                 raise _missing(place / name, listed)
         file, weights = place / _CONFIG, place / _WEIGHTS
         parts.append(_Part(kind, read_object(file), str(file), partial(load_file, weights)))
+    model = _Part("SentenceTransformer", read_object(folder / _MODEL), str(folder / _MODEL))
     return _pooling(model, parts)
 
 
 def live_pooling(model: Any) -> Pooling:
     """Return the pooling of a SentenceTransformer object; raise ValueError as for a folder."""
-    own, modules = live_kind(model), list(model)
-    if not own.startswith("sentence_transformers."):
-        raise ValueError(
-            f"model is a {own}, which may compute other vectors than the class SentenceTransformer "
-            f"of sentence-transformers; pass an object of this class, or {_ANOTHER}"
-        )
-    kinds = [live_kind(each) for each in modules]
-    _check_kinds(kinds, "model is a SentenceTransformer that")
+    own, kinds = live_kind(model), [live_kind(each) for each in model]
+    changed = [] if own.startswith("sentence_transformers.") else [f"functions of {own}"]
+    _check_kinds([*changed, *kinds], "model is a SentenceTransformer that")
     names = ("activation_function", "max_seq_length", "do_lower_case")
     parts = []
-    for kind, each in zip(kinds, modules, strict=True):
+    for kind, each in zip(kinds, model, strict=True):
         settings = {name: getattr(each, name) for name in names if hasattr(each, name)}
         settings = each.get_config_dict() | settings
         parts.append(_Part(kind, settings, f"the {kind} module of model", each.state_dict))
@@ -131,14 +124,20 @@ def _pooling(model: _Part, parts: list[_Part]) -> Pooling:
     """Return the pooling that the settings and modules of a model describe."""
     for part in (model, *parts):
         _check_settings(part)
-    _check_prompt(model)
+    name, prompts = model.settings.get("default_prompt_name"), model.settings.get("prompts") or {}
+    if name is not None and prompts.get(name) != "":
+        raise ValueError(
+            f"{model.where} puts a prompt before each text (default_prompt_name={name!r}), which "
+            f"pooling='auto' does not support; pass texts that begin with the prompt and {_ANOTHER}"
+        )
     length = parts[0].settings.get("max_seq_length")
     steps = [step for part in parts[2:] for step in _steps(part)]
     if model.settings.get("truncate_dim") is not None:
         steps.append(Columns(model.settings["truncate_dim"]))
     legacy = [mode for key, mode in MODE_OF_KEY.items() if parts[1].settings.get(key)]
+    modes = parts[1].settings.get("pooling_mode") or legacy or "mean"
     return Pooling(
-        modes=_listed(parts[1].settings.get("pooling_mode") or legacy or "mean"),
+        modes=(modes,) if isinstance(modes, str) else tuple(modes),
         steps=tuple(steps),
         max_length=None if length is None or length >= _UNLIMITED else length,
         lowercase=bool(parts[0].settings.get("do_lower_case")),
@@ -207,22 +206,8 @@ def _supports(allowed: Any, value: Any) -> bool:
     """Return whether a value is one of those that are allowed."""
     if allowed is _LOADING:
         return isinstance(value, dict) and value.keys() <= allowed
-    if allowed is MODES:
-        return bool(value) and all(mode in list(MODES) for mode in _listed(value))
-    if isinstance(allowed, tuple):
-        return value in allowed or type(value) in allowed
-    return type(value) is int and value > 0 if allowed is int else isinstance(value, allowed)
-
-
-def _listed(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
-def _check_prompt(model: _Part) -> None:
-    """Raise ValueError for a model that puts a prompt before each text."""
-    name, prompts = model.settings.get("default_prompt_name"), model.settings.get("prompts") or {}
-    if name is not None and prompts.get(name) != "":
-        raise ValueError(
-            f"{model.where} puts a prompt before each text (default_prompt_name={name!r}), which "
-            f"pooling='auto' does not support; pass texts that begin with the prompt and {_ANOTHER}"
-        )
+    if allowed is MODES and isinstance(value, list | tuple):
+        return len(value) > 0 and all(mode in list(MODES) for mode in value)
+    if isinstance(allowed, type):
+        return type(value) is int and value > 0 if allowed is int else isinstance(value, allowed)
+    return value in list(allowed) or type(value) in allowed

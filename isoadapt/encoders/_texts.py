@@ -51,12 +51,9 @@ class Texts:
         return Texts([self.first[i] for i in places], second)
 
     def lower(self) -> "Texts":
-        """Return the texts in lower case, each character by itself as tokenizers do."""
-
-        def lower(texts: list[str]) -> list[str]:  # Python's Σ depends on what follows
-            return [text.replace("Σ", "σ").lower() for text in texts]
-
-        return Texts(lower(self.first), None if self.second is None else lower(self.second))
+        """Return the texts in lower case."""
+        second = None if self.second is None else [text.lower() for text in self.second]
+        return Texts([text.lower() for text in self.first], second)
 
 
 def as_texts(X: Any) -> Texts:

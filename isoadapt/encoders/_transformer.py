@@ -80,8 +80,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         classifier head. "cls" is the hidden state of the first token. "mean" and "max" are the mean
         and the maximum over the hidden states of all tokens. "auto" is "head_input" if the
         checkpoint has a classifier head. Otherwise, "auto" follows the sentence-transformers files
-        or modules of the checkpoint (modes, normalization and length), and modules other than
-        Transformer, Pooling and Normalize raise an error. If there are none, "auto" is "mean".
+        or modules of the checkpoint: Transformer and Pooling, then Normalize, Dense, LayerNorm and
+        Dropout, the length and `truncate_dim`. Other modules, and settings that could change the
+        vectors, raise an error. If there are no such files, "auto" is "mean".
 
         A list of pairs (pooling, layer), such as ``[("head_input", -1), ("mean", 2)]``, gives
         several poolings side by side from one pass; "head_input" can only be the first. "readout"
@@ -336,6 +337,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 root=graphs_folder(self.cache),
             )
             return graph, graph.equal_lengths
+        torch.nn.ModuleList(pooling.steps).to(backbone.model.device)
 
         @torch.inference_mode()
         def embed(batch: dict[str, Tensor]) -> Tensor:

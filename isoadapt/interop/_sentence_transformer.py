@@ -356,19 +356,19 @@ def _preserves(map_: Affine, head: LinearHead, own: LinearHead) -> bool:
 def _modules(backbone: Backbone, pooling: Pooling, map_: Affine, normalize: bool) -> list[Module]:
     """Return the modules that follow the transformer."""
     width = backbone.hidden_size
-    if pooling.is_head_input:
-        try:
+    try:
+        if pooling.is_head_input:
             if backbone.model.config.is_encoder_decoder:
                 raise ValueError("it pools the states of a decoder that follows the encoder")
             path = head_path(backbone)
             pooling, width = Pooling((path.pooling,), steps=path.layers), path.width
-        except ValueError as error:
-            raise ValueError(
-                f"sentence-transformers cannot compute the input of the head of "
-                f"{type(backbone.model).__name__}: {error}; fit the adapter to vectors with "
-                f"pooling='mean', or {SERVE}"
-            ) from error
-    before = list(pooling_modules(pooling, width))
+        before = list(pooling_modules(pooling, width))
+    except ValueError as error:
+        raise ValueError(
+            f"sentence-transformers cannot compute the input of the head of "
+            f"{type(backbone.model).__name__}: {error}; fit the adapter to vectors with "
+            f"pooling='mean', or {SERVE}"
+        ) from error
     return [*before, affine_module(map_), *([Module("Normalize")] if normalize else [])]
 
 

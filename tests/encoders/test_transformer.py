@@ -101,10 +101,10 @@ def test_unknown_sentence_transformers_modules_are_refused(bare_checkpoint, tmp_
     import shutil
 
     shutil.copytree(bare_checkpoint, tmp_path / "copy")
-    kinds = ["Transformer", "Pooling", "Dense"]
+    kinds = ["Transformer", "Pooling", "LSTM"]
     lines = ", ".join(f'{{"path": "", "type": "sentence_transformers.models.{k}"}}' for k in kinds)
     (tmp_path / "copy" / "modules.json").write_text(f"[{lines}]")
-    with pytest.raises(ValueError, match=r"lists Transformer, Pooling, Dense.*choose pooling="):
+    with pytest.raises(ValueError, match=r"lists Transformer, Pooling, LSTM.*choose pooling="):
         TransformerEncoder(tmp_path / "copy").transform(TEXTS)
     assert TransformerEncoder(tmp_path / "copy", pooling="mean").transform(TEXTS).shape == (8, 16)
 
