@@ -1,7 +1,6 @@
 """The modules and settings of sentence-transformers, in folders and in live models.
 
-Only modules and settings that are known are accepted: those that are applied, and those that do
-not affect vectors.
+Only modules and settings that are applied, or known not to affect vectors, are accepted.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,8 +39,7 @@ _LOADING = {"add_pooling_layer", "attn_implementation", "device_map", "dtype", "
 _LOADING |= {"revision", "torch_dtype", "trust_remote_code", "use_cache", "use_safetensors"}
 _TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 _PLACES = dict.fromkeys(("module_input_name", "module_output_name"), ("sentence_embedding",))
-# What settings are supported: those of a type (int: positive), or with one of some values; None is
-# supported everywhere. Those of type object, and some others, have no effect on the vectors.
+# Supported settings: None, values of a type (int: positive) or one of some values.
 _SETTINGS: dict[str, dict[str, Any]] = {
     "SentenceTransformer": {"prompts": dict, "default_prompt_name": str, "truncate_dim": int}
     | dict.fromkeys(("__version__", "requirements", "similarity_fn_name"), object)
@@ -52,8 +50,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     | dict.fromkeys(("query_length", "document_length", "query_expansion"), ())
     | dict.fromkeys(("model_args", "config_args", "tokenizer_args"), _LOADING)
     | dict.fromkeys(("model_kwargs", "config_kwargs", "processor_kwargs"), _LOADING),
-    # Without a prompt, include_prompt has no effect.
-    "Pooling": {"pooling_mode": MODES, "include_prompt": bool}
+    "Pooling": {"pooling_mode": MODES, "include_prompt": bool}  # prompts are refused
     | dict.fromkeys(("embedding_dimension", "word_embedding_dimension"), object)
     | dict.fromkeys(MODE_OF_KEY, bool),
     "Normalize": _PLACES,

@@ -121,6 +121,22 @@ def test_architectures_poolings_and_layers(architecture, options, tmp_path):
     assert len(graphs(tmp_path / "users" / "isoadapt")) == 1
 
 
+def test_modules_and_columns_of_a_sentence_transformer(bare_checkpoint, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.sentence_transformer import modules as theirs
+
+    parts = [theirs.Transformer(str(bare_checkpoint)), theirs.Pooling(16, ("cls", "mean"))]
+    parts += [theirs.Dense(32, 12), theirs.LayerNorm(12), theirs.Normalize()]
+    model = library.SentenceTransformer(modules=parts, device="cpu", truncate_dim=7)
+    model.save(str(tmp_path / "model"))
+    encoder = onnx(tmp_path / "model", cache=tmp_path / "cache")
+    np.testing.assert_allclose(encoder.transform(TEXTS), model.encode(TEXTS), atol=1e-5)
+    config = tmp_path / "model" / "config_sentence_transformers.json"
+    config.write_text(config.read_text().replace('"truncate_dim": 7', '"truncate_dim": 5'))
+    np.testing.assert_allclose(encoder.transform(TEXTS), model.encode(TEXTS)[:, :5], atol=1e-5)
+    assert len(encoder.get_feature_names_out()) == 5
+
+
 def test_int8_deviates_a_little_and_says_how_much(checkpoint, cache, no_export):
     encoder = onnx(checkpoint, cache=cache, dtype="int8")
     exact = TransformerEncoder(checkpoint).transform(TEXTS).astype(np.float64)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from sklearn.base import clone
 from torch import nn
 
-from isoadapt.encoders import TransformerEncoder, layer_report
+from isoadapt.encoders import TransformerEncoder, layer_report, load_checkpoint
 from isoadapt.encoders._identity import describe_vectors, vector_source
 from tests.tiny_models import TEXTS, save_model
 
@@ -454,6 +454,65 @@ def test_live_settings_are_checked(make):
         setattr(model[0], name, value)
         with pytest.raises(ValueError, match=f"the Transformer module of model sets {name}="):
             TransformerEncoder(model).transform(TEXTS)
+
+
+def no_transformers(tmp_path, tokenizer):
+    """Folders that do not begin with one transformer, by the name that the message gives."""
+    static = module("StaticEmbedding")(tokenizer.backend_tokenizer, embedding_dim=4)
+    saved = library.SentenceTransformer(modules=[static, module("Normalize")()], device="cpu")
+    saved.save(str(tmp_path / "static"))
+    yield "StaticEmbedding", tmp_path / "static"
+    for i, config in enumerate([{"model_type": "model2vec"}, {"normalize": True}]):
+        folder = tmp_path / f"model2vec{i}"
+        folder.mkdir()
+        tokenizer.save_pretrained(folder)
+        save_file({"embeddings": torch.ones(40, 4)}, folder / "model.safetensors")
+        edit(folder / "config.json", **config)
+        yield "StaticModel", folder
+    kinds = [f"models.{kind}" for kind in ("WordEmbeddings", "BoW", "CLIPModel", "Asym")]
+    for kind in [
+        *kinds,
+        "base.modules.router.Router",
+        "sparse_encoder.models.SparseStaticEmbedding",
+    ]:
+        folder = tmp_path / kind
+        (folder / "0").mkdir(parents=True)
+        edit(folder / "0" / "config.json", model_type="clip")
+        listed = [{"path": "0", "type": f"sentence_transformers.{kind}"}]
+        (folder / "modules.json").write_text(json.dumps(listed))
+        yield kind.rpartition(".")[2], folder
+
+
+def test_what_is_no_transformer_is_named_before_its_files(make, tmp_path):
+    found = list(no_transformers(tmp_path, make().tokenizer))
+    assert len(found) == 9
+    for kind, folder in found:
+        for read in (TransformerEncoder(folder).transform, TransformerEncoder(folder).deviation):
+            with pytest.raises(ValueError, match=rf"begins with .*{kind}, which is not a single"):
+                read(TEXTS)
+        for refuse in (load_checkpoint, lambda folder: layer_report(folder, TEXTS)):
+            with pytest.raises(ValueError, match="encode the texts with its own library, and pass"):
+                refuse(folder)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_other_models_of_the_library_are_named(bare_checkpoint, checkpoint, tmp_path):
+    sparse = library.SparseEncoder(
+        str(save_model(tmp_path / "masked", kind="AutoModelForMaskedLM"))
+    )
+    with pytest.raises(TypeError, match=r"SparseEncoder of sentence-transformers.*the matrix of"):
+        TransformerEncoder(sparse).transform(TEXTS)
+    sparse.save(str(tmp_path / "sparse"))
+    with pytest.raises(ValueError, match=r"SpladePooling; pooling='auto' only.*the matrix of"):
+        TransformerEncoder(tmp_path / "sparse").transform(TEXTS)
+    ranker = library.CrossEncoder(str(checkpoint), device="cpu")
+    with pytest.raises(TypeError, match=r"CrossEncoder.*pass \(model.model, model.tokenizer\)"):
+        TransformerEncoder(ranker).transform(TEXTS)
+    expected, _ = load_checkpoint(checkpoint)
+    ranker.save(str(tmp_path / "ranker"))
+    for model in ((ranker.model, ranker.tokenizer), tmp_path / "ranker"):
+        got = load_checkpoint(model, device="auto")[0].transform(TEXTS)
+        np.testing.assert_allclose(got, expected.transform(TEXTS), atol=1e-5)
 
 
 def test_unsupported_live_models_are_refused(make):

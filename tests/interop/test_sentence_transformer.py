@@ -140,6 +140,7 @@ def served(tmp_path_factory, bare, request):
         encoder = TransformerEncoder(bare, pooling=pooling, max_length=LENGTH)
         served.add(pooling, make_pipeline(encoder, fitted(Whitening(), encoder)), bare, TEXTS)
     add_sentence_folder(served, bare)
+    add_modules(served, bare)
     add_cola(served, request)
     bert = next(job for job in served.jobs if job["folder"].endswith("bert-kept"))
     card = (served.folder / "bert-kept" / "README.md").read_text()
@@ -177,6 +178,27 @@ def add_sentence_folder(served, bare):
     texts = [text.upper() for text in TEXTS]
     pipeline = make_pipeline(encoder, fitted(Whitening(n_components=4), encoder))
     served.add("sentence-adapted", pipeline, served.folder / "sentence", texts)
+
+
+MODULES = ("dense", "norm", "truncated")
+
+
+def add_modules(served, bare):
+    """Folders with further modules and fewer columns; the adapters are served by their records."""
+    from sentence_transformers.sentence_transformer import modules
+
+    for name in MODULES:
+        dense = modules.Dense(16, 12, activation_function=torch.nn.GELU())
+        more = [modules.Normalize(), dense] if name == "dense" else [modules.LayerNorm(16)]
+        parts = [modules.Transformer(str(bare)), modules.Pooling(16, "cls"), *more]
+        cut = 5 if name == "truncated" else None
+        model = library.SentenceTransformer(modules=parts, device="cpu", truncate_dim=cut)
+        folder = served.folder / f"modules-{name}"
+        model.save(str(folder))
+        encoder = TransformerEncoder(folder)
+        pipeline = make_pipeline(encoder, fitted(Whitening(shrinkage=0.1), encoder))
+        save_adapter(pipeline, served.folder / f"saved-{name}")
+        served.add(f"{name}-adapted", pipeline, folder, TEXTS)
 
 
 def add_cola(served, request):
@@ -221,6 +243,23 @@ class TestBothDoors:
     def test_a_sentence_transformers_folder_keeps_its_modules(self, served):
         served.check("sentence-adapted")
         assert served.found("sentence-adapted")["length"] == LENGTH
+
+    @pytest.mark.parametrize("name", MODULES)
+    def test_further_modules_and_fewer_columns(self, served, name, tmp_path):
+        served.check(f"{name}-adapted")
+        vectors, _ = served.expected[f"{name}-adapted"]
+        read = TransformerEncoder(served.folder / f"{name}-adapted", device="cpu").transform(TEXTS)
+        np.testing.assert_allclose(read, vectors, atol=1e-4 * np.abs(vectors).max())
+        model, adapter = (served.folder / f"{kind}-{name}" for kind in ("modules", "saved"))
+        again = to_sentence_transformer(load_adapter(adapter), model, tmp_path / "again")
+        for file in ("modules.json", "model.safetensors", "1_Pooling/config.json"):
+            assert (again / file).read_bytes() == (
+                served.folder / f"{name}-adapted" / file
+            ).read_bytes()
+        config = model / "config_sentence_transformers.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"truncate_dim": 4}))
+        with pytest.raises(ValueError, match=r"fitted to vectors with .*|have width 4"):
+            to_sentence_transformer(load_adapter(adapter), model, tmp_path / "other")
 
     def test_the_real_classifier(self, served, shared):
         served.check("cola")
