@@ -83,8 +83,8 @@ def to_sentence_transformer(
         :class:`~isoadapt.TransformerEncoder`, whose pooling and maximum length are used, and may
         end with a linear model.
     model_folder : str or path-like
-        The checkpoint of a classifier or of an encoder, or a sentence-transformers folder of
-        Transformer, Pooling and possibly Normalize. A PEFT adapter is merged into its base model.
+        The checkpoint of a classifier or of an encoder, or a sentence-transformers folder that
+        :class:`~isoadapt.TransformerEncoder` reads. A PEFT adapter is merged into its base model.
     out_folder : str or path-like
         The folder to write. It appears only when it is complete.
     pooling : {"auto", "head_input", "cls", "mean", "max"} or list, default="auto"

@@ -74,10 +74,10 @@ def test_keys_stay_those_of_stored_vectors():
         *row_keys(pooled, Texts(one)),
     ]
     assert [key.hex() for key in found] == [
-        "40f7fcf1e3e33a02be14019c082de3a43076cd03",
-        "74b05b775eed28ed17143e6a2a7264ad07534282",
-        "4cc9458fd885a9de426ef6ff530d1a4d3c46ed3a",
-        "01b6130f082046da11611bb945fd755a0714c05e",
+        "f21df9032e97641879fbe43b511dfd8e109b11c5",
+        "4e20b977791732aaba6d95330f154ace43368c1b",
+        "977659f6ecf9ffb94c1f32269a9792c05a12cf03",
+        "9a5eab889c0796c302dd9e26e942b9f93217d816",
     ]
 
 

@@ -370,6 +370,7 @@ class TestCopy:
         shutil.copytree(checkpoint, source)
         (source / "1_Pooling").mkdir()
         kept = ["modules.json", "sentence_bert_config.json", "1_Pooling/config.json"]
+        kept.append("sentence_xlm-roberta_config.json")  # an older name
         left = ["optimizer.pt", "README.md", "onnx.model.bin", "trainer_state.json"]
         for name in kept + left:
             (source / name).write_text(f'["{name}"]')
