@@ -39,24 +39,25 @@ _LOADING = {"add_pooling_layer", "attn_implementation", "device_map", "dtype", "
 _LOADING |= {"revision", "torch_dtype", "trust_remote_code", "use_cache", "use_safetensors"}
 _TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 _PLACES = dict.fromkeys(("module_input_name", "module_output_name"), ("sentence_embedding",))
+_FLAG = (False, True)  # also 0 and 1
 # Supported settings: None, values of a type (int: positive) or one of some values.
 _SETTINGS: dict[str, dict[str, Any]] = {
     "SentenceTransformer": {"prompts": dict, "default_prompt_name": str, "truncate_dim": int}
     | dict.fromkeys(("__version__", "requirements", "similarity_fn_name"), object)
     | {"model_type": ("SentenceTransformer",)},
-    "Transformer": {"max_seq_length": int, "do_lower_case": bool, "unpad_inputs": bool}
+    "Transformer": {"max_seq_length": int, "do_lower_case": _FLAG, "unpad_inputs": _FLAG}
     | {"transformer_task": ("feature-extraction",), "module_output_name": ("token_embeddings",)}
     | {"modality_config": (_TEXT,), "processing_kwargs": ({},), "tokenizer_name_or_path": ()}
     | dict.fromkeys(("query_length", "document_length", "query_expansion"), ())
     | dict.fromkeys(("model_args", "config_args", "tokenizer_args"), _LOADING)
     | dict.fromkeys(("model_kwargs", "config_kwargs", "processor_kwargs"), _LOADING),
-    "Pooling": {"pooling_mode": MODES, "include_prompt": bool}  # prompts are refused
+    "Pooling": {"pooling_mode": MODES, "include_prompt": _FLAG}  # prompts are refused
     | dict.fromkeys(("embedding_dimension", "word_embedding_dimension"), object)
-    | dict.fromkeys(MODE_OF_KEY, bool),
+    | dict.fromkeys(MODE_OF_KEY, _FLAG),
     "Normalize": _PLACES,
     "Dropout": {"dropout": object},
     "LayerNorm": {"dimension": int},
-    "Dense": {"in_features": int, "out_features": int, "bias": bool, "use_residual": (False,)}
+    "Dense": {"in_features": int, "out_features": int, "bias": _FLAG, "use_residual": (False,)}
     | {"activation_function": (*_ACTIVATION_OF, *ACTIVATIONS)}
     | _PLACES,
 }

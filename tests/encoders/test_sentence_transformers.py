@@ -229,7 +229,7 @@ def test_length_and_case_by_each_name_of_the_file(folder, kind, empty):
     [
         {"1_Pooling/config.json": {"pooling_mode": "max"}},
         {"1_Pooling/config.json": {"pooling_mode": ["lasttoken"], "include_prompt": False}},
-        {"1_Pooling/config.json": {"pooling_mode_max_tokens": True}},  # pooling_mode wins
+        {"1_Pooling/config.json": {"pooling_mode_max_tokens": 1}},  # pooling_mode wins
         {"2_Dense/config.json": {"activation_function": "torch.nn.ReLU"}},
         {MODEL: {"prompts": {"query": "q: ", "none": ""}, "default_prompt_name": "none"}},
         {MODEL: {"similarity_fn_name": "dot", "truncate_dim": 3, "requirements": {}}},
