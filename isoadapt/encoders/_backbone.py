@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from isoadapt.encoders._live import bind_forward, refuse_peft, unwrapped
 from isoadapt.encoders._pooling import (
     HEAD_INPUT,
     READOUT,
@@ -185,12 +186,14 @@ def eval_copy(model: Any, replace: dict[nn.Module, nn.Module] | None = None) -> 
     copies: dict[nn.Module, nn.Module] = dict(replace or {})
 
     def copied(module: nn.Module) -> nn.Module:
-        """Copy a module and its children, each once."""
+        """Copy a module and its children, each once, without wrappers."""
+        module = unwrapped(module)
         if module not in copies:
             new = module.__class__.__new__(module.__class__)
             new.__dict__.update(module.__dict__)
             new.__dict__.update({key: module.__dict__[key].copy() for key in _MODULE_DICTS})
             new.__dict__["training"] = False
+            bind_forward(new)
             copies[module] = new
             for name, child in module._modules.items():
                 new._modules[name] = None if child is None else copied(child)
@@ -201,11 +204,7 @@ def eval_copy(model: Any, replace: dict[nn.Module, nn.Module] | None = None) -> 
 
 def find_last_linear(model: Any) -> nn.Linear:
     """Find the classifier head: the last Linear outside the base model with num_labels outputs."""
-    if hasattr(model, "merge_and_unload"):
-        raise ValueError(
-            f"{type(model).__name__} wraps a model in PEFT layers; pass the merged model, "
-            "copy.deepcopy(model).merge_and_unload()"
-        )
+    refuse_peft(model)
     base = set() if model.base_model is model else set(model.base_model.modules())
     heads = [
         module

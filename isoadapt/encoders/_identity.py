@@ -107,7 +107,7 @@ def checkpoint_identity(folder: Path) -> Identity:
 
 def encoder_identity(encoder: "TransformerEncoder") -> Identity:
     """Identify the vectors of an encoder by the files of its checkpoint, without loading it."""
-    folder = checkpoint_folder(encoder.model, encoder.revision, encoder.trust_remote_code)
+    folder = checkpoint_folder(encoder._at("model"), encoder.revision, encoder.trust_remote_code)
     head = needs_head(encoder.pooling) or names_classifier(folder)
     pooling = several_layers(encoder.pooling) or choose_pooling(
         encoder.pooling, encoder.layer, head, lambda: sentence_pooling(folder)
@@ -160,7 +160,8 @@ def vector_source(encoder: "TransformerEncoder") -> VectorSource:
     """
     encoder._validate_params()
     live = not isinstance(encoder.model, str | os.PathLike)
-    exact = encoder if live else clone(encoder).set_params(backend="torch", dtype="float32")
+    settings = {"model": encoder._at("model"), "backend": "torch", "dtype": "float32"}
+    exact = encoder if live else clone(encoder).set_params(**settings)
     backbone = exact._backbone()
     dtype = str(backbone.model.dtype).removeprefix("torch.")
     digest = _digest(backbone, backbone.model.dtype)

@@ -4,8 +4,10 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache as once, partial
 from numbers import Integral
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
@@ -75,6 +77,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         ``pip install "isoadapt[peft]"``. Its weights are read from this folder and from that of the
         base model that it names. A live model is shared by :func:`sklearn.base.clone`. It is never
         changed, not even its training mode, keeps its device and dtype, and cannot be pickled.
+        One inside ``torch.compile``, DataParallel or DistributedDataParallel is used without it;
+        quantised, sharded and offloaded ones are refused.
     pooling : {"auto", "head_input", "cls", "mean", "max", "readout"} or list, default="auto"
         How a vector is computed. "head_input" is the input of the last linear layer of the
         classifier head. "cls" is the hidden state of the first token. "mean" and "max" are the mean
@@ -122,11 +126,14 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     Raises
     ------
+    ImportError
+        On first use, if a package that the tokenizer or the backend needs is not installed.
     OSError
         On first use, if the checkpoint is not found, is incomplete or damaged.
     ValueError
-        On first use, if weights are missing, if the parameters do not fit the model or each other,
-        or if the model cannot be exported to ONNX.
+        On first use, if weights are missing, quantised or do not fit ``config.json``, if the
+        tokenizer has tokens that the model has no embeddings for, if the parameters do not fit the
+        model or each other, or if the model cannot be exported to ONNX.
 
     Warns
     -----
@@ -141,6 +148,10 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     probed for the influence of padding. If padding changes the vectors of a text, as in FNet,
     ConvBERT and MobileBERT, a batch holds only texts of equal length. The vector of a text
     therefore does not depend on the other texts.
+
+    ``fit`` notes the absolute paths of `model` and `cache`, so that a fitted pipeline that was
+    pickled finds them from another working directory. If they do not exist there, the parameters
+    count, as they do for a parameter that is set after ``fit``, and for a clone.
 
     ``backend="onnx"`` exports the checkpoint on first use, which takes about ten seconds, and
     compares the graph with torch. The graph is stored under a digest of the checkpoint's content:
@@ -179,6 +190,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         "verbose": ["verbose"],
     }
 
+    # Folders by the parameter's name: its value in fit, and the absolute path that it had.
+    _folders: dict[str, tuple[Any, str]] = {}  # noqa: RUF012 - replaced, never changed
+
     def __init__(
         self,
         model: Any,
@@ -210,7 +224,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Check the texts without learning anything.
+        """Check the texts and note where folders are, without learning anything.
 
         Parameters
         ----------
@@ -225,6 +239,12 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             The encoder itself.
         """
         as_texts(X)
+        given = {"model": self.model, "cache": getattr(self.cache, "folder", self.cache)}
+        self._folders = {
+            name: (value, str(Path(value).expanduser().absolute()))
+            for name, value in given.items()
+            if isinstance(value, str | os.PathLike)
+        }
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
@@ -263,7 +283,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             if self.cache is None:
                 vectors = encode(texts)
             else:
-                vectors = as_cache(self.cache)._embed(
+                vectors = as_cache(self._at("cache"))._embed(
                     texts, partial(encoder_identity, self), encode, bar.update
                 )
         return vectors[inverse]
@@ -292,7 +312,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         from isoadapt.encoders._onnx import compare_vectors
 
-        exact = clone(self).set_params(backend="torch", dtype="float32")
+        exact = clone(self).set_params(
+            model=self._at("model"), cache=self._at("cache"), backend="torch", dtype="float32"
+        )
         return compare_vectors(np.asarray(self.transform(X)), np.asarray(exact.transform(X)))
 
     def _encode(
@@ -333,7 +355,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 GraphSpec(pooling, layer, self.dtype == "int8"),
                 outline=backbone,
                 load=self._backbone,
-                root=graphs_folder(self.cache),
+                root=graphs_folder(self._at("cache")),
             )
             return graph, graph.equal_lengths
 
@@ -344,6 +366,14 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 return embed_batch(backbone, pooling, layer, batch)
 
         return embed, needs_equal_lengths(backbone, pooling)
+
+    def _at(self, name: str) -> Any:
+        """Return the model or the cache, a path as the absolute one of `fit` if it still exists."""
+        value = getattr(self, name)
+        given, folder = self._folders.get(name, (None, ""))
+        if given != getattr(value, "folder", value) or not os.path.isdir(folder):
+            return value
+        return replace(value, folder=folder) if isinstance(value, EmbeddingCache) else folder
 
     def _validate_params(self) -> None:
         super()._validate_params()
@@ -364,7 +394,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _stored(self, device: torch.device) -> Backbone:
         """Return the model from the store."""
         return stored_backbone(
-            self.model,
+            self._at("model"),
             head=needs_head(self.pooling),
             revision=self.revision,
             dtype=DTYPES[self.dtype],
