@@ -8,13 +8,14 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from isoadapt.encoders._live import bind_forward, refuse_peft, unwrapped
+from isoadapt.encoders._live import refuse_peft, unwrapped
 from isoadapt.encoders._pooling import (
     HEAD_INPUT,
     READOUT,
@@ -193,7 +194,9 @@ def eval_copy(model: Any, replace: dict[nn.Module, nn.Module] | None = None) -> 
             new.__dict__.update(module.__dict__)
             new.__dict__.update({key: module.__dict__[key].copy() for key in _MODULE_DICTS})
             new.__dict__["training"] = False
-            bind_forward(new)
+            new.__dict__.pop("_compiled_call_impl", None)  # would call the original
+            if "forward" in module.__dict__:
+                new.__dict__["forward"] = MethodType(module.__dict__["forward"].__func__, new)
             copies[module] = new
             for name, child in module._modules.items():
                 new._modules[name] = None if child is None else copied(child)

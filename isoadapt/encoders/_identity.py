@@ -160,8 +160,8 @@ def vector_source(encoder: "TransformerEncoder") -> VectorSource:
     """
     encoder._validate_params()
     live = not isinstance(encoder.model, str | os.PathLike)
-    settings = {"model": encoder._at("model"), "backend": "torch", "dtype": "float32"}
-    exact = encoder if live else clone(encoder).set_params(**settings)
+    exact = encoder if live else clone(encoder).set_params(backend="torch", dtype="float32")
+    exact._noted = encoder._noted
     backbone = exact._backbone()
     dtype = str(backbone.model.dtype).removeprefix("torch.")
     digest = _digest(backbone, backbone.model.dtype)

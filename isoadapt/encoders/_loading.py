@@ -7,11 +7,10 @@ from textwrap import shorten
 from typing import Any
 
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._folder import MERGE, read_object
+from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._live import WHOLE
 
 _SCALES = re.compile(r"\.(SCB|absmax|quant_map|weight_scale\w*|qweight|qzeros|_packed_params)$")
-_PEFT = re.compile(r"\.(base_layer|lora_\w+|modules_to_save)\.")
 _SIZE = re.compile(r"size|dim|position|embd|width|^d_|^n_words")  # entries of config.json
 
 
@@ -40,7 +39,7 @@ def checked_read(folder: Path, part: str, read: Callable[[], Any]) -> Any:
             raise ImportError(f"{start} needs a package, please install it: {named}") from error
         raise ValueError(
             f"{start} cannot be read ({type(error).__name__}: "
-            f"{shorten(str(error), 400, placeholder='…')}); unless this says what to do, save both "
+            f"{shorten(str(error), 800, placeholder='…')}); unless this says what to do, save both "
             "the model and its tokenizer again with save_pretrained"
         ) from error
 
@@ -65,52 +64,44 @@ def check_weights(
     folder: Path, model: Any, report: dict[str, Any], merged: Iterable[str], head: bool
 ) -> None:
     """Raise ValueError unless all weights were read; `merged` are those of a PEFT adapter."""
-    start, names = f"model={str(folder)!r}", sorted(report["unexpected_keys"])
+    names, problem = sorted(report["unexpected_keys"]), ""
 
     def needed(name: str) -> bool:
         """Return whether a weight matters; hidden states do not depend on a pooler."""
         return name not in merged and (head or "pooler" not in name.split("."))
 
-    if found := next(filter(_SCALES.search, names), None):
-        raise ValueError(f"{start} has quantised weights ({found}); {WHOLE}")
-    for name, saved, built in sorted(report["mismatched_keys"]):
-        if needed(name):
-            raise ValueError(f"{start}: {_misfit(model.config, name, tuple(saved), tuple(built))}")
+    wrong = sorted(entry for entry in report["mismatched_keys"] if needed(entry[0]))
     missing = sorted(filter(needed, report["missing_keys"]))
-    if not missing:
-        return
-    if found := next(filter(_PEFT.search, names), None):
-        raise ValueError(f"{start} has weights of PEFT layers ({found}); {MERGE}")
-    if wrapper := _wrapper(missing, names):
-        pattern = ("^" if names[0].startswith(wrapper) else "") + re.escape(wrapper)
-        raise ValueError(
-            f"{start}: the names of the weights contain {wrapper!r}, because a wrapper around the "
-            "model was saved; save the model inside it, or correct the names: "
-            f"{type(model).__name__}.from_pretrained(folder, key_mapping={{{pattern!r}: ''}})"
-            ".save_pretrained(new_folder)"
+    if found := next(filter(_SCALES.search, names), None):
+        problem = f" has quantised weights ({found}); {WHOLE}"
+    elif wrong:
+        problem = f": {_misfit(model.config, *wrong[0])}"
+    elif missing and (found := _wrapper(missing, names)):
+        problem = (
+            f": the names of the weights contain {found!r}, because a wrapper around the model was "
+            "saved; save the model inside it, or correct the names with safetensors.torch: "
+            f"save_file({{name.replace({found!r}, '', 1): weight for name, weight in "
+            "load_file(file).items()}, file, {'format': 'pt'})"
         )
-    shown = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
-    raise ValueError(
-        f"{start} has no weights for {shown}, which would be random numbers; "
-        + (
-            "pass a checkpoint saved from a fine-tuned AutoModelForSequenceClassification"
-            if head
-            else "pass a whole checkpoint"
-        )
-    )
+    elif missing:
+        shown = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
+        kind = "checkpoint saved from a fine-tuned AutoModelForSequenceClassification"
+        problem = f" has no weights for {shown}, which would be random numbers; pass a "
+        problem += kind if head else "whole checkpoint"
+    if problem:
+        raise ValueError(f"model={str(folder)!r}{problem}")
 
 
-def _misfit(config: Any, name: str, saved: tuple[int, ...], built: tuple[int, ...]) -> str:
+def _misfit(config: Any, name: str, saved: Any, built: Any) -> str:
     """Say which entry of ``config.json`` does not fit the shape of a weight."""
-    sizes = set(built) - set(saved)
-    entries = config.to_dict().items()
+    sizes, entries = set(built) - set(saved), config.to_dict().items()
     found = [f"{key}={value}" for key, value in entries if _SIZE.search(key) and value in sizes]
-    if built[0] == config.num_labels != saved[0] and "embed" not in name:
+    if tuple(built[:1]) == (config.num_labels,) != tuple(saved[:1]) and "embed" not in name:
         found = [f"num_labels={config.num_labels} (the number of names in id2label)"]
     return (
-        f"the weights {name} have the shape {saved}, but config.json asks for {built}"
-        f"{' by '[: 4 * bool(found)]}{' or '.join(found)}; correct config.json, or copy it again "
-        "together with the weights"
+        f"the weights {name} have the shape {tuple(saved)}, but config.json asks for "
+        f"{tuple(built)} ({' or '.join(found) or 'by several entries'}); correct it, or copy both "
+        "files again"
     )
 
 
@@ -119,8 +110,7 @@ def _wrapper(missing: list[str], found: list[str]) -> str | None:
     wanted = max(missing, key=len)
     extras = [name.removesuffix(wanted) for name in found if name.endswith(f".{wanted}")]
     for extra in (*extras, "_orig_mod."):
-        plain = {name.replace(extra, "", 1) for name in found}
-        if 2 * len(plain & set(missing)) >= len(missing):
+        if 2 * len({name.replace(extra, "", 1) for name in found} & {*missing}) >= len(missing):
             return extra
     return None
 

@@ -8,6 +8,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -154,9 +155,8 @@ def _load(
                 **options,
             ),
         )
-        merged = [] if base is None else read("adapter", lambda: _saved_weights(folder))
-        if base is not None:
-            model = _merged(model, folder)
+        merged = {} if base is None else read("adapter", lambda: _saved_weights(folder))
+        model = model if base is None else _merged(model, folder)
         check_weights(folder, model, report, merged, head)
     model = model.to(device).eval()
     for weights in chain(model.parameters(), model.buffers()):
@@ -287,6 +287,13 @@ def check_cache(cache: Any, model: Any) -> None:
         )
 
 
+def absolute(value: Any) -> Any:
+    """Return a folder or a cache by its absolute path, which is "" for anything else."""
+    if isinstance(value, str | os.PathLike):
+        return str(Path(value).expanduser().absolute())
+    return replace(value, folder=absolute(value.folder)) if hasattr(value, "folder") else ""
+
+
 def check_backend(backend: str, model: Any, device: str | torch.device, dtype: str) -> None:
     """Raise ValueError if the backend does not support the model, the device or the dtype."""
     if backend == "torch":
@@ -349,8 +356,7 @@ def live_parts(model: Any) -> tuple[Any, Any]:
 def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone:
     """Wrap a live model after checking its kind, device and dtype."""
     model = unwrapped(model)
-    network, tokenizer = live_parts(model)
-    network = unwrapped(network)
+    network, tokenizer = map(unwrapped, live_parts(model))
     check_live(network, tokenizer)
     sentence = model if is_sentence_transformer(model) else None
     backbone = check_use(live_backbone(network, tokenizer, sentence), "the live model")

@@ -4,10 +4,8 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache as once, partial
 from numbers import Integral
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
@@ -40,6 +38,7 @@ from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
 from isoadapt.encoders._identity import encoder_identity
 from isoadapt.encoders._models import (
     DTYPES,
+    absolute,
     check_backend,
     check_cache,
     checked_live,
@@ -55,7 +54,7 @@ from isoadapt.encoders._pooling import (
     several_layers,
 )
 from isoadapt.encoders._texts import Texts, as_texts
-from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks
+from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks, truncation
 
 if TYPE_CHECKING:
     from isoadapt.encoders._onnx import Deviation
@@ -76,9 +75,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         folder are read. The folder may be that of a PEFT adapter, which needs
         ``pip install "isoadapt[peft]"``. Its weights are read from this folder and from that of the
         base model that it names. A live model is shared by :func:`sklearn.base.clone`. It is never
-        changed, not even its training mode, keeps its device and dtype, and cannot be pickled.
-        One inside ``torch.compile``, DataParallel or DistributedDataParallel is used without it;
-        quantised, sharded and offloaded ones are refused.
+        changed, not even its training mode, keeps its device and dtype, and cannot be pickled; a
+        wrapper of ``torch.compile`` or DataParallel is left out, and quantised models are refused.
     pooling : {"auto", "head_input", "cls", "mean", "max", "readout"} or list, default="auto"
         How a vector is computed. "head_input" is the input of the last linear layer of the
         classifier head. "cls" is the hidden state of the first token. "mean" and "max" are the mean
@@ -126,14 +124,11 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     Raises
     ------
-    ImportError
-        On first use, if a package that the tokenizer or the backend needs is not installed.
     OSError
         On first use, if the checkpoint is not found, is incomplete or damaged.
     ValueError
-        On first use, if weights are missing, quantised or do not fit ``config.json``, if the
-        tokenizer has tokens that the model has no embeddings for, if the parameters do not fit the
-        model or each other, or if the model cannot be exported to ONNX.
+        On first use, if weights are missing or quantised, if configuration or tokenizer do not fit
+        them, if parameters do not fit, or if the model cannot be exported to ONNX.
 
     Warns
     -----
@@ -149,9 +144,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     ConvBERT and MobileBERT, a batch holds only texts of equal length. The vector of a text
     therefore does not depend on the other texts.
 
-    ``fit`` notes the absolute paths of `model` and `cache`, so that a fitted pipeline that was
-    pickled finds them from another working directory. If they do not exist there, the parameters
-    count, as they do for a parameter that is set after ``fit``, and for a clone.
+    ``fit`` notes the absolute paths of `model` and `cache`, by which a fitted encoder finds them
+    from another working directory, as long as they exist and the parameters are not set again.
 
     ``backend="onnx"`` exports the checkpoint on first use, which takes about ten seconds, and
     compares the graph with torch. The graph is stored under a digest of the checkpoint's content:
@@ -190,8 +184,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         "verbose": ["verbose"],
     }
 
-    # Folders by the parameter's name: its value in fit, and the absolute path that it had.
-    _folders: dict[str, tuple[Any, str]] = {}  # noqa: RUF012 - replaced, never changed
+    _noted: dict[str, Any] = {}  # noqa: RUF012 - replaced by fit, never changed
 
     def __init__(
         self,
@@ -224,7 +217,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Check the texts and note where folders are, without learning anything.
+        """Check the texts and note the absolute paths of folders; nothing is learned.
 
         Parameters
         ----------
@@ -239,12 +232,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             The encoder itself.
         """
         as_texts(X)
-        given = {"model": self.model, "cache": getattr(self.cache, "folder", self.cache)}
-        self._folders = {
-            name: (value, str(Path(value).expanduser().absolute()))
-            for name, value in given.items()
-            if isinstance(value, str | os.PathLike)
-        }
+        paths = {name: absolute(getattr(self, name)) for name in ("model", "cache")}
+        self._noted = {name: (getattr(self, name), path) for name, path in paths.items() if path}
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
@@ -312,9 +301,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         from isoadapt.encoders._onnx import compare_vectors
 
-        exact = clone(self).set_params(
-            model=self._at("model"), cache=self._at("cache"), backend="torch", dtype="float32"
-        )
+        exact = clone(self).set_params(backend="torch", dtype="float32")
+        exact._noted = self._noted
         return compare_vectors(np.asarray(self.transform(X)), np.asarray(exact.transform(X)))
 
     def _encode(
@@ -368,12 +356,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return embed, needs_equal_lengths(backbone, pooling)
 
     def _at(self, name: str) -> Any:
-        """Return the model or the cache, a path as the absolute one of `fit` if it still exists."""
-        value = getattr(self, name)
-        given, folder = self._folders.get(name, (None, ""))
-        if given != getattr(value, "folder", value) or not os.path.isdir(folder):
-            return value
-        return replace(value, folder=folder) if isinstance(value, EmbeddingCache) else folder
+        """Return the model or the cache, by the absolute path that `fit` noted if it exists."""
+        value, (given, path) = getattr(self, name), self._noted.get(name, (None, ""))
+        return path if given == value and os.path.isdir(getattr(path, "folder", path)) else value
 
     def _validate_params(self) -> None:
         super()._validate_params()
@@ -408,21 +393,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _length(self, texts: Texts, backbone: Backbone, pooling: Pooling) -> int | None:
         """Return the number of tokens that texts are truncated to; None if there is no limit."""
-        if self.max_length is None:
-            lengths = (pooling.max_length, backbone.default_length)
-            return min((length for length in lengths if length is not None), default=None)
-        if backbone.limit is not None and self.max_length > backbone.limit:
-            raise ValueError(
-                f"max_length={self.max_length}, but the model has positions for {backbone.limit} "
-                f"tokens; choose at most {backbone.limit}, or None"
-            )
-        special = backbone.tokenizer.num_special_tokens_to_add(pair=texts.second is not None)
-        if self.max_length <= special:
-            raise ValueError(
-                f"max_length={self.max_length} leaves no room for text besides {special} special "
-                f"tokens; choose {special + 1} or more"
-            )
-        return self.max_length
+        return truncation(texts, backbone, self.max_length, pooling.max_length)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Return the names of the columns.

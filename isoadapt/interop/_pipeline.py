@@ -163,8 +163,7 @@ def _pack_encoder(encoder: TransformerEncoder) -> dict[str, Any]:
             "pipeline[1:], with base_model=pipeline[0]"
         )
     values = {name: getattr(encoder, name) for name in _VECTOR_PARAMETERS}
-    model, found = os.fspath(encoder.model), os.fspath(encoder._at("model"))
-    return values | {"model": model} | ({} if found == model else {"folder": found})
+    return values | {"model": os.fspath(encoder._at("model"))}
 
 
 def _unpack_step(step: dict[str, Any], place: int, tensors: Tensors) -> tuple[str, Any]:
@@ -185,11 +184,9 @@ def _unpack_step(step: dict[str, Any], place: int, tensors: Tensors) -> tuple[st
 
 
 def _unpack_encoder(parameters: dict[str, Any]) -> TransformerEncoder:
-    values = {name: value for name, value in parameters.items() if name != "folder"}
-    if set(values) != set(_VECTOR_PARAMETERS) or not isinstance(values["model"], str):
+    if set(parameters) != set(_VECTOR_PARAMETERS) or not isinstance(parameters["model"], str):
         raise ValueError(f"the encoder's parameters are {sorted(parameters)}")
-    encoder = TransformerEncoder(**values)
-    encoder._folders = {"model": (values["model"], str(parameters.get("folder", "")))}
+    encoder = TransformerEncoder(**parameters)
     encoder._validate_params()
     return encoder
 
