@@ -97,7 +97,7 @@ def _misfit(config: Any, name: str, saved: Any, built: Any) -> str:
     sizes, entries = set(built) - set(saved), config.to_dict().items()
     found = [f"{key}={value}" for key, value in entries if _SIZE.search(key) and value in sizes]
     if tuple(built[:1]) == (config.num_labels,) != tuple(saved[:1]) and "embed" not in name:
-        found = [f"num_labels={config.num_labels} (the number of names in id2label)"]
+        found = [f"num_labels={config.num_labels}, the number of names in id2label"]
     return (
         f"the weights {name} have the shape {tuple(saved)}, but config.json asks for "
         f"{tuple(built)} ({' or '.join(found) or 'by several entries'}); correct it, or copy both "
