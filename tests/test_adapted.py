@@ -1,6 +1,8 @@
 """AdaptedEncoder, and text pipelines of any make."""
 
+import json
 import warnings
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -15,13 +17,17 @@ from sklearn.pipeline import make_pipeline
 
 from isoadapt import (
     AdaptedEncoder,
+    EmbeddingCache,
     IsotropyLayer,
     LinearHead,
     LogitPreservingWhitening,
+    TeacherReadout,
     TransformerEncoder,
     Whitening,
     load_checkpoint,
 )
+from isoadapt.encoders import release
+from isoadapt.interop import load_adapter, save_adapter
 from tests.tiny_models import WORDS, save_model
 
 
@@ -237,3 +243,74 @@ def test_class_names_survive_fine_tuning(checkpoint, data, tmp_path):
     model = AdaptedEncoder(folder, quick()).fit(texts, names)
     assert list(model.classes_) == ["bad", "fair", "good"]
     assert 0 <= model.score(texts, names) <= 1
+
+
+class TestAnotherWorkingDirectory:
+    """A fitted model that was dumped finds the folders of relative paths that fit has seen."""
+
+    MAKERS = {  # noqa: RUF012
+        "folder": lambda: AdaptedEncoder("model", Whitening()),
+        "cache": lambda: AdaptedEncoder(TransformerEncoder("model", cache="cache"), Whitening()),
+        "pipeline": lambda: make_pipeline(
+            TransformerEncoder(Path("model"), cache=EmbeddingCache("cache")), Whitening()
+        ),
+        "teacher": lambda: AdaptedEncoder("model", TeacherReadout(), teacher="base"),
+    }
+
+    @pytest.fixture
+    def places(self, tmp_path, monkeypatch):
+        """Two folders, the first the working directory, with two checkpoints in it."""
+        here, there = tmp_path / "here", tmp_path / "there"
+        there.mkdir()
+        save_model(here / "model")
+        save_model(here / "base", kind="AutoModel")
+        monkeypatch.chdir(here)
+        return here, there
+
+    @pytest.mark.parametrize("name", MAKERS)
+    def test_a_dumped_model_is_used_elsewhere(self, name, data, places, monkeypatch):
+        texts, y = data
+        key = joblib.hash(self.MAKERS[name]())
+        model = self.MAKERS[name]().fit(texts, y)
+        expected = model.transform(texts)
+        joblib.dump(model, "model.joblib")
+        save_adapter(model, "adapter")
+        release()
+        monkeypatch.chdir(places[1])
+        for loaded in (
+            joblib.load(places[0] / "model.joblib"),
+            load_adapter(places[0] / "adapter"),
+        ):
+            np.testing.assert_allclose(loaded.transform(texts), expected, atol=1e-6)
+        assert not list(places[1].iterdir())
+        assert joblib.hash(self.MAKERS[name]()) == key == joblib.hash(clone(model))
+
+    def test_parameters_count_for_a_new_fit_and_after_a_move(self, data, places, monkeypatch):
+        texts, y = data
+        model = AdaptedEncoder("model", Whitening()).fit(texts, y)
+        expected = model.transform(texts)
+        monkeypatch.chdir(places[1])
+        with pytest.raises(OSError, match="model='model' is not a folder"):
+            clone(model).fit(texts, y)
+        save_model(Path("model"), "roberta")
+        np.testing.assert_allclose(model.transform(texts), expected, atol=1e-6)
+        other = clone(model).fit(texts, y).transform(texts)
+        assert not np.allclose(other, expected)
+        encoder = model.pipeline_["encoder"]
+        assert encoder.set_params(model=Path("model")).transform(texts).shape == expected.shape
+        encoder.set_params(model="model")
+        places[0].rename(places[0].with_name("moved"))
+        assert not np.allclose(model.transform(texts), expected)
+
+    def test_a_model_in_memory_keeps_its_files(self, data, places, monkeypatch):
+        """The pooling of sentence-transformers is read from the folder after the weights."""
+        Path("base/1_Pooling").mkdir()
+        Path("base/1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
+        kind = "sentence_transformers.models."
+        modules = [{"type": f"{kind}Transformer", "path": ""}]
+        modules.append({"type": f"{kind}Pooling", "path": "1_Pooling"})
+        Path("base/modules.json").write_text(json.dumps(modules))
+        expected = TransformerEncoder("base").transform(data[0])
+        monkeypatch.chdir(places[1])
+        found = TransformerEncoder(places[0] / "base").transform(data[0])
+        np.testing.assert_array_equal(found, expected)

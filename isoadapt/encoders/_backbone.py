@@ -8,12 +8,14 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from isoadapt.encoders._live import refuse_peft, unwrapped
 from isoadapt.encoders._pooling import (
     HEAD_INPUT,
     READOUT,
@@ -184,12 +186,16 @@ def eval_copy(model: Any, replace: dict[nn.Module, nn.Module] | None = None) -> 
     copies: dict[nn.Module, nn.Module] = dict(replace or {})
 
     def copied(module: nn.Module) -> nn.Module:
-        """Copy a module and its children, each once."""
+        """Copy a module and its children, each once, without wrappers."""
+        module = unwrapped(module)
         if module not in copies:
             new = module.__class__.__new__(module.__class__)
             new.__dict__.update(module.__dict__)
             new.__dict__.update({key: module.__dict__[key].copy() for key in _MODULE_DICTS})
             new.__dict__["training"] = False
+            new.__dict__.pop("_compiled_call_impl", None)  # would call the original
+            if "forward" in module.__dict__:
+                new.__dict__["forward"] = MethodType(module.__dict__["forward"].__func__, new)
             copies[module] = new
             for name, child in module._modules.items():
                 new._modules[name] = None if child is None else copied(child)
@@ -200,11 +206,7 @@ def eval_copy(model: Any, replace: dict[nn.Module, nn.Module] | None = None) -> 
 
 def find_last_linear(model: Any) -> nn.Linear:
     """Find the classifier head: the last Linear outside the base model with num_labels outputs."""
-    if hasattr(model, "merge_and_unload"):
-        raise ValueError(
-            f"{type(model).__name__} wraps a model in PEFT layers; pass the merged model, "
-            "copy.deepcopy(model).merge_and_unload()"
-        )
+    refuse_peft(model)
     base = set() if model.base_model is model else set(model.base_model.modules())
     heads = [
         module

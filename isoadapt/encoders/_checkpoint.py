@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from isoadapt.encoders._backbone import Backbone, eval_copy
-from isoadapt.encoders._batching import PAIR, to_device
+from isoadapt.encoders._batching import PAIR, explained_failure, to_device
 from isoadapt.encoders._pooling import HEAD_INPUT, MODES, Pooling, PoolingSetting
 from isoadapt.encoders._sentence import ACTIVATIONS
 from isoadapt.encoders._texts import Texts
@@ -152,8 +152,9 @@ def _check_logits(backbone: Backbone, head: nn.Linear, model: Any) -> None:
     """Check on one sentence that the head applied to the embedding gives the model's logits."""
     tokens = model_inputs(backbone, _PROBE, backbone.default_length)
     inputs = backbone.accepted(to_device(tokens.batch(0, 1), backbone.model.device))
-    logits = eval_copy(backbone.model)(**inputs).logits.float()
-    embedding = backbone.headless(**inputs).logits
+    with explained_failure(backbone, inputs):
+        logits = eval_copy(backbone.model)(**inputs).logits.float()
+        embedding = backbone.headless(**inputs).logits
     error = float("inf")
     if embedding.shape == (1, head.in_features):
         error = float((head(embedding).float() - logits).abs().max())
@@ -236,7 +237,8 @@ def _record(backbone: Backbone) -> tuple[Tensor, list[_Call], Tensor, Tensor]:
         if isinstance(module, nn.Linear | nn.LayerNorm):
             module.register_forward_hook(keep_call)
     inputs = backbone.accepted(batch)
-    vectors = network(**inputs).logits
+    with explained_failure(backbone, batch):
+        vectors = network(**inputs).logits
     return states[-1], calls, vectors, batch["attention_mask"]
 
 

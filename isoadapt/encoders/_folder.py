@@ -28,7 +28,7 @@ def checkpoint_folder(
     model: str | os.PathLike[str], revision: str | None, trust_remote_code: bool
 ) -> Path:
     """Return the folder of a checkpoint, downloading it if necessary, code only with permission."""
-    folder = Path(model).expanduser()
+    folder = Path(model).expanduser().absolute()  # the working directory may change later
     if folder.is_dir():
         return folder
     return _download(str(model), revision, trust_remote_code)

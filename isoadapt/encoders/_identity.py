@@ -109,7 +109,7 @@ def checkpoint_identity(folder: Path) -> Identity:
 
 def encoder_identity(encoder: "TransformerEncoder") -> Identity:
     """Identify the vectors of an encoder by the files of its checkpoint, without loading it."""
-    folder = checkpoint_folder(encoder.model, encoder.revision, encoder.trust_remote_code)
+    folder = checkpoint_folder(encoder._at("model"), encoder.revision, encoder.trust_remote_code)
     head = needs_head(encoder.pooling) or names_classifier(folder)
     pooling = several_layers(encoder.pooling) or choose_pooling(
         encoder.pooling, encoder.layer, head, lambda: sentence_pooling(folder)
@@ -163,6 +163,7 @@ def vector_source(encoder: "TransformerEncoder") -> VectorSource:
     encoder._validate_params()
     live = not isinstance(encoder.model, str | os.PathLike)
     exact = encoder if live else clone(encoder).set_params(backend="torch", dtype="float32")
+    exact._noted = encoder._noted
     backbone = exact._backbone()
     dtype = str(backbone.model.dtype).removeprefix("torch.")
     digest = _digest(backbone, backbone.model.dtype)

@@ -8,6 +8,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 import torch
 
 from isoadapt._utils.devices import SharedSetting, resolve_device
-from isoadapt._utils.messages import reason
 from isoadapt.encoders._backbone import (
     Backbone,
     find_last_linear,
@@ -35,6 +35,8 @@ from isoadapt.encoders._folder import (
     tokenizer_folder,
     transformer_folder,
 )
+from isoadapt.encoders._live import check_live, unwrapped
+from isoadapt.encoders._loading import check_use, check_weights, checked_read, read_config
 from isoadapt.encoders._sentence import live_kind
 
 DTYPES = {
@@ -127,84 +129,56 @@ def _load(
     check_files(weights, tokenizer_dir)
     kind = "AutoModelForSequenceClassification" if head else "AutoModel"
     options = {"local_files_only": True, "trust_remote_code": code}
+
+    def read(part: str, load: Callable[[], Any]) -> Any:
+        return checked_read(folder, part, load)
+
     with quiet(), torch.random.fork_rng(devices=[]):
-        tokenizer = _checked_read(
-            folder, lambda: transformers.AutoTokenizer.from_pretrained(tokenizer_dir, **options)
+        config = read_config(weights, **options)
+        tokenizer = read(
+            "tokenizer",
+            lambda: transformers.AutoTokenizer.from_pretrained(tokenizer_dir, **options),
         )
         if base is not None and head:
-            outline = _checked_read(folder, lambda: _without_weights(kind, weights, **options))
-            options |= _checked_read(folder, lambda: _label_options(folder, outline))
+            outline = read("configuration", lambda: _without_weights(kind, config, code))
+            config.num_labels = read("adapter", lambda: _n_labels(folder, outline))
         if device.type == "meta":
-            model = _checked_read(folder, lambda: _without_weights(kind, weights, **options)).eval()
-            return Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
-        model, report = _checked_read(
-            folder,
+            model = read("configuration", lambda: _without_weights(kind, config, code)).eval()
+            return _whole(model, tokenizer, head, folder)
+        model, report = read(
+            "weights",
             lambda: getattr(transformers, kind).from_pretrained(
                 weights,
+                config=config,
                 dtype=dtype,
                 use_safetensors=True,
                 output_loading_info=True,
-                return_dict=True,  # even if the configuration says otherwise
+                ignore_mismatched_sizes=True,  # reported below
                 **options,
             ),
         )
-        missing = set(report["missing_keys"])
-        if base is not None:
-            missing -= _checked_read(folder, lambda: _saved_weights(folder)).keys()
-            model = _merged(model, folder)
-    _check_complete(folder, missing, head)
+        merged = {} if base is None else read("adapter", lambda: _saved_weights(folder))
+        model = model if base is None else _merged(model, folder)
+        check_weights(folder, model, report, merged, head)
     model = model.to(device).eval()
     for weights in chain(model.parameters(), model.buffers()):
         # A copy, because the loaded memory is mapped to the file, which may be overwritten.
         weights.data = weights.data.clone()
-    return Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
+    return _whole(model, tokenizer, head, folder)
 
 
-def _without_weights(kind: str, folder: Path, **options: Any) -> Any:
+def _whole(model: Any, tokenizer: Any, head: bool, folder: Path) -> Backbone:
+    """Return a model that was loaded, with its tokenizer, after checking that they fit."""
+    own = find_last_linear(model) if head else None
+    return check_use(Backbone(model, tokenizer, own, folder), f"model={str(folder)!r}")
+
+
+def _without_weights(kind: str, config: Any, code: bool) -> Any:
     """Build a model of class `kind` on the device "meta"."""
     import transformers
 
-    config = transformers.AutoConfig.from_pretrained(folder, **options)
     with torch.device("meta"):
-        return getattr(transformers, kind).from_config(
-            config, trust_remote_code=options["trust_remote_code"]
-        )
-
-
-def _checked_read(folder: Path, read: Callable[[], Any]) -> Any:
-    """Call `read`; turn its errors into an OSError or ValueError that names the folder or file."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        return read()
-    except SafetensorError as error:
-        for file in sorted(folder.rglob("*.safetensors")):
-            try:
-                safe_open(file, "pt")
-            except SafetensorError:
-                raise OSError(f"{file} is damaged ({error}); copy it again") from error
-        raise OSError(f"the weights in {folder} are damaged ({error}); copy them again") from error
-    except Exception as error:  # a damaged file can cause any exception
-        raise ValueError(
-            f"model={str(folder)!r} cannot be loaded ({reason(error)}); check that it was saved "
-            "completely, by save_pretrained of both the model and its tokenizer"
-        ) from error
-
-
-def _check_complete(folder: Path, missing: set[str], head: bool) -> None:
-    """Raise ValueError if weights of the checkpoint are missing."""
-    if not head:  # hidden states do not depend on a pooler
-        missing = {key for key in missing if "pooler" not in key.split(".")}
-    if missing:
-        shown = ", ".join(sorted(missing)[:4]) + (", …" if len(missing) > 4 else "")
-        raise ValueError(
-            f"model={str(folder)!r} has no weights for {shown}, which would be random numbers; "
-            + (
-                "pass a checkpoint saved from a fine-tuned AutoModelForSequenceClassification"
-                if head
-                else "pass a whole checkpoint"
-            )
-        )
+        return getattr(transformers, kind).from_config(config, trust_remote_code=code)
 
 
 def _check_adapter(folder: Path) -> None:
@@ -233,14 +207,11 @@ def _saved_weights(folder: Path) -> dict[str, tuple[int, ...]]:
     return {name.removeprefix(_PREFIX): shape for name, shape in zip(names, shapes, strict=True)}
 
 
-def _label_options(folder: Path, model: Any) -> dict[str, int]:
-    """Return the number of labels of an adapter's head, which PEFT does not save, as an option."""
+def _n_labels(folder: Path, model: Any) -> int:
+    """Return the number of labels of an adapter's head, which PEFT does not save."""
     head = find_last_linear(model)
     name = next(name for name, module in model.named_modules() if module is head)
-    shape = _saved_weights(folder).get(f"{name}.weight")
-    if shape is None or shape[0] == model.config.num_labels:
-        return {}
-    return {"num_labels": shape[0]}
+    return _saved_weights(folder).get(f"{name}.weight", (model.config.num_labels,))[0]
 
 
 def _merged(model: Any, folder: Path) -> Any:
@@ -318,6 +289,13 @@ def check_cache(cache: Any, model: Any) -> None:
         )
 
 
+def absolute(value: Any) -> Any:
+    """Return a folder or a cache by its absolute path, which is "" for anything else."""
+    if isinstance(value, str | os.PathLike):
+        return str(Path(value).expanduser().absolute())
+    return replace(value, folder=absolute(value.folder)) if hasattr(value, "folder") else ""
+
+
 def check_backend(backend: str, model: Any, device: str | torch.device, dtype: str) -> None:
     """Raise ValueError if the backend does not support the model, the device or the dtype."""
     if backend == "torch":
@@ -376,6 +354,8 @@ def live_parts(model: Any) -> tuple[Any, Any]:
             f": {'pass (model.model, model.tokenizer)' if classifier else ENCODE}"
         )
     hint = "; a live model needs its tokenizer" if isinstance(model, torch.nn.Module) else ""
+    if isinstance(getattr(model, "model", None), torch.nn.Module):  # such as a pipeline
+        hint = "; pass the tuple (x.model, x.tokenizer) of this object x"
     raise TypeError(
         f"model is a {type(model).__name__}{hint}; pass a folder, a name on the Hugging Face Hub, "
         "a SentenceTransformer, or a tuple (model, tokenizer)"
@@ -384,7 +364,11 @@ def live_parts(model: Any) -> tuple[Any, Any]:
 
 def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone:
     """Wrap a live model after checking its kind, device and dtype."""
-    backbone = live_backbone(*live_parts(model), model if is_sentence_transformer(model) else None)
+    model = unwrapped(model)
+    network, tokenizer = map(unwrapped, live_parts(model))
+    check_live(network, tokenizer)
+    sentence = model if is_sentence_transformer(model) else None
+    backbone = check_use(live_backbone(network, tokenizer, sentence), "the live model")
     if device != "auto" and resolve_device(device).type != backbone.model.device.type:
         raise ValueError(
             f"device={str(device)!r}, but the live model is on {backbone.model.device}; move it, "

@@ -113,6 +113,31 @@ def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> To
     )
 
 
+def truncation(
+    texts: Texts, backbone: Backbone, max_length: int | None, default: int | None
+) -> int | None:
+    """Return the number of tokens that texts are truncated to; None if there is no limit.
+
+    `default` is the length that the pooling states, which goes before that of the tokenizer.
+    """
+    if max_length is None:
+        return (
+            backbone.default_length if default is None else min(default, backbone.limit or default)
+        )
+    if backbone.limit is not None and max_length > backbone.limit:
+        raise ValueError(
+            f"max_length={max_length}, but the model has positions for {backbone.limit} "
+            f"tokens; choose at most {backbone.limit}, or None"
+        )
+    special = backbone.tokenizer.num_special_tokens_to_add(pair=texts.second is not None)
+    if max_length <= special:
+        raise ValueError(
+            f"max_length={max_length} leaves no room for text besides {special} special tokens; "
+            f"choose {special + 1} or more"
+        )
+    return max_length
+
+
 def _places(counts: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the indices that put concatenated rows of `counts` values into another order."""
     shifts = (np.cumsum(counts) - counts)[order]

@@ -38,6 +38,7 @@ from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
 from isoadapt.encoders._identity import encoder_identity
 from isoadapt.encoders._models import (
     DTYPES,
+    absolute,
     check_backend,
     check_cache,
     checked_live,
@@ -53,7 +54,7 @@ from isoadapt.encoders._pooling import (
     several_layers,
 )
 from isoadapt.encoders._texts import Texts, as_texts
-from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks
+from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks, truncation
 
 if TYPE_CHECKING:
     from isoadapt.encoders._onnx import Deviation
@@ -74,7 +75,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         folder are read. The folder may be that of a PEFT adapter, which needs
         ``pip install "isoadapt[peft]"``. Its weights are read from this folder and from that of the
         base model that it names. A live model is shared by :func:`sklearn.base.clone`. It is never
-        changed, not even its training mode, keeps its device and dtype, and cannot be pickled.
+        changed, not even its training mode, keeps its device and dtype, and cannot be pickled; a
+        wrapper of ``torch.compile`` or DataParallel is left out, and quantised models are refused.
     pooling : {"auto", "head_input", "cls", "mean", "max", "readout"} or list, default="auto"
         How a vector is computed. "head_input" is the input of the last linear layer of the
         classifier head. "cls" is the hidden state of the first token. "mean" and "max" are the mean
@@ -126,8 +128,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     OSError
         On first use, if the checkpoint is not found, is incomplete or damaged.
     ValueError
-        On first use, if weights are missing, if the parameters do not fit the model or each other,
-        or if the model cannot be exported to ONNX.
+        On first use, if weights are missing or quantised, if configuration or tokenizer do not fit
+        them, if parameters do not fit, or if the model cannot be exported to ONNX.
 
     Warns
     -----
@@ -142,6 +144,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     probed for the influence of padding. If padding changes the vectors of a text, as in FNet,
     ConvBERT and MobileBERT, a batch holds only texts of equal length. The vector of a text
     therefore does not depend on the other texts.
+
+    ``fit`` notes the absolute paths of `model` and `cache`, by which a fitted encoder finds them
+    from another working directory, as long as they exist and the parameters are not set again.
 
     ``backend="onnx"`` exports the checkpoint on first use, which takes about ten seconds, and
     compares the graph with torch. The graph is stored under a digest of the checkpoint's content:
@@ -180,6 +185,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         "verbose": ["verbose"],
     }
 
+    _noted: dict[str, Any] = {}  # noqa: RUF012 - replaced by fit, never changed
+
     def __init__(
         self,
         model: Any,
@@ -211,7 +218,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Check the texts without learning anything.
+        """Check the texts and note the absolute paths of folders; nothing is learned.
 
         Parameters
         ----------
@@ -226,6 +233,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             The encoder itself.
         """
         as_texts(X)
+        paths = {name: absolute(getattr(self, name)) for name in ("model", "cache")}
+        self._noted = {name: (getattr(self, name), path) for name, path in paths.items() if path}
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
@@ -264,7 +273,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             if self.cache is None:
                 vectors = encode(texts)
             else:
-                vectors = as_cache(self.cache)._embed(
+                vectors = as_cache(self._at("cache"))._embed(
                     texts, partial(encoder_identity, self), encode, bar.update
                 )
         return vectors[inverse]
@@ -294,6 +303,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         from isoadapt.encoders._onnx import compare_vectors
 
         exact = clone(self).set_params(backend="torch", dtype="float32")
+        exact._noted = self._noted
         return compare_vectors(np.asarray(self.transform(X)), np.asarray(exact.transform(X)))
 
     def _encode(
@@ -334,7 +344,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 GraphSpec(pooling, layer, self.dtype == "int8"),
                 outline=backbone,
                 load=self._backbone,
-                root=graphs_folder(self.cache),
+                root=graphs_folder(self._at("cache")),
             )
             return graph, graph.equal_lengths
         torch.nn.ModuleList(pooling.steps).to(backbone.model.device)
@@ -346,6 +356,11 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 return embed_batch(backbone, pooling, layer, batch)
 
         return embed, needs_equal_lengths(backbone, pooling)
+
+    def _at(self, name: str) -> Any:
+        """Return the model or the cache, by the absolute path that `fit` noted if it exists."""
+        value, (given, path) = getattr(self, name), self._noted.get(name, (None, ""))
+        return path if given == value and os.path.isdir(getattr(path, "folder", path)) else value
 
     def _validate_params(self) -> None:
         super()._validate_params()
@@ -366,7 +381,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _stored(self, device: torch.device) -> Backbone:
         """Return the model from the store."""
         return stored_backbone(
-            self.model,
+            self._at("model"),
             head=needs_head(self.pooling),
             revision=self.revision,
             dtype=DTYPES[self.dtype],
@@ -380,22 +395,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _length(self, texts: Texts, backbone: Backbone, pooling: Pooling) -> int | None:
         """Return the number of tokens that texts are truncated to; None if there is no limit."""
-        if self.max_length is None:
-            if pooling.max_length is None:
-                return backbone.default_length
-            return min(pooling.max_length, backbone.limit or pooling.max_length)
-        if backbone.limit is not None and self.max_length > backbone.limit:
-            raise ValueError(
-                f"max_length={self.max_length}, but the model has positions for {backbone.limit} "
-                f"tokens; choose at most {backbone.limit}, or None"
-            )
-        special = backbone.tokenizer.num_special_tokens_to_add(pair=texts.second is not None)
-        if self.max_length <= special:
-            raise ValueError(
-                f"max_length={self.max_length} leaves no room for text besides {special} special "
-                f"tokens; choose {special + 1} or more"
-            )
-        return self.max_length
+        return truncation(texts, backbone, self.max_length, pooling.max_length)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Return the names of the columns.

@@ -301,8 +301,11 @@ class Moments:
     def __repr__(self) -> str:
         return f"Moments(count={self.count:g}, n_features={len(self.mean)})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self).from_arrays, (self.to_arrays(),)
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(self.to_arrays())  # NumPy's arrays, which skops stores too
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(vars(self.from_arrays(state)))
 
 
 class _Part(NamedTuple):

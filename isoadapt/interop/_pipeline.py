@@ -163,7 +163,7 @@ def _pack_encoder(encoder: TransformerEncoder) -> dict[str, Any]:
             "pipeline[1:], with base_model=pipeline[0]"
         )
     values = {name: getattr(encoder, name) for name in _VECTOR_PARAMETERS}
-    return values | {"model": os.fspath(encoder.model)}
+    return values | {"model": os.fspath(encoder._at("model"))}
 
 
 def _unpack_step(step: dict[str, Any], place: int, tensors: Tensors) -> tuple[str, Any]:

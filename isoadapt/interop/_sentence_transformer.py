@@ -309,7 +309,7 @@ def _network(
         return _copy(backbone.model), None, True
     own, config = read_head(encoder), backbone.model.config
     reader = TransformerEncoder(
-        encoder.model, pooling=HEAD_INPUT, max_length=encoder.max_length, device="cpu"
+        encoder._at("model"), pooling=HEAD_INPUT, max_length=encoder.max_length, device="cpu"
     )
 
     def inputs(texts: list[str]) -> Floats:

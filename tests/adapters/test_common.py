@@ -385,3 +385,17 @@ def test_linear_pickle_is_no_larger_than_its_matrix():
         joblib.dump(adapter, buffer)
         moments = len(pickle.dumps(getattr(adapter, "moments_", None)))
         assert buffer.tell() <= 8 * d * d + 32_768 + moments, adapter
+
+
+@pytest.mark.parametrize(
+    "adapter", [each for each in ADAPTERS if not isinstance(each, PenaltyAdapter)], ids=repr
+)
+def test_fitted_state_is_numpy_and_skops_stores_it(adapter, blobs):
+    fitted = clone(adapter).fit(*blobs)
+    assert b"torch" not in pickle.dumps(fitted)
+    skops = pytest.importorskip("skops.io", reason="skops is not installed", exc_type=ImportError)
+    stored = skops.dumps(fitted)
+    again = skops.loads(stored, trusted=skops.get_untrusted_types(data=stored))
+    np.testing.assert_array_equal(again.transform(blobs[0]), fitted.transform(blobs[0]))
+    for name in ("moments_", "head_"):
+        assert repr(getattr(again, name, None)) == repr(getattr(fitted, name, None))

@@ -1,0 +1,148 @@
+"""Why a checkpoint cannot be loaded or used: every cause has its own message."""
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._folder import read_object
+from isoadapt.encoders._live import WHOLE
+
+_SCALES = re.compile(r"\.(SCB|absmax|quant_map|weight_scale\w*|qweight|qzeros|_packed_params)$")
+_SIZE = re.compile(r"size|dim|position|embd|width|^d_|^n_words")  # entries of config.json
+
+
+def checked_read(folder: Path, part: str, read: Callable[[], Any]) -> Any:
+    """Call `read`; turn its errors into errors that name the folder or file and the part read."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        return read()
+    except SafetensorError as error:
+        for file in sorted(folder.rglob("*.safetensors")):
+            try:
+                safe_open(file, "pt")
+            except SafetensorError:
+                raise OSError(f"{file} is damaged ({error}); copy it again") from error
+        raise OSError(f"the weights in {folder} are damaged ({error}); copy them again") from error
+    except Exception as error:  # a damaged file can cause any exception
+        start = f"model={str(folder)!r} cannot be loaded: its {part}"
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ImportError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:
+            named = shorten(str(cause), 150, placeholder="…")
+            if "tiktoken" in named:  # tried only because the files cannot be read without others
+                named = "sentencepiece and protobuf, or tiktoken for files of that format"
+            raise ImportError(f"{start} needs a package, please install it: {named}") from error
+        raise ValueError(
+            f"{start} cannot be read ({type(error).__name__}: "
+            f"{shorten(str(error), 800, placeholder='…')}); unless this says what to do, save both "
+            "the model and its tokenizer again with save_pretrained"
+        ) from error
+
+
+def read_config(folder: Path, **options: Any) -> Any:
+    """Read the configuration of a model that is not quantised, with the default attention."""
+    import transformers
+
+    file = folder / "config.json"
+    if quantised := read_object(file).get("quantization_config"):
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        raise ValueError(f"{file} has a quantization_config (quant_method={method!r}); {WHOLE}")
+    read = transformers.AutoConfig.from_pretrained
+    options["return_dict"] = True  # even if the file says otherwise
+    config = checked_read(folder, "configuration", lambda: read(folder, **options))
+    if config._attn_implementation not in (None, "eager", "sdpa"):
+        config._attn_implementation = None  # the default gives the same vectors without a package
+    return config
+
+
+def check_weights(
+    folder: Path, model: Any, report: dict[str, Any], merged: Iterable[str], head: bool
+) -> None:
+    """Raise ValueError unless all weights were read; `merged` are those of a PEFT adapter."""
+    names, problem = sorted(report["unexpected_keys"]), ""
+
+    def needed(name: str) -> bool:
+        """Return whether a weight matters; hidden states do not depend on a pooler."""
+        return name not in merged and (head or "pooler" not in name.split("."))
+
+    wrong = sorted(entry for entry in report["mismatched_keys"] if needed(entry[0]))
+    missing = sorted(filter(needed, report["missing_keys"]))
+    if found := next(filter(_SCALES.search, names), None):
+        problem = f" has quantised weights ({found}); {WHOLE}"
+    elif wrong:
+        problem = f": {_misfit(model.config, *wrong[0])}"
+    elif missing and (found := _wrapper(missing, names)):
+        problem = (
+            f": the names of the weights contain {found!r}, because a wrapper around the model was "
+            "saved; save the model inside it, or correct the names with safetensors.torch: "
+            f"save_file({{name.replace({found!r}, '', 1): weight for name, weight in "
+            "load_file(file).items()}, file, {'format': 'pt'})"
+        )
+    elif missing:
+        shown = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
+        kind = "checkpoint saved from a fine-tuned AutoModelForSequenceClassification"
+        problem = f" has no weights for {shown}, which would be random numbers; pass a "
+        problem += kind if head else "whole checkpoint"
+    if problem:
+        raise ValueError(f"model={str(folder)!r}{problem}")
+
+
+def _misfit(config: Any, name: str, saved: Any, built: Any) -> str:
+    """Say which entry of ``config.json`` does not fit the shape of a weight."""
+    sizes, entries = set(built) - set(saved), config.to_dict().items()
+    found = [f"{key}={value}" for key, value in entries if _SIZE.search(key) and value in sizes]
+    if tuple(built[:1]) == (config.num_labels,) != tuple(saved[:1]) and "embed" not in name:
+        found = [f"num_labels={config.num_labels}, the number of names in id2label"]
+    return (
+        f"the weights {name} have the shape {tuple(saved)}, but config.json asks for "
+        f"{tuple(built)} ({' or '.join(found) or 'by several entries'}); correct it, or copy both "
+        "files again"
+    )
+
+
+def _wrapper(missing: list[str], found: list[str]) -> str | None:
+    """Return what the names that were found contain in addition to the missing ones."""
+    wanted = max(missing, key=len)
+    extras = [name.removesuffix(wanted) for name in found if name.endswith(f".{wanted}")]
+    for extra in (*extras, "_orig_mod."):
+        if 2 * len({name.replace(extra, "", 1) for name in found} & {*missing}) >= len(missing):
+            return extra
+    return None
+
+
+def check_use(backbone: Backbone, shown: str) -> Backbone:
+    """Return a model after checking that its tokenizer and its configuration fit it."""
+    model, tokenizer = backbone.model, backbone.tokenizer
+    languages = getattr(model.config, "languages", None)  # of X-MOD
+    if languages and getattr(model.config, "default_language", None) not in languages:
+        raise ValueError(
+            f"{shown}: {type(model).__name__} needs a default_language; set it in config.json, or "
+            f"by model.set_default_language for a live model, to one of {list(languages)}"
+        )
+    try:
+        n_rows = model.get_input_embeddings().weight.shape[0]
+    except (AttributeError, NotImplementedError):  # as in models that read characters
+        return backbone
+    key = ("tokens", id(tokenizer), len(tokenizer), n_rows)
+    if key in backbone.probes:
+        return backbone
+    ids = tokenizer.get_vocab()
+    if set(ids.values()) <= set(tokenizer.all_special_ids):
+        raise FileNotFoundError(
+            f"{shown}: the tokenizer has only its {len(ids)} special tokens, because the file of "
+            "its vocabulary is missing; save it again with save_pretrained"
+        )
+    if beyond := sorted((i, token) for token, i in ids.items() if i >= n_rows):
+        raise ValueError(
+            f"{shown}: the model has embeddings for {n_rows} tokens, but the tokenizer has "
+            f"{len(ids)}, from {beyond[0][1]!r} with id {beyond[0][0]} on without one; remove them "
+            f"from the tokenizer, or call model.resize_token_embeddings({beyond[-1][0] + 1}), "
+            "train the new embeddings and save the model again"
+        )
+    backbone.probes[key] = True
+    return backbone

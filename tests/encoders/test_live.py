@@ -1,0 +1,122 @@
+"""Live models in wrappers give the vectors of the model inside; others are refused by name."""
+
+import functools
+import types
+
+import numpy as np
+import peft
+import pytest
+import torch
+import transformers
+
+from isoadapt.encoders import TransformerEncoder, load_checkpoint
+from tests.tiny_models import TEXTS, make_model, make_tokenizer
+
+compiled = functools.partial(torch.compile, backend="eager")
+
+
+def part_compiled(model):
+    model.bert = compiled(model.bert)
+    return model
+
+
+def compiled_in_place(model):
+    model.bert.encoder.layer[0].compile(backend="eager")
+    model.compile(backend="eager")
+    return model
+
+
+def bound(model):
+    model.forward = types.MethodType(type(model).forward, model)
+    return model
+
+
+def distributed(model, tmp_path):
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/init", rank=0, world_size=1
+    )
+    return torch.nn.parallel.DistributedDataParallel(model)
+
+
+@pytest.fixture
+def no_group():
+    yield
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        compiled,
+        torch.nn.DataParallel,
+        lambda model: compiled(torch.nn.DataParallel(model)),
+        part_compiled,
+        compiled_in_place,
+        bound,
+        distributed,
+    ],
+)
+def test_a_wrapped_model_gives_the_vectors_of_the_model(wrap, tmp_path, no_group):
+    """In training mode, the dropout of a module that was not copied would change the vectors."""
+    tokenizer, dropout = make_tokenizer(), {"hidden_dropout_prob": 0.5}
+    model = make_model(**dropout).train()
+    model = wrap(model, tmp_path) if wrap is distributed else wrap(model)
+    expected, head = load_checkpoint((make_model(**dropout), tokenizer))
+    encoder, same = load_checkpoint((model, tokenizer))
+    np.testing.assert_allclose(encoder.transform(TEXTS), expected.transform(TEXTS), atol=1e-5)
+    np.testing.assert_array_equal(same.coef_, head.coef_)
+    assert model.training
+
+
+def quantised(model):
+    return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+
+
+def bitsandbytes(model):
+    kind = type("Linear8bitLt", (torch.nn.Linear,), {"__module__": "bitsandbytes.nn.modules"})
+    model.bert.pooler.dense.__class__ = kind
+    return model
+
+
+def replaced(model):
+    model.bert.forward = functools.partial(type(model.bert).forward, model.bert)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.ao and peft
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (quantised, ValueError, "live BertFor.* is quantised; pass a model that is not"),
+        (bitsandbytes, ValueError, "live BertFor.* is quantised"),
+        (lambda model: model.to("meta"), ValueError, "is sharded or offloaded; save it"),
+        (replaced, ValueError, "forward was replaced; .*remove_hook_from_module"),
+        (lambda model: torch.nn.Sequential(model), TypeError, r"\(Sequential, .* out of a wrapper"),
+        (
+            lambda model: peft.get_peft_model(
+                model.bert, peft.LoraConfig(task_type="FEATURE_EXTRACTION", target_modules=["key"])
+            ),
+            ValueError,
+            "merge_and_unload",
+        ),
+    ],
+)
+def test_a_model_that_is_not_used_is_refused_by_name(change, error, says):
+    live = change(make_model()), make_tokenizer()
+    for pooling in ("mean", "auto"):
+        with pytest.raises(error, match=says):
+            TransformerEncoder(live, pooling=pooling).transform(TEXTS)
+
+
+@pytest.mark.parametrize("tokenizer", ["bert-base", None, make_tokenizer()._tokenizer, dict])
+def test_a_tokenizer_of_another_kind_is_refused(tokenizer):
+    with pytest.raises(TypeError, match=f"BertModel, {type(tokenizer).__name__}.*AutoTokenizer"):
+        TransformerEncoder((make_model(kind="AutoModel"), tokenizer)).transform(TEXTS)
+
+
+def test_a_pipeline_is_refused_with_its_parts():
+    whole = transformers.pipeline("text-classification", make_model(), tokenizer=make_tokenizer())
+    with pytest.raises(TypeError, match=r"TextClassificationPipeline; pass .*\(x.model, x.token"):
+        TransformerEncoder(whole).transform(TEXTS)
+    TransformerEncoder((whole.model, whole.tokenizer)).transform(TEXTS)

@@ -1,0 +1,152 @@
+"""Checkpoints that cannot be loaded are refused with their cause and a way out that helps."""
+
+import json
+import shutil
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from isoadapt.encoders import TransformerEncoder, load_checkpoint
+from tests.tiny_models import TEXTS, make_tokenizer, save_model, save_pair
+
+ADDED = [f"added{i}" for i in range(30)]  # the tables have 40 rows, the tokenizer 24 tokens
+
+
+def edit(folder, file="config.json", **changes):
+    entries = json.loads((folder / file).read_text()) | changes
+    (folder / file).write_text(json.dumps(entries))
+
+
+def change_weights(folder, change):
+    weights = load_file(folder / "model.safetensors")
+    save_file(change(weights), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"id2label": {"0": "a"}, "label2id": {"a": 0}}, r"classifier.bias .*\(3,\).*num_labels=1"),
+        ({"vocab_size": 39}, r"word_embeddings.weight .*\(40, 16\).*\(39, 16\) \(vocab_size=39\)"),
+        ({"hidden_size": 20}, r"shape \(16,\).* asks for \(20,\) \(hidden_size=20\)"),
+        ({"max_position_embeddings": 9}, r"position_embeddings.*\(max_position_embeddings=9\)"),
+        ({"model_type": "foobert"}, "configuration cannot be read .*model type `foobert` but"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quant_method='gptq'.*deq"),
+        ({"quantization_config": {"load_in_8bit": True}}, "not quantised: .*dequantize"),
+    ],
+)
+def test_an_entry_that_does_not_fit_is_named(changes, says, tmp_path):
+    edit(save_model(tmp_path), **changes)
+    with pytest.raises(ValueError, match=says) as caught:
+        load_checkpoint(tmp_path)
+    assert "completely" not in str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "model.", "encoder.", "a.module."])
+@pytest.mark.parametrize("kind", ["AutoModel", "AutoModelForSequenceClassification"])
+def test_a_prefix_of_all_names_is_named_and_the_way_out_works(prefix, kind, tmp_path):
+    expected = TransformerEncoder(save_model(tmp_path, kind=kind)).transform(TEXTS)
+    change_weights(tmp_path, lambda given: {prefix + name: x for name, x in given.items()})
+    with pytest.raises(ValueError, match=f"contain '{prefix}'") as caught:
+        TransformerEncoder(tmp_path).transform(TEXTS)
+    way_out = str(caught.value).partition("safetensors.torch: ")[2]
+    eval(way_out, vars(safetensors.torch) | {"file": tmp_path / "model.safetensors"})
+    np.testing.assert_array_equal(TransformerEncoder(tmp_path).transform(TEXTS), expected)
+
+
+def test_a_part_that_was_compiled_is_named(tmp_path):
+    save_model(tmp_path)
+    change_weights(
+        tmp_path, lambda x: {k.replace(".attention.", "._orig_mod.attention."): x[k] for k in x}
+    )
+    with pytest.raises(ValueError, match=r"contain '_orig_mod\.'.*replace\('_orig_mod\.'"):
+        load_checkpoint(tmp_path)
+
+
+def test_quantised_weights_are_not_read_as_numbers(tmp_path):
+    name = "bert.encoder.layer.0.output.dense."
+    change_weights(
+        save_model(tmp_path),
+        lambda x: x | {f"{name}weight": x[f"{name}weight"].char(), f"{name}SCB": torch.ones(16)},
+    )
+    with pytest.raises(ValueError, match=rf"quantised weights \({name}SCB\)"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "modernbert", "deberta-v2"])
+@pytest.mark.parametrize("attention", ["flash_attention_2", "org/kernels", "flex_attention"])
+def test_attention_that_needs_a_package_is_replaced(architecture, attention, tmp_path):
+    expected = TransformerEncoder(save_model(tmp_path, architecture)).transform(TEXTS)
+    edit(tmp_path, attn_implementation=attention, _attn_implementation=attention)
+    np.testing.assert_allclose(TransformerEncoder(tmp_path).transform(TEXTS), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_language_is_needed(live, tmp_path):
+    config = transformers.XmodConfig(
+        vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=8, max_position_embeddings=66, languages=("en_XX", "de_DE"),
+    )  # fmt: skip
+    pair = transformers.XmodForSequenceClassification(config), make_tokenizer("roberta")
+    model = pair if live else save_pair(*pair, tmp_path)
+    for use in (load_checkpoint, lambda model: TransformerEncoder(model).transform(TEXTS)):
+        with pytest.raises(ValueError, match=r"needs a default_language; .*\['en_XX', 'de_DE'\]"):
+            use(model)
+    pair[0].set_default_language("de_DE")
+    if not live:
+        edit(tmp_path, default_language="de_DE")
+    load_checkpoint(model)
+
+
+@pytest.mark.parametrize("name", ["T5Tokenizer", "XLMTokenizer", "CpmTokenizer"])
+def test_a_package_that_the_tokenizer_needs_is_named(name, tmp_path):
+    packages = {"T5Tokenizer": "sentencepiece", "XLMTokenizer": "sacremoses"}
+    package = packages.get(name, "sentencepiece")
+    if find_spec(package):
+        pytest.skip(f"{package} is installed")
+    (save_model(tmp_path) / "tokenizer.json").unlink()
+    edit(tmp_path, "tokenizer_config.json", tokenizer_class=name)
+    (tmp_path / "spiece.model").write_bytes(b"\n\x0f")
+    with pytest.raises(ImportError, match=rf"(?i)tokenizer needs a package, .*{package}"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["BertTokenizer", "RobertaTokenizer", "GPT2Tokenizer"])
+def test_a_tokenizer_without_its_vocabulary_is_refused(name, tmp_path):
+    (save_model(tmp_path) / "tokenizer.json").unlink()
+    edit(tmp_path, "tokenizer_config.json", tokenizer_class=name)
+    with pytest.raises(FileNotFoundError, match="its vocabulary is missing"):
+        TransformerEncoder(tmp_path).transform(TEXTS)
+
+
+@pytest.mark.parametrize("source", ["folder", "onnx", "live"])
+@pytest.mark.parametrize("n_added", [16, 17, 30])
+def test_tokens_beyond_the_table_are_found_at_loading(source, n_added, tmp_path):
+    folder, tokenizer = save_model(tmp_path / "model"), make_tokenizer()
+    tokenizer.add_tokens(ADDED[:n_added])
+    tokenizer.save_pretrained(folder)
+    model = folder
+    if source == "live":
+        network = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+        model = network, make_tokenizer()
+        TransformerEncoder(model).transform(TEXTS)
+        model[1].add_tokens(ADDED[:n_added])
+    options = {"backend": "onnx", "cache": tmp_path / "c"} if source == "onnx" else {}
+    encoder = TransformerEncoder(model, **options)
+    if n_added == 16:
+        assert encoder.transform(TEXTS).shape == (len(TEXTS), 16)
+        return
+    says = rf"for 40 tokens, but the tokenizer has {24 + n_added}, from 'added16' with id 40 on"
+    with pytest.raises(ValueError, match=rf"{says}.*resize_token_embeddings\({24 + n_added}\)"):
+        encoder.transform(TEXTS)
+
+
+def test_all_models_are_loaded_though_a_table_is_larger(shared, tmp_path):
+    for folder in sorted((shared / "models").iterdir()):
+        assert len(TransformerEncoder(folder, max_length=16).transform(TEXTS)) == len(TEXTS)
+    edit(shutil.copytree(save_model(tmp_path / "a"), tmp_path / "b"), architectures=None)
+    TransformerEncoder(tmp_path / "b").transform(TEXTS)
