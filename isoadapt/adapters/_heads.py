@@ -5,10 +5,12 @@ The parameter ``head`` of an adapter is one of the following.
 - A :class:`LinearHead`, for example that of a checkpoint. It is used as it is.
 - A fitted linear estimator in :class:`sklearn.frozen.FrozenEstimator`. It is used as it is.
 - Any other linear classifier or regressor of scikit-learn, such as ``LogisticRegression(C=0.1)``
-  or ``RidgeCV()``. A clone of it is fitted to the embeddings and then frozen, so its own
-  parameters set the regularisation, and ``head__C`` can be searched.
+  or ``RidgeCV()``, also in ``OneVsRestClassifier``, ``MultiOutputClassifier`` or a search. A clone
+  of it is fitted to the embeddings and then frozen, so its own parameters set the regularisation,
+  and ``head__C`` can be searched.
 - ``"logistic"`` or ``"ridge"``. A logistic or ridge regression whose penalty is chosen by
-  cross-validation within the fitted rows. All embeddings are divided by one number, so that the
+  cross-validation within the fitted rows. For an indicator matrix, each label has a logistic
+  regression of its own. All embeddings are divided by one number, so that the
   penalty does not depend on their scale. To set the strength, pass an estimator. Estimators are
   fitted to the embeddings as they are, and a Pipeline with a scaler is not accepted, because its
   weights are those of scaled embeddings.
@@ -23,8 +25,10 @@ from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.utils.multiclass import is_multilabel
 from sklearn.utils.validation import has_fit_parameter
 
+from isoadapt._utils.labels import as_indicator, as_labels
 from isoadapt.adapters._linalg import cross_entropy
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._rows import Index, distinct_rows, fold_numbers
@@ -43,6 +47,15 @@ def needs_fit(head: Any) -> bool:
     return head is not None and not isinstance(head, LinearHead | FrozenEstimator)
 
 
+def read_labels(head: Any, y: Any) -> tuple[Any, bool]:
+    """Return labels for a classifier, and whether they are an indicator matrix (n, n_labels)."""
+    own = None if needs_fit(head) else LinearHead.from_estimator(head)
+    y = as_labels(y)
+    if is_multilabel(y) if own is None else own.multi_label_:
+        return as_indicator(y, None if own is None else own.classes_), True
+    return y, False
+
+
 def fit_head(
     kind: Any,
     X: NDArray[Any],
@@ -55,9 +68,12 @@ def fit_head(
 
     "logistic" and "ridge" choose their penalty by the loss on left-out folds, which keep equal rows
     and groups whole. The folds are those of `X`, because the rounding of `map_` can vary. Features
-    without variance get weight zero. A linear estimator is cloned and fitted as it is.
+    without variance get weight zero. A linear estimator is cloned and fitted as it is. For an
+    indicator matrix, "logistic" is fitted to each label alone.
     """
     _check_targets(kind, y, sample_weight)
+    if kind == "logistic" and y.ndim == 2:
+        return _fit_each_label(X, y, sample_weight, groups, map_)
     if not isinstance(kind, str):
         mapped = X if map_ is None else map_rows(map_, X)
         return _fit_estimator(kind, mapped, y, sample_weight)
@@ -79,6 +95,29 @@ def fit_head(
     coef = np.zeros((len(probe.coef_), len(mean)))
     coef[:, live] = probe.coef_ / scale
     return LinearHead(coef, probe.intercept_ - coef @ mean, probe.classes_)
+
+
+def _fit_each_label(
+    X: NDArray[Any],
+    y: NDArray[Any],
+    sample_weight: NDArray[Any] | None,
+    groups: NDArray[Any] | None,
+    map_: Any,
+) -> LinearHead:
+    """Fit a multi-label head to an indicator matrix (n_samples, n_labels).
+
+    A label that all rows have, or none, gets weight zero and the log-odds of half a row without it.
+    """
+    weights = np.ones(len(X)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+    coef, intercept = np.zeros((y.shape[1], X.shape[1])), np.zeros(y.shape[1])
+    for label, column in enumerate(y.T):
+        counts = np.bincount(column, weights, minlength=2)
+        intercept[label] = np.log(counts[1] + 0.5) - np.log(counts[0] + 0.5)
+        if counts.all():
+            probe = fit_head("logistic", X, column, sample_weight, groups, map_)
+            coef[label] = probe.coef_[1] - probe.coef_[0]
+            intercept[label] = probe.intercept_[1] - probe.intercept_[0]
+    return LinearHead(coef, intercept, multi_label=True)
 
 
 def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> LinearHead:
@@ -160,7 +199,8 @@ def _check_targets(kind: Any, y: NDArray[Any], sample_weight: NDArray[Any] | Non
         return
     if kind != "logistic" and not is_classifier(kind):
         return
-    classes = np.unique(y if sample_weight is None else y[np.asarray(sample_weight) > 0])
+    rows = y if sample_weight is None else y[np.asarray(sample_weight) > 0]
+    classes = np.unique(rows, axis=None if rows.ndim == 1 else 0)
     if len(classes) < 2:
         weighted = "" if sample_weight is None else " among the rows of positive weight"
         raise ValueError(
@@ -180,11 +220,4 @@ def _fit_estimator(
             f"sample_weight was given, but head={estimator!r} does not take it in fit: pass a head "
             "that does, such as 'logistic' or 'ridge', or fit without sample_weight"
         )
-    model = clone(estimator).fit(X.astype(np.float64), y, **weights)
-    if not hasattr(model, "coef_"):
-        raise ValueError(
-            f"head={estimator!r} has no coef_ after fit, so it is not a linear model: pass "
-            "'logistic', 'ridge', a LinearHead, or a linear model such as LogisticRegression or "
-            "Ridge without a Pipeline or a search around it"
-        )
-    return LinearHead.from_estimator(model)
+    return LinearHead.from_estimator(clone(estimator).fit(X.astype(np.float64), y, **weights))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from isoadapt.adapters._linalg import cross_entropy, whiten_complement
+from isoadapt.adapters._linalg import binary_cross_entropy, cross_entropy, whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.heads import LinearHead
@@ -19,7 +19,9 @@ from isoadapt.heads import LinearHead
 
 class _Objective(NamedTuple):
     points: Floats  # (n, d), whitened
-    targets: NDArray[Any]  # class numbers (n,), or values (n, C) in the units of the problem
+    targets: NDArray[
+        Any
+    ]  # class numbers (n,), values (n, C) in the units of the problem, or labels
     coef: Floats  # (C, r), the head in coordinates of its row space
     intercept: Floats  # (C,)
     start: Floats  # (r, d + 1), the initial map to these coordinates and its offset
@@ -56,6 +58,8 @@ class _Objective(NamedTuple):
 
     def _task(self, outputs: Floats) -> tuple[float, Floats]:
         weights = np.ones((1, 1)) if self.row_weights is None else self.row_weights[:, None]
+        if self.targets.dtype == bool:
+            return binary_cross_entropy(outputs, self.targets, weights[:, 0])
         if self.targets.ndim == 2:
             error = outputs - self.targets
             return float((weights * error**2).mean()), 2 * weights * error / error.size

@@ -47,7 +47,7 @@ class OutputRidge(NamedTuple):
     intercept: Tensor  # offset of that map, (K, 1, n_outputs)
     mean: Tensor  # of the inputs, (K or 1, d, 1)
     root: Tensor  # of their shrunk covariance, (K or 1, d, d), or its diagonal (K or 1, 1, d)
-    # Whether the outputs are logits: then only their differences count, and squares are summed
+    # Whether a softmax follows: then only differences of the outputs count, and squares are summed
     # over the outputs. Otherwise squares are averaged.
     classifies: bool
 
@@ -71,7 +71,7 @@ class OutputRidge(NamedTuple):
             intercept,
             torch.as_tensor(np.stack(means)).to(coef).mT,
             root[:, None] if root.ndim == 2 else root,
-            members[0].adapter._head_kind() != "regressor",
+            problems[0].head is not None and problems[0].head._is_softmax,
         )
 
     def __call__(self, adapted: Adapted, X: Tensor, row_weights: Tensor | None = None) -> Tensor:
@@ -350,6 +350,21 @@ class Training:
             self.batches.keep(left)
             if self.validation is not None and self.validation.ndim == 2:
                 self.validation = self.validation[left]
+
+
+def task_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the losses (K,) of outputs (K, n, C) for class numbers, booleans, or values."""
+    if targets.dtype == torch.bool:
+        return multi_label_loss(outputs, targets, weights)
+    return (regression_loss if targets.is_floating_point() else classification_loss)(
+        outputs, targets, weights
+    )
+
+
+def multi_label_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the binary cross-entropy (K,) of logits (K, n, C) for booleans (n, C) or (K, n, C)."""
+    losses = F.softplus(outputs) - targets * outputs
+    return (losses if weights is None else losses * weights[..., None]).mean((-2, -1))
 
 
 def classification_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
