@@ -55,8 +55,7 @@ class LinearHead(BaseEstimator):
     intercept_ : ndarray of shape (n_outputs,)
         Bias in float64, in the same order.
     classes_ : ndarray of shape (n_outputs,) or None
-        Labels of a classifier; None for a regressor. They are sorted, except those of a multi-label
-        head, whose order is that of the columns of its indicator matrices.
+        Labels of a classifier, sorted unless it is multi-label; None for a regressor.
     multi_label_ : bool
         Whether the head is a multi-label classifier.
     n_features_in_ : int
@@ -128,25 +127,24 @@ class LinearHead(BaseEstimator):
             :class:`~sklearn.multiclass.OneVsRestClassifier`, a
             :class:`~sklearn.multioutput.MultiOutputClassifier` for labels 0 and 1, or a
             :class:`~sklearn.multioutput.MultiOutputRegressor`. It may be wrapped in
-            :class:`sklearn.frozen.FrozenEstimator` or in a search such as ``GridSearchCV``. The
-            decision values of a classifier are taken as logits. The single row w of a binary
-            classifier becomes the rows -w/2 and w/2, which give the same probabilities. An
-            estimator that predicts an indicator matrix gives a multi-label head.
+            :class:`sklearn.frozen.FrozenEstimator` or in a search. The decision values of a
+            classifier are taken as logits. The single row w of a binary classifier becomes the rows
+            -w/2 and w/2, which give the same probabilities. An estimator that predicts an indicator
+            matrix gives a multi-label head.
 
         Returns
         -------
         LinearHead
             Head with the same predictions; this is checked on random rows. Its probabilities are
-            those of a softmax or, with several labels, of sigmoids. They can differ from those of
-            the estimator, for example of OneVsRestClassifier with more than two classes. A
-            LinearHead is returned unchanged.
+            those of a softmax or of sigmoids, and can differ, for example from those of
+            OneVsRestClassifier with three classes. A LinearHead is returned unchanged.
 
         Raises
         ------
         ValueError
             If the estimator has no ``coef_``, because it is not linear or not fitted, or if it
-            predicts something else than the outputs X @ coef_.T + intercept_, the class of the
-            highest output or, with several labels, those whose outputs are positive.
+            does not predict X @ coef_.T + intercept_, the class of the highest of these values or,
+            with several labels, 0 or 1 by their sign.
         """
         if isinstance(estimator, FrozenEstimator):
             return cls.from_estimator(estimator.estimator)
@@ -350,10 +348,7 @@ class LinearHead(BaseEstimator):
         return self.classes_ is not None and not self.multi_label_
 
     def _unknown_labels(self, y: ArrayLike) -> list[Any]:
-        """Return the different labels that the head cannot predict; a regressor, all strings.
-
-        Several labels of a row are a tuple.
-        """
+        """Return the different labels, or tuples of them, that it cannot predict; or strings."""
         values = np.asarray(as_labels(y))
         several = values.ndim == 2 and values.shape[1] > 1 and self.classes_ is not None
         labels = set(map(tuple, values.tolist()) if several else values.ravel().tolist())
@@ -368,10 +363,7 @@ class LinearHead(BaseEstimator):
         return sorted(unknown, key=str)
 
     def _targets(self, y: ArrayLike) -> NDArray[Any]:
-        """Convert labels to rows of ``coef_`` (n,), or values to one column per output.
-
-        Of a multi-label head, whether each label applies (n, n_labels), as booleans.
-        """
+        """Convert labels to rows of ``coef_`` (n,), values or an indicator matrix to columns."""
         if self.multi_label_:
             return as_indicator(y, self.classes_).astype(bool)
         values = np.asarray(as_labels(y))

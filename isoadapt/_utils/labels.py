@@ -18,12 +18,9 @@ def as_labels(y: Any) -> Any:
         return y.toarray()
     try:
         values = np.asarray(y)
-        of_texts = values.ndim == 2 and values.shape[1] > 1 and values.dtype.kind in "OUST"
-        objects = values.tolist() if values.ndim == 1 and values.dtype.kind == "O" else []
-        listed = of_texts or any(
-            isinstance(each, list | tuple | set | np.ndarray) for each in objects
-        )
-    except ValueError:  # the lists differ in length
+        rows = values.tolist() if values.dtype.kind in "OUS" else []
+        listed = any(np.size(row) > 1 or isinstance(row, list | set) for row in rows)
+    except ValueError:  # lists of different lengths
         listed = True
     if listed:
         raise ValueError(
@@ -33,20 +30,16 @@ def as_labels(y: Any) -> Any:
     return y
 
 
-def as_indicator(y: ArrayLike, labels: ArrayLike | None = None) -> NDArray[np.int64]:
-    """Return labels as an indicator matrix (n, n_labels), whose columns may be given."""
+def as_indicator(y: ArrayLike, labels: NDArray[Any] | None = None) -> NDArray[np.int64]:
+    """Return labels as an indicator matrix (n, n_labels), whose columns may be prescribed."""
     values = np.asarray(as_labels(y))
     values = values[:, None] if values.ndim == 1 else values
-    names = None if labels is None else np.asarray(labels).tolist()
-    fits = values.ndim == 2 and values.shape[1] == (
-        values.shape[1] if names is None else len(names)
-    )
+    fits = labels is None or values.shape[1:] == labels.shape
     if not fits or not np.isin(values, (0, 1)).all():
-        shown = "" if names is None else f"(classes={names})"
-        wanted = "" if names is None else f", the labels {names} in this order"
+        names = "" if labels is None else f"classes={labels.tolist()}"
         raise ValueError(
-            f"y has shape {np.shape(y)} and the values {np.unique(values)[:5].tolist()}, but a "
-            "multi-label head needs an indicator matrix of 0 and 1 with one column for each "
-            f"label{wanted}: {_BINARIZER}{shown} makes one from lists of labels"
+            f"y has shape {np.shape(y)} and the values {np.unique(values)[:5].tolist()}, but must "
+            "be an indicator matrix of 0 and 1 with one column for each label of the multi-label "
+            f"head, as {_BINARIZER}({names}) makes from lists of labels; or fit another head"
         )
     return values.astype(np.int64)

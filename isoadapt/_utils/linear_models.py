@@ -19,11 +19,11 @@ _N_ROWS = 200  # of a probe
 
 
 class LinearModel(NamedTuple):
-    """Rows of coefficients, intercepts and labels, as :class:`~isoadapt.LinearHead` takes them."""
+    """What :class:`~isoadapt.LinearHead` is made of."""
 
     coef: Floats  # (n_outputs, n_features)
     intercept: Floats  # (n_outputs,)
-    classes: Any  # of the outputs; None: values, or labels without names
+    classes: Any  # (n_outputs,); None: values, or labels without names
     multi_label: bool
 
 
@@ -48,8 +48,7 @@ def _read(estimator: Any) -> LinearModel | None:
         return _read(inside[0]) if inside else _stacked(estimator)
     coef = estimator.coef_.toarray() if issparse(estimator.coef_) else estimator.coef_
     coef = np.atleast_2d(np.asarray(coef, dtype=np.float64))
-    intercept = np.ravel(getattr(estimator, "intercept_", 0.0)).astype(np.float64)
-    return _labelled(estimator, coef, intercept)
+    return _labelled(estimator, coef, np.ravel(getattr(estimator, "intercept_", 0.0)))
 
 
 def _stacked(estimator: Any) -> LinearModel | None:
@@ -78,21 +77,18 @@ def _row(part: Any) -> Floats:
 
 
 def _labelled(estimator: Any, coef: Floats, intercept: Floats) -> LinearModel | None:
-    """Add the labels to the coefficients; two rows for two classes that are told by one."""
-    n_outputs = len(coef)
-    if coef.ndim != 2 or len(intercept) not in (1, n_outputs):
-        return None
-    intercept = np.broadcast_to(intercept, n_outputs)
+    """Add the labels to the coefficients; two classes that one row tells apart get two rows."""
     at_zero = dense(estimator.predict(np.zeros((1, coef.shape[1]))))
     classes = getattr(estimator, "classes_", None)
-    if not is_classifier(estimator) or classes is None:
-        # PLSRegression has the intercept of centred features.
-        same = at_zero.size == n_outputs
-        return LinearModel(coef, at_zero.ravel() if same else intercept, None, False)
+    if not is_classifier(estimator) or classes is None:  # PLSRegression centres the features
+        fits = at_zero.size == len(coef)
+        return LinearModel(coef, at_zero.ravel(), None, False) if fits else None
+    if len(intercept) not in (1, len(coef)):
+        return None
+    intercept = np.broadcast_to(intercept, len(coef)).astype(np.float64)
     if at_zero.ndim == 2:
-        named = isinstance(classes, np.ndarray) and classes.shape == (n_outputs,)
-        return LinearModel(coef, intercept, classes if named else None, True)
-    if n_outputs == 1 and len(classes) == 2:
+        return LinearModel(coef, intercept, None, True)
+    if len(coef) == 1 and len(classes) == 2:
         coef, intercept = np.concatenate([-coef, coef]) / 2, np.append(-intercept, intercept) / 2
     return LinearModel(coef, intercept, classes, False) if len(classes) == len(coef) else None
 
@@ -102,37 +98,29 @@ def check_predictions(
 ) -> None:
     """Raise ValueError unless an estimator predicts, up to rounding, as a head of its rows does."""
     rows = _probe_rows(model)
+    expected, outputs = predict(rows), rows @ model.coef.T + model.intercept
+    rounding = 1e-6 * (np.abs(rows) @ np.abs(model.coef.T) + np.abs(model.intercept))
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            found = dense(estimator.predict(rows)).reshape(predict(rows).shape)
-            n_different = int(_differs(found, model, rows, predict(rows)).sum())
+            found = dense(estimator.predict(rows)).reshape(expected.shape)
         except ValueError:  # it selects features, or has another number of outputs
-            n_different = len(rows)
-    if n_different:
+            found = np.full(expected.shape, np.nan)
+    if model.multi_label:
+        differs = (found != expected) & (np.abs(outputs) > rounding)
+    elif model.classes is None:
+        differs = ~np.isclose(found, expected, 1e-4, rounding.max())
+    else:
+        ordered = np.sort(outputs, axis=1)
+        differs = (found != expected) & (ordered[:, -1] - ordered[:, -2] > rounding.max(axis=1))
+    if differs.any():
         raise ValueError(
-            f"head={estimator!r} does not predict from X @ coef_.T + intercept_ alone (it predicts "
-            f"otherwise for {n_different} of {len(rows)} random rows): a head gives these values, "
-            "the class of the highest one or, for several labels, 0 or 1 by their sign, without a "
-            "link function, another threshold, votes of pairs of classes, or labels other than 0 "
-            "and 1. Pass a linear model such as LogisticRegression or Ridge, or a LinearHead with "
-            "the intercepts that you want"
+            f"head={estimator!r} does not predict as a head does, as random rows show: a head "
+            "predicts X @ coef_.T + intercept_, the class of the highest of these values or, for "
+            "several labels, 0 or 1 by their sign, without a link function, another threshold or "
+            "votes of pairs of classes. Pass a linear model such as LogisticRegression or Ridge, "
+            "or a LinearHead with the intercepts that you want"
         )
-
-
-def _differs(
-    found: NDArray[Any], model: LinearModel, rows: Floats, expected: NDArray[Any]
-) -> NDArray[np.bool_]:
-    """Whether the predictions of each row (n,) differ by more than rounding."""
-    outputs = rows @ model.coef.T + model.intercept
-    rounding = 1e-6 * (np.abs(rows) @ np.abs(model.coef.T) + np.abs(model.intercept))
-    if model.classes is None and not model.multi_label:
-        near = np.abs(found - expected).reshape(outputs.shape) <= rounding + 1e-4 * np.abs(outputs)
-        return ~near.all(axis=1)
-    ordered = np.sort(outputs, axis=1)
-    margin = np.abs(outputs).min(axis=1) if model.multi_label else ordered[:, -1] - ordered[:, -2]
-    differs = (found != expected).reshape(len(rows), -1).any(axis=1)
-    return differs & (margin > rounding.max(axis=1))
 
 
 def _probe_rows(model: LinearModel) -> Floats:

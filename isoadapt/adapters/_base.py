@@ -381,10 +381,10 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         head, own = self.head, None
         if not needs_fit(head):
             own = LinearHead.from_estimator(head)
-            head = "logistic" if self._head_kind() == "classifier" else "ridge"
+            head = "ridge" if own.classes_ is None else "logistic"
         probe = fit_head(head, X, cast(NDArray[Any], y), sample_weight, groups, map_)
-        named = own is not None and own.multi_label_
-        return own._with(probe.coef_, probe.intercept_) if own is not None and named else probe
+        names = None if own is None or not own.multi_label_ else own.classes_
+        return probe if names is None else LinearHead(probe.coef_, probe.intercept_, names, True)
 
     def _take_checkpoint_head(
         self, read_head: Callable[[], LinearHead | None], y: ArrayLike | None

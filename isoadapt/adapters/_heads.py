@@ -8,12 +8,11 @@ The parameter ``head`` of an adapter is one of the following.
   or ``RidgeCV()``, also in ``OneVsRestClassifier``, ``MultiOutputClassifier`` or a search. A clone
   of it is fitted to the embeddings and then frozen, so its own parameters set the regularisation,
   and ``head__C`` can be searched.
-- ``"logistic"`` or ``"ridge"``. A logistic or ridge regression whose penalty is chosen by
-  cross-validation within the fitted rows. For an indicator matrix, each label has a logistic
-  regression of its own. All embeddings are divided by one number, so that the
-  penalty does not depend on their scale. To set the strength, pass an estimator. Estimators are
-  fitted to the embeddings as they are, and a Pipeline with a scaler is not accepted, because its
-  weights are those of scaled embeddings.
+- ``"logistic"`` or ``"ridge"``. A logistic or ridge regression, or one logistic regression for each
+  column of an indicator matrix, whose penalty is chosen by cross-validation within the fitted rows.
+  All embeddings are divided by one number, so that the penalty does not depend on their scale. To
+  set the strength, pass an estimator. Estimators are fitted to the embeddings as they are, and a
+  Pipeline with a scaler is not accepted, because its weights are those of scaled embeddings.
 - None, where the adapter needs no head.
 """
 
@@ -53,6 +52,11 @@ def read_labels(head: Any, y: Any) -> tuple[Any, bool]:
     y = as_labels(y)
     if is_multilabel(y) if own is None else own.multi_label_:
         return as_indicator(y, None if own is None else own.classes_), True
+    if np.ndim(y) == 2 and np.shape(y)[1] > 1:
+        raise ValueError(
+            f"y has shape {np.shape(y)}, but head={head!r} gives each row one label: pass one "
+            "column, or an indicator matrix of 0 and 1 to head='logistic' or to a multi-label head"
+        )
     return y, False
 
 
@@ -73,7 +77,7 @@ def fit_head(
     """
     _check_targets(kind, y, sample_weight)
     if kind == "logistic" and y.ndim == 2:
-        return _fit_each_label(X, y, sample_weight, groups, map_)
+        return _fit_labels(X, y, sample_weight, groups, map_)
     if not isinstance(kind, str):
         mapped = X if map_ is None else map_rows(map_, X)
         return _fit_estimator(kind, mapped, y, sample_weight)
@@ -97,24 +101,20 @@ def fit_head(
     return LinearHead(coef, probe.intercept_ - coef @ mean, probe.classes_)
 
 
-def _fit_each_label(
-    X: NDArray[Any],
-    y: NDArray[Any],
-    sample_weight: NDArray[Any] | None,
-    groups: NDArray[Any] | None,
-    map_: Any,
+def _fit_labels(
+    X: NDArray[Any], y: NDArray[Any], weights: Any, groups: NDArray[Any] | None, map_: Any
 ) -> LinearHead:
     """Fit a multi-label head to an indicator matrix (n_samples, n_labels).
 
-    A label that all rows have, or none, gets weight zero and the log-odds of half a row without it.
+    If all rows have a label, or none, its weights are zero, and half a row is added to both counts.
     """
-    weights = np.ones(len(X)) if sample_weight is None else np.asarray(sample_weight, np.float64)
-    coef, intercept = np.zeros((y.shape[1], X.shape[1])), np.zeros(y.shape[1])
+    first = X[:1] if map_ is None else map_rows(map_, X[:1])
+    coef, intercept = np.zeros((y.shape[1], first.shape[1])), np.zeros(y.shape[1])
     for label, column in enumerate(y.T):
         counts = np.bincount(column, weights, minlength=2)
         intercept[label] = np.log(counts[1] + 0.5) - np.log(counts[0] + 0.5)
         if counts.all():
-            probe = fit_head("logistic", X, column, sample_weight, groups, map_)
+            probe = fit_head("logistic", X, column, weights, groups, map_)
             coef[label] = probe.coef_[1] - probe.coef_[0]
             intercept[label] = probe.intercept_[1] - probe.intercept_[0]
     return LinearHead(coef, intercept, multi_label=True)

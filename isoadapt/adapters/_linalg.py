@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
-from scipy.special import expit
 from sklearn.utils.extmath import svd_flip
 
 from isoadapt.adapters._maps import Affine, Floats, map_rows
@@ -176,12 +175,3 @@ def cross_entropy(outputs: Floats, codes: NDArray[Any], weights: Floats) -> tupl
     gradient[rows, codes] -= 1
     losses = np.log(norms) - shifted[rows, codes]
     return float((weights * losses).mean()), weights[:, None] * gradient / len(rows)
-
-
-def binary_cross_entropy(
-    outputs: Floats, indicator: NDArray[np.bool_], weights: Floats
-) -> tuple[float, Floats]:
-    """Mean binary cross-entropy of logits (n, n_labels), and its gradient."""
-    losses = np.logaddexp(0, outputs) - indicator * outputs
-    gradient = weights[:, None] * (expit(outputs) - indicator) / outputs.size
-    return float((weights[:, None] * losses).mean()), gradient

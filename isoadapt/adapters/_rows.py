@@ -169,10 +169,7 @@ def _codes(values: NDArray[Any]) -> Index:
 
 
 def strata(y: NDArray[Any] | None) -> NDArray[Any] | None:
-    """Return labels (n,) to stratify by; of an indicator matrix, its distinct rows by number.
-
-    Rare ones have one number in common.
-    """
+    """Return labels (n,) to stratify by; of an indicator matrix, a number for each frequent row."""
     if y is None or y.ndim == 1:
         return y
     _, codes, counts = np.unique(y, axis=0, return_inverse=True, return_counts=True)

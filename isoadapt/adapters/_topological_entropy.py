@@ -169,8 +169,7 @@ class TopologicalEntropyAdapter(WeightedPenaltyAdapter):
     bars: str = "selected"
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        loss = PersistentEntropyLoss(self.bars).to(device)
-        return _ClasswiseEntropy(loss, by_class=problem.classes is not None)
+        return _ClasswiseEntropy(PersistentEntropyLoss(self.bars).to(device))
 
     def _train(self, problem: Problem) -> Self:
         self._warn_of_small_classes(problem)
@@ -178,10 +177,10 @@ class TopologicalEntropyAdapter(WeightedPenaltyAdapter):
 
     def _warn_of_small_classes(self, problem: Problem) -> None:
         """Warn if most rows are of classes that have too few rows in a batch to be counted."""
-        rows, classes = problem.fitting, problem.classes
+        rows, targets = problem.fitting, problem.targets
         counts = np.array([len(rows)])
-        if classes is not None:
-            counts = np.unique_counts(classes[rows]).counts
+        if targets is not None and targets.ndim == 1:
+            counts = np.unique_counts(targets[rows]).counts
         small = counts < MIN_POINTS * n_batches(len(rows), self.batch_size)
         if counts[small].sum() > len(rows) / 2:
             warn(
@@ -196,12 +195,8 @@ class _ClasswiseEntropy(Penalty):
 
     depends_on_shifts = False
 
-    def __init__(self, loss: PersistentEntropyLoss, by_class: bool) -> None:
-        super().__init__(loss)
-        self.by_class = by_class
-
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
-        labels = targets if self.by_class else None
+        labels = targets if targets is not None and targets.dtype == torch.int64 else None
         if not torch.is_grad_enabled():  # validation; the cost of the tree is quadratic in the rows
             step = -(-points.shape[1] // _MAX_VALIDATION_ROWS)
             points, labels = points[:, ::step], None if labels is None else labels[..., ::step]

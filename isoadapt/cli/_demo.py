@@ -27,7 +27,6 @@ from isoadapt.datasets import load_similarity_pairs, make_acceptability, minilm_
 from isoadapt.finetune import finetune_text_classifier
 from isoadapt.metrics import similarity_correlation
 from isoadapt.model_selection import Comparison, compare_adapters
-from isoadapt.model_selection._compare._measure import n_changed
 from isoadapt.report import SpectrumDisplay
 
 _BASE = "no adapter"
@@ -345,7 +344,7 @@ def _effect_on_predictions(head: LinearHead, X: NDArray[Any], Z: NDArray[Any]) -
     if head.classes_ is None:
         change = np.abs(head.predict(Z) - head.predict(X)).max()
         return f"It changed a predicted value by at most {change:.1e}."
-    changed = n_changed(head.predict(X), head.predict(Z))
+    changed = int((head.predict(Z) != head.predict(X)).sum())
     return f"It changed {changed} of {len(X)} predictions on the other texts."
 
 

@@ -27,7 +27,7 @@ from isoadapt.adapters._rows import (
 )
 from isoadapt.adapters._training._epoch_choice import Run, TargetUnits, make_score
 from isoadapt.adapters._training._fit import epochs_bar, run_epochs
-from isoadapt.adapters._training._loop import AdapterNet, Training, task_loss
+from isoadapt.adapters._training._loop import AdapterNet, Training
 from isoadapt.adapters._training._problem import Penalty
 from isoadapt.geometry._chunks import RowSketch
 from isoadapt.heads import LinearHead
@@ -332,7 +332,6 @@ class FlowAdapter(BaseAdapter):
                 None if self.alpha is None else self.balance,
                 self.smoothing,
             ),
-            task_loss,
             [Penalty(lambda bits: bits.mean(-1))],
             optimizer=torch.optim.Adam,
             optimizer__fused=True,

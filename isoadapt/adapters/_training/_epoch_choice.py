@@ -32,22 +32,20 @@ class Accuracy:
 
     def __call__(self, outputs: NDArray[Any], index: NDArray[Any]) -> float:
         """Return the accuracy of outputs (m', C) of the rows with the given numbers (m',)."""
-        right = self._right(outputs, self.targets[index])
+        right = self._right(outputs, index)
         return float(np.average(right, weights=_at(self.weights, index)))
 
     def standard_error(self, outputs: NDArray[Any]) -> float:
         """Return the standard error of the accuracy of all outputs (m, C), in closed form."""
-        right = self._right(outputs, self.targets)
+        right = self._right(outputs)
         weights = np.ones(len(right)) if self.weights is None else self.weights
         deviations = right - np.average(right, weights=weights)
         return float(np.linalg.norm(weights * deviations) / weights.sum())
 
-    @staticmethod
-    def _right(outputs: NDArray[Any], targets: NDArray[Any]) -> NDArray[np.bool_]:
-        """Whether the class, or all labels, of each row (m',) are right."""
-        if targets.ndim == 2:
-            return ((outputs > 0) == targets).all(axis=1)
-        return outputs.argmax(axis=1) == targets
+    def _right(self, outputs: NDArray[Any], index: Any = slice(None)) -> NDArray[np.bool_]:
+        if self.targets.ndim == 2:
+            return ((outputs > 0) == self.targets[index]).all(axis=1)
+        return outputs.argmax(axis=1) == self.targets[index]
 
 
 class TargetUnits(NamedTuple):

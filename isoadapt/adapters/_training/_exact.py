@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.special import expit
 
-from isoadapt.adapters._linalg import binary_cross_entropy, cross_entropy, whiten_complement
+from isoadapt.adapters._linalg import cross_entropy, whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
 from isoadapt.adapters._training._problem import Problem
 from isoadapt.heads import LinearHead
@@ -59,7 +60,9 @@ class _Objective(NamedTuple):
     def _task(self, outputs: Floats) -> tuple[float, Floats]:
         weights = np.ones((1, 1)) if self.row_weights is None else self.row_weights[:, None]
         if self.targets.dtype == bool:
-            return binary_cross_entropy(outputs, self.targets, weights[:, 0])
+            losses = np.logaddexp(0, outputs) - self.targets * outputs
+            gradient = weights * (expit(outputs) - self.targets) / outputs.size
+            return float((weights * losses).mean()), gradient
         if self.targets.ndim == 2:
             error = outputs - self.targets
             return float((weights * error**2).mean()), 2 * weights * error / error.size

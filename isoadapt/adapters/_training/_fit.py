@@ -45,7 +45,6 @@ from isoadapt.adapters._training._loop import (
     AdapterNet,
     OutputRidge,
     Training,
-    task_loss,
 )
 from isoadapt.adapters._training._networks import (
     HeadedNetwork,
@@ -328,7 +327,6 @@ def _make_net(
     return AdapterNet(
         module,
         JointLoss(weights, adapter.balance, smoothing[0] if same else torch.tensor(smoothing)),
-        task_loss,
         penalties,
         OutputRidge.of(members, module.to(device)),
         linear_schedule=adapter.lr_schedule == "linear",

@@ -115,8 +115,7 @@ class Problem:
 
     X: NDArray[Any]  # embeddings, (n_samples, n_features)
     y: NDArray[Any] | None  # labels or values, (n_samples,) or (n_samples, n_outputs)
-    # y as class numbers (n_samples,), or as values (n_samples, n_outputs) or booleans, one a label
-    targets: NDArray[Any] | None
+    targets: NDArray[Any] | None  # y as class numbers (n_samples,), or values or booleans as y
     head: LinearHead | None  # on the adapted embeddings
     moments: Moments  # of the training rows
     coordinates: Coordinates  # in which the network is trained, computed from the moments
@@ -158,11 +157,6 @@ class Problem:
         cov = self.moments.mapped(*coordinates.into).covariance().numpy()
         eigenvalues, vectors = descending_eigh(cov)
         return vectors * np.sqrt(shrink(eigenvalues, oas_shrinkage(self.moments)))
-
-    @property
-    def classes(self) -> NDArray[Any] | None:
-        """Class numbers (n_samples,); None for values, several labels or no targets."""
-        return self.targets if self.targets is not None and self.targets.ndim == 1 else None
 
     @cached_property
     def units(self) -> TargetUnits:
