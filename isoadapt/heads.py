@@ -42,7 +42,7 @@ class LinearHead(BaseEstimator):
         Bias b.
     classes : array-like of shape (n_outputs,), default=None
         Label of each row of `coef`, in any order. None makes a regressor or, with `multi_label`,
-        the labels 0, 1, …
+        the labels 0, 1 and so on.
     multi_label : bool, default=False
         Whether any number of the labels can apply to a row of embeddings. The probability of each
         label is then the sigmoid of its output, and labels are given and predicted as an indicator

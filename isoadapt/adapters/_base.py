@@ -336,7 +336,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return rows, None
         self._check_head_kind()
         numeric = self._head_kind() == "regressor"
-        y, several = (y, True) if numeric else read_labels(self.head, y)
+        y, several = (y, True) if numeric else read_labels(self.head, y, self._refits_head())
         rows, targets = validate_data(
             self, X, y, multi_output=several, y_numeric=numeric, **options
         )
@@ -383,8 +383,9 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             own = LinearHead.from_estimator(head)
             head = "ridge" if own.classes_ is None else "logistic"
         probe = fit_head(head, X, cast(NDArray[Any], y), sample_weight, groups, map_)
-        names = None if own is None or not own.multi_label_ else own.classes_
-        return probe if names is None else LinearHead(probe.coef_, probe.intercept_, names, True)
+        if own is None or not own.multi_label_ or len(own.coef_) != len(probe.coef_):
+            return probe
+        return own._with(probe.coef_, probe.intercept_)
 
     def _take_checkpoint_head(
         self, read_head: Callable[[], LinearHead | None], y: ArrayLike | None
@@ -398,8 +399,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if head is None:
             return
         self.set_params(head=head)
-        relearns = self._refits_head() and not head.multi_label_
-        unknown = [] if y is None or relearns else head._unknown_labels(y)
+        ignored = self._refits_head() or (head.multi_label_ and not self._needs_y())
+        unknown = [] if y is None or ignored else head._unknown_labels(y)
         if not unknown:
             return
         self.set_params(head="logistic" if own is None else own)

@@ -46,10 +46,13 @@ def needs_fit(head: Any) -> bool:
     return head is not None and not isinstance(head, LinearHead | FrozenEstimator)
 
 
-def read_labels(head: Any, y: Any) -> tuple[Any, bool]:
-    """Return labels for a classifier, and whether they are an indicator matrix (n, n_labels)."""
-    own = None if needs_fit(head) else LinearHead.from_estimator(head)
-    y = as_labels(y)
+def read_labels(head: Any, y: Any, refits: bool = False) -> tuple[Any, bool]:
+    """Return labels for a classifier, and whether they are an indicator matrix (n, n_labels).
+
+    A head that is fitted again may be given labels that it does not know.
+    """
+    own, y = None if needs_fit(head) else LinearHead.from_estimator(head), as_labels(y)
+    own = None if own is not None and refits and own._unknown_labels(y) else own
     if is_multilabel(y) if own is None else own.multi_label_:
         return as_indicator(y, None if own is None else own.classes_), True
     if np.ndim(y) == 2 and np.shape(y)[1] > 1:

@@ -189,7 +189,8 @@ def _figures(
         head = adapter._resolve_head(np.asarray(_safe_indexing(X, others)), y[others])
         if head is not None and not head._unknown_labels(labels):
             before[metric] = head.score(np.asarray(rows), labels)
-        after[metric] = adapter.score(rows, labels)
+        if adapter.head_ is not None and not adapter.head_._unknown_labels(labels):
+            after[metric] = adapter.score(rows, labels)
     return {"before": before, "after": after}
 
 
