@@ -342,11 +342,6 @@ class LinearHead(BaseEstimator):
         """Return a head of the same kind, with the same labels and other weights."""
         return LinearHead(coef, intercept, self.classes_, self.multi_label_)
 
-    @property
-    def _is_softmax(self) -> bool:
-        """Whether only the differences of the outputs count."""
-        return self.classes_ is not None and not self.multi_label_
-
     def _unknown_labels(self, y: ArrayLike) -> list[Any]:
         """Return the different labels, or tuples of them, that it cannot predict; or strings."""
         values = np.asarray(as_labels(y))

@@ -63,9 +63,8 @@ def _stacked(estimator: Any) -> LinearModel | None:
 
 
 def _row(part: Any) -> Floats:
-    """Return the weights and the intercept of one output; nothing if a part has several."""
+    """Return weights and intercept of one output, intercept alone if constant, else nothing."""
     if not hasattr(part, "coef_") and np.size(getattr(part, "y_", ())) == 1:
-        # OneVsRestClassifier found the label in no row, or in all.
         return np.where(np.ravel(part.y_), _CERTAIN, -_CERTAIN)
     model = _read(part)
     if model is None or model.multi_label:

@@ -47,10 +47,7 @@ def needs_fit(head: Any) -> bool:
 
 
 def read_labels(head: Any, y: Any, refits: bool = False) -> tuple[Any, bool]:
-    """Return labels for a classifier, and whether they are an indicator matrix (n, n_labels).
-
-    A head that is fitted again may be given labels that it does not know.
-    """
+    """Return labels, which may be unknown to a head that refits, and whether they are several."""
     own, y = None if needs_fit(head) else LinearHead.from_estimator(head), as_labels(y)
     own = None if own is not None and refits and own._unknown_labels(y) else own
     if is_multilabel(y) if own is None else own.multi_label_:

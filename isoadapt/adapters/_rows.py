@@ -173,7 +173,7 @@ def strata(y: NDArray[Any] | None) -> NDArray[Any] | None:
     if y is None or y.ndim == 1:
         return y
     _, codes, counts = np.unique(y, axis=0, return_inverse=True, return_counts=True)
-    return np.where(counts[codes] < _RARE, -1, codes)
+    return np.where(counts[codes] < _RARE, -1, codes).ravel()
 
 
 def split_rows(

@@ -71,7 +71,7 @@ class OutputRidge(NamedTuple):
             intercept,
             torch.as_tensor(np.stack(means)).to(coef).mT,
             root[:, None] if root.ndim == 2 else root,
-            problems[0].head is not None and problems[0].head._is_softmax,
+            problems[0].targets is not None and problems[0].targets.ndim == 1,
         )
 
     def __call__(self, adapted: Adapted, X: Tensor, row_weights: Tensor | None = None) -> Tensor:
