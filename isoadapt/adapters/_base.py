@@ -23,12 +23,7 @@ from isoadapt._utils.messages import warn
 from isoadapt.adapters._heads import PROBES, fit_head, needs_fit, read_labels
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_block, map_rows
 from isoadapt.adapters._rows import check_labels
-from isoadapt.geometry._chunks import (
-    RowSketch,
-    is_dask,
-    map_blocks,
-    refuse_chunks,
-)
+from isoadapt.geometry._chunks import RowSketch, is_dask, map_blocks, refuse_chunks
 from isoadapt.heads import LinearHead
 
 # In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
@@ -199,9 +194,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     @available_if(_has_classifier)
     def predict_proba(self, X: "ArrayLike") -> Floats:
-        """Predict probabilities from the head's logits on the adapted embeddings.
-
-        They are the softmax of the logits or, for a multi-label head, their sigmoids.
+        """Predict probabilities: the softmax or, if multi-label, sigmoids of the head's logits.
 
         Parameters
         ----------
@@ -378,10 +371,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         map_: Any = None,
     ) -> LinearHead:
         """Fit the head; a frozen one is replaced by a probe of the same kind."""
-        head, own = self.head, None
-        if not needs_fit(head):
-            own = LinearHead.from_estimator(head)
-            head = "ridge" if own.classes_ is None else "logistic"
+        own = None if needs_fit(self.head) else LinearHead.from_estimator(self.head)
+        head = self.head if own is None else "ridge" if own.classes_ is None else "logistic"
         probe = fit_head(head, X, cast(NDArray[Any], y), sample_weight, groups, map_)
         if own is None or not own.multi_label_ or len(own.coef_) != len(probe.coef_):
             return probe
@@ -448,8 +439,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         tags.estimator_type = kind
         tags.target_tags.required = self._needs_y()
         if kind == "classifier":
-            own = None if isinstance(self.head, str) else get_tags(self.head).classifier_tags
-            tags.classifier_tags = ClassifierTags(multi_label=own is None or own.multi_label)
+            own = ClassifierTags(multi_label=True) if isinstance(self.head, str) else None
+            tags.classifier_tags = own or get_tags(self.head).classifier_tags
         elif kind == "regressor":
             tags.regressor_tags = RegressorTags()
             tags.target_tags.multi_output = True

@@ -350,9 +350,8 @@ def _tag(value: Any) -> str | None:
     if isinstance(value, np.ndarray):
         texts = value.dtype.kind in "UO" and all(isinstance(item, str) for item in value.flat)
         return "strings" if texts else None
-    kind = type(value)
-    if kind in (float, tuple, LinearHead, Moments, RowSketch, CrossMoments, Folds):
-        return kind.__name__
+    if type(value) in (float, tuple, LinearHead, Moments, RowSketch, CrossMoments, Folds):
+        return type(value).__name__
     return map_name(value)
 
 
