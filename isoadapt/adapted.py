@@ -63,7 +63,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     head_ : LinearHead or None
         The head that is applied to the adapted embeddings.
     classes_ : ndarray of shape (n_classes,)
-        Labels in sorted order. Only available if the head is a classifier.
+        Labels, sorted unless the head is multi-label. Only available if the head is a classifier.
 
     Warns
     -----
@@ -80,9 +80,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     If ``head`` is None or has the default of the adapter's class, the head is chosen as follows.
     With None and without y, there is no head.
 
-    - The adapter keeps its own ``head`` if the checkpoint has no head for the embeddings. It also
-      keeps it if ``head`` is None and the checkpoint has a :class:`~isoadapt.heads.MultiLabelHead`,
-      because such a head cannot be fitted to one label for each row.
+    - The adapter keeps its own ``head`` if the checkpoint has no head for the embeddings.
     - Otherwise, the adapter uses the checkpoint's head if this head knows every label in y. An
       adapter with ``head_training="refit"``, or a FlowAdapter without ``alpha``, only takes from
       this head whether to fit a classifier or a regressor, so y may have other labels.
@@ -139,8 +137,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         ----------
         X : sequence of str or of pairs of str
             Texts, as for :meth:`TransformerEncoder.transform`.
-        y : array-like of shape (n_samples,), default=None
-            Labels or values. Required if the adapter needs them; ignored by a TeacherReadout.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
+            Labels, their indicator matrix, or values. Required if the adapter needs them; ignored
+            by a TeacherReadout.
         sample_weight : array-like of shape (n_samples,), default=None
             Frequency weights, for an adapter whose ``fit`` accepts them.
         groups : array-like of shape (n_samples,), default=None
@@ -285,7 +284,7 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
         ----------
         X : sequence of str or of pairs of str
             Texts, as for :meth:`fit`.
-        y : array-like of shape (n_samples,), default=None
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
             True labels or values. Not needed without a head.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the texts; ignored without a head.

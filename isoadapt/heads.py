@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import issparse
-from scipy.special import log_softmax
+from scipy.special import log_expit, log_softmax
 from sklearn.base import BaseEstimator
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import accuracy_score, r2_score
@@ -16,8 +15,10 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array
 
 from isoadapt._utils.devices import as_array
+from isoadapt._utils.labels import as_indicator, as_labels
+from isoadapt._utils.linear_models import check_predictions, read_linear
 
-__all__ = ["LinearHead", "MultiLabelHead"]
+__all__ = ["LinearHead"]
 
 
 def _is_classifier(head: LinearHead) -> bool:
@@ -40,7 +41,12 @@ class LinearHead(BaseEstimator):
     intercept : array-like of shape (n_outputs,)
         Bias b.
     classes : array-like of shape (n_outputs,), default=None
-        Label of each row of `coef`, in any order. None makes a regressor.
+        Label of each row of `coef`, in any order. None makes a regressor or, with `multi_label`,
+        the labels 0, 1 and so on.
+    multi_label : bool, default=False
+        Whether any number of the labels can apply to a row of embeddings. The probability of each
+        label is then the sigmoid of its output, and labels are given and predicted as an indicator
+        matrix of 0 and 1, whose columns are in the order of the rows of `coef`.
 
     Attributes
     ----------
@@ -49,7 +55,9 @@ class LinearHead(BaseEstimator):
     intercept_ : ndarray of shape (n_outputs,)
         Bias in float64, in the same order.
     classes_ : ndarray of shape (n_outputs,) or None
-        Sorted labels of a classifier; None for a regressor.
+        Labels of a classifier, sorted unless it is multi-label; None for a regressor.
+    multi_label_ : bool
+        Whether the head is a multi-label classifier.
     n_features_in_ : int
         Number of features of the embeddings.
 
@@ -66,10 +74,18 @@ class LinearHead(BaseEstimator):
     LinearHead(n_features=2, classes=['no', 'yes'])
     >>> head.predict([[3.0, 0.0], [0.0, 0.0]])
     array(['yes', 'no'], dtype='<U3')
+    >>> head = LinearHead([[2.0, 0.0], [0.0, 1.0]], [0.0, 0.0], ["toxic", "rude"], multi_label=True)
+    >>> head.predict([[1.0, 1.0], [1.0, -1.0]])
+    array([[1, 1],
+           [1, 0]])
     """
 
     def __init__(
-        self, coef: ArrayLike, intercept: ArrayLike, classes: ArrayLike | None = None
+        self,
+        coef: ArrayLike,
+        intercept: ArrayLike,
+        classes: ArrayLike | None = None,
+        multi_label: bool = False,
     ) -> None:
         self.coef_: NDArray[np.float64] = check_array(
             as_array(coef), dtype=np.float64, copy=True, input_name="coef"
@@ -87,14 +103,16 @@ class LinearHead(BaseEstimator):
                 f"intercept has shape {self.intercept_.shape}, coef has {n_outputs} rows: give "
                 "one intercept for each row"
             )
-        self.classes_ = None if classes is None else np.array(classes)
+        self.multi_label_ = bool(multi_label)
+        labels = np.arange(n_outputs) if self.multi_label_ and classes is None else classes
+        self.classes_ = None if labels is None else np.array(labels)
+        fewest = n_outputs if self.multi_label_ else max(2, n_outputs)
         if self.classes_ is not None and (
-            self.classes_.shape != (n_outputs,)
-            or len(set(self.classes_.tolist())) < max(2, n_outputs)
+            self.classes_.shape != (n_outputs,) or len(set(self.classes_.tolist())) < fewest
         ):
             raise ValueError(
                 f"classes={classes!r}, but coef has {n_outputs} rows: give as many different "
-                "labels, two or more, or classes=None for a regressor"
+                "labels, two or more unless multi_label=True, or classes=None for a regressor"
             )
         self._sort_and_freeze()
 
@@ -105,48 +123,37 @@ class LinearHead(BaseEstimator):
         Parameters
         ----------
         estimator : estimator
-            Fitted model with ``coef_`` and ``intercept_``, possibly wrapped in
-            :class:`sklearn.frozen.FrozenEstimator`. The decision values of a classifier are taken
-            as logits. The single row w of a binary classifier becomes the rows -w/2 and w/2, which
-            give the same probabilities.
+            Fitted model with ``coef_``, or several of them in a
+            :class:`~sklearn.multiclass.OneVsRestClassifier`, a
+            :class:`~sklearn.multioutput.MultiOutputClassifier` for labels 0 and 1, or a
+            :class:`~sklearn.multioutput.MultiOutputRegressor`. It may be wrapped in
+            :class:`sklearn.frozen.FrozenEstimator` or in a search. The decision values of a
+            classifier are taken as logits. The single row w of a binary classifier becomes the rows
+            -w/2 and w/2, which give the same probabilities. An estimator that predicts an indicator
+            matrix gives a multi-label head.
 
         Returns
         -------
         LinearHead
-            Head with the same predictions. A LinearHead is returned unchanged.
+            Head with the same predictions; this is checked on random rows. Its probabilities are
+            those of a softmax or of sigmoids, and can differ, for example from those of
+            OneVsRestClassifier with three classes. A LinearHead is returned unchanged.
 
         Raises
         ------
         ValueError
-            If the estimator has no ``coef_``, because it is not linear or not fitted, or if its
-            outputs are not X @ coef_.T + intercept_.
+            If the estimator has no ``coef_``, because it is not linear or not fitted, or if it
+            does not predict X @ coef_.T + intercept_, the class of the highest of these values or,
+            with several labels, 0 or 1 by their sign.
         """
-        estimator = estimator.estimator if isinstance(estimator, FrozenEstimator) else estimator
+        if isinstance(estimator, FrozenEstimator):
+            return cls.from_estimator(estimator.estimator)
         if isinstance(estimator, cls):
             return estimator
-        if not hasattr(estimator, "coef_"):
-            raise ValueError(
-                f"head={estimator!r} has no coef_: a head must be a fitted linear model; fit it "
-                "first, or pass 'logistic', 'ridge' or a LinearHead"
-            )
-        coef = estimator.coef_
-        coef = coef.toarray() if issparse(coef) else coef
-        coef = np.atleast_2d(np.asarray(coef, dtype=np.float64))
-        read = getattr(estimator, "decision_function", estimator.predict)
-        rows = np.random.default_rng(0).normal(size=(20, coef.shape[1]))
-        expected = coef @ rows.T + np.reshape(getattr(estimator, "intercept_", np.nan), (-1, 1))
-        outputs = np.atleast_2d(np.asarray(read(rows)).T)
-        if outputs.shape != expected.shape or not np.allclose(outputs, expected, 1e-4, 1e-6):
-            raise ValueError(
-                f"head={estimator!r} does not compute X @ coef_.T + intercept_: a head must be a "
-                "linear classifier or regressor such as LogisticRegression or Ridge"
-            )
-        intercept = np.broadcast_to(np.asarray(estimator.intercept_, np.float64), len(coef))
-        classes = getattr(estimator, "classes_", None)
-        if classes is not None and len(classes) == 2 and len(coef) == 1:
-            coef = np.concatenate([-coef, coef]) / 2
-            intercept = np.concatenate([-intercept, intercept]) / 2
-        return cls(coef, intercept, classes)
+        model = read_linear(estimator)
+        head = cls(*model)
+        check_predictions(estimator, model, head.predict)
+        return head
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return an empty dict, because a frozen head has no parameters to search over.
@@ -217,14 +224,16 @@ class LinearHead(BaseEstimator):
         Returns
         -------
         ndarray of shape (n_samples, n_classes) or (n_samples,)
-            Logits. For two classes, the logit of the second minus that of the first.
+            Logits. For two classes, the logit of the second minus that of the first. Those of a
+            multi-label head always have shape (n_samples, n_labels).
         """
         logits = self.outputs(X)
-        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+        two = logits.shape[1] == 2 and not self.multi_label_
+        return logits[:, 1] - logits[:, 0] if two else logits
 
     @available_if(_is_classifier)
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Compute log-probabilities, the log-softmax of the logits.
+        """Compute log-probabilities: the log-softmax of the logits, or their log-sigmoids.
 
         Parameters
         ----------
@@ -236,11 +245,12 @@ class LinearHead(BaseEstimator):
         ndarray of shape (n_samples, n_classes)
             Log-probabilities, in the order of ``classes_``.
         """
-        return log_softmax(self.outputs(X), axis=1)
+        logits = self.outputs(X)
+        return log_expit(logits) if self.multi_label_ else log_softmax(logits, axis=1)
 
     @available_if(_is_classifier)
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Compute probabilities, the softmax of the logits.
+        """Compute probabilities: the softmax of the logits, or sigmoids of a multi-label head.
 
         Parameters
         ----------
@@ -266,16 +276,19 @@ class LinearHead(BaseEstimator):
         -------
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Most probable labels, or values. A regressor with several outputs gives one column for
-            each.
+            each, and a multi-label head an indicator matrix of integers.
         """
-        self._check_use("predict")
         outputs = self.outputs(X)
+        if self.multi_label_:
+            return (outputs > 0).astype(np.int64)
         if self.classes_ is not None:
             return self.classes_[outputs.argmax(axis=1)]
         return outputs[:, 0] if outputs.shape[1] == 1 else outputs
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Compute the accuracy of a classifier or the R² of a regressor.
+
+        The accuracy of a multi-label head is the share of the rows whose labels are all right.
 
         Parameters
         ----------
@@ -291,9 +304,9 @@ class LinearHead(BaseEstimator):
         float
             Accuracy or R².
         """
-        self._check_use("score")
+        y = self._targets(y).astype(np.int64) if self.multi_label_ else as_labels(y)
         metric = r2_score if self.classes_ is None else accuracy_score
-        return float(metric(as_array(y), self.predict(X), sample_weight=sample_weight))
+        return float(metric(y, self.predict(X), sample_weight=sample_weight))
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Compute XWᵀ + b in float64.
@@ -325,22 +338,30 @@ class LinearHead(BaseEstimator):
                 "the embeddings with the encoder that the head was trained on"
             )
 
-    def _check_use(self, use: str) -> None:
-        """Raise ValueError if `use`, a method's name, needs another kind of head."""
+    def _with(self, coef: ArrayLike, intercept: ArrayLike) -> LinearHead:
+        """Return a head of the same kind, with the same labels and other weights."""
+        return LinearHead(coef, intercept, self.classes_, self.multi_label_)
 
     def _unknown_labels(self, y: ArrayLike) -> list[Any]:
-        """Return the different labels that the head cannot predict; a regressor, all strings."""
-        labels = set(np.asarray(as_array(y)).ravel().tolist())
+        """Return the different labels, or tuples of them, that it cannot predict; or strings."""
+        values = np.asarray(as_labels(y))
+        several = values.ndim == 2 and values.shape[1] > 1 and self.classes_ is not None
+        labels = set(map(tuple, values.tolist()) if several else values.ravel().tolist())
         if self.classes_ is None:
             unknown = {label for label in labels if isinstance(label, str)}
+        elif self.multi_label_:
+            columns = values.reshape(len(values), -1)
+            fits = columns.shape[1] == len(self.coef_) and np.isin(columns, (0, 1)).all()
+            unknown = set() if fits else labels
         else:
             unknown = labels - set(self.classes_.tolist())
         return sorted(unknown, key=str)
 
     def _targets(self, y: ArrayLike) -> NDArray[Any]:
-        """Convert labels to rows of ``coef_`` (n,), or values to one column per output."""
-        self._check_use("fit")
-        values = np.asarray(as_array(y))
+        """Convert labels to rows of ``coef_`` (n,), values or an indicator matrix to columns."""
+        if self.multi_label_:
+            return as_indicator(y, self.classes_).astype(bool)
+        values = np.asarray(as_labels(y))
         if self.classes_ is not None:
             unknown = self._unknown_labels(values)
             if unknown:
@@ -361,8 +382,8 @@ class LinearHead(BaseEstimator):
         return values
 
     def _sort_and_freeze(self) -> None:
-        """Sort the rows by label, as scikit-learn expects, and make the arrays read-only."""
-        if self.classes_ is not None:
+        """Sort the rows of a softmax by label, as scikit-learn does, and make arrays read-only."""
+        if self.classes_ is not None and not self.multi_label_:
             try:
                 self.classes_, rows = np.unique(self.classes_, return_index=True)
             except TypeError as error:
@@ -376,14 +397,15 @@ class LinearHead(BaseEstimator):
                 array.flags.writeable = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__({"multi_label_": False} | state)  # absent in old files
         self._sort_and_freeze()
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         size = f"n_features={self.n_features_in_}"
         if self.classes_ is None:
             return f"LinearHead({size}, n_outputs={len(self.coef_)})"
-        return f"LinearHead({size}, classes={self.classes_.tolist()})"[:N_CHAR_MAX]
+        kind = ", multi_label=True" if self.multi_label_ else ""
+        return f"LinearHead({size}, classes={self.classes_.tolist()}{kind})"[:N_CHAR_MAX]
 
     def __sklearn_clone__(self) -> Self:
         return self
@@ -397,52 +419,6 @@ class LinearHead(BaseEstimator):
         if self.classes_ is None:
             tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
         else:
-            tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
-        return tags
-
-
-class MultiLabelHead(LinearHead):
-    """Frozen linear head for multi-label classification, with one binary output for each label.
-
-    Its outputs are logits, one for each label. The probability of a label is the sigmoid of its
-    logit. The head can be used by adapters that need only its weights, such as
-    :class:`~isoadapt.LogitPreservingWhitening`. ``predict``, ``score`` and the training of an
-    adapter raise ValueError, because they need one label for each row.
-
-    Parameters
-    ----------
-    coef : array-like of shape (n_labels, n_features)
-        Weights W.
-    intercept : array-like of shape (n_labels,)
-        Bias b.
-
-    Examples
-    --------
-    >>> from scipy.special import expit
-    >>> from isoadapt.heads import MultiLabelHead
-    >>> head = MultiLabelHead([[2.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [0.0, 0.0, -1.0])
-    >>> expit(head.outputs([[1.0, -1.0]])) > 0.5
-    array([[ True, False, False]])
-    """
-
-    def __init__(self, coef: ArrayLike, intercept: ArrayLike) -> None:
-        super().__init__(coef, intercept)
-
-    def _check_use(self, use: str) -> NoReturn:
-        """Raise ValueError: the head does not give one label for each row."""
-        raise ValueError(
-            f"{use}: this is a multi-label head with {len(self.coef_)} labels, while prediction, "
-            "scoring and training need a head with one label for each row. Its probabilities are "
-            "scipy.special.expit(head.outputs(X)). LogitPreservingWhitening and, with "
-            "head_training='frozen', Whitening, IsoBN, AllButTheTop and ClusterIsotropy need only "
-            "its weights; with head=None (on the command line: --set head=None) an adapter needs "
-            "no head"
-        )
-
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        return f"MultiLabelHead(n_features={self.n_features_in_}, n_labels={len(self.coef_)})"
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.estimator_type, tags.regressor_tags = None, None
+            tags.estimator_type = "classifier"
+            tags.classifier_tags = ClassifierTags(multi_label=self.multi_label_)
         return tags

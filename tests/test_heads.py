@@ -8,17 +8,33 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.sparse import csr_matrix, issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone, is_classifier, is_regressor
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.cross_decomposition import CCA, PLSRegression
 from sklearn.datasets import make_classification
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.ensemble import BaggingClassifier, RandomForestClassifier, VotingRegressor
+from sklearn.feature_selection import RFE
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import (
+    GammaRegressor,
+    HuberRegressor,
+    Lasso,
     LinearRegression,
     LogisticRegression,
     LogisticRegressionCV,
+    MultiTaskElasticNet,
+    Perceptron,
+    PoissonRegressor,
+    RANSACRegressor,
     Ridge,
     RidgeClassifier,
     RidgeClassifierCV,
     RidgeCV,
+    SGDClassifier,
+    TweedieRegressor,
 )
 from sklearn.metrics import (
     accuracy_score,
@@ -28,9 +44,22 @@ from sklearn.metrics import (
     make_scorer,
     r2_score,
 )
+from sklearn.model_selection import (
+    FixedThresholdClassifier,
+    GridSearchCV,
+    TunedThresholdClassifierCV,
+)
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier
+from sklearn.multioutput import (
+    ClassifierChain,
+    MultiOutputClassifier,
+    MultiOutputRegressor,
+    RegressorChain,
+)
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.semi_supervised import SelfTrainingClassifier
+from sklearn.svm import SVC, SVR, LinearSVC, LinearSVR, OneClassSVM
 from sklearn.utils.validation import check_is_fitted
 
 from isoadapt import LinearHead, LogitPreservingWhitening
@@ -527,18 +556,135 @@ def test_probes_do_not_depend_on_scale_or_shift(kind):
         )
 
 
-def test_estimators_that_read_otherwise_are_refused():
-    from sklearn.cross_decomposition import PLSRegression
-    from sklearn.linear_model import PoissonRegressor
-    from sklearn.svm import SVC
+ROWS = np.random.default_rng(0).normal(size=(150, 5)) + 0.5
+VALUES = ROWS @ np.random.default_rng(1).normal(size=(5, 4))
+Y2, Y3, Y4 = NAMES[(VALUES[:, 0] > 0).astype(int)], VALUES[:, :3].argmax(1), NAMES[VALUES.argmax(1)]
+NOISY = VALUES + np.random.default_rng(2).normal(size=VALUES.shape)
+LABELS = (NOISY[:, :3] > 0).astype(int)
+POSITIVE = np.exp(NOISY[:, 0] / 4)
+LOGISTIC = LogisticRegression()
+FOLDS = {"estimator": LOGISTIC, "param_grid": {"C": [0.1, 1.0]}, "cv": 3}
 
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(90, 4)) + 2, rng.integers(0, 3, 90)
-    for model in (SVC(kernel="linear"), PLSRegression(2), PoissonRegressor()):
-        with pytest.raises(ValueError, match="does not compute X @ coef_"):
-            LinearHead.from_estimator(model.fit(X, y))
-    sparse = LogisticRegression().fit(X, y).sparsify()
-    np.testing.assert_array_equal(LinearHead.from_estimator(sparse).predict(X), sparse.predict(X))
+TAKEN = [
+    (LogisticRegression(C=1e-6), Y3),
+    (LogisticRegression(C=0.001, l1_ratio=1, solver="saga"), Y2),
+    (SVC(kernel="linear"), Y2),
+    (Perceptron(), Y4),
+    (SGDClassifier("log_loss", random_state=0), Y3),
+    (LinearDiscriminantAnalysis(), Y2),
+    (LinearDiscriminantAnalysis(), Y4),
+    (RidgeClassifier(), LABELS),
+    (RidgeClassifierCV(), LABELS.astype(float)),
+    (Ridge(), LABELS),
+    (Lasso(100.0), NOISY[:, 0]),
+    (MultiTaskElasticNet(), NOISY),
+    (HuberRegressor(), NOISY[:, 0]),
+    (RANSACRegressor(random_state=0), NOISY[:, 0]),
+    (SVR(kernel="linear"), NOISY[:, 0]),
+    (TweedieRegressor(power=0), NOISY[:, 0]),
+    (PLSRegression(2), NOISY),
+    (CCA(2), NOISY),
+    (TransformedTargetRegressor(Ridge()), NOISY),
+    (OneVsRestClassifier(LOGISTIC), Y2),
+    (OneVsRestClassifier(LOGISTIC), Y4),
+    (OneVsRestClassifier(LOGISTIC), LABELS),
+    (OneVsRestClassifier(LOGISTIC), csr_matrix(LABELS)),
+    (OneVsRestClassifier(LOGISTIC), LABELS * [1, 0, 1]),
+    (OneVsRestClassifier(LOGISTIC), LABELS | [0, 1, 0]),
+    (OneVsRestClassifier(LinearSVC()), LABELS),
+    (OneVsRestClassifier(SVC(kernel="linear")), Y4),
+    (OneVsRestClassifier(Ridge()), Y4),
+    (OneVsRestClassifier(GridSearchCV(**FOLDS)), LABELS),
+    (MultiOutputClassifier(LOGISTIC), LABELS),
+    (MultiOutputClassifier(LOGISTIC), LABELS[:, :1]),
+    (MultiOutputClassifier(LinearSVC()), LABELS > 0),
+    (MultiOutputRegressor(LinearSVR()), NOISY),
+    (GridSearchCV(**FOLDS), Y3),
+    (FixedThresholdClassifier(LOGISTIC), Y2),
+    (SelfTrainingClassifier(LOGISTIC), Y3),
+]
+
+REFUSED = [
+    (FixedThresholdClassifier(LOGISTIC, threshold=0.51), Y2),
+    (FixedThresholdClassifier(LOGISTIC, threshold=0.49), Y2),
+    (TunedThresholdClassifierCV(LOGISTIC, cv=3), np.where(NOISY[:, 0] > 2, "b", "a")),
+    (PoissonRegressor(), POSITIVE),
+    (GammaRegressor(), POSITIVE),
+    (TransformedTargetRegressor(Ridge(), transformer=StandardScaler()), 3 * NOISY[:, 0]),
+    (TransformedTargetRegressor(Ridge(), func=np.log, inverse_func=np.exp), POSITIVE),
+    (SVC(kernel="linear"), Y3),
+    (SVC(kernel="linear"), Y4),
+    (SVC(), Y2),
+    (OneVsOneClassifier(LOGISTIC), Y3),
+    (OneVsOneClassifier(LOGISTIC), Y4),
+    (OutputCodeClassifier(LOGISTIC, code_size=1, random_state=0), Y4),
+    (ClassifierChain(LOGISTIC), LABELS),
+    (RegressorChain(Ridge()), NOISY),
+    (MultiOutputClassifier(LOGISTIC), NAMES[LABELS]),
+    (MultiOutputClassifier(LOGISTIC), LABELS + 1),
+    (MultiOutputClassifier(LOGISTIC), np.column_stack([Y3, LABELS])),
+    (MultiOutputClassifier(FixedThresholdClassifier(LOGISTIC, threshold=0.6)), LABELS),
+    (OneVsRestClassifier(Ridge()), LABELS),
+    (OneVsRestClassifier(make_pipeline(StandardScaler(), LOGISTIC)), LABELS),
+    (GridSearchCV(make_pipeline(StandardScaler(), LOGISTIC), {}, cv=3), Y2),
+    (CalibratedClassifierCV(LOGISTIC, cv=3), Y2),
+    (VotingRegressor([("a", Ridge()), ("b", Ridge(9))]), NOISY[:, 0]),
+    (BaggingClassifier(LOGISTIC, 3, random_state=0), Y2),
+    (RFE(LOGISTIC, n_features_to_select=3), Y2),
+    (OneClassSVM(kernel="linear"), Y3),
+    (RandomForestClassifier(2, random_state=0), Y2),
+]
+
+
+def shown(value):
+    return " ".join(repr(value).split())[:60] if hasattr(value, "fit") else None
+
+
+def dense(values):
+    return values.toarray() if issparse(values) else np.asarray(values)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:(Label|y contains no unlabeled):UserWarning")
+@pytest.mark.parametrize(("estimator", "y"), TAKEN, ids=shown)
+def test_linear_models_and_their_composites_predict_the_same(estimator, y):
+    model = clone(estimator).fit(ROWS, y)
+    ours = LinearHead.from_estimator(FrozenEstimator(model))
+    rows = np.random.default_rng(3).normal(size=(500, 5)) * 3
+    found, expected = ours.predict(rows), dense(model.predict(rows))
+    if ours.classes_ is None:
+        np.testing.assert_allclose(found, expected.reshape(found.shape), rtol=1e-6, atol=1e-9)
+    else:
+        np.testing.assert_array_equal(found, expected)
+        assert is_classifier(ours)
+    several = is_classifier(model) and np.ndim(dense(y)) == 2
+    assert ours.multi_label_ == several
+    assert is_regressor(ours) == is_regressor(model)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(("estimator", "y"), REFUSED, ids=shown)
+def test_models_that_predict_otherwise_are_refused(estimator, y):
+    with pytest.raises(ValueError, match=r"has no coef_ with one row|does not predict as a head"):
+        LinearHead.from_estimator(clone(estimator).fit(ROWS, y))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("shift", [-50.0, 0.0, 50.0])
+def test_thresholds_are_noticed_at_every_scale_and_shift(scale, shift):
+    rows = (ROWS + shift) * scale
+    model = LogisticRegression(C=1 / scale**2, max_iter=1000).fit(rows, Y2)
+    kept = LinearHead.from_estimator(FixedThresholdClassifier(FrozenEstimator(model)).fit(rows, Y2))
+    np.testing.assert_array_equal(kept.predict(rows), model.predict(rows))
+    moved = FixedThresholdClassifier(FrozenEstimator(model), threshold=0.52).fit(rows, Y2)
+    with pytest.raises(ValueError, match="another threshold"):
+        LinearHead.from_estimator(moved)
+
+
+def test_sparse_coefficients_are_read():
+    sparse = LogisticRegression().fit(ROWS, Y3).sparsify()
+    found = LinearHead.from_estimator(sparse).predict(ROWS)
+    np.testing.assert_array_equal(found, sparse.predict(ROWS))
 
 
 def test_bfloat16_tensors_are_read_as_float32():

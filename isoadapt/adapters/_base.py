@@ -20,16 +20,11 @@ from sklearn.utils.validation import (
 from isoadapt import metrics
 from isoadapt._utils.devices import as_array
 from isoadapt._utils.messages import warn
-from isoadapt.adapters._heads import PROBES, fit_head, needs_fit
+from isoadapt.adapters._heads import PROBES, fit_head, needs_fit, read_labels
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_block, map_rows
 from isoadapt.adapters._rows import check_labels
-from isoadapt.geometry._chunks import (
-    RowSketch,
-    is_dask,
-    map_blocks,
-    refuse_chunks,
-)
-from isoadapt.heads import LinearHead, MultiLabelHead
+from isoadapt.geometry._chunks import RowSketch, is_dask, map_blocks, refuse_chunks
+from isoadapt.heads import LinearHead
 
 # In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
 
@@ -170,7 +165,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """Sorted class labels of shape (n_classes,), if the head is a classifier."""
+        """Class labels of shape (n_classes,) in the head's order, if the head is a classifier."""
         head = vars(self).get("head_")
         if head is None or head.classes_ is None:
             raise AttributeError(
@@ -193,13 +188,13 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Predicted labels, or values of a regression.
+            Predicted labels, or values of a regression; of a multi-label head, an indicator matrix.
         """
         return self._head().predict(self._head_input(X))
 
     @available_if(_has_classifier)
     def predict_proba(self, X: "ArrayLike") -> Floats:
-        """Predict probabilities: the softmax of the head's logits on the adapted embeddings.
+        """Predict probabilities: the softmax or, if multi-label, sigmoids of the head's logits.
 
         Parameters
         ----------
@@ -318,8 +313,6 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Validate X and, if the head requires it, y; `options` are those of `check_array`."""
         refuse_chunks(X, f"{type(self).__name__} needs all rows at once")
         X, y = as_array(X), as_array(y)
-        if isinstance(self.head, LinearHead) and self._needs_y():
-            self.head._check_use(f"{type(self).__name__}.fit")
         options = {
             "dtype": [np.float64, np.float32],
             "order": "C",
@@ -336,8 +329,9 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return rows, None
         self._check_head_kind()
         numeric = self._head_kind() == "regressor"
+        y, several = (y, True) if numeric else read_labels(self.head, y, self._refits_head())
         rows, targets = validate_data(
-            self, X, y, multi_output=numeric, y_numeric=numeric, **options
+            self, X, y, multi_output=several, y_numeric=numeric, **options
         )
         if not numeric:
             way_out = "pass labels, or use head='ridge' for a regression"
@@ -377,10 +371,12 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         map_: Any = None,
     ) -> LinearHead:
         """Fit the head; a frozen one is replaced by a probe of the same kind."""
-        head = self.head
-        if not needs_fit(head):
-            head = "logistic" if self._head_kind() == "classifier" else "ridge"
-        return fit_head(head, X, cast(NDArray[Any], y), sample_weight, groups, map_)
+        own = None if needs_fit(self.head) else LinearHead.from_estimator(self.head)
+        head = self.head if own is None else "ridge" if own.classes_ is None else "logistic"
+        probe = fit_head(head, X, cast(NDArray[Any], y), sample_weight, groups, map_)
+        if own is None or not own.multi_label_ or len(own.coef_) != len(probe.coef_):
+            return probe
+        return own._with(probe.coef_, probe.intercept_)
 
     def _take_checkpoint_head(
         self, read_head: Callable[[], LinearHead | None], y: ArrayLike | None
@@ -389,17 +385,18 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         own, default = self.head, signature(type(self)).parameters["head"].default
         if own is None:
             head = None if y is None else read_head()
-            head = None if isinstance(head, MultiLabelHead) else head
         else:
             head = read_head() if isinstance(own, str) and own == default else None
         if head is None:
             return
         self.set_params(head=head)
-        unknown = [] if y is None or self._refits_head() else head._unknown_labels(y)
+        ignored = self._refits_head() or (head.multi_label_ and not self._needs_y())
+        unknown = [] if y is None or ignored else head._unknown_labels(y)
         if not unknown:
             return
         self.set_params(head="logistic" if own is None else own)
         knows = "numbers" if head.classes_ is None else head.classes_.tolist()
+        knows = f"an indicator matrix of {knows}" if head.multi_label_ else knows
         warn(
             f"y contains labels unknown to the checkpoint's head: {unknown[:5]}; it knows {knows}. "
             f"A new head is fitted instead, head={self.head!r}. To use the checkpoint's head, "
@@ -442,7 +439,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         tags.estimator_type = kind
         tags.target_tags.required = self._needs_y()
         if kind == "classifier":
-            tags.classifier_tags = ClassifierTags()
+            own = ClassifierTags(multi_label=True) if isinstance(self.head, str) else None
+            tags.classifier_tags = own or get_tags(self.head).classifier_tags
         elif kind == "regressor":
             tags.regressor_tags = RegressorTags()
             tags.target_tags.multi_output = True

@@ -5,13 +5,14 @@ The parameter ``head`` of an adapter is one of the following.
 - A :class:`LinearHead`, for example that of a checkpoint. It is used as it is.
 - A fitted linear estimator in :class:`sklearn.frozen.FrozenEstimator`. It is used as it is.
 - Any other linear classifier or regressor of scikit-learn, such as ``LogisticRegression(C=0.1)``
-  or ``RidgeCV()``. A clone of it is fitted to the embeddings and then frozen, so its own
-  parameters set the regularisation, and ``head__C`` can be searched.
-- ``"logistic"`` or ``"ridge"``. A logistic or ridge regression whose penalty is chosen by
-  cross-validation within the fitted rows. All embeddings are divided by one number, so that the
-  penalty does not depend on their scale. To set the strength, pass an estimator. Estimators are
-  fitted to the embeddings as they are, and a Pipeline with a scaler is not accepted, because its
-  weights are those of scaled embeddings.
+  or ``RidgeCV()``, also in ``OneVsRestClassifier``, ``MultiOutputClassifier`` or a search. A clone
+  of it is fitted to the embeddings and then frozen, so its own parameters set the regularisation,
+  and ``head__C`` can be searched.
+- ``"logistic"`` or ``"ridge"``. A logistic or ridge regression, or one logistic regression for each
+  column of an indicator matrix, whose penalty is chosen by cross-validation within the fitted rows.
+  All embeddings are divided by one number, so that the penalty does not depend on their scale. To
+  set the strength, pass an estimator. Estimators are fitted to the embeddings as they are, and a
+  Pipeline with a scaler is not accepted, because its weights are those of scaled embeddings.
 - None, where the adapter needs no head.
 """
 
@@ -23,8 +24,10 @@ from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.utils.multiclass import is_multilabel
 from sklearn.utils.validation import has_fit_parameter
 
+from isoadapt._utils.labels import as_indicator, as_labels
 from isoadapt.adapters._linalg import cross_entropy
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._rows import Index, distinct_rows, fold_numbers
@@ -43,6 +46,20 @@ def needs_fit(head: Any) -> bool:
     return head is not None and not isinstance(head, LinearHead | FrozenEstimator)
 
 
+def read_labels(head: Any, y: Any, refits: bool = False) -> tuple[Any, bool]:
+    """Return labels, which may be unknown to a head that refits, and whether they are several."""
+    own, y = None if needs_fit(head) else LinearHead.from_estimator(head), as_labels(y)
+    own = None if own is not None and refits and own._unknown_labels(y) else own
+    if is_multilabel(y) if own is None else own.multi_label_:
+        return as_indicator(y, None if own is None else own.classes_), True
+    if np.ndim(y) == 2 and np.shape(y)[1] > 1:
+        raise ValueError(
+            f"y has shape {np.shape(y)}, but head={head!r} gives each row one label: pass one "
+            "column, or an indicator matrix of 0 and 1 to head='logistic' or to a multi-label head"
+        )
+    return y, False
+
+
 def fit_head(
     kind: Any,
     X: NDArray[Any],
@@ -55,9 +72,12 @@ def fit_head(
 
     "logistic" and "ridge" choose their penalty by the loss on left-out folds, which keep equal rows
     and groups whole. The folds are those of `X`, because the rounding of `map_` can vary. Features
-    without variance get weight zero. A linear estimator is cloned and fitted as it is.
+    without variance get weight zero. A linear estimator is cloned and fitted as it is. For an
+    indicator matrix, "logistic" is fitted to each label alone.
     """
     _check_targets(kind, y, sample_weight)
+    if kind == "logistic" and y.ndim == 2:
+        return _fit_labels(X, y, sample_weight, groups, map_)
     if not isinstance(kind, str):
         mapped = X if map_ is None else map_rows(map_, X)
         return _fit_estimator(kind, mapped, y, sample_weight)
@@ -79,6 +99,25 @@ def fit_head(
     coef = np.zeros((len(probe.coef_), len(mean)))
     coef[:, live] = probe.coef_ / scale
     return LinearHead(coef, probe.intercept_ - coef @ mean, probe.classes_)
+
+
+def _fit_labels(
+    X: NDArray[Any], y: NDArray[Any], weights: Any, groups: NDArray[Any] | None, map_: Any
+) -> LinearHead:
+    """Fit a multi-label head to an indicator matrix (n_samples, n_labels).
+
+    If all rows have a label, or none, its weights are zero, and half a row is added to both counts.
+    """
+    first = X[:1] if map_ is None else map_rows(map_, X[:1])
+    coef, intercept = np.zeros((y.shape[1], first.shape[1])), np.zeros(y.shape[1])
+    for label, column in enumerate(y.T):
+        counts = np.bincount(column, weights, minlength=2)
+        intercept[label] = np.log(counts[1] + 0.5) - np.log(counts[0] + 0.5)
+        if counts.all():
+            probe = fit_head("logistic", X, column, weights, groups, map_)
+            coef[label] = probe.coef_[1] - probe.coef_[0]
+            intercept[label] = probe.intercept_[1] - probe.intercept_[0]
+    return LinearHead(coef, intercept, multi_label=True)
 
 
 def _fit_logistic(X: Floats, y: NDArray[Any], weights: Floats, folds: Index) -> LinearHead:
@@ -160,7 +199,8 @@ def _check_targets(kind: Any, y: NDArray[Any], sample_weight: NDArray[Any] | Non
         return
     if kind != "logistic" and not is_classifier(kind):
         return
-    classes = np.unique(y if sample_weight is None else y[np.asarray(sample_weight) > 0])
+    rows = y if sample_weight is None else y[np.asarray(sample_weight) > 0]
+    classes = np.unique(rows, axis=None if rows.ndim == 1 else 0)
     if len(classes) < 2:
         weighted = "" if sample_weight is None else " among the rows of positive weight"
         raise ValueError(
@@ -180,11 +220,4 @@ def _fit_estimator(
             f"sample_weight was given, but head={estimator!r} does not take it in fit: pass a head "
             "that does, such as 'logistic' or 'ridge', or fit without sample_weight"
         )
-    model = clone(estimator).fit(X.astype(np.float64), y, **weights)
-    if not hasattr(model, "coef_"):
-        raise ValueError(
-            f"head={estimator!r} has no coef_ after fit, so it is not a linear model: pass "
-            "'logistic', 'ridge', a LinearHead, or a linear model such as LogisticRegression or "
-            "Ridge without a Pipeline or a search around it"
-        )
-    return LinearHead.from_estimator(model)
+    return LinearHead.from_estimator(clone(estimator).fit(X.astype(np.float64), y, **weights))

@@ -120,9 +120,10 @@ class LogitPreservingWhitening(MomentsAdapter):
         """Return the coefficients (n_outputs, n_features) whose outputs must not change."""
         if self.preserve == "logits":
             return head.coef_
-        if head.classes_ is None:
+        if head.classes_ is None or head.multi_label_:
             raise ValueError(
-                "preserve='differences' needs a classifier, but the head is a regressor: use "
+                "preserve='differences' needs a classifier with one label for each row, whose "
+                f"predictions depend on differences of logits, but the head is {head!r}: use "
                 "preserve='logits'"
             )
         return head.coef_ - head.coef_.mean(axis=0)

@@ -33,8 +33,9 @@ class PenaltyAdapter(WeightedPenaltyAdapter, _WithPenalty):
     shape (n_rows, n_features). Z is divided by one number, so that the embeddings are of unit size.
     The penalty returns one number as a tensor that has a gradient; smaller is better.
 
-    - If it has a parameter `labels`, it is also given the class numbers (n_rows,) or the target
-      values (n_rows, n_outputs), rounded to float32, under this name.
+    - If it has a parameter `labels`, it is also given the class numbers (n_rows,), the indicator
+      matrix of several labels (n_rows, n_labels), or the target values (n_rows, n_outputs), rounded
+      to float32, under this name.
     - If it has a parameter `prior_cov`, it is also given the covariance (n_features, n_features) of
       all adapted training rows at the start of the epoch.
     - It must not change Z in place, and must not keep state between calls.
@@ -87,17 +88,17 @@ class PenaltyAdapter(WeightedPenaltyAdapter, _WithPenalty):
         embeddings before training. It keeps predictions stable if there are few rows: a larger
         ridge allows less change, and 0, as in the papers, allows any change. Logits are compared
         after subtracting their mean over the classes, and the squares are summed over the classes.
-        Outputs of a regression are in units of the standard deviations of the targets, and the
-        squares are averaged over the outputs.
+        Outputs of a regression are in units of the standard deviations of the targets; their
+        squares, and those of the logits of a multi-label head, are averaged over the outputs.
 
         "auto" estimates the ridge from left-out rows. A regression of the gradient of the loss on
         the embeddings is fitted to four of five folds, which keep groups whole, and predicts the
         gradient in the fifth. The outputs may change by the share s of their best step: the
         smallest one, from 0.01 to 0.99, whose squared error is within a standard error of the
         least. If the predictions agree with the gradients no more than by chance (one-sided test at
-        the level 0.05), s is 0.01. The ridge is (1 - s) / s for a regression and (1 - s) / (4 s)
-        for a classifier. Its maximum, 99 or 24.75, is usually reached for a head that was fitted to
-        the same rows.
+        the level 0.05), s is 0.01. The ridge is (1 - s) / s for a regression, (1 - s) / (4 s) for
+        a classifier, and half of that for a multi-label head. Its maximum, at s = 0.01, is usually
+        reached for a head that was fitted to the same rows.
     lr : float or "auto", default="auto"
         Learning rate of AdamW. "auto" is 0.001, with one exception: if one linear layer is trained
         in whitened coordinates with a frozen head, it is 0.01 for the outputs outside the row space
@@ -243,6 +244,7 @@ class _CallablePenalty(Penalty):
         if targets.is_floating_point() and self.units is not None:
             center, scale = self.units
             targets = targets * scale + center
+        targets = targets.long() if targets.dtype == torch.bool else targets
         if len(targets) == len(points) and targets.shape[1:2] == points.shape[1:2]:
             return targets.clone()
         return targets.expand(len(points), *targets.shape).clone()

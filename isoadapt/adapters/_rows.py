@@ -27,6 +27,7 @@ from isoadapt.metrics._points import is_missing
 
 _BLOCK = 1024
 _MAX_MEAN_TO_SPREAD = 1e5
+_RARE = 10  # rows with the same labels; fewer are not spread over folds and splits
 _MIN_ROWS = 4  # on each side of a split; fewer cannot be scored
 
 Index = NDArray[np.int64]
@@ -167,6 +168,14 @@ def _codes(values: NDArray[Any]) -> Index:
     return np.unique(values, return_inverse=True)[1]
 
 
+def strata(y: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Return labels (n,) to stratify by; of an indicator matrix, a number for each frequent row."""
+    if y is None or y.ndim == 1:
+        return y
+    _, codes, counts = np.unique(y, axis=0, return_inverse=True, return_counts=True)
+    return np.where(counts[codes] < _RARE, -1, codes).ravel()
+
+
 def split_rows(
     n: int,
     labels: NDArray[np.generic] | None,
@@ -273,8 +282,8 @@ class Rows(NamedTuple):
 
 
 def to_tensor(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Move an array to a device as float32 or int64; the result may share its memory."""
-    dtype = torch.float32 if array.dtype.kind == "f" else torch.int64
+    """Move an array to a device as float32, bool or int64; the result may share its memory."""
+    dtype = {"f": torch.float32, "b": torch.bool}.get(array.dtype.kind, torch.int64)
     return torch.as_tensor(array, dtype=dtype, device=device)
 
 

@@ -69,17 +69,17 @@ class TopologicalEntropyAdapter(WeightedPenaltyAdapter):
         embeddings before training. It keeps predictions stable if there are few rows: a larger
         ridge allows less change, and 0, as in the papers, allows any change. Logits are compared
         after subtracting their mean over the classes, and the squares are summed over the classes.
-        Outputs of a regression are in units of the standard deviations of the targets, and the
-        squares are averaged over the outputs.
+        Outputs of a regression are in units of the standard deviations of the targets; their
+        squares, and those of the logits of a multi-label head, are averaged over the outputs.
 
         "auto" estimates the ridge from left-out rows. A regression of the gradient of the loss on
         the embeddings is fitted to four of five folds, which keep groups whole, and predicts the
         gradient in the fifth. The outputs may change by the share s of their best step: the
         smallest one, from 0.01 to 0.99, whose squared error is within a standard error of the
         least. If the predictions agree with the gradients no more than by chance (one-sided test at
-        the level 0.05), s is 0.01. The ridge is (1 - s) / s for a regression and (1 - s) / (4 s)
-        for a classifier. Its maximum, 99 or 24.75, is usually reached for a head that was fitted to
-        the same rows.
+        the level 0.05), s is 0.01. The ridge is (1 - s) / s for a regression, (1 - s) / (4 s) for
+        a classifier, and half of that for a multi-label head. Its maximum, at s = 0.01, is usually
+        reached for a head that was fitted to the same rows.
     lr : float or "auto", default="auto"
         Learning rate of AdamW. "auto" is 0.001, with one exception: if one linear layer is trained
         in whitened coordinates with a frozen head, it is 0.01 for the outputs outside the row space
@@ -169,8 +169,7 @@ class TopologicalEntropyAdapter(WeightedPenaltyAdapter):
     bars: str = "selected"
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        loss = PersistentEntropyLoss(self.bars).to(device)
-        return _ClasswiseEntropy(loss, by_class=self._head_kind() == "classifier")
+        return _ClasswiseEntropy(PersistentEntropyLoss(self.bars).to(device))
 
     def _train(self, problem: Problem) -> Self:
         self._warn_of_small_classes(problem)
@@ -178,10 +177,10 @@ class TopologicalEntropyAdapter(WeightedPenaltyAdapter):
 
     def _warn_of_small_classes(self, problem: Problem) -> None:
         """Warn if most rows are of classes that have too few rows in a batch to be counted."""
-        rows = problem.fitting
+        rows, targets = problem.fitting, problem.targets
         counts = np.array([len(rows)])
-        if self._head_kind() == "classifier" and problem.targets is not None:
-            counts = np.unique_counts(problem.targets[rows]).counts
+        if targets is not None and targets.ndim == 1:
+            counts = np.unique_counts(targets[rows]).counts
         small = counts < MIN_POINTS * n_batches(len(rows), self.batch_size)
         if counts[small].sum() > len(rows) / 2:
             warn(
@@ -196,12 +195,8 @@ class _ClasswiseEntropy(Penalty):
 
     depends_on_shifts = False
 
-    def __init__(self, loss: PersistentEntropyLoss, by_class: bool) -> None:
-        super().__init__(loss)
-        self.by_class = by_class
-
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
-        labels = targets if self.by_class else None
+        labels = targets if targets is not None and targets.dtype == torch.int64 else None
         if not torch.is_grad_enabled():  # validation; the cost of the tree is quadratic in the rows
             step = -(-points.shape[1] // _MAX_VALIDATION_ROWS)
             points, labels = points[:, ::step], None if labels is None else labels[..., ::step]

@@ -187,9 +187,10 @@ def _figures(
     if y is not None and labels is not None and adapter._head_kind() is not None:
         metric = "accuracy" if adapter._head_kind() == "classifier" else "r2"
         head = adapter._resolve_head(np.asarray(_safe_indexing(X, others)), y[others])
-        if head is not None and (head.classes_ is None or {*labels.tolist()} <= {*head.classes_}):
+        if head is not None and not head._unknown_labels(labels):
             before[metric] = head.score(np.asarray(rows), labels)
-        after[metric] = adapter.score(rows, labels)
+        if adapter.head_ is not None and not adapter.head_._unknown_labels(labels):
+            after[metric] = adapter.score(rows, labels)
     return {"before": before, "after": after}
 
 

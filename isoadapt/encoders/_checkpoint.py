@@ -16,7 +16,7 @@ from isoadapt.encoders._sentence import ACTIVATIONS
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import model_inputs
 from isoadapt.encoders._transformer import TransformerEncoder
-from isoadapt.heads import LinearHead, MultiLabelHead
+from isoadapt.heads import LinearHead
 
 _PROBE = Texts(["A short sentence to probe the model."])
 _TOLERANCE = 1e-5  # relative to the largest entry
@@ -72,9 +72,8 @@ def load_checkpoint(
     head : LinearHead
         Head in float64 for the first d = ``head.n_features_in_`` columns. Its classes are the label
         ids 0, 1, …. A model with one output, or one that was fine-tuned for regression, gives a
-        regressor. A model with ``problem_type="multi_label_classification"`` gives a
-        :class:`~isoadapt.heads.MultiLabelHead`. Adapters that need no labels can use its weights,
-        but it does not predict.
+        regressor. A model with ``problem_type="multi_label_classification"`` gives a multi-label
+        head, whose columns are in the order of the ids.
 
     Raises
     ------
@@ -134,7 +133,7 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
     coef = _float64(weights["weight"])
     intercept = _float64(weights["bias"]) if "bias" in weights else np.zeros(len(coef))
     if config.problem_type == "multi_label_classification":
-        return MultiLabelHead(coef, intercept)
+        return LinearHead(coef, intercept, multi_label=True)
     regression = config.problem_type == "regression" or config.num_labels == 1
     classes: Any = np.arange(config.num_labels)
     if getattr(config, "isoadapt_label_names", False):  # fine-tuned by isoadapt on names

@@ -11,7 +11,7 @@ from typing import Any
 
 from isoadapt.adapters import TeacherReadout
 from isoadapt.encoders._identity import VectorSource, recorded_pooling
-from isoadapt.heads import LinearHead, MultiLabelHead
+from isoadapt.heads import LinearHead
 from isoadapt.interop._pipeline import Parts
 from isoadapt.interop._sentence_files import Check, Module
 
@@ -79,11 +79,11 @@ def _head(head: LinearHead | None) -> str:
     """Describe the head in one sentence."""
     if head is None:
         return "It has no head of its own."
-    if isinstance(head, MultiLabelHead):
-        return f"Its head is a multi-label classifier with {len(head.coef_)} labels."
     if head.classes_ is None:
         return f"Its linear head predicts {len(head.coef_)} number(s)."
     classes = ", ".join(inline(label) for label in head.classes_[:20].tolist())
+    if head.multi_label_:
+        return f"Its head is a multi-label classifier with {len(head.coef_)} labels: {classes}."
     return f"Its linear head has {len(head.classes_)} classes: {classes}."
 
 

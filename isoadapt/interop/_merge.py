@@ -26,7 +26,7 @@ from isoadapt.encoders._checkpoint import read_head
 from isoadapt.encoders._folder import names_classifier, tokenizer_folder, transformer_folder
 from isoadapt.encoders._identity import HEAD_VECTORS, VectorSource, vector_source
 from isoadapt.encoders._models import quiet
-from isoadapt.heads import LinearHead, MultiLabelHead
+from isoadapt.heads import LinearHead
 from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
 
 _SENTENCE = re.compile(
@@ -218,12 +218,12 @@ def affine(adapter: BaseAdapter) -> Affine:
 
 def check_kinds(head: LinearHead, own: LinearHead) -> None:
     """Raise if only one of the two heads is a multi-label head."""
-    if isinstance(head, MultiLabelHead) != isinstance(own, MultiLabelHead):
+    if head.multi_label_ != own.multi_label_:
         raise ValueError(
             f"the adapter's head is {head!r}, the checkpoint's {own!r}: only one of them is a "
             "multi-label head. Fit the adapter with the checkpoint's own head or without a head; "
             "for a head whose outputs are logits of labels, use "
-            "isoadapt.heads.MultiLabelHead(coef, intercept)"
+            "LinearHead(coef, intercept, multi_label=True)"
         )
 
 

@@ -8,6 +8,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from isoadapt.adapters._registry import ADAPTERS
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import RowSketch
-from isoadapt.heads import LinearHead, MultiLabelHead
+from isoadapt.heads import LinearHead
 
 Tensors = dict[str, NDArray[Any]]
 _PLAIN = (type(None), bool, int, str)
@@ -349,9 +350,8 @@ def _tag(value: Any) -> str | None:
     if isinstance(value, np.ndarray):
         texts = value.dtype.kind in "UO" and all(isinstance(item, str) for item in value.flat)
         return "strings" if texts else None
-    kind = type(value)
-    if kind in (float, tuple, LinearHead, MultiLabelHead, Moments, RowSketch, CrossMoments, Folds):
-        return kind.__name__
+    if type(value) in (float, tuple, LinearHead, Moments, RowSketch, CrossMoments, Folds):
+        return type(value).__name__
     return map_name(value)
 
 
@@ -397,12 +397,13 @@ _KINDS = {
         lambda dtype, shape, values: np.array(values, dtype=dtype).reshape(shape),
     ),
     "LinearHead": _Kind(
-        lambda head: {"coef": head.coef_, "intercept": head.intercept_, "classes": head.classes_},
+        lambda head: (
+            {"coef": head.coef_, "intercept": head.intercept_, "classes": head.classes_}
+            | ({"multi_label": True} if head.multi_label_ else {})  # absent in old folders
+        ),
         LinearHead,
     ),
-    "MultiLabelHead": _Kind(
-        lambda head: {"coef": head.coef_, "intercept": head.intercept_}, MultiLabelHead
-    ),
+    "MultiLabelHead": _Kind(vars, partial(LinearHead, multi_label=True)),  # in old folders
     "Moments": _Kind(lambda moments: dict(moments.to_arrays()), _unpack_moments),
     "CrossMoments": _Kind(CrossMoments._asdict, CrossMoments),
     "Folds": _Kind(Folds._asdict, Folds),

@@ -11,8 +11,11 @@ from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import Lars, Lasso, LogisticRegression, Ridge, RidgeClassifier
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 from sklearn.utils.validation import check_is_fitted
 
 from isoadapt import (
@@ -62,6 +65,10 @@ REFIT = [
 ]
 LINEAR = [
     (LogisticRegression(C=0.01), NAMES),
+    (OneVsRestClassifier(LogisticRegression()), NAMES),
+    (OneVsRestClassifier(LogisticRegression()), (X > 1).astype(int)),
+    (GridSearchCV(LogisticRegression(), {"C": [0.01, 1.0]}), NAMES),
+    (MultiOutputRegressor(Lasso(alpha=0.5)), np.column_stack([VALUES, X[:, 0]])),
     (RidgeClassifier(alpha=30), NAMES == "a"),
     (Ridge(alpha=40), VALUES),
     (Ridge(alpha=40), np.column_stack([VALUES, X[:, 0]])),
@@ -169,11 +176,11 @@ def test_sample_weight_is_passed_to_the_head_or_refused():
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (RandomForestClassifier(2), "has no coef_ after fit, so it is not a linear model"),
+        (RandomForestClassifier(2), "has no coef_ with one row for each of its outputs"),
         (make_pipeline(StandardScaler(), LogisticRegression()), "without a Pipeline"),
-        (GridSearchCV(LogisticRegression(), {"C": [1]}), "or a search around it"),
+        (SVC(kernel="linear"), "does not predict as a head does"),
         (KMeans(2), r"neither a classifier nor a regressor by its tags .*'clusterer'"),
-        (FrozenEstimator(LogisticRegression()), "has no coef_: a head must be a fitted"),
+        (FrozenEstimator(LogisticRegression()), "has no coef_ .*fit it first"),
         (StandardScaler(), "must be a str among"),
         (Ridge(), "could not convert string to float"),
     ],

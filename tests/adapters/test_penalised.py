@@ -216,7 +216,7 @@ class TestPersistentEntropy:
     def test_evaluation_uses_a_bounded_number_of_rows(self, monkeypatch):
         monkeypatch.setattr(_topological_entropy, "_MAX_VALIDATION_ROWS", 20)
         loss = PersistentEntropyLoss("all")
-        penalty = _topological_entropy._ClasswiseEntropy(loss, by_class=True)
+        penalty = _topological_entropy._ClasswiseEntropy(loss)
         points, labels = torch.randn(1, 61, 4), torch.arange(61) % 2
         network = network_and_points()[0]
         torch.testing.assert_close(penalty(points, labels, network), loss(points, labels))

@@ -136,17 +136,17 @@ class TestTaskLoss:
             np.testing.assert_allclose(*losses, rtol=1e-5)
 
     def test_members_with_different_rows_have_the_losses_of_single_fits(self):
-        from isoadapt.adapters._training._loop import classification_loss, regression_loss
+        from isoadapt.adapters._training._loop import task_loss
 
         outputs = torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(0))
         targets, values = torch.arange(7) % 3, torch.arange(21.0).view(7, 3) / 10
         weights = torch.stack([torch.arange(7) + 1.0, torch.ones(7)])
-        for loss, goals in ((classification_loss, targets), (regression_loss, values)):
-            both = loss(outputs, goals.expand(2, *goals.shape), weights)
+        for goals in (targets, values, values > 1):
+            both = task_loss(outputs, goals.expand(2, *goals.shape), weights)
             for member in range(2):
-                alone = loss(outputs[member : member + 1], goals, weights[member])
+                alone = task_loss(outputs[member : member + 1], goals, weights[member])
                 torch.testing.assert_close(both[member : member + 1], alone)
-            torch.testing.assert_close(both[1:], loss(outputs[1:], goals))
+            torch.testing.assert_close(both[1:], task_loss(outputs[1:], goals))
 
 
 class TestHeadMomentsAndScores:

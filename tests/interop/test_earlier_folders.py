@@ -33,3 +33,15 @@ def test_they_hold_every_map_that_may_be_stored():
 def test_names_in_the_format_belong_to_classes(name):
     cls = map_class(name)
     assert map_name(tuple.__new__(cls)) == name
+
+
+def test_a_multi_label_head_had_a_class_of_its_own():
+    adapter = load_adapter(FOLDERS / "multi-label")
+    rows = np.array(EXPECTED["rows"])
+    for head in (adapter.head, adapter.head_):
+        assert head.multi_label_
+        assert head.classes_.tolist() == [0, 1]
+        np.testing.assert_array_equal(head.intercept_, [0.5, -1.0])
+    logits = adapter.head_.outputs(rows)
+    np.testing.assert_allclose(adapter.decision_function(rows), logits, atol=1e-9)
+    np.testing.assert_array_equal(adapter.predict(rows), (logits > 0).astype(int))

@@ -22,16 +22,12 @@ from isoadapt.adapters._rows import (
     check_spread,
     restore_on_failure,
     split_rows,
+    strata,
     to_tensor,
 )
 from isoadapt.adapters._training._epoch_choice import Run, TargetUnits, make_score
 from isoadapt.adapters._training._fit import epochs_bar, run_epochs
-from isoadapt.adapters._training._loop import (
-    AdapterNet,
-    Training,
-    classification_loss,
-    regression_loss,
-)
+from isoadapt.adapters._training._loop import AdapterNet, Training
 from isoadapt.adapters._training._problem import Penalty
 from isoadapt.geometry._chunks import RowSketch
 from isoadapt.heads import LinearHead
@@ -277,7 +273,7 @@ class FlowAdapter(BaseAdapter):
         rng = make_random_state(self.random_state)
         generator = torch.Generator().manual_seed(int(rng.randint(2**31)))
         device = resolve_device(self.device)
-        labels = y if self._head_kind() == "classifier" else None
+        labels = strata(y) if self._head_kind() == "classifier" else None
         fitting, validating = split_rows(len(X), labels, self.validation_fraction, rng)
         check_spread(X[fitting], "rows that are trained on")
         self._fitted_rows = RowSketch().update(X[fitting])
@@ -336,7 +332,6 @@ class FlowAdapter(BaseAdapter):
                 None if self.alpha is None else self.balance,
                 self.smoothing,
             ),
-            regression_loss if self._head_kind() == "regressor" else classification_loss,
             [Penalty(lambda bits: bits.mean(-1))],
             optimizer=torch.optim.Adam,
             optimizer__fused=True,

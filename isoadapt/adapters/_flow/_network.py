@@ -136,7 +136,7 @@ class FlowNetwork(nn.Module):
     def normalised_head(self, head: LinearHead) -> LinearHead:
         """Convert a head on embeddings into the equal head on centred and scaled embeddings."""
         intercept = head.intercept_ + head.coef_ @ _array(self.mean)
-        return LinearHead(head.coef_ * _array(self.deviation), intercept, head.classes_)
+        return head._with(head.coef_ * _array(self.deviation), intercept)
 
     def map(self) -> FlowMap:
         """Return a float64 map, with centring and scaling merged into the first ActNorm."""

@@ -27,20 +27,25 @@ Score = Callable[[NDArray[Any], NDArray[Any]], float]
 class Accuracy:
     """Accuracy as a `Score`, with its standard error in closed form."""
 
-    targets: NDArray[Any]  # class numbers, (m,)
+    targets: NDArray[Any]  # class numbers (m,), or whether each label applies (m, C)
     weights: NDArray[Any] | None = None  # frequencies, (m,)
 
     def __call__(self, outputs: NDArray[Any], index: NDArray[Any]) -> float:
         """Return the accuracy of outputs (m', C) of the rows with the given numbers (m',)."""
-        right = outputs.argmax(1) == self.targets[index]
+        right = self._right(outputs, index)
         return float(np.average(right, weights=_at(self.weights, index)))
 
     def standard_error(self, outputs: NDArray[Any]) -> float:
         """Return the standard error of the accuracy of all outputs (m, C), in closed form."""
-        right = outputs.argmax(1) == self.targets
+        right = self._right(outputs)
         weights = np.ones(len(right)) if self.weights is None else self.weights
         deviations = right - np.average(right, weights=weights)
         return float(np.linalg.norm(weights * deviations) / weights.sum())
+
+    def _right(self, outputs: NDArray[Any], index: Any = slice(None)) -> NDArray[np.bool_]:
+        if self.targets.ndim == 2:
+            return ((outputs > 0) == self.targets[index]).all(axis=1)
+        return outputs.argmax(axis=1) == self.targets[index]
 
 
 class TargetUnits(NamedTuple):
@@ -51,8 +56,8 @@ class TargetUnits(NamedTuple):
 
     @classmethod
     def of(cls, targets: NDArray[Any] | None, weights: NDArray[Any] | None = None) -> "TargetUnits":
-        """Take the weighted mean and standard deviation of targets (n,) or (n, n_outputs)."""
-        if targets is None or targets.ndim == 1:
+        """Take the weighted mean and standard deviation of values (n, n_outputs)."""
+        if targets is None or targets.dtype.kind != "f":
             return cls(np.zeros(1), np.ones(1))
         center = np.average(targets, axis=0, weights=weights)
         deviations = np.sqrt(np.average((targets - center) ** 2, axis=0, weights=weights))
@@ -62,19 +67,19 @@ class TargetUnits(NamedTuple):
 
     def targets(self, targets: NDArray[Any] | None) -> NDArray[Any] | None:
         """Convert targets to these units."""
-        if targets is None or targets.ndim == 1:
+        if targets is None or targets.dtype.kind != "f":
             return targets
         return (targets - self.center) / self.scale
 
     def head(self, head: LinearHead) -> LinearHead:
         """Convert a head so that its outputs are in these units."""
         intercept = (head.intercept_ - self.center) / self.scale
-        return LinearHead(head.coef_ / self.scale[:, None], intercept, head.classes_)
+        return head._with(head.coef_ / self.scale[:, None], intercept)
 
     def outer_head(self, head: LinearHead) -> LinearHead:
         """Undo :meth:`head`."""
         intercept = head.intercept_ * self.scale + self.center
-        return LinearHead(head.coef_ * self.scale[:, None], intercept, head.classes_)
+        return head._with(head.coef_ * self.scale[:, None], intercept)
 
     def outputs(self, outputs: NDArray[Any]) -> NDArray[Any]:
         """Convert outputs (n, n_outputs) from these units to those of the values."""
@@ -103,7 +108,7 @@ def make_score(
                 targets[index], outputs[:, varying], _at(weights, index)
             )
     n_outputs = len(head.coef_)
-    reader = LinearHead(np.eye(n_outputs), np.zeros(n_outputs), head.classes_)
+    reader = head._with(np.eye(n_outputs), np.zeros(n_outputs))
     scorer = check_scoring(reader, scoring=scoring)
 
     def score(outputs: NDArray[Any], index: NDArray[Any]) -> float:

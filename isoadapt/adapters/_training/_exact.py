@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.special import expit
 
 from isoadapt.adapters._linalg import cross_entropy, whiten_complement
 from isoadapt.adapters._maps import Affine, Floats
@@ -19,7 +20,9 @@ from isoadapt.heads import LinearHead
 
 class _Objective(NamedTuple):
     points: Floats  # (n, d), whitened
-    targets: NDArray[Any]  # class numbers (n,), or values (n, C) in the units of the problem
+    targets: NDArray[
+        Any
+    ]  # class numbers (n,), values (n, C) in the units of the problem, or labels
     coef: Floats  # (C, r), the head in coordinates of its row space
     intercept: Floats  # (C,)
     start: Floats  # (r, d + 1), the initial map to these coordinates and its offset
@@ -56,6 +59,10 @@ class _Objective(NamedTuple):
 
     def _task(self, outputs: Floats) -> tuple[float, Floats]:
         weights = np.ones((1, 1)) if self.row_weights is None else self.row_weights[:, None]
+        if self.targets.dtype == bool:
+            losses = np.logaddexp(0, outputs) - self.targets * outputs
+            gradient = weights * (expit(outputs) - self.targets) / outputs.size
+            return float((weights * losses).mean()), gradient
         if self.targets.ndim == 2:
             error = outputs - self.targets
             return float((weights * error**2).mean()), 2 * weights * error / error.size

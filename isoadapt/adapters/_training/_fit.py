@@ -37,6 +37,7 @@ from isoadapt.adapters._rows import (
     check_frequencies,
     check_spread,
     split_rows,
+    strata,
     to_tensor,
 )
 from isoadapt.adapters._training._epoch_choice import Accuracy, Run, make_score
@@ -44,8 +45,6 @@ from isoadapt.adapters._training._loop import (
     AdapterNet,
     OutputRidge,
     Training,
-    classification_loss,
-    regression_loss,
 )
 from isoadapt.adapters._training._networks import (
     HeadedNetwork,
@@ -56,7 +55,6 @@ from isoadapt.adapters._training._networks import (
 from isoadapt.adapters._training._problem import Member, Outcome, Problem
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import RowSketch
-from isoadapt.heads import LinearHead
 from isoadapt.losses import JointLoss
 
 if TYPE_CHECKING:
@@ -91,7 +89,7 @@ def prepare_problem(
     adapter._check_combination()
     rng = make_random_state(adapter.random_state)
     seed = int(rng.randint(2**31))
-    labels = sample.y if adapter._head_kind() == "classifier" else None
+    labels = strata(sample.y) if adapter._head_kind() == "classifier" else None
     share = adapter._validation_share()
     fitting, validating = split_rows(len(sample.X), labels, share, rng, sample.groups)
     weighted = sample_weight is not None
@@ -329,7 +327,6 @@ def _make_net(
     return AdapterNet(
         module,
         JointLoss(weights, adapter.balance, smoothing[0] if same else torch.tensor(smoothing)),
-        regression_loss if adapter._head_kind() == "regressor" else classification_loss,
         penalties,
         OutputRidge.of(members, module.to(device)),
         linear_schedule=adapter.lr_schedule == "linear",
@@ -411,7 +408,7 @@ def _outcome(member: Member, run: Run, module: HeadedNetwork, place: int) -> Out
         return Outcome(run, member.ridge, error=diverged(member.rates.lr))
     problem, coordinates, head = member.problem, member.problem.coordinates, member.problem.head
     if head is not None and member.adapter.head_training != "frozen":
-        trained = LinearHead(*module.head_arrays(place), head.classes_)
+        trained = head._with(*module.head_arrays(place))
         head = coordinates.outer_head(problem.units.outer_head(trained))
     map_ = coordinates.embedding_map(module.network.map(place))
     return Outcome(run, member.ridge, map_, head, sketch=problem.sketch)

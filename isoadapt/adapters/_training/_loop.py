@@ -1,7 +1,7 @@
 """The training loop of skorch over mini-batches on the device, and its state between epochs."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,7 +47,7 @@ class OutputRidge(NamedTuple):
     intercept: Tensor  # offset of that map, (K, 1, n_outputs)
     mean: Tensor  # of the inputs, (K or 1, d, 1)
     root: Tensor  # of their shrunk covariance, (K or 1, d, d), or its diagonal (K or 1, 1, d)
-    # Whether the outputs are logits: then only their differences count, and squares are summed
+    # Whether a softmax follows: then only differences of the outputs count, and squares are summed
     # over the outputs. Otherwise squares are averaged.
     classifies: bool
 
@@ -71,7 +71,7 @@ class OutputRidge(NamedTuple):
             intercept,
             torch.as_tensor(np.stack(means)).to(coef).mT,
             root[:, None] if root.ndim == 2 else root,
-            members[0].adapter._head_kind() != "regressor",
+            problems[0].targets is not None and problems[0].targets.ndim == 1,
         )
 
     def __call__(self, adapted: Adapted, X: Tensor, row_weights: Tensor | None = None) -> Tensor:
@@ -135,25 +135,23 @@ def _relative(outputs: Tensor, classifies: bool) -> Tensor:
 class AdapterNet(NeuralNet):
     """The training loop of skorch, with batches from the device and a joint loss as criterion.
 
-    `task_loss` maps outputs (K, n, C), targets and weights to one loss per member, `penalties` has
-    one penalty per member, and `ridge` penalises changes of the head's outputs. `penalty` is the
-    penalty of all members together, and `epoch_losses` (K,) are the mean joint losses of the last
-    epoch. With `linear_schedule`, the learning rates fall linearly to 1/max_epochs of `lr`; with
-    `alternates`, odd epochs train the network and even ones the head.
+    `penalties` has one penalty per member, and `ridge` penalises changes of the head's outputs.
+    `penalty` is the penalty of all members together, and `epoch_losses` (K,) are the mean joint
+    losses of the last epoch. With `linear_schedule`, the learning rates fall linearly to
+    1/max_epochs of `lr`; with `alternates`, odd epochs train the network and even ones the head.
     """
 
     def __init__(
         self,
         module: nn.Module,
         criterion: nn.Module,
-        task_loss: Callable[..., Tensor],
         penalties: Sequence[Penalty],
         ridge: OutputRidge | None = None,
         linear_schedule: bool = False,
         alternates: bool = False,
         **kwargs: Any,
     ) -> None:
-        self.task_loss, self.ridge = task_loss, ridge
+        self.ridge = ridge
         self.linear_schedule, self.alternates = linear_schedule, alternates
         self.penalty = penalties[0].join(penalties[1:])
         shared = self.penalty is penalties[0]  # then the state set in training is shared too
@@ -216,10 +214,10 @@ class AdapterNet(NeuralNet):
         penalty = self.penalty(y_pred.points, batch.y, self.module_.network)
         if outputs is None or batch.y is None:
             return self.criterion_(torch.zeros_like(penalty), penalty)
-        task_loss = self.task_loss(outputs, batch.y, batch.weights)
+        loss = task_loss(outputs, batch.y, batch.weights)
         if self.ridge is not None:
-            task_loss = task_loss + self.ridge(y_pred, batch.X, batch.weights)
-        return self.criterion_(task_loss, penalty)
+            loss = loss + self.ridge(y_pred, batch.X, batch.weights)
+        return self.criterion_(loss, penalty)
 
     @torch.no_grad()
     def evaluate(self, rows: Rows) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -352,17 +350,20 @@ class Training:
                 self.validation = self.validation[left]
 
 
-def classification_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the cross-entropy (K,) of logits (K, n, C) for class numbers (n,) or (K, n)."""
+def task_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the mean loss (K,) of outputs (K, n, C), according to the type of the targets.
+
+    It is the cross-entropy for class numbers (n,), the binary cross-entropy for booleans (n, C),
+    and the squared error for values (n, C). Targets may have a leading axis K.
+    """
     n_members, n, _ = outputs.shape
-    if n_members == 1 and weights is None:
+    if targets.dtype == torch.bool:
+        rows = (F.softplus(outputs) - targets * outputs).mean(-1)
+    elif targets.is_floating_point():
+        rows = (outputs - targets).square().mean(-1)
+    elif n_members == 1 and weights is None:
         return F.cross_entropy(outputs.squeeze(0), targets.flatten()).view(1)
-    flat = targets.expand(n_members, n).flatten()
-    rows = F.cross_entropy(outputs.flatten(0, 1), flat, reduction="none").view(n_members, n)
+    else:
+        flat = targets.expand(n_members, n).flatten()
+        rows = F.cross_entropy(outputs.flatten(0, 1), flat, reduction="none").view(n_members, n)
     return (rows if weights is None else rows * weights).mean(-1)
-
-
-def regression_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean squared error (K,) of outputs (K, n, C) for values (n, C) or (K, n, C)."""
-    squares = (outputs - targets).square()
-    return (squares if weights is None else squares * weights[..., None]).mean((-2, -1))

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import softmax
+from scipy.special import expit, softmax
 from scipy.stats import t as student
 from sklearn.utils.extmath import svd_flip
 from torch import Tensor
 
 from isoadapt.adapters._linalg import descending_eigh, oas_shrinkage, row_space, shrink
 from isoadapt.adapters._maps import Affine, Floats, ResidualMLP, map_rows
-from isoadapt.adapters._rows import Batches, fold_numbers
+from isoadapt.adapters._rows import Batches, fold_numbers, strata
 from isoadapt.adapters._training._epoch_choice import Run, Score, TargetUnits
 from isoadapt.adapters._training._networks import LinearNetwork, Rates
 from isoadapt.geometry import Moments
@@ -58,11 +58,11 @@ class Coordinates(NamedTuple):
 
     def inner_head(self, head: LinearHead) -> LinearHead:
         """Return the head on the network's outputs that equals `head` on adapted embeddings."""
-        return LinearHead(self.scale * (head.coef_ @ self.out), head.intercept_, head.classes_)
+        return head._with(self.scale * (head.coef_ @ self.out), head.intercept_)
 
     def outer_head(self, head: LinearHead) -> LinearHead:
         """Return the head on adapted embeddings that equals `head` on the network's outputs."""
-        return LinearHead(head.coef_ @ self.out.T / self.scale, head.intercept_, head.classes_)
+        return head._with(head.coef_ @ self.out.T / self.scale, head.intercept_)
 
 
 def raw_coordinates(moments: Moments) -> Coordinates:
@@ -115,7 +115,7 @@ class Problem:
 
     X: NDArray[Any]  # embeddings, (n_samples, n_features)
     y: NDArray[Any] | None  # labels or values, (n_samples,) or (n_samples, n_outputs)
-    targets: NDArray[Any] | None  # y as class numbers (n_samples,) or values (n_samples, n_outputs)
+    targets: NDArray[Any] | None  # y as class numbers (n_samples,), or values or booleans as y
     head: LinearHead | None  # on the adapted embeddings
     moments: Moments  # of the training rows
     coordinates: Coordinates  # in which the network is trained, computed from the moments
@@ -232,8 +232,8 @@ class Penalty:
     def __call__(self, points: Tensor, targets: Tensor | None, network: LinearNetwork) -> Tensor:
         """Return the penalties (K,) of adapted points (K, n, d).
 
-        Targets are class numbers (n,) or values (n, n_outputs), with a leading axis K if the
-        members have different rows. `network` is the network that adapted the points.
+        Targets are class numbers (n,), or values or booleans (n, n_outputs), with a leading axis K
+        if the members have different rows. `network` is the network that adapted the points.
         """
         return self.loss(points)
 
@@ -279,11 +279,12 @@ def automatic_ridge(
     residual, on the embeddings X (n, d). The share s of it that is taken is the smallest one whose
     squared error on left-out residuals is within a standard error of the least. It is 0.01 unless
     step and residual agree on left-out rows beyond chance. The ridge shrinks by s the step that
-    minimises a quadratic upper bound of the task loss. It is (1 - s) / s for the mean squared error
-    and (1 - s) / (4 s) for the cross-entropy, whose curvature is at most 1/2. `outputs` (n,
-    n_outputs) have the units of the targets, and `weights` (n,) have mean 1.
+    minimises a quadratic upper bound of the task loss. It is (1 - s) / s for the mean squared
+    error, (1 - s) / (4 s) for the cross-entropy, whose curvature is at most 1/2, and half of that
+    for the binary cross-entropy. `outputs` (n, n_outputs) have the units of the targets, and
+    `weights` (n,) have mean 1.
     """
-    classes = targets if targets.ndim == 1 else None
+    classes = None if targets.dtype.kind == "f" else strata(targets)
     folds = fold_numbers(X, classes, groups, _N_FOLDS)
     weights = np.ones(len(X)) if weights is None else weights
     points, residuals = _whitened(X, Moments().update(X, weights)), _residuals(targets, outputs)
@@ -308,7 +309,7 @@ def automatic_ridge(
     lost = gains[gains.sum(axis=1).argmax()] - gains
     enough = lost.sum(axis=1) <= np.sqrt((lost**2).sum(axis=1))
     ridge = _RIDGES[enough.argmax() if agreement.sum() > level else 0]
-    return float(ridge / 4 if targets.ndim == 1 else ridge)
+    return float(ridge / {"f": 1, "i": 4, "b": 8}[targets.dtype.kind])
 
 
 def _whitened(X: NDArray[Any], moments: Moments) -> Floats:
@@ -323,7 +324,7 @@ def _whitened(X: NDArray[Any], moments: Moments) -> Floats:
 def _residuals(targets: NDArray[Any], outputs: Floats) -> Floats:
     """Return the gradient of each row's task loss with respect to its outputs, up to a factor."""
     if targets.ndim == 2:
-        return outputs - targets
+        return (expit(outputs) if targets.dtype == bool else outputs) - targets
     residuals = softmax(outputs, axis=1)
     residuals[np.arange(len(targets)), targets] -= 1
     return residuals

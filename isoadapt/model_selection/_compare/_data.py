@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from isoadapt._utils.devices import as_array
 from isoadapt._utils.messages import warn
-from isoadapt.adapters._heads import needs_fit
+from isoadapt.adapters._heads import needs_fit, read_labels
 from isoadapt.adapters._rows import check_labels
 from isoadapt.encoders._texts import as_texts
 from isoadapt.geometry._chunks import row_hashes
@@ -60,8 +60,6 @@ class Plan(NamedTuple):
 
 def task_of(head: Any) -> str:
     """Return "classify" or "regress", according to the head."""
-    if isinstance(head, LinearHead):
-        head._check_use("compare_adapters")
     if isinstance(head, str) and head in ("logistic", "ridge"):
         return "classify" if head == "logistic" else "regress"
     kind = get_tags(head).estimator_type if hasattr(head, "predict") else None
@@ -94,13 +92,13 @@ def make_data(
     task = task_of(head)
     if (X_test is None) != (y_test is None):
         raise ValueError("X_test and y_test must be given together, or neither")
-    rows, targets = _labelled(X, y, "X", task)
+    rows, targets = _labelled(X, y, "X", head, task)
     n_fit, d = rows.shape
     labels = _numbered(groups, n_fit, "X", "groups")
     if groups_test is not None and X_test is None:
         raise ValueError("groups_test was given without X_test: pass the groups of X as groups")
     if X_test is not None:
-        test_rows, test_targets = _labelled(X_test, y_test, "X_test", task)
+        test_rows, test_targets = _labelled(X_test, y_test, "X_test", head, task)
         _check_width(test_rows, d, "X_test")
         of_test = _numbered(groups_test, len(test_rows), "X_test", "groups_test")
         labels = np.append(labels, n_fit + of_test)
@@ -144,7 +142,7 @@ def _check_targets(targets: NDArray[Any], test_targets: NDArray[Any], task: str)
         )
 
 
-def _labelled(X: Any, y: Any, name: str, task: str) -> tuple[NDArray[Any], NDArray[Any]]:
+def _labelled(X: Any, y: Any, name: str, head: Any, task: str) -> tuple[NDArray[Any], NDArray[Any]]:
     if y is None:
         raise ValueError(
             "y=None, but compare_adapters needs labels or values, because heads and controls are "
@@ -163,13 +161,14 @@ def _labelled(X: Any, y: Any, name: str, task: str) -> tuple[NDArray[Any], NDArr
         ensure_min_features=2,
         input_name=name,
     )
+    y, several = read_labels(head, y) if task == "classify" else (y, True)
     targets: NDArray[Any] = check_array(
         as_array(y),
         dtype=np.float64 if task == "regress" else None,
         ensure_2d=False,
         input_name=name.replace("X", "y"),
     )
-    if task == "classify" or targets.shape[1:] == (1,):
+    if not several or (task == "regress" and targets.shape[1:] == (1,)):
         targets = column_or_1d(targets)
     check_consistent_length(rows, targets)
     if task == "classify":
@@ -338,7 +337,7 @@ def _folds(data: Data, cv: Any, seed: int) -> list[tuple[NDArray[np.int64], NDAr
                 f"cv={cv} folds, but X has {n_clusters} different rows or groups of rows, which "
                 "share a fold: use fewer folds, or more rows"
             )
-        kind = _KINDS[data.task == "classify", groups is not None]
+        kind = _KINDS[data.task == "classify" and y.ndim == 1, groups is not None]
         repeats = [kind(int(cv), shuffle=True, random_state=each) for each in seeds]
         return [pair for repeat in repeats for pair in repeat.split(data.X, y, groups)]
     if isinstance(cv, str) or not (hasattr(cv, "split") or hasattr(cv, "__iter__")):

@@ -179,14 +179,17 @@ def _task_figures(
     if task == "regress":
         errors = (np.asarray(y, dtype=np.float64) - predictions) ** 2
         return float(r2_score(y, predictions)), {"mse": float(errors.mean())}
-    figures = {"matthews": float(matthews_corrcoef(y, predictions))}
+    figures = {"matthews": float(matthews_corrcoef(np.ravel(y), np.ravel(predictions)))}
     head = getattr(estimator, "head_", None)
     if head is not None:
         reads_columns = isinstance(estimator, TeacherReadout)
         probabilities = head.predict_proba(
             X[:, : head.n_features_in_] if reads_columns else transformed(estimator, X)
         )
-        figures["cross_entropy"] = _or_nan(lambda: log_loss(y, probabilities, labels=head.classes_))
+        several = head.multi_label_
+        labels, rows = (np.ravel(y), np.ravel(probabilities)) if several else (y, probabilities)
+        classes = [0, 1] if several else head.classes_
+        figures["cross_entropy"] = _or_nan(lambda: log_loss(labels, rows, labels=classes))
     return float(accuracy_score(y, predictions)), figures
 
 
@@ -219,7 +222,8 @@ def same_class_shares(Z: Floats, y: NDArray[Any]) -> Floats:
     """
     k = min(K, len(Z) - 1)
     numbers = nearest_neighbours(torch.from_numpy(Z), k)[1].numpy()
-    same = (np.asarray(y)[numbers] == np.asarray(y)[:, None]).astype(np.float64)
+    labels = np.asarray(y).reshape(len(Z), -1)
+    same = (labels[numbers] == labels[:, None]).all(axis=-1).astype(np.float64)
     precision = same.mean()
     excess = same - precision
     as_neighbour = np.bincount(numbers.ravel(), weights=excess.ravel(), minlength=len(Z))

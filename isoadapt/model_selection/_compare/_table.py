@@ -229,7 +229,8 @@ def _by_splits(outcomes: Outcomes, plan: Plan, n_units: int) -> SplitUse:
 def _of_task(task: str, y: NDArray[Any], outcome: Outcome) -> Evidence:
     """Accuracy or R² of the predictions of rows with labels or values y."""
     if task == "classify":
-        return Mean((outcome.predictions == y).astype(np.float64))
+        right = (outcome.predictions == y).reshape(len(y), -1).all(axis=1)
+        return Mean(right.astype(np.float64))
     targets, predictions = (
         np.asarray(each, dtype=np.float64).reshape(len(y), -1) for each in (y, outcome.predictions)
     )
