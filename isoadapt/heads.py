@@ -15,7 +15,7 @@ from sklearn.utils import ClassifierTags, RegressorTags, Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array
 
-from isoadapt._utils.devices import as_array
+from isoadapt._utils.containers import as_matrix, as_values
 
 __all__ = ["LinearHead", "MultiLabelHead"]
 
@@ -72,10 +72,10 @@ class LinearHead(BaseEstimator):
         self, coef: ArrayLike, intercept: ArrayLike, classes: ArrayLike | None = None
     ) -> None:
         self.coef_: NDArray[np.float64] = check_array(
-            as_array(coef), dtype=np.float64, copy=True, input_name="coef"
+            as_matrix(coef, "coef"), dtype=np.float64, copy=True, input_name="coef"
         )
         self.intercept_: NDArray[np.float64] = check_array(
-            as_array(intercept),
+            as_values(intercept, "intercept"),
             dtype=np.float64,
             copy=True,
             ensure_2d=False,
@@ -87,7 +87,7 @@ class LinearHead(BaseEstimator):
                 f"intercept has shape {self.intercept_.shape}, coef has {n_outputs} rows: give "
                 "one intercept for each row"
             )
-        self.classes_ = None if classes is None else np.array(classes)
+        self.classes_ = None if classes is None else np.array(as_values(classes, "classes"))
         if self.classes_ is not None and (
             self.classes_.shape != (n_outputs,)
             or len(set(self.classes_.tolist())) < max(2, n_outputs)
@@ -293,7 +293,8 @@ class LinearHead(BaseEstimator):
         """
         self._check_use("score")
         metric = r2_score if self.classes_ is None else accuracy_score
-        return float(metric(as_array(y), self.predict(X), sample_weight=sample_weight))
+        weights = as_values(sample_weight, "sample_weight", numeric=True)
+        return float(metric(as_values(y), self.predict(X), sample_weight=weights))
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Compute XWᵀ + b in float64.
@@ -313,7 +314,7 @@ class LinearHead(BaseEstimator):
         ValueError
             If X is not a finite matrix with `n_features_in_` columns.
         """
-        rows: NDArray[np.float64] = check_array(as_array(X), dtype=np.float64, estimator=self)
+        rows: NDArray[np.float64] = check_array(as_matrix(X), dtype=np.float64, estimator=self)
         self._check_width(rows.shape[1])
         return rows @ self.coef_.T + self.intercept_
 
@@ -330,7 +331,7 @@ class LinearHead(BaseEstimator):
 
     def _unknown_labels(self, y: ArrayLike) -> list[Any]:
         """Return the different labels that the head cannot predict; a regressor, all strings."""
-        labels = set(np.asarray(as_array(y)).ravel().tolist())
+        labels = set(as_values(y).ravel().tolist())
         if self.classes_ is None:
             unknown = {label for label in labels if isinstance(label, str)}
         else:
@@ -340,7 +341,7 @@ class LinearHead(BaseEstimator):
     def _targets(self, y: ArrayLike) -> NDArray[Any]:
         """Convert labels to rows of ``coef_`` (n,), or values to one column per output."""
         self._check_use("fit")
-        values = np.asarray(as_array(y))
+        values = as_values(y)
         if self.classes_ is not None:
             unknown = self._unknown_labels(values)
             if unknown:

@@ -18,7 +18,7 @@ from sklearn.utils.validation import (
 )
 
 from isoadapt import metrics
-from isoadapt._utils.devices import as_array
+from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._heads import PROBES, fit_head, needs_fit
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_block, map_rows
@@ -127,7 +127,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             If X does not have as many features as the adapted embeddings.
         """
         check_is_fitted(self)
-        X = as_array(X)
+        X = as_matrix(X)
         rows: NDArray[Any] = check_array(X, dtype=[np.float64, np.float32], estimator=self)
         if rows.shape[1] != self._n_features_out:
             raise ValueError(
@@ -301,7 +301,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         check_is_fitted(self)
         example = "(adapter.transform(chunk) for chunk in chunks)"
         refuse_chunks(X, f"chunks must be passed one at a time, as in {example}")
-        X = as_array(X)
+        X = as_matrix(X)
         return validate_data(self, X, dtype=[np.float64, np.float32], order="C", reset=False)
 
     def _head(self) -> LinearHead:
@@ -317,7 +317,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     ) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """Validate X and, if the head requires it, y; `options` are those of `check_array`."""
         refuse_chunks(X, f"{type(self).__name__} needs all rows at once")
-        X, y = as_array(X), as_array(y)
+        numeric = self._head_kind() == "regressor"
+        X, y = as_matrix(X), as_values(y, numeric=numeric) if self._needs_y() else None
         if isinstance(self.head, LinearHead) and self._needs_y():
             self.head._check_use(f"{type(self).__name__}.fit")
         options = {
@@ -335,7 +336,6 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             rows = validate_data(self, X, y=unused, **options)
             return rows, None
         self._check_head_kind()
-        numeric = self._head_kind() == "regressor"
         rows, targets = validate_data(
             self, X, y, multi_output=numeric, y_numeric=numeric, **options
         )

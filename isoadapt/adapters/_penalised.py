@@ -14,7 +14,8 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import has_fit_parameter
 
-from isoadapt._utils.devices import as_array, one_blas_thread_if_small
+from isoadapt._utils.containers import as_values
+from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._heads import needs_fit
@@ -382,7 +383,8 @@ class IsoScoreAdapter(PenalisedAdapter):
 def _check_groups(groups: ArrayLike) -> NDArray[Any]:
     """Validate groups, one string or number for each row."""
     try:
-        checked = check_array(as_array(groups), dtype=None, ensure_2d=False, input_name="groups")
+        given = as_values(groups, "groups")
+        checked = check_array(given, dtype=None, ensure_2d=False, input_name="groups")
         np.unique(checked)  # raises TypeError for types that cannot be compared
         return column_or_1d(checked)
     except (TypeError, ValueError) as error:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt._utils.messages import reason
-from isoadapt.datasets._tables import label_column, listed, read_parquet, shortened
+from isoadapt._utils.messages import listed, reason, shortened
+from isoadapt.datasets._tables import label_column, read_parquet
 
 _LABEL = "label"
 _MAGIC = b"\x93NUMPY"

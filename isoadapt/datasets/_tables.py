@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.messages import reason
+from isoadapt._utils.messages import listed, reason, shortened
 
 _PAIR = ("sentence1", "sentence2")
 _SINGLE = "sentence"
@@ -320,14 +320,3 @@ def _check_unique(path: Path, names: Sequence[str]) -> None:
         if name in seen:
             raise ValueError(f"{path} has two columns named {name!r}; rename one of them")
         seen.add(name)
-
-
-def listed(names: Sequence[str], most: int = 16) -> str:
-    """Join names for a message; if there are more than `most`, give their number instead."""
-    shown = ", ".join(shortened(repr(name)) for name in names[:most])
-    return shown if len(names) <= most else f"{shown}, … ({len(names)} in all)"
-
-
-def shortened(text: str, most: int = 80) -> str:
-    """Truncate a text to `most` characters for a message."""
-    return text if len(text) <= most else f"{text[:most]}…"

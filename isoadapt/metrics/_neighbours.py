@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 from torch import Tensor
 
-from isoadapt._utils.devices import as_array
+from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt.geometry._chunks import refuse_chunks
 from isoadapt.geometry._neighbours import METRICS, angles, nearest_neighbours, neighbour_counts
 from isoadapt.metrics._points import as_tensor
@@ -102,7 +102,10 @@ def similarity_correlation(A: ArrayLike, B: ArrayLike, scores: ArrayLike) -> flo
             "of B must be the embeddings of pair i"
         )
     given = check_array(
-        column_or_1d(as_array(scores)), dtype=np.float64, ensure_2d=False, input_name="scores"
+        column_or_1d(as_values(scores, "scores", numeric=True)),
+        dtype=np.float64,
+        ensure_2d=False,
+        input_name="scores",
     )
     check_consistent_length(first, given)
     between = angles(first, second).cpu().numpy()  # in the reverse order of the cosines
@@ -307,7 +310,7 @@ def _points(X: ArrayLike, name: str, min_samples: int) -> Tensor:
     """Check a matrix; a tensor stays on its device."""
     refuse_chunks(X, "neighbours need all rows at once")
     array = check_array(
-        as_array(X), dtype=np.float64, input_name=name, ensure_min_samples=min_samples
+        as_matrix(X, name), dtype=np.float64, input_name=name, ensure_min_samples=min_samples
     )
     return as_tensor(array).to(X.device if isinstance(X, Tensor) else "cpu")
 
