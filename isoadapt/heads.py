@@ -16,6 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array
 
 from isoadapt._utils.containers import as_matrix, as_values
+from isoadapt._utils.devices import as_array
 
 __all__ = ["LinearHead", "MultiLabelHead"]
 
@@ -87,7 +88,7 @@ class LinearHead(BaseEstimator):
                 f"intercept has shape {self.intercept_.shape}, coef has {n_outputs} rows: give "
                 "one intercept for each row"
             )
-        self.classes_ = None if classes is None else np.array(as_values(classes, "classes"))
+        self.classes_ = None if classes is None else np.array(classes)
         if self.classes_ is not None and (
             self.classes_.shape != (n_outputs,)
             or len(set(self.classes_.tolist())) < max(2, n_outputs)
@@ -331,7 +332,7 @@ class LinearHead(BaseEstimator):
 
     def _unknown_labels(self, y: ArrayLike) -> list[Any]:
         """Return the different labels that the head cannot predict; a regressor, all strings."""
-        labels = set(as_values(y).ravel().tolist())
+        labels = set(np.asarray(as_array(y)).ravel().tolist())
         if self.classes_ is None:
             unknown = {label for label in labels if isinstance(label, str)}
         else:
@@ -341,7 +342,7 @@ class LinearHead(BaseEstimator):
     def _targets(self, y: ArrayLike) -> NDArray[Any]:
         """Convert labels to rows of ``coef_`` (n,), or values to one column per output."""
         self._check_use("fit")
-        values = as_values(y)
+        values = np.asarray(as_array(y))
         if self.classes_ is not None:
             unknown = self._unknown_labels(values)
             if unknown:

@@ -37,8 +37,8 @@ def as_matrix(X: Any, name: str = "X") -> Any:
         X = _numbers(_values(X, name), name)
     if X.ndim > 2:
         raise ValueError(
-            f"{name} has the shape {X.shape}, but one vector for each row is needed, shape "
-            "(n_samples, n_features): pool vectors of tokens, for example by X.mean(axis=1)"
+            f"{name} has dim {X.ndim}, shape {X.shape}, but one vector for each row is needed, "
+            "shape (n_samples, n_features): pool vectors of tokens, as by X.mean(axis=1)"
         )
     return X
 
@@ -66,7 +66,7 @@ def is_missing(value: Any) -> bool:
     """Whether a value is None, or a NaN, NaT or pandas.NA, none of which is equal to itself."""
     try:
         return value is None or bool(value != value)
-    except (TypeError, ValueError):  # the truth value of pandas.NA is not defined
+    except (ArithmeticError, RuntimeError, TypeError, ValueError):  # as for pandas.NA
         return type(value).__name__ == "NAType"
 
 
@@ -215,8 +215,8 @@ def _of_one_type(array: NDArray[Any], name: str) -> NDArray[Any]:
     except TypeError as error:
         found = ", ".join(sorted(each.__name__ for each in types))
         raise TypeError(
-            f"{name} holds values that cannot be sorted, of several types or unusual ones "
-            f"({found}): pass list(map(str, {name})), or only numbers"
+            f"{name} holds values of several types ({found}), or that cannot be sorted: pass "
+            "list(map(str, values)), or only numbers"
         ) from error
     return array
 
@@ -229,8 +229,8 @@ def _check_present(missing: Any, name: str, what: str = "the vector") -> None:
     """Raise ValueError if there are rows whose value is missing."""
     if len(missing):
         raise ValueError(
-            f"{name} lacks {what} of {len(set(missing))} row(s), first of row {missing[0]} "
-            "(missing values such as None or NaN): leave these rows out, or fill them in"
+            f"{name} lacks {what} of {len(set(missing))} row(s), first of row {missing[0]} (Input "
+            f"{name} contains NaN or None, missing values): leave these rows out, or fill them in"
         )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt._utils.containers import is_missing, is_table, table_columns
-from isoadapt._utils.messages import listed, shown
+from isoadapt._utils.messages import shown
 
 _ACCEPTED = (
     "pass a list, array or Series of str, or pairs: a list of 2-tuples of str, an array of shape "
@@ -112,7 +112,7 @@ def _table_rows(X: Any) -> list[Any]:
     kinds = {isinstance(each[0], str) or is_missing(each[0]) for each in rows if each}
     if len(names) not in (1, 2) or len(kinds) > 1:
         raise TypeError(
-            f"X is a {type(X).__name__} with {len(names)} columns ({listed(names)}); choose one "
+            f"X is a {type(X).__name__} with {len(names)} columns ({', '.join(names)}); choose one "
             "column of texts, or two for pairs"
         )
     return rows[0] if len(names) == 1 else list(zip(*rows, strict=True))

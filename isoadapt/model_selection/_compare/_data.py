@@ -150,9 +150,10 @@ def _labelled(X: Any, y: Any, name: str, task: str) -> tuple[NDArray[Any], NDArr
             "y=None, but compare_adapters needs labels or values, because heads and controls are "
             "fitted to them"
         )
-    if are_texts(X):
+    if are_texts(X) or getattr(getattr(X, "dtype", None), "kind", None) == "U":
         raise ValueError(
-            f"{name} must be a matrix of embeddings, not texts: pass encoder.transform(texts). Only pairs, queries, documents and foreign may be texts"
+            f"{name} must be a matrix of embeddings, not texts or objects: pass "
+            "encoder.transform(texts). Only pairs, queries, documents and foreign may be texts"
         )
     rows: NDArray[Any] = check_array(
         as_matrix(X, name),
