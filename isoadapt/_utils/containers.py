@@ -58,7 +58,7 @@ def as_values(y: Any, name: str = "y", numeric: bool = False) -> Any:
     if array.dtype.kind in "OT":
         array = _of_one_type(array.astype(object), name)
     if array.dtype.kind in "fmM":
-        _check_present(np.argwhere(array != array)[:, 0], name, _thing(name))
+        _check_present(np.argwhere(array != array)[:, 0], name)
     return _numbers(array, name, "convert it, or leave the row out") if numeric else array
 
 
@@ -127,21 +127,21 @@ def _values(X: Any, name: str) -> NDArray[Any]:
     if hasattr(X, "to_pylist"):
         return _of_arrow(X, name)
     if hasattr(X, "is_null") and X.dtype.is_nested():  # polars fills missing vectors with NaN
-        _check_present(np.flatnonzero(X.is_null().to_numpy()), name)
+        _check_present(np.flatnonzero(X.is_null().to_numpy()), name, "the vector")
     X = X.to_numpy() if hasattr(X, "to_numpy") else X
     try:
         tensors = isinstance(X, list | tuple) and len(X) > 0 and isinstance(X[0], Tensor)
         array = as_array(torch.stack([*X]), name) if tensors else np.asarray(X)
     except (TypeError, ValueError, RuntimeError):  # the rows differ, or hold tensors
-        array = _objects(X)
+        array = np.fromiter(X, object, len(X))
     if not array.ndim:
         raise TypeError(
             f"{name} is a {type(X).__name__}, but rows are needed: pass a list, an array, a "
             "tensor, a Series or a column of a table"
         )
-    if array.dtype.kind == "U" and array.ndim == 1 and isinstance(X, list | tuple):
-        mixed = set(map(type, X)) - {str, np.str_}  # which NumPy has converted to strings
-        array = _objects(X) if mixed else array
+    strings = array.dtype.kind == "U" and array.ndim == 1 and isinstance(X, list | tuple)
+    if strings and set(map(type, X)) - {str, np.str_}:  # NumPy has converted other values
+        array = np.fromiter(X, object, len(X))
     cells = array.ravel().tolist() if array.dtype.kind == "O" and array.size == len(array) else []
     return _stacked(cells, name) if any(map(_is_vector, cells)) else array
 
@@ -154,7 +154,7 @@ def _of_arrow(X: Any, name: str) -> NDArray[Any]:
         return np.asarray(X)
     from pyarrow import compute
 
-    _check_present(np.flatnonzero(X.is_null()), name)
+    _check_present(np.flatnonzero(X.is_null()), name, "the vector")
     _check_lengths(np.asarray(compute.list_value_length(X)), name)
     values = _of_arrow(compute.list_flatten(X), name)
     return values.reshape(len(X), len(values) // max(1, len(X)), *values.shape[1:])
@@ -166,7 +166,7 @@ def _stacked(rows: list[Any], name: str) -> NDArray[Any]:
         return np.stack([as_array(row, name) for row in rows])
     except ValueError as error:
         odd = [i for i, row in enumerate(rows) if not _is_vector(row)]
-        _check_present([i for i in odd if is_missing(rows[i])], name)
+        _check_present([i for i in odd if is_missing(rows[i])], name, "the vector")
         if not odd:
             _check_lengths([len(row) for row in rows], name)
         where = f"row {odd[0]} holds {shown(rows[odd[0]])}" if odd else reason(error)
@@ -204,7 +204,7 @@ def _is_number(value: Any) -> bool:
 def _of_one_type(array: NDArray[Any], name: str) -> NDArray[Any]:
     """Convert objects to booleans, integers or floats if all are such; raise if they are mixed."""
     missing = [place[0] for place, value in np.ndenumerate(array) if is_missing(value)]
-    _check_present(missing, name, _thing(name))
+    _check_present(missing, name)
     types = set(map(type, array.ravel().tolist()))
     for dtype, kinds in _TYPES:
         if all(issubclass(each, (bool, np.bool_, *kinds)) for each in types):
@@ -221,13 +221,10 @@ def _of_one_type(array: NDArray[Any], name: str) -> NDArray[Any]:
     return array
 
 
-def _thing(name: str) -> str:
-    return "the label" if name == "y" else "that"
-
-
-def _check_present(missing: Any, name: str, what: str = "the vector") -> None:
+def _check_present(missing: Any, name: str, what: str | None = None) -> None:
     """Raise ValueError if there are rows whose value is missing."""
     if len(missing):
+        what = what or ("the label" if name == "y" else "that")
         raise ValueError(
             f"{name} lacks {what} of {len(set(missing))} row(s), first of row {missing[0]} (Input "
             f"{name} contains NaN or None, missing values): leave these rows out, or fill them in"
@@ -243,11 +240,6 @@ def _check_lengths(lengths: Any, name: str) -> None:
             f"{lengths[other[0]]} in row {other[0]}: pass vectors of one encoder, pooled over "
             "tokens; for several labels a row, an indicator matrix, by MultiLabelBinarizer"
         )
-
-
-def _objects(rows: Any) -> NDArray[Any]:
-    """Return rows of any kind as an array of objects (n,)."""
-    return np.fromiter(rows, object, len(rows))
 
 
 def _is_vector(row: Any) -> bool:

@@ -101,12 +101,8 @@ def similarity_correlation(A: ArrayLike, B: ArrayLike, scores: ArrayLike) -> flo
             f"A has shape {tuple(first.shape)} and B {tuple(second.shape)}: row i of A and row i "
             "of B must be the embeddings of pair i"
         )
-    given = check_array(
-        column_or_1d(as_values(scores, "scores", numeric=True)),
-        dtype=np.float64,
-        ensure_2d=False,
-        input_name="scores",
-    )
+    given = column_or_1d(as_values(scores, "scores", numeric=True))
+    given = check_array(given, dtype=np.float64, ensure_2d=False, input_name="scores")
     check_consistent_length(first, given)
     between = angles(first, second).cpu().numpy()  # in the reverse order of the cosines
     rounding = 8 * np.finfo(np.float64).eps * first.shape[1] ** 0.5

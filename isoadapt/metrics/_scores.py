@@ -154,9 +154,8 @@ def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 
     d = _n_features(points)
     prior = None
     if prior_cov is not None:
-        checked = check_array(
-            as_matrix(prior_cov, "prior_cov"), dtype=np.float64, input_name="prior_cov"
-        )
+        given = as_matrix(prior_cov, "prior_cov")
+        checked = check_array(given, dtype=np.float64, input_name="prior_cov")
         prior = as_tensor(checked)
         if prior.shape != (d, d):
             raise ValueError(

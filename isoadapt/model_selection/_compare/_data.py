@@ -224,12 +224,8 @@ def _pairs(pairs: Any, encoder: Any, d: int) -> tuple[Floats, NDArray[np.int64],
     else:
         vectors = np.concatenate([_vectors(part, "pairs", encoder, d) for part in pairs[:2]])
     _, places, ends = np.unique(row_hashes(vectors), return_index=True, return_inverse=True)
-    scores: Floats = check_array(
-        as_values(pairs[2], "scores", numeric=True),
-        dtype=np.float64,
-        ensure_2d=False,
-        input_name="scores",
-    )
+    given = as_values(pairs[2], "scores", numeric=True)
+    scores: Floats = check_array(given, dtype=np.float64, ensure_2d=False, input_name="scores")
     check_consistent_length(*pairs[:2], scores)
     if len(scores) < _FEWEST or np.ptp(scores) == 0:
         raise ValueError(
