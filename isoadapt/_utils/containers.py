@@ -1,8 +1,6 @@
 """Conversion of matrices, and of labels and other values of rows, from any container to arrays."""
 
-from contextlib import suppress
-from decimal import Decimal
-from numbers import Integral, Number, Real
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,6 @@ _EMBED = (
     "embed texts first, by TransformerEncoder or in an AdaptedEncoder, and parse vectors that were "
     "saved as text by json.loads"
 )
-_TYPES = ((bool, ()), (np.int64, (Integral,)), (np.float64, (Real, Decimal)))
 
 
 def as_matrix(X: Any, name: str = "X") -> Any:
@@ -173,7 +170,7 @@ def _stacked(rows: list[Any], name: str) -> NDArray[Any]:
         raise ValueError(f"{name} must hold one vector for each row, but {where}") from error
 
 
-def _numbers(array: NDArray[Any], name: str, way_out: str = _EMBED) -> NDArray[Any]:
+def _numbers(array: Any, name: str, way_out: str = _EMBED) -> NDArray[Any]:
     """Convert objects and strings to float64; raise an error that names the first other value."""
     if array.dtype.kind in _PLAIN:
         return array
@@ -205,15 +202,15 @@ def _of_one_type(array: NDArray[Any], name: str) -> NDArray[Any]:
     """Convert objects to booleans, integers or floats if all are such; raise if they are mixed."""
     missing = [place[0] for place, value in np.ndenumerate(array) if is_missing(value)]
     _check_present(missing, name)
-    types = set(map(type, array.ravel().tolist()))
-    for dtype, kinds in _TYPES:
-        if all(issubclass(each, (bool, np.bool_, *kinds)) for each in types):
-            with suppress(OverflowError):  # of integers that need more than 64 bits
-                return array.astype(dtype)
+    inferred, values = np.array(array.tolist()), array.ravel().tolist()
+    if inferred.dtype.kind in "biuf":
+        return inferred
+    if inferred.dtype.kind == "O" and all(hasattr(value, "__float__") for value in values):
+        return array.astype(np.float64)
     try:
         np.unique(array)
     except TypeError as error:
-        found = ", ".join(sorted(each.__name__ for each in types))
+        found = ", ".join(sorted({type(value).__name__ for value in values}))
         raise TypeError(
             f"{name} holds values of several types ({found}), or that cannot be sorted: pass "
             "list(map(str, values)), or only numbers"
@@ -233,7 +230,7 @@ def _check_present(missing: Any, name: str, what: str | None = None) -> None:
 
 def _check_lengths(lengths: Any, name: str) -> None:
     """Raise ValueError unless all vectors have the same length."""
-    other = np.flatnonzero(np.asarray(lengths) != lengths[0]) if len(lengths) else ()
+    other: Any = np.flatnonzero(np.asarray(lengths) != lengths[0]) if len(lengths) else ()
     if len(other):
         raise ValueError(
             f"{name} holds rows of different lengths, {lengths[0]} in row 0 and "

@@ -74,8 +74,10 @@ def _audit_matrix(
     if label is not None and source.lower().endswith(".npy"):
         raise WrongUsage(f"--label {label}: a .npy matrix has no columns. Use Parquet")
     with console.notes():
-        named = {"label": label or "label", "with_labels": label is not None}
-        X, labels = load_matrix(source, features=text, mapped=True, **named)
+        with_labels = label is not None
+        X, labels = load_matrix(
+            source, label=label or "label", with_labels=with_labels, features=text, mapped=True
+        )
         check_several_rows(X, source)
         report = isotropy_report(X, labels=labels if label else None)
     console.show(str(report), _plain(report, pooled=False))

@@ -52,7 +52,9 @@ def load_matrix(
             f"{str(path)!r} is not a .npy or .parquet file, from which embeddings are read; for a "
             "table of texts, pass the model that embeds them"
         )
-    odd = [] if isinstance(X, np.memmap) else np.flatnonzero(~np.isfinite(np.asarray(X)).all(1))
+    odd: Any = (
+        () if isinstance(X, np.memmap) else np.flatnonzero(~np.isfinite(np.asarray(X)).all(1))
+    )
     if len(odd):
         raise ValueError(
             f"{str(path)!r} holds NaN or infinite numbers in {len(odd)} row(s), first in row "
@@ -119,10 +121,20 @@ def _split(
             f"{vectors[0]} on the command line)"
         )
     if vectors:
-        X = as_matrix(content.column(vectors[0]), f"{path}: column {vectors[0]!r}")
+        X: Any = as_matrix(content.column(vectors[0]), f"{path}: column {vectors[0]!r}")
         X = X if X.dtype == np.float32 else X.astype(np.float64)
     else:
-        X = _numeric(path, table, columns, label, features)
+        numeric = [name for name in table.columns if table[name].dtype.kind in "fiu"]
+        names = [name for name in numeric if name != label] if features is None else list(features)
+        odd = sorted(set(names) - set(numeric))
+        if odd or not names:
+            raise ValueError(
+                f"{path} has no numeric column{f's [{listed(odd, 5)}]' if odd else ''}; its "
+                f"columns are {listed(columns)}: store each feature as a column of numbers, or "
+                "pass the model that embeds its texts"
+            )
+        single = all(table[name].dtype == np.float32 for name in names)
+        X = table[names].astype(np.float32 if single else np.float64)
     if not with_labels or label is None:
         return X, None
     if table[label].isna().any():
@@ -141,23 +153,6 @@ def _vectors(schema: Any) -> list[str]:
     if floats or any(types.is_floating(each.type) for each in schema):
         return floats
     return [name for name, kind in lists.items() if types.is_integer(kind)]
-
-
-def _numeric(
-    path: Path, table: Any, columns: list[str], label: str | None, features: Sequence[str] | None
-) -> Any:
-    """Return the `features` of a DataFrame, by default all numeric columns except the label."""
-    numeric = [name for name in table.columns if table[name].dtype.kind in "fiu"]
-    names = [name for name in numeric if name != label] if features is None else list(features)
-    odd = sorted(set(names) - set(numeric))
-    if odd or not names:
-        raise ValueError(
-            f"{path} has no numeric column{f's [{listed(odd, 5)}]' if odd else ''}; its columns "
-            f"are {listed(columns)}: store each feature as a column of numbers, or pass the model "
-            "that embeds its texts"
-        )
-    single = all(table[name].dtype == np.float32 for name in names)
-    return table[names].astype(np.float32 if single else np.float64)
 
 
 def _as_frame(path: Path, content: Any, label: str | None) -> Any:
