@@ -209,7 +209,7 @@ def test_weights_groups_and_values_from_any_container():
         np.testing.assert_allclose(Whitening().fit(V, sample_weight=given).transform(V), expected)
     assert isoscore(V, True, pa.array(groups)) == isoscore(V, True, groups)
     layer = IsotropyLayer(max_epochs=1, random_state=0)
-    by_name = layer.fit(V, Y, groups=pl.Series(groups.astype(str))).transform(V)
+    by_name = layer.fit(V, Y, groups=pd.DataFrame({"g": groups.astype(str)})).transform(V)
     np.testing.assert_array_equal(by_name, layer.fit(V, Y, groups=groups).transform(V))
     with pytest.raises(ValueError, match="sample_weight holds 'b' in row 0"):
         Whitening().fit(V, sample_weight=["b"] * 40)
