@@ -14,8 +14,7 @@ from sklearn.utils import ClassifierTags, RegressorTags, Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array
 
-from isoadapt._utils.devices import as_array
-from isoadapt._utils.labels import as_indicator, as_labels
+from isoadapt._utils.containers import as_indicator, as_matrix, as_values
 from isoadapt._utils.linear_models import check_predictions, read_linear
 
 __all__ = ["LinearHead"]
@@ -88,10 +87,10 @@ class LinearHead(BaseEstimator):
         multi_label: bool = False,
     ) -> None:
         self.coef_: NDArray[np.float64] = check_array(
-            as_array(coef), dtype=np.float64, copy=True, input_name="coef"
+            as_matrix(coef, "coef"), dtype=np.float64, copy=True, input_name="coef"
         )
         self.intercept_: NDArray[np.float64] = check_array(
-            as_array(intercept),
+            as_values(intercept, "intercept"),
             dtype=np.float64,
             copy=True,
             ensure_2d=False,
@@ -304,9 +303,10 @@ class LinearHead(BaseEstimator):
         float
             Accuracy or R².
         """
-        y = self._targets(y).astype(np.int64) if self.multi_label_ else as_labels(y)
+        y = self._targets(y).astype(np.int64) if self.multi_label_ else as_values(y)
         metric = r2_score if self.classes_ is None else accuracy_score
-        return float(metric(y, self.predict(X), sample_weight=sample_weight))
+        weights = as_values(sample_weight, "sample_weight", numeric=True)
+        return float(metric(y, self.predict(X), sample_weight=weights))
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Compute XWᵀ + b in float64.
@@ -326,7 +326,7 @@ class LinearHead(BaseEstimator):
         ValueError
             If X is not a finite matrix with `n_features_in_` columns.
         """
-        rows: NDArray[np.float64] = check_array(as_array(X), dtype=np.float64, estimator=self)
+        rows: NDArray[np.float64] = check_array(as_matrix(X), dtype=np.float64, estimator=self)
         self._check_width(rows.shape[1])
         return rows @ self.coef_.T + self.intercept_
 
@@ -344,7 +344,7 @@ class LinearHead(BaseEstimator):
 
     def _unknown_labels(self, y: ArrayLike) -> list[Any]:
         """Return the different labels, or tuples of them, that it cannot predict; or strings."""
-        values = np.asarray(as_labels(y))
+        values = np.asarray(as_values(y))
         several = values.ndim == 2 and values.shape[1] > 1 and self.classes_ is not None
         labels = set(map(tuple, values.tolist()) if several else values.ravel().tolist())
         if self.classes_ is None:
@@ -361,7 +361,7 @@ class LinearHead(BaseEstimator):
         """Convert labels to rows of ``coef_`` (n,), values or an indicator matrix to columns."""
         if self.multi_label_:
             return as_indicator(y, self.classes_).astype(bool)
-        values = np.asarray(as_labels(y))
+        values = np.asarray(as_values(y))
         if self.classes_ is not None:
             unknown = self._unknown_labels(values)
             if unknown:

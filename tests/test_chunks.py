@@ -249,7 +249,7 @@ BAD = [
     (lambda X: [X[:, :1]], r"chunk 0: Found array with 1 feature\(s\)"),
     (lambda X: [np.full((9, 6), 0.1)] * 3, "X is constant: all 27 rows are equal"),
     (lambda X: Moments().update(nan_in(X, 0)), "X contains NaN"),
-    (lambda X: [X, np.full((2, 6), "a")], "chunk 1: could not convert string to float"),
+    (lambda X: [X, np.full((2, 6), "a")], "chunk 1: X holds 'a' in row 0, column 0"),
 ]
 
 

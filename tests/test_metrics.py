@@ -223,7 +223,7 @@ def test_the_dimension_of_many_rows_is_taken_from_some(monkeypatch):
 def test_a_row_without_label_is_refused(none, kind):
     groups = ["a", "b"] * 15
     groups[7] = groups[9] = none
-    with pytest.raises(ValueError, match=r"lacks that of 2 row\(s\), first of row 7.*leave"):
+    with pytest.raises(ValueError, match=r"lacks that of 2 row\(s\), first in row 7.*leave"):
         isotropy_report(cloud(30, 5), labels=kind(groups))
 
 
@@ -558,7 +558,7 @@ def test_isoscore_star_at_every_admissible_scale(scale, zeta, n):
     [
         (["a"] * 29, r"labels has shape \(29,\), X has 30 rows"),
         ([["a", "b"]] * 30, r"labels has shape \(30, 2\)"),
-        (np.r_[np.zeros(29), np.nan], "first of row 29"),
+        (np.r_[np.zeros(29), np.nan], "first in row 29"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(groups, message):

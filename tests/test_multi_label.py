@@ -120,9 +120,9 @@ class TestHead:
         (Y[:, 0], r"y has shape \(240,\).*classes=\['toxic', 'rude', 'spam'\]"),
         (Y[:, :2], r"y has shape \(240, 2\)"),
         (Y + 1, r"the values \[1, 2\], but must be an indicator matrix"),
-        ([["toxic"], ["rude", "spam"]] * 120, "several labels in a row.*MultiLabelBinarizer"),
-        ([["toxic", "rude"]] * 240, "several labels in a row.*MultiLabelBinarizer"),
-        (np.array([["toxic"], ["rude", "spam"]] * 120, dtype=object), "several labels in a row"),
+        ([["toxic"], ["rude", "spam"]] * 120, "MultiLabelBinarizer"),
+        ([["toxic", "rude"]] * 240, "MultiLabelBinarizer"),
+        (np.array([["toxic"], ["rude", "spam"]] * 120, dtype=object), "MultiLabelBinarizer"),
     ],
 )
 def test_other_labels_are_refused_with_the_way_out(y, message):

@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 _AROUND = ("isoadapt", "sklearn", "joblib", "contextlib")  # packages whose lines are skipped
 _UNLIKE = 0.4  # similarity from which a name is suggested
@@ -30,6 +31,23 @@ def choices(name: str, known: Collection[str]) -> str:
     guess = f"; did you mean {plain[found[0]]!r}?" if found else ""
     shown = [repr(each) if "," in each else each for each in known]
     return f"choose from {', '.join(dict.fromkeys(shown))}{guess}"
+
+
+def listed(names: Sequence[str], most: int = 16) -> str:
+    """Join names for a message; if there are more than `most`, give their number instead."""
+    shown = ", ".join(shortened(repr(name)) for name in names[:most])
+    return shown if len(names) <= most else f"{shown}, … ({len(names)} in all)"
+
+
+def shortened(text: str, most: int = 80) -> str:
+    """Truncate a text to `most` characters for a message."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def shown(value: Any) -> str:
+    """Return the repr of a value on one line, in at most 40 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _plain(name: str) -> str:

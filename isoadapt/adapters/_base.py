@@ -18,7 +18,7 @@ from sklearn.utils.validation import (
 )
 
 from isoadapt import metrics
-from isoadapt._utils.devices import as_array
+from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._heads import PROBES, fit_head, needs_fit, read_labels
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_block, map_rows
@@ -122,7 +122,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             If X does not have as many features as the adapted embeddings.
         """
         check_is_fitted(self)
-        X = as_array(X)
+        X = as_matrix(X)
         rows: NDArray[Any] = check_array(X, dtype=[np.float64, np.float32], estimator=self)
         if rows.shape[1] != self._n_features_out:
             raise ValueError(
@@ -296,7 +296,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         check_is_fitted(self)
         example = "(adapter.transform(chunk) for chunk in chunks)"
         refuse_chunks(X, f"chunks must be passed one at a time, as in {example}")
-        X = as_array(X)
+        X = as_matrix(X)
         return validate_data(self, X, dtype=[np.float64, np.float32], order="C", reset=False)
 
     def _head(self) -> LinearHead:
@@ -312,7 +312,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     ) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """Validate X and, if the head requires it, y; `options` are those of `check_array`."""
         refuse_chunks(X, f"{type(self).__name__} needs all rows at once")
-        X, y = as_array(X), as_array(y)
+        X, numeric = as_matrix(X), self._head_kind() == "regressor"
         options = {
             "dtype": [np.float64, np.float32],
             "order": "C",
@@ -328,8 +328,11 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             rows = validate_data(self, X, y=unused, **options)
             return rows, None
         self._check_head_kind()
-        numeric = self._head_kind() == "regressor"
-        y, several = (y, True) if numeric else read_labels(self.head, y, self._refits_head())
+        several = numeric
+        if numeric:
+            y = as_values(y, numeric=True)
+        else:
+            y, several = read_labels(self.head, y, self._refits_head())
         rows, targets = validate_data(
             self, X, y, multi_output=several, y_numeric=numeric, **options
         )

@@ -27,7 +27,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils.multiclass import is_multilabel
 from sklearn.utils.validation import has_fit_parameter
 
-from isoadapt._utils.labels import as_indicator, as_labels
+from isoadapt._utils.containers import as_indicator, as_values
 from isoadapt.adapters._linalg import cross_entropy
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._rows import Index, distinct_rows, fold_numbers
@@ -48,7 +48,7 @@ def needs_fit(head: Any) -> bool:
 
 def read_labels(head: Any, y: Any, refits: bool = False) -> tuple[Any, bool]:
     """Return labels, which may be unknown to a head that refits, and whether they are several."""
-    own, y = None if needs_fit(head) else LinearHead.from_estimator(head), as_labels(y)
+    own, y = None if needs_fit(head) else LinearHead.from_estimator(head), as_values(y)
     own = None if own is not None and refits and own._unknown_labels(y) else own
     if is_multilabel(y) if own is None else own.multi_label_:
         return as_indicator(y, None if own is None else own.classes_), True

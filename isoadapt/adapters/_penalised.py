@@ -10,11 +10,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
 from sklearn.metrics import get_scorer, get_scorer_names
-from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import has_fit_parameter
 
-from isoadapt._utils.devices import as_array, one_blas_thread_if_small
+from isoadapt._utils.containers import as_values
+from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._heads import needs_fit
@@ -49,6 +49,7 @@ from isoadapt.adapters._training._problem import (
 from isoadapt.geometry import Moments
 from isoadapt.heads import LinearHead
 from isoadapt.losses._isoscore import fewest_points
+from isoadapt.metrics._points import codes_of
 
 _ROWS_PER_DIMENSION = 10  # with fewer, the fit is repeated on all rows if it includes the head
 
@@ -205,8 +206,9 @@ class PenalisedAdapter(BaseAdapter):
             self._check_scoring_takes_weights()
         row_groups = None
         if groups is not None:
-            row_groups = _check_groups(groups)
-            check_consistent_length(rows, row_groups)
+            given = as_values(groups, "groups")
+            given = given[:, 0] if given.shape == (len(rows), 1) else given
+            row_groups = codes_of(given, len(rows), "groups")[1]
         used = self._validation_share() or needs_fit(self.head) or self.ridge == "auto"
         return distinct_rows(rows, labels, row_groups if used else None, weights)
 
@@ -377,15 +379,3 @@ class IsoScoreAdapter(PenalisedAdapter):
         self.n_iter_ = max(len(losses) - 1, 1)
         self._fitted_rows = problem.sketch
         return self._set_fitted(map_, problem.head)
-
-
-def _check_groups(groups: ArrayLike) -> NDArray[Any]:
-    """Validate groups, one string or number for each row."""
-    try:
-        checked = check_array(as_array(groups), dtype=None, ensure_2d=False, input_name="groups")
-        np.unique(checked)  # raises TypeError for types that cannot be compared
-        return column_or_1d(checked)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"groups is not valid ({error}): pass one string or one number for each row"
-        ) from error

@@ -18,12 +18,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
+from isoadapt._utils.containers import as_values
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._maps import Floats
 from isoadapt.geometry import Moments
 from isoadapt.geometry._chunks import row_hashes
 from isoadapt.geometry._spread import LARGEST, SMALLEST
-from isoadapt.metrics._points import is_missing
 
 _BLOCK = 1024
 _MAX_MEAN_TO_SPREAD = 1e5
@@ -86,7 +86,8 @@ def check_frequencies(
     """Validate weights in float64; with `before`, of earlier rows, they must sum to more than 1."""
     if sample_weight is None:
         return None
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    given = as_values(sample_weight, "sample_weight", numeric=True)
+    weights = _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
     if before + weights.sum() <= 1:
         raise ValueError(
             f"sample_weight sums to {weights.sum():g}, but frequency weights must sum to more than "
@@ -96,14 +97,7 @@ def check_frequencies(
 
 
 def check_labels(y: NDArray[Any], head: str, way_out: str) -> None:
-    """Raise ValueError if y has no labels, or lacks some; `head` names the classifier."""
-    of_objects = enumerate(y) if y.dtype.kind == "O" else ()
-    missing = [row for row, label in of_objects if is_missing(label)]
-    if missing:
-        raise ValueError(
-            f"y lacks the label of {len(missing)} row(s), first of row {missing[0]} (None or "
-            "NaN): leave these rows out, or give them a label"
-        )
+    """Raise ValueError if y does not hold labels; `head` names the classifier."""
     try:
         check_classification_targets(y)
     except (TypeError, ValueError) as error:

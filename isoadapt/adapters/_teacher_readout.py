@@ -17,7 +17,7 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_array, check_consistent_length, validate_data
 
-from isoadapt._utils.devices import as_array
+from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._cross_moments import (
@@ -264,7 +264,7 @@ class TeacherReadout(BaseAdapter):
         refuse_chunks(X, "TeacherReadout takes a matrix, a memory map or a dask array")
         rows = validate_data(
             self,
-            as_array(X),
+            as_matrix(X),
             dtype=[np.float64, np.float32],
             order="C",
             reset=first,
@@ -272,7 +272,7 @@ class TeacherReadout(BaseAdapter):
             ensure_min_features=1 + first,
         )
         targets = _unit_vectors(y)
-        groups = None if groups is None else np.asarray(as_array(groups))
+        groups = as_values(groups, "groups")
         check_consistent_length(rows, targets, groups)
         widths = {part.cross.shape[1] for part in folds.parts if part is not None}
         if widths - {targets.shape[1]}:
@@ -382,7 +382,7 @@ def _unit_vectors(y: Any) -> Floats:
             "TeacherReadout requires y to be passed, but the target y is None: pass the teacher's "
             "vectors of the same texts"
         )
-    vectors = check_array(as_array(y), dtype=np.float64, ensure_2d=False, input_name="y")
+    vectors = check_array(as_values(y), dtype=np.float64, ensure_2d=False, input_name="y")
     vectors = vectors.reshape(len(vectors), -1)
     for norm in (np.inf, 2):  # the first prevents overflow
         sizes = np.linalg.norm(vectors, norm, axis=1, keepdims=True)

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_array
 
-from isoadapt._utils.devices import as_array, one_blas_thread_if_small, resolve_device
+from isoadapt._utils.containers import as_matrix
+from isoadapt._utils.devices import one_blas_thread_if_small, resolve_device
 from isoadapt._utils.files import atomic_path
 from isoadapt.adapters._training._fit import (
     TrainingInterrupted,
@@ -152,7 +153,7 @@ def _of_equal_size(problems: Sequence[Problem]) -> list[list[int]]:
 
 
 def _checked(X: Any) -> NDArray[np.floating]:
-    return check_array(as_array(X), dtype=[np.float64, np.float32], order="C")
+    return check_array(as_matrix(X), dtype=[np.float64, np.float32], order="C")
 
 
 class Checkpoint:

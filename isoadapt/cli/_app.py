@@ -82,7 +82,7 @@ def audit(
         str, typer.Argument(help="Checkpoint (folder or name) or matrix (.npy, .parquet).")
     ],
     texts: Annotated[
-        Path | None, typer.Argument(help="Texts to embed with a checkpoint (.tsv, .csv, .parquet).")
+        Path | None, typer.Argument(help="Table of texts to embed with a checkpoint, or .txt.")
     ] = None,
     text: Text = None,
     separately: Separately = False,
@@ -250,8 +250,8 @@ def fit(
         list[Path],
         typer.Option(
             metavar="FILE...",
-            help="Texts (.tsv, .csv, .parquet, or .txt with one on each line) or matrix (.npy, "
-            ".parquet). teacher-readout takes several files of texts, and no labels.",
+            help="Texts (.tsv, .csv, .jsonl, .parquet, or .txt with one on each line) or matrix "
+            "(.npy, .parquet). teacher-readout takes several files of texts, and no labels.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Output folder for the adapter.")],
@@ -307,7 +307,7 @@ def fit(
 def transform(
     folder: Annotated[Path, typer.Argument(help="Folder of a saved adapter.")],
     source: Annotated[Path, typer.Argument(help="Texts or matrix (.npy, .parquet).")],
-    out: Annotated[Path, typer.Argument(help="Output file (.npy, .parquet).")],
+    out: Annotated[Path, typer.Argument(help="Output file (.npy, .csv, .parquet).")],
     model: Annotated[
         str | None, typer.Option(help="Checkpoint that embeds the texts. Default: that of the fit.")
     ] = None,

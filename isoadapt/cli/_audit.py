@@ -34,7 +34,7 @@ def audit(
     if separately:
         _check_separately(source, label)
     if _is_matrix(source):
-        _audit_matrix(source, texts, label, console)
+        _audit_matrix(source, texts, text, label, console)
         return
     if texts is None:
         raise WrongUsage(
@@ -65,15 +65,18 @@ def audit(
     console.show("\n".join(lines), figures | _plain(report, pooled=layers))
 
 
-def _audit_matrix(source: str, texts: Path | None, label: str | None, console: Console) -> None:
+def _audit_matrix(
+    source: str, texts: Path | None, text: list[str] | None, label: str | None, console: Console
+) -> None:
     """Print the report of a matrix of embeddings."""
     if texts is not None:
         raise WrongUsage(f"texts={str(texts)!r} needs a checkpoint, but {source!r} is a matrix")
     if label is not None and source.lower().endswith(".npy"):
         raise WrongUsage(f"--label {label}: a .npy matrix has no columns. Use Parquet")
     with console.notes():
+        with_labels = label is not None
         X, labels = load_matrix(
-            source, label=label or "label", with_labels=label is not None, mapped=True
+            source, label=label or "label", with_labels=with_labels, features=text, mapped=True
         )
         check_several_rows(X, source)
         report = isotropy_report(X, labels=labels if label else None)

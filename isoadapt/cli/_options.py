@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TABLE = (
-    "Table with a header (.tsv, .csv, .parquet). Columns: sentence (or sentence1 and sentence2) "
-    "and label."
+    "Table (.tsv or .csv with a header, .jsonl, .parquet). Columns: sentence (or sentence1 and "
+    "sentence2) and label."
 )
 
 Table = Annotated[Path | None, typer.Option(help=TABLE)]
@@ -28,7 +28,7 @@ Text = Annotated[
     str | None,
     typer.Option(
         help="Column of texts, or two columns as A,B, whose texts are embedded together as pairs. "
-        "Default: found by name."
+        "Default: found by name. Of a Parquet matrix: the column of vectors, if it has several."
     ),
 ]
 Separately = Annotated[
@@ -50,7 +50,9 @@ OverwriteCheckpoint = Annotated[
 ]
 _REPEATED = {  # flags that several values may follow, and what a further value is like
     "--set": re.compile(r"[A-Za-z_]\w*="),
-    "--on": re.compile(r".*\.(tsv|csv|parquet|txt|npy)$", re.I),
+    "--on": re.compile(
+        r".*\.((tsv|csv|jsonl|ndjson|txt)(\.(gz|bz2|xz|zip|zst))?|parquet|npy)$", re.I
+    ),
 }
 
 
@@ -207,7 +209,7 @@ def read_rows(
             source.path,
             label=label,
             labels=source.labels,
-            features=features,
+            features=source.text or features,
             with_labels=with_labels,
         )
     if source.labels is not None:
@@ -230,10 +232,11 @@ def read_rows(
 def _read_texts(source: Source, label: str | None) -> tuple[list[Any], "NDArray[Any] | None"]:
     """Return the texts of all files, and the labels if there is one file."""
     from isoadapt.datasets import load_table
+    from isoadapt.datasets._tables import table_suffix
 
     texts: list[Any] = []
     for path in (source.path, *source.more):
-        if source.more and path.suffix.lower() == ".txt":  # has no columns
+        if source.more and table_suffix(path) == ".txt":  # has no columns
             found, y = load_table(path, label=None)
         else:
             found, y = load_table(path, text=source.text, label=label)

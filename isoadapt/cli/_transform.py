@@ -15,7 +15,7 @@ from isoadapt.interop import load_adapter
 from isoadapt.interop._folder import provenance, read_config
 from isoadapt.interop._pipeline import SOURCE, take_apart
 
-_MATRICES = (".npy", ".parquet")
+_MATRICES = (".npy", ".csv", ".parquet")
 
 
 def transform(folder: Path, rows: Source, out: Path, overwrite: bool, console: Console) -> None:
@@ -40,7 +40,9 @@ def transform(folder: Path, rows: Source, out: Path, overwrite: bool, console: C
 def _check_out(out: Path, source: Path, overwrite: bool) -> None:
     """Check that ``out`` can be written before anything is read."""
     if out.suffix.lower() not in _MATRICES:
-        raise WrongUsage(f"{str(out)!r} must end in .npy or .parquet, which determines the format")
+        raise WrongUsage(
+            f"{str(out)!r} must end in .npy, .csv or .parquet, which determines the format"
+        )
     if not out.expanduser().parent.is_dir():
         raise FileNotFoundError(f"{str(out.parent)!r} is not a folder; create it first")
     if out.expanduser().is_dir():
@@ -58,6 +60,10 @@ def _write(path: Path, adapted: NDArray[Any], names: list[str]) -> None:
     if path.suffix.lower() == ".npy":
         with path.open("wb") as file:
             np.save(file, adapted)
+        return
+    if path.suffix.lower() == ".csv":  # with all digits of the dtype
+        digits = "%.9g" if adapted.dtype == np.float32 else "%.17g"
+        np.savetxt(path, adapted, digits, ",", header=",".join(names), comments="")
         return
     pyarrow = import_optional("pyarrow", feature="Writing Parquet", extra="data")
     parquet = import_optional("pyarrow.parquet", feature="Writing Parquet", extra="data")

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.messages import reason
-from isoadapt.datasets._tables import Texts, label_column, listed, shortened, text_columns
+from isoadapt._utils.messages import listed, reason, shortened
+from isoadapt.datasets._tables import Texts, label_column, text_columns
 
 _GLUE = "nyu-mll/glue"
 _MISSING = -1  # label of a row without one

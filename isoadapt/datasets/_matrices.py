@@ -8,8 +8,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt._utils.messages import reason
-from isoadapt.datasets._tables import label_column, listed, read_parquet, shortened
+from isoadapt._utils.containers import as_matrix
+from isoadapt._utils.messages import listed, reason, shortened
+from isoadapt.datasets._tables import label_column, read_parquet
 
 _LABEL = "label"
 _MAGIC = b"\x93NUMPY"
@@ -28,7 +29,8 @@ def load_matrix(
 
     A .npy file keeps its dtype, and its labels come from the .npy file `labels`. A Parquet file
     gives a DataFrame of float32 or float64 with the columns `features`, by default all numeric
-    columns except the label. The column "label" may be missing, any other name must exist. Without
+    columns except the label; a column of vectors, by default the only one, gives an array instead.
+    The column "label" may be missing, any other name must exist. Without
     `with_labels`, that column is left out and not read. A `mapped` .npy file is a memory map, whose
     numbers are not checked.
     """
@@ -50,8 +52,14 @@ def load_matrix(
             f"{str(path)!r} is not a .npy or .parquet file, from which embeddings are read; for a "
             "table of texts, pass the model that embeds them"
         )
-    if not isinstance(X, np.memmap) and not np.isfinite(np.asarray(X)).all():
-        raise ValueError(f"{str(path)!r} holds NaN or infinite numbers; drop or correct those rows")
+    odd: Any = (
+        () if isinstance(X, np.memmap) else np.flatnonzero(~np.isfinite(np.asarray(X)).all(1))
+    )
+    if len(odd):
+        raise ValueError(
+            f"{str(path)!r} holds NaN or infinite numbers in {len(odd)} row(s), first in row "
+            f"{odd[0]} (from 0); drop or correct those rows"
+        )
     y = y if labels is None else _load_labels(Path(labels).expanduser(), len(X))
     return X, y
 
@@ -106,22 +114,45 @@ def _split(
     columns = content.column_names
     label = label_column(path, columns, label)
     table = _as_frame(path, content, label if with_labels else None)
-    numeric = [name for name in table.columns if table[name].dtype.kind in "fiu"]
-    names = [name for name in numeric if name != label] if features is None else list(features)
-    odd = sorted(set(names) - set(numeric))
-    if odd or not names:
+    vectors = [name for name in _vectors(content.schema) if name in (features or columns)]
+    if len(vectors) > 1:
         raise ValueError(
-            f"{path} has no numeric column{f's [{listed(odd, 5)}]' if odd else ''}; its columns "
-            f"are {listed(columns)}: store each feature as a column of numbers, or pass the model "
-            "that embeds its texts"
+            f"{path} has several columns of vectors ({listed(vectors)}): choose one (--text "
+            f"{vectors[0]} on the command line)"
         )
-    single = all(table[name].dtype == np.float32 for name in names)
-    X = table[names].astype(np.float32 if single else np.float64)
+    if vectors:
+        X: Any = as_matrix(content.column(vectors[0]), f"{path}: column {vectors[0]!r}")
+        X = X if X.dtype == np.float32 else X.astype(np.float64)
+    else:
+        numeric = [name for name in table.columns if table[name].dtype.kind in "fiu"]
+        names = [name for name in numeric if name != label] if features is None else list(features)
+        odd = sorted(set(names) - set(numeric))
+        if odd or not names:
+            raise ValueError(
+                f"{path} has no numeric column{f's [{listed(odd, 5)}]' if odd else ''}; its "
+                f"columns are {listed(columns)}: store each feature as a column of numbers, or "
+                "pass the model that embeds its texts"
+            )
+        single = all(table[name].dtype == np.float32 for name in names)
+        X = table[names].astype(np.float32 if single else np.float64)
     if not with_labels or label is None:
         return X, None
     if table[label].isna().any():
         raise ValueError(f"{path}: column {label!r} has empty cells; fill them in or drop the rows")
     return X, _checked_labels(np.asarray(table[label].tolist()), f"{path}: column {label!r}")
+
+
+def _vectors(schema: Any) -> list[str]:
+    """Return the columns of lists of floats or, if no column has floats, of integers."""
+    from pyarrow import types
+
+    lists = {
+        each.name: each.type.value_type for each in schema if hasattr(each.type, "value_field")
+    }
+    floats = [name for name, kind in lists.items() if types.is_floating(kind)]
+    if floats or any(types.is_floating(each.type) for each in schema):
+        return floats
+    return [name for name, kind in lists.items() if types.is_integer(kind)]
 
 
 def _as_frame(path: Path, content: Any, label: str | None) -> Any:

@@ -1,13 +1,20 @@
-"""Reading of texts and labels from TSV, CSV and Parquet files."""
+"""Reading of texts and labels from TSV, CSV, JSONL and Parquet files."""
 
+import bz2
 import codecs
 import csv
+import gzip
 import io
+import json
+import lzma
 import os
 import re
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +22,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.messages import reason
+from isoadapt._utils.messages import listed, reason, shortened
 
+_SEPARATORS = {";": "semicolon", "\t": "tab", ",": "comma"}
 _PAIR = ("sentence1", "sentence2")
 _SINGLE = "sentence"
+PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")  # suffixes of compressed files
 _LABEL = "label"
 _NUMBER = re.compile(
     r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|inf(inity)?|nan)",
     re.I,
+)
+
+_DAMAGED = (
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    lzma.LZMAError,
+    zlib.error,
+    zipfile.BadZipFile,
 )
 
 Row = tuple[int, list[str]]  # number of the last line of the row, and its fields
@@ -35,16 +54,19 @@ def load_table(
     text: str | tuple[str, str] | list[str] | None = None,
     label: str | None = _LABEL,
 ) -> tuple[Texts, NDArray[Any] | None]:
-    """Read texts and labels from a TSV or CSV file with a header line, or from a Parquet file.
+    """Read texts and labels from a TSV or CSV file with a header line, or a JSONL or Parquet file.
 
     Text files and binary columns of Parquet files must be UTF-8. In a ``.tsv`` file, as in those of
     GLUE, a quotation mark is an ordinary character. In a ``.csv`` file, it quotes fields that hold
-    commas or line breaks. Each line of a ``.txt`` file is a text; it has no header and no labels.
+    commas or line breaks. Each line of a ``.jsonl`` or ``.ndjson`` file is a JSON object, and each
+    line of a ``.txt`` file is a text; it has no header and no labels. All but Parquet may be
+    compressed, with a second suffix ``.gz``, ``.bz2``, ``.xz``, ``.zip`` or ``.zst``.
 
     Parameters
     ----------
     path : str or path-like
-        The file, with the suffix ``.tsv``, ``.csv``, ``.parquet`` or ``.txt``.
+        The file, with the suffix ``.tsv``, ``.csv``, ``.jsonl``, ``.ndjson``, ``.parquet`` or
+        ``.txt``, or one of a compression after it.
     text : str or pair of str, default=None
         Column of the texts, or two columns for pairs of texts. None: "sentence1" and "sentence2"
         if the file has both, otherwise "sentence", otherwise the only column besides the labels.
@@ -65,13 +87,15 @@ def load_table(
     FileNotFoundError
         If the file does not exist.
     ImportError
-        If the file is a Parquet file and pandas or pyarrow is not installed.
+        If the file is a Parquet file and pandas or pyarrow is not installed, or a ``.zst`` file
+        and pyarrow is not installed.
     ValueError
         If the suffix is not supported, or if the file is damaged, not UTF-8, empty or without
         rows. If a row has too few or too many fields, or if its label is empty, NaN or infinite.
         If a column does not exist or holds neither strings nor numbers, or if the columns of the
-        texts are ambiguous. If a column of a Parquet file holds bytes that are not UTF-8, or a
-        column of texts has empty cells or NaN.
+        texts are ambiguous. If a column of a Parquet file holds bytes that are not UTF-8. If a
+        text is missing: an empty field of a TSV or CSV file, or null or NaN in a JSONL or Parquet
+        file, where the empty string is a text.
 
     Examples
     --------
@@ -89,7 +113,7 @@ def load_table(
     text_at, label_at = _columns(path, header, text, label)
     table = read(text_at, [] if label_at is None else [label_at])
     if not table:
-        what = "no text" if path.suffix.lower() == ".txt" else "a header line only"
+        what = "no text" if table_suffix(path) == ".txt" else "a header line only"
         raise ValueError(f"{path} holds {what}; add at least one row")
     columns = [[fields[i] for _, fields in table] for i in range(len(text_at))]
     texts: Texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
@@ -98,17 +122,22 @@ def load_table(
 
 def _open(path: Path) -> tuple[list[str], Callable[[list[int], list[int]], list[Row]]]:
     """Return the names of the columns, and a function that reads columns of texts and labels."""
-    suffix = path.suffix.lower()
-    if suffix not in (".tsv", ".csv", ".parquet", ".txt"):
+    suffix = table_suffix(path)
+    packed_parquet = suffix == ".parquet" != path.suffix.lower()
+    if suffix not in (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet", ".txt") or packed_parquet:
         raise ValueError(
-            f"path={str(path)!r} has the suffix {suffix!r}; tables are read from .tsv and .csv "
-            "files in UTF-8, and from .parquet files, and texts from .txt files: convert it"
+            f"path={str(path)!r} has the suffix {path.suffix.lower()!r}; tables are read from .tsv "
+            "and .csv files in UTF-8, from .jsonl and .ndjson, and texts from .txt files, all also "
+            "compressed (.gz, .bz2, .xz, .zip, .zst), and from .parquet files: convert it"
         )
     if not path.is_file():
         raise FileNotFoundError(f"path={str(path)!r} is not a file; check the name")
     if suffix == ".parquet":
         content = read_parquet(path)
-        return list(content.column_names), partial(_parquet_rows, path, content)
+        columns = dict(zip(content.column_names, content.columns, strict=True))
+        return list(columns), partial(_typed_rows, path, columns, range(1, content.num_rows + 1))
+    if suffix in (".jsonl", ".ndjson"):
+        return _open_json(path)
     rows = list(_rows(path))
     if not rows:
         raise ValueError(f"{path} is empty; it must have a header line and at least one row")
@@ -120,13 +149,15 @@ def _open(path: Path) -> tuple[list[str], Callable[[list[int], list[int]], list[
 def _rows(path: Path) -> Iterator[Row]:
     """Read the rows of a text file, without blank lines."""
     lines = _decoded(path)
-    if path.suffix.lower() == ".txt":
+    suffix = table_suffix(path)
+    if suffix == ".txt":
         yield 0, [_SINGLE]
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield number, [line.removesuffix("\n")]
         return
-    if path.suffix.lower() == ".tsv":
+    _check_separator(path, suffix, lines.getvalue().partition("\n")[0])
+    if suffix == ".tsv":
         for number, line in enumerate(lines, start=1):
             if line != "\n":
                 yield number, line.removesuffix("\n").split("\t")
@@ -143,9 +174,48 @@ def _rows(path: Path) -> Iterator[Row]:
         ) from error
 
 
+def table_suffix(path: Path) -> str:
+    """Return the suffix of a table in lower case, without that of a compression."""
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix in PACKED else suffix
+
+
+def _unpacked(path: Path) -> bytes:
+    """Read a file, and decompress it as its suffix says."""
+    data, suffix = path.read_bytes(), path.suffix.lower()
+    if suffix not in PACKED:
+        return data
+    try:
+        if suffix == ".zst":
+            pyarrow = import_optional("pyarrow", feature="Reading .zst files", extra="data")
+            return pyarrow.input_stream(pyarrow.py_buffer(data), compression="zstd").read()
+        if suffix != ".zip":
+            return {".gz": gzip, ".bz2": bz2, ".xz": lzma}[suffix].decompress(data)
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            (name,) = archive.namelist()
+            return archive.read(name)
+    except _DAMAGED as error:
+        raise ValueError(
+            f"{path} cannot be decompressed ({reason(error)}); it must hold one table, compressed "
+            f"as the suffix {suffix} says"
+        ) from error
+
+
+def _check_separator(path: Path, suffix: str, header: str) -> None:
+    """Raise ValueError if the columns of a header are separated by another character."""
+    own = "\t" if suffix == ".tsv" else ","
+    other = next((each for each in _SEPARATORS if each in header), own)
+    if own not in header and own != other:
+        raise ValueError(
+            f"{path}: the header {shortened(header)!r} has no {_SEPARATORS[own]} but a "
+            f"{_SEPARATORS[other]}, which seems to separate the columns: save the table with "
+            "commas as .csv, or with tabs as .tsv"
+        )
+
+
 def _decoded(path: Path) -> io.StringIO:
     """Decode a UTF-8 file, with or without a byte order mark."""
-    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    data = _unpacked(path).removeprefix(codecs.BOM_UTF8)
     nul = data.find(b"\0")
     if nul >= 0:
         raise ValueError(
@@ -157,7 +227,7 @@ def _decoded(path: Path) -> io.StringIO:
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}, line {_line(data, error.start)}: byte 0x{data[error.start]:02x} is not "
-            "UTF-8; save the file as UTF-8"
+            "UTF-8 (the file may be in Latin-1 or Windows-1252); save the file as UTF-8"
         ) from error
 
 
@@ -226,6 +296,12 @@ def _select_columns(
                 f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)} "
                 f"({listed(header)}); correct this line"
             )
+        for i in texts:
+            if not fields[i]:
+                raise ValueError(
+                    f"{path}, line {number}: column {header[i]!r} is empty, a missing text: drop "
+                    "the row, or save the table as .jsonl or .parquet, where '' is a text"
+                )
     return [(number, [fields[i] for i in (*texts, *labels)]) for number, fields in table]
 
 
@@ -271,24 +347,48 @@ def read_parquet(path: Path) -> Any:
     return table
 
 
-def _parquet_rows(path: Path, table: Any, texts: list[int], labels: list[int]) -> list[Row]:
-    """Return the rows, numbered from 1, of some columns of a pyarrow.Table, as strings."""
-    cells = [
-        _cells(path, table.column_names[i], table.column(i).to_pylist(), is_text=i in texts)
-        for i in (*texts, *labels)
-    ]
-    return [(row, list(fields)) for row, fields in enumerate(zip(*cells, strict=True), start=1)]
+def _typed_rows(
+    path: Path, columns: dict[str, Any], numbers: Sequence[int], texts: list[int], labels: list[int]
+) -> list[Row]:
+    """Return the rows, with their `numbers`, of some columns of a typed file, as strings."""
+    named = list(columns.items())
+    cells = [_cells(path, *named[i], numbers, i in texts) for i in (*texts, *labels)]
+    return [(row, fields) for row, *fields in zip(numbers, *cells, strict=True)]
 
 
-def _cells(path: Path, name: str, values: list[Any], is_text: bool) -> list[str]:
+def _cells(path: Path, name: str, column: Any, numbers: Sequence[int], is_text: bool) -> list[str]:
     """Return the values of a column as strings, as in a text file."""
-    cells = []
-    for row, value in enumerate(values, start=1):
+    values, cells = column.to_pylist() if hasattr(column, "to_pylist") else column, []
+    for row, value in zip(numbers, values, strict=True):
         try:
             cells.append(_cell(value, is_text))
         except ValueError as error:
             raise ValueError(f"{path}, row {row}: column {name!r} {error}") from error
     return cells
+
+
+def _open_json(path: Path) -> tuple[list[str], Callable[[list[int], list[int]], list[Row]]]:
+    """Return the names in the objects of a JSONL file, and a function that reads columns."""
+    lines = {number: line for number, line in enumerate(_decoded(path), 1) if line.strip()}
+    rows = [_json_object(path, number, line) for number, line in lines.items()]
+    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain(*rows))}
+    if not columns:
+        raise ValueError(f"{path} is empty; it must have a JSON object on at least one line")
+    return list(columns), partial(_typed_rows, path, columns, list(lines))
+
+
+def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
+    """Parse a line of a JSONL file."""
+    try:
+        if isinstance(row := json.loads(line), dict):
+            return row
+        why = f"it holds a {type(row).__name__}"
+    except (ValueError, RecursionError) as error:
+        why = reason(error)
+    raise ValueError(
+        f"{path}, line {number}: not a JSON object ({why}); each line must be one, such as "
+        '{"sentence": "He sings.", "label": 1}'
+    )
 
 
 def _cell(value: Any, is_text: bool) -> str:
@@ -320,14 +420,3 @@ def _check_unique(path: Path, names: Sequence[str]) -> None:
         if name in seen:
             raise ValueError(f"{path} has two columns named {name!r}; rename one of them")
         seen.add(name)
-
-
-def listed(names: Sequence[str], most: int = 16) -> str:
-    """Join names for a message; if there are more than `most`, give their number instead."""
-    shown = ", ".join(shortened(repr(name)) for name in names[:most])
-    return shown if len(names) <= most else f"{shown}, … ({len(names)} in all)"
-
-
-def shortened(text: str, most: int = 80) -> str:
-    """Truncate a text to `most` characters for a message."""
-    return text if len(text) <= most else f"{text[:most]}…"

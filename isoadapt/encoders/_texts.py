@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isoadapt._utils.containers import is_missing, is_table, table_columns
+from isoadapt._utils.messages import shown
+
 _ACCEPTED = (
     "pass a list, array or Series of str, or pairs: a list of 2-tuples of str, an array of shape "
     "(n, 2) or a two-column DataFrame"
 )
-_MISSING = ("NAType", "NaTType")  # of pandas
 
 
 @dataclass(frozen=True)
@@ -81,15 +83,20 @@ def _rows(X: Any) -> list[Any]:
     """Return the elements of a container as a list."""
     if isinstance(X, str | bytes):
         raise TypeError(
-            f"X is a single {type(X).__name__} ({_short(X)}); pass a list of texts: [text]"
+            f"X is a single {type(X).__name__} ({shown(X)}); pass a list of texts: [text]"
         )
+    if is_table(X):
+        return _table_rows(X)
+    if hasattr(X, "column_name") and hasattr(X, "__len__"):  # a column of a datasets.Dataset
+        return _rows(X[:])
     shape = getattr(X, "shape", None)
-    if hasattr(X, "columns") and shape is not None and len(shape) == 2:
-        return _frame_rows(X)
     if shape is not None and not (len(shape) == 1 or (len(shape) == 2 and shape[1] in (1, 2))):
         raise TypeError(f"X is a {type(X).__name__} of shape {tuple(shape)}; {_ACCEPTED}")
     if shape is not None and len(shape) == 2 and shape[1] == 1:
         X = X.reshape(-1)
+    if hasattr(X, "dask") or not hasattr(X, "__len__"):  # streams and lazy containers
+        way_out = "pass X.compute()" if hasattr(X, "dask") else _ACCEPTED
+        raise TypeError(f"X is a {type(X).__name__}; {way_out}")
     for method in ("tolist", "to_list", "to_pylist"):
         if hasattr(X, method):
             return getattr(X, method)()
@@ -98,22 +105,17 @@ def _rows(X: Any) -> list[Any]:
     raise TypeError(f"X is a {type(X).__name__}; {_ACCEPTED}")
 
 
-def _frame_rows(X: Any) -> list[Any]:
-    """Return the rows of a DataFrame or pyarrow table: texts, or pairs if it has two columns."""
-    width = X.shape[1]
-    if width not in (1, 2):
-        names = map(str, getattr(X, "column_names", X.columns))  # a pyarrow table's, or others'
+def _table_rows(X: Any) -> list[Any]:
+    """Return the rows of a table: texts, or pairs if it has two columns."""
+    names, columns = table_columns(X, "X")
+    rows = [_rows(column) for column in columns[:2]]
+    kinds = {isinstance(each[0], str) or is_missing(each[0]) for each in rows if each}
+    if len(names) not in (1, 2) or len(kinds) > 1:
         raise TypeError(
-            f"X is a {type(X).__name__} with {width} columns ({', '.join(names)}); choose one "
+            f"X is a {type(X).__name__} with {len(names)} columns ({', '.join(names)}); choose one "
             "column of texts, or two for pairs"
         )
-    if hasattr(X, "iloc"):
-        columns = [X.iloc[:, j].tolist() for j in range(width)]
-    elif hasattr(X, "column_names"):
-        columns = [column.to_pylist() for column in X.columns]
-    else:
-        columns = [X[:, j].to_list() for j in range(width)]
-    return columns[0] if width == 1 else list(zip(*columns, strict=True))
+    return rows[0] if len(names) == 1 else list(zip(*rows, strict=True))
 
 
 def _pairs(rows: list[Any]) -> Texts:
@@ -159,23 +161,10 @@ def _text(value: Any, where: str, context: str = "") -> str:
     return str(value)
 
 
-def _is_missing(value: Any) -> bool:
-    """Return whether a value is a missing value of Python, NumPy or pandas."""
-    if value is None or type(value).__name__ in _MISSING:
-        return True
-    return isinstance(value, float | np.floating | np.datetime64) and bool(value != value)
-
-
 def _type_message(value: Any, where: str, context: str = "") -> str:
     """Return the message for a value that is not a text."""
     if _is_pair(value):
         return f"{where} is a {type(value).__name__} of {len(value)}{context}; {_ACCEPTED}"
-    if _is_missing(value):
+    if is_missing(value):
         return f"{where} is {value}, a missing text; drop it or replace it by ''"
-    return f"{where} is a {type(value).__name__} ({_short(value)}){context}; {_ACCEPTED}"
-
-
-def _short(value: Any) -> str:
-    """Return the repr of a value in at most 40 characters."""
-    shown = " ".join(repr(value).split())
-    return shown if len(shown) <= 40 else shown[:37] + "..."
+    return f"{where} is a {type(value).__name__} ({shown(value)}){context}; {_ACCEPTED}"

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 
+from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.devices import as_array
 from isoadapt._utils.imports import import_optional
 from isoadapt.geometry._moments import Moments
@@ -50,6 +51,7 @@ def in_chunks(X: Any) -> bool:
     if isinstance(X, list | tuple):
         return len(X) > 0 and len(getattr(X[0], "shape", ())) == 2
     sized = isinstance(X, Sequence | Mapping | Set) or hasattr(X, "shape")
+    sized = sized or hasattr(X, "dask")  # a bag
     return isinstance(X, Iterable) and not sized and not hasattr(X, "__array__")
 
 
@@ -78,7 +80,7 @@ def check_chunk(chunk: Any, first: bool = False) -> NDArray[Any]:
     The `first` chunk must have at least 2 features.
     """
     return check_array(
-        as_array(chunk),
+        as_matrix(chunk),
         dtype=FLOATS,
         input_name="X",
         ensure_min_samples=0,
@@ -301,11 +303,12 @@ def _refuse_tuple_of_matrices(chunk: Any) -> None:
 
 @contextmanager
 def _prefix_errors(part: str) -> Iterator[None]:
-    """Put the name of a part in front of the message of a ValueError."""
+    """Put the name of a part in front of the message of a ValueError or TypeError."""
     try:
         yield
-    except ValueError as error:
-        raise ValueError(f"{part}: {error}") from error
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{part}: {error}") from error
 
 
 def _with_unsplit_rows(X: Any) -> Any:

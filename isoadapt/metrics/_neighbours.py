@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 from torch import Tensor
 
-from isoadapt._utils.devices import as_array
+from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt.geometry._chunks import refuse_chunks
 from isoadapt.geometry._neighbours import METRICS, angles, nearest_neighbours, neighbour_counts
 from isoadapt.metrics._points import as_tensor
@@ -101,9 +101,8 @@ def similarity_correlation(A: ArrayLike, B: ArrayLike, scores: ArrayLike) -> flo
             f"A has shape {tuple(first.shape)} and B {tuple(second.shape)}: row i of A and row i "
             "of B must be the embeddings of pair i"
         )
-    given = check_array(
-        column_or_1d(as_array(scores)), dtype=np.float64, ensure_2d=False, input_name="scores"
-    )
+    given = column_or_1d(as_values(scores, "scores", numeric=True))
+    given = check_array(given, dtype=np.float64, ensure_2d=False, input_name="scores")
     check_consistent_length(first, given)
     between = angles(first, second).cpu().numpy()  # in the reverse order of the cosines
     rounding = 8 * np.finfo(np.float64).eps * first.shape[1] ** 0.5
@@ -307,7 +306,7 @@ def _points(X: ArrayLike, name: str, min_samples: int) -> Tensor:
     """Check a matrix; a tensor stays on its device."""
     refuse_chunks(X, "neighbours need all rows at once")
     array = check_array(
-        as_array(X), dtype=np.float64, input_name=name, ensure_min_samples=min_samples
+        as_matrix(X, name), dtype=np.float64, input_name=name, ensure_min_samples=min_samples
     )
     return as_tensor(array).to(X.device if isinstance(X, Tensor) else "cpu")
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from isoadapt._utils.devices import as_array
+from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.messages import warn
 from isoadapt.geometry import Moments, _isoscore, _neighbours, _spread
 from isoadapt.geometry._chunks import (
@@ -42,7 +42,7 @@ def as_points(X: ArrayLike, min_samples: int = 2, by_variance: bool = True) -> T
     """
     refuse_chunks(X, "this figure needs all rows at once")
     array = check_array(
-        as_array(X),
+        as_matrix(X),
         dtype=np.float64,
         input_name="X",
         ensure_min_samples=min_samples,
@@ -145,14 +145,6 @@ def two_nn_or_nan(points: Tensor, tolerance: float = 0.0) -> float:
         return math.nan
 
 
-def is_missing(label: Any) -> bool:
-    """Whether a label is None, or a NaN, NaT or pandas.NA, none of which is equal to itself."""
-    try:
-        return label is None or bool(label != label)
-    except (TypeError, ValueError):  # the truth value of pandas.NA is not defined
-        return True
-
-
 class Groups(NamedTuple):
     """Groups of dependent rows: their names, and the number (n,) of the name of each row's."""
 
@@ -184,7 +176,7 @@ def read_rows(X: Any, groups: ArrayLike | None = None) -> Reading:
     if not (is_dask(X) or is_memmap(X)):
         refuse_chunks(X, "this figure needs all rows at once")
         least = {"ensure_min_samples": 2, "ensure_min_features": 2}
-        X = check_array(as_array(X), dtype=FLOATS, input_name="X", **least)
+        X = check_array(as_matrix(X), dtype=FLOATS, input_name="X", **least)
     found = read(Rows(X), groups)
     if is_constant(found.moments):
         raise ValueError(constant_message(found.moments.count))
@@ -241,25 +233,13 @@ def codes_of(
     values: ArrayLike, n: int, name: str, rows: str = "X"
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Different values of a parameter that has one for each of n rows, and each row's number."""
-    labels = np.asarray(as_array(values))
+    labels = as_values(values, name)
     if labels.shape != (n,):
         raise ValueError(
             f"{name} has shape {labels.shape}, {rows} has {n} rows: one value for each row is "
             "needed"
         )
-    objects: Any = () if labels.dtype.kind in "biu" else np.asarray(as_array(values), dtype=object)
-    missing = [i for i, label in enumerate(objects) if is_missing(label)]
-    if missing:
-        raise ValueError(
-            f"{name} lacks that of {len(missing)} row(s), first of row {missing[0]} (NaN or None): "
-            "leave these rows out, or give them a name, for example 'none'"
-        )
-    try:
-        return np.unique(labels, return_inverse=True)
-    except TypeError as error:
-        raise TypeError(
-            f"{name} holds values of several types ({error}): pass list(map(str, values))"
-        ) from error
+    return np.unique(labels, return_inverse=True)
 
 
 def corrected_isoscore(found: Reading) -> float:

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from isoadapt._utils.devices import as_array
+from isoadapt._utils.containers import as_matrix
 from isoadapt.geometry import Moments, _isoscore, _neighbours, _spread
 from isoadapt.geometry._chunks import Chunked
 from isoadapt.metrics._points import (
@@ -154,7 +154,8 @@ def isoscore_star(X: Chunked, prior_cov: ArrayLike | None = None, zeta: float = 
     d = _n_features(points)
     prior = None
     if prior_cov is not None:
-        checked = check_array(as_array(prior_cov), dtype=np.float64, input_name="prior_cov")
+        given = as_matrix(prior_cov, "prior_cov")
+        checked = check_array(given, dtype=np.float64, input_name="prior_cov")
         prior = as_tensor(checked)
         if prior.shape != (d, d):
             raise ValueError(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array
 
+from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.imports import import_optional
 from isoadapt.adapters._base import BaseAdapter
 
@@ -39,7 +40,7 @@ def panels(
 
 def points(X: ArrayLike, name: str) -> NDArray[np.float64]:
     """Check embeddings of at least two rows that are not all equal."""
-    array = check_array(X, dtype=np.float64, ensure_min_samples=2, input_name=name)
+    array = check_array(as_matrix(X, name), dtype=np.float64, ensure_min_samples=2, input_name=name)
     if not np.ptp(array, axis=0).any():
         raise ValueError(
             f"{name} has {len(array)} equal rows, which have no variance to draw; pass embeddings "

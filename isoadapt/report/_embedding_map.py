@@ -10,7 +10,7 @@ from sklearn.decomposition import PCA
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from isoadapt.metrics._points import is_missing
+from isoadapt._utils.containers import as_values
 from isoadapt.report._axes import REST, STRONG, note_fitted_rows, panels, plain, points
 
 _PANELS = ["before", "after"]
@@ -232,12 +232,7 @@ def _standardised(X: ArrayLike, name: str) -> NDArray[np.float64]:
 
 
 def _classes(y: ArrayLike) -> NDArray[Any]:
-    labels = np.asarray(y, dtype=object)
-    if labels.ndim and any(map(is_missing, labels.ravel())):
-        raise ValueError(
-            "y has missing values, such as None or NaN; pass a class for each row, or y=None"
-        )
-    classes = column_or_1d(y)
+    classes = column_or_1d(as_values(y))
     if type_of_target(classes, input_name="y") == "continuous":
         raise ValueError(
             "y has continuous values, but the colours are those of classes; pass classes, such as "

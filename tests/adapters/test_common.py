@@ -328,7 +328,7 @@ class TestEveryAdapter:
         if adapter._head_kind() == "classifier" and adapter._needs_y():
             labels = np.array(y, dtype=object)
             labels[7] = None
-            with pytest.raises(ValueError, match=r"y lacks the label of 1 row.*first of row 7"):
+            with pytest.raises(ValueError, match=r"Input y contains NaN or None.*first in row 7"):
                 clone(adapter).fit(X, labels)
         if adapter._head_kind() == "classifier":
             narrow = LinearHead(np.eye(3, 5), np.zeros(3), [0, 1, 2])

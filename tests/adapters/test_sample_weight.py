@@ -244,8 +244,9 @@ class TestErrors:
 
     def test_invalid_groups(self):
         for groups, message in (
-            (np.arange(119), "inconsistent numbers of samples"),
-            (np.zeros((120, 2)), "1d array"),
+            (np.arange(119), r"groups has shape \(119,\), X has 120 rows: one value for each row"),
+            (np.zeros((120, 2)), r"groups has shape \(120, 2\), X has 120 rows"),
+            ([None, *range(119)], "groups lacks that of 1 row.*first in row 0"),
         ):
             with pytest.raises(ValueError, match=message):
                 IsotropyLayer(**QUICK).fit(X, Y, groups=groups)

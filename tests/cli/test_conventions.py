@@ -141,7 +141,7 @@ class TestEveryCommand:
         ["fit", "whitening", "--on", "X.npy", "--out", "new", "--set", "strength=many"],
         ["fit", "whitening", "--on", "X.npy", "--out", "new", "--label", "label"],
         ["fit", "whitening", "--on", "X.npy", "--out", "new", "--separately"],
-        ["transform", "my-adapter", "dev.tsv", "adapted.csv"],
+        ["transform", "my-adapter", "dev.tsv", "adapted.tsv"],
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_status_2(command, place):

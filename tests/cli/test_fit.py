@@ -110,11 +110,14 @@ class TestFit:
         config = json.loads((files / "merged" / "config.json").read_text())
         assert config["problem_type"] == "multi_label_classification"
 
-    def test_texts_from_parquet(self, files, checkpoint):
+    @pytest.mark.parametrize("name", ["texts.parquet", "texts.jsonl.gz"])
+    def test_texts_from_parquet_and_json(self, name, files, checkpoint):
         texts, labels = texts_and_labels()
-        pd.DataFrame({"text": texts, "kind": labels}).to_parquet("texts.parquet")
+        table = pd.DataFrame({"text": texts, "kind": labels})
+        table.to_parquet("texts.parquet")
+        table.to_json("texts.jsonl.gz", orient="records", lines=True, compression="gzip")
         options = ["--model", checkpoint, "--label", "kind", "--out", "a", "--set", "beta=1"]
-        succeed("fit", "isobn", "--on", "texts.parquet", *options)
+        succeed("fit", "isobn", "--on", name, *options)
         assert load_adapter("a").beta == 1
         assert load_adapter("a").classes_.tolist() == [0, 1, 2]
 

@@ -211,7 +211,7 @@ PARQUETS = {
         parquet(pa.table([X[:, 0], Y, Y], names=["a", "label", "label"])),
         "two columns named 'label'",
     ),
-    "lists only": (parquet(pa.table({"f": X.tolist()})), "no numeric column"),
+    "records only": (parquet(pa.table({"f": [{"a": 1.0}] * 60})), "no numeric column"),
     "records as labels": (parquet(with_features(label=[{"a": 1}] * 60)), "column 'label' holds"),
     "lists as labels": (parquet(with_features(label=[[1], [1, 2]] * 30)), "column 'label' holds"),
     "bytes as labels": (parquet(with_features(label=[b"\xff"] * 60)), "column 'label' holds"),

@@ -49,6 +49,24 @@ class TestTransform:
         assert list(found.columns) == [f"whitening{i}" for i in range(5)]
         np.testing.assert_array_equal(found.to_numpy(), adapter.transform(X))
 
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_into_csv_with_all_digits(self, dtype, adapter):
+        np.save("Z.npy", X[:9].astype(dtype))
+        succeed("transform", "a", "Z.npy", "out.csv")
+        found = pd.read_csv("out.csv", dtype=dtype)
+        assert list(found.columns) == [f"whitening{i}" for i in range(5)]
+        np.testing.assert_array_equal(found.to_numpy(), adapter.transform(X[:9].astype(dtype)))
+
+    def test_a_column_of_vectors(self, adapter):
+        vectors = pd.DataFrame({"id": range(len(X)), "a": list(X), "b": list(-X)})
+        vectors.to_parquet("vectors.parquet")
+        assert "--text a" in fail("transform", "a", "vectors.parquet", "out.npy")
+        succeed("transform", "a", "vectors.parquet", "out.parquet", "--text", "b")
+        np.testing.assert_array_equal(pd.read_parquet("out.parquet"), adapter.transform(-X))
+        assert succeed("audit", "out.parquet").stdout.startswith(f"IsotropyReport: {len(X)} × 5\n")
+        vectors[["id", "a"]].to_parquet("vectors.parquet")
+        assert succeed("audit", "vectors.parquet").stdout == succeed("audit", "X.npy").stdout
+
     def test_columns_are_found_by_name(self, files):
         succeed("fit", "whitening", "--on", "X.parquet", "--out", "a")
         table = pd.read_parquet("X.parquet")
@@ -91,7 +109,7 @@ class TestTransform:
         [
             (["absent", "X.npy", "out.npy"], "is not a folder; pass one that save_adapter wrote"),
             (["a", "absent.npy", "out.npy"], "absent.npy"),
-            (["a", "X.npy", "out.csv"], r"must end in \.npy or \.parquet"),
+            (["a", "X.npy", "out.tsv"], r"must end in \.npy, \.csv or \.parquet"),
             (["a", "X.npy", "absent/out.npy"], "'absent' is not a folder"),
             (["a", "texts.tsv", "out.npy"], "None.*pass --model"),
             ([".", "X.npy", "out.npy"], "config.json is missing"),

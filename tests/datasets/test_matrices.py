@@ -96,6 +96,39 @@ class TestParquet:
         with pytest.raises(ValueError, match=r"no numeric columns \['g'\]"):
             load_matrix(path, features=["f0", "g"])
 
+    @pytest.mark.parametrize("kind", ["arrays", "fixed", "half", "integers"])
+    def test_the_only_column_of_vectors_is_taken(self, tmp_path, kind):
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        rows = (X * 8).round().astype({"half": "float16", "integers": "int8"}.get(kind, "float32"))
+        column = pa.array(
+            list(rows), pa.list_(pa.array(rows[0]).type, 3 if kind == "fixed" else -1)
+        )
+        columns = {"id": range(4), "embedding": column, "label": [1, 0, 1, 0]}
+        parquet.write_table(pa.table(columns), tmp_path / "X.parquet")
+        found, labels = load_matrix(tmp_path / "X.parquet")
+        assert found.dtype == (np.float32 if kind in ("arrays", "fixed") else np.float64)
+        np.testing.assert_array_equal(found, rows)
+        assert labels.tolist() == [1, 0, 1, 0]
+
+    def test_columns_of_vectors_that_are_unclear_or_faulty(self, tmp_path):
+        table = pd.DataFrame({"a": list(X), "b": list(-X), "tokens": [[1], [1, 2]] * 2})
+        path = self.write(tmp_path, table)
+        with pytest.raises(ValueError, match=r"several columns of vectors \('a', 'b'\).*--text a"):
+            load_matrix(path)
+        np.testing.assert_array_equal(load_matrix(path, features=["b"])[0], -X)
+        self.write(tmp_path, frame().assign(tokens=[[1], [1, 2]] * 2))
+        np.testing.assert_array_equal(load_matrix(path)[0].to_numpy(), X)
+        for rows, message in (
+            ([*X[:3], X[0, :1]], "column 'e' holds rows of different lengths, 3 in row 0 and 1 in"),
+            ([*X[:3], None], "column 'e' lacks the vector of 1 row.*first in row 3"),
+            ([*X[:3], [1.0, np.nan, 2.0]], "NaN or infinite numbers in 1 row.*first in row 3"),
+        ):
+            self.write(tmp_path, pd.DataFrame({"e": rows}))
+            with pytest.raises(ValueError, match=message):
+                load_matrix(path)
+
     def test_what_is_no_matrix(self, tmp_path):
         with pytest.raises(ValueError, match="no numeric column; its columns are"):
             load_matrix(self.write(tmp_path, pd.DataFrame({"text": ["a"]})))

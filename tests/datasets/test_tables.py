@@ -1,6 +1,12 @@
 """load_table: GLUE-shaped files in, texts and labels out."""
 
+import bz2
 import csv
+import gzip
+import io
+import json
+import lzma
+import zipfile
 
 import numpy as np
 import pytest
@@ -107,6 +113,30 @@ def test_each_line_of_a_txt_file_is_a_text(tmp_path):
         ("a.tsv", "x\ty\tlabel\na\tb\t1\n", {}, "which hold the texts"),
         ("a.tsv", "x\tx\na\tb\n", {}, "two columns named 'x'"),
         ("a.json", "{}", {}, r"read from \.tsv and \.csv"),
+        ("a.parquet.gz", b"", {}, r"suffix '\.gz'; tables are read from"),
+        ("a.tsv", "sentence\tlabel\na\t1\n\t0\n", {}, "line 3: column 'sentence' is empty, a miss"),
+        ("a.csv", 'x,sentence\n1,a\n\n2,""\n', {}, "line 4: column 'sentence' is empty, a miss"),
+        ("a.tsv", "sentence1\tsentence2\na\t\n", {}, "line 2: column 'sentence2' is empty"),
+        (
+            "a.csv",
+            'sentence;label\n"a, b";1\n',
+            {},
+            "'sentence;label' has no comma but a semicolon",
+        ),
+        ("a.csv", '"sentence";"label"\n"a, b";1\n', {}, "no comma but a semicolon.*with commas"),
+        ("a.csv", "sentence\tlabel\na\t1\n", {}, "no comma but a tab"),
+        ("a.tsv", "sentence;label\na;1\n", {}, "no tab but a semicolon"),
+        ("a.csv", "sentence,label\na,1\n".encode("utf-16"), {}, "UTF-16 files.*save .* as UTF-8"),
+        ("a.csv", b"sentence\n\xe9t\xe9\n", {}, "line 2: byte 0xe9 is not UTF-8 .*Latin-1"),
+        ("a.csv.gz", b"sentence\na\n", {}, r"cannot be decompressed .*as the suffix \.gz"),
+        ("a.csv.xz", gzip.compress(b"sentence\na\n"), {}, "cannot be decompressed"),
+        ("a.csv.gz", gzip.compress(b"sentence\n" + b"abc" * 99)[:-9], {}, "cannot be decompressed"),
+        ("a.jsonl", "\n", {}, "is empty; it must have a JSON object"),
+        ("a.jsonl", '{"sentence": "a"}\n\n{"sentence"\n', {}, "line 3: not a JSON object"),
+        ("a.jsonl", '[{"sentence": "a"}]', {}, "line 1: not a JSON object .it holds a list"),
+        ("a.jsonl", '{"sentence": "a"}\n\n{"label": 1}', {}, "row 3: column 'sentence' is empty"),
+        ("a.jsonl", '{"sentence": "a", "label": 1}\n{"sentence": "b"}', {}, "line 2: the label is"),
+        ("a.jsonl", '{"sentence": ["a"]}', {}, "'sentence' holds a list, but .* must be strings"),
     ],
 )
 def test_what_is_wrong_and_where(tmp_path, name, content, options, message):
@@ -130,6 +160,44 @@ def test_csv_gives_back_what_was_written(tmp_path_factory, rows):
         csv.writer(file).writerows([("sentence", "label"), *rows])
     texts, labels = load_table(path)
     assert list(zip(texts, labels.tolist(), strict=True)) == rows
+
+
+def zipped(data):
+    with zipfile.ZipFile(file := io.BytesIO(), "w") as archive:
+        archive.writestr("inside", data)
+    return file.getvalue()
+
+
+def zstandard(data):
+    pa = pytest.importorskip("pyarrow")
+    sink = pa.BufferOutputStream()
+    with pa.output_stream(sink, compression="zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+PACKINGS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+PACKINGS |= {".zip": zipped, ".ZST": zstandard}
+ROWS = [{"sentence": "a\u2028b", "label": 1}, {"label": 0, "sentence": "ü; {}"}]
+FORMATS = {
+    "jsonl": "\ufeff" + "\r\n\n".join(map(json.dumps, ROWS)),
+    "ndjson": "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS),
+    "csv": "sentence,label\na\u2028b,1\nü; {},0\n",
+    "tsv": "sentence\tlabel\na\u2028b\t1\nü; {}\t0\n",
+}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats_and_their_compressions(tmp_path, name, packing):
+    path = write(tmp_path, f"a.{name}{packing}", PACKINGS[packing](FORMATS[name].encode()))
+    texts, labels = load_table(path)
+    assert (texts, labels.tolist()) == (["a\u2028b", "ü; {}"], [1, 0])
+
+
+def test_an_empty_string_of_json_is_a_text(tmp_path):
+    path = write(tmp_path, "a.jsonl", '{"sentence": "", "label": true}\n{"sentence": 3}')
+    assert load_table(path, label=None)[0] == ["", "3"]
 
 
 class TestColumnsOfParquet:

@@ -2,6 +2,8 @@
 
 from decimal import Decimal
 
+import dask.bag
+import datasets
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -37,6 +39,9 @@ PAIRS = [("a", "b"), ("", "c"), ("a", "b")]
         pa.array(TEXTS).dictionary_encode(),
         pa.table({"text": TEXTS}),
         pa.record_batch({"text": TEXTS}),
+        datasets.Dataset.from_dict({"text": TEXTS}).with_format("torch"),
+        datasets.Dataset.from_dict({"text": TEXTS}).with_format("numpy")["text"],
+        pl.Series(TEXTS, dtype=pl.Categorical),
     ],
 )
 def test_texts_come_from_any_column(X):
@@ -56,6 +61,7 @@ def test_texts_come_from_any_column(X):
         pd.DataFrame(PAIRS, columns=["x", "y"]),
         pl.DataFrame(PAIRS, schema=["x", "y"], orient="row"),
         pa.table({"x": ["a", "", "a"], "y": ["b", "c", "b"]}),
+        datasets.Dataset.from_dict({"x": ["a", "", "a"], "y": ["b", "c", "b"]}),
     ],
 )
 def test_pairs_come_from_any_table(X):
@@ -68,6 +74,10 @@ def test_pairs_come_from_any_table(X):
     ("X", "error", "says"),
     [
         ([], ValueError, "no text"),
+        (datasets.Dataset.from_dict({"t": ["a", None]}), TypeError, r"X\[1\] is None, a missing"),
+        (datasets.Dataset.from_dict({"t": ["a"], "y": [1]}), TypeError, "2 columns .*choose one"),
+        (datasets.Dataset.from_dict({"t": ["a"]}).to_iterable_dataset(), TypeError, "X is a Iter"),
+        (dask.bag.from_sequence(["a"]), TypeError, r"X is a Bag; pass X.compute\(\)"),
         (np.array([]), ValueError, "no text"),
         ("one text", TypeError, r"single str .*pass a list"),
         (b"bytes", TypeError, "single bytes"),

@@ -10,7 +10,7 @@ from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, Str
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
-from isoadapt._utils.devices import as_array
+from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._heads import needs_fit, read_labels
 from isoadapt.adapters._rows import check_labels
@@ -112,7 +112,7 @@ def make_data(
         targets,
         task,
         joined(labels, row_hashes(rows if widths is None else rows[:, : widths[0]])),
-        None if groups is None else np.asarray(as_array(groups)),
+        as_values(groups, "groups"),
         _pairs(pairs, encoder, d),
         _search(queries, documents, relevant, encoder, d),
         None if foreign is None else _vectors(foreign, "foreign", encoder, d),
@@ -148,13 +148,13 @@ def _labelled(X: Any, y: Any, name: str, head: Any, task: str) -> tuple[NDArray[
             "y=None, but compare_adapters needs labels or values, because heads and controls are "
             "fitted to them"
         )
-    if are_texts(X) or getattr(getattr(X, "dtype", None), "kind", None) in ("O", "U"):
+    if are_texts(X) or getattr(getattr(X, "dtype", None), "kind", None) == "U":
         raise ValueError(
             f"{name} must be a matrix of embeddings, not texts or objects: pass "
             "encoder.transform(texts). Only pairs, queries, documents and foreign may be texts"
         )
     rows: NDArray[Any] = check_array(
-        as_array(X),
+        as_matrix(X, name),
         dtype=[np.float64, np.float32],
         order="C",
         ensure_min_samples=_FEWEST,
@@ -163,7 +163,7 @@ def _labelled(X: Any, y: Any, name: str, head: Any, task: str) -> tuple[NDArray[
     )
     y, several = read_labels(head, y) if task == "classify" else (y, True)
     targets: NDArray[Any] = check_array(
-        as_array(y),
+        as_values(y, name.replace("X", "y"), numeric=task == "regress"),
         dtype=np.float64 if task == "regress" else None,
         ensure_2d=False,
         input_name=name.replace("X", "y"),
@@ -185,22 +185,18 @@ def _vectors(value: Any, name: str, encoder: Any, d: int) -> Floats:
                 "embedded with, or embed them first"
             )
         value = encoder.transform(value)
-    rows: Floats = check_array(as_array(value), dtype=np.float64, input_name=name)
+    rows: Floats = check_array(as_matrix(value, name), dtype=np.float64, input_name=name)
     _check_width(rows, d, name)
     return rows
 
 
 def are_texts(value: Any) -> bool:
     """Whether a value holds texts or pairs of texts, rather than vectors."""
-    dtype = getattr(value, "dtype", None)
-    if dtype is not None and getattr(dtype, "kind", "O") in "fiub":
-        return False
-    if hasattr(value, "itertuples"):  # iterating over a data frame gives the names of its columns
-        value = value.itertuples(index=False, name=None)
-    first = next(iter(value), None) if hasattr(value, "__iter__") else None
-    if isinstance(first, tuple):
-        first = next(iter(first), None)
-    return isinstance(first, str)
+    try:
+        as_texts(value.select(range(1)) if hasattr(value, "with_format") else value[:1])
+    except (TypeError, ValueError):
+        return isinstance(value, str)
+    return True
 
 
 def _check_width(rows: NDArray[Any], d: int, name: str) -> None:
@@ -227,9 +223,8 @@ def _pairs(pairs: Any, encoder: Any, d: int) -> tuple[Floats, NDArray[np.int64],
     else:
         vectors = np.concatenate([_vectors(part, "pairs", encoder, d) for part in pairs[:2]])
     _, places, ends = np.unique(row_hashes(vectors), return_index=True, return_inverse=True)
-    scores: Floats = check_array(
-        as_array(pairs[2]), dtype=np.float64, ensure_2d=False, input_name="scores"
-    )
+    given = as_values(pairs[2], "scores", numeric=True)
+    scores: Floats = check_array(given, dtype=np.float64, ensure_2d=False, input_name="scores")
     check_consistent_length(*pairs[:2], scores)
     if len(scores) < _FEWEST or np.ptp(scores) == 0:
         raise ValueError(
@@ -313,7 +308,7 @@ def _single(
 def _check_saw(encoder_saw: Any, n: int) -> bool | NDArray[np.bool_] | None:
     if encoder_saw is None or isinstance(encoder_saw, bool | np.bool_):
         return None if encoder_saw is None else bool(encoder_saw)
-    mask = np.asarray(as_array(encoder_saw))
+    mask = np.asarray(as_values(encoder_saw, "encoder_saw"))
     if mask.shape != (n,) or mask.dtype != bool:
         raise ValueError(
             f"encoder_saw has shape {mask.shape} and dtype {mask.dtype}, but must be True, False, "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_array
 
-from isoadapt._utils.devices import as_array
+from isoadapt._utils.containers import as_matrix
 from isoadapt.adapters._heads import needs_fit
 from isoadapt.heads import LinearHead
 from isoadapt.model_selection._compare._data import are_texts
@@ -67,7 +67,7 @@ def _embedded(name: str, parts: list[Any], teacher: Any, encoder: Any) -> tuple[
         taught = list(teacher[name]) if name == "pairs" else [teacher[name]]
     dtype = [np.float64, np.float32]
     rows, targets = (
-        [check_array(as_array(one), dtype=dtype, input_name=what) for one in each]
+        [check_array(as_matrix(one, what), dtype=dtype, input_name=what) for one in each]
         for each, what in ((own, name), (taught, f"teacher[{name!r}]"))
     )
     if (given := [len(one) for one in targets]) != (needed := [len(one) for one in rows]):

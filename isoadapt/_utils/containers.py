@@ -1,0 +1,260 @@
+"""Conversion of matrices, and of labels and other values of rows, from any container to arrays."""
+
+from numbers import Number
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from torch import Tensor
+
+from isoadapt._utils.devices import as_array
+from isoadapt._utils.messages import listed, reason, shortened, shown
+
+_PLAIN = "fiubc"  # kinds of dtypes that scikit-learn checks
+_EMBED = (
+    "embed texts first, by TransformerEncoder or in an AdaptedEncoder, and parse vectors that were "
+    "saved as text by json.loads"
+)
+
+
+def as_matrix(X: Any, name: str = "X") -> Any:
+    """Convert a matrix or a column of vectors to what scikit-learn's ``check_array`` accepts.
+
+    A column of vectors becomes a matrix (n, d). Arrays, tables of numbers, sparse matrices and dask
+    arrays are returned unchanged, so that memory maps are not read and names of columns are kept.
+    TypeError or ValueError name the first row that holds no vector or no number.
+    """
+    if issparse(X) or type(X).__module__.startswith("dask.array"):
+        return X
+    if is_table(X):
+        return _of_table(X, name)
+    if not (type(X) in (np.ndarray, np.memmap) and X.dtype.kind in _PLAIN):
+        X = _numbers(_values(X, name), name)
+    if X.ndim > 2:
+        raise ValueError(
+            f"{name} has dim {X.ndim}, shape {X.shape}, but one vector for each row is needed, "
+            "shape (n_samples, n_features): pool vectors of tokens, as by X.mean(axis=1)"
+        )
+    return X
+
+
+def as_values(y: Any, name: str = "y", numeric: bool = False) -> Any:
+    """Convert labels, weights or other values of rows to an array (n,) or (n, k); keep None.
+
+    Objects become numbers if all of them are, and `numeric` values must be. A missing value raises
+    ValueError, and values of types that have no order TypeError.
+    """
+    if y is None or isinstance(y, Number):
+        return y
+    if is_table(y):
+        array = np.column_stack([_values(each, name) for each in table_columns(y, name)[1]])
+    else:
+        array = y.toarray() if issparse(y) else _values(y, name)
+    if array.dtype.kind in "OT":
+        array = _of_one_type(array.astype(object), name)
+    if array.dtype.kind in "fmM":
+        _check_present(np.argwhere(array != array)[:, 0], name)
+    return _numbers(array, name, "convert it, or leave the row out") if numeric else array
+
+
+def as_indicator(y: Any, labels: NDArray[Any] | None = None) -> NDArray[np.int64]:
+    """Return labels as an indicator matrix (n, n_labels), whose columns may be prescribed."""
+    values = np.asarray(as_values(y))
+    values = values[:, None] if values.ndim == 1 else values
+    fits = labels is None or values.shape[1:] == labels.shape
+    if not fits or not np.isin(values, (0, 1)).all():
+        names = "" if labels is None else f"classes={labels.tolist()}"
+        raise ValueError(
+            f"y has shape {np.shape(y)} and the values {np.unique(values)[:5].tolist()}, but must "
+            "be an indicator matrix of 0 and 1 with one column for each label of the multi-label "
+            f"head, as sklearn.preprocessing.MultiLabelBinarizer({names}) makes from lists of "
+            "labels; or fit another head"
+        )
+    return values.astype(np.int64)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, or a NaN, NaT or pandas.NA, none of which is equal to itself."""
+    try:
+        return value is None or bool(value != value)
+    except (ArithmeticError, RuntimeError, TypeError, ValueError):  # as for pandas.NA
+        return type(value).__name__ == "NAType"
+
+
+def is_table(X: Any) -> bool:
+    """Whether X is a table of pandas, polars, pyarrow, datasets or dask."""
+    two = len(getattr(X, "shape", ())) == 2
+    return two and (hasattr(X, "columns") or hasattr(X, "column_names"))
+
+
+def table_columns(X: Any, name: str) -> tuple[list[str], list[Any]]:
+    """Return the names and the columns of a table."""
+    if hasattr(X, "dask"):
+        raise TypeError(f"{name} is a {type(X).__name__} of dask: pass {name}.compute()")
+    if hasattr(X, "iloc"):
+        return list(map(str, X.columns)), [X.iloc[:, j] for j in range(X.shape[1])]
+    if hasattr(X, "get_columns"):  # of polars
+        return X.columns, X.get_columns()
+    table = _arrow_table(X, name) if hasattr(X, "with_format") else X
+    return table.column_names, table.columns
+
+
+def _arrow_table(dataset: Any, name: str) -> Any:
+    """Return the rows and columns of a datasets.Dataset as a pyarrow.Table."""
+    if dataset.format["type"] == "custom":
+        raise TypeError(f"{name} is a data set with a transform: pass {name}[:][column]")
+    return dataset.with_format("arrow", columns=dataset.format["columns"])[:]
+
+
+def _of_table(X: Any, name: str) -> Any:
+    """Return a table of numbers unchanged, and a single column of vectors as a matrix."""
+    dtypes = () if hasattr(X, "dask") else getattr(X, "dtypes", ())
+    if len(dtypes) and all(getattr(dtype, "kind", "O") in _PLAIN for dtype in dtypes):
+        return X
+    names, columns = table_columns(X, name)
+    pairs = zip(names, columns, strict=True)
+    arrays = {each: _values(column, f"{name}[{each!r}]") for each, column in pairs}
+    vectors = [each for each, array in arrays.items() if array.ndim > 1]
+    if vectors and len(names) == 1:
+        return as_matrix(arrays[vectors[0]], name)
+    if vectors:
+        raise TypeError(
+            f"{name} is a {type(X).__name__} with the columns {listed(names)}, of which "
+            f"{listed(vectors)} hold(s) vectors: choose one such column, {name}[{vectors[0]!r}]"
+        )
+    numbers = [_numbers(array, f"{name}[{each!r}]") for each, array in arrays.items()]
+    return X if hasattr(X, "dtypes") else np.column_stack(numbers)
+
+
+def _values(X: Any, name: str) -> NDArray[Any]:
+    """Return the values of any container but a table as an array; vectors are stacked (n, d)."""
+    if isinstance(X, Tensor):
+        return as_array(X, name)
+    if isinstance(X, np.ma.MaskedArray):
+        _check_present(np.argwhere(np.ma.getmaskarray(X))[:, 0], name, "an unmasked value")
+        X = X.data
+    if hasattr(X, "column_name") and hasattr(X, "source"):  # a column of a datasets.Dataset
+        X = _arrow_table(X.source, name)[X.column_name]
+    if hasattr(X, "to_pylist"):
+        return _of_arrow(X, name)
+    if hasattr(X, "is_null") and X.dtype.is_nested():  # polars fills missing vectors with NaN
+        _check_present(np.flatnonzero(X.is_null().to_numpy()), name, "a vector")
+    X = X.to_numpy() if hasattr(X, "to_numpy") else X
+    try:
+        tensors = isinstance(X, list | tuple) and len(X) > 0 and isinstance(X[0], Tensor)
+        array = as_array(torch.stack([*X]), name) if tensors else np.asarray(X)
+    except (TypeError, ValueError, RuntimeError):  # the rows differ, or hold tensors
+        array = np.fromiter(X, object, len(X))
+    if not array.ndim:
+        raise TypeError(
+            f"{name} is a {type(X).__name__}, but rows are needed: pass a list, an array, a "
+            "tensor, a Series or a column of a table"
+        )
+    strings = array.dtype.kind == "U" and array.ndim == 1 and isinstance(X, list | tuple)
+    if strings and set(map(type, X)) - {str, np.str_}:  # NumPy has converted other values
+        array = np.fromiter(X, object, len(X))
+    cells = array.ravel().tolist() if array.dtype.kind == "O" and array.size == len(array) else []
+    return _stacked(cells, name) if any(map(_is_vector, cells)) else array
+
+
+def _of_arrow(X: Any, name: str) -> NDArray[Any]:
+    """Return the values of a column of pyarrow, whose lists become rows of a matrix."""
+    if hasattr(X.type, "storage_type"):
+        X = X.cast(X.type.storage_type)
+    if not hasattr(X.type, "value_field"):
+        return np.asarray(X)
+    from pyarrow import compute
+
+    _check_present(np.flatnonzero(X.is_null()), name, "a vector")
+    _check_lengths(np.asarray(compute.list_value_length(X)), name)
+    values = _of_arrow(compute.list_flatten(X), name)
+    return values.reshape(len(X), len(values) // max(1, len(X)), *values.shape[1:])
+
+
+def _stacked(rows: list[Any], name: str) -> NDArray[Any]:
+    """Stack vectors; raise an error that names the first row that is missing or of other length."""
+    try:
+        return np.stack([as_array(row, name) for row in rows])
+    except ValueError as error:
+        odd = [i for i, row in enumerate(rows) if not _is_vector(row)]
+        _check_present([i for i in odd if is_missing(rows[i])], name, "a vector")
+        if not odd:
+            _check_lengths([len(row) for row in rows], name)
+        where = f"row {odd[0]} holds {shown(rows[odd[0]])}" if odd else reason(error)
+        raise ValueError(f"{name} must hold one vector for each row, but {where}") from error
+
+
+def _numbers(array: Any, name: str, way_out: str = _EMBED) -> NDArray[Any]:
+    """Convert objects and strings to float64; raise an error that names the first other value."""
+    if array.dtype.kind in _PLAIN:
+        return array
+    if array.dtype.names or array.dtype.kind in "mM":
+        raise TypeError(
+            f"{name} has the dtype {array.dtype}, but numbers are needed: convert it, and records "
+            "by numpy.lib.recfunctions.structured_to_unstructured"
+        )
+    try:
+        return array.astype(np.float32 if array.dtype.kind == "V" else np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        place, value = next(each for each in np.ndenumerate(array) if not _is_number(each[1]))
+        where = ", ".join(f"{what} {i}" for what, i in zip(("row", "column"), place, strict=False))
+        value = value.item() if isinstance(value, np.generic) else value
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(
+            f"{name} holds {shown(value)} in {where}, but numbers are needed "
+            f"({shortened(reason(error))}): {way_out}"
+        ) from error
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return value is None or isinstance(float(value), float)
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _of_one_type(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """Convert objects to booleans, integers or floats if all are such; raise if they are mixed."""
+    missing = [place[0] for place, value in np.ndenumerate(array) if is_missing(value)]
+    _check_present(missing, name)
+    inferred, values = np.array(array.tolist()), array.ravel().tolist()
+    if inferred.dtype.kind in "biuf":
+        return inferred
+    if inferred.dtype.kind == "O" and all(hasattr(value, "__float__") for value in values):
+        return array.astype(np.float64)
+    try:
+        np.unique(array)
+    except TypeError as error:
+        found = ", ".join(sorted({type(value).__name__ for value in values}))
+        raise TypeError(
+            f"{name} holds values of several types ({found}), or that cannot be sorted: pass "
+            "list(map(str, values)), or only numbers"
+        ) from error
+    return array
+
+
+def _check_present(missing: Any, name: str, what: str = "a value") -> None:
+    """Raise ValueError if there are rows whose value is missing."""
+    if len(missing):
+        raise ValueError(
+            f"Input {name} contains NaN or None instead of {what} in {len(set(missing))} row(s), "
+            f"the first in row {missing[0]}: leave these rows out, or fill in what is missing"
+        )
+
+
+def _check_lengths(lengths: Any, name: str) -> None:
+    """Raise ValueError unless all vectors have the same length."""
+    other: Any = np.flatnonzero(np.asarray(lengths) != lengths[0]) if len(lengths) else ()
+    if len(other):
+        raise ValueError(
+            f"{name} holds rows of different lengths, {lengths[0]} in row 0 and "
+            f"{lengths[other[0]]} in row {other[0]}: pass vectors of one encoder, pooled over "
+            "tokens; for several labels a row, an indicator matrix, by MultiLabelBinarizer"
+        )
+
+
+def _is_vector(row: Any) -> bool:
+    """Whether a cell of a column is a sequence of values."""
+    sized = hasattr(row, "__len__") and not isinstance(row, str | bytes | dict | set)
+    return sized and getattr(row, "ndim", 1) > 0
