@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,6 +67,8 @@ class LinearHead(BaseEstimator):
     >>> head.predict([[3.0, 0.0], [0.0, 0.0]])
     array(['yes', 'no'], dtype='<U3')
     """
+
+    _other_labels: NDArray[Any] | None = None  # of the rows: names of ids, or ids of names
 
     def __init__(
         self, coef: ArrayLike, intercept: ArrayLike, classes: ArrayLike | None = None
@@ -293,7 +295,12 @@ class LinearHead(BaseEstimator):
         """
         self._check_use("score")
         metric = r2_score if self.classes_ is None else accuracy_score
-        return float(metric(as_array(y), self.predict(X), sample_weight=sample_weight))
+        head = self._for_labels(y)
+        if head.classes_ is not None:
+            labels = [*head._unknown_labels(y), *head.classes_.tolist()]
+            if len({isinstance(label, str) for label in labels}) == 2:
+                head._targets(y)  # raises, because strings and numbers are not compared
+        return float(metric(as_array(y), head.predict(X), sample_weight=sample_weight))
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Compute XWᵀ + b in float64.
@@ -328,6 +335,17 @@ class LinearHead(BaseEstimator):
     def _check_use(self, use: str) -> None:
         """Raise ValueError if `use`, a method's name, needs another kind of head."""
 
+    def _for_labels(self, y: ArrayLike | None) -> LinearHead:
+        """Return the head whose classes are the names of the ids, or the ids, if y needs them."""
+        if y is None or self._other_labels is None:
+            return self
+        other = LinearHead(self.coef_, self.intercept_, self._other_labels)
+        other._other_labels = cast(NDArray[Any], self.classes_)[np.argsort(self._other_labels)]
+        try:
+            return other if self._unknown_labels(y) and not other._unknown_labels(y) else self
+        except (TypeError, ValueError):  # y does not hold labels, and may be ignored
+            return self
+
     def _unknown_labels(self, y: ArrayLike) -> list[Any]:
         """Return the different labels that the head cannot predict; a regressor, all strings."""
         labels = set(np.asarray(as_array(y)).ravel().tolist())
@@ -336,6 +354,13 @@ class LinearHead(BaseEstimator):
         else:
             unknown = labels - set(self.classes_.tolist())
         return sorted(unknown, key=str)
+
+    def _known(self) -> str:
+        """List what `y` may hold, for messages."""
+        if self.classes_ is None:
+            return "numbers"
+        names = "" if self._other_labels is None else f" or, instead, {self._other_labels.tolist()}"
+        return f"{self.classes_.tolist()}{names}"
 
     def _targets(self, y: ArrayLike) -> NDArray[Any]:
         """Convert labels to rows of ``coef_`` (n,), or values to one column per output."""
@@ -346,7 +371,7 @@ class LinearHead(BaseEstimator):
             if unknown:
                 raise ValueError(
                     f"y contains labels unknown to the head: {unknown[:5]}; it knows "
-                    f"{self.classes_.tolist()}. Relabel y, or name the classes: "
+                    f"{self._known()}. Relabel y, or name the classes: "
                     "LinearHead(head.coef_, head.intercept_, classes)"
                 )
             rows = {label: row for row, label in enumerate(self.classes_.tolist())}

@@ -366,7 +366,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return self._fit_head(X, y, sample_weight, groups)
         head = LinearHead.from_estimator(self.head)
         head._check_width(X.shape[1])
-        return head
+        return head._for_labels(y)
 
     def _fit_head(
         self,
@@ -394,18 +394,18 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             head = read_head() if isinstance(own, str) and own == default else None
         if head is None:
             return
+        head = head._for_labels(y)
         self.set_params(head=head)
         unknown = [] if y is None or self._refits_head() else head._unknown_labels(y)
         if not unknown:
             return
         self.set_params(head="logistic" if own is None else own)
-        knows = "numbers" if head.classes_ is None else head.classes_.tolist()
         warn(
-            f"y contains labels unknown to the checkpoint's head: {unknown[:5]}; it knows {knows}. "
-            f"A new head is fitted instead, head={self.head!r}. To use the checkpoint's head, "
-            "relabel y; to fit a new one without this warning, pass an estimator: "
-            f"{type(self).__name__}(head=LogisticRegression()), or on the command line: --set "
-            "head=logistic",
+            f"y contains labels unknown to the checkpoint's head: {unknown[:5]}; it knows "
+            f"{head._known()}. A new head is fitted instead, head={self.head!r}. To use the "
+            "checkpoint's head, relabel y; to fit a new one without this warning, pass an "
+            f"estimator: {type(self).__name__}(head=LogisticRegression()), or on the command line: "
+            "--set head=logistic",
         )
 
     def _refits_head(self) -> bool:

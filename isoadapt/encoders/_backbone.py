@@ -28,6 +28,7 @@ from isoadapt.encoders._pooling import (
     several_layers,
 )
 
+Shapes = dict[str, tuple[int, ...]]  # of weights, by name
 _MODULE_DICTS = [key for key, value in nn.Module().__dict__.items() if isinstance(value, dict)]
 _POSITION_TABLE = re.compile(r"(^|_)(wpe|pos|position|positions)(_|$)")
 _READOUT_COLUMNS = 4096  # of pooling="readout" at most
@@ -223,8 +224,37 @@ def find_last_linear(model: Any) -> nn.Linear:
 
 
 def is_classifier(model: Any) -> bool:
-    """Return whether the class of a model, or one of its bases, is for sequence classification."""
-    return any("ForSequenceClassification" in cls.__name__ for cls in type(model).__mro__)
+    """Return whether a model is for sequence classification, by its classes or its weights.
+
+    The weights decide only about classes that are not of transformers.
+    """
+    if any("ForSequenceClassification" in cls.__name__ for cls in type(model).__mro__):
+        return True
+    if type(model).__module__.startswith("transformers.") or not hasattr(model, "config"):
+        return False
+    shapes = {name: tuple(weights.shape) for name, weights in model.state_dict().items()}
+    try:
+        return has_weights_of_classifier(shapes, copy.deepcopy(model.config))
+    except Exception:  # transformers has no classifier of this architecture
+        return False
+
+
+def has_weights_of_classifier(shapes: Shapes, config: Any) -> bool:
+    """Return whether weights outside the base model, and its pooler, are those of a classifier."""
+    import transformers
+
+    with torch.device("meta"):
+        model = transformers.AutoModelForSequenceClassification.from_config(
+            config, trust_remote_code=False
+        )
+    base = f"{model.base_model_prefix}."
+    expected = {
+        name: tuple(weights.shape)
+        for name, weights in model.state_dict().items()
+        if not name.startswith(base) or "pooler" in name.split(".")
+    }
+    modules = {name.rpartition(".")[0] for name in expected}
+    return expected == {n: shapes[n] for n in shapes if n.rpartition(".")[0] in modules}
 
 
 def without_head(model: Any) -> Any:

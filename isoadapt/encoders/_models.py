@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from isoadapt._utils.devices import SharedSetting, resolve_device
 from isoadapt._utils.messages import reason
 from isoadapt.encoders._backbone import (
     Backbone,
+    Shapes,
     find_last_linear,
     keep_to_one_thread_after_fork,
     live_backbone,
@@ -30,9 +31,17 @@ from isoadapt.encoders._folder import (
     check_files,
     checkpoint_folder,
     fingerprint,
-    names_classifier,
     tokenizer_folder,
     transformer_folder,
+    weight_files,
+)
+from isoadapt.encoders._kinds import (
+    holds_classifier,
+    label_option,
+    lost_labels,
+    model_class,
+    saved_shapes,
+    without_weights,
 )
 
 DTYPES = {
@@ -67,7 +76,7 @@ def stored_backbone(
     keep_to_one_thread_after_fork()
     with _LOCK:
         folder = checkpoint_folder(model, revision, trust_remote_code)
-        head = head or names_classifier(folder)
+        head = head or holds_classifier(folder)
         key = (fingerprint(folder), dtype, device, head, trust_remote_code)
         return _load_once(
             _STORE, key, lambda: _load(folder, head, dtype, device, trust_remote_code)
@@ -123,17 +132,20 @@ def _load(
         _check_adapter(folder)
     weights, tokenizer_dir = transformer_folder(base or folder), tokenizer_folder(folder)
     check_files(weights, tokenizer_dir)
-    kind = "AutoModelForSequenceClassification" if head else "AutoModel"
-    options = {"local_files_only": True, "trust_remote_code": code}
+    kind = _checked_read(folder, lambda: model_class(weights, head))
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": code}
     with quiet(), torch.random.fork_rng(devices=[]):
         tokenizer = _checked_read(
             folder, lambda: transformers.AutoTokenizer.from_pretrained(tokenizer_dir, **options)
         )
-        if base is not None and head:
-            outline = _checked_read(folder, lambda: _without_weights(kind, weights, **options))
-            options |= _checked_read(folder, lambda: _label_options(folder, outline))
+        if base is not None and head:  # PEFT does not save the number of labels
+            outline = _checked_read(folder, lambda: without_weights(kind, weights, **options))
+            options |= _checked_read(folder, lambda: label_option(_of_adapter(folder), outline))
+        elif head:
+            with suppress(Exception):  # from_pretrained reports the error
+                options |= lost_labels(weights, saved_shapes(weight_files(weights)), **options)
         if device.type == "meta":
-            model = _checked_read(folder, lambda: _without_weights(kind, weights, **options)).eval()
+            model = _checked_read(folder, lambda: without_weights(kind, weights, **options)).eval()
             return Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
         model, report = _checked_read(
             folder,
@@ -148,7 +160,7 @@ def _load(
         )
         missing = set(report["missing_keys"])
         if base is not None:
-            missing -= _checked_read(folder, lambda: _saved_weights(folder)).keys()
+            missing -= _checked_read(folder, lambda: _of_adapter(folder)).keys()
             model = _merged(model, folder)
     _check_complete(folder, missing, head)
     model = model.to(device).eval()
@@ -156,17 +168,6 @@ def _load(
         # A copy, because the loaded memory is mapped to the file, which may be overwritten.
         weights.data = weights.data.clone()
     return Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)
-
-
-def _without_weights(kind: str, folder: Path, **options: Any) -> Any:
-    """Build a model of class `kind` on the device "meta"."""
-    import transformers
-
-    config = transformers.AutoConfig.from_pretrained(folder, **options)
-    with torch.device("meta"):
-        return getattr(transformers, kind).from_config(
-            config, trust_remote_code=options["trust_remote_code"]
-        )
 
 
 def _checked_read(folder: Path, read: Callable[[], Any]) -> Any:
@@ -221,24 +222,9 @@ def _check_adapter(folder: Path) -> None:
         ) from error
 
 
-def _saved_weights(folder: Path) -> dict[str, tuple[int, ...]]:
+def _of_adapter(folder: Path) -> Shapes:
     """Return the shapes of an adapter's weights by their names in the base model."""
-    from safetensors import safe_open
-
-    with safe_open(folder / PEFT_WEIGHTS, "pt") as file:
-        names = list(file.keys())
-        shapes = [tuple(file.get_slice(name).get_shape()) for name in names]
-    return {name.removeprefix(_PREFIX): shape for name, shape in zip(names, shapes, strict=True)}
-
-
-def _label_options(folder: Path, model: Any) -> dict[str, int]:
-    """Return the number of labels of an adapter's head, which PEFT does not save, as an option."""
-    head = find_last_linear(model)
-    name = next(name for name, module in model.named_modules() if module is head)
-    shape = _saved_weights(folder).get(f"{name}.weight")
-    if shape is None or shape[0] == model.config.num_labels:
-        return {}
-    return {"num_labels": shape[0]}
+    return saved_shapes([folder / PEFT_WEIGHTS], _PREFIX)
 
 
 def _merged(model: Any, folder: Path) -> Any:
@@ -274,7 +260,7 @@ def _check_names(wrapped: torch.nn.Module, folder: Path, base_names: set[str]) -
 
     state = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
     expected = {name.removeprefix(_PREFIX) for name in state}
-    saved = set(_saved_weights(folder))
+    saved = set(_of_adapter(folder))
     if not expected <= saved or not saved <= expected | base_names:
         different = sorted((expected - saved) | (saved - expected - base_names))[:3]
         raise ValueError(
