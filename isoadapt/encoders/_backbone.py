@@ -104,8 +104,17 @@ class Backbone:
     def sentence_pooling(self) -> Pooling | None:
         """Return the pooling of sentence-transformers, or None if the model has none."""
         if self.sentence is not None:
-            return live_pooling(self.sentence)
-        return None if self.folder is None else sentence_pooling(self.folder)
+            found: Pooling | None = live_pooling(self.sentence)
+        else:
+            found = None if self.folder is None else sentence_pooling(self.folder)
+        config = self.model.config
+        if found and config.is_encoder_decoder and not encoder_class(config.model_type):
+            raise ValueError(
+                f"sentence-transformers pools the states of the decoder of "
+                f"{type(self.model).__name__}, which pooling='auto' does not support; choose "
+                "pooling='cls', 'mean' or 'max' for the states of the encoder"
+            )
+        return found
 
     @property
     def n_layers(self) -> int:
@@ -221,6 +230,15 @@ def find_last_linear(model: Any) -> nn.Linear:
             "outputs; pass a checkpoint saved from an AutoModelForSequenceClassification"
         )
     return heads[-1]
+
+
+def encoder_class(model_type: Any) -> str | None:
+    """Return the name of the class of transformers for the encoder alone, as T5EncoderModel."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    name = f"{str(MODEL_MAPPING_NAMES.get(model_type)).removesuffix('Model')}EncoderModel"
+    return name if hasattr(transformers, name) else None
 
 
 def is_classifier(model: Any) -> bool:

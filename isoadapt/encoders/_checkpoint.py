@@ -143,7 +143,7 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
     if config.problem_type == "regression":
         return LinearHead(coef, intercept)
     if config.num_labels == 1:
-        if not _applies_sigmoid(backbone):
+        if not applies_sigmoid(backbone):
             return LinearHead(coef, intercept)
         coef, intercept = (np.concatenate([-row, row]) / 2 for row in (coef, intercept))
     own = LinearHead(coef, intercept, np.arange(len(coef)))
@@ -155,7 +155,7 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
     return own._for_labels(names) if getattr(config, "isoadapt_label_names", False) else own
 
 
-def _applies_sigmoid(backbone: Backbone) -> bool:
+def applies_sigmoid(backbone: Backbone) -> bool:
     """Return whether a model is a CrossEncoder of sentence-transformers that applies a sigmoid.
 
     Its versions record the function in different places; it is a sigmoid if it is not recorded.

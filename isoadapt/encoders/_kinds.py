@@ -7,7 +7,12 @@ from typing import Any
 
 import torch
 
-from isoadapt.encoders._backbone import Shapes, find_last_linear, has_weights_of_classifier
+from isoadapt.encoders._backbone import (
+    Shapes,
+    encoder_class,
+    find_last_linear,
+    has_weights_of_classifier,
+)
 from isoadapt.encoders._folder import (
     base_folder,
     fingerprint,
@@ -48,8 +53,12 @@ def _weights_are_of_classifier(folder: Path, classes: tuple[str, ...], state: An
         saved = saved_shapes(weight_files(folder))
         lost = lost_labels(folder, saved, **_LOCAL)
         config = transformers.AutoConfig.from_pretrained(folder, **_LOCAL, **lost)
-        # A single output without a number of labels can be that of multiple choice.
-        return lost != {"num_labels": 1} and has_weights_of_classifier(saved, config)
+        # Neither a single output without a number of labels, which can be that of multiple choice,
+        # nor tags of tokens, whose classifier has the same weights in some architectures.
+        tags = any(str(name).startswith(("B-", "I-")) for name in config.id2label.values())
+        if tags or lost == {"num_labels": 1}:
+            return False
+        return has_weights_of_classifier(saved, config)
     except Exception:  # loading reports the error
         return False
 
@@ -59,17 +68,12 @@ def model_class(folder: Path, head: bool) -> str:
 
     Of an encoder-decoder without weights for its decoder, this is the class of the encoder alone.
     """
-    import transformers
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
-
     if head:
         return CLASSIFIER
-    kind = read_object(folder / "config.json").get("model_type")
-    encoder = f"{str(MODEL_MAPPING_NAMES.get(kind)).removesuffix('Model')}EncoderModel"
-    if not hasattr(transformers, encoder):
-        return "AutoModel"
-    names = saved_shapes(weight_files(folder))
-    return "AutoModel" if any("decoder" in name.split(".") for name in names) else encoder
+    encoder = encoder_class(read_object(folder / "config.json").get("model_type"))
+    names = saved_shapes(weight_files(folder)) if encoder else {}
+    has_decoder = any("decoder" in name.split(".") for name in names)
+    return encoder if encoder and not has_decoder else "AutoModel"
 
 
 def without_weights(kind: str, folder: Path, **options: Any) -> Any:

@@ -22,7 +22,7 @@ from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
-from isoadapt.encoders._checkpoint import read_head
+from isoadapt.encoders._checkpoint import applies_sigmoid, read_head
 from isoadapt.encoders._folder import tokenizer_folder, transformer_folder
 from isoadapt.encoders._identity import HEAD_VECTORS, VectorSource, vector_source
 from isoadapt.encoders._kinds import holds_classifier
@@ -282,8 +282,16 @@ def with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:
             f"checkpoint's own head needs none; or {SERVE}"
         )
     network = eval_copy(backbone.model, {old: new})
-    network.config = copy.deepcopy(backbone.model.config)  # save_pretrained writes to it
+    network.config = copied_config(backbone)
     return network
+
+
+def copied_config(backbone: Backbone) -> Any:
+    """Return a copy of a configuration, which save_pretrained changes, that records a sigmoid."""
+    config = copy.deepcopy(backbone.model.config)
+    if config.num_labels == 1 and applies_sigmoid(backbone):
+        config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    return config
 
 
 def _is_rounding(bias: Floats, head: LinearHead, map_: Affine) -> bool:
