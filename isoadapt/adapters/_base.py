@@ -23,12 +23,7 @@ from isoadapt._utils.messages import warn
 from isoadapt.adapters._heads import PROBES, fit_head, needs_fit
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_block, map_rows
 from isoadapt.adapters._rows import check_labels
-from isoadapt.geometry._chunks import (
-    RowSketch,
-    is_dask,
-    map_blocks,
-    refuse_chunks,
-)
+from isoadapt.geometry._chunks import RowSketch, is_dask, map_blocks, refuse_chunks
 from isoadapt.heads import LinearHead, MultiLabelHead
 
 # In signatures of public methods, ArrayLike is quoted: help() would otherwise show the whole union.
@@ -341,6 +336,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         )
         if not numeric:
             way_out = "pass labels, or use head='ridge' for a regression"
+            if targets.dtype == object and isinstance(self.head, LinearHead):
+                self.head._for_labels(targets)._targets(targets)  # raises for a mixture
             check_labels(targets, f"head={self.head!r}", way_out)
         return rows, targets
 
@@ -438,8 +435,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        kind = self._head_kind()
-        tags.estimator_type = kind
+        tags.estimator_type = kind = self._head_kind()
         tags.target_tags.required = self._needs_y()
         if kind == "classifier":
             tags.classifier_tags = ClassifierTags()

@@ -1,4 +1,4 @@
-"""The kind of a checkpoint is that of its weights, whatever its configuration says or leaves out."""
+"""The kind of a checkpoint is that of its weights, whatever its configuration says."""
 
 import json
 
