@@ -84,8 +84,9 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
       keeps it if ``head`` is None and the checkpoint has a :class:`~isoadapt.heads.MultiLabelHead`,
       because such a head cannot be fitted to one label for each row.
     - Otherwise, the adapter uses the checkpoint's head if y holds only label ids, or only names
-      from its ``id2label``, which are then what is predicted. An adapter with ``head_training="refit"``, or a FlowAdapter without ``alpha``, only takes from
-      this head whether to fit a classifier or a regressor, so y may have other labels.
+      from its ``id2label``, which are then what is predicted. An adapter with
+      ``head_training="refit"``, or a FlowAdapter without ``alpha``, only takes from this head
+      whether to fit a classifier or a regressor, so y may have other labels.
     - Otherwise, a probe is fitted to y, either "logistic" or the one that the adapter's ``head``
       names. A warning is given, because unknown labels may be a mistake.
 
