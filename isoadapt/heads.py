@@ -296,10 +296,9 @@ class LinearHead(BaseEstimator):
         self._check_use("score")
         metric = r2_score if self.classes_ is None else accuracy_score
         head = self._for_labels(y)
-        if head.classes_ is not None:
-            labels = [*head._unknown_labels(y), *head.classes_.tolist()]
-            if len({isinstance(label, str) for label in labels}) == 2:
-                head._targets(y)  # raises, because strings and numbers are not compared
+        labels = [] if head.classes_ is None else [*head._unknown_labels(y), *head.classes_]
+        if len({isinstance(label, str) for label in labels}) == 2:
+            head._targets(y)  # raises, because strings and numbers are not compared
         return float(metric(as_array(y), head.predict(X), sample_weight=sample_weight))
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -357,10 +356,8 @@ class LinearHead(BaseEstimator):
 
     def _known(self) -> str:
         """List what `y` may hold, for messages."""
-        if self.classes_ is None:
-            return "numbers"
         names = "" if self._other_labels is None else f" or, instead, {self._other_labels.tolist()}"
-        return f"{self.classes_.tolist()}{names}"
+        return "numbers" if self.classes_ is None else f"{self.classes_.tolist()}{names}"
 
     def _targets(self, y: ArrayLike) -> NDArray[Any]:
         """Convert labels to rows of ``coef_`` (n,), or values to one column per output."""

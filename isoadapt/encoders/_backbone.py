@@ -5,6 +5,7 @@ import inspect
 import os
 import re
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -110,9 +111,8 @@ class Backbone:
         config = self.model.config
         if found and config.is_encoder_decoder and not encoder_class(config.model_type):
             raise ValueError(
-                f"sentence-transformers pools the states of the decoder of "
-                f"{type(self.model).__name__}, which pooling='auto' does not support; choose "
-                "pooling='cls', 'mean' or 'max' for the states of the encoder"
+                f"sentence-transformers pools states of the decoder of {type(self.model).__name__},"
+                " which pooling='auto' cannot; choose 'cls', 'mean' or 'max' of encoder states"
             )
         return found
 
@@ -232,39 +232,33 @@ def find_last_linear(model: Any) -> nn.Linear:
     return heads[-1]
 
 
-def encoder_class(model_type: Any) -> str | None:
-    """Return the name of the class of transformers for the encoder alone, as T5EncoderModel."""
+def encoder_class(model_type: Any) -> str:
+    """Return the name of the class for the encoder alone, such as T5EncoderModel, or ""."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     name = f"{str(MODEL_MAPPING_NAMES.get(model_type)).removesuffix('Model')}EncoderModel"
-    return name if hasattr(transformers, name) else None
+    return name if hasattr(transformers, name) else ""
 
 
 def is_classifier(model: Any) -> bool:
-    """Return whether a model is for sequence classification, by its classes or its weights.
-
-    The weights decide only about classes that are not of transformers.
-    """
+    """Return whether a model is for sequence classification, by its class or, if own, weights."""
     if any("ForSequenceClassification" in cls.__name__ for cls in type(model).__mro__):
         return True
-    if type(model).__module__.startswith("transformers.") or not hasattr(model, "config"):
-        return False
-    shapes = {name: tuple(weights.shape) for name, weights in model.state_dict().items()}
-    try:
-        return has_weights_of_classifier(shapes, copy.deepcopy(model.config))
-    except Exception:  # transformers has no classifier of this architecture
-        return False
+    if not type(model).__module__.startswith("transformers."):
+        shapes = {name: tuple(weights.shape) for name, weights in model.state_dict().items()}
+        with suppress(Exception):  # transformers has no classifier of this architecture
+            return fits_classifier(shapes, copy.deepcopy(model.config))
+    return False
 
 
-def has_weights_of_classifier(shapes: Shapes, config: Any) -> bool:
+def fits_classifier(shapes: Shapes, config: Any) -> bool:
     """Return whether weights outside the base model, and its pooler, are those of a classifier."""
     import transformers
 
     with torch.device("meta"):
-        model = transformers.AutoModelForSequenceClassification.from_config(
-            config, trust_remote_code=False
-        )
+        auto = transformers.AutoModelForSequenceClassification
+        model = auto.from_config(config, trust_remote_code=False)
     base = f"{model.base_model_prefix}."
     expected = {
         name: tuple(weights.shape)

@@ -140,11 +140,10 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
     intercept = _float64(weights["bias"]) if "bias" in weights else np.zeros(len(coef))
     if config.problem_type == "multi_label_classification":
         return MultiLabelHead(coef, intercept)
-    if config.problem_type == "regression":
+    one = config.num_labels == 1
+    if config.problem_type == "regression" or (one and not applies_sigmoid(backbone)):
         return LinearHead(coef, intercept)
-    if config.num_labels == 1:
-        if not applies_sigmoid(backbone):
-            return LinearHead(coef, intercept)
+    if one:
         coef, intercept = (np.concatenate([-row, row]) / 2 for row in (coef, intercept))
     own = LinearHead(coef, intercept, np.arange(len(coef)))
     names = [config.id2label.get(label) for label in range(len(coef))]
@@ -156,20 +155,15 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
 
 
 def applies_sigmoid(backbone: Backbone) -> bool:
-    """Return whether a model is a CrossEncoder of sentence-transformers that applies a sigmoid.
-
-    Its versions record the function in different places; it is a sigmoid if it is not recorded.
-    """
+    """Return whether a model is a CrossEncoder with a sigmoid, which is its default."""
     config, folder = backbone.model.config, backbone.folder
     file = {} if folder is None else read_object(folder / "config_sentence_transformers.json")
-    records = [
-        file if file.get("model_type") == "CrossEncoder" else None,
-        getattr(config, "sentence_transformers", None),
-        {"activation_fn": getattr(config, _OLD_RECORD)} if hasattr(config, _OLD_RECORD) else None,
-    ]
-    names = [record.get("activation_fn") for record in records if isinstance(record, dict)]
-    named = next((name for name in names if name), "Sigmoid")
-    return bool(names) and str(named).rpartition(".")[2] == "Sigmoid"
+    entry = getattr(config, "sentence_transformers", None)
+    records = [file.get("activation_fn")] if file.get("model_type") == "CrossEncoder" else []
+    records += [entry.get("activation_fn")] if isinstance(entry, dict) else []
+    records += [getattr(config, _OLD_RECORD)] if hasattr(config, _OLD_RECORD) else []
+    named = next(filter(None, records), "Sigmoid")
+    return bool(records) and str(named).rpartition(".")[2] == "Sigmoid"
 
 
 def _float64(weights: Tensor) -> NDArray[np.float64]:

@@ -1,18 +1,14 @@
 """What a checkpoint holds, by its configuration and by the names and shapes of its weights."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from isoadapt.encoders._backbone import (
-    Shapes,
-    encoder_class,
-    find_last_linear,
-    has_weights_of_classifier,
-)
+from isoadapt.encoders._backbone import Shapes, encoder_class, find_last_linear, fits_classifier
 from isoadapt.encoders._folder import (
     base_folder,
     fingerprint,
@@ -23,14 +19,11 @@ from isoadapt.encoders._folder import (
 )
 
 CLASSIFIER = "AutoModelForSequenceClassification"
-_LOCAL = {"local_files_only": True, "trust_remote_code": False}
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 def holds_classifier(folder: Path) -> bool:
-    """Return whether a checkpoint holds a model for sequence classification.
-
-    The class in ``architectures`` decides if it is one of transformers. Otherwise, the weights do.
-    """
+    """Return whether a checkpoint is a classifier, by its class or, if it is one's own, weights."""
     adapter, base = read_adapter(folder), base_folder(folder)
     if adapter is not None and base is not None:
         return adapter.get("task_type") == "SEQ_CLS" or holds_classifier(base)
@@ -49,31 +42,24 @@ def _weights_are_of_classifier(folder: Path, classes: tuple[str, ...], state: An
 
     if not set(classes).isdisjoint(dir(transformers)):
         return False
-    try:
-        saved = saved_shapes(weight_files(folder))
-        lost = lost_labels(folder, saved, **_LOCAL)
-        config = transformers.AutoConfig.from_pretrained(folder, **_LOCAL, **lost)
-        # Neither a single output without a number of labels, which can be that of multiple choice,
-        # nor tags of tokens, whose classifier has the same weights in some architectures.
+    with suppress(Exception):  # loading reports the error
+        option = label_option(folder, **_LOCAL)
+        config = transformers.AutoConfig.from_pretrained(folder, **_LOCAL, **option)
+        # Multiple choice has one output, and a classifier of tokens can have the same weights.
         tags = any(str(name).startswith(("B-", "I-")) for name in config.id2label.values())
-        if tags or lost == {"num_labels": 1}:
-            return False
-        return has_weights_of_classifier(saved, config)
-    except Exception:  # loading reports the error
-        return False
+        if not tags and option != {"num_labels": 1}:
+            return fits_classifier(saved_shapes(weight_files(folder)), config)
+    return False
 
 
 def model_class(folder: Path, head: bool) -> str:
-    """Return the name of the class of transformers that loads the model in a folder.
-
-    Of an encoder-decoder without weights for its decoder, this is the class of the encoder alone.
-    """
+    """Return the name of the class that loads the model, for an encoder without decoder its own."""
     if head:
         return CLASSIFIER
     encoder = encoder_class(read_object(folder / "config.json").get("model_type"))
-    names = saved_shapes(weight_files(folder)) if encoder else {}
-    has_decoder = any("decoder" in name.split(".") for name in names)
-    return encoder if encoder and not has_decoder else "AutoModel"
+    names = saved_shapes(weight_files(folder)) if encoder else ()
+    alone = "" if any("decoder" in name.split(".") for name in names) else encoder
+    return alone or "AutoModel"
 
 
 def without_weights(kind: str, folder: Path, **options: Any) -> Any:
@@ -100,16 +86,13 @@ def saved_shapes(files: Iterable[Path], prefix: str = "") -> Shapes:
     return shapes
 
 
-def lost_labels(folder: Path, saved: Shapes, **options: Any) -> dict[str, int]:
-    """Return the number of labels as an option if the weights have it, but no configuration."""
-    if not {"id2label", "num_labels"}.isdisjoint(read_object(folder / "config.json")):
+def label_option(folder: Path, adapter: Shapes | None = None, **options: Any) -> dict[str, int]:
+    """Return the number of labels of the saved head as an option if no configuration has it."""
+    config = read_object(folder / "config.json")
+    if adapter is None and ("id2label" in config or "num_labels" in config):  # PEFT has neither
         return {}
-    return label_option(saved, without_weights(CLASSIFIER, folder, **options))
-
-
-def label_option(saved: Shapes, model: Any) -> dict[str, int]:
-    """Return the number of labels of the saved head as an option if that of `model` differs."""
+    model = without_weights(CLASSIFIER, folder, **options)
     head = find_last_linear(model)
     name = next(name for name, module in model.named_modules() if module is head)
-    shape = saved.get(f"{name}.weight")
+    shape = (adapter or saved_shapes(weight_files(folder))).get(f"{name}.weight")
     return {} if shape is None or shape[0] == model.config.num_labels else {"num_labels": shape[0]}

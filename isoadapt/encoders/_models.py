@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,10 @@ from isoadapt.encoders._folder import (
     fingerprint,
     tokenizer_folder,
     transformer_folder,
-    weight_files,
 )
 from isoadapt.encoders._kinds import (
     holds_classifier,
     label_option,
-    lost_labels,
     model_class,
     saved_shapes,
     without_weights,
@@ -138,12 +136,9 @@ def _load(
         tokenizer = _checked_read(
             folder, lambda: transformers.AutoTokenizer.from_pretrained(tokenizer_dir, **options)
         )
-        if base is not None and head:  # PEFT does not save the number of labels
-            outline = _checked_read(folder, lambda: without_weights(kind, weights, **options))
-            options |= _checked_read(folder, lambda: label_option(_of_adapter(folder), outline))
-        elif head:
-            with suppress(Exception):  # from_pretrained reports the error
-                options |= lost_labels(weights, saved_shapes(weight_files(weights)), **options)
+        if head:
+            adapter = None if base is None else _checked_read(folder, lambda: _of_adapter(folder))
+            options |= _checked_read(folder, lambda: label_option(weights, adapter, **options))
         if device.type == "meta":
             model = _checked_read(folder, lambda: without_weights(kind, weights, **options)).eval()
             return Backbone(model, tokenizer, find_last_linear(model) if head else None, folder)

@@ -248,8 +248,8 @@ def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
                 coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
             return LinearHead(coef, intercept)
     raise ValueError(
-        f"the adapter's head has the classes {list(rows)}, the checkpoint {own.classes_.tolist()} "
-        f"(by name {names}): fit the adapter on the checkpoint's labels"
+        f"the adapter's head has the classes {list(rows)}, the checkpoint {own._known()}: fit the "
+        "adapter on the checkpoint's labels"
     )
 
 
