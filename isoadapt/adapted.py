@@ -81,9 +81,10 @@ class AdaptedEncoder(TransformerMixin, BaseEstimator):
     With None and without y, there is no head.
 
     - The adapter keeps its own ``head`` if the checkpoint has no head for the embeddings.
-    - Otherwise, the adapter uses the checkpoint's head if this head knows every label in y. An
-      adapter with ``head_training="refit"``, or a FlowAdapter without ``alpha``, only takes from
-      this head whether to fit a classifier or a regressor, so y may have other labels.
+    - Otherwise, the adapter uses the checkpoint's head if y holds only label ids, or only names
+      from its ``id2label``, which are then what is predicted. An adapter with
+      ``head_training="refit"``, or a FlowAdapter without ``alpha``, only takes from this head
+      whether to fit a classifier or a regressor, so y may have other labels.
     - Otherwise, a probe is fitted to y, either "logistic" or the one that the adapter's ``head``
       names. A warning is given, because unknown labels may be a mistake.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -78,6 +78,8 @@ class LinearHead(BaseEstimator):
     array([[1, 1],
            [1, 0]])
     """
+
+    _other_labels: NDArray[Any] | None = None  # of the rows: names of ids, or ids of names
 
     def __init__(
         self,
@@ -305,8 +307,13 @@ class LinearHead(BaseEstimator):
         """
         y = self._targets(y).astype(np.int64) if self.multi_label_ else as_values(y)
         metric = r2_score if self.classes_ is None else accuracy_score
+        head = self._for_labels(y)
+        if head.classes_ is not None and not head.multi_label_:
+            labels = [*head._unknown_labels(y), *head.classes_]
+            if len({isinstance(label, str) for label in labels}) == 2:
+                head._targets(y)  # raises, because strings and numbers are not compared
         weights = as_values(sample_weight, "sample_weight", numeric=True)
-        return float(metric(y, self.predict(X), sample_weight=weights))
+        return float(metric(y, head.predict(X), sample_weight=weights))
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Compute XWᵀ + b in float64.
@@ -340,7 +347,20 @@ class LinearHead(BaseEstimator):
 
     def _with(self, coef: ArrayLike, intercept: ArrayLike) -> LinearHead:
         """Return a head of the same kind, with the same labels and other weights."""
-        return LinearHead(coef, intercept, self.classes_, self.multi_label_)
+        head = LinearHead(coef, intercept, self.classes_, self.multi_label_)
+        head._other_labels = self._other_labels
+        return head
+
+    def _for_labels(self, y: ArrayLike | None) -> LinearHead:
+        """Return the head whose classes are the names of the ids, or the ids, if y needs them."""
+        if y is None or self._other_labels is None:
+            return self
+        other = LinearHead(self.coef_, self.intercept_, self._other_labels)
+        other._other_labels = cast(NDArray[Any], self.classes_)[np.argsort(self._other_labels)]
+        try:
+            return other if self._unknown_labels(y) and not other._unknown_labels(y) else self
+        except (TypeError, ValueError):  # y does not hold labels, and may be ignored
+            return self
 
     def _unknown_labels(self, y: ArrayLike) -> list[Any]:
         """Return the different labels, or tuples of them, that it cannot predict; or strings."""
@@ -357,6 +377,11 @@ class LinearHead(BaseEstimator):
             unknown = labels - set(self.classes_.tolist())
         return sorted(unknown, key=str)
 
+    def _known(self) -> str:
+        """List what `y` may hold, for messages."""
+        names = "" if self._other_labels is None else f" or, instead, {self._other_labels.tolist()}"
+        return "numbers" if self.classes_ is None else f"{self.classes_.tolist()}{names}"
+
     def _targets(self, y: ArrayLike) -> NDArray[Any]:
         """Convert labels to rows of ``coef_`` (n,), values or an indicator matrix to columns."""
         if self.multi_label_:
@@ -367,7 +392,7 @@ class LinearHead(BaseEstimator):
             if unknown:
                 raise ValueError(
                     f"y contains labels unknown to the head: {unknown[:5]}; it knows "
-                    f"{self.classes_.tolist()}. Relabel y, or name the classes: "
+                    f"{self._known()}. Relabel y, or name the classes: "
                     "LinearHead(head.coef_, head.intercept_, classes)"
                 )
             rows = {label: row for row, label in enumerate(self.classes_.tolist())}

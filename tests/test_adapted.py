@@ -1,23 +1,27 @@
 """AdaptedEncoder, and text pipelines of any make."""
 
 import json
+import re
 import warnings
 from pathlib import Path
 
 import joblib
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn import config_context
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score
-from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from isoadapt import (
     AdaptedEncoder,
     EmbeddingCache,
+    FlowAdapter,
     IsotropyLayer,
     LinearHead,
     LogitPreservingWhitening,
@@ -27,7 +31,13 @@ from isoadapt import (
     load_checkpoint,
 )
 from isoadapt.encoders import release
-from isoadapt.interop import load_adapter, save_adapter
+from isoadapt.interop import (
+    load_adapter,
+    merge_into_checkpoint,
+    save_adapter,
+    to_sentence_transformer,
+)
+from isoadapt.model_selection import AdapterSearchCV, compare_adapters
 from tests.tiny_models import WORDS, save_model
 
 
@@ -314,3 +324,108 @@ class TestAnotherWorkingDirectory:
         monkeypatch.chdir(places[1])
         found = TransformerEncoder(places[0] / "base").transform(data[0])
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.fixture(scope="module", params=["own names", "defaults", "fine-tuned on names"])
+def named(request, tmp_path_factory):
+    """A folder and its names, by id."""
+    folder = tmp_path_factory.mktemp("named")
+    if request.param == "defaults":
+        return save_model(folder), ["LABEL_0", "LABEL_1", "LABEL_2"]
+    options = {"isoadapt_label_names": True} if "tuned" in request.param else {}
+    save_model(folder, id2label={0: "positive", 1: "negative", 2: "Neutral"}, **options)
+    return folder, ["positive", "negative", "Neutral"]
+
+
+@pytest.mark.filterwarnings("ignore:this fit harms the task")
+class TestNames:
+    """Labels may be the names in id2label, which need not be sorted."""
+
+    ADAPTERS = (
+        quick(),
+        quick(head_training="joint"),
+        quick(head=None),
+        LogitPreservingWhitening(),
+        Whitening(),
+        Whitening(head_training="frozen"),
+        FlowAdapter(alpha=0.5, max_epochs=1, random_state=0),
+    )
+
+    @pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: repr(adapter)[:40])
+    def test_names_give_what_ids_give(self, adapter, named, data, recwarn):
+        (folder, names), (texts, ids) = named, data
+        y, by_name = np.array(names)[ids], AdaptedEncoder(folder, adapter)
+        by_id = clone(by_name).fit(texts, ids)
+        by_name.fit(texts, y)
+        assert by_name.classes_.tolist() == sorted(names)
+        order = np.argsort(names)
+        order, found = np.argsort(names), by_name.predict_proba(texts)
+        # Training splits the rows of each class by the order of the classes.
+        np.testing.assert_allclose(found, by_id.predict_proba(texts)[:, order], atol=0.02)
+        predicted = by_name.predict(texts)
+        np.testing.assert_array_equal(predicted, np.sort(names)[found.argmax(axis=1)])
+        assert by_name.score(texts, y) == accuracy_score(y, predicted)
+        assert not [each for each in recwarn if "unknown" in str(each.message)]
+
+    def test_of_matrices(self, named, data):
+        (folder, names), (texts, ids) = named, data
+        encoder, head = load_checkpoint(folder)
+        X, y = encoder.transform(texts), np.array(names)[ids]
+        for labels in (y, y.astype(object), pd.Series(y, dtype="category"), y.tolist()):
+            assert head.score(X, labels) == head.score(X, ids)
+            for adapter in (quick(head=head), LogitPreservingWhitening(head)):
+                scores = cross_val_score(adapter, X, labels, cv=2, scoring="accuracy")
+                expected = cross_val_score(adapter, X, ids, cv=2, scoring="accuracy")
+                np.testing.assert_allclose(scores, expected, atol=0.05)
+        named_first = LogitPreservingWhitening(head).fit(X, y)
+        assert named_first.score(X, ids) == head.score(X, ids)
+
+    def test_in_a_search(self, named, data):
+        (folder, names), (texts, ids) = named, data
+        y, grid = np.array(names)[ids], {"adapter__alpha": [0.2, 1.0]}
+        for kind, options in ((GridSearchCV, {"scoring": "accuracy"}), (AdapterSearchCV, {})):
+            model = AdaptedEncoder(folder, quick())
+            search = kind(model, grid, cv=2, **options).fit(texts, y)
+            expected = kind(model, grid, cv=2, **options).fit(texts, ids)
+            key = "mean_test_score"
+            np.testing.assert_allclose(search.cv_results_[key], expected.cv_results_[key], 0, 0.05)
+            assert set(search.predict(texts)) <= set(names)
+
+    def test_in_a_comparison(self, named, data):
+        (folder, names), (texts, ids) = named, data
+        encoder, head = load_checkpoint(folder)
+        X, options = encoder.transform(texts), {"encoder_saw": False, "random_state": 0}
+        rows = [
+            compare_adapters(X, y, ["LogitPreservingWhitening"], head=head, **options)
+            for y in (ids, np.array(names)[ids])
+        ]
+        scores = [row.to_frame()[["use", "adapter", "score"]] for row in rows]
+        pd.testing.assert_frame_equal(*scores)
+
+    def test_a_merge_keeps_the_order_of_ids(self, named, data, tmp_path):
+        (folder, names), (texts, ids) = named, data
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        for number, adapter in enumerate((quick(), LogitPreservingWhitening())):
+            model = AdaptedEncoder(folder, adapter).fit(texts, np.array(names)[ids])
+            for write in (merge_into_checkpoint, to_sentence_transformer):
+                out = write(model, folder, tmp_path / f"{write.__name__}{number}")
+                merged = AutoModelForSequenceClassification.from_pretrained(out)
+                logits = merged(**tokenizer(texts[:1], return_tensors="pt")).logits[0].detach()
+                expected = model.decision_function(texts[:1])[0]
+                np.testing.assert_allclose(logits[np.argsort(names)], expected, atol=1e-3)
+
+    def test_other_labels_name_both(self, named, data):
+        (folder, names), (texts, ids) = named, data
+        encoder, head = load_checkpoint(folder)
+        X, y = encoder.transform(texts), np.array(names, dtype=object)[ids]
+        y[0], wrong = 1, np.full(60, names[0].swapcase())
+        for labels in (y, wrong):
+            if labels is wrong and head.classes_[0] != 0:
+                assert head.score(X, labels) == 0  # strings that it does not predict
+                continue
+            for call in (head.score, quick(head=head).fit):
+                with pytest.raises(ValueError, match="unknown to the head") as caught:
+                    call(X, labels)
+                assert re.search(r"\[(0, 1, 2|2, 1, 0)\]", str(caught.value))
+                assert repr(names[0]) in str(caught.value)
+            LogitPreservingWhitening(head).fit(X, labels)  # needs no labels

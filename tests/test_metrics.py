@@ -223,7 +223,7 @@ def test_the_dimension_of_many_rows_is_taken_from_some(monkeypatch):
 def test_a_row_without_label_is_refused(none, kind):
     groups = ["a", "b"] * 15
     groups[7] = groups[9] = none
-    with pytest.raises(ValueError, match=r"lacks that of 2 row\(s\), first in row 7.*leave"):
+    with pytest.raises(ValueError, match=r"in 2 row\(s\), the first in row 7: leave"):
         isotropy_report(cloud(30, 5), labels=kind(groups))
 
 

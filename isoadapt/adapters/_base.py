@@ -338,6 +338,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         )
         if not numeric:
             way_out = "pass labels, or use head='ridge' for a regression"
+            if targets.dtype == object and isinstance(self.head, LinearHead):
+                self.head._for_labels(targets)._targets(targets)  # raises for a mixture
             check_labels(targets, f"head={self.head!r}", way_out)
         return rows, targets
 
@@ -363,7 +365,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return self._fit_head(X, y, sample_weight, groups)
         head = LinearHead.from_estimator(self.head)
         head._check_width(X.shape[1])
-        return head
+        return head._for_labels(y)
 
     def _fit_head(
         self,
@@ -392,20 +394,19 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             head = read_head() if isinstance(own, str) and own == default else None
         if head is None:
             return
+        head = head._for_labels(y)
         self.set_params(head=head)
         ignored = self._refits_head() or (head.multi_label_ and not self._needs_y())
         unknown = [] if y is None or ignored else head._unknown_labels(y)
         if not unknown:
             return
         self.set_params(head="logistic" if own is None else own)
-        knows = "numbers" if head.classes_ is None else head.classes_.tolist()
-        knows = f"an indicator matrix of {knows}" if head.multi_label_ else knows
         warn(
-            f"y contains labels unknown to the checkpoint's head: {unknown[:5]}; it knows {knows}. "
-            f"A new head is fitted instead, head={self.head!r}. To use the checkpoint's head, "
-            "relabel y; to fit a new one without this warning, pass an estimator: "
-            f"{type(self).__name__}(head=LogisticRegression()), or on the command line: --set "
-            "head=logistic",
+            f"y contains labels unknown to the checkpoint's head: {unknown[:5]}; it knows "
+            f"{head._known()}. A new head is fitted instead, head={self.head!r}. To use the "
+            "checkpoint's head, relabel y; to fit a new one without this warning, pass an "
+            f"estimator: {type(self).__name__}(head=LogisticRegression()), or on the command line: "
+            "--set head=logistic",
         )
 
     def _refits_head(self) -> bool:
@@ -438,8 +439,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        kind = self._head_kind()
-        tags.estimator_type = kind
+        tags.estimator_type = kind = self._head_kind()
         tags.target_tags.required = self._needs_y()
         if kind == "classifier":
             own = ClassifierTags(multi_label=True) if isinstance(self.head, str) else None

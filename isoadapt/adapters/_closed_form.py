@@ -67,7 +67,8 @@ class OnePassAdapter(BaseAdapter):
         check_spread(rows if weights is None else rows[weights > 0])
         refit = self._refits_head()
         fitted_later = refit and needs_fit(self.head)
-        head = None if fitted_later else self._resolve_head(rows, targets, weights)
+        labels: Any = y if targets is None else targets
+        head = None if fitted_later else self._resolve_head(rows, labels, weights)
         fitted = self._fit_rows(rows, weights, head)
         if refit:
             head = self._fit_head(rows, targets, weights, map_=fitted["map_"])
@@ -154,7 +155,7 @@ class MomentsAdapter(OnePassAdapter):
         moments = gather(X, self._check_chunk, sketch=sketch)
         if isinstance(X, Moments) or is_dask(X):
             self._check_chunk(moments.mean.numpy()[None], first=True)
-        return self._fit_to_moments(moments, None if isinstance(X, Moments) else sketch)
+        return self._fit_to_moments(moments, None if isinstance(X, Moments) else sketch, y)
 
     def _fit_matrix(self, X: ArrayLike, y: ArrayLike | None) -> Self:
         """Fit to rows in memory, which are read once: moments show whether they are finite."""
@@ -162,7 +163,7 @@ class MomentsAdapter(OnePassAdapter):
         moments = Moments().update(rows)
         if not bool(moments.scatter.isfinite().all()):
             self._check_fit_input(X, y)  # raises for NaN and infinity
-        return self._fit_to_moments(moments, RowSketch().update(rows))
+        return self._fit_to_moments(moments, RowSketch().update(rows), y)
 
     def _check_chunk(self, chunk: Any, first: bool) -> NDArray[Any]:
         rows, _ = self._check_fit_input(chunk, None, reset=first, ensure_min_samples=0)
@@ -170,9 +171,9 @@ class MomentsAdapter(OnePassAdapter):
             self._resolve_head(rows, None)
         return rows
 
-    def _fit_to_moments(self, moments: Moments, sketch: RowSketch | None) -> Self:
+    def _fit_to_moments(self, moments: Moments, sketch: RowSketch | None, y: Any = None) -> Self:
         check_spread(moments)
-        head = self._resolve_head(moments.mean.numpy()[None], None)
+        head = self._resolve_head(moments.mean.numpy()[None], y)
         fitted = {"moments_": moments, **self._fit_moments(moments, head)}
         return self._set_attributes(fitted, sketch, head)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from isoadapt._utils.messages import choices
 from isoadapt.cli._options import Console, WrongUsage
-from isoadapt.encoders._folder import names_classifier
 from isoadapt.encoders._identity import describe_vectors
+from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.interop import load_adapter, merge_into_checkpoint, to_sentence_transformer
 from isoadapt.interop._folder import provenance, read_config
 from isoadapt.interop._pipeline import take_apart
@@ -46,7 +46,7 @@ def export(
         f"Adapted: {adapted}",
         f"Vectors: sentence_transformers.SentenceTransformer({str(out)!r})",
     ]
-    classifies = names_classifier(out.expanduser())
+    classifies = holds_classifier(out.expanduser())
     if classifies:
         lines.append(f"Labels: transformers.pipeline('text-classification', {str(out)!r})")
     figures = {"model": str(out), "adapted": adapted, "classifies": classifies}

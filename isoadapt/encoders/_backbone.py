@@ -5,6 +5,7 @@ import inspect
 import os
 import re
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +30,7 @@ from isoadapt.encoders._pooling import (
 )
 from isoadapt.encoders._sentence import live_pooling, sentence_pooling
 
+Shapes = dict[str, tuple[int, ...]]  # of weights, by name
 _MODULE_DICTS = [key for key, value in nn.Module().__dict__.items() if isinstance(value, dict)]
 _POSITION_TABLE = re.compile(r"(^|_)(wpe|pos|position|positions)(_|$)")
 _READOUT_COLUMNS = 4096  # of pooling="readout" at most
@@ -104,8 +106,16 @@ class Backbone:
     def sentence_pooling(self) -> Pooling | None:
         """Return the pooling of sentence-transformers, or None if the model has none."""
         if self.sentence is not None:
-            return live_pooling(self.sentence)
-        return None if self.folder is None else sentence_pooling(self.folder)
+            found: Pooling | None = live_pooling(self.sentence)
+        else:
+            found = None if self.folder is None else sentence_pooling(self.folder)
+        config = self.model.config
+        if found and config.is_encoder_decoder and not encoder_class(config.model_type):
+            raise ValueError(
+                f"sentence-transformers pools states of the decoder of {type(self.model).__name__},"
+                " which pooling='auto' cannot; choose 'cls', 'mean' or 'max' of encoder states"
+            )
+        return found
 
     @property
     def n_layers(self) -> int:
@@ -223,9 +233,41 @@ def find_last_linear(model: Any) -> nn.Linear:
     return heads[-1]
 
 
+def encoder_class(model_type: Any) -> str:
+    """Return the name of the class for the encoder alone, such as T5EncoderModel, or ""."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    name = f"{str(MODEL_MAPPING_NAMES.get(model_type)).removesuffix('Model')}EncoderModel"
+    return name if hasattr(transformers, name) else ""
+
+
 def is_classifier(model: Any) -> bool:
-    """Return whether the class of a model, or one of its bases, is for sequence classification."""
-    return any("ForSequenceClassification" in cls.__name__ for cls in type(model).__mro__)
+    """Return whether a model is for sequence classification, by its class or, if own, weights."""
+    if any("ForSequenceClassification" in cls.__name__ for cls in type(model).__mro__):
+        return True
+    if not type(model).__module__.startswith("transformers."):
+        shapes = {name: tuple(weights.shape) for name, weights in model.state_dict().items()}
+        with suppress(Exception):  # transformers has no classifier of this architecture
+            return fits_classifier(shapes, copy.deepcopy(model.config))
+    return False
+
+
+def fits_classifier(shapes: Shapes, config: Any) -> bool:
+    """Return whether weights outside the base model, and its pooler, are those of a classifier."""
+    import transformers
+
+    with torch.device("meta"):
+        auto = transformers.AutoModelForSequenceClassification
+        model = auto.from_config(config, trust_remote_code=False)
+    base = f"{model.base_model_prefix}."
+    expected = {
+        name: tuple(weights.shape)
+        for name, weights in model.state_dict().items()
+        if not name.startswith(base) or "pooler" in name.split(".")
+    }
+    modules = {name.rpartition(".")[0] for name in expected}
+    return expected == {n: shapes[n] for n in shapes if n.rpartition(".")[0] in modules}
 
 
 def without_head(model: Any) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._batching import PAIR, explained_failure, to_device
+from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._pooling import HEAD_INPUT, MODES, Pooling, PoolingSetting
 from isoadapt.encoders._sentence import ACTIVATIONS
 from isoadapt.encoders._texts import Texts
@@ -19,6 +20,7 @@ from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.heads import LinearHead
 
 _PROBE = Texts(["A short sentence to probe the model."])
+_OLD_RECORD = "sbert_ce_default_activation_function"  # in config.json
 _TOLERANCE = 1e-5  # relative to the largest entry
 
 
@@ -72,8 +74,10 @@ def load_checkpoint(
     head : LinearHead
         Head in float64 for the first d = ``head.n_features_in_`` columns. Its classes are the label
         ids 0, 1, …. A model with one output, or one that was fine-tuned for regression, gives a
-        regressor. A model with ``problem_type="multi_label_classification"`` gives a multi-label
-        head, whose columns are in the order of the ids.
+        regressor. A CrossEncoder of sentence-transformers whose one output w, b goes through a
+        sigmoid gives a classifier of 0 and 1 with the rows -w/2 and w/2. A model with
+        ``problem_type="multi_label_classification"`` gives a multi-label head, whose columns have the
+        names of ``id2label`` in the order of the ids.
 
     Raises
     ------
@@ -85,11 +89,12 @@ def load_checkpoint(
 
     Notes
     -----
-    Labels are integer ids, as in the fine-tuning data. They are names only if
-    :func:`isoadapt.finetune.finetune_text_classifier` was given names. To use names for another
-    checkpoint, build a head: ``LinearHead(head.coef_, head.intercept_, classes=["bad", "good"])``.
-    A head sorts its rows by label. If the names in ``id2label`` are not sorted, the outputs of the
-    head are the model's logits in the order of ``head.classes_``.
+    Labels are integer ids, as in the fine-tuning data, unless
+    :func:`isoadapt.finetune.finetune_text_classifier` was given names. The head also knows the
+    names in ``id2label``, spelled as there: an adapter that is fitted to ids predicts ids, one that
+    is fitted to names predicts names, and ``score`` accepts both. A head sorts its rows by label.
+    If names are not sorted, the outputs of their head are the model's logits in the order of
+    ``classes_``.
 
     Examples
     --------
@@ -132,13 +137,34 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
     weights = head.state_dict()  # if add_isobn was used, its scale is included
     coef = _float64(weights["weight"])
     intercept = _float64(weights["bias"]) if "bias" in weights else np.zeros(len(coef))
+    names: Any = [config.id2label.get(label) for label in range(len(coef))]
+    if not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
+        names = None
     if config.problem_type == "multi_label_classification":
-        return LinearHead(coef, intercept, multi_label=True)
-    regression = config.problem_type == "regression" or config.num_labels == 1
-    classes: Any = np.arange(config.num_labels)
-    if getattr(config, "isoadapt_label_names", False):  # fine-tuned by isoadapt on names
-        classes = [config.id2label[label] for label in range(config.num_labels)]
-    return LinearHead(coef, intercept, None if regression else classes)
+        return LinearHead(coef, intercept, names, multi_label=True)
+    one = config.num_labels == 1
+    if config.problem_type == "regression" or (one and not applies_sigmoid(backbone)):
+        return LinearHead(coef, intercept)
+    if one:
+        coef, intercept = (np.concatenate([-row, row]) / 2 for row in (coef, intercept))
+    own = LinearHead(coef, intercept, np.arange(len(coef)))
+    if names is None or len(names) < len(coef):
+        return own
+    own._other_labels = np.array(names)
+    # A checkpoint that isoadapt fine-tuned on names predicts these.
+    return own._for_labels(names) if getattr(config, "isoadapt_label_names", False) else own
+
+
+def applies_sigmoid(backbone: Backbone) -> bool:
+    """Return whether a model is a CrossEncoder with a sigmoid, which is its default."""
+    config, folder = backbone.model.config, backbone.folder
+    file = {} if folder is None else read_object(folder / "config_sentence_transformers.json")
+    entry = getattr(config, "sentence_transformers", None)
+    records = [file.get("activation_fn")] if file.get("model_type") == "CrossEncoder" else []
+    records += [entry.get("activation_fn")] if isinstance(entry, dict) else []
+    records += [getattr(config, _OLD_RECORD)] if hasattr(config, _OLD_RECORD) else []
+    named = next(filter(None, records), "Sigmoid")
+    return bool(records) and str(named).rpartition(".")[2] == "Sigmoid"
 
 
 def _float64(weights: Tensor) -> NDArray[np.float64]:

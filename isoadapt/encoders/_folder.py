@@ -200,16 +200,6 @@ def tokenizer_folder(folder: Path) -> Path:
     return own if base is None or _has_tokenizer(own) else transformer_folder(base)
 
 
-def names_classifier(folder: Path) -> bool:
-    """Return whether a checkpoint was saved from a model for sequence classification."""
-    adapter, base = read_adapter(folder), base_folder(folder)
-    if adapter is not None and base is not None:
-        return adapter.get("task_type") == "SEQ_CLS" or names_classifier(base)
-    names = read_object(transformer_folder(folder) / "config.json").get("architectures")
-    names = names if isinstance(names, list) else []
-    return any("ForSequenceClassification" in str(name) for name in names)
-
-
 def fingerprint(folder: Path) -> tuple[Any, ...]:
     """Return a hashable description of a checkpoint that changes whenever a file changes."""
     files = []

@@ -29,8 +29,8 @@ from isoadapt.encoders._folder import (
     checkpoint_files,
     checkpoint_folder,
     fingerprint,
-    names_classifier,
 )
+from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import DTYPES
 from isoadapt.encoders._pooling import (
     HEAD_INPUT,
@@ -62,6 +62,7 @@ HEAD_VECTORS = f"pooling={HEAD_INPUT!r}"
 _INCIDENTAL = re.compile(
     r"_?name_or_path|architectures|auto_map|transformers_version|(torch_)?dtype|problem_type"
     r"|id2label|label2id|num_labels|finetuning_task|task_specific_params|isoadapt_.*|.*drop.*"
+    r"|sentence_transformers|sbert_ce_.*"
     r"|initializer_.*|gradient_checkpointing|tie_word_embeddings|use_cache|return_dict|output_.*"
     r"|_?attn_implementation.*|torchscript"
 )
@@ -110,7 +111,7 @@ def checkpoint_identity(folder: Path) -> Identity:
 def encoder_identity(encoder: "TransformerEncoder") -> Identity:
     """Identify the vectors of an encoder by the files of its checkpoint, without loading it."""
     folder = checkpoint_folder(encoder._at("model"), encoder.revision, encoder.trust_remote_code)
-    head = needs_head(encoder.pooling) or names_classifier(folder)
+    head = needs_head(encoder.pooling) or holds_classifier(folder)
     pooling = several_layers(encoder.pooling) or choose_pooling(
         encoder.pooling, encoder.layer, head, lambda: sentence_pooling(folder)
     )

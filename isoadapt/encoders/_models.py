@@ -18,6 +18,7 @@ import torch
 from isoadapt._utils.devices import SharedSetting, resolve_device
 from isoadapt.encoders._backbone import (
     Backbone,
+    Shapes,
     find_last_linear,
     keep_to_one_thread_after_fork,
     live_backbone,
@@ -31,9 +32,15 @@ from isoadapt.encoders._folder import (
     check_files,
     checkpoint_folder,
     fingerprint,
-    names_classifier,
     tokenizer_folder,
     transformer_folder,
+)
+from isoadapt.encoders._kinds import (
+    holds_classifier,
+    model_class,
+    saved_labels,
+    saved_shapes,
+    without_weights,
 )
 from isoadapt.encoders._live import check_live, unwrapped
 from isoadapt.encoders._loading import check_use, check_weights, checked_read, read_config
@@ -71,7 +78,7 @@ def stored_backbone(
     keep_to_one_thread_after_fork()
     with _LOCK:
         folder = checkpoint_folder(model, revision, trust_remote_code)
-        head = head or names_classifier(folder)
+        head = head or holds_classifier(folder)
         key = (fingerprint(folder), dtype, device, head, trust_remote_code)
         return _load_once(
             _STORE, key, lambda: _load(folder, head, dtype, device, trust_remote_code)
@@ -127,23 +134,24 @@ def _load(
         _check_adapter(folder)
     weights, tokenizer_dir = transformer_folder(base or folder), tokenizer_folder(folder)
     check_files(weights, tokenizer_dir)
-    kind = "AutoModelForSequenceClassification" if head else "AutoModel"
     options = {"local_files_only": True, "trust_remote_code": code}
 
     def read(part: str, load: Callable[[], Any]) -> Any:
         return checked_read(folder, part, load)
 
+    kind = read("weights", lambda: model_class(weights, head))
     with quiet(), torch.random.fork_rng(devices=[]):
         config = read_config(weights, **options)
         tokenizer = read(
             "tokenizer",
             lambda: transformers.AutoTokenizer.from_pretrained(tokenizer_dir, **options),
         )
-        if base is not None and head:
-            outline = read("configuration", lambda: _without_weights(kind, config, code))
-            config.num_labels = read("adapter", lambda: _n_labels(folder, outline))
+        adapter = {} if base is None else read("adapter", lambda: _of_adapter(folder))
+        if head:
+            number = read("weights", lambda: saved_labels(weights, config, adapter, code))
+            config.num_labels = number or config.num_labels
         if device.type == "meta":
-            model = read("configuration", lambda: _without_weights(kind, config, code)).eval()
+            model = read("configuration", lambda: without_weights(kind, config, code)).eval()
             return _whole(model, tokenizer, head, folder)
         model, report = read(
             "weights",
@@ -157,9 +165,8 @@ def _load(
                 **options,
             ),
         )
-        merged = {} if base is None else read("adapter", lambda: _saved_weights(folder))
         model = model if base is None else _merged(model, folder)
-        check_weights(folder, model, report, merged, head)
+        check_weights(folder, model, report, adapter, head)
     model = model.to(device).eval()
     for weights in chain(model.parameters(), model.buffers()):
         # A copy, because the loaded memory is mapped to the file, which may be overwritten.
@@ -171,14 +178,6 @@ def _whole(model: Any, tokenizer: Any, head: bool, folder: Path) -> Backbone:
     """Return a model that was loaded, with its tokenizer, after checking that they fit."""
     own = find_last_linear(model) if head else None
     return check_use(Backbone(model, tokenizer, own, folder), f"model={str(folder)!r}")
-
-
-def _without_weights(kind: str, config: Any, code: bool) -> Any:
-    """Build a model of class `kind` on the device "meta"."""
-    import transformers
-
-    with torch.device("meta"):
-        return getattr(transformers, kind).from_config(config, trust_remote_code=code)
 
 
 def _check_adapter(folder: Path) -> None:
@@ -197,21 +196,9 @@ def _check_adapter(folder: Path) -> None:
         ) from error
 
 
-def _saved_weights(folder: Path) -> dict[str, tuple[int, ...]]:
+def _of_adapter(folder: Path) -> Shapes:
     """Return the shapes of an adapter's weights by their names in the base model."""
-    from safetensors import safe_open
-
-    with safe_open(folder / PEFT_WEIGHTS, "pt") as file:
-        names = list(file.keys())
-        shapes = [tuple(file.get_slice(name).get_shape()) for name in names]
-    return {name.removeprefix(_PREFIX): shape for name, shape in zip(names, shapes, strict=True)}
-
-
-def _n_labels(folder: Path, model: Any) -> int:
-    """Return the number of labels of an adapter's head, which PEFT does not save."""
-    head = find_last_linear(model)
-    name = next(name for name, module in model.named_modules() if module is head)
-    return _saved_weights(folder).get(f"{name}.weight", (model.config.num_labels,))[0]
+    return saved_shapes([folder / PEFT_WEIGHTS], _PREFIX)
 
 
 def _merged(model: Any, folder: Path) -> Any:
@@ -247,7 +234,7 @@ def _check_names(wrapped: torch.nn.Module, folder: Path, base_names: set[str]) -
 
     state = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
     expected = {name.removeprefix(_PREFIX) for name in state}
-    saved = set(_saved_weights(folder))
+    saved = set(_of_adapter(folder))
     if not expected <= saved or not saved <= expected | base_names:
         different = sorted((expected - saved) | (saved - expected - base_names))[:3]
         raise ValueError(

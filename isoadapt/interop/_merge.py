@@ -22,9 +22,10 @@ from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
-from isoadapt.encoders._checkpoint import read_head
-from isoadapt.encoders._folder import names_classifier, tokenizer_folder, transformer_folder
+from isoadapt.encoders._checkpoint import applies_sigmoid, read_head
+from isoadapt.encoders._folder import tokenizer_folder, transformer_folder
 from isoadapt.encoders._identity import HEAD_VECTORS, VectorSource, vector_source
+from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import quiet
 from isoadapt.heads import LinearHead
 from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
@@ -123,7 +124,7 @@ def merge_into_checkpoint(
     _refuse_readouts(parts)
     map_, head = compose(affine(step) for _, step in parts.adapters), parts.last_head()
     source, target = check_folders(model_folder, out_folder, overwrite)
-    if not names_classifier(source):
+    if not holds_classifier(source):
         raise ValueError(
             f"model_folder={str(model_folder)!r} has no classifier to merge into: it was not saved "
             "from a model for sequence classification. isoadapt.interop.to_sentence_transformer "
@@ -237,16 +238,18 @@ def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
             )
         return head
     rows = {label: row for row, label in enumerate(head.classes_.tolist())}
-    numbers = list(range(config.num_labels))
-    names = [config.id2label[number] for number in numbers]
-    known = own.classes_.tolist()
-    for labels in (numbers, names) if known == numbers else (names,):
+    numbers = list(range(len(own.coef_)))  # two for one output with a sigmoid
+    names = [config.id2label.get(number) for number in numbers]
+    for labels in (numbers, names):
         if set(labels) == set(rows) and len(labels) == len(rows):
             order = [rows[label] for label in labels]
-            return LinearHead(head.coef_[order], head.intercept_[order])
+            coef, intercept = head.coef_[order], head.intercept_[order]
+            if config.num_labels == 1:
+                coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
+            return LinearHead(coef, intercept)
     raise ValueError(
-        f"the adapter's head has the classes {list(rows)}, the checkpoint {known} "
-        f"(by name {names}): fit the adapter on the checkpoint's labels"
+        f"the adapter's head has the classes {list(rows)}, the checkpoint {own._known()}: fit the "
+        "adapter on the checkpoint's labels"
     )
 
 
@@ -279,8 +282,16 @@ def with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:
             f"checkpoint's own head needs none; or {SERVE}"
         )
     network = eval_copy(backbone.model, {old: new})
-    network.config = copy.deepcopy(backbone.model.config)  # save_pretrained writes to it
+    network.config = copied_config(backbone)
     return network
+
+
+def copied_config(backbone: Backbone) -> Any:
+    """Return a copy of a configuration, which save_pretrained changes, that records a sigmoid."""
+    config = copy.deepcopy(backbone.model.config)
+    if config.num_labels == 1 and applies_sigmoid(backbone):
+        config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    return config
 
 
 def _is_rounding(bias: Floats, head: LinearHead, map_: Affine) -> bool:

@@ -1,6 +1,5 @@
 """Export of an adapter and its encoder as one folder for transformers and sentence-transformers."""
 
-import copy
 import os
 import re
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from isoadapt.interop._merge import (
     check_kinds,
     check_vectors,
     check_widths,
+    copied_config,
     copy_files,
     reordered,
     sources,
@@ -262,7 +262,7 @@ def _has_own_head(parts: Parts, encoder: TransformerEncoder) -> bool:
     given, backbone = parts.last_head(), encoder._backbone()
     if given is None or not encoder._pooling(backbone).is_head_input:
         return False
-    own = read_head(encoder)
+    own = read_head(encoder)._for_labels(given.classes_)
     return given.coef_.shape == own.coef_.shape and bool(np.allclose(given.coef_, own.coef_))
 
 
@@ -306,7 +306,7 @@ def _network(
     """Return the network, the function from texts to logits, and whether it is unchanged."""
     backbone = encoder._backbone()
     if backbone.head is None:
-        return _copy(backbone.model), None, True
+        return _copy(backbone), None, True
     own, config = read_head(encoder), backbone.model.config
     reader = TransformerEncoder(
         encoder._at("model"), pooling=HEAD_INPUT, max_length=encoder.max_length, device="cpu"
@@ -316,7 +316,7 @@ def _network(
         return reader.transform(texts).astype(np.float64)
 
     kept, given = reordered(own, own, config), parts.last_head()
-    unchanged = _copy(backbone.model), lambda texts: kept.outputs(inputs(texts)), True
+    unchanged = _copy(backbone), lambda texts: kept.outputs(inputs(texts)), True
     if given is None or not encoder._pooling(backbone).is_head_input:
         return unchanged
     check_kinds(given, own)
@@ -336,10 +336,10 @@ def _read_by_head(parts: Parts, map_: Affine) -> Affine:
     return compose([Affine(np.eye(width), np.zeros(width)), *before])
 
 
-def _copy(model: Any) -> Any:
-    """Return a shallow copy of a model with a configuration of its own, which saving changes."""
-    network = eval_copy(model)
-    network.config = copy.deepcopy(model.config)
+def _copy(backbone: Backbone) -> Any:
+    """Return a shallow copy of a model with a configuration of its own."""
+    network = eval_copy(backbone.model)
+    network.config = copied_config(backbone)
     return network
 
 

@@ -246,7 +246,7 @@ class TestErrors:
         for groups, message in (
             (np.arange(119), r"groups has shape \(119,\), X has 120 rows: one value for each row"),
             (np.zeros((120, 2)), r"groups has shape \(120, 2\), X has 120 rows"),
-            ([None, *range(119)], "groups lacks that of 1 row.*first in row 0"),
+            ([None, *range(119)], "groups contains NaN or None.*first in row 0"),
         ):
             with pytest.raises(ValueError, match=message):
                 IsotropyLayer(**QUICK).fit(X, Y, groups=groups)

@@ -2,11 +2,14 @@
 
 import json
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from isoadapt.interop import load_adapter
 from isoadapt.model_selection import Comparison
 from tests.cli.command_line import fail, run, succeed
+from tests.tiny_models import save_model
 
 pytestmark = pytest.mark.usefixtures("two_folds")
 NAMES = ["--adapters", "logit-preserving-whitening", "--adapters", "Whitening"]
@@ -88,3 +91,18 @@ class TestCompare:
         assert "is not a file" in fail("compare", tmp_path / "absent.tsv", *model)
         train = tables / "train.tsv"
         assert "sentence1" in fail("compare", train, *model, "--pairs", train)
+
+
+def test_labels_may_be_the_names_of_the_checkpoint(tables, tmp_path):
+    names = np.array(["good", "bad", "fair"])
+    folder = save_model(tmp_path / "named", id2label=dict(enumerate(names.tolist())))
+    table = pd.read_csv(tables / "dev.tsv", sep="\t")
+    table.assign(label=names[table["label"]]).to_csv(tmp_path / "names.tsv", sep="\t", index=False)
+    shown = []
+    for path in (tables / "dev.tsv", tmp_path / "names.tsv"):
+        arguments = ["compare", path, "--model", folder, "--encoder-unseen", *NAMES]
+        shown.append(succeed(*arguments, "--out", tmp_path / "out"))
+        saved = json.loads((tmp_path / "out" / "comparison.json").read_text())
+        rows = [row for row in saved["rows"] if row["adapter"] in ("no adapter", "head refit only")]
+        shown[-1] = [(row["use"], row["adapter"], row["score"]) for row in rows]
+    assert shown[0] == shown[1]

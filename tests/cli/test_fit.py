@@ -341,3 +341,33 @@ def test_the_head_is_the_one_that_adapted_encoder_chooses(kind, name, files):
     }
     unknown = labels is WORDS_FOR_LABELS and kind != "no head" and name != "whitening"
     assert bool(notes) == (unknown or (kind == "a multi-label head" and name == "istar"))
+
+
+class TestNames:
+    """Labels of a table may be the names in id2label, which the checkpoint's head then predicts."""
+
+    @pytest.mark.filterwarnings("ignore:this fit harms the task")
+    @pytest.mark.parametrize("method", ["isotropy-layer", "logit-preserving-whitening"])
+    @pytest.mark.parametrize("names", [["good", "bad", "fair"], ["0", "1", "2"]])
+    def test_the_head_is_that_of_the_checkpoint(self, method, names, files):
+        folder = save_model(files / "named", id2label=dict(enumerate(names)))
+        _, head = load_checkpoint(folder)
+        texts, ids = texts_and_labels()
+        digits = names[0].isdecimal()  # read as numbers, which are ids
+        for name, labels in (("ids", ids), ("names", np.array(names)[ids])):
+            table = pd.DataFrame({"sentence": texts, "label": labels})
+            table.to_csv(f"{name}.tsv", sep="\t", index=False)
+            settings = ["--set", "max_epochs=1"] if method == "isotropy-layer" else []
+            arguments = ["--model", folder, "--on", f"{name}.tsv", "--out", name, *settings]
+            completed = succeed("fit", method, *arguments)
+            assert "unknown" not in completed.stderr
+            adapter = load_adapter(name)
+            by_name = name == "names" and not digits
+            rows = np.argsort(names) if by_name else [0, 1, 2]
+            assert adapter.classes_.tolist() == (sorted(names) if by_name else [0, 1, 2])
+            np.testing.assert_array_equal(adapter.head_.coef_, head.coef_[rows])
+            X = TransformerEncoder(folder).transform(texts)
+            score = adapter.score(X, table["label"] if by_name else ids)
+            accuracy = f"accuracy +[\\d.]+ +{score:.4g}"
+            if method != "isotropy-layer":  # which is judged on its validation rows
+                assert re.search(accuracy, completed.stdout)

@@ -120,8 +120,11 @@ class TestRows:
         [
             ({"groups_test": COPIES}, r"groups_test has shape \(240,\), X_test has 60 rows"),
             ({"groups": np.c_[COPIES[:90]]}, r"groups has shape \(90, 1\), X has 90 rows"),
-            ({"groups": [None, *"ab" * 40, *"cdefghijk"]}, "groups lacks .* row 0 .*leave these"),
-            ({"groups_test": np.r_[np.nan, 1:60]}, "groups_test lacks that of 1 row"),
+            (
+                {"groups": [None, *"ab" * 40, *"cdefghijk"]},
+                "groups contains NaN or None .* row 0: leave these",
+            ),
+            ({"groups_test": np.r_[np.nan, 1:60]}, "groups_test contains NaN or None"),
             (
                 {"groups_test": COPIES[:90], "X_test": None, "y_test": None},
                 "groups_test was given without X_test",
