@@ -380,7 +380,10 @@ class LinearHead(BaseEstimator):
     def _known(self) -> str:
         """List what `y` may hold, for messages."""
         names = "" if self._other_labels is None else f" or, instead, {self._other_labels.tolist()}"
-        return "numbers" if self.classes_ is None else f"{self.classes_.tolist()}{names}"
+        if self.classes_ is None:
+            return "numbers"
+        kind = "an indicator matrix of " if self.multi_label_ else ""
+        return f"{kind}{self.classes_.tolist()}{names}"
 
     def _targets(self, y: ArrayLike) -> NDArray[Any]:
         """Convert labels to rows of ``coef_`` (n,), values or an indicator matrix to columns."""

@@ -424,6 +424,10 @@ class TestNames:
                 assert head.score(X, labels) == 0  # strings that it does not predict
                 continue
             for call in (head.score, quick(head=head).fit):
+                if labels is y:
+                    with pytest.raises(TypeError, match=r"several types \(int, str\)"):
+                        call(X, labels)
+                    continue
                 with pytest.raises(ValueError, match="unknown to the head") as caught:
                     call(X, labels)
                 assert re.search(r"\[(0, 1, 2|2, 1, 0)\]", str(caught.value))

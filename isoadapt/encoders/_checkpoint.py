@@ -76,8 +76,8 @@ def load_checkpoint(
         ids 0, 1, …. A model with one output, or one that was fine-tuned for regression, gives a
         regressor. A CrossEncoder of sentence-transformers whose one output w, b goes through a
         sigmoid gives a classifier of 0 and 1 with the rows -w/2 and w/2. A model with
-        ``problem_type="multi_label_classification"`` gives a multi-label head, whose columns have the
-        names of ``id2label`` in the order of the ids.
+        ``problem_type="multi_label_classification"`` gives a multi-label head, whose
+        columns have the names of ``id2label`` in the order of the ids.
 
     Raises
     ------
