@@ -348,7 +348,8 @@ class LinearHead(BaseEstimator):
     def _with(self, coef: ArrayLike, intercept: ArrayLike) -> LinearHead:
         """Return a head of the same kind, with the same labels and other weights."""
         head = LinearHead(coef, intercept, self.classes_, self.multi_label_)
-        head._other_labels = self._other_labels
+        if self._other_labels is not None:
+            head._other_labels = self._other_labels
         return head
 
     def _for_labels(self, y: ArrayLike | None) -> LinearHead:

@@ -90,7 +90,7 @@ CHANGES = {  # of a file below isoadapt/, with the files below tests/ that must 
         "self.weight / (d - 1)": "self.weight / d",
     },
     ("adapters/_training/_problem.py", SELECTION): {
-        "float(ridge / 4 if": "float(ridge if",
+        '"i": 4': '"i": 1',
         "np.sqrt(2 * (agree": "0 * ((agree",
     },
     (

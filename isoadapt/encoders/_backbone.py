@@ -247,8 +247,8 @@ def is_classifier(model: Any) -> bool:
     if any("ForSequenceClassification" in cls.__name__ for cls in type(model).__mro__):
         return True
     if not type(model).__module__.startswith("transformers."):
-        shapes = {name: tuple(weights.shape) for name, weights in model.state_dict().items()}
         with suppress(Exception):  # transformers has no classifier of this architecture
+            shapes = {name: tuple(weights.shape) for name, weights in model.state_dict().items()}
             return fits_classifier(shapes, copy.deepcopy(model.config))
     return False
 

@@ -77,7 +77,7 @@ def load_checkpoint(
         regressor. A CrossEncoder of sentence-transformers whose one output w, b goes through a
         sigmoid gives a classifier of 0 and 1 with the rows -w/2 and w/2. A model with
         ``problem_type="multi_label_classification"`` gives a multi-label head, whose
-        columns have the names of ``id2label`` in the order of the ids.
+        columns are in the order of the ids and have the names of ``id2label``, if there are any.
 
     Raises
     ------
@@ -141,7 +141,8 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
     if not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
         names = None
     if config.problem_type == "multi_label_classification":
-        return LinearHead(coef, intercept, names, multi_label=True)
+        default = names == [f"LABEL_{label}" for label in range(len(coef))]
+        return LinearHead(coef, intercept, None if default else names, multi_label=True)
     one = config.num_labels == 1
     if config.problem_type == "regression" or (one and not applies_sigmoid(backbone)):
         return LinearHead(coef, intercept)

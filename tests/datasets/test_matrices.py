@@ -122,7 +122,10 @@ class TestParquet:
         np.testing.assert_array_equal(load_matrix(path)[0].to_numpy(), X)
         for rows, message in (
             ([*X[:3], X[0, :1]], "column 'e' holds rows of different lengths, 3 in row 0 and 1 in"),
-            ([*X[:3], None], "column 'e' lacks the vector of 1 row.*first in row 3"),
+            (
+                [*X[:3], None],
+                "column 'e' contains NaN or None instead of a vector in 1 row.*first in row 3",
+            ),
             ([*X[:3], [1.0, np.nan, 2.0]], "NaN or infinite numbers in 1 row.*first in row 3"),
         ):
             self.write(tmp_path, pd.DataFrame({"e": rows}))

@@ -365,12 +365,15 @@ class TestEmbeddingMap:
             (lambda: EmbeddingMapDisplay.from_embeddings(X, X * 0), "Z has 80 equal rows"),
             (lambda: EmbeddingMapDisplay.from_embeddings(X, X, X[:, 0]), "continuous values"),
             (lambda: EmbeddingMapDisplay.from_embeddings(X, X, LABELS[1:]), "inconsistent numbers"),
-            (lambda: EmbeddingMapDisplay.from_embeddings(X, X, [None] * 80), "missing values"),
+            (
+                lambda: EmbeddingMapDisplay.from_embeddings(X, X, [None] * 80),
+                "contains NaN or None",
+            ),
             (
                 lambda: EmbeddingMapDisplay.from_embeddings(
                     X, X, pd.Series([1, pd.NA] * 40, dtype="Int64")
                 ),
-                "missing values",
+                "contains NaN or None",
             ),
             (lambda: EmbeddingMapDisplay(X, X), "before has 6 columns"),
         ],
