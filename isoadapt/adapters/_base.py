@@ -10,12 +10,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import ClassifierTags, RegressorTags, Tags, check_random_state, get_tags
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import (
-    _check_n_features,
-    check_array,
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import _check_n_features, check_array, check_is_fitted, validate_data
 
 from isoadapt import metrics
 from isoadapt._utils.containers import as_matrix, as_values
@@ -66,7 +61,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     """Base class of all adapters; a subclass sets ``map_`` and ``head_`` in ``fit``."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "head": [StrOptions(set(PROBES)), HasMethods(["fit", "predict"]), None],
+        "head": [StrOptions(set(PROBES)), HasMethods(["fit", "predict"]), None]
     }
 
     head: Any
@@ -406,7 +401,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             f"{head._known()}. A new head is fitted instead, head={self.head!r}. To use the "
             "checkpoint's head, relabel y; to fit a new one without this warning, pass an "
             f"estimator: {type(self).__name__}(head=LogisticRegression()), or on the command line: "
-            "--set head=logistic",
+            "--set head=logistic"
         )
 
     def _refits_head(self) -> bool:

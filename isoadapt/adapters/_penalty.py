@@ -199,10 +199,7 @@ class _CallablePenalty(Penalty):
     """A callable as a penalty, called with the optional arguments that its signature has."""
 
     def __init__(
-        self,
-        penalty: Callable[..., Tensor],
-        rotation: Tensor | None,
-        units: tuple[Tensor, Tensor],
+        self, penalty: Callable[..., Tensor], rotation: Tensor | None, units: tuple[Tensor, Tensor]
     ) -> None:
         super().__init__(penalty)
         self.rotation = rotation

@@ -107,10 +107,7 @@ def check_labels(y: NDArray[Any], head: str, way_out: str) -> None:
 
 
 def distinct_rows(
-    X: NDArray[Any],
-    y: NDArray[Any] | None,
-    groups: NDArray[Any] | None,
-    weights: Floats | None,
+    X: NDArray[Any], y: NDArray[Any] | None, groups: NDArray[Any] | None, weights: Floats | None
 ) -> Sample:
     """Drop rows of weight zero, and merge equal rows into one row with their summed weight.
 
@@ -210,10 +207,7 @@ def split_rows(
 
 
 def _drawn_groups(
-    groups: Index,
-    labels: NDArray[np.generic] | None,
-    fraction: float,
-    rng: np.random.RandomState,
+    groups: Index, labels: NDArray[np.generic] | None, fraction: float, rng: np.random.RandomState
 ) -> NDArray[np.bool_]:
     """Whether each group is used for validation, so that each class has about the same share."""
     classes = np.zeros_like(groups)
@@ -290,11 +284,7 @@ class Batches:
     """Shuffled batches of nearly equal size of the rows `index`, (n,) for all members or (K, n)."""
 
     def __init__(
-        self,
-        rows: Rows,
-        index: Tensor,
-        batch_size: int,
-        generators: Sequence[torch.Generator],
+        self, rows: Rows, index: Tensor, batch_size: int, generators: Sequence[torch.Generator]
     ) -> None:
         self.rows, self.index, self.generators = rows, index, list(generators)
         self.n_batches = n_batches(index.shape[-1], batch_size)

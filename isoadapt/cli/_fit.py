@@ -44,12 +44,7 @@ _Mask = NDArray[np.bool_]
 
 
 def fit(
-    name: str,
-    source: Source,
-    out: Path,
-    settings: Sequence[str],
-    overwrite: bool,
-    console: Console,
+    name: str, source: Source, out: Path, settings: Sequence[str], overwrite: bool, console: Console
 ) -> None:
     """Fit and save an adapter, and print the figures before and after."""
     adapter = _make_adapter(name, settings)
@@ -86,13 +81,7 @@ def fit(
         )
     console.show(
         f"{_table(metrics)}\n{_NOTES[rows]}\n{_result(adapter)}\nAdapter: {out}",
-        {
-            "adapter": str(out),
-            "method": name,
-            "rows": len(X),
-            "evaluated_on": rows,
-            **metrics,
-        },
+        {"adapter": str(out), "method": name, "rows": len(X), "evaluated_on": rows, **metrics},
     )
 
 

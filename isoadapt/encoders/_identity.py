@@ -24,12 +24,7 @@ from sklearn.base import clone
 from torch import nn
 
 from isoadapt.encoders._backbone import Backbone
-from isoadapt.encoders._folder import (
-    base_folder,
-    checkpoint_files,
-    checkpoint_folder,
-    fingerprint,
-)
+from isoadapt.encoders._folder import base_folder, checkpoint_files, checkpoint_folder, fingerprint
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import DTYPES
 from isoadapt.encoders._pooling import (

@@ -155,7 +155,7 @@ def onnx_model(
                 f"int8 vectors of model={str(folder)!r} have a mean cosine of "
                 f"{deviation.mean_cosine:.3f} (lowest {deviation.min_cosine:.3f}) to those in "
                 f"float32, on {deviation.n_texts} built-in texts; measure your own texts with "
-                "encoder.deviation(texts), or choose dtype='float32'",
+                "encoder.deviation(texts), or choose dtype='float32'"
             )
         return model
 

@@ -307,11 +307,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return compare_vectors(np.asarray(self.transform(X)), np.asarray(exact.transform(X)))
 
     def _encode(
-        self,
-        texts: Texts,
-        backbone: Backbone,
-        pooling: Pooling,
-        progress: Callable[[int], Any],
+        self, texts: Texts, backbone: Backbone, pooling: Pooling, progress: Callable[[int], Any]
     ) -> NDArray[np.float32]:
         """Compute the vectors (n, d) of distinct texts, without the cache."""
         max_length = self._length(texts, backbone, pooling)

@@ -11,12 +11,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from isoadapt._utils.files import (
-    CHECKPOINT,
-    TOKENIZER_FILES,
-    atomic_folder,
-    check_output_folder,
-)
+from isoadapt._utils.files import CHECKPOINT, TOKENIZER_FILES, atomic_folder, check_output_folder
 from isoadapt.adapters import Affine, TeacherReadout
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import Floats, compose

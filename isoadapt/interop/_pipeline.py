@@ -393,8 +393,7 @@ _KINDS = {
     "tuple": _Kind(lambda value: {"items": list(value)}, lambda items: tuple(items)),
     "scalar": _Kind(_pack_scalar, lambda dtype, value: np.dtype(dtype).type(value)),
     "strings": _Kind(
-        _pack_strings,
-        lambda dtype, shape, values: np.array(values, dtype=dtype).reshape(shape),
+        _pack_strings, lambda dtype, shape, values: np.array(values, dtype=dtype).reshape(shape)
     ),
     "LinearHead": _Kind(
         lambda head: (

@@ -253,7 +253,7 @@ def _warn_if_assumed(parts: Parts, encoder: TransformerEncoder) -> None:
     warn(
         f"the adapter records no pooling, so it is exported for the {describe_vectors(encoder)}; "
         "if it was fitted to other vectors, the exported vectors are wrong: pass pooling= (on the "
-        "command line --pooling), or a pipeline that begins with the encoder",
+        "command line --pooling), or a pipeline that begins with the encoder"
     )
 
 

@@ -328,9 +328,7 @@ class FlowAdapter(BaseAdapter):
         return AdapterNet(
             module,
             JointLoss(
-                self._bits_weight(),
-                None if self.alpha is None else self.balance,
-                self.smoothing,
+                self._bits_weight(), None if self.alpha is None else self.balance, self.smoothing
             ),
             [Penalty(lambda bits: bits.mean(-1))],
             optimizer=torch.optim.Adam,

@@ -41,11 +41,7 @@ from isoadapt.adapters._rows import (
     to_tensor,
 )
 from isoadapt.adapters._training._epoch_choice import Accuracy, Run, make_score
-from isoadapt.adapters._training._loop import (
-    AdapterNet,
-    OutputRidge,
-    Training,
-)
+from isoadapt.adapters._training._loop import AdapterNet, OutputRidge, Training
 from isoadapt.adapters._training._networks import (
     HeadedNetwork,
     LinearNetwork,
