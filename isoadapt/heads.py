@@ -88,15 +88,11 @@ class LinearHead(BaseEstimator):
         classes: ArrayLike | None = None,
         multi_label: bool = False,
     ) -> None:
-        self.coef_: NDArray[np.float64] = check_array(
-            as_matrix(coef, "coef"), dtype=np.float64, copy=True, input_name="coef"
-        )
+        W, b = as_matrix(coef, "coef"), as_values(intercept, "intercept")
+        options = {"dtype": np.float64, "copy": True}
+        self.coef_: NDArray[np.float64] = check_array(W, input_name="coef", **options)
         self.intercept_: NDArray[np.float64] = check_array(
-            as_values(intercept, "intercept"),
-            dtype=np.float64,
-            copy=True,
-            ensure_2d=False,
-            input_name="intercept",
+            b, ensure_2d=False, input_name="intercept", **options
         )
         n_outputs, self.n_features_in_ = self.coef_.shape
         if self.intercept_.shape != (n_outputs,):
@@ -366,24 +362,23 @@ class LinearHead(BaseEstimator):
     def _unknown_labels(self, y: ArrayLike) -> list[Any]:
         """Return the different labels, or tuples of them, that it cannot predict; or strings."""
         values = np.asarray(as_values(y))
-        several = values.ndim == 2 and values.shape[1] > 1 and self.classes_ is not None
-        labels = set(map(tuple, values.tolist()) if several else values.ravel().tolist())
+        width = 1 if values.ndim == 1 else values.shape[-1]
+        if self.multi_label_ and width == len(self.coef_) and np.isin(values, (0, 1)).all():
+            return []
+        several = width > 1 and self.classes_ is not None
+        unknown = set(map(tuple, values.tolist()) if several else values.ravel().tolist())
         if self.classes_ is None:
-            unknown = {label for label in labels if isinstance(label, str)}
-        elif self.multi_label_:
-            columns = values.reshape(len(values), -1)
-            fits = columns.shape[1] == len(self.coef_) and np.isin(columns, (0, 1)).all()
-            unknown = set() if fits else labels
-        else:
-            unknown = labels - set(self.classes_.tolist())
+            unknown = {label for label in unknown if isinstance(label, str)}
+        elif not self.multi_label_:
+            unknown -= set(self.classes_.tolist())
         return sorted(unknown, key=str)
 
     def _known(self) -> str:
         """List what `y` may hold, for messages."""
-        names = "" if self._other_labels is None else f" or, instead, {self._other_labels.tolist()}"
         if self.classes_ is None:
             return "numbers"
         kind = "an indicator matrix of " if self.multi_label_ else ""
+        names = "" if self._other_labels is None else f" or, instead, {self._other_labels.tolist()}"
         return f"{kind}{self.classes_.tolist()}{names}"
 
     def _targets(self, y: ArrayLike) -> NDArray[Any]:
@@ -392,8 +387,7 @@ class LinearHead(BaseEstimator):
             return as_indicator(y, self.classes_).astype(bool)
         values = np.asarray(as_values(y))
         if self.classes_ is not None:
-            unknown = self._unknown_labels(values)
-            if unknown:
+            if unknown := self._unknown_labels(values):
                 raise ValueError(
                     f"y contains labels unknown to the head: {unknown[:5]}; it knows "
                     f"{self._known()}. Relabel y, or name the classes: "

@@ -13,9 +13,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_n_features, check_array, check_is_fitted, validate_data
 
 from isoadapt import metrics
-from isoadapt._utils.containers import as_matrix, as_values
+from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.messages import warn
-from isoadapt.adapters._heads import PROBES, fit_head, needs_fit, read_labels
+from isoadapt.adapters._heads import PROBES, fit_head, needs_fit, read_targets
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_block, map_rows
 from isoadapt.adapters._rows import check_labels
 from isoadapt.geometry._chunks import RowSketch, is_dask, map_blocks, refuse_chunks
@@ -323,18 +323,12 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             rows = validate_data(self, X, y=unused, **options)
             return rows, None
         self._check_head_kind()
-        several = numeric
-        if numeric:
-            y = as_values(y, numeric=True)
-        else:
-            y, several = read_labels(self.head, y, self._refits_head())
+        y, several = read_targets(self.head, y, numeric, self._refits_head())
         rows, targets = validate_data(
             self, X, y, multi_output=several, y_numeric=numeric, **options
         )
         if not numeric:
             way_out = "pass labels, or use head='ridge' for a regression"
-            if targets.dtype == object and isinstance(self.head, LinearHead):
-                self.head._for_labels(targets)._targets(targets)  # raises for a mixture
             check_labels(targets, f"head={self.head!r}", way_out)
         return rows, targets
 

@@ -46,8 +46,13 @@ def needs_fit(head: Any) -> bool:
     return head is not None and not isinstance(head, LinearHead | FrozenEstimator)
 
 
-def read_labels(head: Any, y: Any, refits: bool = False) -> tuple[Any, bool]:
-    """Return labels, which may be unknown to a head that refits, and whether they are several."""
+def read_targets(head: Any, y: Any, numeric: bool, refits: bool = False) -> tuple[Any, bool]:
+    """Return values, or labels, and whether they may have several columns.
+
+    Labels may be unknown to a head that refits.
+    """
+    if numeric:
+        return as_values(y, numeric=True), True
     own, y = None if needs_fit(head) else LinearHead.from_estimator(head), as_values(y)
     own = None if own is not None and refits and own._unknown_labels(y) else own
     if is_multilabel(y) if own is None else own.multi_label_:

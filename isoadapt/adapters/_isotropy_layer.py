@@ -62,15 +62,7 @@ class IsotropyLayer(IsoScoreAdapter):
         after subtracting their mean over the classes, and the squares are summed over the classes.
         Outputs of a regression are in units of the standard deviations of the targets; their
         squares, and those of the logits of a multi-label head, are averaged over the outputs.
-
-        "auto" estimates the ridge from left-out rows. A regression of the gradient of the loss on
-        the embeddings is fitted to four of five folds, which keep groups whole, and predicts the
-        gradient in the fifth. The outputs may change by the share s of their best step: the
-        smallest one, from 0.01 to 0.99, whose squared error is within a standard error of the
-        least. If the predictions agree with the gradients no more than by chance (one-sided test at
-        the level 0.05), s is 0.01. The ridge is (1 - s) / s for a regression, (1 - s) / (4 s) for
-        a classifier, and half of that for a multi-label head. Its maximum, at s = 0.01, is usually
-        reached for a head that was fitted to the same rows.
+        "auto" estimates the ridge from left-out rows, as :ref:`automatic-ridge` describes.
     lr : float or "auto", default="auto"
         Learning rate of AdamW. "auto" is 0.001, with one exception: if one linear layer is trained
         in whitened coordinates with a frozen head, it is 0.01 for the outputs outside the row space

@@ -32,20 +32,8 @@ class IStarAdapter(IsoScoreAdapter):
     Parameters
     ----------
     head : LinearHead, linear estimator, {"logistic", "ridge"} or None, default="logistic"
-        The linear head that is applied to the adapted embeddings.
-
-        - A LinearHead, or a fitted estimator in ``sklearn.frozen.FrozenEstimator``, is used as it
-          is.
-        - Any other estimator, such as ``LogisticRegression(C=0.1)``, is cloned and fitted to the
-          embeddings of the training rows before the adapter is trained, even if it has been fitted
-          already. Its own regularisation depends on the scale of the embeddings.
-        - "logistic" and "ridge" are probes, fitted in the same way. Cross-validation within the
-          rows chooses their penalty, which does not depend on the scale of the embeddings.
-        - With None, the adapter is trained for the penalty alone.
-
-        In a cross-validation, estimators and probes are fitted to the training rows of each fold.
-        A frozen head that was fitted to all rows has used the validation rows too, so its scores
-        are too high.
+        The linear head that is applied to the adapted embeddings, as in :class:`IsotropyLayer`.
+        With None, the adapter is trained for the penalty alone.
     balance : {"ema", "cumulative"} or None, default=None
         How the task loss and the penalty are balanced. "ema" scales both to a common size by their
         moving means, "cumulative" by their means over all steps so far, see
@@ -60,26 +48,11 @@ class IStarAdapter(IsoScoreAdapter):
         "frozen" keeps the head as it is. "joint" trains it together with the adapter.
         "alternating" trains the adapter in odd epochs and the head in even ones.
     coordinates : {"whitened", "raw"}, default="whitened"
-        Coordinates in which the adapter is trained. The fitted map applies to the original
-        embeddings in either case. "raw" is unsuitable if the mean of the embeddings is much larger
-        than their spread; centre the embeddings first. Both are in units of the size of the
-        embeddings, so training does not depend on their scale.
+        Coordinates in which the adapter is trained, as in :class:`IsotropyLayer`. The fitted map
+        applies to the original embeddings in either case.
     ridge : float or "auto", default="auto"
-        Weight, in the task loss, of the mean squared change of the head's outputs relative to the
-        embeddings before training. It keeps predictions stable if there are few rows: a larger
-        ridge allows less change, and 0, as in the papers, allows any change. Logits are compared
-        after subtracting their mean over the classes, and the squares are summed over the classes.
-        Outputs of a regression are in units of the standard deviations of the targets; their
-        squares, and those of the logits of a multi-label head, are averaged over the outputs.
-
-        "auto" estimates the ridge from left-out rows. A regression of the gradient of the loss on
-        the embeddings is fitted to four of five folds, which keep groups whole, and predicts the
-        gradient in the fifth. The outputs may change by the share s of their best step: the
-        smallest one, from 0.01 to 0.99, whose squared error is within a standard error of the
-        least. If the predictions agree with the gradients no more than by chance (one-sided test at
-        the level 0.05), s is 0.01. The ridge is (1 - s) / s for a regression, (1 - s) / (4 s) for
-        a classifier, and half of that for a multi-label head. Its maximum, at s = 0.01, is usually
-        reached for a head that was fitted to the same rows.
+        Weight, in the task loss, of the mean squared change of the head's outputs, as in
+        :class:`IsotropyLayer`. 0, as in the papers, allows any change, "auto" estimates it.
     lr : float or "auto", default="auto"
         Learning rate of AdamW. "auto" is 0.001, with one exception: if one linear layer is trained
         in whitened coordinates with a frozen head, it is 0.01 for the outputs outside the row space
@@ -94,19 +67,14 @@ class IStarAdapter(IsoScoreAdapter):
     weight_decay : float, default=0.0
         Weight decay of AdamW.
     validation_fraction : float or None, default=0.3
-        Fraction of the distinct rows, in [0, 1), that is held out to choose the epoch, stratified
-        for classifiers. If the head is fitted here and there are fewer than 10 rows for each
-        dimension, head and adapter are then fitted a second time, to all rows and for
-        ``best_epoch_`` epochs, without validation. If 0 or None, or if either part would have fewer
-        than 4 rows, the adapter is trained on all rows and the last epoch is kept.
+        Fraction of the distinct rows, in [0, 1), that is held out to choose the epoch, as in
+        :class:`IsotropyLayer`. If 0 or None, the last epoch is kept.
     patience : int or None, default=10
         Training stops after this many epochs in a row that did not replace the epoch to be kept.
         None never stops early.
     scoring : str, callable or None, default=None
-        Metric of the task, as in scikit-learn. None is accuracy or R². The last epoch whose score
-        is within one standard error of the best score is kept, with or without a penalty.
-        A warning is issued if the embeddings before training score higher than that epoch by more
-        than one standard error.
+        Metric of the task that chooses the epoch, as in :class:`IsotropyLayer`. None is accuracy
+        or R².
     device : str, default="auto"
         Device to train on, such as "cpu" or "cuda"; "auto" is the GPU if there is one.
     random_state : int, RandomState instance or None, default=None
@@ -146,11 +114,7 @@ class IStarAdapter(IsoScoreAdapter):
     classes_ : ndarray of shape (n_classes,)
         Sorted class labels; only if the head is a classifier.
     history_ : list of dict
-        One entry for each epoch of the fit that chose the epoch, with "epoch", "train_loss" and
-        "dur" (seconds). With validation rows, an entry also has "valid_score" (the metric of the
-        task) and "valid_cost" (the weighted penalty of the validation rows, for which moments such
-        as Σ_S are those of the training rows), and a first entry for epoch 0, before training, has
-        only these. With the exact solver, an entry has "iteration" and "loss".
+        One entry for each epoch of the fit that chose the epoch, as in :class:`IsotropyLayer`.
     ridge_ : float
         The ridge used; that of the second fit if there was one.
     n_iter_ : int

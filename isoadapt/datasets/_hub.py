@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.messages import listed, reason, shortened
+from isoadapt._utils.messages import reason, shortened
+from isoadapt.datasets._matrices import checked_labels
 from isoadapt.datasets._tables import Texts, label_column, text_columns
 
 _GLUE = "nyu-mll/glue"
@@ -115,12 +116,7 @@ def _text_columns(rows: Any, where: str, text: Any, label: str | None) -> list[s
             for name, feature in rows.features.items()
             if getattr(feature, "dtype", None) in ("string", "large_string") and name != label
         ]
-        if len(strings) in (1, 2):
-            return strings
-        raise ValueError(
-            f"{where} has the columns {listed(rows.column_names)}, and it is unclear which hold "
-            "the texts; pass text=, one name, or two names for pairs"
-        )
+        text = strings if len(strings) in (1, 2) else None
     return text_columns(where, rows.column_names, text)
 
 
@@ -135,13 +131,7 @@ def _labels(values: list[Any], where: str, named: bool) -> NDArray[Any]:
             )
     labels = np.asarray(values)
     if labels.dtype.kind == "f":
-        if not np.isfinite(labels).all():
-            row = int(np.flatnonzero(~np.isfinite(labels))[0])
-            raise ValueError(
-                f"{where} has the label {labels[row]} in row {row}, which is not finite: drop this "
-                "row"
-            )
-        return labels.astype(np.float64)
+        return checked_labels(labels, where).astype(np.float64)
     if labels.dtype.kind in "iub":
         missing = int((labels == _MISSING).sum())
         if missing and (named or missing == len(labels)):

@@ -52,10 +52,8 @@ def load_matrix(
             f"{str(path)!r} is not a .npy or .parquet file, from which embeddings are read; for a "
             "table of texts, pass the model that embeds them"
         )
-    odd: Any = (
-        () if isinstance(X, np.memmap) else np.flatnonzero(~np.isfinite(np.asarray(X)).all(1))
-    )
-    if len(odd):
+    finite = np.ones(1) if isinstance(X, np.memmap) else np.isfinite(np.asarray(X)).all(axis=1)
+    if len(odd := np.flatnonzero(finite == 0)):
         raise ValueError(
             f"{str(path)!r} holds NaN or infinite numbers in {len(odd)} row(s), first in row "
             f"{odd[0]} (from 0); drop or correct those rows"
@@ -87,10 +85,10 @@ def _load_labels(path: Path, n_rows: int) -> NDArray[Any]:
             "must hold one label per row"
         )
     values = values[:, 0] if values.shape == (n_rows, 1) else values
-    return _checked_labels(values, f"labels={str(path)!r}")
+    return checked_labels(values, f"labels={str(path)!r}")
 
 
-def _checked_labels(values: NDArray[Any], where: str) -> NDArray[Any]:
+def checked_labels(values: NDArray[Any], where: str) -> NDArray[Any]:
     """Check that labels are finite numbers, booleans or strings."""
     if values.dtype.kind not in "biufU":
         raise ValueError(
@@ -139,7 +137,7 @@ def _split(
         return X, None
     if table[label].isna().any():
         raise ValueError(f"{path}: column {label!r} has empty cells; fill them in or drop the rows")
-    return X, _checked_labels(np.asarray(table[label].tolist()), f"{path}: column {label!r}")
+    return X, checked_labels(np.asarray(table[label].tolist()), f"{path}: column {label!r}")
 
 
 def _vectors(schema: Any) -> list[str]:

@@ -10,7 +10,6 @@ import lzma
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
@@ -32,16 +31,6 @@ _LABEL = "label"
 _NUMBER = re.compile(
     r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|inf(inity)?|nan)",
     re.I,
-)
-
-_DAMAGED = (
-    OSError,
-    EOFError,
-    ValueError,
-    RuntimeError,
-    lzma.LZMAError,
-    zlib.error,
-    zipfile.BadZipFile,
 )
 
 Row = tuple[int, list[str]]  # number of the last line of the row, and its fields
@@ -110,17 +99,19 @@ def load_table(
     """
     path = Path(path).expanduser()
     header, read = _open(path)
-    text_at, label_at = _columns(path, header, text, label)
-    table = read(text_at, [] if label_at is None else [label_at])
+    label = label_column(path, header, label)
+    chosen = _default_text_columns(header, label) if text is None else text
+    names = text_columns(path, header, chosen)
+    table = read(names, [] if label is None else [label])
     if not table:
         what = "no text" if table_suffix(path) == ".txt" else "a header line only"
         raise ValueError(f"{path} holds {what}; add at least one row")
-    columns = [[fields[i] for _, fields in table] for i in range(len(text_at))]
+    columns = [[fields[i] for _, fields in table] for i in range(len(names))]
     texts: Texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-    return texts, None if label_at is None else _labels(path, table)
+    return texts, None if label is None else _labels(path, table)
 
 
-def _open(path: Path) -> tuple[list[str], Callable[[list[int], list[int]], list[Row]]]:
+def _open(path: Path) -> tuple[list[str], Callable[[list[str], list[str]], list[Row]]]:
     """Return the names of the columns, and a function that reads columns of texts and labels."""
     suffix = table_suffix(path)
     packed_parquet = suffix == ".parquet" != path.suffix.lower()
@@ -185,16 +176,17 @@ def _unpacked(path: Path) -> bytes:
     data, suffix = path.read_bytes(), path.suffix.lower()
     if suffix not in PACKED:
         return data
+    if suffix == ".zst":
+        pyarrow = import_optional("pyarrow", feature="Reading .zst files", extra="data")
     try:
         if suffix == ".zst":
-            pyarrow = import_optional("pyarrow", feature="Reading .zst files", extra="data")
             return pyarrow.input_stream(pyarrow.py_buffer(data), compression="zstd").read()
         if suffix != ".zip":
             return {".gz": gzip, ".bz2": bz2, ".xz": lzma}[suffix].decompress(data)
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             (name,) = archive.namelist()
             return archive.read(name)
-    except _DAMAGED as error:
+    except Exception as error:  # each format has errors of its own
         raise ValueError(
             f"{path} cannot be decompressed ({reason(error)}); it must hold one table, compressed "
             f"as the suffix {suffix} says"
@@ -207,44 +199,28 @@ def _check_separator(path: Path, suffix: str, header: str) -> None:
     other = next((each for each in _SEPARATORS if each in header), own)
     if own not in header and own != other:
         raise ValueError(
-            f"{path}: the header {shortened(header)!r} has no {_SEPARATORS[own]} but a "
-            f"{_SEPARATORS[other]}, which seems to separate the columns: save the table with "
-            "commas as .csv, or with tabs as .tsv"
+            f"{path}: the header {shortened(header)!r} seems to be separated by a "
+            f"{_SEPARATORS[other]}: save the table with commas as .csv, or with tabs as .tsv"
         )
 
 
 def _decoded(path: Path) -> io.StringIO:
     """Decode a UTF-8 file, with or without a byte order mark."""
     data = _unpacked(path).removeprefix(codecs.BOM_UTF8)
-    nul = data.find(b"\0")
-    if nul >= 0:
+    if (nul := data.find(b"\0")) >= 0:
+        line = data.count(b"\n", 0, nul) + 1
         raise ValueError(
-            f"{path}, line {_line(data, nul)}: byte 0x00 is not text (UTF-16 files have such "
+            f"{path}, line {line}: byte 0x00 is not text (UTF-16 files have such "
             "bytes); save the file as UTF-8"
         )
     try:
         return io.StringIO(data.decode("utf-8"), newline=None)
     except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"{path}, line {_line(data, error.start)}: byte 0x{data[error.start]:02x} is not "
+            f"{path}, line {line}: byte 0x{data[error.start]:02x} is not "
             "UTF-8 (the file may be in Latin-1 or Windows-1252); save the file as UTF-8"
         ) from error
-
-
-def _line(data: bytes, at: int) -> int:
-    """Return the number of the line, from 1, that holds the byte at index `at`."""
-    return data.count(b"\n", 0, at) + 1
-
-
-def _columns(
-    path: Path, header: list[str], text: Any, label: str | None
-) -> tuple[list[int], int | None]:
-    """Return the indices of the columns of the texts and of the labels."""
-    found = label_column(path, header, label)
-    label_at = None if found is None else header.index(found)
-    if text is None:
-        return _default_text_columns(path, header, label), label_at
-    return [header.index(name) for name in text_columns(path, header, text)], label_at
 
 
 def label_column(where: object, names: Sequence[str], label: str | None) -> str | None:
@@ -257,7 +233,12 @@ def label_column(where: object, names: Sequence[str], label: str | None) -> str 
 
 
 def text_columns(where: object, names: Sequence[str], text: Any) -> list[str]:
-    """Return the one or two columns of texts that a user named."""
+    """Return the one or two columns of texts that a user named, if any."""
+    if text is None:
+        raise ValueError(
+            f"{where} has the columns {listed(names)}, and it is unclear which hold the texts; "
+            "pass text= (--text on the command line), one name, or two names for pairs"
+        )
     chosen = [text] if isinstance(text, str) else list(text)
     if len(chosen) not in (1, 2):
         raise ValueError(
@@ -271,38 +252,32 @@ def text_columns(where: object, names: Sequence[str], text: Any) -> list[str]:
     return chosen
 
 
-def _default_text_columns(path: Path, header: list[str], label: str | None) -> list[int]:
-    """Return the indices of the text columns of a file for which the user did not name them."""
+def _default_text_columns(header: list[str], label: str | None) -> list[str] | None:
+    """Return the text columns of a file for which the user did not name them, if they are clear."""
     if set(_PAIR) <= set(header):
-        return [header.index(name) for name in _PAIR]
-    if _SINGLE in header:
-        return [header.index(_SINGLE)]
-    others = [i for i, name in enumerate(header) if name not in (label, _LABEL)]
-    if len(others) == 1:
-        return others
-    raise ValueError(
-        f"{path} has the columns {listed(header)}, and it is unclear which hold the texts; pass "
-        "text= (--text on the command line), one name, or two names for pairs"
-    )
+        return list(_PAIR)
+    others = [name for name in header if name not in (label, _LABEL)]
+    others = [_SINGLE] if _SINGLE in header else others
+    return others if len(others) == 1 else None
 
 
 def _select_columns(
-    path: Path, header: list[str], table: list[Row], texts: list[int], labels: list[int]
+    path: Path, header: list[str], table: list[Row], texts: list[str], labels: list[str]
 ) -> list[Row]:
     """Select some columns of a table; all rows must have as many fields as the header."""
+    places = [header.index(name) for name in (*texts, *labels)]
     for number, fields in table:
         if len(fields) != len(header):
             raise ValueError(
                 f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)} "
                 f"({listed(header)}); correct this line"
             )
-        for i in texts:
-            if not fields[i]:
-                raise ValueError(
-                    f"{path}, line {number}: column {header[i]!r} is empty, a missing text: drop "
-                    "the row, or save the table as .jsonl or .parquet, where '' is a text"
-                )
-    return [(number, [fields[i] for i in (*texts, *labels)]) for number, fields in table]
+        if empty := [name for name in texts if not fields[header.index(name)]]:
+            raise ValueError(
+                f"{path}, line {number}: column {empty[0]!r} is empty, a missing text: drop the "
+                "row, or save the table as .jsonl or .parquet, where '' is a text"
+            )
+    return [(number, [fields[i] for i in places]) for number, fields in table]
 
 
 def _labels(path: Path, table: list[Row]) -> NDArray[Any]:
@@ -348,26 +323,22 @@ def read_parquet(path: Path) -> Any:
 
 
 def _typed_rows(
-    path: Path, columns: dict[str, Any], numbers: Sequence[int], texts: list[int], labels: list[int]
+    path: Path, columns: dict[str, Any], numbers: Sequence[int], texts: list[str], labels: list[str]
 ) -> list[Row]:
     """Return the rows, with their `numbers`, of some columns of a typed file, as strings."""
-    named = list(columns.items())
-    cells = [_cells(path, *named[i], numbers, i in texts) for i in (*texts, *labels)]
-    return [(row, fields) for row, *fields in zip(numbers, *cells, strict=True)]
+    rows: list[Row] = [(number, []) for number in numbers]
+    for name in (*texts, *labels):
+        values = columns[name]
+        values = values.to_pylist() if hasattr(values, "to_pylist") else values
+        for (number, fields), value in zip(rows, values, strict=True):
+            try:
+                fields.append(_cell(value, name in texts))
+            except ValueError as error:
+                raise ValueError(f"{path}, row {number}: column {name!r} {error}") from error
+    return rows
 
 
-def _cells(path: Path, name: str, column: Any, numbers: Sequence[int], is_text: bool) -> list[str]:
-    """Return the values of a column as strings, as in a text file."""
-    values, cells = column.to_pylist() if hasattr(column, "to_pylist") else column, []
-    for row, value in zip(numbers, values, strict=True):
-        try:
-            cells.append(_cell(value, is_text))
-        except ValueError as error:
-            raise ValueError(f"{path}, row {row}: column {name!r} {error}") from error
-    return cells
-
-
-def _open_json(path: Path) -> tuple[list[str], Callable[[list[int], list[int]], list[Row]]]:
+def _open_json(path: Path) -> tuple[list[str], Callable[[list[str], list[str]], list[Row]]]:
     """Return the names in the objects of a JSONL file, and a function that reads columns."""
     lines = {number: line for number, line in enumerate(_decoded(path), 1) if line.strip()}
     rows = [_json_object(path, number, line) for number, line in lines.items()]
@@ -415,8 +386,6 @@ def _cell(value: Any, is_text: bool) -> str:
 
 def _check_unique(path: Path, names: Sequence[str]) -> None:
     """Check that no two columns of a file have the same name."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
+    for i, name in enumerate(names):
+        if name in names[:i]:
             raise ValueError(f"{path} has two columns named {name!r}; rename one of them")
-        seen.add(name)

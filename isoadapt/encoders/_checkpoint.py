@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from isoadapt.encoders._backbone import Backbone, eval_copy
@@ -134,9 +133,10 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
             "pass a model for sequence classification"
         )
     _check_logits(backbone, head, encoder.model)
-    weights = head.state_dict()  # if add_isobn was used, its scale is included
-    coef = _float64(weights["weight"])
-    intercept = _float64(weights["bias"]) if "bias" in weights else np.zeros(len(coef))
+    state = head.state_dict()  # if add_isobn was used, its scale is included
+    weights = {name: value.detach().cpu().double().numpy() for name, value in state.items()}
+    coef = weights["weight"]
+    intercept = weights.get("bias", np.zeros(len(coef)))
     names: Any = [config.id2label.get(label) for label in range(len(coef))]
     if not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
         names = None
@@ -166,11 +166,6 @@ def applies_sigmoid(backbone: Backbone) -> bool:
     records += [getattr(config, _OLD_RECORD)] if hasattr(config, _OLD_RECORD) else []
     named = next(filter(None, records), "Sigmoid")
     return bool(records) and str(named).rpartition(".")[2] == "Sigmoid"
-
-
-def _float64(weights: Tensor) -> NDArray[np.float64]:
-    """Convert a weight to a float64 array."""
-    return weights.detach().cpu().double().numpy()
 
 
 @torch.inference_mode()

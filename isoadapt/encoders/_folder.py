@@ -109,8 +109,6 @@ def sentence_modules(folder: Path) -> list[tuple[str, Path]]:
     if modules is None:
         return []
     try:
-        if not isinstance(modules, list):
-            raise TypeError(f"it holds a {type(modules).__name__}")
         return [
             (module_kind(module["type"]), inside(folder, module["path"], listed))
             for module in modules

@@ -120,10 +120,10 @@ def truncation(
 
     `default` is the length that the pooling states, which goes before that of the tokenizer.
     """
+    if max_length is None and default is not None:
+        return min(default, backbone.limit or default)
     if max_length is None:
-        return (
-            backbone.default_length if default is None else min(default, backbone.limit or default)
-        )
+        return backbone.default_length
     if backbone.limit is not None and max_length > backbone.limit:
         raise ValueError(
             f"max_length={max_length}, but the model has positions for {backbone.limit} "

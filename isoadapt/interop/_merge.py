@@ -127,7 +127,6 @@ def merge_into_checkpoint(
         )
     encoder = TransformerEncoder(source, pooling="head_input", device="cpu")
     own = read_head(encoder)
-    check_kinds(own if head is None else head, own)
     backbone = encoder._backbone()
     head = reordered(own if head is None else head, own, backbone.model.config)
     check_widths(map_, head, own)
@@ -212,8 +211,8 @@ def affine(adapter: BaseAdapter) -> Affine:
     return adapter.to_affine()
 
 
-def check_kinds(head: LinearHead, own: LinearHead) -> None:
-    """Raise if only one of the two heads is a multi-label head."""
+def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
+    """Return a head without classes whose outputs are in the order of the checkpoint's labels."""
     if head.multi_label_ != own.multi_label_:
         raise ValueError(
             f"the adapter's head is {head!r}, the checkpoint's {own!r}: only one of them is a "
@@ -221,10 +220,6 @@ def check_kinds(head: LinearHead, own: LinearHead) -> None:
             "for a head whose outputs are logits of labels, use "
             "LinearHead(coef, intercept, multi_label=True)"
         )
-
-
-def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
-    """Return a head without classes whose outputs are in the order of the checkpoint's labels."""
     if head.classes_ is None or own.classes_ is None:
         if (head.classes_ is None) != (own.classes_ is None) or len(head.coef_) != len(own.coef_):
             raise ValueError(
@@ -276,17 +271,16 @@ def with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:
             f"(largest entry {np.abs(bias).max():.3g}): LogitPreservingWhitening on the "
             f"checkpoint's own head needs none; or {SERVE}"
         )
-    network = eval_copy(backbone.model, {old: new})
-    network.config = copied_config(backbone)
-    return network
+    return copied(backbone, {old: new})
 
 
-def copied_config(backbone: Backbone) -> Any:
-    """Return a copy of a configuration, which save_pretrained changes, that records a sigmoid."""
-    config = copy.deepcopy(backbone.model.config)
+def copied(backbone: Backbone, replace: dict[torch.nn.Module, torch.nn.Module]) -> Any:
+    """Return a shallow copy of a model with a configuration of its own, which records a sigmoid."""
+    network = eval_copy(backbone.model, replace)
+    config = network.config = copy.deepcopy(network.config)  # save_pretrained changes it
     if config.num_labels == 1 and applies_sigmoid(backbone):
         config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
-    return config
+    return network
 
 
 def _is_rounding(bias: Floats, head: LinearHead, map_: Affine) -> bool:

@@ -14,7 +14,7 @@ from isoadapt._utils.messages import warn
 from isoadapt.adapters import Affine, TeacherReadout
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._backbone import Backbone, eval_copy
+from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._checkpoint import head_path, read_head
 from isoadapt.encoders._folder import read_object, tokenizer_folder
 from isoadapt.encoders._identity import describe_vectors, recorded_pooling, vector_source
@@ -27,10 +27,9 @@ from isoadapt.interop._merge import (
     SERVE,
     affine,
     check_folders,
-    check_kinds,
     check_vectors,
     check_widths,
-    copied_config,
+    copied,
     copy_files,
     reordered,
     sources,
@@ -306,7 +305,7 @@ def _network(
     """Return the network, the function from texts to logits, and whether it is unchanged."""
     backbone = encoder._backbone()
     if backbone.head is None:
-        return _copy(backbone), None, True
+        return copied(backbone, {}), None, True
     own, config = read_head(encoder), backbone.model.config
     reader = TransformerEncoder(
         encoder._at("model"), pooling=HEAD_INPUT, max_length=encoder.max_length, device="cpu"
@@ -316,10 +315,9 @@ def _network(
         return reader.transform(texts).astype(np.float64)
 
     kept, given = reordered(own, own, config), parts.last_head()
-    unchanged = _copy(backbone), lambda texts: kept.outputs(inputs(texts)), True
+    unchanged = copied(backbone, {}), lambda texts: kept.outputs(inputs(texts)), True
     if given is None or not encoder._pooling(backbone).is_head_input:
         return unchanged
-    check_kinds(given, own)
     head, read = reordered(given, own, config), _read_by_head(parts, map_)
     check_widths(read, head, own)
     if _preserves(read, head, kept):
@@ -334,13 +332,6 @@ def _read_by_head(parts: Parts, map_: Affine) -> Affine:
     width = map_.matrix.shape[1]
     before = [affine(step) for _, step in parts.adapters[:-1]]
     return compose([Affine(np.eye(width), np.zeros(width)), *before])
-
-
-def _copy(backbone: Backbone) -> Any:
-    """Return a shallow copy of a model with a configuration of its own."""
-    network = eval_copy(backbone.model)
-    network.config = copied_config(backbone)
-    return network
 
 
 def _preserves(map_: Affine, head: LinearHead, own: LinearHead) -> bool:

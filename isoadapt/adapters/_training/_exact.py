@@ -20,9 +20,7 @@ from isoadapt.heads import LinearHead
 
 class _Objective(NamedTuple):
     points: Floats  # (n, d), whitened
-    targets: NDArray[
-        Any
-    ]  # class numbers (n,), values (n, C) in the units of the problem, or labels
+    targets: NDArray[Any]  # class numbers (n,), values in the problem's units or labels (n, C)
     coef: Floats  # (C, r), the head in coordinates of its row space
     intercept: Floats  # (C,)
     start: Floats  # (r, d + 1), the initial map to these coordinates and its offset

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.messages import warn
-from isoadapt.adapters._heads import needs_fit, read_labels
+from isoadapt.adapters._heads import needs_fit, read_targets
 from isoadapt.adapters._rows import check_labels
 from isoadapt.encoders._texts import as_texts
 from isoadapt.geometry._chunks import row_hashes
@@ -161,14 +161,11 @@ def _labelled(X: Any, y: Any, name: str, head: Any, task: str) -> tuple[NDArray[
         ensure_min_features=2,
         input_name=name,
     )
-    y, several = read_labels(head, y) if task == "classify" else (y, True)
-    targets: NDArray[Any] = check_array(
-        as_values(y, name.replace("X", "y"), numeric=task == "regress"),
-        dtype=np.float64 if task == "regress" else None,
-        ensure_2d=False,
-        input_name=name.replace("X", "y"),
-    )
-    if not several or (task == "regress" and targets.shape[1:] == (1,)):
+    numeric, y_name = task == "regress", name.replace("X", "y")
+    y, several = read_targets(head, y, numeric)
+    dtype = np.float64 if numeric else None
+    targets: NDArray[Any] = check_array(y, dtype=dtype, ensure_2d=False, input_name=y_name)
+    if not several or (numeric and targets.shape[1:] == (1,)):
         targets = column_or_1d(targets)
     check_consistent_length(rows, targets)
     if task == "classify":
