@@ -114,11 +114,10 @@ def check_predictions(
         differs = (found != expected) & (ordered[:, -1] - ordered[:, -2] > rounding.max(axis=1))
     if differs.any():
         raise ValueError(
-            f"head={estimator!r} does not predict as a head does, as random rows show: a head "
-            "predicts X @ coef_.T + intercept_, the class of the highest of these values or, for "
-            "several labels, 0 or 1 by their sign, without a link function, another threshold or "
-            "votes of pairs of classes. Pass a linear model such as LogisticRegression or Ridge, "
-            "or a LinearHead with the intercepts that you want"
+            f"head={estimator!r} does not predict as a head does, X @ coef_.T + intercept_, the "
+            "class of the highest of these values or, for several labels, 0 or 1 by their sign, "
+            "without a link function, another threshold or votes of pairs of classes. Pass a model "
+            "such as LogisticRegression or Ridge, or a LinearHead with the intercepts you want"
         )
 
 

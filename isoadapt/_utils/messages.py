@@ -45,9 +45,8 @@ def shortened(text: str, most: int = 80) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return the repr of a value on one line, in at most 40 characters."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 40 else text[:37] + "..."
+    """Return the repr of a value on one line, truncated to 40 characters."""
+    return shortened(" ".join(repr(value).split()), 40)
 
 
 def _plain(name: str) -> str:

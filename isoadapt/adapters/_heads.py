@@ -47,10 +47,7 @@ def needs_fit(head: Any) -> bool:
 
 
 def read_targets(head: Any, y: Any, numeric: bool, refits: bool = False) -> tuple[Any, bool]:
-    """Return values, or labels, and whether they may have several columns.
-
-    Labels may be unknown to a head that refits.
-    """
+    """Return values or labels, and whether they are several; a head that refits may not know y."""
     if numeric:
         return as_values(y, numeric=True), True
     own, y = None if needs_fit(head) else LinearHead.from_estimator(head), as_values(y)

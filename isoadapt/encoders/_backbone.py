@@ -28,13 +28,12 @@ from isoadapt.encoders._pooling import (
     needs_head,
     several_layers,
 )
-from isoadapt.encoders._sentence import live_pooling, sentence_pooling
+from isoadapt.encoders._sentence import UNLIMITED, live_pooling, sentence_pooling
 
 Shapes = dict[str, tuple[int, ...]]  # of weights, by name
 _MODULE_DICTS = [key for key, value in nn.Module().__dict__.items() if isinstance(value, dict)]
 _POSITION_TABLE = re.compile(r"(^|_)(wpe|pos|position|positions)(_|$)")
 _READOUT_COLUMNS = 4096  # of pooling="readout" at most
-_UNLIMITED = 2**31  # maximum lengths of this size or more mean that there is no limit
 _PROCESSES: set[int] = set()  # that have used models: this one and those it was forked from
 _LIVE_PROBES: "WeakKeyDictionary[Any, dict[Any, bool]]" = WeakKeyDictionary()
 
@@ -101,7 +100,7 @@ class Backbone:
         """Number of tokens that tokenizer and model are made for; None if neither has a limit."""
         trained = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         lengths = (self.tokenizer.model_max_length, self.limit, trained)
-        return min((n for n in lengths if n is not None and 0 < n < _UNLIMITED), default=None)
+        return min((n for n in lengths if n is not None and 0 < n < UNLIMITED), default=None)
 
     def sentence_pooling(self) -> Pooling | None:
         """Return the pooling of sentence-transformers, or None if the model has none."""

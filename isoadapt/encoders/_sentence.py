@@ -31,7 +31,7 @@ _MODEL, _CONFIG, _WEIGHTS = "config_sentence_transformers.json", "config.json", 
 _FILES = {"Pooling": (_CONFIG,), "Dense": (_CONFIG, _WEIGHTS), "LayerNorm": (_CONFIG, _WEIGHTS)}
 # Of the files with the settings of the transformer, the first that is not empty is read.
 _TRANSFORMER = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-_UNLIMITED = 2**31  # a maximum length of this size or more means that there is no limit
+UNLIMITED = 2**31  # a maximum length of this size or more means that there is no limit
 _ACTIVATION_OF = {f"{cls.__module__}.{cls.__name__}": cls for cls in ACTIVATIONS}
 _ACTIVATION_OF |= {f"torch.nn.{cls.__name__}": cls for cls in ACTIVATIONS}
 # Arguments that say where a model is loaded and how exactly it computes.
@@ -137,7 +137,7 @@ def _pooling(model: _Part, parts: list[_Part]) -> Pooling:
     return Pooling(
         modes=(modes,) if isinstance(modes, str) else tuple(modes),
         steps=tuple(steps),
-        max_length=None if length is None or length >= _UNLIMITED else length,
+        max_length=None if length is None or length >= UNLIMITED else length,
         lowercase=bool(parts[0].settings.get("do_lower_case")),
     )
 

@@ -79,36 +79,6 @@ def test_same_vectors_as_sentence_transformers():
     assert np.allclose(np.linalg.norm(got, axis=1), 1)
 
 
-@pytest.mark.parametrize(
-    "mode", ["cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
-)
-def test_other_sentence_transformers_modes(mode, bare_checkpoint, tmp_path):
-    library = pytest.importorskip("sentence_transformers")
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
-    transformer = Transformer(str(bare_checkpoint))
-    model = library.SentenceTransformer(
-        modules=[transformer, Pooling(16, pooling_mode=(mode, "mean"))], device="cpu"
-    )
-    model.save(str(tmp_path))
-    got = TransformerEncoder(tmp_path, device="cpu").transform(TEXTS)
-    np.testing.assert_allclose(got, model.encode(TEXTS), atol=1e-5)
-    assert got.shape == (len(TEXTS), 32)
-    assert len(TransformerEncoder(tmp_path).get_feature_names_out()) == 32
-
-
-def test_unknown_sentence_transformers_modules_are_refused(bare_checkpoint, tmp_path):
-    import shutil
-
-    shutil.copytree(bare_checkpoint, tmp_path / "copy")
-    kinds = ["Transformer", "Pooling", "LSTM"]
-    lines = ", ".join(f'{{"path": "", "type": "sentence_transformers.models.{k}"}}' for k in kinds)
-    (tmp_path / "copy" / "modules.json").write_text(f"[{lines}]")
-    with pytest.raises(ValueError, match=r"lists Transformer, Pooling, LSTM.*choose pooling="):
-        TransformerEncoder(tmp_path / "copy").transform(TEXTS)
-    assert TransformerEncoder(tmp_path / "copy", pooling="mean").transform(TEXTS).shape == (8, 16)
-
-
 def test_equal_inputs_are_encoded_once(live, monkeypatch):
     rows = []
     embed = module.embed_batch
