@@ -73,8 +73,7 @@ class IStarAdapter(IsoScoreAdapter):
         Training stops after this many epochs in a row that did not replace the epoch to be kept.
         None never stops early.
     scoring : str, callable or None, default=None
-        Metric of the task that chooses the epoch, as in :class:`IsotropyLayer`. None is accuracy
-        or R².
+        Metric that chooses the epoch, as in :class:`IsotropyLayer`. None is accuracy or R².
     device : str, default="auto"
         Device to train on, such as "cpu" or "cuda"; "auto" is the GPU if there is one.
     random_state : int, RandomState instance or None, default=None

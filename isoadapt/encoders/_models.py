@@ -1,5 +1,6 @@
 """Loading of models into one store for the whole process, and models that the user holds."""
 
+import importlib
 import os
 import sys
 import threading
@@ -15,7 +16,6 @@ from typing import Any
 import torch
 
 from isoadapt._utils.devices import SharedSetting, resolve_device
-from isoadapt._utils.imports import import_optional
 from isoadapt.encoders._backbone import (
     Backbone,
     Shapes,
@@ -187,7 +187,13 @@ def _check_adapter(folder: Path) -> None:
             f"model={str(folder)!r} is a PEFT adapter without {PEFT_WEIGHTS} (other formats can "
             "run code and are not read); save it again with a recent peft, or copy it again"
         )
-    import_optional("peft", feature=f"The PEFT adapter model={str(folder)!r}", extra="peft")
+    try:
+        importlib.import_module("peft")
+    except ImportError as error:
+        raise ImportError(
+            f"model={str(folder)!r} is a PEFT adapter, which needs peft: pip install "
+            f'"isoadapt[peft]"; or {MERGE}'
+        ) from error
 
 
 def _of_adapter(folder: Path) -> Shapes:
