@@ -10,6 +10,7 @@ import lzma
 import os
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
@@ -272,7 +273,7 @@ def _select_columns(
                 f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)} "
                 f"({listed(header)}); correct this line"
             )
-        if empty := [name for name in texts if not fields[header.index(name)]]:
+        if empty := [header[place] for place in places[: len(texts)] if not fields[place]]:
             raise ValueError(
                 f"{path}, line {number}: column {empty[0]!r} is empty, a missing text: drop the "
                 "row, or save the table as .jsonl or .parquet, where '' is a text"
@@ -386,6 +387,6 @@ def _cell(value: Any, is_text: bool) -> str:
 
 def _check_unique(path: Path, names: Sequence[str]) -> None:
     """Check that no two columns of a file have the same name."""
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise ValueError(f"{path} has two columns named {name!r}; rename one of them")
+    if len(set(names)) < len(names):
+        name = max(names, key=Counter(names).__getitem__)
+        raise ValueError(f"{path} has two columns named {name!r}; rename one of them")

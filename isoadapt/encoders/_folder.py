@@ -109,6 +109,8 @@ def sentence_modules(folder: Path) -> list[tuple[str, Path]]:
     if modules is None:
         return []
     try:
+        if not isinstance(modules, list):
+            raise TypeError("no list")
         return [
             (module_kind(module["type"]), inside(folder, module["path"], listed))
             for module in modules
