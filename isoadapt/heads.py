@@ -348,16 +348,33 @@ class LinearHead(BaseEstimator):
             head._other_labels = self._other_labels
         return head
 
-    def _for_labels(self, y: ArrayLike | None) -> LinearHead:
-        """Return the head whose classes are the names of the ids, or the ids, if y needs them."""
+    def _for_labels(self, y: ArrayLike | None, strict: bool = True) -> LinearHead:
+        """Return the head whose classes are the names of the ids, or the ids, if y needs them.
+
+        If `strict`, y that may hold either raises ValueError.
+        """
         if y is None or self._other_labels is None:
             return self
+        if strict:
+            self._check_spelling(y)
         other = LinearHead(self.coef_, self.intercept_, self._other_labels)
         other._other_labels = cast(NDArray[Any], self.classes_)[np.argsort(self._other_labels)]
         try:
             return other if self._unknown_labels(y) and not other._unknown_labels(y) else self
         except (TypeError, ValueError):  # y does not hold labels, and may be ignored
             return self
+
+    def _check_spelling(self, y: ArrayLike) -> None:
+        """Raise ValueError if numbers or booleans in y spell names of other ids."""
+        names = [str(name) for name in cast(NDArray[Any], self._other_labels)]
+        ids = cast(NDArray[Any], self.classes_).astype(str).tolist()
+        values = np.asarray(y) if names != ids and set(names) & {*ids, "True", "False"} else None
+        if values is not None and values.dtype.kind in "biu" and {*values.astype(str)} <= {*names}:
+            raise ValueError(
+                f"y holds {np.unique(values).tolist()}, which may be the ids {ids} or, as numbers, "
+                f"the names {names} of the checkpoint's labels: pass names as str, or ids with a "
+                "head that has no names, LinearHead(head.coef_, head.intercept_, head.classes_)"
+            )
 
     def _unknown_labels(self, y: ArrayLike) -> list[Any]:
         """Return the different labels, or tuples of them, that it cannot predict; or strings."""

@@ -233,3 +233,8 @@ def test_a_comparison_of_columns():
     found = compare_adapters(pd.Series(list(V)), Y.astype(object), **options).to_frame()
     seconds = [name for name in expected if name.endswith("seconds")]
     pd.testing.assert_frame_equal(found.drop(columns=seconds), expected.drop(columns=seconds))
+
+
+def test_columns_of_one_name_are_all_read():
+    table = pa.table([V[:, 0], V[:, 1], V[:, 2]], names=["a", "a", "b"])
+    np.testing.assert_array_equal(as_matrix(table), V[:, :3])

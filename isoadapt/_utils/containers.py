@@ -115,16 +115,16 @@ def _of_table(X: Any, name: str) -> Any:
         return X
     names, columns = table_columns(X, name)
     pairs = zip(names, columns, strict=True)
-    arrays = {each: _values(column, f"{name}[{each!r}]") for each, column in pairs}
-    vectors = [each for each, array in arrays.items() if array.ndim > 1]
+    arrays = [(each, _values(column, f"{name}[{each!r}]")) for each, column in pairs]
+    vectors = [each for each, array in arrays if array.ndim > 1]
     if vectors and len(names) == 1:
-        return as_matrix(arrays[vectors[0]], name)
+        return as_matrix(arrays[0][1], name)
     if vectors:
         raise TypeError(
             f"{name} is a {type(X).__name__} with the columns {listed(names)}, of which "
             f"{listed(vectors)} hold(s) vectors: choose one such column, {name}[{vectors[0]!r}]"
         )
-    numbers = [_numbers(array, f"{name}[{each!r}]") for each, array in arrays.items()]
+    numbers = [_numbers(array, f"{name}[{each!r}]") for each, array in arrays]
     return X if hasattr(X, "dtypes") else np.column_stack(numbers)
 
 

@@ -354,7 +354,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return self._fit_head(X, y, sample_weight, groups)
         head = LinearHead.from_estimator(self.head)
         head._check_width(X.shape[1])
-        return head._for_labels(y)
+        return head._for_labels(y, self._needs_y())
 
     def _fit_head(
         self,
@@ -383,7 +383,8 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             head = read_head() if isinstance(own, str) and own == default else None
         if head is None:
             return
-        head = head._for_labels(y)
+        self.set_params(head=head)  # needed to know whether y is
+        head = head._for_labels(y, self._needs_y())
         self.set_params(head=head)
         ignored = self._refits_head() or (head.multi_label_ and not self._needs_y())
         unknown = [] if y is None or ignored else head._unknown_labels(y)

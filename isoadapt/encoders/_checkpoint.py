@@ -181,8 +181,9 @@ def _check_logits(backbone: Backbone, head: nn.Linear, model: Any) -> None:
         error = float((head(embedding).float() - logits).abs().max())
     tolerance = 1e-4 if backbone.model.dtype == torch.float32 else 2e-2
     if not error <= tolerance * max(1.0, float(logits.abs().max())):
+        shown = repr(model) if isinstance(model, str | os.PathLike) else "a live model"
         raise ValueError(
-            f"model={model!r} cannot be split: its last linear layer does not give the logits of "
+            f"model={shown} cannot be split: its last linear layer does not give the logits of "
             f"{type(backbone.model).__name__} (difference {error:.3g}); pass a model whose logits "
             "are a linear function of the input of its head"
         )

@@ -1,5 +1,6 @@
 """What a checkpoint holds, by its configuration and by the names and shapes of its weights."""
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
@@ -19,6 +20,7 @@ from isoadapt.encoders._folder import (
 )
 
 CLASSIFIER = "AutoModelForSequenceClassification"
+_OTHER_HEAD = re.compile("For(TokenClassification|QuestionAnswering|MultipleChoice)$")
 _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -28,11 +30,16 @@ def holds_classifier(folder: Path) -> bool:
     if adapter is not None and base is not None:
         return adapter.get("task_type") == "SEQ_CLS" or holds_classifier(base)
     place = transformer_folder(folder)
-    names = read_object(place / "config.json").get("architectures")
-    classes = tuple(map(str, names)) if isinstance(names, list) else ()
+    classes = _classes(place)
     if any("ForSequenceClassification" in name for name in classes):
         return True
     return _weights_are_of_classifier(place, classes, fingerprint(folder))
+
+
+def _classes(folder: Path) -> tuple[str, ...]:
+    """Return the names of classes in ``config.json``."""
+    names = read_object(folder / "config.json").get("architectures")
+    return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
 @lru_cache(maxsize=64)
@@ -56,6 +63,11 @@ def _weights_are_of_classifier(folder: Path, classes: tuple[str, ...], state: An
 def model_class(folder: Path, head: bool) -> str:
     """Return the name of the class that loads the model, for an encoder without decoder its own."""
     if head:
+        other = [each for each in _classes(folder) if _OTHER_HEAD.search(each)]
+        if other and not any("ForSequenceClassification" in each for each in _classes(folder)):
+            raise ValueError(
+                f"config.json names the class {other[0]}, whose last layer does not classify texts"
+            )
         return CLASSIFIER
     encoder = encoder_class(read_object(folder / "config.json").get("model_type"))
     names = saved_shapes(weight_files(folder)) if encoder else ()

@@ -338,7 +338,7 @@ def live_parts(model: Any) -> tuple[Any, Any]:
         classifier = any(cls.__name__ == "CrossEncoder" for cls in own)
         raise TypeError(
             f"model is a {type(model).__name__} of sentence-transformers, not a SentenceTransformer"
-            f": {'pass (model.model, model.tokenizer)' if classifier else ENCODE}"
+            f": {'pass the folder of its save_pretrained' if classifier else ENCODE}"
         )
     hint = "; a live model needs its tokenizer" if isinstance(model, torch.nn.Module) else ""
     if isinstance(getattr(model, "model", None), torch.nn.Module):  # such as a pipeline

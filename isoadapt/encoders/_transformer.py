@@ -314,7 +314,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
         def read(part: Texts) -> Tokens:
             """Tokenise texts."""
-            return model_inputs(backbone, part.lower() if pooling.lowercase else part, max_length)
+            if pooling.lowercase:
+                part = part.lower(backbone.tokenizer.all_special_tokens)
+            return model_inputs(backbone, part, max_length)
 
         embed, equal_lengths = self._embedder(backbone, pooling)
         vectors = np.empty((len(texts), vector_width(backbone, pooling)), dtype=np.float32)

@@ -261,3 +261,10 @@ class TestEncoders:
             with pytest.raises(ValueError, match=r"decoder of BartModel, which pooling='auto'"):
                 TransformerEncoder(model).transform(TEXTS)
         assert TransformerEncoder(tmp_path / "st", pooling="mean").transform(TEXTS).ndim == 2
+
+
+@pytest.mark.parametrize("kind", ["TokenClassification", "QuestionAnswering", "MultipleChoice"])
+def test_heads_of_other_tasks_are_no_classifiers_of_texts(kind, tmp_path):
+    save_model(tmp_path, "modernbert", kind=f"AutoModelFor{kind}")
+    with pytest.raises(ValueError, match=f"names the class .*For{kind}, whose last layer"):
+        load_checkpoint(tmp_path)

@@ -507,7 +507,7 @@ def test_other_models_of_the_library_are_named(bare_checkpoint, checkpoint, tmp_
     with pytest.raises(ValueError, match=r"SpladePooling; pooling='auto' only.*the matrix of"):
         TransformerEncoder(tmp_path / "sparse").transform(TEXTS)
     ranker = library.CrossEncoder(str(checkpoint), device="cpu")
-    with pytest.raises(TypeError, match=r"CrossEncoder.*pass \(model.model, model.tokenizer\)"):
+    with pytest.raises(TypeError, match=r"CrossEncoder.*pass the folder of its save_pretrained"):
         TransformerEncoder(ranker).transform(TEXTS)
     expected, _ = load_checkpoint(checkpoint)
     ranker.save(str(tmp_path / "ranker"))
