@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -211,7 +211,7 @@ def _export(spec: GraphSpec, backbone: Backbone) -> tuple[_Checked, dict[str, by
         model = OnnxModel(graph, equal_lengths)
         return compare_vectors(vectors(model), exact), model, graph
 
-    deviation, model, graph = measured(_graph(backbone, spec, tokens.batch(0, 3)))
+    deviation, model, graph = measured(export_graph(backbone, spec, tokens.batch(0, 3)))
     if not deviation.max_difference <= _FLOAT32_TOLERANCE:
         reason = f"its vectors would differ by {deviation.max_difference:.2g}"
         raise _not_exportable(backbone, reason)
@@ -231,16 +231,19 @@ def _export(spec: GraphSpec, backbone: Backbone) -> tuple[_Checked, dict[str, by
 class _Network(nn.Module):
     """The part of a model that a graph computes, with inputs in the order of `names`."""
 
-    def __init__(self, backbone: Backbone, spec: GraphSpec, names: Iterable[str]) -> None:
+    def __init__(
+        self, backbone: Backbone, spec: GraphSpec, names: Iterable[str], after: nn.Module
+    ) -> None:
         super().__init__()
+        self.after = after
         headless = spec.pooling.begins_with_head_input
         self.network = backbone.headless if headless else backbone.base
         self.embed: Embed = partial(embed_batch, backbone, spec.pooling, spec.layer)
         self.steps = nn.ModuleList(spec.pooling.steps)
         self.names = tuple(names)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.embed(dict(zip(self.names, inputs, strict=True)))
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.after(self.embed(dict(zip(self.names, inputs, strict=True))))
 
 
 def _eager(backbone: Backbone) -> Backbone:
@@ -254,19 +257,28 @@ def _eager(backbone: Backbone) -> Backbone:
     return own
 
 
-def _graph(backbone: Backbone, spec: GraphSpec, batch: dict[str, Tensor]) -> bytes:
-    """Export a graph for batches of any shape; `batch` is an example."""
+def export_graph(
+    backbone: Backbone,
+    spec: GraphSpec,
+    batch: dict[str, Tensor],
+    after: nn.Module | None = None,
+    outputs: Sequence[str] = ("vectors",),
+) -> bytes:
+    """Export a graph for batches of any shape; `batch` is an example.
+
+    `after` computes the outputs from the vectors.
+    """
     shape = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)
     try:
         with quiet(), warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
-                _Network(_eager(backbone), spec, batch).eval(),
+                _Network(_eager(backbone), spec, batch, after or nn.Identity()).eval(),
                 tuple(batch.values()),
                 dynamo=True,
                 dynamic_shapes=((shape,) * len(batch),),
                 input_names=list(batch),
-                output_names=["vectors"],
+                output_names=list(outputs),
                 verbose=False,
             )
         return cast(Any, program).model_proto.SerializeToString()

@@ -12,8 +12,9 @@ from typing import Any
 from isoadapt.adapters import TeacherReadout
 from isoadapt.encoders._identity import VectorSource, recorded_pooling
 from isoadapt.heads import LinearHead
+from isoadapt.interop._differences import Check
 from isoadapt.interop._pipeline import Parts
-from isoadapt.interop._sentence_files import Check, Module
+from isoadapt.interop._sentence_files import Module
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ARGUMENTS = re.compile(r"pooling='(head_input|cls|mean|max)'(, layer=-?\d+)?")

@@ -23,6 +23,12 @@ from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, Pooli
 from isoadapt.encoders._texts import Texts
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import sentence_card
+from isoadapt.interop._differences import (
+    Expected,
+    amplification,
+    probe_texts,
+    warn_if_different,
+)
 from isoadapt.interop._merge import (
     SERVE,
     affine,
@@ -37,12 +43,10 @@ from isoadapt.interop._merge import (
 )
 from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
 from isoadapt.interop._sentence_files import (
-    Expected,
     Module,
     affine_module,
     check_written,
     pooling_modules,
-    probe_texts,
     write_json,
     write_modules,
     write_settings,
@@ -187,7 +191,7 @@ def to_sentence_transformer(
     texts = probe_texts(backbone.tokenizer, length)
     vectors = encoder.transform(texts).astype(np.float64)
     expected = Expected(
-        map_(vectors), classify and classify(texts), length, _amplification(map_, vectors)
+        map_(vectors), classify and classify(texts), length, amplification(map_, vectors)
     )
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         _write_transformer(written, network, backbone, length)
@@ -199,23 +203,8 @@ def to_sentence_transformer(
         place = describe_vectors(encoder)
         card = sentence_card(parts, model_folder, target.name, place, modules, length, found, kept)
         (written / "README.md").write_text(card, "utf-8")
-    if found.exceeds:
-        warn(
-            f"the written folder differs from encoder and adapter by more than rounding ({found}; "
-            f"rounding gives up to {found.limit:.1e}), while predictions and nearest neighbours of "
-            "the checked texts are the same: compare texts of your own before you serve it"
-        )
+    warn_if_different(found)
     return target
-
-
-def _amplification(map_: Affine, vectors: Floats) -> float:
-    """Return the factor by which a map increases relative differences of random direction.
-
-    It is the largest over vectors (n, d).
-    """
-    sizes, mapped = (np.linalg.norm(rows, axis=1) for rows in (vectors, map_(vectors)))
-    mean_gain = np.linalg.norm(map_.matrix) / np.sqrt(map_.matrix.shape[1])
-    return float((mean_gain * sizes / np.maximum(mapped, 1e-300)).max())
 
 
 def export_encoder(

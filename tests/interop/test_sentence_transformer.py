@@ -29,7 +29,7 @@ from isoadapt.interop import (
     save_adapter,
     to_sentence_transformer,
 )
-from isoadapt.interop._sentence_files import _cosines, _logits
+from isoadapt.interop._differences import _cosines, _logits
 from tests.interop.examples import without_isoadapt
 from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, WORDS, save_model
 
@@ -432,7 +432,7 @@ class TestDifferences:
         with pytest.raises(ValueError, match="nearest neighbours"):
             _cosines(*(np.concatenate([rows, rows[:-1]]) for rows in (moved, vectors)), 1e-6)
         logits = np.array([[1.0, 1.001], [3.0, -1.0]])
-        with pytest.raises(ValueError, match="predictions from the written folder"):
+        with pytest.raises(ValueError, match="predictions of the exported model"):
             _logits(logits - [0, 0.002], logits, 1e-6)
         assert _logits(logits - [0, 0.002], logits, 1e-3) == pytest.approx(0.002 / 3)
 
@@ -503,7 +503,7 @@ class TestErrors:
         encode = library.SentenceTransformer.encode
         shifted = lambda self, *texts, **options: encode(self, *texts, **options) + 1  # noqa: E731
         monkeypatch.setattr(library.SentenceTransformer, "encode", shifted)
-        self.refuse(tmp_path, classifier[1], checkpoint, "cosines from the written folder differ")
+        self.refuse(tmp_path, classifier[1], checkpoint, "cosines of the exported model differ")
 
     def test_sentence_transformers_is_needed(self, checkpoint, classifier, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "sentence_transformers", None)
