@@ -188,9 +188,7 @@ def sentence_card(
         "" if check.logits is None else _classification(name, classifier_kept),
         "## Check\n\nBefore the folder was written, it was loaded with both libraries' own "
         f"loaders, and {check.n_texts} texts were compared with encoder and adapter in isoadapt. "
-        f"Largest differences: {check}. Rounding, which the adapter amplifies, gives up to "
-        f"{check.limit:.1e}."
-        + (" The folder differs by more, without an effect on them." if check.exceeds else ""),
+        + check.sentence(),
         f"## What to expect\n\n{_TAUGHT if taught else _WHITENED} {_LIMITS}",
         "## Versions\n\n" + versions("sentence-transformers", "transformers"),
     ]
@@ -232,3 +230,48 @@ from transformers import pipeline
 
 classify = pipeline("text-classification", {json.dumps(name)})  # the path of this folder
 print(classify("The cat sat on the mat.", truncation=True))"""
+
+
+def onnx_card(parts: Parts, name: str, vectors: str, facts: Sequence[str], check: Check) -> str:
+    """Describe the folder of a graph `name`, with its vectors in words and facts for a server."""
+    adapter = " + ".join(type(step).__name__ for _, step in parts.adapters)
+    taught = isinstance(parts.first(), TeacherReadout)
+    sections = [
+        "---\nlibrary_name: onnx\ntags:\n- onnx\n- isoadapt\n---",
+        f"# An encoder and its {adapter} as one ONNX graph",
+        "It needs onnxruntime and tokenizers, but neither torch nor isoadapt.",
+        "\n".join(f"- {fact}" for fact in (f"Vectors before the adapter: {vectors}", *facts)),
+        f"## Use\n\n```python\n{_onnx_code(name, check.logits is not None)}\n```",
+        "## Check\n\nBefore the folder was written, it was loaded with onnxruntime and tokenizers, "
+        f"and {check.n_texts} texts were compared with encoder and adapter in isoadapt. "
+        + check.sentence(),
+        f"## What to expect\n\n{_TAUGHT if taught else _WHITENED} {_LIMITS}",
+        "## Versions\n\n" + versions("onnxruntime", "transformers"),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _onnx_code(name: str, classifies: bool) -> str:
+    labels = """
+config = json.loads(Path("config.json").read_text())
+print([config["id2label"][str(row.argmax())] for row in named["logits"]])"""
+    return f"""\
+import json
+from pathlib import Path
+
+import numpy as np
+from onnxruntime import InferenceSession
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("tokenizer.json")  # in this folder
+session = InferenceSession({json.dumps(name)})
+rows = tokenizer.encode_batch(["The cat sat on the mat."])
+tokens = {{
+    "input_ids": [row.ids for row in rows],
+    "attention_mask": [row.attention_mask for row in rows],
+    "token_type_ids": [row.type_ids for row in rows],
+}}
+inputs = {{each.name: np.array(tokens[each.name], np.int64) for each in session.get_inputs()}}
+names = [each.name for each in session.get_outputs()]
+named = dict(zip(names, session.run(None, inputs)))
+print(named["sentence_vector"].shape){labels if classifies else ""}"""

@@ -40,6 +40,14 @@ class Check(NamedTuple):
         """Whether a difference is larger than rounding explains."""
         return max(self.cosines, self.logits or 0.0) > self.limit
 
+    def sentence(self) -> str:
+        """Describe the differences for a card."""
+        more = " The folder differs by more, without an effect on them." if self.exceeds else ""
+        return (
+            f"Largest differences: {self}. Rounding, which the adapter amplifies, gives up to "
+            f"{self.limit:.1e}.{more}"
+        )
+
     def __str__(self) -> str:
         found = f"cosines {self.cosines:.1e}"
         return found if self.logits is None else f"{found}, logits {self.logits:.1e} (relative)"

@@ -1,0 +1,286 @@
+"""Export of an encoder, its adapter and its head as one ONNX graph."""
+
+import copy
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from torch import Tensor, nn
+
+from isoadapt._utils.files import atomic_folder, check_output_folder
+from isoadapt._utils.imports import import_optional
+from isoadapt.adapters import Affine, TeacherReadout
+from isoadapt.adapters._maps import Floats, compose
+from isoadapt.encoders import TransformerEncoder
+from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._batching import needs_equal_lengths
+from isoadapt.encoders._checkpoint import read_head
+from isoadapt.encoders._identity import describe_vectors
+from isoadapt.encoders._models import quiet
+from isoadapt.encoders._onnx import GraphSpec, export_graph
+from isoadapt.encoders._pooling import Pooling
+from isoadapt.encoders._texts import Texts
+from isoadapt.encoders._tokenization import model_inputs
+from isoadapt.heads import LinearHead
+from isoadapt.interop._card import onnx_card
+from isoadapt.interop._differences import (
+    Check,
+    Expected,
+    amplification,
+    batches,
+    compared,
+    probe_texts,
+    warn_if_different,
+)
+from isoadapt.interop._merge import affine, reordered
+from isoadapt.interop._pipeline import Parts, take_apart
+from isoadapt.interop._sentence_files import write_json
+
+GRAPH = "an ONNX model"  # kind of the folder's content
+VECTORS, LOGITS = "sentence_vector", "logits"  # outputs; "embedding" may be the name of a node
+FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+
+def export_onnx(
+    model: Any,
+    file: str | os.PathLike[str],
+    *,
+    normalize: bool = False,
+    overwrite: bool = False,
+) -> Path:
+    """Write an encoder, its affine adapter and its head as one ONNX graph.
+
+    The inputs of the graph are token ids and what belongs to them, its outputs are
+    ``sentence_vector`` of shape (batch, n_features_out), the adapted vectors, and ``logits`` of
+    shape (batch, n_outputs), if there is a head. Batch and length are dynamic. Beside the graph
+    lie ``tokenizer.json``, which truncates and pads, ``config.json`` with the labels in
+    ``id2label``, and a ``README.md`` that shows how to serve them with onnxruntime and tokenizers
+    alone. The graph is loaded and compared with the model before the folder appears.
+
+    Parameters
+    ----------
+    model : AdaptedEncoder or Pipeline
+        A fitted :class:`~isoadapt.AdaptedEncoder`, or a pipeline of a
+        :class:`~isoadapt.TransformerEncoder` and affine adapters, such as
+        :class:`~isoadapt.TeacherReadout` with all its layers. It may end with a linear model.
+    file : str or path-like
+        The graph to write, such as ``"served/model.onnx"``. Its folder is new, and appears only
+        when it is complete.
+    normalize : bool, default=False
+        Whether to scale the vectors to unit length.
+    overwrite : bool, default=False
+        Whether to replace a folder that this function wrote.
+
+    Returns
+    -------
+    Path
+        The graph.
+
+    Raises
+    ------
+    ImportError
+        If onnx, onnxscript or onnxruntime is not installed.
+    FileExistsError
+        If the folder holds files and `overwrite` is false, or files that may not be replaced.
+    TypeError
+        If a step of the pipeline is not an adapter.
+    ValueError
+        If `model` does not begin with an encoder, an adapter is not affine, the architecture cannot
+        be exported, or the graph gives another prediction or nearest neighbour for a checked text,
+        or a cosine or relative logit that differs by more than 0.01.
+
+    Warns
+    -----
+    UserWarning
+        If vectors or logits differ by more than the rounding of float32, which the adapter
+        amplifies; the card holds the figures.
+
+    See Also
+    --------
+    to_sentence_transformer : Write a folder for transformers and sentence-transformers.
+
+    Notes
+    -----
+    The logits are those of the adapter's head, or without one, those of the checkpoint's classifier
+    if the encoder computes its input. They are in the order of ``id2label``. The graph computes in
+    float32.
+
+    Examples
+    --------
+    >>> from isoadapt.interop import export_onnx
+    >>> export_onnx(model, "served/model.onnx")  # doctest: +SKIP
+    """
+    for package in _PACKAGES:
+        import_optional(package, feature="export_onnx", extra="onnx")
+    parts, target = take_apart(model), Path(file).expanduser()
+    if parts.encoder is None:
+        raise ValueError(
+            "model begins with an adapter, but the graph needs the encoder too: pass a fitted "
+            "AdaptedEncoder, or make_pipeline(encoder, adapter)"
+        )
+    if target.suffix != ".onnx":
+        raise ValueError(f"file={str(file)!r} must end in .onnx, such as 'served/model.onnx'")
+    check_output_folder(target.parent, overwrite, content=GRAPH, name="the folder of file")
+    encoder = clone(parts.encoder[1]).set_params(cache=None, backend="torch", dtype="auto")
+    backbone = encoder._backbone()
+    pooling = encoder._pooling(backbone)
+    length = encoder._length(Texts([""]), backbone, pooling)
+    outputs = _outputs(parts, encoder)
+    texts = probe_texts(backbone.tokenizer, length)
+    vectors = encoder.transform(texts).astype(np.float64)
+    expected = Expected(
+        outputs.vectors(vectors),
+        outputs.logits and outputs.logits(vectors),
+        length,
+        amplification(outputs.vectors, vectors),
+    )
+    layer = backbone.hidden_state(encoder.layer)
+    example = model_inputs(backbone, Texts(texts[:3]), length).batch(0, 3)
+    if unknown := set(example) - set(FIELDS):
+        raise ValueError(
+            f"{type(backbone.model).__name__} takes {', '.join(sorted(unknown))} besides token ids,"
+            " which a tokenizer alone does not give: serve it with isoadapt.AdaptedEncoder"
+        )
+    names = [VECTORS] + ([LOGITS] if outputs.logits else [])
+    readout = _Readout(outputs, vectors.mean(axis=0), normalize)
+    graph = export_graph(backbone, GraphSpec(pooling, layer, False), example, readout, names)
+    pads = not needs_equal_lengths(backbone, pooling)
+    with quiet(), atomic_folder(target.parent, overwrite, GRAPH) as written:
+        (written / target.name).write_bytes(graph)
+        write_json(written / "config.json", outputs.config)
+        _write_tokenizer(written, backbone, pooling, length, pads)
+        check = _check_written(written / target.name, texts, expected, pads)
+        facts = (
+            f"Outputs: {', '.join(names)}" + (", the former of length 1" if normalize else ""),
+            f"Maximum length: {'no limit' if length is None else f'{length} tokens'}",
+            "Batches: padded" if pads else "Batches: of equal lengths, as padding changes vectors",
+        )
+        card = onnx_card(parts, target.name, describe_vectors(encoder), facts, check)
+        (written / "README.md").write_text(card, "utf-8")
+    warn_if_different(check)
+    return target
+
+
+class _Outputs(NamedTuple):
+    """The maps from the encoder's vectors to the outputs, and the configuration to write."""
+
+    vectors: Affine
+    logits: Affine | None
+    config: dict[str, Any]
+
+
+def _outputs(parts: Parts, encoder: TransformerEncoder) -> _Outputs:
+    """Return what the graph computes from the encoder's vectors (n, width)."""
+    backbone, head = encoder._backbone(), parts.last_head()
+    map_ = compose(affine(step) for _, step in parts.adapters)
+    width, config = map_.matrix.shape[1], copy.deepcopy(backbone.model.config)
+    read, own = map_, None if backbone.head is None else read_head(encoder)
+    if parts.head is None and (head is None or isinstance(parts.adapters[-1][1], TeacherReadout)):
+        before = [affine(step) for _, step in parts.adapters[:-1]] if head is not None else []
+        read = compose([*before, Affine(np.eye(width), np.zeros(width))])
+    if head is None and own is not None and encoder._pooling(backbone).begins_with_head_input:
+        head = own
+    if head is None:
+        return _Outputs(map_, None, config.to_dict())
+    head = _in_order(head, own, config)
+    coef = np.zeros((len(head.coef_), read.n_features_out))
+    coef[:, : head.n_features_in_] = head.coef_
+    return _Outputs(map_, Affine(coef, head.intercept_).after(read), config.to_dict())
+
+
+def _in_order(head: LinearHead, own: LinearHead | None, config: Any) -> LinearHead:
+    """Return a head in the order of the labels of `config`, which are changed if it has others."""
+    try:
+        if own is not None:
+            return reordered(head, own, config)
+    except ValueError:  # the head was fitted to other labels than the checkpoint's
+        pass
+    labels = range(len(head.coef_)) if head.classes_ is None else head.classes_.tolist()
+    config.id2label = {number: str(label) for number, label in enumerate(labels)}
+    config.label2id = {label: number for number, label in config.id2label.items()}
+    return head
+
+
+class _Readout(nn.Module):
+    """The outputs, computed from vectors (B, width)."""
+
+    def __init__(self, outputs: _Outputs, centre: Floats, normalize: bool) -> None:
+        super().__init__()
+        # Around a centre, because float32 rounds the vectors of a narrow cone too coarsely.
+        centre = centre.astype(np.float32).astype(np.float64)
+        offset = outputs.vectors(centre[None])[0]
+        self.normalize = normalize
+        self.centre, self.adapter = _tensor(centre), _linear(Affine(outputs.vectors.matrix, offset))
+        self.head = None if outputs.logits is None else _linear(outputs.logits)
+
+    def forward(self, vectors: Tensor) -> tuple[Tensor, ...]:
+        adapted = self.adapter(vectors - self.centre)
+        if self.normalize:
+            adapted = nn.functional.normalize(adapted, dim=1)
+        return (adapted,) if self.head is None else (adapted, self.head(vectors))
+
+
+def _linear(map_: Affine) -> nn.Linear:
+    """Return an affine map as a layer in float32."""
+    layer = nn.Linear(map_.matrix.shape[1], map_.n_features_out, device="meta")
+    layer.weight = nn.Parameter(_tensor(map_.matrix), requires_grad=False)
+    layer.bias = nn.Parameter(_tensor(map_.offset), requires_grad=False)
+    return layer
+
+
+def _tensor(values: Floats) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def _write_tokenizer(
+    folder: Path, backbone: Backbone, pooling: Pooling, length: int | None, pads: bool
+) -> None:
+    """Write the tokenizer; its ``tokenizer.json`` truncates and pads as the encoder does."""
+    from tokenizers import Tokenizer, normalizers
+
+    tokenizer = backbone.tokenizer
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"the tokenizer {type(tokenizer).__name__} has no tokenizer.json, which a server needs:"
+            " save the checkpoint with its fast tokenizer"
+        )
+    tokenizer.save_pretrained(folder)
+    own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    own.no_truncation()
+    own.no_padding()
+    if length is not None:
+        own.enable_truncation(length, direction=tokenizer.truncation_side)
+    if pads:
+        side = "right" if backbone.limit is not None else tokenizer.padding_side
+        number, kind = tokenizer.pad_token_id, tokenizer.pad_token_type_id
+        own.enable_padding(
+            direction=side, pad_id=number, pad_type_id=kind, pad_token=str(tokenizer.pad_token)
+        )
+    if pooling.lowercase:
+        steps = [normalizers.Lowercase(), *filter(None, [own.normalizer])]
+        own.normalizer = normalizers.Sequence(steps)
+    own.save(str(folder / "tokenizer.json"))
+
+
+def _check_written(file: Path, texts: list[str], expected: Expected, pads: bool) -> Check:
+    """Load the graph and its tokenizer as a server does, and compare the outputs of texts."""
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    tokenizer = Tokenizer.from_file(str(file.parent / "tokenizer.json"))
+    found = []
+    for batch in batches(texts):
+        for part in [batch] if pads else [[text] for text in batch]:
+            encoded = tokenizer.encode_batch(part)
+            given = {
+                each.name: np.array([getattr(row, FIELDS[each.name]) for row in encoded], np.int64)
+                for each in session.get_inputs()
+            }
+            found.append(session.run(None, given))
+    vectors, *logits = zip(*found, strict=True)
+    return compared(list(vectors), list(logits[0]) if logits else None, expected)
