@@ -373,20 +373,29 @@ def export(
     normalize: Annotated[
         bool, typer.Option("--normalize", help="Scale the vectors to unit length.")
     ] = False,
+    onnx: Annotated[
+        bool,
+        typer.Option("--onnx", help="Write one ONNX graph, model.onnx, and its tokenizer instead."),
+    ] = False,
     overwrite: OverwriteCheckpoint = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Write adapter and checkpoint as one model for sentence-transformers and transformers.
 
-    Example:
+    With --onnx, as one graph for ONNX Runtime.
+
+    Examples:
 
     isoadapt export my-adapter --model my-model --out my-exported-model
+
+    isoadapt export my-adapter --model my-model --out served --onnx
     """
     from isoadapt.cli import _export
 
     console = Console(as_json, quiet)
-    _export.export(folder, model, out, pooling, normalize, overwrite, console)
+    write = _export.export_graph if onnx else _export.export
+    write(folder, model, out, pooling, normalize, overwrite, console)
 
 
 @app.callback(invoke_without_command=True)

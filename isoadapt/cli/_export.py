@@ -3,13 +3,20 @@
 from pathlib import Path
 from typing import Any
 
+from sklearn.pipeline import Pipeline
+
 from isoadapt._utils.messages import choices
 from isoadapt.cli._options import Console, WrongUsage
 from isoadapt.encoders._identity import describe_vectors
 from isoadapt.encoders._kinds import holds_classifier
-from isoadapt.interop import load_adapter, merge_into_checkpoint, to_sentence_transformer
+from isoadapt.interop import (
+    export_onnx,
+    load_adapter,
+    merge_into_checkpoint,
+    to_sentence_transformer,
+)
 from isoadapt.interop._folder import provenance, read_config
-from isoadapt.interop._pipeline import take_apart
+from isoadapt.interop._pipeline import Parts, take_apart
 from isoadapt.interop._sentence_transformer import export_encoder
 
 _POOLINGS = ("auto", "head_input", "cls", "mean", "max")
@@ -25,12 +32,8 @@ def export(
     console: Console,
 ) -> None:
     """Write an adapter and its encoder as one folder, and print how to load it."""
-    if pooling not in _POOLINGS:
-        raise WrongUsage(f"--pooling {pooling!r} is unknown; {choices(pooling, _POOLINGS)}")
     with console.notes():
-        adapter, origin = load_adapter(folder), provenance(read_config(folder))
-        source, parts = _checkpoint(model, origin["base_model"]), take_apart(adapter)
-        length = None if parts.encoder is not None else _recorded_length(origin["data"])
+        adapter, parts, source, length = _read(folder, model, pooling)
         to_sentence_transformer(
             adapter,
             source,
@@ -51,6 +54,40 @@ def export(
         lines.append(f"Labels: transformers.pipeline('text-classification', {str(out)!r})")
     figures = {"model": str(out), "adapted": adapted, "classifies": classifies}
     console.show("\n".join(lines), figures)
+
+
+def export_graph(
+    folder: Path,
+    model: Path | None,
+    out: Path,
+    pooling: str,
+    normalize: bool,
+    overwrite: bool,
+    console: Console,
+) -> None:
+    """Write an adapter and its encoder as one ONNX graph, and print what it gives."""
+    with console.notes():
+        _, parts, source, length = _read(folder, model, pooling)
+        encoder = export_encoder(parts, source, pooling, length)
+        head = [] if parts.head is None else [parts.head]
+        whole = Pipeline([("encoder", encoder), *parts.adapters, *head])
+        file = export_onnx(whole, out / "model.onnx", normalize=normalize, overwrite=overwrite)
+        adapted = describe_vectors(encoder)
+    console.show(
+        f"Exported: {file}\nAdapted: {adapted}\n"
+        f"Service: {out / 'README.md'} shows it with onnxruntime and tokenizers",
+        {"model": str(file), "adapted": adapted},
+    )
+
+
+def _read(folder: Path, model: Path | None, pooling: str) -> tuple[Any, Parts, Path, int | None]:
+    """Return a saved adapter, its parts, the checkpoint and the maximum length."""
+    if pooling not in _POOLINGS:
+        raise WrongUsage(f"--pooling {pooling!r} is unknown; {choices(pooling, _POOLINGS)}")
+    adapter, origin = load_adapter(folder), provenance(read_config(folder))
+    source, parts = _checkpoint(model, origin["base_model"]), take_apart(adapter)
+    length = None if parts.encoder is not None else _recorded_length(origin["data"])
+    return adapter, parts, source, length
 
 
 def _checkpoint(model: Path | None, recorded: Any) -> Path:

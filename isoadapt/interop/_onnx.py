@@ -38,6 +38,7 @@ from isoadapt.interop._differences import (
 from isoadapt.interop._merge import affine, reordered
 from isoadapt.interop._pipeline import Parts, take_apart
 from isoadapt.interop._sentence_files import write_json
+from isoadapt.interop._sentence_transformer import check_source
 
 GRAPH = "an ONNX model"  # kind of the folder's content
 VECTORS, LOGITS = "sentence_vector", "logits"  # outputs; "embedding" may be the name of a node
@@ -89,9 +90,10 @@ def export_onnx(
     TypeError
         If a step of the pipeline is not an adapter.
     ValueError
-        If `model` does not begin with an encoder, an adapter is not affine, the architecture cannot
-        be exported, or the graph gives another prediction or nearest neighbour for a checked text,
-        or a cosine or relative logit that differs by more than 0.01.
+        If `model` does not begin with an encoder, an adapter is not affine or was fitted to vectors
+        of another encoder, the architecture cannot be exported, or the graph gives another
+        prediction or nearest neighbour for a checked text, or a cosine or relative logit that
+        differs by more than 0.01.
 
     Warns
     -----
@@ -130,6 +132,7 @@ def export_onnx(
     pooling = encoder._pooling(backbone)
     length = encoder._length(Texts([""]), backbone, pooling)
     outputs = _outputs(parts, encoder)
+    check_source(parts, outputs.vectors, encoder)
     texts = probe_texts(backbone.tokenizer, length)
     vectors = encoder.transform(texts).astype(np.float64)
     expected = Expected(

@@ -274,7 +274,12 @@ def _check_fit(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
             f"the pipeline's encoder has layer={encoder.layer}, but a sentence-transformers folder "
             f"holds the output of the last layer: fit the adapter with layer=-1, or {SERVE}"
         )
-    width = encoder._n_features_out
+    check_source(parts, map_, encoder)
+
+
+def check_source(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
+    """Raise unless the adapter was fitted to vectors of the encoder, as far as it is known."""
+    backbone, width = encoder._backbone(), encoder._n_features_out
     if map_.matrix.shape[1] != width:
         raise ValueError(
             f"the adapter has n_features_in_={map_.matrix.shape[1]}, but vectors of "

@@ -1,0 +1,192 @@
+"""One graph gives labels and adapted vectors to a server without torch and isoadapt."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from isoadapt import (
+    AdaptedEncoder,
+    FlowAdapter,
+    LogitPreservingWhitening,
+    TeacherReadout,
+    TransformerEncoder,
+    Whitening,
+    load_checkpoint,
+)
+from isoadapt.interop import export_onnx, save_adapter
+from tests.cli.command_line import succeed
+from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, WORDS, save_model
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+rng = np.random.default_rng(0)
+ROWS = [" ".join(rng.choice(WORDS, size=n)) for n in rng.integers(2, 12, 90)]
+LABELS = rng.integers(0, 3, len(ROWS))
+
+
+def served(file, texts, n=3):
+    """Outputs of the graph, by name, as a server computes them, `n` texts at a time."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(file.parent / "tokenizer.json"))
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_outputs()]
+    found = []
+    for start in range(0, len(texts), n):
+        rows = tokenizer.encode_batch(texts[start : start + n])
+        given = {
+            "input_ids": [row.ids for row in rows],
+            "attention_mask": [row.attention_mask for row in rows],
+            "token_type_ids": [row.type_ids for row in rows],
+        }
+        taken = {each.name: np.array(given[each.name]) for each in session.get_inputs()}
+        found.append(session.run(None, taken))
+    return dict(zip(names, map(np.concatenate, zip(*found, strict=True)), strict=True))
+
+
+def same(found, expected):
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+
+
+def readout(folder, **options):
+    encoder = TransformerEncoder(folder, pooling="readout")
+    columns = encoder.transform(ROWS)
+    adapter = TeacherReadout(load_checkpoint(folder)[1], ridge=1.0, **options)
+    return make_pipeline(encoder, adapter.fit(columns, columns[:, -8:]))
+
+
+@pytest.mark.filterwarnings("ignore:R² of the teacher")
+class TestOutputs:
+    def check(self, model, tmp_path, texts=TEXTS, n=3):
+        file = export_onnx(model, tmp_path / "served" / "model.onnx")
+        found = served(file, texts, n)
+        same(found["sentence_vector"], model.transform(texts))
+        labels = json.loads((file.parent / "config.json").read_text())["id2label"]
+        return found, [labels[str(row.argmax())] for row in found.get("logits", [])]
+
+    def test_the_classifiers_own_logits(self, checkpoint, tmp_path):
+        model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(ROWS)
+        found, labels = self.check(model, tmp_path)
+        encoder, head = load_checkpoint(checkpoint)
+        same(found["logits"], head.outputs(encoder.transform(TEXTS)))
+        assert labels == [f"LABEL_{label}" for label in model.predict(TEXTS)]
+
+    @pytest.mark.parametrize("space", ["teacher", "head"])
+    def test_the_readout_of_all_layers(self, checkpoint, tmp_path, space):
+        model = readout(checkpoint, space=space)
+        found, labels = self.check(model, tmp_path)
+        assert found["logits"].shape == (len(TEXTS), 3)
+        assert labels == [f"LABEL_{label}" for label in model.predict(TEXTS)]
+
+    def test_a_head_of_other_labels(self, checkpoint, tmp_path):
+        names = np.array(["zero", "two", "one"])[LABELS]
+        encoder = TransformerEncoder(checkpoint, pooling="mean", layer=1)
+        X = encoder.transform(ROWS)
+        model = make_pipeline(encoder, Whitening(head="logistic").fit(X, names))
+        found, labels = self.check(model, tmp_path)
+        assert labels == model.predict(TEXTS).tolist()
+        last = LogisticRegression().fit(model[:-1].transform(ROWS), LABELS)
+        model = make_pipeline(
+            encoder, Whitening().fit(X), last.fit(Whitening().fit_transform(X), LABELS)
+        )
+        found, labels = self.check(model, tmp_path / "last")
+        assert labels == [str(label) for label in model.predict(TEXTS)]
+
+    def test_vectors_alone_of_unit_length(self, tmp_path):
+        encoder = TransformerEncoder(save_model(tmp_path / "bare", kind="AutoModel"))
+        model = make_pipeline(encoder, Whitening(n_components=4).fit(encoder.transform(ROWS)))
+        file = export_onnx(model, tmp_path / "served" / "model.onnx", normalize=True)
+        found, expected = served(file, TEXTS), model.transform(TEXTS)
+        assert list(found) == ["sentence_vector"]
+        same(found["sentence_vector"], expected / np.linalg.norm(expected, axis=1, keepdims=True))
+
+    def test_length_and_lower_case_are_those_of_the_encoder(self, tmp_path):
+        modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+        from sentence_transformers import SentenceTransformer
+
+        bare = save_model(tmp_path / "bare", kind="AutoModel")
+        first = modules.Transformer(str(bare), do_lower_case=True)
+        model = SentenceTransformer(modules=[first, modules.Pooling(16)], device="cpu")
+        model.max_seq_length = 5
+        model.save(str(tmp_path / "sentence"))
+        encoder = TransformerEncoder(tmp_path / "sentence")
+        adapted = make_pipeline(encoder, Whitening().fit(encoder.transform(ROWS)))
+        self.check(adapted, tmp_path, [text.upper() for text in TEXTS])
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE_ARCHITECTURES])
+    def test_architectures(self, architecture, tmp_path):
+        folder = save_model(tmp_path / "model", architecture)
+        model = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(ROWS)
+        self.check(model, tmp_path, ROWS[:4], n=1)
+
+    def test_the_card_runs_and_needs_neither_torch_nor_isoadapt(self, checkpoint, tmp_path):
+        model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(ROWS)
+        file = export_onnx(model, tmp_path / "served" / "model.onnx")
+        card = (file.parent / "README.md").read_text()
+        (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+        hidden = "import sys; sys.modules['torch'] = sys.modules['isoadapt'] = None\n"
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", hidden + code],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=file.parent,
+        )
+        assert done.stdout.splitlines()[0] == "(1, 16)", done.stderr
+        assert "LABEL_" in done.stdout
+        assert "cosines" in card
+
+
+class TestErrors:
+    def refuse(self, model, file, match, error=ValueError):
+        with pytest.raises(error, match=match):
+            export_onnx(model, file)
+        assert not file.parent.exists() or not file.exists()
+
+    def test_what_is_no_graph(self, checkpoint, tmp_path, monkeypatch):
+        encoder = TransformerEncoder(checkpoint)
+        X = encoder.transform(ROWS)
+        adapter, file = Whitening().fit(X), tmp_path / "served" / "model.onnx"
+        self.refuse(adapter, file, r"needs the encoder too: pass a fitted AdaptedEncoder")
+        self.refuse(make_pipeline(encoder, adapter), tmp_path / "served", r"must end in \.onnx")
+        flow = make_pipeline(encoder, FlowAdapter(max_epochs=1).fit(X))
+        self.refuse(flow, file, "not an affine map")
+        narrow = make_pipeline(encoder, Whitening().fit(X[:, :5]))
+        self.refuse(narrow, file, "n_features_in_=5.*width 16")
+        monkeypatch.setitem(sys.modules, "onnxscript", None)
+        self.refuse(make_pipeline(encoder, adapter), file, r"isoadapt\[onnx\]", ImportError)
+
+    def test_files_are_kept(self, checkpoint, tmp_path):
+        model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(ROWS)
+        (tmp_path / "served").mkdir()
+        (tmp_path / "served" / "notes.txt").write_text("mine")
+        with pytest.raises(FileExistsError, match="not empty"):
+            export_onnx(model, tmp_path / "served" / "model.onnx")
+
+    def test_a_wrong_graph_does_not_appear(self, checkpoint, tmp_path, monkeypatch):
+        model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(ROWS)
+        run = onnxruntime.InferenceSession.run
+        shifted = lambda self, *given: [each + 1 for each in run(self, *given)]  # noqa: E731
+        monkeypatch.setattr(onnxruntime.InferenceSession, "run", shifted)
+        self.refuse(model, tmp_path / "served" / "model.onnx", "of the exported model differ")
+
+
+def test_the_command_line(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    encoder, head = load_checkpoint(checkpoint)
+    adapter = LogitPreservingWhitening(head).fit(encoder.transform(ROWS))
+    save_adapter(adapter, "a", base_model=encoder)
+    completed = succeed("export", "a", "--model", checkpoint, "--out", "m", "--onnx")
+    assert "Exported: m/model.onnx" in completed.stdout
+    same(
+        served(tmp_path / "m" / "model.onnx", TEXTS)["sentence_vector"],
+        adapter.transform(encoder.transform(TEXTS)),
+    )
