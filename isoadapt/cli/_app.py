@@ -385,11 +385,9 @@ def export(
 
     With --onnx, as one graph for ONNX Runtime.
 
-    Examples:
+    Example:
 
     isoadapt export my-adapter --model my-model --out my-exported-model
-
-    isoadapt export my-adapter --model my-model --out served --onnx
     """
     from isoadapt.cli import _export
 

@@ -131,8 +131,8 @@ def export_onnx(
     backbone = encoder._backbone()
     pooling = encoder._pooling(backbone)
     length = encoder._length(Texts([""]), backbone, pooling)
+    check_source(parts, compose(affine(step) for _, step in parts.adapters), encoder)
     outputs = _outputs(parts, encoder)
-    check_source(parts, outputs.vectors, encoder)
     texts = probe_texts(backbone.tokenizer, length)
     vectors = encoder.transform(texts).astype(np.float64)
     expected = Expected(
