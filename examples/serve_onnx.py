@@ -3,9 +3,8 @@ Serve labels and vectors without torch
 ======================================
 
 A service in onnxruntime and tokenizers alone: text in, label and adapted vector out, of one pass:
-``python examples/serve_onnx.py [FOLDER]``. The folder is what
-:func:`~isoadapt.interop.export_onnx` or ``isoadapt export my-adapter --onnx --out FOLDER`` writes.
-Copy this file to the server; it does not import isoadapt unless it has to make the folder.
+``python examples/serve_onnx.py [CHECKPOINT]``. The class ``Service`` is all that a server needs. The
+default checkpoint is the one that ``make demo`` fine-tunes.
 """
 
 import json
@@ -39,20 +38,21 @@ class Service:
 
 
 # %%
-# The folder, made here from the checkpoint of ``make demo`` if none is given.
+# The folder is written once, where isoadapt is installed.
 
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else "served")
-if not (folder / "model.onnx").exists():
-    from isoadapt import AdaptedEncoder, LogitPreservingWhitening
-    from isoadapt.datasets import make_acceptability
-    from isoadapt.interop import export_onnx
+from isoadapt import AdaptedEncoder, LogitPreservingWhitening  # noqa: E402
+from isoadapt.datasets import make_acceptability  # noqa: E402
+from isoadapt.interop import export_onnx  # noqa: E402
 
-    checkpoint = "isoadapt-demo/checkpoint"
-    texts = make_acceptability(random_state=0).train_texts
-    model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(texts)
-    export_onnx(model, folder / "model.onnx")
+checkpoint = sys.argv[1] if len(sys.argv) > 1 else "isoadapt-demo/checkpoint"
+corpus = make_acceptability(random_state=0)
+model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(corpus.train_texts)
+file = export_onnx(model, "served/model.onnx", overwrite=True)
 
-service = Service(folder)
+# %%
+# The service gives what the model gives.
+
+service = Service(file.parent)
 labels, vectors = service(["The cat sat on the mat.", "The cat mat on sat the."])
 print("labels:", labels)
 print("vectors:", vectors.shape)

@@ -25,6 +25,7 @@ from tests.tiny_models import save_model
         ("audit", "IsoScore"),
         ("repair_and_ship", "same labels: True"),
         ("compare", "For similarity"),
+        ("serve_onnx", "vectors: (2, 16)"),
         ("finetune_istar", "logged steps: 3"),
     ],
 )
