@@ -3,8 +3,8 @@ Serve labels and vectors without torch
 ======================================
 
 A service in onnxruntime and tokenizers alone: text in, label and adapted vector out, of one pass:
-``python examples/serve_onnx.py [CHECKPOINT]``. The class ``Service`` is all that a server needs. The
-default checkpoint is the one that ``make demo`` fine-tunes.
+``python examples/serve_onnx.py [CHECKPOINT]``. The class ``Service`` is all that a server needs.
+The default checkpoint is the one that ``make demo`` fine-tunes.
 """
 
 import json
