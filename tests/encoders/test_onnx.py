@@ -44,7 +44,7 @@ def cache(tmp_path_factory, checkpoint):
         check_export(checkpoint, folder, patch)
     graph = exact_graph(folder)
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_graph", lambda *args: graph)  # int8 weights are made from the same
+        patch.setattr(module, "export_graph", lambda *args: graph)  # int8 weights are made from the same
         warnings.simplefilter("ignore", UserWarning)  # int8 vectors of random weights are inexact
         onnx(checkpoint, dtype="int8", cache=folder).transform(["a"])
     return folder
@@ -295,7 +295,7 @@ def halved(graph):
 
 def test_a_graph_that_computes_something_else_is_refused(checkpoint, cache, tmp_path, monkeypatch):
     wrong = halved(exact_graph(cache))
-    monkeypatch.setattr(module, "_graph", lambda *args: wrong)
+    monkeypatch.setattr(module, "export_graph", lambda *args: wrong)
     with pytest.raises(ValueError, match=r"its vectors would differ by .*choose backend='torch'"):
         onnx(checkpoint).transform(TEXTS)
     assert not graphs(tmp_path / "users" / "isoadapt")
