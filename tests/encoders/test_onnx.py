@@ -44,7 +44,7 @@ def cache(tmp_path_factory, checkpoint):
         check_export(checkpoint, folder, patch)
     graph = exact_graph(folder)
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "export_graph", lambda *args: graph)  # int8 weights are made from the same
+        patch.setattr(module, "export_graph", lambda *args: graph)  # int8 is made of it
         warnings.simplefilter("ignore", UserWarning)  # int8 vectors of random weights are inexact
         onnx(checkpoint, dtype="int8", cache=folder).transform(["a"])
     return folder
