@@ -368,8 +368,10 @@ class LinearHead(BaseEstimator):
         """Raise ValueError if numbers or booleans in y spell names of other ids."""
         names = [str(name) for name in cast(NDArray[Any], self._other_labels)]
         ids = cast(NDArray[Any], self.classes_).astype(str).tolist()
-        values = np.asarray(y) if names != ids and set(names) & {*ids, "True", "False"} else None
-        if values is not None and values.dtype.kind in "biu" and {*values.astype(str)} <= {*names}:
+        if names == ids or not set(names) & {*ids, "True", "False"}:
+            return
+        values = np.ravel(as_values(y))
+        if values.dtype.kind in "biu" and {*values.astype(str)} <= {*names}:
             raise ValueError(
                 f"y holds {np.unique(values).tolist()}, which may be the ids {ids} or, as numbers, "
                 f"the names {names} of the checkpoint's labels: pass names as str, or ids with a "

@@ -736,7 +736,8 @@ def test_an_unfitted_estimator_sets_the_regularisation_of_a_head(estimator):
 def test_numbers_that_spell_names_of_other_ids_are_refused(names, y):
     head = LinearHead(np.eye(len(names)), np.zeros(len(names)), np.arange(len(names)))
     head._other_labels = np.array(names)
-    with pytest.raises(ValueError, match=r"may be the ids .* or, as numbers, the names"):
-        head.score(np.eye(len(names))[: len(y)], y)
+    for given in (y, pd.Series(y, dtype=object)):
+        with pytest.raises(ValueError, match=r"may be the ids .* or, as numbers, the names"):
+            head.score(np.eye(len(names))[: len(y)], given)
     assert head._for_labels(list(map(str, y))).classes_.tolist() == sorted(names)
     assert head._for_labels(y, strict=False) is head

@@ -392,8 +392,7 @@ def export(
     from isoadapt.cli import _export
 
     console = Console(as_json, quiet)
-    write = _export.export_graph if onnx else _export.export
-    write(folder, model, out, pooling, normalize, overwrite, console)
+    _export.export(folder, model, out, pooling, normalize, onnx, overwrite, console)
 
 
 @app.callback(invoke_without_command=True)

@@ -13,7 +13,7 @@ from isoadapt.datasets._matrices import load_matrix
 from isoadapt.encoders import layer_report
 from isoadapt.encoders._identity import describe_vectors
 from isoadapt.encoders._texts import Texts, as_texts
-from isoadapt.encoders._tokenization import Tokens, tokenize, tokenize_blocks
+from isoadapt.encoders._tokenization import Tokens, cased, tokenize, tokenize_blocks
 from isoadapt.metrics import IsotropyReport, isotropy_report
 from isoadapt.metrics._isotropy_report import NEXT_STEPS, REFERENCES
 
@@ -161,7 +161,7 @@ def _measure_truncation(encoder: TransformerEncoder, X: Any) -> _Truncation:
         """Tokenise texts without truncation."""
         return tokenize(
             backbone.tokenizer,
-            part.lower() if pooling.lowercase else part,
+            cased(part, backbone.tokenizer, pooling.lowercase),
             max_length=None,
             names=frozenset({"input_ids"}),
             counts_positions=True,

@@ -16,7 +16,7 @@ from isoadapt.interop import (
     to_sentence_transformer,
 )
 from isoadapt.interop._folder import provenance, read_config
-from isoadapt.interop._pipeline import Parts, take_apart
+from isoadapt.interop._pipeline import take_apart
 from isoadapt.interop._sentence_transformer import export_encoder
 
 _POOLINGS = ("auto", "head_input", "cls", "mean", "max")
@@ -28,66 +28,38 @@ def export(
     out: Path,
     pooling: str,
     normalize: bool,
+    onnx: bool,
     overwrite: bool,
     console: Console,
 ) -> None:
     """Write an adapter and its encoder as one folder, and print how to load it."""
-    with console.notes():
-        adapter, parts, source, length = _read(folder, model, pooling)
-        to_sentence_transformer(
-            adapter,
-            source,
-            out,
-            pooling=pooling,
-            max_length=length,
-            normalize=normalize,
-            overwrite=overwrite,
-        )
-        adapted = describe_vectors(export_encoder(parts, source, pooling, length))
-    lines = [
-        f"Exported: {out}",
-        f"Adapted: {adapted}",
-        f"Vectors: sentence_transformers.SentenceTransformer({str(out)!r})",
-    ]
-    classifies = holds_classifier(out.expanduser())
-    if classifies:
-        lines.append(f"Labels: transformers.pipeline('text-classification', {str(out)!r})")
-    figures = {"model": str(out), "adapted": adapted, "classifies": classifies}
-    console.show("\n".join(lines), figures)
-
-
-def export_graph(
-    folder: Path,
-    model: Path | None,
-    out: Path,
-    pooling: str,
-    normalize: bool,
-    overwrite: bool,
-    console: Console,
-) -> None:
-    """Write an adapter and its encoder as one ONNX graph, and print what it gives."""
-    with console.notes():
-        _, parts, source, length = _read(folder, model, pooling)
-        encoder = export_encoder(parts, source, pooling, length)
-        head = [] if parts.head is None else [parts.head]
-        whole = Pipeline([("encoder", encoder), *parts.adapters, *head])
-        file = export_onnx(whole, out / "model.onnx", normalize=normalize, overwrite=overwrite)
-        adapted = describe_vectors(encoder)
-    console.show(
-        f"Exported: {file}\nAdapted: {adapted}\n"
-        f"Service: {out / 'README.md'} shows it with onnxruntime and tokenizers",
-        {"model": str(file), "adapted": adapted},
-    )
-
-
-def _read(folder: Path, model: Path | None, pooling: str) -> tuple[Any, Parts, Path, int | None]:
-    """Return a saved adapter, its parts, the checkpoint and the maximum length."""
     if pooling not in _POOLINGS:
         raise WrongUsage(f"--pooling {pooling!r} is unknown; {choices(pooling, _POOLINGS)}")
-    adapter, origin = load_adapter(folder), provenance(read_config(folder))
-    source, parts = _checkpoint(model, origin["base_model"]), take_apart(adapter)
-    length = None if parts.encoder is not None else _recorded_length(origin["data"])
-    return adapter, parts, source, length
+    with console.notes():
+        adapter, origin = load_adapter(folder), provenance(read_config(folder))
+        source, parts = _checkpoint(model, origin["base_model"]), take_apart(adapter)
+        length = None if parts.encoder is not None else _recorded_length(origin["data"])
+        options: dict[str, Any] = {"normalize": normalize, "overwrite": overwrite}
+        if onnx:
+            head = [] if parts.head is None else [parts.head]
+            encoder = export_encoder(parts, source, pooling, length)
+            whole = Pipeline([("encoder", encoder), *parts.adapters, *head])
+            export_onnx(whole, out / "model.onnx", **options)
+        else:
+            options |= {"pooling": pooling, "max_length": length}
+            to_sentence_transformer(adapter, source, out, **options)
+            encoder = export_encoder(parts, source, pooling, length)
+        adapted = describe_vectors(encoder)
+    lines = [f"Exported: {out}", f"Adapted: {adapted}"]
+    classifies = not onnx and holds_classifier(out.expanduser())
+    if onnx:
+        lines.append(f"Use: {out / 'README.md'} shows it, with onnxruntime and tokenizers")
+    else:
+        lines.append(f"Vectors: sentence_transformers.SentenceTransformer({str(out)!r})")
+    if classifies:
+        lines.append(f"Labels: transformers.pipeline('text-classification', {str(out)!r})")
+    figures = {"model": str(out), "adapted": adapted}
+    console.show("\n".join(lines), figures if onnx else figures | {"classifies": classifies})
 
 
 def _checkpoint(model: Path | None, recorded: Any) -> Path:

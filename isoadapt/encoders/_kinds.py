@@ -60,14 +60,24 @@ def _weights_are_of_classifier(folder: Path, classes: tuple[str, ...], state: An
     return False
 
 
+def check_task(folder: Path) -> None:
+    """Raise ValueError if the last layer of a checkpoint is for another task than classification.
+
+    Its weights can have the names and shapes of a classifier of texts.
+    """
+    classes = _classes(folder)
+    other = next(filter(_OTHER_HEAD.search, classes), None)
+    if other and not any("ForSequenceClassification" in name for name in classes):
+        raise ValueError(
+            f"{folder / 'config.json'} names the class {other}, which does not classify texts: "
+            "pass a model for sequence classification, or use its hidden states, "
+            "TransformerEncoder(model, pooling='mean')"
+        )
+
+
 def model_class(folder: Path, head: bool) -> str:
     """Return the name of the class that loads the model, for an encoder without decoder its own."""
     if head:
-        other = [each for each in _classes(folder) if _OTHER_HEAD.search(each)]
-        if other and not any("ForSequenceClassification" in each for each in _classes(folder)):
-            raise ValueError(
-                f"config.json names the class {other[0]}, whose last layer does not classify texts"
-            )
         return CLASSIFIER
     encoder = encoder_class(read_object(folder / "config.json").get("model_type"))
     names = saved_shapes(weight_files(folder)) if encoder else ()

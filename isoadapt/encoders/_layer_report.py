@@ -25,7 +25,7 @@ from isoadapt.encoders._batching import (
 )
 from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts, as_texts
-from isoadapt.encoders._tokenization import Tokens, model_inputs
+from isoadapt.encoders._tokenization import Tokens, cased, model_inputs
 from isoadapt.encoders._transformer import TransformerEncoder
 from isoadapt.geometry import Moments
 from isoadapt.geometry._groups import GroupSums
@@ -334,9 +334,8 @@ class _Reader:
         """Tokenise texts `start` to `stop`."""
         second = self.texts.second
         part = Texts(self.texts.first[start:stop], None if second is None else second[start:stop])
-        return model_inputs(
-            self.backbone, part.lower() if self.lowercase else part, self.max_length
-        )
+        part = cased(part, self.backbone.tokenizer, self.lowercase)
+        return model_inputs(self.backbone, part, self.max_length)
 
 
 class _LayerSums:

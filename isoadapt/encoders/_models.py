@@ -36,6 +36,7 @@ from isoadapt.encoders._folder import (
     transformer_folder,
 )
 from isoadapt.encoders._kinds import (
+    check_task,
     holds_classifier,
     model_class,
     saved_labels,
@@ -139,6 +140,8 @@ def _load(
     def read(part: str, load: Callable[[], Any]) -> Any:
         return checked_read(folder, part, load)
 
+    if head:
+        check_task(weights)
     kind = read("weights", lambda: model_class(weights, head))
     with quiet(), torch.random.fork_rng(devices=[]):
         config = read_config(weights, **options)

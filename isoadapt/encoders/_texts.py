@@ -54,7 +54,7 @@ class Texts:
         second = None if self.second is None else [self.second[i] for i in places]
         return Texts([self.first[i] for i in places], second)
 
-    def lower(self, special: Iterable[str] = ()) -> "Texts":
+    def lower(self, special: Iterable[str]) -> "Texts":
         """Return the texts in lower case, except for special tokens."""
         kept = re.compile("|".join([f"({re.escape(token)})" for token in special] or ["(?!)"]))
 

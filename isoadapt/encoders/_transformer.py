@@ -54,7 +54,7 @@ from isoadapt.encoders._pooling import (
     several_layers,
 )
 from isoadapt.encoders._texts import Texts, as_texts
-from isoadapt.encoders._tokenization import Tokens, model_inputs, tokenize_blocks, truncation
+from isoadapt.encoders._tokenization import Tokens, cased, model_inputs, tokenize_blocks, truncation
 
 if TYPE_CHECKING:
     from isoadapt.encoders._onnx import Deviation
@@ -146,7 +146,8 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     therefore does not depend on the other texts.
 
     ``fit`` notes the absolute paths of `model` and `cache`, by which a fitted encoder finds them
-    from another working directory, as long as they exist and the parameters are not set again.
+    from another working directory. They hold as long as they exist and the parameters are the same;
+    otherwise the parameters count, as relative paths of the working directory.
 
     ``backend="onnx"`` exports the checkpoint on first use, which takes about ten seconds, and
     compares the graph with torch. The graph is stored under a digest of the checkpoint's content:
@@ -314,8 +315,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
         def read(part: Texts) -> Tokens:
             """Tokenise texts."""
-            if pooling.lowercase:
-                part = part.lower(backbone.tokenizer.all_special_tokens)
+            part = cased(part, backbone.tokenizer, pooling.lowercase)
             return model_inputs(backbone, part, max_length)
 
         embed, equal_lengths = self._embedder(backbone, pooling)

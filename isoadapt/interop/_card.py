@@ -232,7 +232,9 @@ classify = pipeline("text-classification", {json.dumps(name)})  # the path of th
 print(classify("The cat sat on the mat.", truncation=True))"""
 
 
-def onnx_card(parts: Parts, name: str, vectors: str, facts: Sequence[str], check: Check) -> str:
+def onnx_card(
+    parts: Parts, name: str, vectors: str, facts: Sequence[str], check: Check, labelled: bool
+) -> str:
     """Describe the folder of a graph `name`, with its vectors in words and facts for a server."""
     adapter = " + ".join(type(step).__name__ for _, step in parts.adapters)
     taught = isinstance(parts.first(), TeacherReadout)
@@ -241,7 +243,7 @@ def onnx_card(parts: Parts, name: str, vectors: str, facts: Sequence[str], check
         f"# An encoder and its {adapter} as one ONNX graph",
         "It needs onnxruntime and tokenizers, but neither torch nor isoadapt.",
         "\n".join(f"- {fact}" for fact in (f"Vectors before the adapter: {vectors}", *facts)),
-        f"## Use\n\n```python\n{_onnx_code(name, check.logits is not None)}\n```",
+        f"## Use\n\n```python\n{_onnx_code(name, labelled)}\n```",
         "## Check\n\nBefore the folder was written, it was loaded with onnxruntime and tokenizers, "
         f"and {check.n_texts} texts were compared with encoder and adapter in isoadapt. "
         + check.sentence(),
@@ -251,7 +253,7 @@ def onnx_card(parts: Parts, name: str, vectors: str, facts: Sequence[str], check
     return "\n\n".join(sections) + "\n"
 
 
-def _onnx_code(name: str, classifies: bool) -> str:
+def _onnx_code(name: str, labelled: bool) -> str:
     labels = """
 config = json.loads(Path("config.json").read_text())
 print([config["id2label"][str(row.argmax())] for row in named["logits"]])"""
@@ -274,4 +276,4 @@ tokens = {{
 inputs = {{each.name: np.array(tokens[each.name], np.int64) for each in session.get_inputs()}}
 names = [each.name for each in session.get_outputs()]
 named = dict(zip(names, session.run(None, inputs)))
-print(named["sentence_vector"].shape){labels if classifies else ""}"""
+print(named["sentence_vector"].shape){labels if labelled else ""}"""

@@ -40,9 +40,9 @@ from isoadapt.interop._pipeline import Parts, take_apart
 from isoadapt.interop._sentence_files import write_json
 from isoadapt.interop._sentence_transformer import check_source
 
-GRAPH = "an ONNX model"  # kind of the folder's content
-VECTORS, LOGITS = "sentence_vector", "logits"  # outputs; "embedding" may be the name of a node
-FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+_GRAPH = "an ONNX model"  # kind of the folder's content
+_VECTORS, _LOGITS = "sentence_vector", "logits"  # outputs; "embedding" may be the name of a node
+_FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -126,7 +126,7 @@ def export_onnx(
         )
     if target.suffix != ".onnx":
         raise ValueError(f"file={str(file)!r} must end in .onnx, such as 'served/model.onnx'")
-    check_output_folder(target.parent, overwrite, content=GRAPH, name="the folder of file")
+    check_output_folder(target.parent, overwrite, content=_GRAPH, name="the folder of file")
     encoder = clone(parts.encoder[1]).set_params(cache=None, backend="torch", dtype="auto")
     backbone = encoder._backbone()
     pooling = encoder._pooling(backbone)
@@ -143,16 +143,16 @@ def export_onnx(
     )
     layer = backbone.hidden_state(encoder.layer)
     example = model_inputs(backbone, Texts(texts[:3]), length).batch(0, 3)
-    if unknown := set(example) - set(FIELDS):
+    if unknown := set(example) - set(_FIELDS):
         raise ValueError(
             f"{type(backbone.model).__name__} takes {', '.join(sorted(unknown))} besides token ids,"
             " which a tokenizer alone does not give: serve it with isoadapt.AdaptedEncoder"
         )
-    names = [VECTORS] + ([LOGITS] if outputs.logits else [])
+    names = [_VECTORS] + ([_LOGITS] if outputs.logits else [])
     readout = _Readout(outputs, vectors.mean(axis=0), normalize)
     graph = export_graph(backbone, GraphSpec(pooling, layer, False), example, readout, names)
     pads = not needs_equal_lengths(backbone, pooling)
-    with quiet(), atomic_folder(target.parent, overwrite, GRAPH) as written:
+    with quiet(), atomic_folder(target.parent, overwrite, _GRAPH) as written:
         (written / target.name).write_bytes(graph)
         write_json(written / "config.json", outputs.config)
         _write_tokenizer(written, backbone, pooling, length, pads)
@@ -162,7 +162,9 @@ def export_onnx(
             f"Maximum length: {'no limit' if length is None else f'{length} tokens'}",
             "Batches: padded" if pads else "Batches: of equal lengths, as padding changes vectors",
         )
-        card = onnx_card(parts, target.name, describe_vectors(encoder), facts, check)
+        card = onnx_card(
+            parts, target.name, describe_vectors(encoder), facts, check, outputs.labelled
+        )
         (written / "README.md").write_text(card, "utf-8")
     warn_if_different(check)
     return target
@@ -174,6 +176,12 @@ class _Outputs(NamedTuple):
     vectors: Affine
     logits: Affine | None
     config: dict[str, Any]
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the largest logit gives the label, as in classification with one label a row."""
+        other = self.config.get("problem_type") in ("regression", "multi_label_classification")
+        return not other and self.logits is not None and self.logits.n_features_out > 1
 
 
 def _outputs(parts: Parts, encoder: TransformerEncoder) -> _Outputs:
@@ -205,6 +213,8 @@ def _in_order(head: LinearHead, own: LinearHead | None, config: Any) -> LinearHe
     labels = range(len(head.coef_)) if head.classes_ is None else head.classes_.tolist()
     config.id2label = {number: str(label) for number, label in enumerate(labels)}
     config.label2id = {label: number for number, label in config.id2label.items()}
+    kind = "multi_label" if head.multi_label_ else "single_label"
+    config.problem_type = "regression" if head.classes_ is None else f"{kind}_classification"
     return head
 
 
@@ -281,7 +291,7 @@ def _check_written(file: Path, texts: list[str], expected: Expected, pads: bool)
         for part in [batch] if pads else [[text] for text in batch]:
             encoded = tokenizer.encode_batch(part)
             given = {
-                each.name: np.array([getattr(row, FIELDS[each.name]) for row in encoded], np.int64)
+                each.name: np.array([getattr(row, _FIELDS[each.name]) for row in encoded], np.int64)
                 for each in session.get_inputs()
             }
             found.append(session.run(None, given))

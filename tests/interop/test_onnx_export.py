@@ -146,6 +146,15 @@ class TestOutputs:
         assert "cosines" in card
 
 
+@pytest.mark.parametrize("kind", ["regression", "multi_label_classification"])
+def test_the_card_names_labels_only_where_the_largest_logit_does(kind, tmp_path):
+    folder = save_model(tmp_path / "model", problem_type=kind)
+    model = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(ROWS)
+    file = export_onnx(model, tmp_path / "served" / "model.onnx")
+    assert "id2label" not in (file.parent / "README.md").read_text()
+    assert json.loads((file.parent / "config.json").read_text())["problem_type"] == kind
+
+
 class TestErrors:
     def refuse(self, model, file, match, error=ValueError):
         with pytest.raises(error, match=match):
@@ -186,7 +195,7 @@ def test_the_command_line(checkpoint, tmp_path, monkeypatch):
     adapter = LogitPreservingWhitening(head).fit(encoder.transform(ROWS))
     save_adapter(adapter, "a", base_model=encoder)
     completed = succeed("export", "a", "--model", checkpoint, "--out", "m", "--onnx")
-    assert "Exported: m/model.onnx" in completed.stdout
+    assert "Use: m/README.md" in completed.stdout
     same(
         served(tmp_path / "m" / "model.onnx", TEXTS)["sentence_vector"],
         adapter.transform(encoder.transform(TEXTS)),
