@@ -25,7 +25,18 @@ class Service:
         self.session = InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
         self.labels = json.loads((folder / "config.json").read_text("utf-8"))["id2label"]
 
-    def __call__(self, texts):
+    def __call__(self, texts, batch_size=32):
+        order = np.argsort(
+            [len(text) for text in texts]
+        )  # similar lengths together, little padding
+        starts = range(0, len(order), batch_size)
+        batches = [order[start : start + batch_size] for start in starts]
+        answers = [self._run([texts[row] for row in batch]) for batch in batches]
+        back = np.argsort(order)
+        vectors, logits = (np.concatenate(each)[back] for each in zip(*answers, strict=True))
+        return [self.labels[str(row.argmax())] for row in logits], vectors
+
+    def _run(self, texts):
         rows = self.tokenizer.encode_batch(texts)  # truncated and padded
         tokens = {
             "input_ids": [row.ids for row in rows],
@@ -33,8 +44,7 @@ class Service:
             "token_type_ids": [row.type_ids for row in rows],
         }
         inputs = {each.name: np.array(tokens[each.name]) for each in self.session.get_inputs()}
-        vectors, logits = self.session.run(["sentence_vector", "logits"], inputs)
-        return [self.labels[str(row.argmax())] for row in logits], vectors
+        return self.session.run(["sentence_vector", "logits"], inputs)
 
 
 # %%

@@ -1,0 +1,94 @@
+"""The service of examples/serve_onnx.py against torch: label and vector of each text.
+
+The reference takes two passes over one folder, `transformers.pipeline` for the labels and
+sentence-transformers for the vectors. One pass in torch, `AdaptedEncoder.transform_predict`, is
+measured as well. All three must give the same labels and vectors.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+from transformers import pipeline
+
+from benchmarks._data import Floats, shared_folder
+from benchmarks._places import ROOT
+from benchmarks.speed._harness import Result, Skipped, compare
+from isoadapt import AdaptedEncoder, LogitPreservingWhitening
+from isoadapt.datasets import load_table
+from isoadapt.interop import export_onnx, to_sentence_transformer
+
+Way = Callable[[Sequence[Any]], tuple[Sequence[Any], Floats]]
+
+
+def run(quick: bool) -> Iterator[Result]:
+    """Compare on sentences of CoLA, one a call and all in one call."""
+    checkpoint = shared_folder() / "models" / "cola-minilm"
+    table = shared_folder() / "data" / "cola" / "dev.tsv"
+    if not (checkpoint.is_dir() and table.is_file()):
+        yield Skipped("labels and vectors of onnxruntime", f"{checkpoint} or {table} is missing")
+        return
+    texts = load_table(table)[0][: 64 if quick else 512]
+    model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(texts)
+    with TemporaryDirectory() as folder:
+        service: Way = _service(export_onnx(model, Path(folder, "onnx", "model.onnx")).parent)
+        to_sentence_transformer(model, checkpoint, Path(folder, "torch"))
+        two_passes = _two_passes(str(Path(folder, "torch")))
+        one_pass = _one_pass(model)
+        for name, reference, target in (
+            ("pipeline and sentence-transformers, two passes", two_passes, 2.0),
+            ("transform_predict, one pass", one_pass, None),
+        ):
+            _assert_same(service(texts[:32]), reference(texts[:32]))
+            for calls, requests in ("one text", [[text] for text in texts]), ("all texts", [texts]):
+                yield compare(
+                    f"labels and vectors of onnxruntime, {calls} a call, against {name}",
+                    partial(_answer, service, requests),
+                    partial(_answer, reference, requests),
+                    repeats=1 if quick else 5,
+                    target=target,
+                    n=len(texts),
+                    d=384,
+                )
+
+
+def _service(folder: Path) -> Way:
+    """Return the class that the example shows, for one folder."""
+    source = (ROOT / "examples" / "serve_onnx.py").read_text("utf-8").split("\n# %%")[0]
+    names: dict[str, Any] = {}
+    exec(compile(source, "serve_onnx.py", "exec"), names)
+    service: Way = names["Service"](folder)
+    return service
+
+
+def _two_passes(folder: str) -> Way:
+    classify = pipeline("text-classification", model=folder, device="cpu")
+    encoder = SentenceTransformer(folder, device="cpu")
+
+    def answer(texts: Sequence[Any]) -> tuple[list[str], Floats]:
+        labels = [each["label"] for each in classify(list(texts), batch_size=32)]
+        return labels, encoder.encode(list(texts))
+
+    return answer
+
+
+def _one_pass(model: AdaptedEncoder) -> Way:
+    def answer(texts: Sequence[Any]) -> tuple[list[str], Floats]:
+        vectors, labels = model.transform_predict(texts)
+        return [f"LABEL_{label}" for label in labels], vectors
+
+    return answer
+
+
+def _assert_same(given: tuple[Any, Floats], expected: tuple[Any, Floats]) -> None:
+    np.testing.assert_array_equal(given[0], expected[0])
+    np.testing.assert_allclose(given[1], expected[1], atol=1e-5 * np.abs(expected[1]).max())
+
+
+def _answer(way: Way, requests: Sequence[Sequence[Any]]) -> None:
+    for texts in requests:
+        way(texts)
