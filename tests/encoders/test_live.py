@@ -91,7 +91,7 @@ def replaced(model):
         (quantised, ValueError, "live BertFor.* is quantised; pass a model that is not"),
         (bitsandbytes, ValueError, "live BertFor.* is quantised"),
         (lambda model: model.to("meta"), ValueError, "is sharded or offloaded; save it"),
-        (replaced, ValueError, "forward was replaced; .*remove_hook_from_module"),
+        (replaced, ValueError, "has another forward in its module bert; .*remove_hook_from_module"),
         (lambda model: torch.nn.Sequential(model), TypeError, r"\(Sequential, .* out of a wrapper"),
         (
             lambda model: peft.get_peft_model(

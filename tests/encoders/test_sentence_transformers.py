@@ -434,7 +434,7 @@ def test_live_classes_of_ones_own_are_named(make, bare_checkpoint):
         TransformerEncoder(own).transform(TEXTS)
     assert TransformerEncoder(own, pooling="mean").transform(TEXTS).shape == (8, 16)
     subclass = OwnSentenceTransformer(modules=list(make()), device="cpu")
-    with pytest.raises(ValueError, match=r"lists functions of .*\.OwnSentenceTransformer, "):
+    with pytest.raises(ValueError, match=r"of another class .*\.OwnSentenceTransformer\)"):
         TransformerEncoder(subclass).transform(TEXTS)
     parts[0] = Transformer(str(bare_checkpoint))
     first = library.SentenceTransformer(modules=parts, device="cpu")
@@ -442,7 +442,7 @@ def test_live_classes_of_ones_own_are_named(make, bare_checkpoint):
         TransformerEncoder(first).transform(TEXTS)
     replaced = make()
     replaced[1].forward = lambda features: features
-    with pytest.raises(ValueError, match="lists Transformer, with its own forward: Pooling"):
+    with pytest.raises(ValueError, match="lists Transformer, Pooling with another forward;"):
         TransformerEncoder(replaced).transform(TEXTS)
 
 
