@@ -233,7 +233,8 @@ def find_last_linear(model: Any) -> nn.Linear:
     if not heads or not base:
         raise ValueError(
             f"{type(model).__name__} has no linear classifier head with {model.config.num_labels} "
-            "outputs; pass a checkpoint saved from an AutoModelForSequenceClassification"
+            "outputs behind its base model; pass a model for sequence classification that ends in "
+            "one, or the folder of model.base_model"
         )
     return heads[-1]
 

@@ -224,7 +224,7 @@ def head_path(backbone: Backbone) -> HeadPath:
     hidden, calls, target, mask = _record(backbone)
     layers: list[nn.Module] = []
     while True:
-        for mode in MODES:
+        for mode in MODES if hidden.shape[:2] == mask.shape else ():  # unlike Funnel
             if _equal(Pooling((mode,))(hidden, mask), target):
                 return HeadPath(mode, hidden.shape[-1], tuple(layers))
         step = _last_step(calls, target)

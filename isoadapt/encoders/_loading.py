@@ -188,8 +188,8 @@ def _check_finite(backbone: Backbone, shown: str) -> None:
     if key not in backbone.probes:
         if bad := [name for name, w in weights.items() if not w.isfinite().all()]:
             raise ValueError(
-                f"{shown}: {len(bad)} of its tensors hold NaN or infinite values ({bad[0]}), as "
-                "after a training that diverged; use an earlier checkpoint, or train it again with "
-                "a lower learning rate"
+                f"{shown}: {len(bad)} of its tensors hold NaN or infinite values in "
+                f"{backbone.model.dtype} ({bad[0]}); use an earlier checkpoint if the training "
+                "diverged, or dtype='float32' if only a smaller data type cannot hold the values"
             )
         backbone.probes[key] = True

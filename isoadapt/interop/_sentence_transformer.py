@@ -14,7 +14,7 @@ from isoadapt._utils.messages import warn
 from isoadapt.adapters import Affine, TeacherReadout
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._backbone import Backbone, encoder_class
 from isoadapt.encoders._checkpoint import head_path, read_head
 from isoadapt.encoders._folder import read_object, tokenizer_folder
 from isoadapt.encoders._identity import describe_vectors, recorded_pooling, vector_source
@@ -344,19 +344,21 @@ def _preserves(map_: Affine, head: LinearHead, own: LinearHead) -> bool:
 
 def _modules(backbone: Backbone, pooling: Pooling, map_: Affine, normalize: bool) -> list[Module]:
     """Return the modules that follow the transformer."""
-    width = backbone.hidden_size
+    width, config = backbone.hidden_size, backbone.model.config
+    reads_encoder = bool(encoder_class(config.model_type)) or not config.is_encoder_decoder
+    what = "input of the head" if pooling.is_head_input else "pooled states of the encoder"
+    other = "fit the adapter to vectors with pooling='mean', or " if reads_encoder else ""
     try:
+        if config.is_encoder_decoder and (pooling.is_head_input or not reads_encoder):
+            raise ValueError("the decoder follows the encoder")
         if pooling.is_head_input:
-            if backbone.model.config.is_encoder_decoder:
-                raise ValueError("it pools the states of a decoder that follows the encoder")
             path = head_path(backbone)
             pooling, width = Pooling((path.pooling,), steps=path.layers), path.width
         before = list(pooling_modules(pooling, width))
     except ValueError as error:
         raise ValueError(
-            f"sentence-transformers cannot compute the input of the head of "
-            f"{type(backbone.model).__name__}: {error}; fit the adapter to vectors with "
-            f"pooling='mean', or {SERVE}"
+            f"sentence-transformers cannot compute the {what} of {type(backbone.model).__name__}: "
+            f"{error}; {other}{SERVE}"
         ) from error
     return [*before, affine_module(map_), *([Module("Normalize")] if normalize else [])]
 

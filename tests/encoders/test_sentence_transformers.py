@@ -3,6 +3,7 @@
 import json
 import pickle
 import re
+import types
 
 import numpy as np
 import pytest
@@ -444,6 +445,36 @@ def test_live_classes_of_ones_own_are_named(make, bare_checkpoint):
     replaced[1].forward = lambda features: features
     with pytest.raises(ValueError, match="lists Transformer, Pooling with another forward;"):
         TransformerEncoder(replaced).transform(TEXTS)
+
+
+@pytest.mark.parametrize("number", ["", "1", "2", "2.linear", "3"])
+@pytest.mark.parametrize("pre", [False, True])
+def test_hooks_of_live_modules_are_named(make, number, pre):
+    model = make("mean", module("Dense")(16, 8), module("Normalize")())
+    part = model.get_submodule(number)
+    (part.register_forward_pre_hook if pre else part.register_forward_hook)(lambda *given: None)
+    with pytest.raises(ValueError, match=r"with the hook test_hooks_of.*choose pooling='cls', 'me"):
+        TransformerEncoder(model).transform(TEXTS)
+    assert TransformerEncoder(model, pooling="mean").transform(TEXTS).shape == (8, 16)
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        *(("", name) for name in ("encode", "tokenize", "preprocess", "forward")),
+        *(("0", name) for name in ("preprocess", "tokenize", "forward")),
+        ("1", "forward"),
+    ],
+)
+@pytest.mark.parametrize("bound", [False, True])
+def test_replaced_functions_of_live_modules_are_named(make, number, name, bound):
+    model = make()
+    part = model.get_submodule(number)
+    own = getattr(part, name)
+    new = lambda *given, **options: own(*given[bound:], **options)  # noqa: E731
+    setattr(part, name, types.MethodType(new, part) if bound else new)
+    with pytest.raises((TypeError, ValueError), match=f"with another {name}"):
+        TransformerEncoder(model).transform(TEXTS)
 
 
 def test_live_settings_are_checked(make):
