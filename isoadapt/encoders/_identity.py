@@ -17,6 +17,7 @@ import re
 import time
 from collections.abc import Hashable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -28,6 +29,7 @@ from isoadapt.encoders._folder import base_folder, checkpoint_files, checkpoint_
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import DTYPES
 from isoadapt.encoders._pooling import (
+    READOUT,
     LayersPooling,
     Normalize,
     PoolingSetting,
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 # Version of the encoding procedure, which is part of every key. Raise it with each change of
 # tokenisation, batching or pooling that changes vectors, so that caches do not return vectors that
 # the current code would not compute.
-VECTORS_VERSION = 4
+VECTORS_VERSION = 3
 
 _KEY_BYTES = 20
 _COARSEST_CLOCK_NS = 2 * 10**9  # the coarsest resolution of file times
@@ -133,9 +135,10 @@ def encoder_identity(encoder: "TransformerEncoder") -> Identity:
     """Identify the vectors of an encoder by the files of its checkpoint, without loading it."""
     folder = checkpoint_folder(encoder._at("model"), encoder.revision, encoder.trust_remote_code)
     head = needs_head(encoder.pooling) or holds_classifier(folder)
-    pooling = several_layers(encoder.pooling) or choose_pooling(
-        encoder.pooling, encoder.layer, head, lambda: sentence_pooling(folder, head)
-    )
+    read, parts = partial(sentence_pooling, folder, head), several_layers(encoder.pooling)
+    pooling: Any = parts or choose_pooling(encoder.pooling, encoder.layer, head, read)
+    if head and (parts == READOUT or (parts and needs_head(encoder.pooling))):
+        pooling = (parts, own) if (own := read()) else parts  # the texts of a CrossEncoder
     return checkpoint_identity(folder).with_settings(
         pooling,
         int(encoder.layer),

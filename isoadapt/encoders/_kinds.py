@@ -44,10 +44,7 @@ def _classes(folder: Path) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _weights_are_of_classifier(folder: Path, classes: tuple[str, ...], state: Any) -> bool:
-    """Return whether weights are a classifier's, unless `classes` name another task.
-
-    A base or pre-training class does not, because old weights can be saved under its name.
-    """
+    """Return whether weights are a classifier's, unless `classes` name a head of another task."""
     import transformers
 
     if any(map(_OTHER_HEAD.search, classes)):

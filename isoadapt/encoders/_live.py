@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch import nn
@@ -26,6 +26,8 @@ WHOLE = (
 def unwrapped(module: Any) -> Any:
     """Return the module inside torch.compile, DataParallel and DistributedDataParallel."""
     while type(module).__module__.startswith("torch.") and type(module).__name__ in _WRAPPERS:
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise ValueError(f"the live {type(module).__name__} has a hook; {_REMOVE}")
         module = getattr(module, "_orig_mod", None) or module.module
     return module
 
@@ -92,8 +94,10 @@ def changes(module: Any, hooks: bool = True) -> list[str]:
 
 
 def _is_replaced(module: Any, name: str) -> bool:
-    """Return whether an attribute of a module hides a function of its class."""
+    """Return whether an attribute of a module hides a function of its class, even undecorated."""
     own, given = getattr(type(module), name, None), vars(module)[name]
     if not isinstance(own, FunctionType):
         return False
-    return getattr(given, "__func__", None) is not own or given.__self__ is not module
+    while own is not None and given != MethodType(own, module):
+        own = getattr(own, "__wrapped__", None)
+    return own is None

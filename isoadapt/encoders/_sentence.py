@@ -66,6 +66,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 _SETTINGS["CrossEncoder"] = _SETTINGS["SentenceTransformer"] | {"model_type": ("CrossEncoder",)}
 _SETTINGS["CrossEncoder"] |= dict.fromkeys(("activation_fn", "keep_in_fp32_modules"), object)
+_SETTINGS["CrossEncoder"] |= {"truncate_dim": ()}
 _SETTINGS["Classifier"] = _SETTINGS["Transformer"] | {"modality_config": (_SCORES,)}
 _SETTINGS["Classifier"] |= {"transformer_task": ("sequence-classification",)}
 _SETTINGS["Classifier"] |= {"module_output_name": ("scores",)}

@@ -126,39 +126,36 @@ def _failure(what: str, found: Floats, expected: Floats, limit: float) -> ValueE
     elif alone.max() <= max(_WRONG, _PLAUSIBLE * limit):
         cause = "padding changes the vectors of this architecture"
     return ValueError(
-        f"the {what}, so nothing is written: {cause}; serve it with isoadapt.AdaptedEncoder instead"
+        f"{what} in the exported model, so nothing is written: {cause}; serve it with "
+        "isoadapt.AdaptedEncoder instead"
     )
 
 
 def _logits(found: Floats, expected: Floats, limit: float) -> float:
     """Return the largest relative difference of logits; raise if a prediction differs."""
-    scale = np.abs(expected).max()
+    scale, rows = np.abs(expected).max(), (found, expected, limit)
     difference = float(np.abs(found - expected).max() / scale)
     if not difference <= _WRONG:
-        what = f"logits of the exported model differ by {difference:.3g}"
-        raise _failure(what, found, expected, limit)
+        raise _failure(f"logits differ by {difference:.3g}", *rows)
     if _best_differs(found, expected, limit * scale):
-        what = "predictions of the exported model differ from those of the pipeline"
-        raise _failure(what, found, expected, limit)
+        raise _failure("predictions differ from those of the pipeline", *rows)
     return difference
 
 
 def _cosines(found: Floats, expected: Floats, limit: float) -> float:
     """Return the largest difference of cosines; raise if a nearest neighbour differs."""
-    difference = float("inf")
+    difference, rows = float("inf"), (found, expected, limit)
     if found.shape == expected.shape:
-        a, b = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (found, expected))
+        a, b = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in rows[:2])
         old, new = b @ b.T, a @ a.T
         difference = float(max(np.abs(new - old).max(), np.abs(1 - (a * b).sum(axis=1)).max()))
     if not difference <= _WRONG:  # NaN if there is no length to divide by
-        what = f"cosines of the exported model differ by {difference:.3g}"
-        raise _failure(what, found, expected, limit)
+        raise _failure(f"cosines differ by {difference:.3g}", *rows)
     texts = np.arange(len(old)) % ((len(old) + 1) // 2)  # the padded batch repeats all but one
     for cosines in (old, new):
         cosines[texts[:, None] == texts] = -np.inf
     if _best_differs(new, old, limit):
-        what = "nearest neighbours of texts in the exported model differ"
-        raise _failure(what, found, expected, limit)
+        raise _failure("nearest neighbours of texts differ", *rows)
     return difference
 
 

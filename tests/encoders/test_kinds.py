@@ -298,6 +298,7 @@ class TestSettingsOfCrossEncoders:
         [
             ("config_sentence_transformers.json", PROMPT, "puts a prompt"),
             ("config_sentence_transformers.json", {"truncation": "left"}, "truncation='left'"),
+            ("config_sentence_transformers.json", {"truncate_dim": 3}, "truncate_dim=3"),
             ("sentence_bert_config.json", {"processing_kwargs": {"text": {}}}, "processing_kw"),
             ("sentence_bert_config.json", {"module_output_name": "x"}, "module_output_name='x'"),
         ],

@@ -177,6 +177,26 @@ def test_hooks_inside_the_base_model_are_run(name):
     np.testing.assert_allclose(found, torch.cat(logits), atol=1e-5)
 
 
+@pytest.mark.parametrize("wrap", [compiled, torch.nn.DataParallel])
+def test_hooks_of_wrappers_are_named(wrap):
+    wrapper = wrap(make_model())
+    wrapper.register_forward_hook(lambda *given: None)
+    with pytest.raises(ValueError, match=f"live {type(wrapper).__name__} has a hook; remove it"):
+        load_checkpoint((wrapper, make_tokenizer()))
+
+
+def test_mixed_precision_is_named_with_a_way_out_that_works():
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
+    expected = TransformerEncoder((make_model(), make_tokenizer())).transform(TEXTS)
+    model = accelerator.prepare_model(make_model(), evaluation_mode=True)
+    with pytest.raises(ValueError, match=r"another forward.*keep_fp32_wrapper=False"):
+        TransformerEncoder((model, make_tokenizer())).transform(TEXTS)
+    model = accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+    found = TransformerEncoder((model, make_tokenizer())).transform(TEXTS)
+    np.testing.assert_array_equal(found, expected)
+
+
 class Passing(transformers.BertForSequenceClassification):
     def forward(self, *args, **kwargs):
         return super().forward(*args, **kwargs)
