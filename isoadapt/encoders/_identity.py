@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
+from sklearn.base import clone
 from torch import nn
 
 from isoadapt.encoders._backbone import Backbone
@@ -131,6 +132,13 @@ def located(value: Any, path: Any, content: str) -> Any:
     return value
 
 
+def variant(encoder: "TransformerEncoder", **params: Any) -> "TransformerEncoder":
+    """Return a clone with other parameters that finds the folders that `fit` noted."""
+    new = clone(encoder)
+    new._noted = encoder._noted
+    return new.set_params(**params)
+
+
 def encoder_identity(encoder: "TransformerEncoder") -> Identity:
     """Identify the vectors of an encoder by the files of its checkpoint, without loading it."""
     folder = checkpoint_folder(encoder._at("model"), encoder.revision, encoder.trust_remote_code)
@@ -187,7 +195,7 @@ def vector_source(encoder: "TransformerEncoder") -> VectorSource:
     """
     encoder._validate_params()
     live = not isinstance(encoder.model, str | os.PathLike)
-    exact = encoder if live else encoder._variant(backend="torch", dtype="float32")
+    exact = encoder if live else variant(encoder, backend="torch", dtype="float32")
     backbone = exact._backbone()
     dtype = str(backbone.model.dtype).removeprefix("torch.")
     digest = _digest(backbone, backbone.model.dtype)

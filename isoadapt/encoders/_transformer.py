@@ -16,7 +16,6 @@ from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     _fit_context,
-    clone,
 )
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -35,7 +34,7 @@ from isoadapt.encoders._batching import (
     vector_width,
 )
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
-from isoadapt.encoders._identity import encoder_identity, located, noted
+from isoadapt.encoders._identity import encoder_identity, located, noted, variant
 from isoadapt.encoders._models import (
     DTYPES,
     check_backend,
@@ -308,7 +307,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         from isoadapt.encoders._onnx import compare_vectors
 
-        exact = self._variant(backend="torch", dtype="float32")
+        exact = variant(self, backend="torch", dtype="float32")
         return compare_vectors(np.asarray(self.transform(X)), np.asarray(exact.transform(X)))
 
     def _encode(
@@ -362,12 +361,6 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _at(self, name: str) -> Any:
         """Return the model or the cache, by the absolute path that `fit` noted if it exists."""
         return located(getattr(self, name), *self._noted.get(name, ("", "")))
-
-    def _variant(self, **params: Any) -> Self:
-        """Return a clone with other parameters that finds the folders that `fit` noted."""
-        new = clone(self).set_params(**params)
-        new._noted = {name: path for name, path in self._noted.items() if name not in params}
-        return new
 
     def _validate_params(self) -> None:
         super()._validate_params()

@@ -17,7 +17,7 @@ from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import needs_equal_lengths
 from isoadapt.encoders._checkpoint import read_head
-from isoadapt.encoders._identity import describe_vectors
+from isoadapt.encoders._identity import describe_vectors, variant
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._onnx import GraphSpec, export_graph
 from isoadapt.encoders._pooling import Pooling
@@ -126,7 +126,7 @@ def export_onnx(
     if target.suffix != ".onnx":
         raise ValueError(f"file={str(file)!r} must end in .onnx, such as 'served/model.onnx'")
     check_output_folder(target.parent, overwrite, content=_GRAPH, name="the folder of file")
-    encoder = parts.encoder[1]._variant(cache=None, backend="torch", dtype="auto")
+    encoder = variant(parts.encoder[1], cache=None, backend="torch", dtype="auto")
     backbone = encoder._backbone()
     pooling = encoder._pooling(backbone)
     length = encoder._length(Texts([""]), backbone, pooling)
