@@ -1,7 +1,10 @@
 """AdaptedEncoder, and text pipelines of any make."""
 
+import copy
 import json
+import pickle
 import re
+import shutil
 import warnings
 from pathlib import Path
 
@@ -32,6 +35,7 @@ from isoadapt import (
 )
 from isoadapt.encoders import release
 from isoadapt.interop import (
+    export_onnx,
     load_adapter,
     merge_into_checkpoint,
     save_adapter,
@@ -311,6 +315,40 @@ class TestAnotherWorkingDirectory:
         encoder.set_params(model="model")
         places[0].rename(places[0].with_name("moved"))
         assert not np.allclose(model.transform(texts), expected)
+
+    def test_a_model_that_moved_is_taken_only_if_it_is_the_same(self, data, places, monkeypatch):
+        """Its name in the working directory may be that of another one."""
+        here, there = places
+        model = AdaptedEncoder("model", Whitening()).fit(*data)
+        expected = model.transform(data[0])
+        shutil.copytree("model", "copy")
+        Path("model").rename("moved")
+        with pytest.raises(FileNotFoundError, match=f"folder {here}/model in fit.*{here}/model is"):
+            model.transform(data[0])
+        monkeypatch.chdir(there)
+        shutil.copytree(here / "base", "model")
+        with pytest.raises(FileNotFoundError, match=f"{here}/model in fit.*{there}/model is not a"):
+            pickle.loads(pickle.dumps(model)).transform(data[0])
+        shutil.rmtree("model")
+        (here / "copy").rename("model")
+        np.testing.assert_allclose(model.transform(data[0]), expected, atol=1e-6)
+
+    @pytest.mark.parametrize("cache", [None, "cache"])
+    def test_a_parameter_that_is_set_again_is_found_again(self, cache, data, places, monkeypatch):
+        encoder = TransformerEncoder("model", pooling="mean", cache=cache).fit(data[0])
+        first = encoder.transform(data[0])
+        monkeypatch.chdir(places[1])
+        save_model(Path("model"), "roberta")
+        twin = copy.copy(encoder)
+        np.testing.assert_array_equal(encoder.set_params(verbose=0).transform(data[0]), first)
+        assert not np.allclose(encoder.set_params(model="model").transform(data[0]), first)
+        np.testing.assert_array_equal(twin.transform(data[0]), first)
+
+    def test_an_export_finds_the_model(self, data, places, monkeypatch):
+        pytest.importorskip("onnxscript")
+        model = AdaptedEncoder("model", Whitening()).fit(*data)
+        monkeypatch.chdir(places[1])
+        assert export_onnx(model, "out/model.onnx").is_file()
 
     def test_a_model_in_memory_keeps_its_files(self, data, places, monkeypatch):
         """The pooling of sentence-transformers is read from the folder after the weights."""

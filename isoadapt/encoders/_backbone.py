@@ -83,12 +83,16 @@ class Backbone:
     @cached_property
     def inputs(self) -> frozenset[str]:
         """Names of the inputs that both the tokenizer gives and the model accepts."""
-        taken = set(inspect.signature(self.model.forward).parameters)
-        return frozenset(taken & {"input_ids", *self.tokenizer.model_input_names})
+        given = frozenset({"input_ids", *self.tokenizer.model_input_names})
+        forwards = (cls.forward for cls in type(self.model).__mro__ if hasattr(cls, "forward"))
+        taken = (given & set(inspect.signature(forward).parameters) for forward in forwards)
+        # A forward(self, *args, **kwargs) passes them to another one.
+        return next((names for names in taken if "input_ids" in names), given)
 
-    def accepted(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the inputs of a batch that the model accepts."""
-        return {name: values for name, values in batch.items() if name in self.inputs}
+    def accepted(self, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return the inputs of a batch that the model accepts, and the form of its outputs."""
+        form = {} if self.model.config.return_dict else {"return_dict": True}
+        return {name: values for name, values in batch.items() if name in self.inputs} | form
 
     @cached_property
     def limit(self) -> int | None:
@@ -104,12 +108,13 @@ class Backbone:
 
     def sentence_pooling(self) -> Pooling | None:
         """Return the pooling of sentence-transformers, or None if the model has none."""
-        if self.sentence is not None:
+        head, config = self.head is not None, self.model.config
+        if self.sentence is not None and not head:
             found: Pooling | None = live_pooling(self.sentence)
         else:
-            found = None if self.folder is None else sentence_pooling(self.folder)
-        config = self.model.config
-        if found and config.is_encoder_decoder and not encoder_class(config.model_type):
+            found = None if self.folder is None else sentence_pooling(self.folder, head)
+        decodes = config.is_encoder_decoder and not encoder_class(config.model_type)
+        if found and decodes and not head:
             raise ValueError(
                 f"sentence-transformers pools states of the decoder of {type(self.model).__name__},"
                 " which pooling='auto' cannot; choose 'cls', 'mean' or 'max' of encoder states"
@@ -149,9 +154,10 @@ class Backbone:
         modes, layers = zip(*(self._readout() if parts == READOUT else parts), strict=True)
         n = self.n_layers
         states = [self.hidden_state(layer) % (n + 1) for layer in layers]
+        own = Pooling(())
         if modes[0] == HEAD_INPUT:
-            states[0] = -1  # as the parameter has it
-        return LayersPooling(modes, layers=tuple(states))
+            states[0], own = -1, self.sentence_pooling() or own  # -1 as the parameter has it
+        return LayersPooling(modes, (), own.max_length, own.lowercase, tuple(states))
 
     def _readout(self) -> Parts:
         """Return the poolings, with their hidden states, of pooling="readout"."""
@@ -227,7 +233,8 @@ def find_last_linear(model: Any) -> nn.Linear:
     if not heads or not base:
         raise ValueError(
             f"{type(model).__name__} has no linear classifier head with {model.config.num_labels} "
-            "outputs; pass a checkpoint saved from an AutoModelForSequenceClassification"
+            "outputs behind its base model; pass a model for sequence classification that ends in "
+            "one, or the folder of model.base_model"
         )
     return heads[-1]
 

@@ -12,7 +12,7 @@ from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._batching import PAIR, explained_failure, to_device
 from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._pooling import HEAD_INPUT, MODES, Pooling, PoolingSetting
-from isoadapt.encoders._sentence import ACTIVATIONS
+from isoadapt.encoders._sentence import ACTIVATIONS, MODEL_FILE
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import model_inputs
 from isoadapt.encoders._transformer import TransformerEncoder
@@ -134,9 +134,10 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
         )
     _check_logits(backbone, head, encoder.model)
     state = head.state_dict()  # if add_isobn was used, its scale is included
-    weights = {name: value.detach().cpu().double().numpy() for name, value in state.items()}
-    coef = weights["weight"]
-    intercept = weights.get("bias", np.zeros(len(coef)))
+    coef, intercept = (  # which parametrizations of torch compute
+        np.zeros(len(head.weight)) if values is None else values.detach().cpu().double().numpy()
+        for values in (state.get(name, getattr(head, name)) for name in ("weight", "bias"))
+    )
     names: Any = [config.id2label.get(label) for label in range(len(coef))]
     if not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
         names = None
@@ -159,7 +160,7 @@ def read_head(encoder: TransformerEncoder) -> LinearHead:
 def applies_sigmoid(backbone: Backbone) -> bool:
     """Return whether a model is a CrossEncoder with a sigmoid, which is its default."""
     config, folder = backbone.model.config, backbone.folder
-    file = {} if folder is None else read_object(folder / "config_sentence_transformers.json")
+    file = {} if folder is None else read_object(folder / MODEL_FILE)
     entry = getattr(config, "sentence_transformers", None)
     records = [file.get("activation_fn")] if file.get("model_type") == "CrossEncoder" else []
     records += [entry.get("activation_fn")] if isinstance(entry, dict) else []
@@ -223,7 +224,7 @@ def head_path(backbone: Backbone) -> HeadPath:
     hidden, calls, target, mask = _record(backbone)
     layers: list[nn.Module] = []
     while True:
-        for mode in MODES:
+        for mode in MODES if hidden.shape[:2] == mask.shape else ():  # unlike Funnel
             if _equal(Pooling((mode,))(hidden, mask), target):
                 return HeadPath(mode, hidden.shape[-1], tuple(layers))
         step = _last_step(calls, target)

@@ -16,6 +16,8 @@ import os
 import re
 import time
 from collections.abc import Hashable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -28,7 +30,7 @@ from isoadapt.encoders._folder import base_folder, checkpoint_files, checkpoint_
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import DTYPES
 from isoadapt.encoders._pooling import (
-    HEAD_INPUT,
+    READOUT,
     LayersPooling,
     Normalize,
     PoolingSetting,
@@ -51,7 +53,6 @@ VECTORS_VERSION = 3
 _KEY_BYTES = 20
 _COARSEST_CLOCK_NS = 2 * 10**9  # the coarsest resolution of file times
 _DIGESTS: dict[Hashable, bytes] = {}
-HEAD_VECTORS = f"pooling={HEAD_INPUT!r}"
 # Entries of a configuration that do not affect vectors: origin, labels, training, data type and
 # form of the outputs, and the entries that this package adds.
 _INCIDENTAL = re.compile(
@@ -103,13 +104,49 @@ def checkpoint_identity(folder: Path) -> Identity:
     return Identity(whole.digest(), state)
 
 
+def absolute(value: Any) -> Any:
+    """Return a folder or a cache by its absolute path, which is "" for anything else."""
+    if isinstance(value, str | os.PathLike):
+        return str(Path(value).expanduser().absolute())
+    return replace(value, folder=absolute(value.folder)) if hasattr(value, "folder") else ""
+
+
+def noted(model: Any, cache: Any) -> dict[str, tuple[Any, str]]:
+    """Return absolute paths of model and cache, and the digest of a folder with a relative path."""
+    path = absolute(model)
+    known = not os.path.isdir(path) or os.path.isabs(model)
+    content = "" if known else checkpoint_identity(Path(path)).digest.hex()
+    return {"model": (path, content), "cache": (absolute(cache), "")}
+
+
+def located(value: Any, path: Any, content: str) -> Any:
+    """Return the noted path of a model or cache if it exists, else `value`; a model if the same."""
+    if os.path.isdir(getattr(path, "folder", path)):
+        return path
+    here = Path(absolute(value)) if content else Path()
+    if content and not (here.is_dir() and checkpoint_identity(here).digest.hex() == content):
+        raise FileNotFoundError(
+            f"model={value!r} was the folder {path} in fit, which does not exist any more, and "
+            f"{here} is not a copy of it; choose another one with set_params(model=...)"
+        )
+    return value
+
+
+def variant(encoder: "TransformerEncoder", **params: Any) -> "TransformerEncoder":
+    """Return a clone with other parameters that finds the folders that `fit` noted."""
+    new = clone(encoder)
+    new._noted = encoder._noted
+    return new.set_params(**params)
+
+
 def encoder_identity(encoder: "TransformerEncoder") -> Identity:
     """Identify the vectors of an encoder by the files of its checkpoint, without loading it."""
     folder = checkpoint_folder(encoder._at("model"), encoder.revision, encoder.trust_remote_code)
     head = needs_head(encoder.pooling) or holds_classifier(folder)
-    pooling = several_layers(encoder.pooling) or choose_pooling(
-        encoder.pooling, encoder.layer, head, lambda: sentence_pooling(folder)
-    )
+    read, parts = partial(sentence_pooling, folder, head), several_layers(encoder.pooling)
+    pooling: Any = parts or choose_pooling(encoder.pooling, encoder.layer, head, read)
+    if head and (parts == READOUT or (parts and needs_head(encoder.pooling))):
+        pooling = (parts, own) if (own := read()) else parts  # the texts of a CrossEncoder
     return checkpoint_identity(folder).with_settings(
         pooling,
         int(encoder.layer),
@@ -158,8 +195,7 @@ def vector_source(encoder: "TransformerEncoder") -> VectorSource:
     """
     encoder._validate_params()
     live = not isinstance(encoder.model, str | os.PathLike)
-    exact = encoder if live else clone(encoder).set_params(backend="torch", dtype="float32")
-    exact._noted = encoder._noted
+    exact = encoder if live else variant(encoder, backend="torch", dtype="float32")
     backbone = exact._backbone()
     dtype = str(backbone.model.dtype).removeprefix("torch.")
     digest = _digest(backbone, backbone.model.dtype)

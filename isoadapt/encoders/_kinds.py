@@ -25,7 +25,7 @@ _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 def holds_classifier(folder: Path) -> bool:
-    """Return whether a checkpoint is a classifier, by its class or, if it is one's own, weights."""
+    """Return whether a checkpoint is a classifier, by its class or, without one, its weights."""
     adapter, base = read_adapter(folder), base_folder(folder)
     if adapter is not None and base is not None:
         return adapter.get("task_type") == "SEQ_CLS" or holds_classifier(base)
@@ -44,10 +44,10 @@ def _classes(folder: Path) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _weights_are_of_classifier(folder: Path, classes: tuple[str, ...], state: Any) -> bool:
-    """Return whether weights are a classifier's, unless `classes` name one of transformers."""
+    """Return whether weights are a classifier's, unless `classes` name a head of another task."""
     import transformers
 
-    if not set(classes).isdisjoint(dir(transformers)):
+    if any(map(_OTHER_HEAD.search, classes)):
         return False
     with suppress(Exception):  # loading reports the error
         config = transformers.AutoConfig.from_pretrained(folder, **_LOCAL)

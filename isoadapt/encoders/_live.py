@@ -1,6 +1,8 @@
 """Live models: wrappers that are removed, and models that are refused."""
 
 import re
+from collections.abc import Iterator
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch import nn
@@ -8,6 +10,13 @@ from torch import nn
 _WRAPPERS = ("OptimizedModule", "DataParallel", "DistributedDataParallel")
 _LIBRARIES = r"quantized|bitsandbytes|torchao|\w*gptq\w*|awq|hqq|quanto"
 _QUANTISED = re.compile(rf"\.({_LIBRARIES}|\w*Linear(8bitLt|4bit)|\w*QuantLinear|FP8Linear)\.")
+# Hooks that record outputs, that compute weights, and that scale what enters a head.
+_KNOWN_HOOKS = ("transformers.", "torch.nn.utils.", "isoadapt.")
+_REMOVE = "remove it by the handle that its registration returned: handle.remove()"
+_ORIGINAL = (
+    "pass the original model; of accelerate: Accelerator.unwrap_model(model, "
+    "keep_fp32_wrapper=False), or accelerate.hooks.remove_hook_from_module(model, recurse=True)"
+)
 WHOLE = (
     "pass a model that is not quantised: the one before quantisation or, where the package that "
     "quantised it is installed, model.dequantize(), saved with save_pretrained"
@@ -17,6 +26,8 @@ WHOLE = (
 def unwrapped(module: Any) -> Any:
     """Return the module inside torch.compile, DataParallel and DistributedDataParallel."""
     while type(module).__module__.startswith("torch.") and type(module).__name__ in _WRAPPERS:
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise ValueError(f"the live {type(module).__name__} has a hook; {_REMOVE}")
         module = getattr(module, "_orig_mod", None) or module.module
     return module
 
@@ -45,9 +56,8 @@ def check_live(model: Any, tokenizer: Any) -> None:
         problem = f"is quantised; {WHOLE}"
     elif ".torch.distributed." in paths or any(weight.is_meta for weight in weights):
         problem = "is sharded or offloaded; save it with save_pretrained, and pass the folder"
-    elif any(_replaces_forward(module) for module in modules):
-        problem = "has modules whose forward was replaced; pass the original model (hooks of "
-        problem += "accelerate: accelerate.hooks.remove_hook_from_module(model, recurse=True))"
+    elif found := next(_changed_modules(model), None):
+        problem = f"has {found}; {_REMOVE if 'the hook' in found else _ORIGINAL}"
     if problem is not None:
         raise ValueError(f"the live {type(model).__name__} {problem}")
     if not isinstance(model, PreTrainedModel) or not isinstance(tokenizer, PreTrainedTokenizerBase):
@@ -59,7 +69,35 @@ def check_live(model: Any, tokenizer: Any) -> None:
         )
 
 
-def _replaces_forward(module: nn.Module) -> bool:
-    """Return whether a copy of a module would call another module's forward."""
-    own = vars(module).get("forward") if module is unwrapped(module) else None
-    return own is not None and getattr(own, "__self__", None) is not module
+def _changed_modules(model: Any) -> Iterator[str]:
+    """Say which modules have other functions than their classes, or hooks that are not run.
+
+    Hooks inside the base model are run: its copies have them. What surrounds it is replaced.
+    """
+    base = getattr(model, "base_model", None)
+    inside = {*base.modules()} - {base} if isinstance(base, nn.Module) else set()
+    for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
+        for change in changes(module, hooks=module not in inside):
+            yield f"{change} in its module {name}" if name else change
+
+
+def changes(module: Any, hooks: bool = True) -> list[str]:
+    """Describe the functions of a module that were replaced and, if wanted, its forward hooks."""
+    if module is not unwrapped(module):
+        return []
+    names = [name for name in getattr(module, "__dict__", ()) if _is_replaced(module, name)]
+    kinds = ("_forward_hooks", "_forward_pre_hooks") if hooks else ()
+    found = [hook for kind in kinds for hook in getattr(module, kind, {}).values()]
+    own = [hook for hook in found if not str(hook.__module__).startswith(_KNOWN_HOOKS)]
+    shown = [getattr(hook, "__qualname__", type(hook).__name__) for hook in own]
+    return [f"another {name}" for name in names] + [f"the hook {name}" for name in shown]
+
+
+def _is_replaced(module: Any, name: str) -> bool:
+    """Return whether an attribute of a module hides a function of its class, even undecorated."""
+    own, given = getattr(type(module), name, None), vars(module)[name]
+    if not isinstance(own, FunctionType):
+        return False
+    while own is not None and given != MethodType(own, module):
+        own = getattr(own, "__wrapped__", None)
+    return own is None

@@ -12,6 +12,10 @@ from isoadapt.encoders._live import WHOLE
 
 _SCALES = re.compile(r"\.(SCB|absmax|quant_map|weight_scale\w*|qweight|qzeros|_packed_params)$")
 _SIZE = re.compile(r"size|dim|position|embd|width|^d_|^n_words")  # entries of config.json
+# Tensors that files may hold although the model computes them, and layers that are not used.
+_UNUSED = re.compile(
+    r"(^|\.)(pooler\..*|position_ids|token_type_ids|inv_freq|masked_bias|embed_positions\.weights)$"
+)
 
 
 def checked_read(folder: Path, part: str, read: Callable[[], Any]) -> Any:
@@ -49,7 +53,13 @@ def read_config(folder: Path, **options: Any) -> Any:
     import transformers
 
     file = folder / "config.json"
-    if quantised := read_object(file).get("quantization_config"):
+    entries = read_object(file)
+    if "use_return_dict" in entries:
+        raise ValueError(
+            f"{file} has the entry use_return_dict, which transformers 5 cannot read; remove it, "
+            "as it does not affect vectors"
+        )
+    if quantised := entries.get("quantization_config"):
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
         raise ValueError(f"{file} has a quantization_config (quant_method={method!r}); {WHOLE}")
     read = transformers.AutoConfig.from_pretrained
@@ -88,8 +98,30 @@ def check_weights(
         kind = "checkpoint saved from a fine-tuned AutoModelForSequenceClassification"
         problem = f" has no weights for {shown}, which would be random numbers; pass a "
         problem += kind if head else "whole checkpoint"
+    elif found := _surplus(model, names, head):
+        layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+        problem = (
+            f" has the weights {', '.join(found[:4])}{', …' * (len(found) > 4)}, for which the "
+            f"model of config.json (num_hidden_layers={layers}) has no place, so that they would "
+            "be left out; correct config.json, or remove them if the model was trained without them"
+        )
     if problem:
         raise ValueError(f"model={str(folder)!r}{problem}")
+
+
+def _surplus(model: Any, names: list[str], head: bool) -> list[str]:
+    """Return the weights without a place in the base model, or in the head if there is one."""
+    prefix = f"{model.base_model_prefix}."
+    computed = {name.removeprefix(prefix) for name, _ in model.named_buffers()}
+    parts = {name.split(".")[0] for name in model.base_model.state_dict()}
+    parts |= {name.split(".")[0] for name in model.state_dict()} if head else set()
+    return [
+        name
+        for name in names
+        if (own := name.removeprefix(prefix)).split(".")[0] in parts
+        and own not in computed
+        and not _UNUSED.search(own)
+    ]
 
 
 def _misfit(config: Any, name: str, saved: Any, built: Any) -> str:
@@ -116,8 +148,9 @@ def _wrapper(missing: list[str], found: list[str]) -> str | None:
 
 
 def check_use(backbone: Backbone, shown: str) -> Backbone:
-    """Return a model after checking that its tokenizer and its configuration fit it."""
+    """Return a model after checking its weights, and that tokenizer and configuration fit it."""
     model, tokenizer = backbone.model, backbone.tokenizer
+    _check_finite(backbone, shown)
     languages = getattr(model.config, "languages", None)  # of X-MOD
     if languages and getattr(model.config, "default_language", None) not in languages:
         raise ValueError(
@@ -146,3 +179,17 @@ def check_use(backbone: Backbone, shown: str) -> Backbone:
         )
     backbone.probes[key] = True
     return backbone
+
+
+def _check_finite(backbone: Backbone, shown: str) -> None:
+    """Raise ValueError for weights that are NaN or infinite, once for each state of a model."""
+    weights = {name: w for name, w in backbone.model.named_parameters() if not w.is_meta}
+    key = ("finite", sum(w._version for w in weights.values() if not w.is_inference()))
+    if key not in backbone.probes:
+        if bad := [name for name, w in weights.items() if not w.isfinite().all()]:
+            raise ValueError(
+                f"{shown}: {len(bad)} of its tensors hold NaN or infinite values in "
+                f"{backbone.model.dtype} ({bad[0]}); use an earlier checkpoint if the training "
+                "diverged, or dtype='float32' if only a smaller data type cannot hold the values"
+            )
+        backbone.probes[key] = True

@@ -8,7 +8,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -277,13 +276,6 @@ def check_cache(cache: Any, model: Any) -> None:
             "a live model; save it and its tokenizer to a folder with save_pretrained and pass "
             "model=folder, or choose cache=None"
         )
-
-
-def absolute(value: Any) -> Any:
-    """Return a folder or a cache by its absolute path, which is "" for anything else."""
-    if isinstance(value, str | os.PathLike):
-        return str(Path(value).expanduser().absolute())
-    return replace(value, folder=absolute(value.folder)) if hasattr(value, "folder") else ""
 
 
 def check_backend(backend: str, model: Any, device: str | torch.device, dtype: str) -> None:

@@ -173,15 +173,13 @@ def choose_pooling(
     """Return the pooling of one hidden state that is called `name`.
 
     `head` says whether there is a classifier head, and `own` returns the pooling of
-    sentence-transformers, if any, for "auto".
+    sentence-transformers, if any, for "auto" or for the head.
     """
     if name in ("cls", "mean", "max"):
         return Pooling((str(name),))
-    if head:
-        if layer != -1:
-            raise ValueError(
-                f"layer={layer}: the input of the classifier head follows the last "
-                "layer; choose layer=-1, or pooling='cls', 'mean' or 'max'"
-            )
-        return Pooling((HEAD_INPUT,))
-    return own() or Pooling(("mean",))
+    if head and layer != -1:
+        raise ValueError(
+            f"layer={layer}: the input of the classifier head follows the last "
+            "layer; choose layer=-1, or pooling='cls', 'mean' or 'max'"
+        )
+    return own() or Pooling((HEAD_INPUT if head else "mean",))

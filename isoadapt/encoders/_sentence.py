@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from isoadapt._utils.messages import reason
 from isoadapt.encoders._folder import ENCODE, module_kind, read_object, sentence_modules
-from isoadapt.encoders._pooling import MODES, Columns, Normalize, Pooling
+from isoadapt.encoders._live import changes
+from isoadapt.encoders._pooling import HEAD_INPUT, MODES, Columns, Normalize, Pooling
 
 ACTIVATIONS: Final = (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid)
 MODE_OF_KEY: Final = {  # in the configuration of Pooling
@@ -27,7 +28,8 @@ MODE_OF_KEY: Final = {  # in the configuration of Pooling
     "pooling_mode_lasttoken": "lasttoken",
 }
 _ANOTHER = f"choose pooling='cls', 'mean' or 'max'; or {ENCODE}"
-_MODEL, _CONFIG, _WEIGHTS = "config_sentence_transformers.json", "config.json", "model.safetensors"
+MODEL_FILE = "config_sentence_transformers.json"
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _FILES = {"Pooling": (_CONFIG,), "Dense": (_CONFIG, _WEIGHTS), "LayerNorm": (_CONFIG, _WEIGHTS)}
 # Of the files with the settings of the transformer, the first that is not empty is read.
 _TRANSFORMER = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -38,6 +40,7 @@ _ACTIVATION_OF |= {f"torch.nn.{cls.__name__}": cls for cls in ACTIVATIONS}
 _LOADING = {"add_pooling_layer", "attn_implementation", "device_map", "dtype", "low_cpu_mem_usage"}
 _LOADING |= {"revision", "torch_dtype", "trust_remote_code", "use_cache", "use_safetensors"}
 _TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+_SCORES = {"text": {"method": "forward", "method_output_name": "logits"}}
 _PLACES = dict.fromkeys(("module_input_name", "module_output_name"), ("sentence_embedding",))
 _FLAG = (False, True)  # also 0 and 1
 # Supported settings: None, values of a type (int: positive) or one of some values.
@@ -61,6 +64,12 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     | {"activation_function": (*_ACTIVATION_OF, *ACTIVATIONS)}
     | _PLACES,
 }
+_SETTINGS["CrossEncoder"] = _SETTINGS["SentenceTransformer"] | {"model_type": ("CrossEncoder",)}
+_SETTINGS["CrossEncoder"] |= dict.fromkeys(("activation_fn", "keep_in_fp32_modules"), object)
+_SETTINGS["CrossEncoder"] |= {"truncate_dim": ()}
+_SETTINGS["Classifier"] = _SETTINGS["Transformer"] | {"modality_config": (_SCORES,)}
+_SETTINGS["Classifier"] |= {"transformer_task": ("sequence-classification",)}
+_SETTINGS["Classifier"] |= {"module_output_name": ("scores",)}
 
 
 class _Part(NamedTuple):
@@ -72,34 +81,43 @@ class _Part(NamedTuple):
     weights: Callable[[], Mapping[str, Tensor]] = dict
 
 
-def sentence_pooling(folder: Path) -> Pooling | None:
-    """Read the pooling of a sentence-transformers folder; return None if `folder` is not one."""
-    listed = folder / "modules.json"
+def sentence_pooling(folder: Path, head: bool = False) -> Pooling | None:
+    """Read the pooling of a sentence-transformers folder; return None if `folder` is not one.
+
+    With a `head`, it is that of a CrossEncoder folder, which states length and case of texts.
+    """
+    listed, settings = folder / "modules.json", read_object(folder / MODEL_FILE)
+    if head and not (listed.is_file() and settings.get("model_type") == "CrossEncoder"):
+        return None
     if not listed.is_file():
-        for file in (folder / _MODEL, folder / "1_Pooling" / _CONFIG):
+        for file in (folder / MODEL_FILE, folder / "1_Pooling" / _CONFIG):
             if file.is_file():
                 raise _missing(listed, file)
         return None
     modules = sentence_modules(folder)
-    _check_kinds([kind for kind, _ in modules], str(listed))
+    _check_kinds([kind for kind, _ in modules], str(listed), head)
     files = [modules[0][1] / f"sentence_{name}_config.json" for name in _TRANSFORMER]
     file = next(filter(read_object, files), files[0])
-    parts = [_Part("Transformer", read_object(file), str(file))]
+    parts = [_Part("Classifier" if head else "Transformer", read_object(file), str(file))]
     for kind, place in modules[1:]:
         for name in _FILES.get(kind, ()):
             if not (place / name).is_file():
                 raise _missing(place / name, listed)
         file, weights = place / _CONFIG, place / _WEIGHTS
         parts.append(_Part(kind, read_object(file), str(file), partial(load_file, weights)))
-    model = _Part("SentenceTransformer", read_object(folder / _MODEL), str(folder / _MODEL))
-    return _pooling(model, parts)
+    kind = "CrossEncoder" if head else "SentenceTransformer"
+    return _pooling(_Part(kind, settings, str(folder / MODEL_FILE)), parts)
 
 
 def live_pooling(model: Any) -> Pooling:
     """Return the pooling of a SentenceTransformer object; raise ValueError as for a folder."""
     own, kinds = live_kind(model), [live_kind(each) for each in model]
-    changed = [] if own.startswith("sentence_transformers.") else [f"functions of {own}"]
-    _check_kinds([*changed, *kinds], "model is a SentenceTransformer that")
+    if not own.startswith("sentence_transformers.") or " " in own:
+        raise ValueError(
+            f"model is a SentenceTransformer of another class or with other functions ({own}), "
+            f"which may give other vectors; {_ANOTHER}"
+        )
+    _check_kinds(kinds, "model is a SentenceTransformer that")
     names = ("activation_function", "max_seq_length", "do_lower_case")
     parts = []
     for kind, each in zip(kinds, model, strict=True):
@@ -112,10 +130,12 @@ def live_pooling(model: Any) -> Pooling:
 
 
 def live_kind(module: Any) -> str:
-    """Return the kind of a module, with a note if its functions were replaced."""
-    replaced = sorted({"forward", "encode"} & getattr(module, "__dict__", {}).keys())
-    note = f"with its own {replaced[0]}: " if replaced else ""
-    return note + module_kind(f"{type(module).__module__}.{type(module).__qualname__}")
+    """Return the kind of a module, with a note if its functions were replaced or have hooks."""
+    kind = module_kind(f"{type(module).__module__}.{type(module).__qualname__}")
+    own = isinstance(module, nn.Module) and not hasattr(module, "auto_model")
+    parts = module.modules() if own and not isinstance(module, nn.Sequential) else [module]
+    notes = dict.fromkeys(note for part in parts for note in changes(part))
+    return f"{kind} with {' and '.join(notes)}" if notes else kind
 
 
 def _pooling(model: _Part, parts: list[_Part]) -> Pooling:
@@ -126,14 +146,16 @@ def _pooling(model: _Part, parts: list[_Part]) -> Pooling:
     if name is not None and prompts.get(name) != "":
         raise ValueError(
             f"{model.where} puts a prompt before each text (default_prompt_name={name!r}), which "
-            f"pooling='auto' does not support; pass texts that begin with the prompt and {_ANOTHER}"
+            "is not supported; remove this entry and pass texts that begin with the prompt, or "
+            f"{_ANOTHER}"
         )
     length = parts[0].settings.get("max_seq_length")
     steps = [step for part in parts[2:] for step in _steps(part)]
     if model.settings.get("truncate_dim") is not None:
         steps.append(Columns(model.settings["truncate_dim"]))
-    legacy = [mode for key, mode in MODE_OF_KEY.items() if parts[1].settings.get(key)]
-    modes = parts[1].settings.get("pooling_mode") or legacy or "mean"
+    pooling = parts[1].settings if parts[1:] else {"pooling_mode": HEAD_INPUT}
+    legacy = [mode for key, mode in MODE_OF_KEY.items() if pooling.get(key)]
+    modes = pooling.get("pooling_mode") or legacy or "mean"
     return Pooling(
         modes=(modes,) if isinstance(modes, str) else tuple(modes),
         steps=tuple(steps),
@@ -158,6 +180,8 @@ def _steps(part: _Part) -> tuple[nn.Module, ...]:
             name.removeprefix("linear.").removeprefix("norm."): values.detach().float().clone()
             for name, values in part.weights().items()
         }
+        if bad := [name for name, values in state.items() if not values.isfinite().all()]:
+            raise ValueError(f"{part.where}: the weights {bad[0]} hold NaN or infinite values")
         layer.load_state_dict(state, assign=True)
         default = "torch.nn.Tanh" if part.kind == "Dense" else "torch.nn.Identity"
         activation = settings.get("activation_function", default)
@@ -178,14 +202,18 @@ def _missing(file: Path, named_by: Path) -> FileNotFoundError:
     )
 
 
-def _check_kinds(kinds: list[str], where: str) -> None:
-    """Raise ValueError if the modules are not those that pooling='auto' supports."""
+def _check_kinds(kinds: list[str], where: str, head: bool = False) -> None:
+    """Raise ValueError if the modules are not those that are supported, with or without a head."""
     known = ("Normalize", "Dense", "LayerNorm", "Dropout")
-    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(known):
+    supported = "Transformer and Pooling of sentence-transformers, followed by any number of "
+    supported += ", ".join(known)
+    wrong = kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(known)
+    if head:
+        supported, wrong = "a CrossEncoder of Transformer alone", kinds != ["Transformer"]
+    if wrong:
         raise ValueError(
             f"{where} lists {', '.join(kinds) or 'no modules'}; pooling='auto' only supports "
-            "Transformer and Pooling of sentence-transformers, followed by any number of "
-            f"{', '.join(known)}; {_ANOTHER}"
+            f"{supported}; {_ANOTHER}"
         )
 
 
@@ -195,8 +223,8 @@ def _check_settings(part: _Part) -> None:
         known = _SETTINGS[part.kind]
         if name not in known or not (value is None or _supports(known[name], value)):
             raise ValueError(
-                f"{part.where} sets {name}={value!r}, which pooling='auto' does not support and "
-                f"which may change the vectors; remove it if it does not, or {_ANOTHER}"
+                f"{part.where} sets {name}={value!r}, which is not supported and may "
+                f"change the vectors; remove it if it does not, or {_ANOTHER}"
             )
 
 

@@ -16,7 +16,6 @@ from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     _fit_context,
-    clone,
 )
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -35,10 +34,9 @@ from isoadapt.encoders._batching import (
     vector_width,
 )
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
-from isoadapt.encoders._identity import encoder_identity
+from isoadapt.encoders._identity import encoder_identity, located, noted, variant
 from isoadapt.encoders._models import (
     DTYPES,
-    absolute,
     check_backend,
     check_cache,
     checked_live,
@@ -146,8 +144,9 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     therefore does not depend on the other texts.
 
     ``fit`` notes the absolute paths of `model` and `cache`, by which a fitted encoder finds them
-    from another working directory. They hold as long as they exist and the parameters are the same;
-    otherwise the parameters count, as relative paths of the working directory.
+    from another working directory. They hold as long as they exist, and until the parameter is set.
+    If the folder of a relative `model` does not exist any more, one of this name in the working
+    directory is used if it is a copy; otherwise an error is raised.
 
     ``backend="onnx"`` exports the checkpoint on first use, which takes about ten seconds, and
     compares the graph with torch. The graph is stored under a digest of the checkpoint's content:
@@ -186,7 +185,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         "verbose": ["verbose"],
     }
 
-    _noted: dict[str, Any] = {}  # noqa: RUF012 - replaced by fit, never changed
+    _noted: dict[str, Any] = {}  # noqa: RUF012 - replaced, never changed
 
     def __init__(
         self,
@@ -234,9 +233,14 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             The encoder itself.
         """
         as_texts(X)
-        paths = {name: absolute(getattr(self, name)) for name in ("model", "cache")}
-        self._noted = {name: (getattr(self, name), path) for name, path in paths.items() if path}
+        self._noted = noted(self.model, self.cache)
         return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; a model or cache that is set is looked for where it is then used."""
+        if name in self._noted:
+            self.__dict__["_noted"] = {k: v for k, v in self._noted.items() if k != name}
+        super().__setattr__(name, value)
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Embed texts.
@@ -303,8 +307,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         from isoadapt.encoders._onnx import compare_vectors
 
-        exact = clone(self).set_params(backend="torch", dtype="float32")
-        exact._noted = self._noted
+        exact = variant(self, backend="torch", dtype="float32")
         return compare_vectors(np.asarray(self.transform(X)), np.asarray(exact.transform(X)))
 
     def _encode(
@@ -357,8 +360,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _at(self, name: str) -> Any:
         """Return the model or the cache, by the absolute path that `fit` noted if it exists."""
-        value, (given, path) = getattr(self, name), self._noted.get(name, (None, ""))
-        return path if given == value and os.path.isdir(getattr(path, "folder", path)) else value
+        return located(getattr(self, name), *self._noted.get(name, ("", "")))
 
     def _validate_params(self) -> None:
         super()._validate_params()

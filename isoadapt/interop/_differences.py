@@ -15,6 +15,7 @@ _BEYOND = 8  # tokens of the longest text beyond the maximum length
 _UNLIMITED, _LONGEST = 40, 600  # tokens: where there is no maximum length, and at most
 _ROUNDING = 1e-6  # of float32 vectors over all layers of an encoder, relative to their length
 _LEAST = 1e-5  # difference of cosines and of relative logits that is always taken for rounding
+_PLAUSIBLE = 10  # a difference up to this multiple of rounding is called rounding in messages
 _WRONG = 1e-2  # a difference of cosines or, relative to the largest, of logits beyond rounding
 
 
@@ -113,39 +114,48 @@ def amplification(map_: Affine, vectors: Floats) -> float:
     return float((mean_gain * sizes / np.maximum(mapped, 1e-300)).max())
 
 
-def _failure(what: str) -> ValueError:
+def _failure(what: str, found: Floats, expected: Floats, limit: float) -> ValueError:
+    """Return the error with its cause; `limit` is the relative size of rounding."""
+    differences = np.full(1, np.inf)
+    if found.shape == expected.shape:
+        differences = np.abs(found - expected).max(axis=1) / np.abs(expected).max()
+    alone = differences[: (len(differences) + 1) // 2]  # without the padded batch
+    cause = "the exported form cannot compute the vectors of this architecture"
+    if differences.max() <= _PLAUSIBLE * limit:
+        cause = "the adapter amplifies rounding, which more shrinkage prevents"
+    elif alone.max() <= max(_WRONG, _PLAUSIBLE * limit):
+        cause = "padding changes the vectors of this architecture"
     return ValueError(
-        f"the {what}, so nothing is written: the exported form cannot compute the vectors of this "
-        "architecture (padding changes the vectors of some), or the adapter amplifies rounding, "
-        "which more shrinkage prevents; serve it with isoadapt.AdaptedEncoder instead"
+        f"{what} in the exported model, so nothing is written: {cause}; serve it with "
+        "isoadapt.AdaptedEncoder instead"
     )
 
 
 def _logits(found: Floats, expected: Floats, limit: float) -> float:
     """Return the largest relative difference of logits; raise if a prediction differs."""
-    scale = np.abs(expected).max()
+    scale, rows = np.abs(expected).max(), (found, expected, limit)
     difference = float(np.abs(found - expected).max() / scale)
     if not difference <= _WRONG:
-        raise _failure(f"logits of the exported model differ by {difference:.3g}")
+        raise _failure(f"logits differ by {difference:.3g}", *rows)
     if _best_differs(found, expected, limit * scale):
-        raise _failure("predictions of the exported model differ from those of the pipeline")
+        raise _failure("predictions differ from those of the pipeline", *rows)
     return difference
 
 
 def _cosines(found: Floats, expected: Floats, limit: float) -> float:
     """Return the largest difference of cosines; raise if a nearest neighbour differs."""
-    difference = float("inf")
+    difference, rows = float("inf"), (found, expected, limit)
     if found.shape == expected.shape:
-        a, b = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (found, expected))
+        a, b = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in rows[:2])
         old, new = b @ b.T, a @ a.T
         difference = float(max(np.abs(new - old).max(), np.abs(1 - (a * b).sum(axis=1)).max()))
     if not difference <= _WRONG:  # NaN if there is no length to divide by
-        raise _failure(f"cosines of the exported model differ by {difference:.3g}")
+        raise _failure(f"cosines differ by {difference:.3g}", *rows)
     texts = np.arange(len(old)) % ((len(old) + 1) // 2)  # the padded batch repeats all but one
     for cosines in (old, new):
         cosines[texts[:, None] == texts] = -np.inf
     if _best_differs(new, old, limit):
-        raise _failure("nearest neighbours of texts in the exported model differ")
+        raise _failure("nearest neighbours of texts differ", *rows)
     return difference
 
 

@@ -19,11 +19,14 @@ from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, eval_copy
 from isoadapt.encoders._checkpoint import applies_sigmoid, read_head
 from isoadapt.encoders._folder import tokenizer_folder, transformer_folder
-from isoadapt.encoders._identity import HEAD_VECTORS, VectorSource, vector_source
+from isoadapt.encoders._identity import VectorSource, vector_source
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import quiet
+from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
+from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.heads import LinearHead
 from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
+from isoadapt.interop._sentence_files import write_modules
 
 _SENTENCE = re.compile(
     r"(modules|sentence_[\w-]+_config|config_sentence_transformers)\.json"
@@ -131,11 +134,16 @@ def merge_into_checkpoint(
     head = reordered(own if head is None else head, own, backbone.model.config)
     check_widths(map_, head, own)
     for vectors, name in sources(parts):
-        check_vectors(vectors, name, backbone, HEAD_VECTORS, "the inputs of the last layer")
+        kind = str(vector_source(encoder).kind)
+        check_vectors(vectors, name, backbone, kind, "the inputs of the last layer")
     network = with_head(backbone, head, map_)
+    place = tokenizer_folder(source)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
-        copy_files(tokenizer_folder(source), written, backbone.tokenizer, sentence=True)
+        copy_files(place, written, backbone.tokenizer, sentence=True)
+        if place != source and encoder._pooling(backbone) != Pooling((HEAD_INPUT,)):
+            write_modules(written, [])  # with which a CrossEncoder reads its settings
+            shutil.copyfile(source / MODEL_FILE, written / MODEL_FILE)
     return target
 
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.base import clone
 from torch import Tensor, nn
 
 from isoadapt._utils.files import atomic_folder, check_output_folder
@@ -18,7 +17,7 @@ from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone
 from isoadapt.encoders._batching import needs_equal_lengths
 from isoadapt.encoders._checkpoint import read_head
-from isoadapt.encoders._identity import describe_vectors
+from isoadapt.encoders._identity import describe_vectors, variant
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._onnx import GraphSpec, export_graph
 from isoadapt.encoders._pooling import Pooling
@@ -127,7 +126,7 @@ def export_onnx(
     if target.suffix != ".onnx":
         raise ValueError(f"file={str(file)!r} must end in .onnx, such as 'served/model.onnx'")
     check_output_folder(target.parent, overwrite, content=_GRAPH, name="the folder of file")
-    encoder = clone(parts.encoder[1]).set_params(cache=None, backend="torch", dtype="auto")
+    encoder = variant(parts.encoder[1], cache=None, backend="torch", dtype="auto")
     backbone = encoder._backbone()
     pooling = encoder._pooling(backbone)
     length = encoder._length(Texts([""]), backbone, pooling)

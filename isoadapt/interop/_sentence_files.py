@@ -17,7 +17,7 @@ from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._pooling import Columns, Normalize, Pooling, width_after
-from isoadapt.encoders._sentence import MODE_OF_KEY
+from isoadapt.encoders._sentence import MODE_OF_KEY, MODEL_FILE
 from isoadapt.interop._differences import Check, Expected, batches, compared
 
 _TYPE = "sentence_transformers.models"  # read by all versions of the library
@@ -114,7 +114,7 @@ def write_settings(folder: Path, pooling: Pooling, max_length: int | None, own: 
         "default_prompt_name": None,
         "similarity_fn_name": own.get("similarity_fn_name") or "cosine",
     }
-    write_json(folder / "config_sentence_transformers.json", kept)
+    write_json(folder / MODEL_FILE, kept)
 
 
 def write_json(file: Path, content: Any) -> None:

@@ -14,12 +14,13 @@ from isoadapt._utils.messages import warn
 from isoadapt.adapters import Affine, TeacherReadout
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._backbone import Backbone
+from isoadapt.encoders._backbone import Backbone, encoder_class
 from isoadapt.encoders._checkpoint import head_path, read_head
 from isoadapt.encoders._folder import read_object, tokenizer_folder
 from isoadapt.encoders._identity import describe_vectors, recorded_pooling, vector_source
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, PoolingSetting
+from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.encoders._texts import Texts
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import sentence_card
@@ -186,7 +187,7 @@ def to_sentence_transformer(
     _check_fit(parts, map_, encoder)
     if pooling == "auto":
         _warn_if_assumed(parts, encoder)
-    network, classify, kept = _network(parts, map_, encoder)
+    network, classify, kept = _network(parts, map_, encoder, length)
     modules = _modules(backbone, pooled, map_, normalize)
     texts = probe_texts(backbone.tokenizer, length)
     vectors = encoder.transform(texts).astype(np.float64)
@@ -195,9 +196,7 @@ def to_sentence_transformer(
     )
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         _write_transformer(written, network, backbone, length)
-        write_settings(
-            written, pooled, length, read_object(source / "config_sentence_transformers.json")
-        )
+        write_settings(written, pooled, length, read_object(source / MODEL_FILE))
         write_modules(written, modules)
         found = check_written(written, library, texts, expected)
         place = describe_vectors(encoder)
@@ -294,15 +293,20 @@ def check_source(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> Non
 
 
 def _network(
-    parts: Parts, map_: Affine, encoder: TransformerEncoder
+    parts: Parts, map_: Affine, encoder: TransformerEncoder, length: int | None
 ) -> tuple[Any, Callable[[list[str]], Floats] | None, bool]:
     """Return the network, the function from texts to logits, and whether it is unchanged."""
     backbone = encoder._backbone()
     if backbone.head is None:
         return copied(backbone, {}), None, True
+    if backbone.pooling(HEAD_INPUT).lowercase:
+        raise ValueError(
+            "the checkpoint is a CrossEncoder with do_lower_case, which the tokenizer of a folder "
+            f"for transformers does not apply: use merge_into_checkpoint, or {SERVE}"
+        )
     own, config = read_head(encoder), backbone.model.config
     reader = TransformerEncoder(
-        encoder._at("model"), pooling=HEAD_INPUT, max_length=encoder.max_length, device="cpu"
+        encoder._at("model"), pooling=HEAD_INPUT, max_length=length, device="cpu"
     )
 
     def inputs(texts: list[str]) -> Floats:
@@ -340,19 +344,21 @@ def _preserves(map_: Affine, head: LinearHead, own: LinearHead) -> bool:
 
 def _modules(backbone: Backbone, pooling: Pooling, map_: Affine, normalize: bool) -> list[Module]:
     """Return the modules that follow the transformer."""
-    width = backbone.hidden_size
+    width, config = backbone.hidden_size, backbone.model.config
+    reads_encoder = bool(encoder_class(config.model_type)) or not config.is_encoder_decoder
+    what = "input of the head" if pooling.is_head_input else "pooled states of the encoder"
+    other = "fit the adapter to vectors with pooling='mean', or " if reads_encoder else ""
     try:
+        if config.is_encoder_decoder and (pooling.is_head_input or not reads_encoder):
+            raise ValueError("the decoder follows the encoder")
         if pooling.is_head_input:
-            if backbone.model.config.is_encoder_decoder:
-                raise ValueError("it pools the states of a decoder that follows the encoder")
             path = head_path(backbone)
             pooling, width = Pooling((path.pooling,), steps=path.layers), path.width
         before = list(pooling_modules(pooling, width))
     except ValueError as error:
         raise ValueError(
-            f"sentence-transformers cannot compute the input of the head of "
-            f"{type(backbone.model).__name__}: {error}; fit the adapter to vectors with "
-            f"pooling='mean', or {SERVE}"
+            f"sentence-transformers cannot compute the {what} of {type(backbone.model).__name__}: "
+            f"{error}; {other}{SERVE}"
         ) from error
     return [*before, affine_module(map_), *([Module("Normalize")] if normalize else [])]
 

@@ -1,6 +1,7 @@
 """The kind of a checkpoint is that of its weights, whatever its configuration says."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -70,6 +71,25 @@ class TestClassifiers:
         layer = IsotropyLayer(max_epochs=1, random_state=0)
         model = AdaptedEncoder(folder, layer).fit(TEXTS * 3, [0, 1, 2] * len(TEXTS))
         np.testing.assert_array_equal(model.head_.coef_, head.coef_)
+
+    @pytest.mark.parametrize(
+        ("architecture", "kind"),
+        [
+            *((name, "AutoModel") for name in ("bert", "modernbert", "gpt2", "bart", "t5")),
+            *((name, "AutoModelForMaskedLM") for name in ("bert", "roberta", "modernbert")),
+            *((name, "AutoModelForPreTraining") for name in ("bert", "electra")),
+            *((name, "AutoModelForCausalLM") for name in ("gpt2", "llama")),
+        ],
+    )
+    def test_under_the_name_of_a_class_without_it(self, architecture, kind, tmp_path):
+        name = type(make_model(architecture, kind)).__name__
+        expected, head = load_checkpoint(save_model(tmp_path, architecture))
+        expected = expected.transform(TEXTS)
+        edit(tmp_path, architectures=[name])
+        np.testing.assert_array_equal(TransformerEncoder(tmp_path).transform(TEXTS), expected)
+        np.testing.assert_array_equal(load_checkpoint(tmp_path)[1].coef_, head.coef_)
+        folder = save_model(tmp_path / "other", architecture, kind=kind)
+        assert TransformerEncoder(folder)._backbone().head is None
 
     def test_of_shards(self, tmp_path):
         make_model().save_pretrained(tmp_path, max_shard_size="5KB")
@@ -203,6 +223,98 @@ class TestCrossEncoders:
         encoder, head = load_checkpoint(tmp_path / "out")
         X = encoder.transform(PAIRS)
         np.testing.assert_allclose(head.predict_proba(X)[:, 1], expected, atol=1e-5)
+
+
+CASED = [(first.replace("cat", "CAT"), second.title()) for first, second in PAIRS]
+
+
+class TestSettingsOfCrossEncoders:
+    """The files that a CrossEncoder writes, with length, case and prompts of texts."""
+
+    @pytest.fixture
+    def save(self, tmp_path):
+        from sentence_transformers import CrossEncoder
+
+        def save(
+            changes, place="", architecture="bert", number=1, file="sentence_bert_config.json"
+        ):
+            save_model(tmp_path / "plain", architecture, num_labels=number)
+            folder = tmp_path / "cross"
+            CrossEncoder(str(tmp_path / "plain")).save_pretrained(str(folder))
+            edit(folder, file, **changes)
+            if place:
+                (folder / place).mkdir()
+                for name in ("model.safetensors", "config.json", "sentence_bert_config.json"):
+                    (folder / name).rename(folder / place / name)
+                for path in folder.glob("tokenizer*"):
+                    path.rename(folder / place / path.name)
+                kind = "sentence_transformers.base.modules.transformer.Transformer"
+                modules = [{"idx": 0, "name": "0", "path": place, "type": kind}]
+                (folder / "modules.json").write_text(json.dumps(modules))
+            return folder
+
+        return save
+
+    def predict(self, folder):
+        from sentence_transformers import CrossEncoder
+
+        return CrossEncoder(str(folder)).predict(CASED, batch_size=1)
+
+    PROMPT = {"prompts": {"q": "query: "}, "default_prompt_name": "q"}  # noqa: RUF012
+    CHANGES = ({"max_seq_length": 6}, {"do_lower_case": True, "max_seq_length": 9})
+
+    @pytest.mark.parametrize("architecture", ["bert", "roberta"])
+    @pytest.mark.parametrize("changes", CHANGES, ids=str)
+    @pytest.mark.parametrize("place", ["", "0_Transformer"])
+    def test_length_and_case_are_applied(self, save, architecture, changes, place, tmp_path):
+        plain = self.predict(save({}, architecture=architecture))
+        shutil.rmtree(tmp_path / "cross")
+        folder = save(changes, place, architecture)
+        expected = self.predict(folder)
+        assert np.abs(expected - plain).max() > 1e-3
+        for pooling in ("head_input", "readout"):
+            encoder, head = load_checkpoint(folder, pooling=pooling)
+            X = encoder.transform(CASED)[:, : head.n_features_in_]
+            np.testing.assert_allclose(head.predict_proba(X)[:, 1], expected, atol=1e-5)
+        model = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(CASED)
+        merge_into_checkpoint(model, folder, tmp_path / "merged")
+        np.testing.assert_allclose(self.predict(tmp_path / "merged"), expected, atol=1e-5)
+        if "do_lower_case" in changes:
+            with pytest.raises(ValueError, match=r"CrossEncoder with do_lower_case.*merge_into"):
+                to_sentence_transformer(model, folder, tmp_path / "out")
+        else:
+            to_sentence_transformer(model, folder, tmp_path / "out")
+            np.testing.assert_allclose(self.predict(tmp_path / "out"), expected, atol=1e-5)
+
+    def test_a_parameter_goes_before_the_length_of_the_file(self, save):
+        folder = save({"max_seq_length": 6})
+        expected = TransformerEncoder(save({}), max_length=10).transform(CASED)
+        edit(folder, "sentence_bert_config.json", max_seq_length=6)
+        found = TransformerEncoder(folder, max_length=10).transform(CASED)
+        np.testing.assert_array_equal(found, expected)
+
+    @pytest.mark.parametrize(
+        ("file", "changes", "says"),
+        [
+            ("config_sentence_transformers.json", PROMPT, "puts a prompt"),
+            ("config_sentence_transformers.json", {"truncation": "left"}, "truncation='left'"),
+            ("config_sentence_transformers.json", {"truncate_dim": 3}, "truncate_dim=3"),
+            ("sentence_bert_config.json", {"processing_kwargs": {"text": {}}}, "processing_kw"),
+            ("sentence_bert_config.json", {"module_output_name": "x"}, "module_output_name='x'"),
+        ],
+    )
+    def test_others_are_refused_with_their_file(self, save, file, changes, says):
+        folder = save(changes, file=file)
+        with pytest.raises(ValueError, match=f"{file} .*{says}"):
+            load_checkpoint(folder)
+        assert TransformerEncoder(folder, pooling="mean").transform(CASED).shape == (8, 16)
+
+    def test_without_the_list_of_modules_the_library_reads_none(self, save):
+        folder = save({"max_seq_length": 6})
+        (folder / "modules.json").unlink()
+        encoder, head = load_checkpoint(folder)
+        found = head.predict_proba(encoder.transform(CASED))[:, 1]
+        np.testing.assert_allclose(found, self.predict(folder), atol=1e-5)
 
 
 T5 = {"vocab_size": 40, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}

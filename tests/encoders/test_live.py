@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from isoadapt.encoders import TransformerEncoder, load_checkpoint
-from tests.tiny_models import TEXTS, make_model, make_tokenizer
+from tests.tiny_models import ARCHITECTURES, TEXTS, logits_of, make_model, make_tokenizer
 
 compiled = functools.partial(torch.compile, backend="eager")
 
@@ -84,6 +84,30 @@ def replaced(model):
     return model
 
 
+def hooked(name, pre=False):
+    """A function that registers a hook, which doubles the output or does nothing to the input."""
+
+    def change(model):
+        module = model.get_submodule(name)
+        if pre:
+            module.register_forward_pre_hook(lambda module, given: None)
+        else:
+            module.register_forward_hook(lambda module, given, output: output * 2)
+        return model
+
+    return change
+
+
+def patched(name):
+    def change(model):
+        module = model.get_submodule(name)
+        own = module.forward
+        module.forward = types.MethodType(lambda self, *args, **kw: own(*args, **kw), module)
+        return model
+
+    return change
+
+
 @pytest.mark.filterwarnings("ignore")  # of torch.ao and peft
 @pytest.mark.parametrize(
     ("change", "error", "says"),
@@ -91,7 +115,18 @@ def replaced(model):
         (quantised, ValueError, "live BertFor.* is quantised; pass a model that is not"),
         (bitsandbytes, ValueError, "live BertFor.* is quantised"),
         (lambda model: model.to("meta"), ValueError, "is sharded or offloaded; save it"),
-        (replaced, ValueError, "forward was replaced; .*remove_hook_from_module"),
+        (
+            hooked("classifier"),
+            ValueError,
+            r"has the hook hooked.* in its module classifier; .*remove",
+        ),
+        (hooked("classifier", pre=True), ValueError, "has the hook .* in its module classifier"),
+        (hooked("dropout"), ValueError, "has the hook .* in its module dropout"),
+        (hooked("", pre=True), ValueError, r"has the hook .*<lambda>; remove it"),
+        (patched("classifier"), ValueError, "another forward in its module classifier"),
+        (patched("bert.encoder.layer.0"), ValueError, r"in its module bert.encoder.layer.0; pass"),
+        (patched(""), ValueError, "BertForSequenceClassification has another forward; pass the"),
+        (replaced, ValueError, "has another forward in its module bert; .*remove_hook_from_module"),
         (lambda model: torch.nn.Sequential(model), TypeError, r"\(Sequential, .* out of a wrapper"),
         (
             lambda model: peft.get_peft_model(
@@ -120,3 +155,80 @@ def test_a_pipeline_is_refused_with_its_parts():
     with pytest.raises(TypeError, match=r"TextClassificationPipeline; pass .*\(x.model, x.token"):
         TransformerEncoder(whole).transform(TEXTS)
     TransformerEncoder((whole.model, whole.tokenizer)).transform(TEXTS)
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "big_bird", "t5", "bart", "esm", "xlm"])
+def test_hooks_that_record_outputs_are_accepted(architecture):
+    """Those of transformers, which a model gets when it is asked for hidden states."""
+    live = make_model(architecture), make_tokenizer(architecture)
+    expected = TransformerEncoder(live).transform(TEXTS[:2])
+    live[0](**live[1](TEXTS[0], return_tensors="pt"), output_hidden_states=True)
+    live[0].enable_input_require_grads()
+    np.testing.assert_array_equal(TransformerEncoder(live).transform(TEXTS[:2]), expected)
+
+
+@pytest.mark.parametrize("name", ["bert.encoder.layer.0.output.dense", "bert.embeddings.LayerNorm"])
+def test_hooks_inside_the_base_model_are_run(name):
+    live = hooked(name)(make_model()), make_tokenizer()
+    encoder, head = load_checkpoint(live)
+    with torch.inference_mode():
+        logits = [live[0](**live[1]([text], return_tensors="pt")).logits for text in TEXTS]
+    found = head.outputs(encoder.transform(TEXTS))
+    np.testing.assert_allclose(found, torch.cat(logits), atol=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [compiled, torch.nn.DataParallel])
+def test_hooks_of_wrappers_are_named(wrap):
+    wrapper = wrap(make_model())
+    wrapper.register_forward_hook(lambda *given: None)
+    with pytest.raises(ValueError, match=f"live {type(wrapper).__name__} has a hook; remove it"):
+        load_checkpoint((wrapper, make_tokenizer()))
+
+
+def test_mixed_precision_is_named_with_a_way_out_that_works():
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
+    expected = TransformerEncoder((make_model(), make_tokenizer())).transform(TEXTS)
+    model = accelerator.prepare_model(make_model(), evaluation_mode=True)
+    with pytest.raises(ValueError, match=r"another forward.*keep_fp32_wrapper=False"):
+        TransformerEncoder((model, make_tokenizer())).transform(TEXTS)
+    model = accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+    found = TransformerEncoder((model, make_tokenizer())).transform(TEXTS)
+    np.testing.assert_array_equal(found, expected)
+
+
+class Passing(transformers.BertForSequenceClassification):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+def passing(model):
+    model.__class__ = Passing
+    return model
+
+
+def normed(name, norm):
+    def change(model):
+        norm(model.get_submodule(name))
+        return model
+
+    return change
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+@pytest.mark.parametrize(
+    "change",
+    [
+        passing,
+        normed("classifier", torch.nn.utils.parametrizations.weight_norm),
+        normed("classifier", torch.nn.utils.weight_norm),
+        normed("classifier", torch.nn.utils.parametrizations.orthogonal),
+        normed("bert.pooler.dense", torch.nn.utils.parametrizations.weight_norm),
+        normed("bert.pooler.dense", torch.nn.utils.weight_norm),
+    ],
+)
+def test_computed_weights_and_a_forward_that_passes_everything_on(change):
+    model, tokenizer = change(make_model()), make_tokenizer()
+    encoder, head = load_checkpoint((model, tokenizer))
+    found = head.outputs(encoder.transform(TEXTS))
+    np.testing.assert_allclose(found, logits_of(model, TEXTS), atol=1e-5)

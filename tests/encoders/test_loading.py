@@ -37,6 +37,8 @@ def change_weights(folder, change):
         ({"model_type": "foobert"}, "configuration cannot be read .*model type `foobert` but"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quant_method='gptq'.*deq"),
         ({"quantization_config": {"load_in_8bit": True}}, "not quantised: .*dequantize"),
+        ({"use_return_dict": False}, "config.json has the entry use_return_dict.*remove it"),
+        ({"num_hidden_layers": 1}, r"weights bert.encoder.layer.1.*…, for .*num_hidden_layers=1"),
     ],
 )
 def test_an_entry_that_does_not_fit_is_named(changes, says, tmp_path):
@@ -44,6 +46,60 @@ def test_an_entry_that_does_not_fit_is_named(changes, says, tmp_path):
     with pytest.raises(ValueError, match=says) as caught:
         load_checkpoint(tmp_path)
     assert "completely" not in str(caught.value)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "gpt2", "t5", "llama"])
+@pytest.mark.parametrize("kind", ["AutoModel", "AutoModelForSequenceClassification"])
+def test_layers_beyond_the_configuration_are_named(architecture, kind, tmp_path):
+    config = save_model(tmp_path, architecture, kind=kind) / "config.json"
+    entries = json.loads(config.read_text())
+    names = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    edit(tmp_path, **{next(name for name in names if name in entries): 1})
+    with pytest.raises(ValueError, match=r"has the weights \S*(layers?|block|h)\.1\..* no place"):
+        TransformerEncoder(tmp_path).transform(TEXTS)
+
+
+@pytest.mark.parametrize("kind", ["AutoModel", "AutoModelForSequenceClassification"])
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [
+        ("embeddings.position_ids", True),
+        ("pooler.dense.extra", True),
+        ("cls.predictions.bias", True),
+        ("lm_head.weight", True),
+        ("encoder.layer.0.attention.self.distance_embedding.weight", False),
+        ("encoder.adapter.weight", False),
+    ],
+)
+def test_other_weights_of_the_base_model_are_named(kind, name, fits, tmp_path):
+    expected = TransformerEncoder(save_model(tmp_path, kind=kind)).transform(TEXTS)
+    name = name if kind == "AutoModel" else f"bert.{name}"
+    change_weights(tmp_path, lambda given: given | {name: torch.ones(2)})
+    encoder = TransformerEncoder(tmp_path)
+    if fits:
+        np.testing.assert_array_equal(encoder.transform(TEXTS), expected)
+    else:
+        with pytest.raises(ValueError, match=f"has the weights {name}, for which"):
+            encoder.transform(TEXTS)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["bert.encoder.layer.1.output.dense.bias", "classifier.weight"])
+def test_weights_that_are_not_finite_are_named(value, name, live, tmp_path):
+    save_model(tmp_path)
+    change_weights(tmp_path, lambda given: given | {name: torch.full_like(given[name], value)})
+    dict(live[0].named_parameters())[name].data.fill_(value)
+    for model, shown in ((tmp_path, str(tmp_path)), (live, "the live model")):
+        with pytest.raises(ValueError, match=rf"{shown}.* NaN or infinite .*\({name}\)"):
+            load_checkpoint(model)
+
+
+def test_a_live_model_may_return_tuples(live):
+    expected = TransformerEncoder(live).transform(TEXTS)
+    live[0].config.return_dict = False
+    np.testing.assert_array_equal(load_checkpoint(live)[0].transform(TEXTS), expected)
+    assert TransformerEncoder(live, pooling="mean", layer=1).transform(TEXTS).shape == (8, 16)
+    assert live[0].config.return_dict is False
 
 
 @pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "model.", "encoder.", "a.module."])

@@ -3,6 +3,7 @@
 import json
 import pickle
 import re
+import types
 
 import numpy as np
 import pytest
@@ -434,7 +435,7 @@ def test_live_classes_of_ones_own_are_named(make, bare_checkpoint):
         TransformerEncoder(own).transform(TEXTS)
     assert TransformerEncoder(own, pooling="mean").transform(TEXTS).shape == (8, 16)
     subclass = OwnSentenceTransformer(modules=list(make()), device="cpu")
-    with pytest.raises(ValueError, match=r"lists functions of .*\.OwnSentenceTransformer, "):
+    with pytest.raises(ValueError, match=r"of another class .*\.OwnSentenceTransformer\)"):
         TransformerEncoder(subclass).transform(TEXTS)
     parts[0] = Transformer(str(bare_checkpoint))
     first = library.SentenceTransformer(modules=parts, device="cpu")
@@ -442,8 +443,38 @@ def test_live_classes_of_ones_own_are_named(make, bare_checkpoint):
         TransformerEncoder(first).transform(TEXTS)
     replaced = make()
     replaced[1].forward = lambda features: features
-    with pytest.raises(ValueError, match="lists Transformer, with its own forward: Pooling"):
+    with pytest.raises(ValueError, match="lists Transformer, Pooling with another forward;"):
         TransformerEncoder(replaced).transform(TEXTS)
+
+
+@pytest.mark.parametrize("number", ["", "1", "2", "2.linear", "3"])
+@pytest.mark.parametrize("pre", [False, True])
+def test_hooks_of_live_modules_are_named(make, number, pre):
+    model = make("mean", module("Dense")(16, 8), module("Normalize")())
+    part = model.get_submodule(number)
+    (part.register_forward_pre_hook if pre else part.register_forward_hook)(lambda *given: None)
+    with pytest.raises(ValueError, match=r"with the hook test_hooks_of.*choose pooling='cls', 'me"):
+        TransformerEncoder(model).transform(TEXTS)
+    assert TransformerEncoder(model, pooling="mean").transform(TEXTS).shape == (8, 16)
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        *(("", name) for name in ("encode", "tokenize", "preprocess", "forward")),
+        *(("0", name) for name in ("preprocess", "tokenize", "forward")),
+        ("1", "forward"),
+    ],
+)
+@pytest.mark.parametrize("bound", [False, True])
+def test_replaced_functions_of_live_modules_are_named(make, number, name, bound):
+    model = make()
+    part = model.get_submodule(number)
+    own = getattr(part, name)
+    new = lambda *given, **options: own(*given[bound:], **options)  # noqa: E731
+    setattr(part, name, types.MethodType(new, part) if bound else new)
+    with pytest.raises((TypeError, ValueError), match=f"with another {name}"):
+        TransformerEncoder(model).transform(TEXTS)
 
 
 def test_live_settings_are_checked(make):
