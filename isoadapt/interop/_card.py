@@ -173,19 +173,19 @@ def sentence_card(
     base = os.fspath(model)
     adapter = " + ".join(type(step).__name__ for _, step in parts.adapters)
     width = parts.adapters[-1][1].map_.n_features_out
-    taught = isinstance(parts.first(), TeacherReadout)
+    taught, classifies = isinstance(parts.first(), TeacherReadout), "logits" in check.differences
     chain = " → ".join(["Transformer", *(module.kind for module in modules)])
     sections = [
-        _sentence_front_matter(base, check.logits is not None),
+        _sentence_front_matter(base, classifies),
         f"# {inline(short_name(base))} with {adapter}",
         f"A model of sentence-transformers whose vectors of width {width} were adapted by "
         f"isoadapt's {adapter}. It needs no isoadapt.",
         f"- Base model: {inline(short_name(base))}\n"
-        f"- Vectors before the adapter: {inline(vectors)}\n"
+        f"- Vectors before the adapter: {vectors}\n"
         f"- Modules: {chain}\n"
         f"- Maximum length: {'no limit' if max_length is None else f'{max_length} tokens'}",
         f"## Vectors\n\n```python\n{_encoding(name)}\n```",
-        "" if check.logits is None else _classification(name, classifier_kept),
+        _classification(name, classifier_kept) if classifies else "",
         "## Check\n\nBefore the folder was written, it was loaded with both libraries' own "
         f"loaders, and {check.n_texts} texts were compared with encoder and adapter in isoadapt. "
         + check.sentence(),

@@ -23,6 +23,7 @@ from isoadapt.encoders._identity import HEAD_VECTORS, VectorSource, vector_sourc
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import quiet
 from isoadapt.heads import LinearHead
+from isoadapt.interop._doors import CLASSIFIER, check_written, expect, own_length
 from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
 
 _SENTENCE = re.compile(
@@ -133,9 +134,15 @@ def merge_into_checkpoint(
     for vectors, name in sources(parts):
         check_vectors(vectors, name, backbone, HEAD_VECTORS, "the inputs of the last layer")
     network = with_head(backbone, head, map_)
+    expected, inputs = expect(encoder, map_)
+    length, logits = own_length(backbone.tokenizer), head.outputs(map_(inputs))
+    n = len(inputs) - (length != expected.max_length)  # the longest is truncated differently
+    expected = expected._replace(texts=expected.texts[:n], logits=logits[:n], max_length=length)
+    merged = expected._replace(vectors=None, version=None, doors=[CLASSIFIER], padded=False)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
         copy_files(tokenizer_folder(source), written, backbone.tokenizer, sentence=True)
+        check_written(written, merged, strict=False)
     return target
 
 

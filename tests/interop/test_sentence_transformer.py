@@ -29,7 +29,7 @@ from isoadapt.interop import (
     save_adapter,
     to_sentence_transformer,
 )
-from isoadapt.interop._differences import _cosines, _logits
+from isoadapt.interop._differences import Expected, compared
 from tests.interop.examples import without_isoadapt
 from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, WORDS, save_model
 
@@ -424,17 +424,22 @@ class TestDifferences:
         assert "The folder differs by more, without" in (written / "README.md").read_text()
 
     def test_another_neighbour_or_prediction_is_an_error(self):
-        angles = np.array([0.0, 0.100, -0.101, 2.0])  # the first vector's neighbours nearly tie
+        texts, angles = (
+            TEXTS[:4],
+            np.array([0.0, 0.100, -0.101, 2.0]),
+        )  # the first vector's neighbours nearly tie
         moved, vectors = (
             np.column_stack([np.cos(turned), np.sin(turned)])
             for turned in (angles - [0.001, 0, 0, 0], angles)
         )
         with pytest.raises(ValueError, match="nearest neighbours"):
-            _cosines(*(np.concatenate([rows, rows[:-1]]) for rows in (moved, vectors)), 1e-6)
+            compared({"vectors": [moved]}, Expected(texts, vectors, None, None, 1e-6, padded=False))
         logits = np.array([[1.0, 1.001], [3.0, -1.0]])
+        found = {"logits": [logits - [0, 0.002]]}
         with pytest.raises(ValueError, match="predictions of the exported model"):
-            _logits(logits - [0, 0.002], logits, 1e-6)
-        assert _logits(logits - [0, 0.002], logits, 1e-3) == pytest.approx(0.002 / 3)
+            compared(found, Expected(texts[:2], None, logits, None, 1e-6, padded=False))
+        check = compared(found, Expected(texts[:2], None, logits, None, 1e-3, padded=False))
+        assert check.differences == {"logits": pytest.approx(0.002 / 3)}
 
 
 class TestErrors:
