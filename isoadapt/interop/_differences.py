@@ -19,6 +19,8 @@ _ROUNDING = 1e-6  # of float32 vectors over all layers of an encoder, relative t
 _LEAST = 1e-5  # difference of cosines and of relative logits that is always taken for rounding
 _WRONG = 1e-2  # a difference of cosines or, relative to the largest, of logits beyond rounding
 
+Outputs = Mapping[str, Sequence[Floats]]  # vectors and logits of each batch
+
 
 class Expected(NamedTuple):
     """What an exported model must give for some texts, and how it is loaded; stored beside it."""
@@ -31,7 +33,7 @@ class Expected(NamedTuple):
     version: str | None = None  # of the vectors
     doors: Sequence[str] = ()  # names of libraries' loaders, or of a graph
     padded: bool = True  # whether texts of several lengths may be in one batch
-    labels: Mapping[str, Any] = {}  # entries of the configuration that decide predictions
+    settings: Mapping[str, Any] = {}  # entries of configurations that affect what users do
 
     def batches(self) -> list[list[str]]:
         """Return batches with each text alone, and one with all but the last, the longest."""
@@ -46,7 +48,7 @@ class Check(NamedTuple):
     differences: Mapping[str, float] = {}  # of cosines, and relative ones of lengths and logits
     predictions_changed: int = 0
     neighbours_changed: int = 0  # texts whose nearest one among the others is another
-    wrong: str | None = None  # why the folder cannot be used, found by a later check
+    wrong: str | None = None  # why the folder should not be used
 
     @property
     def largest(self) -> float:
@@ -88,7 +90,7 @@ def probe_texts(tokenizer: Any, max_length: int | None) -> list[str]:
     return found
 
 
-def measured(outputs: Mapping[str, Sequence[Floats]], expected: Expected) -> Check:
+def measured(outputs: Outputs, max_length: int | None, expected: Expected) -> Check:
     """Return the differences between what a model gives for the batches and what is expected."""
     texts = np.arange(len(expected.texts))
     if expected.padded:
@@ -101,16 +103,21 @@ def measured(outputs: Mapping[str, Sequence[Floats]], expected: Expected) -> Che
         if name == "vectors":
             check = _with_vectors(check, found, wanted, texts)
         else:
-            check = _with_logits(check, found, wanted, expected.labels.get("problem_type"))
-    return check
+            check = _with_logits(check, found, wanted, expected.settings.get("problem_type"))
+    if expected.max_length in (None, max_length):
+        return check
+    wrong = f"maximum length is {max_length} tokens instead of {expected.max_length}"
+    return check._replace(wrong=wrong)
 
 
-def compared(outputs: Mapping[str, Sequence[Floats]], expected: Expected) -> Check:
+def compared(outputs: Outputs, max_length: int | None, expected: Expected) -> Check:
     """Compare what an exported model gives for the batches of texts with what is expected.
 
     ValueError is raised if a prediction or a nearest neighbour differs, or more than rounding can.
     """
-    check = measured(outputs, expected)
+    check = measured(outputs, max_length, expected)
+    if check.wrong:
+        raise _failure(check.wrong)
     for name, difference in check.differences.items():
         if not difference <= _WRONG:  # NaN if there is no length to divide by
             raise _failure(f"{name} of the exported model differ by {difference:.3g}")

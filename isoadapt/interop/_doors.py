@@ -3,7 +3,6 @@
 import hashlib
 import inspect
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from isoadapt.encoders._texts import Texts
 from isoadapt.interop._differences import (
     Check,
     Expected,
+    Outputs,
     compared,
     measured,
     probe_texts,
@@ -34,7 +34,7 @@ VECTORS, LOGITS = "sentence_vector", "logits"  # outputs; "embedding" may be the
 FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 
 _REFERENCE = "reference.json"
-_LABELS = ("id2label", "problem_type", "sentence_transformers")  # they decide predictions
+_SETTINGS = ("id2label", "problem_type", "sentence_transformers", "similarity_fn_name", "prompts")
 _NO_LIMIT = 10**9  # smaller than the maximum length of tokenizers that have none
 
 
@@ -56,21 +56,12 @@ def expect(
     return Expected(texts, adapted, None, length, limit, version.hexdigest()[:16]), vectors
 
 
-def check_written(folder: Path, expected: Expected, *, strict: bool = True) -> Check:
-    """Load a written folder as its users do, compare what it gives, and store what it must give.
-
-    Unless `strict`, a difference beyond rounding is no error.
-    """
-    expected = expected._replace(labels=_labels(folder))
-    outputs: dict[str, Any] = {}
-    for name in expected.doors:
-        found, length = _door(name)(folder / name, expected)
-        if expected.max_length not in (None, length):
-            raise ValueError(
-                f"{name} truncates to {length} tokens, not {expected.max_length}, in the new folder"
-            )
-        outputs |= found
-    check = (compared if strict else measured)(outputs, expected)
+def check_written(folder: Path, expected: Expected) -> Check:
+    """Load a written folder as its users do, compare what it gives, and store what it must give."""
+    expected = expected._replace(settings=_settings(folder))
+    checks = [compared(*_load(folder, name, expected), expected) for name in expected.doors]
+    differences = {name: value for each in checks for name, value in each.differences.items()}
+    check = checks[-1]._replace(differences=differences)
     limit = 2 * check.largest if check.exceeds else expected.limit
     content = expected._replace(limit=limit)._asdict()
     for name in ("vectors", "logits"):
@@ -83,20 +74,15 @@ def check_written(folder: Path, expected: Expected, *, strict: bool = True) -> C
 
 def read_reference(folder: Path) -> Expected:
     """Read what the model in a folder must give."""
-    file = folder / _REFERENCE
-    if not file.is_file():
-        raise FileNotFoundError(
-            f"{str(folder)!r} has no {_REFERENCE} with the outputs to compare with: it was not "
-            "written by isoadapt's export or merge, or by an earlier version; export it again (of "
-            "a folder of save_adapter, load_adapter compares checksums)"
-        )
     try:
-        content = read_object(file)
-        if content.pop("sha256", None) != checksum(content):
+        content = json.loads((folder / _REFERENCE).read_text("utf-8"))
+        if content.pop("sha256") != checksum(content):
             raise ValueError("its checksum is wrong")
-    except ValueError as error:
+    except Exception as error:  # whatever a damaged file leads to
         raise ValueError(
-            f"{file} is damaged ({reason(error)}): copy the folder again, or export it again"
+            f"{folder / _REFERENCE}, which holds the outputs to compare with, is missing or damaged "
+            f"({reason(error)}): export or merge again, since earlier versions did not write it "
+            "(save_adapter does not either: load_adapter compares checksums)"
         ) from error
     arrays = {name: content[name] and np.array(content[name]) for name in ("vectors", "logits")}
     return Expected(**content | arrays)
@@ -104,22 +90,20 @@ def read_reference(folder: Path) -> Expected:
 
 def check_door(folder: Path, name: str, expected: Expected) -> Check:
     """Load a folder in one way, and return how it differs, and what is wrong."""
-    check, wrong = Check(len(expected.texts), expected.limit), None
+    check, settings = Check(len(expected.texts), expected.limit), expected.settings
     try:
         with quiet():
-            outputs, length = _door(name)(folder / name, expected)
-        check = measured(outputs, expected)
-        if expected.max_length not in (None, length):
-            wrong = f"texts are truncated to {length} tokens instead of {expected.max_length}"
-        elif expected.labels != _labels(folder):
-            wrong = "id2label or problem_type in config.json has changed"
-        elif check.exceeds:
-            wrong = f"beyond the limit of {check.limit:.1e}"
+            check = measured(*_load(folder, name, expected), expected)
+        own = _settings(folder)
     except ImportError:  # it is not installed
         raise
     except Exception as error:  # whatever damaged files lead to
-        wrong = f"cannot be used: {reason(error)}"
-    return check._replace(wrong=wrong)
+        return check._replace(wrong=f"cannot be used: {reason(error)}")
+    if changed := [key for key in settings if own[key] != settings[key]]:
+        return check._replace(wrong=f"changed in the configuration: {', '.join(changed)}")
+    if check.exceeds and not check.wrong:
+        return check._replace(wrong=f"beyond the limit of {check.limit:.1e}")
+    return check
 
 
 def own_length(tokenizer: Any) -> int | None:
@@ -127,18 +111,20 @@ def own_length(tokenizer: Any) -> int | None:
     return tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
 
 
-def _labels(folder: Path) -> dict[str, Any]:
-    """Return the entries of a configuration that decide predictions."""
-    config = read_object(folder / "config.json")
-    return {name: config.get(name) for name in _LABELS}
+def _settings(folder: Path) -> dict[str, Any]:
+    """Return the entries of the configurations that decide predictions and similarities."""
+    files = ("config.json", "config_sentence_transformers.json")
+    own = {name: value for file in files for name, value in read_object(folder / file).items()}
+    return {name: own.get(name) for name in _SETTINGS}
 
 
-def _door(name: str) -> Callable[[Path, Expected], tuple[dict[str, Any], int | None]]:
-    """Return the function that computes the outputs of the batches, and the maximum length."""
-    return {SENTENCES: _sentence_vectors, CLASSIFIER: _logits}.get(name, _graph_outputs)
+def _load(folder: Path, name: str, expected: Expected) -> tuple[Outputs, int | None]:
+    """Return the outputs of the batches through the loader or graph `name`, and its length."""
+    door = {SENTENCES: _sentence_vectors, CLASSIFIER: _logits}.get(name, _graph_outputs)
+    return door(folder / name, expected)
 
 
-def _sentence_vectors(path: Path, expected: Expected) -> tuple[dict[str, Any], int | None]:
+def _sentence_vectors(path: Path, expected: Expected) -> tuple[Outputs, int | None]:
     """Compute the vectors of the batches with sentence-transformers."""
     library = import_optional("sentence_transformers", feature=f"Checking {SENTENCES}", extra="st")
     folder, options = str(path.parent), {"device": "cpu", "local_files_only": True}
@@ -149,7 +135,7 @@ def _sentence_vectors(path: Path, expected: Expected) -> tuple[dict[str, Any], i
 
 
 @torch.inference_mode()
-def _logits(path: Path, expected: Expected) -> tuple[dict[str, Any], int | None]:
+def _logits(path: Path, expected: Expected) -> tuple[Outputs, int | None]:
     """Compute the logits of the batches with transformers."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -167,7 +153,7 @@ def _logits(path: Path, expected: Expected) -> tuple[dict[str, Any], int | None]
     return {"logits": logits}, own_length(tokenizer)
 
 
-def _graph_outputs(file: Path, expected: Expected) -> tuple[dict[str, Any], int | None]:
+def _graph_outputs(file: Path, expected: Expected) -> tuple[Outputs, int | None]:
     """Compute vectors and logits of the batches with onnxruntime and tokenizers alone."""
     from tokenizers import Tokenizer
 

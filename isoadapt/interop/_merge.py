@@ -23,6 +23,7 @@ from isoadapt.encoders._identity import HEAD_VECTORS, VectorSource, vector_sourc
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.encoders._models import quiet
 from isoadapt.heads import LinearHead
+from isoadapt.interop._differences import warn_if_different
 from isoadapt.interop._doors import CLASSIFIER, check_written, expect, own_length
 from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
 
@@ -142,7 +143,8 @@ def merge_into_checkpoint(
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
         copy_files(tokenizer_folder(source), written, backbone.tokenizer, sentence=True)
-        check_written(written, merged, strict=False)
+        check = check_written(written, merged)
+    warn_if_different(check)
     return target
 
 

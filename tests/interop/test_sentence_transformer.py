@@ -433,12 +433,14 @@ class TestDifferences:
             for turned in (angles - [0.001, 0, 0, 0], angles)
         )
         with pytest.raises(ValueError, match="nearest neighbours"):
-            compared({"vectors": [moved]}, Expected(texts, vectors, None, None, 1e-6, padded=False))
+            compared(
+                {"vectors": [moved]}, None, Expected(texts, vectors, None, None, 1e-6, padded=False)
+            )
         logits = np.array([[1.0, 1.001], [3.0, -1.0]])
         found = {"logits": [logits - [0, 0.002]]}
         with pytest.raises(ValueError, match="predictions of the exported model"):
-            compared(found, Expected(texts[:2], None, logits, None, 1e-6, padded=False))
-        check = compared(found, Expected(texts[:2], None, logits, None, 1e-3, padded=False))
+            compared(found, None, Expected(texts[:2], None, logits, None, 1e-6, padded=False))
+        check = compared(found, None, Expected(texts[:2], None, logits, None, 1e-3, padded=False))
         assert check.differences == {"logits": pytest.approx(0.002 / 3)}
 
 
