@@ -80,7 +80,7 @@ def read_reference(folder: Path) -> Expected:
             raise ValueError("its checksum is wrong")
     except Exception as error:  # whatever a damaged file leads to
         raise ValueError(
-            f"{folder / _REFERENCE}, which holds the outputs to compare with, is missing or damaged "
+            f"{folder / _REFERENCE} with the outputs to compare with is missing or damaged "
             f"({reason(error)}): export or merge again, since earlier versions did not write it "
             "(save_adapter does not either: load_adapter compares checksums)"
         ) from error

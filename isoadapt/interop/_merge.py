@@ -243,7 +243,7 @@ def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
         if set(labels) == set(rows) and len(labels) == len(rows):
             order = [rows[label] for label in labels]
             coef, intercept = head.coef_[order], head.intercept_[order]
-            if config.num_labels == 1:
+            if config.num_labels < len(order):
                 coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
             return LinearHead(coef, intercept)
     raise ValueError(

@@ -190,7 +190,9 @@ def _outputs(parts: Parts, encoder: TransformerEncoder) -> _Outputs:
 
 
 def _in_order(head: LinearHead, own: LinearHead | None, config: Any) -> LinearHead:
-    """Return a head in the order of the labels of `config`, which are changed if it has others."""
+    """Return a head in the order of the labels of `config`, which is changed if it has others."""
+    kind = "multi_label" if head.multi_label_ else "single_label"
+    config.problem_type = "regression" if head.classes_ is None else f"{kind}_classification"
     try:
         if own is not None:
             return reordered(head, own, config)
@@ -199,8 +201,6 @@ def _in_order(head: LinearHead, own: LinearHead | None, config: Any) -> LinearHe
     labels = range(len(head.coef_)) if head.classes_ is None else head.classes_.tolist()
     config.id2label = {number: str(label) for number, label in enumerate(labels)}
     config.label2id = {label: number for number, label in config.id2label.items()}
-    kind = "multi_label" if head.multi_label_ else "single_label"
-    config.problem_type = "regression" if head.classes_ is None else f"{kind}_classification"
     return head
 
 
