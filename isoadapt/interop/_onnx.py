@@ -51,7 +51,8 @@ def export_onnx(
     shape (batch, n_outputs), if there is a head. Batch and length are dynamic. Beside the graph
     lie ``tokenizer.json``, which truncates and pads, ``config.json`` with the labels in
     ``id2label``, and a ``README.md`` that shows how to serve them with onnxruntime and tokenizers
-    alone. The graph is loaded and compared with the model before the folder appears.
+    alone. The graph is loaded and compared with the model before the folder appears. With the texts
+    and outputs in ``reference.json``, ``isoadapt check`` repeats this where it is deployed.
 
     Parameters
     ----------

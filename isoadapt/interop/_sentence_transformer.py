@@ -65,7 +65,8 @@ def to_sentence_transformer(
     ``SentenceTransformer(out_folder)`` gives the adapted vectors. If the checkpoint is a
     classifier, the folder is also one for ``AutoModelForSequenceClassification`` and
     ``pipeline("text-classification")``, over the same copy of the transformer's weights. Neither
-    needs isoadapt.
+    needs isoadapt. With the texts and outputs in ``reference.json``, ``isoadapt check`` compares
+    the folder where it is deployed.
 
     The modules are Transformer, Pooling, a Dense with its activation (and a LayerNorm) for each
     layer in front of the classifier if the adapter reads the classifier's input, a Dense for the
