@@ -15,6 +15,8 @@ import numpy as np
 from onnxruntime import InferenceSession
 from tokenizers import Tokenizer
 
+FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+
 
 class Service:
     """Labels and vectors of texts from a folder with ``model.onnx``."""
@@ -23,28 +25,30 @@ class Service:
         folder = Path(folder)
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.session = InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
-        self.labels = json.loads((folder / "config.json").read_text("utf-8"))["id2label"]
+        self.config = json.loads((folder / "config.json").read_text("utf-8"))
 
     def __call__(self, texts, batch_size=32):
-        order = np.argsort(
-            [len(text) for text in texts]
-        )  # similar lengths together, little padding
+        order = np.argsort([len(text) for text in texts])  # so that batches need little padding
         starts = range(0, len(order), batch_size)
         batches = [order[start : start + batch_size] for start in starts]
         answers = [self._run([texts[row] for row in batch]) for batch in batches]
         back = np.argsort(order)
         vectors, logits = (np.concatenate(each)[back] for each in zip(*answers, strict=True))
-        return [self.labels[str(row.argmax())] for row in logits], vectors
+        return [self.answer(row) for row in logits], vectors
 
     def _run(self, texts):
         rows = self.tokenizer.encode_batch(texts)  # truncated and padded
-        tokens = {
-            "input_ids": [row.ids for row in rows],
-            "attention_mask": [row.attention_mask for row in rows],
-            "token_type_ids": [row.type_ids for row in rows],
-        }
-        inputs = {each.name: np.array(tokens[each.name]) for each in self.session.get_inputs()}
+        names = [each.name for each in self.session.get_inputs()]
+        inputs = {name: np.array([getattr(row, FIELDS[name]) for row in rows]) for name in names}
         return self.session.run(["sentence_vector", "logits"], inputs)
+
+    def answer(self, logits):
+        problem, labels = self.config["problem_type"], self.config["id2label"]
+        if problem == "regression":
+            return logits.tolist()
+        if problem == "multi_label_classification" or len(logits) == 1:  # a sigmoid for each label
+            return [labels[str(number)] for number in np.flatnonzero(logits > 0)]
+        return labels[str(logits.argmax())]
 
 
 # %%

@@ -395,6 +395,26 @@ def export(
     _export.export(folder, model, out, pooling, normalize, onnx, overwrite, console)
 
 
+@app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="Folder that export or merge wrote.")],
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Encode a few texts with an exported model, and compare with the outputs of its export.
+
+    Each library that the model was written for loads it. The exit status is 1 if one differs.
+
+    Example:
+
+    isoadapt check my-exported-model
+    """
+    from isoadapt.cli import _export
+
+    if not _export.check(folder, Console(as_json, quiet)):
+        raise typer.Exit(1)
+
+
 @app.callback(invoke_without_command=True)
 def _common(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,

@@ -16,6 +16,7 @@ from isoadapt.interop import (
     to_sentence_transformer,
 )
 from isoadapt.interop._folder import provenance, read_config
+from isoadapt.interop._loaders import check_loader, read_reference
 from isoadapt.interop._pipeline import take_apart
 from isoadapt.interop._sentence_transformer import export_encoder
 
@@ -77,6 +78,25 @@ def _recorded_length(data: Any) -> int | None:
     """Return the maximum length that an adapter folder records, if it records one."""
     length = data.get("max_length") if isinstance(data, dict) else None
     return length if isinstance(length, int) else None
+
+
+def check(folder: Path, console: Console) -> bool:
+    """Compare what an exported folder gives with what it stores; return whether it is the same."""
+    expected = read_reference(folder.expanduser())
+    lines, checks = [f"Version of the vectors: {expected.version or 'not adapted'}"], {}
+    for name in expected.loaders:
+        try:
+            with console.notes():
+                checks[name] = check_loader(folder.expanduser(), name, expected)
+            outcome = [str(checks[name]), checks[name].wrong or "as exported"]
+            lines.append(f"{name}: {', '.join(filter(None, outcome))}")
+        except ImportError as error:
+            lines.append(f"{name}: not compared, because {error}")
+    right = bool(checks) and all(each.wrong is None for each in checks.values())
+    found = {name: each._asdict() for name, each in checks.items()}
+    figures = {"vectors_version": expected.version, "as_exported": right, "loaders": found}
+    console.show("\n".join(lines), figures)
+    return right
 
 
 def merge(folder: Path, model: Path, out: Path, overwrite: bool, console: Console) -> None:

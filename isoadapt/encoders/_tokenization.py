@@ -107,26 +107,6 @@ def cased(texts: Texts, tokenizer: Any, lowercase: bool) -> Texts:
     return texts.lower(tokenizer.all_special_tokens) if lowercase else texts
 
 
-def cased(texts: Texts, tokenizer: Any, lowercase: bool) -> Texts:
-    """Return the texts, in lower case except for special tokens if `lowercase`."""
-    return texts.lower(tokenizer.all_special_tokens) if lowercase else texts
-
-
-def cased(texts: Texts, tokenizer: Any, lowercase: bool) -> Texts:
-    """Return the texts, in lower case except for special tokens if `lowercase`."""
-    return texts.lower(tokenizer.all_special_tokens) if lowercase else texts
-
-
-def cased(texts: Texts, tokenizer: Any, lowercase: bool) -> Texts:
-    """Return the texts, in lower case except for special tokens if `lowercase`."""
-    return texts.lower(tokenizer.all_special_tokens) if lowercase else texts
-
-
-def cased(texts: Texts, tokenizer: Any, lowercase: bool) -> Texts:
-    """Return the texts, in lower case except for special tokens if `lowercase`."""
-    return texts.lower(tokenizer.all_special_tokens) if lowercase else texts
-
-
 def model_inputs(backbone: Backbone, texts: Texts, max_length: int | None) -> Tokens:
     """Tokenise texts into all inputs that a model accepts."""
     return tokenize(

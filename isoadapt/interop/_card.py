@@ -173,26 +173,34 @@ def sentence_card(
     base = os.fspath(model)
     adapter = " + ".join(type(step).__name__ for _, step in parts.adapters)
     width = parts.adapters[-1][1].map_.n_features_out
-    taught = isinstance(parts.first(), TeacherReadout)
+    classifies = "logits" in check.differences
     chain = " → ".join(["Transformer", *(module.kind for module in modules)])
     sections = [
-        _sentence_front_matter(base, check.logits is not None),
+        _sentence_front_matter(base, classifies),
         f"# {inline(short_name(base))} with {adapter}",
         f"A model of sentence-transformers whose vectors of width {width} were adapted by "
         f"isoadapt's {adapter}. It needs no isoadapt.",
         f"- Base model: {inline(short_name(base))}\n"
-        f"- Vectors before the adapter: {inline(vectors)}\n"
+        f"- Vectors before the adapter: {vectors}\n"
         f"- Modules: {chain}\n"
         f"- Maximum length: {'no limit' if max_length is None else f'{max_length} tokens'}",
         f"## Vectors\n\n```python\n{_encoding(name)}\n```",
-        "" if check.logits is None else _classification(name, classifier_kept),
-        "## Check\n\nBefore the folder was written, it was loaded with both libraries' own "
-        f"loaders, and {check.n_texts} texts were compared with encoder and adapter in isoadapt. "
-        + check.sentence(),
-        f"## What to expect\n\n{_TAUGHT if taught else _WHITENED} {_LIMITS}",
-        "## Versions\n\n" + versions("sentence-transformers", "transformers"),
+        _classification(name, classifier_kept) if classifies else "",
+        *_closing(parts, check, "both libraries' own loaders", "sentence-transformers"),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _closing(parts: Parts, check: Check, loaders: str, package: str) -> Iterator[str]:
+    """Yield the last sections: what was compared, what to expect, and versions."""
+    yield (
+        f"## Check\n\nBefore the folder was written, it was loaded with {loaders}, and "
+        f"{check.n_texts} texts were compared with encoder and adapter in isoadapt. "
+        f"{check.sentence()} `isoadapt check` repeats this."
+    )
+    expectation = _TAUGHT if isinstance(parts.first(), TeacherReadout) else _WHITENED
+    yield f"## What to expect\n\n{expectation} {_LIMITS}"
+    yield "## Versions\n\n" + versions(package, "transformers")
 
 
 def _sentence_front_matter(base: str, classifies: bool) -> str:
@@ -237,18 +245,13 @@ def onnx_card(
 ) -> str:
     """Describe the folder of a graph `name`, with its vectors in words and facts for a server."""
     adapter = " + ".join(type(step).__name__ for _, step in parts.adapters)
-    taught = isinstance(parts.first(), TeacherReadout)
     sections = [
         "---\nlibrary_name: onnx\ntags:\n- onnx\n- isoadapt\n---",
         f"# An encoder and its {adapter} as one ONNX graph",
         "It needs onnxruntime and tokenizers, but neither torch nor isoadapt.",
         "\n".join(f"- {fact}" for fact in (f"Vectors before the adapter: {vectors}", *facts)),
         f"## Use\n\n```python\n{_onnx_code(name, labelled)}\n```",
-        "## Check\n\nBefore the folder was written, it was loaded with onnxruntime and tokenizers, "
-        f"and {check.n_texts} texts were compared with encoder and adapter in isoadapt. "
-        + check.sentence(),
-        f"## What to expect\n\n{_TAUGHT if taught else _WHITENED} {_LIMITS}",
-        "## Versions\n\n" + versions("onnxruntime", "transformers"),
+        *_closing(parts, check, "onnxruntime and tokenizers", "onnxruntime"),
     ]
     return "\n\n".join(sections) + "\n"
 

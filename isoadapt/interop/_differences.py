@@ -1,9 +1,11 @@
 """Comparison of an exported model with encoder and adapter, before it appears."""
 
 import copy
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isoadapt._utils.messages import warn
 from isoadapt.adapters import Affine
@@ -15,31 +17,48 @@ _BEYOND = 8  # tokens of the longest text beyond the maximum length
 _UNLIMITED, _LONGEST = 40, 600  # tokens: where there is no maximum length, and at most
 _ROUNDING = 1e-6  # of float32 vectors over all layers of an encoder, relative to their length
 _LEAST = 1e-5  # difference of cosines and of relative logits that is always taken for rounding
-_PLAUSIBLE = 10  # a difference up to this multiple of rounding is called rounding in messages
 _WRONG = 1e-2  # a difference of cosines or, relative to the largest, of logits beyond rounding
+
+Outputs = Mapping[str, Sequence[Floats]]  # vectors and logits of each batch
 
 
 class Expected(NamedTuple):
-    """What an exported model must give for some texts."""
+    """What an exported model must give for some texts, and how it is loaded; stored beside it."""
 
-    vectors: Floats  # (n, d)
+    texts: list[str]
+    vectors: Floats | None  # (n, d); None if they are not adapted
     logits: Floats | None  # (n, C); None if there is no classifier
     max_length: int | None  # in tokens; None if there is no limit
-    amplification: float  # factor by which the adapter increases relative differences
+    limit: float  # of the differences, from the rounding of float32
+    version: str | None = None  # of the vectors
+    loaders: Sequence[str] = ()  # names of libraries' loaders, or of a graph
+    padded: bool = True  # whether texts of several lengths may be in one batch
+    settings: Mapping[str, Any] = {}  # entries of configurations that affect what users do
+
+    def batches(self) -> list[list[str]]:
+        """Return batches with each text alone, and one with all but the last, the longest."""
+        return [*([text] for text in self.texts), *[self.texts[:-1]] * self.padded]
 
 
 class Check(NamedTuple):
     """The largest differences on a number of texts, alone and in a padded batch."""
 
     n_texts: int
-    cosines: float  # between the texts' vectors, and of each vector with the expected one
-    logits: float | None  # relative to the largest; None if there is no classifier
-    limit: float  # of both, from the rounding of float32
+    limit: float  # of all differences, from the rounding of float32
+    differences: Mapping[str, float] = {}  # of cosines, and relative ones of lengths and logits
+    predictions_changed: int = 0
+    neighbours_changed: int = 0  # texts whose nearest one among the others is another
+    wrong: str | None = None  # why the folder should not be used
+
+    @property
+    def largest(self) -> float:
+        """The largest difference, NaN if one is NaN."""
+        return float(np.max([*self.differences.values()], initial=0.0))
 
     @property
     def exceeds(self) -> bool:
         """Whether a difference is larger than rounding explains."""
-        return max(self.cosines, self.logits or 0.0) > self.limit
+        return not self.largest <= self.limit
 
     def sentence(self) -> str:
         """Describe the differences for a card."""
@@ -50,8 +69,10 @@ class Check(NamedTuple):
         )
 
     def __str__(self) -> str:
-        found = f"cosines {self.cosines:.1e}"
-        return found if self.logits is None else f"{found}, logits {self.logits:.1e} (relative)"
+        shown = [f"{name} {value:.1e}" for name, value in self.differences.items()]
+        if "logits" in self.differences:
+            shown[-1] += f" (relative), {self.predictions_changed} predictions changed"
+        return ", ".join(shown)
 
 
 def probe_texts(tokenizer: Any, max_length: int | None) -> list[str]:
@@ -69,29 +90,42 @@ def probe_texts(tokenizer: Any, max_length: int | None) -> list[str]:
     return found
 
 
-def batches(texts: list[str]) -> list[list[str]]:
-    """Return batches with each text alone, and one with all but the last, which is the longest."""
-    return [*([text] for text in texts), texts[:-1]]
+def measured(outputs: Outputs, max_length: int | None, expected: Expected) -> Check:
+    """Return the differences between what a model gives for the batches and what is expected."""
+    texts = np.arange(len(expected.texts))
+    if expected.padded:
+        texts = np.concatenate([texts, texts[:-1]])
+    check = Check(len(expected.texts), expected.limit)
+    for name, parts in outputs.items():
+        found, wanted = np.concatenate(parts).astype(np.float64), getattr(expected, name)[texts]
+        if found.shape != wanted.shape:
+            found = np.full_like(wanted, np.nan)
+        if name == "vectors":
+            check = _with_vectors(check, found, wanted, texts)
+        else:
+            check = _with_logits(check, found, wanted, expected.settings.get("problem_type"))
+    if expected.max_length in (None, max_length):
+        return check
+    wrong = f"maximum length is {max_length} tokens instead of {expected.max_length}"
+    return check._replace(wrong=wrong)
 
 
-def _with_padded(rows: Floats) -> Floats:
-    """Return what is expected of the batches."""
-    return np.concatenate([rows, rows[:-1]])
-
-
-def compared(vectors: list[Floats], logits: list[Floats] | None, expected: Expected) -> Check:
+def compared(outputs: Outputs, max_length: int | None, expected: Expected) -> Check:
     """Compare what an exported model gives for the batches of texts with what is expected.
 
     ValueError is raised if a prediction or a nearest neighbour differs, or more than rounding can.
     """
-    limit = max(2 * _ROUNDING * expected.amplification, _LEAST)  # two vectors per cosine
-    found = np.concatenate(vectors).astype(np.float64)
-    cosines = _cosines(found, _with_padded(expected.vectors), limit)
-    difference = None
-    if expected.logits is not None and logits is not None:
-        found = np.concatenate(logits).astype(np.float64)
-        difference = _logits(found, _with_padded(expected.logits), limit)
-    return Check(len(expected.vectors), cosines, difference, limit)
+    check = measured(outputs, max_length, expected)
+    if check.wrong:
+        raise _failure(check.wrong)
+    for name, difference in check.differences.items():
+        if name != "lengths" and not difference <= _WRONG:  # NaN if there is no length
+            raise _failure(f"{name} of the exported model differ by {difference:.3g}")
+    if check.predictions_changed:
+        raise _failure("predictions of the exported model differ from those of the pipeline")
+    if check.neighbours_changed:
+        raise _failure("nearest neighbours of texts in the exported model differ")
+    return check
 
 
 def warn_if_different(check: Check) -> None:
@@ -104,62 +138,52 @@ def warn_if_different(check: Check) -> None:
         )
 
 
-def amplification(map_: Affine, vectors: Floats) -> float:
-    """Return the factor by which a map increases relative differences of random direction.
+def rounding_limit(map_: Affine, vectors: Floats) -> float:
+    """Return the relative difference of mapped vectors that rounding gives.
 
-    It is the largest over vectors (n, d).
+    A map increases relative differences of random direction by a factor, the largest over vectors
+    (n, d).
     """
     sizes, mapped = (np.linalg.norm(rows, axis=1) for rows in (vectors, map_(vectors)))
     mean_gain = np.linalg.norm(map_.matrix) / np.sqrt(map_.matrix.shape[1])
-    return float((mean_gain * sizes / np.maximum(mapped, 1e-300)).max())
+    amplification = float((mean_gain * sizes / np.maximum(mapped, 1e-300)).max())
+    return max(2 * _ROUNDING * amplification, _LEAST)  # two vectors per cosine
 
 
-def _failure(what: str, found: Floats, expected: Floats, limit: float) -> ValueError:
-    """Return the error with its cause; `limit` is the relative size of rounding."""
-    differences = np.full(1, np.inf)
-    if found.shape == expected.shape:
-        differences = np.abs(found - expected).max(axis=1) / np.abs(expected).max()
-    alone = differences[: (len(differences) + 1) // 2]  # without the padded batch
-    cause = "the exported form cannot compute the vectors of this architecture"
-    if differences.max() <= _PLAUSIBLE * limit:
-        cause = "the adapter amplifies rounding, which more shrinkage prevents"
-    elif alone.max() <= max(_WRONG, _PLAUSIBLE * limit):
-        cause = "padding changes the vectors of this architecture"
+def _failure(what: str) -> ValueError:
     return ValueError(
-        f"{what} in the exported model, so nothing is written: {cause}; serve it with "
-        "isoadapt.AdaptedEncoder instead"
+        f"the {what}, so nothing is written: the exported form cannot compute the vectors of this "
+        "architecture (padding changes the vectors of some), or the adapter amplifies rounding, "
+        "which more shrinkage prevents; serve it with isoadapt.AdaptedEncoder instead"
     )
 
 
-def _logits(found: Floats, expected: Floats, limit: float) -> float:
-    """Return the largest relative difference of logits; raise if a prediction differs."""
-    scale, rows = np.abs(expected).max(), (found, expected, limit)
-    difference = float(np.abs(found - expected).max() / scale)
-    if not difference <= _WRONG:
-        raise _failure(f"logits differ by {difference:.3g}", *rows)
-    if _best_differs(found, expected, limit * scale):
-        raise _failure("predictions differ from those of the pipeline", *rows)
-    return difference
+def _with_logits(check: Check, found: Floats, wanted: Floats, problem: str | None) -> Check:
+    """Add the largest relative difference of logits, and the number of predictions that differ."""
+    scale = np.abs(wanted).max()
+    differs = _best_differs(found, wanted, check.limit * scale)
+    if problem == "multi_label_classification" or wanted.shape[1] == 1:
+        crossed = np.where((found > 0) == (wanted > 0), 0.0, np.abs(wanted))
+        differs = crossed.max(axis=1) > check.limit * scale
+    differences = {**check.differences, "logits": float(np.abs(found - wanted).max() / scale)}
+    changed = 0 if problem == "regression" else int(differs.sum())
+    return check._replace(differences=differences, predictions_changed=changed)
 
 
-def _cosines(found: Floats, expected: Floats, limit: float) -> float:
-    """Return the largest difference of cosines; raise if a nearest neighbour differs."""
-    difference, rows = float("inf"), (found, expected, limit)
-    if found.shape == expected.shape:
-        a, b = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in rows[:2])
-        old, new = b @ b.T, a @ a.T
-        difference = float(max(np.abs(new - old).max(), np.abs(1 - (a * b).sum(axis=1)).max()))
-    if not difference <= _WRONG:  # NaN if there is no length to divide by
-        raise _failure(f"cosines differ by {difference:.3g}", *rows)
-    texts = np.arange(len(old)) % ((len(old) + 1) // 2)  # the padded batch repeats all but one
-    for cosines in (old, new):
-        cosines[texts[:, None] == texts] = -np.inf
-    if _best_differs(new, old, limit):
-        raise _failure("nearest neighbours of texts differ", *rows)
-    return difference
+def _with_vectors(check: Check, found: Floats, wanted: Floats, texts: NDArray[Any]) -> Check:
+    """Add the largest differences of vectors, and the number of nearest neighbours that differ."""
+    sizes, own = (np.linalg.norm(rows, axis=1, keepdims=True) for rows in (found, wanted))
+    a, b = found / sizes, wanted / own
+    old, new = b @ b.T, a @ a.T
+    cosines = np.max([np.abs(new - old).max(), np.abs(1 - (a * b).sum(axis=1)).max()])
+    differences = {"cosines": float(cosines), "lengths": float(np.abs(sizes / own - 1).max())}
+    for each in (old, new):
+        each[texts[:, None] == texts] = -np.inf  # the padded batch repeats all but one
+    changed = int(_best_differs(new, old, check.limit).sum())
+    return check._replace(differences=differences, neighbours_changed=changed)
 
 
-def _best_differs(found: Floats, expected: Floats, tie: float) -> bool:
-    """Return whether the largest entry of a row is another one, by more than a tie."""
+def _best_differs(found: Floats, expected: Floats, tie: float) -> NDArray[np.bool_]:
+    """Return in which rows the largest entry is another one, by more than a tie."""
     chosen = np.take_along_axis(expected, found.argmax(axis=1)[:, None], axis=1)[:, 0]
-    return bool((expected.max(axis=1) - chosen > tie).any())
+    return expected.max(axis=1) - chosen > tie

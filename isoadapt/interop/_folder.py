@@ -139,7 +139,7 @@ def save_adapter(
         config[_VECTORS] = source._asdict()
     blob = save(tensors)
     config["tensors"] = {"bytes": len(blob), "sha256": hashlib.sha256(blob).hexdigest()}
-    config["sha256"] = _checksum(config)
+    config["sha256"] = checksum(config)
     text = json.dumps(config, indent=2, allow_nan=False) + "\n"
     unpack(config, load(blob))  # raises if the folder could not be loaded again
     target = check_output_folder(folder, overwrite, content=ADAPTER, name="folder")
@@ -217,7 +217,7 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         if found != _KEYS | _VERSIONS[version]:
             wrong = sorted(found ^ (_KEYS | _VERSIONS[version]))
             raise ValueError(f"keys are missing or unknown: {wrong}")
-        if config["sha256"] != _checksum(config):
+        if config["sha256"] != checksum(config):
             raise ValueError("its checksum is wrong: it was changed after it was saved")
         provenance(config)
         if _VECTORS in config and set(config[_VECTORS]) != set(VectorSource._fields):
@@ -289,7 +289,7 @@ def _is_number(value: Any) -> bool:
     return hasattr(value, "__float__") and not getattr(value, "shape", ())
 
 
-def _checksum(config: dict[str, Any]) -> str:
+def checksum(config: dict[str, Any]) -> str:
     """Compute the SHA-256 of all other entries, independent of their order and of whitespace."""
     rest = {key: value for key, value in config.items() if key != "sha256"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -25,6 +25,7 @@ from isoadapt.encoders._models import quiet
 from isoadapt.encoders._pooling import HEAD_INPUT, Pooling
 from isoadapt.encoders._sentence import MODEL_FILE
 from isoadapt.heads import LinearHead
+from isoadapt.interop._loaders import CLASSIFIER, check_written, expect, own_length
 from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
 from isoadapt.interop._sentence_files import write_modules
 
@@ -49,7 +50,8 @@ def merge_into_checkpoint(
     and the bias Wc + b, computed in float64. The copy is loaded with
     ``AutoModelForSequenceClassification.from_pretrained``. Its logits are those of encoder,
     adapter and head, at the cost of the original model. It is written in float32. Tokenizer and
-    sentence-transformers files are copied unchanged.
+    sentence-transformers files are copied unchanged. With the texts and logits in
+    ``reference.json``, ``isoadapt check`` compares the copy where it is deployed.
 
     The adapter must have been fitted to the vectors that enter the last layer of the classifier
     of this checkpoint. This is checked for a pipeline that begins with an encoder, and for a
@@ -138,12 +140,18 @@ def merge_into_checkpoint(
         check_vectors(vectors, name, backbone, kind, "the inputs of the last layer")
     network = with_head(backbone, head, map_)
     place = tokenizer_folder(source)
+    expected, inputs = expect(encoder, map_)
+    length, logits = own_length(backbone.tokenizer), head.outputs(map_(inputs))
+    n = len(inputs) - (length != expected.max_length)  # the longest is truncated differently
+    expected = expected._replace(texts=expected.texts[:n], logits=logits[:n], max_length=length)
+    merged = expected._replace(vectors=None, version=None, loaders=[CLASSIFIER], padded=False)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         network.save_pretrained(written)
         copy_files(place, written, backbone.tokenizer, sentence=True)
         if place != source and encoder._pooling(backbone) != Pooling((HEAD_INPUT,)):
             write_modules(written, [])  # with which a CrossEncoder reads its settings
             shutil.copyfile(source / MODEL_FILE, written / MODEL_FILE)
+        check_written(written, merged, strict=False)
     return target
 
 
@@ -242,7 +250,7 @@ def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
         if set(labels) == set(rows) and len(labels) == len(rows):
             order = [rows[label] for label in labels]
             coef, intercept = head.coef_[order], head.intercept_[order]
-            if config.num_labels == 1:
+            if config.num_labels < len(order):
                 coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
             return LinearHead(coef, intercept)
     raise ValueError(

@@ -25,23 +25,14 @@ from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import model_inputs
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import onnx_card
-from isoadapt.interop._differences import (
-    Check,
-    Expected,
-    amplification,
-    batches,
-    compared,
-    probe_texts,
-    warn_if_different,
-)
+from isoadapt.interop._differences import warn_if_different
+from isoadapt.interop._loaders import FIELDS, LOGITS, VECTORS, check_written, expect
 from isoadapt.interop._merge import affine, reordered
 from isoadapt.interop._pipeline import Parts, take_apart
 from isoadapt.interop._sentence_files import write_json
 from isoadapt.interop._sentence_transformer import check_source
 
 _GRAPH = "an ONNX model"  # kind of the folder's content
-_VECTORS, _LOGITS = "sentence_vector", "logits"  # outputs; "embedding" may be the name of a node
-_FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -59,7 +50,8 @@ def export_onnx(
     shape (batch, n_outputs), if there is a head. Batch and length are dynamic. Beside the graph
     lie ``tokenizer.json``, which truncates and pads, ``config.json`` with the labels in
     ``id2label``, and a ``README.md`` that shows how to serve them with onnxruntime and tokenizers
-    alone. The graph is loaded and compared with the model before the folder appears.
+    alone. The graph is loaded and compared with the model before the folder appears. With the texts
+    and outputs in ``reference.json``, ``isoadapt check`` repeats this where it is deployed.
 
     Parameters
     ----------
@@ -129,34 +121,29 @@ def export_onnx(
     encoder = variant(parts.encoder[1], cache=None, backend="torch", dtype="auto")
     backbone = encoder._backbone()
     pooling = encoder._pooling(backbone)
-    length = encoder._length(Texts([""]), backbone, pooling)
     check_source(parts, compose(affine(step) for _, step in parts.adapters), encoder)
     outputs = _outputs(parts, encoder)
-    texts = probe_texts(backbone.tokenizer, length)
-    vectors = encoder.transform(texts).astype(np.float64)
-    expected = Expected(
-        outputs.vectors(vectors),
-        outputs.logits and outputs.logits(vectors),
-        length,
-        amplification(outputs.vectors, vectors),
-    )
+    expected, vectors = expect(encoder, outputs.vectors, normalize)
+    length, pads = expected.max_length, not needs_equal_lengths(backbone, pooling)
+    logits = outputs.logits and outputs.logits(vectors)
+    expected = expected._replace(logits=logits, loaders=[target.name], padded=pads)
     layer = backbone.hidden_state(encoder.layer)
-    example = model_inputs(backbone, Texts(texts[:3]), length).batch(0, 3)
-    if unknown := set(example) - set(_FIELDS):
+    example = model_inputs(backbone, Texts(expected.texts[:3]), length).batch(0, 3)
+    if unknown := set(example) - set(FIELDS):
         raise ValueError(
             f"{type(backbone.model).__name__} takes {', '.join(sorted(unknown))} besides token ids,"
             " which a tokenizer alone does not give: serve it with isoadapt.AdaptedEncoder"
         )
-    names = [_VECTORS] + ([_LOGITS] if outputs.logits else [])
+    names = [VECTORS] + ([LOGITS] if outputs.logits else [])
     readout = _Readout(outputs, vectors.mean(axis=0), normalize)
     graph = export_graph(backbone, GraphSpec(pooling, layer, False), example, readout, names)
-    pads = not needs_equal_lengths(backbone, pooling)
     with quiet(), atomic_folder(target.parent, overwrite, _GRAPH) as written:
         (written / target.name).write_bytes(graph)
         write_json(written / "config.json", outputs.config)
         _write_tokenizer(written, backbone, pooling, length, pads)
-        check = _check_written(written / target.name, texts, expected, pads)
+        check = check_written(written, expected)
         facts = (
+            f"Version of the vectors: {expected.version}",
             f"Outputs: {', '.join(names)}" + (", the former of length 1" if normalize else ""),
             f"Maximum length: {'no limit' if length is None else f'{length} tokens'}",
             "Batches: padded" if pads else "Batches: of equal lengths, as padding changes vectors",
@@ -203,7 +190,9 @@ def _outputs(parts: Parts, encoder: TransformerEncoder) -> _Outputs:
 
 
 def _in_order(head: LinearHead, own: LinearHead | None, config: Any) -> LinearHead:
-    """Return a head in the order of the labels of `config`, which are changed if it has others."""
+    """Return a head in the order of the labels of `config`, which is changed if it has others."""
+    kind = "multi_label" if head.multi_label_ else "single_label"
+    config.problem_type = "regression" if head.classes_ is None else f"{kind}_classification"
     try:
         if own is not None:
             return reordered(head, own, config)
@@ -212,8 +201,6 @@ def _in_order(head: LinearHead, own: LinearHead | None, config: Any) -> LinearHe
     labels = range(len(head.coef_)) if head.classes_ is None else head.classes_.tolist()
     config.id2label = {number: str(label) for number, label in enumerate(labels)}
     config.label2id = {label: number for number, label in config.id2label.items()}
-    kind = "multi_label" if head.multi_label_ else "single_label"
-    config.problem_type = "regression" if head.classes_ is None else f"{kind}_classification"
     return head
 
 
@@ -276,23 +263,3 @@ def _write_tokenizer(
         steps = [normalizers.Lowercase(), *filter(None, [own.normalizer])]
         own.normalizer = normalizers.Sequence(steps)
     own.save(str(folder / "tokenizer.json"))
-
-
-def _check_written(file: Path, texts: list[str], expected: Expected, pads: bool) -> Check:
-    """Load the graph and its tokenizer as a server does, and compare the outputs of texts."""
-    import onnxruntime
-    from tokenizers import Tokenizer
-
-    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    tokenizer = Tokenizer.from_file(str(file.parent / "tokenizer.json"))
-    found = []
-    for batch in batches(texts):
-        for part in [batch] if pads else [[text] for text in batch]:
-            encoded = tokenizer.encode_batch(part)
-            given = {
-                each.name: np.array([getattr(row, _FIELDS[each.name]) for row in encoded], np.int64)
-                for each in session.get_inputs()
-            }
-            found.append(session.run(None, given))
-    vectors, *logits = zip(*found, strict=True)
-    return compared(list(vectors), list(logits[0]) if logits else None, expected)

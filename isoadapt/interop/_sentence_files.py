@@ -1,12 +1,10 @@
-"""The modules of a sentence-transformers folder, and the comparison of a written folder."""
+"""The modules of a sentence-transformers folder."""
 
-import inspect
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,11 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from isoadapt.adapters import Affine
-from isoadapt.adapters._maps import Floats
-from isoadapt.encoders._models import quiet
 from isoadapt.encoders._pooling import Columns, Normalize, Pooling, width_after
 from isoadapt.encoders._sentence import MODE_OF_KEY, MODEL_FILE
-from isoadapt.interop._differences import Check, Expected, batches, compared
 
 _TYPE = "sentence_transformers.models"  # read by all versions of the library
 _NORM_EPS = 1e-5  # of its LayerNorm module, where it cannot be set
@@ -120,35 +115,3 @@ def write_settings(folder: Path, pooling: Pooling, max_length: int | None, own: 
 def write_json(file: Path, content: Any) -> None:
     """Write a JSON file."""
     file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
-
-
-def check_written(folder: Path, library: ModuleType, texts: list[str], expected: Expected) -> Check:
-    """Load a folder as its users do, and compare the vectors and logits of texts."""
-    with quiet(), torch.random.fork_rng(devices=[]):
-        model = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-        if expected.max_length not in (None, model.max_seq_length):
-            raise ValueError(
-                f"sentence-transformers {library.__version__} reads max_seq_length="
-                f"{model.max_seq_length} from the written folder instead of {expected.max_length}"
-            )
-        vectors = [model.encode(part, show_progress_bar=False) for part in batches(texts)]
-        logits = None if expected.logits is None else _classify(folder, texts)
-    return compared(vectors, logits, expected)
-
-
-@torch.inference_mode()
-def _classify(folder: Path, texts: list[str]) -> list[Floats]:
-    """Compute the logits of the classifier for the batches."""
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(
-        folder, local_files_only=True
-    ).eval()
-    names = inspect.signature(model.forward).parameters  # some tokenizers give more
-    found = []
-    for part in batches(texts):
-        tokens = tokenizer(part, padding=True, truncation=True, return_tensors="pt")
-        taken = {name: values for name, values in tokens.items() if name in names}
-        found.append(model(**taken).logits.numpy())
-    return found

@@ -21,15 +21,10 @@ from isoadapt.encoders._identity import describe_vectors, recorded_pooling, vect
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, PoolingSetting
 from isoadapt.encoders._sentence import MODEL_FILE
-from isoadapt.encoders._texts import Texts
 from isoadapt.heads import LinearHead
 from isoadapt.interop._card import sentence_card
-from isoadapt.interop._differences import (
-    Expected,
-    amplification,
-    probe_texts,
-    warn_if_different,
-)
+from isoadapt.interop._differences import warn_if_different
+from isoadapt.interop._loaders import CLASSIFIER, SENTENCES, check_written, expect
 from isoadapt.interop._merge import (
     SERVE,
     affine,
@@ -46,7 +41,6 @@ from isoadapt.interop._pipeline import SOURCE, Parts, take_apart
 from isoadapt.interop._sentence_files import (
     Module,
     affine_module,
-    check_written,
     pooling_modules,
     write_json,
     write_modules,
@@ -72,7 +66,8 @@ def to_sentence_transformer(
     ``SentenceTransformer(out_folder)`` gives the adapted vectors. If the checkpoint is a
     classifier, the folder is also one for ``AutoModelForSequenceClassification`` and
     ``pipeline("text-classification")``, over the same copy of the transformer's weights. Neither
-    needs isoadapt.
+    needs isoadapt. With the texts and outputs in ``reference.json``, ``isoadapt check`` compares
+    the folder where it is deployed.
 
     The modules are Transformer, Pooling, a Dense with its activation (and a LayerNorm) for each
     layer in front of the classifier if the adapter reads the classifier's input, a Dense for the
@@ -174,35 +169,32 @@ def to_sentence_transformer(
     >>> SentenceTransformer("my-model").encode(["One text."])  # doctest: +SKIP
     >>> pipeline("text-classification", "my-model")("One text.")  # doctest: +SKIP
     """
-    library = import_optional(
-        "sentence_transformers", feature="to_sentence_transformer", extra="st"
-    )
+    import_optional("sentence_transformers", feature="to_sentence_transformer", extra="st")
     parts = take_apart(adapter)
     map_ = compose(affine(step) for _, step in parts.adapters)
     source, target = check_folders(model_folder, out_folder, overwrite)
     encoder = export_encoder(parts, source, pooling, max_length)
     backbone = encoder._backbone()
     pooled = encoder._pooling(backbone)
-    length = encoder._length(Texts([""]), backbone, pooled)
     _check_fit(parts, map_, encoder)
     if pooling == "auto":
         _warn_if_assumed(parts, encoder)
-    network, classify, kept = _network(parts, map_, encoder, length)
     modules = _modules(backbone, pooled, map_, normalize)
-    texts = probe_texts(backbone.tokenizer, length)
-    vectors = encoder.transform(texts).astype(np.float64)
-    expected = Expected(
-        map_(vectors), classify and classify(texts), length, amplification(map_, vectors)
-    )
+    expected, _ = expect(encoder, map_, normalize)
+    length = expected.max_length
+    network, classify, kept = _network(parts, map_, encoder, length)
+    loaders = [SENTENCES] + [CLASSIFIER] * (classify is not None)
+    logits = classify and classify(expected.texts)
+    expected = expected._replace(logits=logits, loaders=loaders)
     with quiet(), atomic_folder(target, overwrite, CHECKPOINT) as written:
         _write_transformer(written, network, backbone, length)
         write_settings(written, pooled, length, read_object(source / MODEL_FILE))
         write_modules(written, modules)
-        found = check_written(written, library, texts, expected)
-        place = describe_vectors(encoder)
-        card = sentence_card(parts, model_folder, target.name, place, modules, length, found, kept)
+        check = check_written(written, expected)
+        place = f"{describe_vectors(encoder)}\n- Version of the vectors: {expected.version}"
+        card = sentence_card(parts, model_folder, target.name, place, modules, length, check, kept)
         (written / "README.md").write_text(card, "utf-8")
-    warn_if_different(found)
+    warn_if_different(check)
     return target
 
 

@@ -21,7 +21,7 @@ from tests.tiny_models import save_model
 pytestmark = pytest.mark.usefixtures("two_folds")
 COMMANDS = dict(typer.main.get_command(cli.app).commands)
 # Each command needs what those in front of it write.
-ORDER = ["audit", "compare", "finetune", "fit", "transform", "merge", "export", "demo"]
+ORDER = ["audit", "compare", "finetune", "fit", "transform", "merge", "export", "check", "demo"]
 KEYS = {
     "audit": {"isoscore", "truncation", "vectors", "references", "next_steps"},
     "compare": {"protocol", "rows", "verdict", "notes"},
@@ -30,6 +30,7 @@ KEYS = {
     "transform": {"file", "n_samples", "n_features", "dtype"},
     "merge": {"checkpoint", "head"},
     "export": {"model", "classifies"},
+    "check": {"vectors_version", "as_exported", "loaders"},
     "demo": {"comparison", "similarity", "spectra", "pipeline"},
 }
 EXTRA = {  # makes the example cheap, or lets it run twice

@@ -20,7 +20,7 @@ from tests.docs.blocks import PAGES, README, ROOT, blocks, name, of_language, sh
 from tests.tiny_models import WORDS, make_model, make_tokenizer, save_model
 
 COMMANDS = typer.main.get_command(app).commands
-CHEAP = {"audit", "compare", "export", "fit", "transform", "merge"}
+CHEAP = {"audit", "check", "compare", "export", "fit", "transform", "merge"}
 LANGUAGES = {"python", "sh", "text"}
 N_TRAIN, N_DEV = 96, 60
 

@@ -342,7 +342,7 @@ class TestCopy:
         out = merge_into_checkpoint(adapter, checkpoint, tmp_path / "out")
         assert folder_bytes(checkpoint) == before
         after = folder_bytes(out)
-        assert after.keys() == before.keys() | {"isoadapt.txt"}
+        assert after.keys() == before.keys() | {"isoadapt.txt", "reference.json"}
         changed = {name for name in before if after[name] != before[name]}
         assert changed == {"model.safetensors"}
         old, new = (load_file(folder / "model.safetensors") for folder in (checkpoint, out))

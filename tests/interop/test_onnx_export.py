@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -155,6 +156,42 @@ def test_the_card_names_labels_only_where_the_largest_logit_does(kind, tmp_path)
     assert json.loads((file.parent / "config.json").read_text())["problem_type"] == kind
 
 
+def service():
+    """The class of the example, as a server imports it."""
+    file, names = Path(__file__).parents[2] / "examples" / "serve_onnx.py", {}
+    exec(file.read_text().split("# %%")[0], names)
+    return names["Service"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "num_labels"),
+    [
+        ("regression", 1),
+        ("regression", 3),
+        ("multi_label_classification", 3),
+        ("multi_label_classification", 1),
+        ("sigmoid", 1),
+        (None, 1),
+        (None, 3),
+        ("single_label_classification", 2),
+    ],
+)
+def test_the_service_answers_as_the_model(problem, num_labels, tmp_path):
+    options = {"problem_type": problem, "num_labels": num_labels}
+    if problem == "sigmoid":
+        options = {"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.Sigmoid"}}
+    model = AdaptedEncoder(save_model(tmp_path / "m", **options), LogitPreservingWhitening())
+    expected = model.fit(ROWS).predict(TEXTS)
+    answers, _ = service()(export_onnx(model, tmp_path / "served" / "model.onnx").parent)(TEXTS)
+    if problem == "regression" or (problem, num_labels) == (None, 1):
+        np.testing.assert_allclose(np.squeeze(answers), np.squeeze(expected), rtol=1e-4)
+    elif problem in ("multi_label_classification", "sigmoid"):
+        rows = expected.reshape(len(TEXTS), -1)
+        assert answers == [[f"LABEL_{number}" for number in np.flatnonzero(row)] for row in rows]
+    else:
+        assert answers == [f"LABEL_{label}" for label in expected]
+
+
 class TestErrors:
     def refuse(self, model, file, match, error=ValueError):
         with pytest.raises(error, match=match):
@@ -186,7 +223,7 @@ class TestErrors:
         run = onnxruntime.InferenceSession.run
         shifted = lambda self, *given: [each + 1 for each in run(self, *given)]  # noqa: E731
         monkeypatch.setattr(onnxruntime.InferenceSession, "run", shifted)
-        self.refuse(model, tmp_path / "served" / "model.onnx", "differ .*in the exported model")
+        self.refuse(model, tmp_path / "served" / "model.onnx", "of the exported model differ")
 
 
 def test_the_command_line(checkpoint, tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ from isoadapt.interop import (
     save_adapter,
     to_sentence_transformer,
 )
-from isoadapt.interop._differences import _cosines, _logits
+from isoadapt.interop._differences import Expected, compared
 from tests.interop.examples import without_isoadapt
 from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, WORDS, save_model
 
@@ -218,7 +218,7 @@ def add_cola(served, request):
     served.add("cola", pipeline, shared / "models" / "cola-minilm", texts, logits)
 
 
-class TestBothDoors:
+class TestBothLibraries:
     @pytest.mark.parametrize("architecture", FEW)
     def test_vectors_and_logits_of_a_classifier(self, served, architecture):
         check_classifier(served, architecture)
@@ -424,17 +424,24 @@ class TestDifferences:
         assert "The folder differs by more, without" in (written / "README.md").read_text()
 
     def test_another_neighbour_or_prediction_is_an_error(self):
-        angles = np.array([0.0, 0.100, -0.101, 2.0])  # the first vector's neighbours nearly tie
+        texts, angles = (
+            TEXTS[:4],
+            np.array([0.0, 0.100, -0.101, 2.0]),
+        )  # the first vector's neighbours nearly tie
         moved, vectors = (
             np.column_stack([np.cos(turned), np.sin(turned)])
             for turned in (angles - [0.001, 0, 0, 0], angles)
         )
         with pytest.raises(ValueError, match="nearest neighbours"):
-            _cosines(*(np.concatenate([rows, rows[:-1]]) for rows in (moved, vectors)), 1e-6)
+            compared(
+                {"vectors": [moved]}, None, Expected(texts, vectors, None, None, 1e-6, padded=False)
+            )
         logits = np.array([[1.0, 1.001], [3.0, -1.0]])
-        with pytest.raises(ValueError, match=r"predictions differ .* in the exported model"):
-            _logits(logits - [0, 0.002], logits, 1e-6)
-        assert _logits(logits - [0, 0.002], logits, 1e-3) == pytest.approx(0.002 / 3)
+        found = {"logits": [logits - [0, 0.002]]}
+        with pytest.raises(ValueError, match="predictions of the exported model"):
+            compared(found, None, Expected(texts[:2], None, logits, None, 1e-6, padded=False))
+        check = compared(found, None, Expected(texts[:2], None, logits, None, 1e-3, padded=False))
+        assert check.differences == {"logits": pytest.approx(0.002 / 3)}
 
 
 class TestErrors:
@@ -491,7 +498,7 @@ class TestErrors:
             ("longformer", {}, "cosines.*: the exported form cannot compute .*; serve it"),
             ("funnel", {}, "head of Funnel.*: it is not a pooling of hidden states"),
             ("modernbert", {"norm_eps": 1e-3}, "eps=0.001"),
-            ("fnet", {}, "cosines.*padding changes"),
+            ("fnet", {}, "cosines .* differ"),
         ],
     )
     def test_architectures_that_sentence_transformers_cannot_express(
@@ -512,9 +519,7 @@ class TestErrors:
         encode = library.SentenceTransformer.encode
         shifted = lambda self, *texts, **options: encode(self, *texts, **options) + 1  # noqa: E731
         monkeypatch.setattr(library.SentenceTransformer, "encode", shifted)
-        self.refuse(
-            tmp_path, classifier[1], checkpoint, "cosines differ by .* in the exported model"
-        )
+        self.refuse(tmp_path, classifier[1], checkpoint, "cosines of the exported model differ by")
 
     def test_sentence_transformers_is_needed(self, checkpoint, classifier, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "sentence_transformers", None)
