@@ -20,7 +20,6 @@ _EMBED = (
 )
 _SEVERAL = "for several labels a row, pass the indicator matrix that MultiLabelBinarizer makes"
 _NO_VECTOR = "NaN or None instead of a vector"
-_WIDEST = 2**63  # integers beyond have no dtype in common with negative ones
 
 
 def as_matrix(X: Any, name: str = "X") -> Any:
@@ -175,7 +174,7 @@ def _values(X: Any, name: str) -> NDArray[Any]:
             "tensor, a Series or a column of a table"
         )
     kinds = set(map(type, X)) if array.ndim == 1 and isinstance(X, list | tuple) else set()
-    wide = array.dtype.kind == "f" and int in kinds and (abs(array) >= _WIDEST).any()
+    wide = array.dtype.kind == "f" and int in kinds and (abs(array) >= 2**63).any()
     if wide or (array.dtype.kind == "U" and kinds - {str, np.str_}):  # NumPy has converted values
         array = np.fromiter(X, object, len(X))
     cells = array.ravel().tolist() if array.dtype.kind == "O" and array.size == len(array) else []
@@ -242,7 +241,7 @@ def _of_one_type(array: NDArray[Any], name: str) -> NDArray[Any]:
     missing = [place[0] for place, value in np.ndenumerate(array) if is_missing(value)]
     _check_present(missing, name)
     inferred, values = np.array(array.tolist()), array.ravel().tolist()
-    wide = any(isinstance(value, int) and abs(value) >= _WIDEST for value in values)
+    wide = any(isinstance(value, int) and abs(value) >= 2**63 for value in values)
     if inferred.dtype.kind in ("biu" if wide else "biuf"):
         return inferred
     if (
@@ -253,9 +252,8 @@ def _of_one_type(array: NDArray[Any], name: str) -> NDArray[Any]:
         return array.astype(np.float64)
     kinds = {type(value).__name__ for value in values}
     try:
-        if wide or kinds & {"set", "frozenset"}:  # which NumPy rounds or orders by inclusion
-            raise TypeError("these values have no order")
-        np.unique(array)
+        # NumPy would round wide integers and order sets by inclusion; dicts raise TypeError.
+        np.unique([{}, {}] if wide or kinds & {"set", "frozenset"} else array)
     except TypeError as error:
         raise TypeError(
             f"{name} holds values of several types ({', '.join(sorted(kinds))}), integers beyond "
@@ -267,7 +265,8 @@ def _of_one_type(array: NDArray[Any], name: str) -> NDArray[Any]:
 
 def check_finite(X: Any, name: str) -> Any:
     """Return X; raise ValueError if it holds NaN or infinity."""
-    _check_present(np.argwhere(~np.isfinite(X))[:, 0], name, "NaN or infinite numbers")
+    found = "NaN or infinite numbers" if np.isnan(np.asarray(X)).any() else "infinity"
+    _check_present(np.argwhere(~np.isfinite(X))[:, 0], name, found)
     return X
 
 

@@ -60,15 +60,13 @@ def read_targets(head: Any, y: Any, numeric: bool, refits: bool = False) -> tupl
 def head_for(head: LinearHead, y: Any, name: str, strict: bool = True) -> Any:
     """Return a head, or the name of a new one, with a warning, if y does not fit it."""
     head = head._for_labels(y, strict)
-    unknown = head._unknown_labels(y)
-    if not unknown:
+    if not (unknown := head._unknown_labels(y)):
         return head
     new = "ridge" if head.classes_ is None and not isinstance(unknown[0], str) else "logistic"
     warn(
         f"y contains labels unknown to the {name}: {unknown[:5]}; it knows {head._known()}. A new "
-        f"head is fitted instead, head={new!r}. To use the {name}, relabel y; to fit a new one "
-        "without this warning, pass an estimator (head=LogisticRegression()), or --set "
-        "head=logistic to isoadapt fit"
+        f"head is fitted instead, head={new!r}. To use the {name}, relabel y; to avoid this "
+        "warning, pass an estimator (head=LogisticRegression()), or fit with --set head=logistic"
     )
     return new
 

@@ -91,8 +91,12 @@ def checked_labels(values: NDArray[Any], where: str) -> NDArray[Any]:
             f"{where} holds {values.dtype}, but labels must be numbers, booleans or strings: "
             "convert them"
         )
-    if values.dtype.kind == "f":
-        check_finite(values, where)
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        row = int(np.argwhere(~np.isfinite(values))[0][0])
+        raise ValueError(
+            f"{where} has the label {values[row]} in row {row}, which is not finite; correct it or "
+            "drop the row"
+        )
     return values
 
 
