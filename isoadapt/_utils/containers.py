@@ -251,8 +251,7 @@ def _of_one_type(array: NDArray[Any], name: str) -> NDArray[Any]:
     ):
         return array.astype(np.float64)
     kinds = {type(value).__name__ for value in values}
-    try:
-        # NumPy would round wide integers and order sets by inclusion; dicts raise TypeError.
+    try:  # dicts have no order; NumPy would round wide integers, and order sets by inclusion
         np.unique([{}, {}] if wide or kinds & {"set", "frozenset"} else array)
     except TypeError as error:
         raise TypeError(
