@@ -382,20 +382,17 @@ class LinearHead(BaseEstimator):
         """Return the different labels, or tuples of them, that it cannot predict; or strings."""
         values = np.asarray(as_values(y))
         width = 1 if values.ndim == 1 else values.shape[-1]
-        if self.multi_label_ and width == len(self.coef_) and np.isin(values, (0, 1)).all():
+        known: Any = () if self.multi_label_ or self.classes_ is None else self.classes_.tolist()
+        numbers = values.dtype.kind in "biuf" if self.classes_ is None else np.isin(values, (0, 1))
+        if not known and width == len(self.coef_) and np.all(numbers):
             return []
-        several = width > 1 and self.classes_ is not None
-        unknown = set(map(tuple, values.tolist()) if several else values.ravel().tolist())
-        if self.classes_ is None:
-            unknown = {label for label in unknown if isinstance(label, str)}
-        elif not self.multi_label_:
-            unknown -= set(self.classes_.tolist())
-        return sorted(unknown, key=str)
+        labels = map(tuple, values.tolist()) if width > 1 else values.ravel().tolist()
+        return sorted({*labels} - {*known}, key=str)
 
     def _known(self) -> str:
         """List what `y` may hold, for messages."""
         if self.classes_ is None:
-            return "numbers"
+            return f"numbers in {len(self.coef_)} column(s)"
         kind = "an indicator matrix of " if self.multi_label_ else ""
         names = "" if self._other_labels is None else f" or, instead, {self._other_labels.tolist()}"
         return f"{kind}{self.classes_.tolist()}{names}"

@@ -25,6 +25,7 @@ from isoadapt import (
     AdaptedEncoder,
     EmbeddingCache,
     FlowAdapter,
+    IsoBN,
     IsotropyLayer,
     LinearHead,
     LogitPreservingWhitening,
@@ -174,7 +175,13 @@ class TestAdaptedEncoder:
         texts = data[0]
         X = TransformerEncoder(checkpoint).transform(texts)
         y = np.array(labels)[np.argsort(np.argsort(X[:, 0])) // 20]  # what can be learnt
-        for adapter in (quick(), LogitPreservingWhitening(), quick(head=None)):
+        for adapter in (
+            quick(),
+            LogitPreservingWhitening(),
+            quick(head=None),
+            Whitening(),
+            IsoBN(),
+        ):
             model = AdaptedEncoder(checkpoint, adapter)
             wanted = r"unknown to the checkpoint's head: .*it knows \[0, 1, 2\].*\(head=Logistic"
             with pytest.warns(UserWarning, match=wanted) as caught:
@@ -184,9 +191,9 @@ class TestAdaptedEncoder:
             assert model.score(texts, y) > 0.6
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            AdaptedEncoder(checkpoint, Whitening()).fit(texts, y)  # it fits a new head anyway
-            explicit = quick(head=LogisticRegression())
-            assert AdaptedEncoder(checkpoint, explicit).fit(texts, y).score(texts, y) > 0.6
+            for explicit in (quick(), Whitening()):
+                explicit.set_params(head=LogisticRegression())
+                assert AdaptedEncoder(checkpoint, explicit).fit(texts, y).score(texts, y) > 0.6
 
     def test_checkpoint_without_head_leaves_the_adapter_its_own(self, tmp_path, data):
         folder = save_model(tmp_path / "bare", kind="AutoModel")

@@ -105,6 +105,10 @@ def test_arrays_and_memory_maps_are_not_copied(tmp_path):
     assert Whitening().fit(frame).feature_names_in_.tolist() == list("abcd")
 
 
+WITH_NAN = np.where(np.arange(160).reshape(40, 4) == 30, np.nan, V)
+DASK = dask.dataframe.from_pandas(pd.DataFrame(V, columns=list("abcd")), npartitions=2)
+
+
 def two_columns(make):
     return make({"id": list(range(40)), "e": ROWS})
 
@@ -133,8 +137,16 @@ REFUSED = {
     "a mapping": ({"e": ROWS}, "X is a dict, but rows are needed"),
     "a stream": (DATASET.to_iterable_dataset(), "chunk 0: X is a dict"),
     "a bag": (dask.bag.from_sequence(ROWS), "X is a Bag, but rows are needed"),
-    "dask": (dask.dataframe.from_pandas(pd.DataFrame(V), npartitions=2), r"X\.compute\(\)"),
+    "dask": (DASK, r"X\.compute\(\)"),
     "sparse": (T.to_sparse(), r"X is a tensor \(torch.sparse_coo\).*to_dense"),
+    "nested": (
+        torch.nested.nested_tensor([T[0], T[0, :2]]),
+        r"X is a tensor \(nested\).*one vector",
+    ),
+    "NaN in a vector": (pd.Series(list(WITH_NAN)), "NaN or infinite numbers in 1 row.*in row 7"),
+    "NaN in a column": (pl.DataFrame({"e": WITH_NAN}), "NaN or infinite numbers.*in row 7"),
+    "null in a vector": (pa.array(without(ROWS, 7, [1, 2, 3, None])), "NaN or inf.*in row 7"),
+    "infinity in a vector": (without(ROWS, 7, [1, 2, 3, np.inf]), "infinity in 1 row.*in row 7"),
     "meta": (T.to("meta"), r"X is a tensor \(without values\)"),
     "records": (unstructured_to_structured(V), "structured_to_unstructured"),
 }
@@ -143,8 +155,12 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_holds_no_matrix_is_named(kind):
     X, message = REFUSED[kind]
-    with pytest.raises((TypeError, ValueError), match=message):
-        Whitening().fit(X)
+    calls = [Whitening().fit]
+    if kind in ("nested", "dask"):
+        calls += [IsotropyLayer(head=None).fit, isoscore, lambda X: compare_adapters(X, Y)]
+    for call in calls:
+        with pytest.raises((TypeError, ValueError), match=message):
+            call(X)
 
 
 LABELS = {
@@ -167,6 +183,9 @@ LABELS = {
     "strings": pd.Series(NAMES, dtype="string[pyarrow]"),
     "strings of polars": pl.Series(NAMES.tolist(), dtype=pl.Categorical),
     "strings of datasets": DATASET["name"],
+    "dask": dask.dataframe.from_pandas(pd.Series(Y), npartitions=2),
+    "dask array of unknown length": dask.dataframe.from_pandas(pd.Series(Y), npartitions=2).values,
+    "integers of 64 bits": [2**63 + int(each) for each in Y],
     "variable strings": NAMES.astype(np.dtypes.StringDType()),
 }
 
@@ -174,9 +193,11 @@ LABELS = {
 @pytest.mark.parametrize("kind", LABELS)
 def test_labels_from_any_container(kind):
     y = LABELS[kind]
-    names = list(dict.fromkeys(NAMES)) if "strings" in kind else [0, 1]
-    head = LinearHead([[0.0] * 4, [1.0, 0, 0, 0]], [0, 0], classes=sorted(names))
     plain = NAMES if "strings" in kind else Y
+    if kind == "integers of 64 bits":
+        plain = Y.astype(np.uint64) + np.uint64(2**63)
+    names = sorted(set(plain.tolist()))
+    head = LinearHead([[0.0] * 4, [1.0, 0, 0, 0]], [0, 0], classes=names)
     adapter = IsotropyLayer(head, max_epochs=1, random_state=0)
     assert adapter.fit(V, y).score(V, y) == adapter.fit(V, plain).score(V, plain)
     assert head.score(V, y) == head.score(V, plain)
@@ -199,6 +220,14 @@ def test_labels_from_any_container(kind):
         (objects(["a", True] * 20), r"y holds values of several types \(bool, str\)"),
         ([["a"], ["a", "b"]] * 20, "different lengths.*MultiLabelBinarizer"),
         ({"y": Y}, "y is a dict, but rows are needed"),
+        (1, "y is a int, but rows are needed"),
+        (torch.tensor(1), "y is a ndarray, but rows are needed"),
+        (torch.nested.nested_tensor([T[0], T[0, :2]]), r"y is a tensor \(nested\)"),
+        (DASK, r"y\.compute\(\)"),
+        (V[:, None, :], r"y has shape \(40, 1, 4\)"),
+        ([-1, 2**63] * 20, "integers beyond 64 bits.*list\\(map\\(str"),
+        ([2**64, 2**64 + 1] * 20, "integers beyond 64 bits"),
+        (pd.Series([2**70, 1] * 20), "integers beyond 64 bits"),
     ],
 )
 def test_labels_that_cannot_be_used_are_named(y, message):
@@ -217,6 +246,16 @@ def test_weights_groups_and_values_from_any_container():
     layer = IsotropyLayer(max_epochs=1, random_state=0)
     by_name = layer.fit(V, Y, groups=pd.DataFrame({"g": groups.astype(str)})).transform(V)
     np.testing.assert_array_equal(by_name, layer.fit(V, Y, groups=groups).transform(V))
+    one_column = groups[:, None]
+    assert isoscore(V, True, one_column) == isoscore(V, True, groups)
+    for call in (
+        lambda g: isoscore(V, True, g),
+        lambda g: isotropy_report(V, groups=g),
+        lambda g: layer.fit(V, Y, groups=g),
+        lambda g: compare_adapters(V, Y, groups=g),
+    ):
+        with pytest.raises(TypeError, match="groups is a int, but rows are needed"):
+            call(1)
     with pytest.raises(ValueError, match="sample_weight holds 'b' in row 0"):
         Whitening().fit(V, sample_weight=["b"] * 40)
     ridge = Whitening(head="ridge").fit(V, list(map(Decimal, Y.tolist()))).predict(V)
@@ -238,3 +277,8 @@ def test_a_comparison_of_columns():
 def test_columns_of_one_name_are_all_read():
     table = pa.table([V[:, 0], V[:, 1], V[:, 2]], names=["a", "a", "b"])
     np.testing.assert_array_equal(as_matrix(table), V[:, :3])
+    frame = pd.DataFrame(V, columns=list("aabc"))
+    for each in (frame, frame.convert_dtypes(), frame.astype(object)):
+        np.testing.assert_array_equal(as_matrix(each), V)
+        found = Whitening().fit(each).transform(each)
+        np.testing.assert_allclose(found, Whitening().fit_transform(V), atol=1e-6)

@@ -1,5 +1,6 @@
 """Conversion of matrices, and of labels and other values of rows, from any container to arrays."""
 
+import re
 from numbers import Number
 from typing import Any
 
@@ -17,6 +18,8 @@ _EMBED = (
     "embed texts first, by TransformerEncoder or in an AdaptedEncoder, and parse vectors that were "
     "saved as text by json.loads"
 )
+_SEVERAL = "for several labels a row, pass the indicator matrix that MultiLabelBinarizer makes"
+_NO_VECTOR = "NaN or None instead of a vector"
 
 
 def as_matrix(X: Any, name: str = "X") -> Any:
@@ -29,10 +32,10 @@ def as_matrix(X: Any, name: str = "X") -> Any:
     if issparse(X) or type(X).__module__.startswith("dask.array"):
         return X
     if is_table(X):
-        return _of_table(X, name)
-    if not (type(X) in (np.ndarray, np.memmap) and X.dtype.kind in _PLAIN):
-        X = _numbers(_values(X, name), name)
-    if X.ndim > 2:
+        X = _of_table(X, name)
+    elif not (type(X) in (np.ndarray, np.memmap) and X.dtype.kind in _PLAIN):
+        X = check_finite(_numbers(_values(X, name), name), name)
+    if len(X.shape) > 2:
         raise ValueError(
             f"{name} has dim {X.ndim}, shape {X.shape}, but one vector for each row is needed, "
             "shape (n_samples, n_features): pool vectors of tokens, as by X.mean(axis=1)"
@@ -40,16 +43,18 @@ def as_matrix(X: Any, name: str = "X") -> Any:
     return X
 
 
-def as_values(y: Any, name: str = "y", numeric: bool = False) -> Any:
+def as_values(y: Any, name: str = "y", numeric: bool = False, names: Any = None) -> Any:
     """Convert labels, weights or other values of rows to an array (n,) or (n, k); keep None.
 
     Objects become numbers if all of them are, and `numeric` values must be. A missing value raises
-    ValueError, and values of types that have no order TypeError.
+    ValueError, and values of types that have no order TypeError. `names` orders a table's columns.
     """
-    if y is None or isinstance(y, Number):
+    if y is None or (numeric and isinstance(y, Number)):
         return y
     if is_table(y):
-        array = np.column_stack([_values(each, name) for each in table_columns(y, name)[1]])
+        found, columns = table_columns(y, name)
+        places = range(len(found)) if names is None else _places(found, names, name)
+        array = np.column_stack([_values(columns[place], name) for place in places])
     else:
         array = y.toarray() if issparse(y) else _values(y, name)
     if array.dtype.kind in "OT":
@@ -61,7 +66,7 @@ def as_values(y: Any, name: str = "y", numeric: bool = False) -> Any:
 
 def as_indicator(y: Any, labels: NDArray[Any] | None = None) -> NDArray[np.int64]:
     """Return labels as an indicator matrix (n, n_labels), whose columns may be prescribed."""
-    values = np.asarray(as_values(y))
+    values = np.asarray(as_values(y, names=labels))
     values = values[:, None] if values.ndim == 1 else values
     fits = labels is None or values.shape[1:] == labels.shape
     if not fits or not np.isin(values, (0, 1)).all():
@@ -85,8 +90,8 @@ def is_missing(value: Any) -> bool:
 
 def is_table(X: Any) -> bool:
     """Whether X is a table of pandas, polars, pyarrow, datasets or dask."""
-    two = len(getattr(X, "shape", ())) == 2
-    return two and (hasattr(X, "columns") or hasattr(X, "column_names"))
+    has_columns = hasattr(X, "columns") or hasattr(X, "column_names")
+    return has_columns and len(getattr(X, "shape", ())) == 2
 
 
 def table_columns(X: Any, name: str) -> tuple[list[str], list[Any]]:
@@ -101,6 +106,19 @@ def table_columns(X: Any, name: str) -> tuple[list[str], list[Any]]:
     return table.column_names, table.columns
 
 
+def _places(found: list[str], names: Any, name: str) -> list[int]:
+    """Return where the columns of a table are that belong to names; numbers keep their places."""
+    plain = names.dtype.kind in "iu" or all(re.fullmatch(r"(column_)?\d+", each) for each in found)
+    if plain or len(found) != len(names):
+        return list(range(len(found)))
+    if {*found} != {*map(str, names)}:
+        raise ValueError(
+            f"{name} has the columns {listed(found)}, but the head has the labels "
+            f"{listed(names.tolist())}: rename the columns, or pass an array in the head's order"
+        )
+    return [found.index(str(each)) for each in names]
+
+
 def _arrow_table(dataset: Any, name: str) -> Any:
     """Return the rows and columns of a datasets.Dataset as a pyarrow.Table."""
     if dataset.format["type"] == "custom":
@@ -111,36 +129,39 @@ def _arrow_table(dataset: Any, name: str) -> Any:
 def _of_table(X: Any, name: str) -> Any:
     """Return a table of numbers unchanged, and a single column of vectors as a matrix."""
     dtypes = () if hasattr(X, "dask") else getattr(X, "dtypes", ())
-    if len(dtypes) and all(getattr(dtype, "kind", "O") in _PLAIN for dtype in dtypes):
+    unique = getattr(getattr(X, "columns", None), "is_unique", True)  # or scikit-learn refuses X
+    if len(dtypes) and unique and all(getattr(each, "kind", "O") in _PLAIN for each in dtypes):
         return X
     names, columns = table_columns(X, name)
-    pairs = zip(names, columns, strict=True)
-    arrays = [(each, _values(column, f"{name}[{each!r}]")) for each, column in pairs]
+    arrays = [(names[j], _values(each, f"{name}[{names[j]!r}]")) for j, each in enumerate(columns)]
     vectors = [each for each, array in arrays if array.ndim > 1]
     if vectors and len(names) == 1:
-        return as_matrix(arrays[0][1], name)
+        return check_finite(_numbers(arrays[0][1], name), name)
     if vectors:
         raise TypeError(
             f"{name} is a {type(X).__name__} with the columns {listed(names)}, of which "
             f"{listed(vectors)} hold(s) vectors: choose one such column, {name}[{vectors[0]!r}]"
         )
     numbers = [_numbers(array, f"{name}[{each!r}]") for each, array in arrays]
-    return X if hasattr(X, "dtypes") else np.column_stack(numbers)
+    return X if hasattr(X, "dtypes") and unique else check_finite(np.column_stack(numbers), name)
 
 
 def _values(X: Any, name: str) -> NDArray[Any]:
     """Return the values of any container but a table as an array; vectors are stacked (n, d)."""
-    if isinstance(X, Tensor):
-        return as_array(X, name)
+    X = as_array(X, name)
     if isinstance(X, np.ma.MaskedArray):
-        _check_present(np.argwhere(np.ma.getmaskarray(X))[:, 0], name, "an unmasked value")
+        _check_present(
+            np.argwhere(np.ma.getmaskarray(X))[:, 0],
+            name,
+            "NaN or None instead of an unmasked value",
+        )
         X = X.data
     if hasattr(X, "column_name") and hasattr(X, "source"):  # a column of a datasets.Dataset
         X = _arrow_table(X.source, name)[X.column_name]
     if hasattr(X, "to_pylist"):
         return _of_arrow(X, name)
     if hasattr(X, "is_null") and X.dtype.is_nested():  # polars fills missing vectors with NaN
-        _check_present(np.flatnonzero(X.is_null().to_numpy()), name, "a vector")
+        _check_present(np.flatnonzero(X.is_null().to_numpy()), name, _NO_VECTOR)
     X = X.to_numpy() if hasattr(X, "to_numpy") else X
     try:
         tensors = isinstance(X, list | tuple) and len(X) > 0 and isinstance(X[0], Tensor)
@@ -152,8 +173,9 @@ def _values(X: Any, name: str) -> NDArray[Any]:
             f"{name} is a {type(X).__name__}, but rows are needed: pass a list, an array, a "
             "tensor, a Series or a column of a table"
         )
-    strings = array.dtype.kind == "U" and array.ndim == 1 and isinstance(X, list | tuple)
-    if strings and set(map(type, X)) - {str, np.str_}:  # NumPy has converted other values
+    kinds = set(map(type, X)) if array.ndim == 1 and isinstance(X, list | tuple) else set()
+    wide = array.dtype.kind == "f" and int in kinds and (abs(array) >= 2**63).any()
+    if wide or (array.dtype.kind == "U" and kinds - {str, np.str_}):  # NumPy has converted values
         array = np.fromiter(X, object, len(X))
     cells = array.ravel().tolist() if array.dtype.kind == "O" and array.size == len(array) else []
     return _stacked(cells, name) if any(map(_is_vector, cells)) else array
@@ -167,7 +189,7 @@ def _of_arrow(X: Any, name: str) -> NDArray[Any]:
         return np.asarray(X)
     from pyarrow import compute
 
-    _check_present(np.flatnonzero(X.is_null()), name, "a vector")
+    _check_present(np.flatnonzero(X.is_null()), name, _NO_VECTOR)
     _check_lengths(np.asarray(compute.list_value_length(X)), name)
     values = _of_arrow(compute.list_flatten(X), name)
     return values.reshape(len(X), len(values) // max(1, len(X)), *values.shape[1:])
@@ -179,7 +201,7 @@ def _stacked(rows: list[Any], name: str) -> NDArray[Any]:
         return np.stack([as_array(row, name) for row in rows])
     except ValueError as error:
         odd = [i for i, row in enumerate(rows) if not _is_vector(row)]
-        _check_present([i for i in odd if is_missing(rows[i])], name, "a vector")
+        _check_present([i for i in odd if is_missing(rows[i])], name, _NO_VECTOR)
         if not odd:
             _check_lengths([len(row) for row in rows], name)
         where = f"row {odd[0]} holds {shown(rows[odd[0]])}" if odd else reason(error)
@@ -219,26 +241,39 @@ def _of_one_type(array: NDArray[Any], name: str) -> NDArray[Any]:
     missing = [place[0] for place, value in np.ndenumerate(array) if is_missing(value)]
     _check_present(missing, name)
     inferred, values = np.array(array.tolist()), array.ravel().tolist()
-    if inferred.dtype.kind in "biuf":
+    wide = any(isinstance(value, int) and abs(value) >= 2**63 for value in values)
+    if inferred.dtype.kind in ("biu" if wide else "biuf"):
         return inferred
-    if inferred.dtype.kind == "O" and all(hasattr(value, "__float__") for value in values):
+    if (
+        inferred.dtype.kind == "O"
+        and not wide
+        and all(hasattr(value, "__float__") for value in values)
+    ):
         return array.astype(np.float64)
-    try:
-        np.unique(array)
+    kinds = {type(value).__name__ for value in values}
+    try:  # dicts have no order; NumPy would round wide integers, and order sets by inclusion
+        np.unique([{}, {}] if wide or kinds & {"set", "frozenset"} else array)
     except TypeError as error:
-        found = ", ".join(sorted({type(value).__name__ for value in values}))
         raise TypeError(
-            f"{name} holds values of several types ({found}), or that cannot be sorted: pass "
-            "list(map(str, values)), or only numbers"
+            f"{name} holds values of several types ({', '.join(sorted(kinds))}), integers beyond "
+            "64 bits, or what cannot be sorted: pass list(map(str, values)), or only numbers; "
+            f"{_SEVERAL}"
         ) from error
     return array
 
 
-def _check_present(missing: Any, name: str, what: str = "a value") -> None:
+def check_finite(X: Any, name: str) -> Any:
+    """Return X; raise ValueError if it holds NaN or infinity."""
+    found = "NaN or infinite numbers" if np.isnan(np.asarray(X)).any() else "infinity"
+    _check_present(np.argwhere(~np.isfinite(X))[:, 0], name, found)
+    return X
+
+
+def _check_present(missing: Any, name: str, found: str = "NaN or None instead of a value") -> None:
     """Raise ValueError if there are rows whose value is missing."""
     if len(missing):
         raise ValueError(
-            f"Input {name} contains NaN or None instead of {what} in {len(set(missing))} row(s), "
+            f"Input {name} contains {found} in {len(set(missing))} row(s), "
             f"the first in row {missing[0]}: leave these rows out, or fill in what is missing"
         )
 
@@ -250,7 +285,7 @@ def _check_lengths(lengths: Any, name: str) -> None:
         raise ValueError(
             f"{name} holds rows of different lengths, {lengths[0]} in row 0 and "
             f"{lengths[other[0]]} in row {other[0]}: pass vectors of one encoder, pooled over "
-            "tokens; for several labels a row, an indicator matrix, by MultiLabelBinarizer"
+            f"tokens; {_SEVERAL}"
         )
 
 

@@ -29,7 +29,8 @@ def as_array(X: Any, name: str = "X") -> Any:
         return X
     if X.is_nested or X.is_meta or X.layout is not torch.strided:
         kind = "nested" if X.is_nested else "without values" if X.is_meta else str(X.layout)
-        raise TypeError(f"{name} is a tensor ({kind}); pass a dense one, as by {name}.to_dense()")
+        way_out = "with one vector for each row" if X.is_nested else f"as by {name}.to_dense()"
+        raise TypeError(f"{name} is a tensor ({kind}); pass a dense one, {way_out}")
     try:
         X = X.dequantize() if X.is_quantized else X
         narrow = X.is_floating_point() and X.dtype not in _OF_NUMPY
@@ -102,6 +103,7 @@ def one_blas_thread_if_small(X: Any) -> AbstractContextManager[Any]:
     times longer if other programs keep the cores busy. The number of threads is that of the
     process. Objects without a shape, such as lists, have no effect.
     """
-    shape: tuple[int, ...] = getattr(X, "shape", ())
+    unknown = getattr(X, "is_nested", False) or hasattr(X, "to_dask_array")
+    shape: tuple[int, ...] = () if unknown else getattr(X, "shape", ())
     small = len(shape) == 2 and max(shape[0], _EIGEN * shape[1]) * shape[1] ** 2 < SMALL_PRODUCT
     return _ONE_BLAS_THREAD.hold() if small else nullcontext()

@@ -14,10 +14,8 @@ from sklearn.utils.validation import _check_n_features, check_array, check_is_fi
 
 from isoadapt import metrics
 from isoadapt._utils.containers import as_matrix
-from isoadapt._utils.messages import warn
-from isoadapt.adapters._heads import PROBES, fit_head, needs_fit, read_targets
+from isoadapt.adapters._heads import PROBES, fit_head, head_for, needs_fit, read_targets
 from isoadapt.adapters._maps import Affine, Floats, InvertibleMap, Map, map_block, map_rows
-from isoadapt.adapters._rows import check_labels
 from isoadapt.geometry._chunks import RowSketch, is_dask, map_blocks, refuse_chunks
 from isoadapt.heads import LinearHead
 
@@ -327,9 +325,6 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         rows, targets = validate_data(
             self, X, y, multi_output=several, y_numeric=numeric, **options
         )
-        if not numeric:
-            way_out = "pass labels, or use head='ridge' for a regression"
-            check_labels(targets, f"head={self.head!r}", way_out)
         return rows, targets
 
     def _check_head_kind(self) -> None:
@@ -368,36 +363,22 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         own = None if needs_fit(self.head) else LinearHead.from_estimator(self.head)
         head = self.head if own is None else "ridge" if own.classes_ is None else "logistic"
         probe = fit_head(head, X, cast(NDArray[Any], y), sample_weight, groups, map_)
-        if own is None or not own.multi_label_ or len(own.coef_) != len(probe.coef_):
-            return probe
-        return own._with(probe.coef_, probe.intercept_)
+        if own and own.multi_label_ and probe.multi_label_ and len(own.coef_) == len(probe.coef_):
+            return own._with(probe.coef_, probe.intercept_)
+        return probe
 
     def _take_checkpoint_head(
         self, read_head: Callable[[], LinearHead | None], y: ArrayLike | None
     ) -> None:
         """Set ``head`` to the head of a checkpoint if it is usable, unless ``head`` was chosen."""
         own, default = self.head, signature(type(self)).parameters["head"].default
-        if own is None:
-            head = None if y is None else read_head()
-        else:
-            head = read_head() if isinstance(own, str) and own == default else None
+        chosen = y is None if own is None else not (isinstance(own, str) and own == default)
+        head = None if chosen else read_head()
         if head is None:
             return
         self.set_params(head=head)  # needed to know whether y is
-        head = head._for_labels(y, self._needs_y())
-        self.set_params(head=head)
-        ignored = self._refits_head() or (head.multi_label_ and not self._needs_y())
-        unknown = [] if y is None or ignored else head._unknown_labels(y)
-        if not unknown:
-            return
-        self.set_params(head="logistic" if own is None else own)
-        warn(
-            f"y contains labels unknown to the checkpoint's head: {unknown[:5]}; it knows "
-            f"{head._known()}. A new head is fitted instead, head={self.head!r}. To use the "
-            "checkpoint's head, relabel y; to fit a new one without this warning, pass an "
-            f"estimator: {type(self).__name__}(head=LogisticRegression()), or on the command line: "
-            "--set head=logistic"
-        )
+        if y is not None and (self._needs_y() or not head.multi_label_):
+            self.set_params(head=head_for(head, y, "checkpoint's head", self._needs_y()))
 
     def _refits_head(self) -> bool:
         """Whether ``head_`` is fitted to the adapted embeddings."""

@@ -1,20 +1,4 @@
-"""The heads of adapters, and the probes that are fitted to embeddings and then frozen.
-
-The parameter ``head`` of an adapter is one of the following.
-
-- A :class:`LinearHead`, for example that of a checkpoint. It is used as it is.
-- A fitted linear estimator in :class:`sklearn.frozen.FrozenEstimator`. It is used as it is.
-- Any other linear classifier or regressor of scikit-learn, such as ``LogisticRegression(C=0.1)``
-  or ``RidgeCV()``, also in ``OneVsRestClassifier``, ``MultiOutputClassifier`` or a search. A clone
-  of it is fitted to the embeddings and then frozen, so its own parameters set the regularisation,
-  and ``head__C`` can be searched.
-- ``"logistic"`` or ``"ridge"``. A logistic or ridge regression, or one logistic regression for each
-  column of an indicator matrix, whose penalty is chosen by cross-validation within the fitted rows.
-  All embeddings are divided by one number, so that the penalty does not depend on their scale. To
-  set the strength, pass an estimator. Estimators are fitted to the embeddings as they are, and a
-  Pipeline with a scaler is not accepted, because its weights are those of scaled embeddings.
-- None, where the adapter needs no head.
-"""
+"""The heads of adapters, and the probes that are fitted to embeddings and then frozen."""
 
 from typing import Any, cast
 
@@ -24,10 +8,11 @@ from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.utils.multiclass import is_multilabel
+from sklearn.utils.multiclass import check_classification_targets, is_multilabel
 from sklearn.utils.validation import has_fit_parameter
 
 from isoadapt._utils.containers import as_indicator, as_values
+from isoadapt._utils.messages import reason, shortened, warn
 from isoadapt.adapters._linalg import cross_entropy
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._rows import Index, distinct_rows, fold_numbers
@@ -48,18 +33,42 @@ def needs_fit(head: Any) -> bool:
 
 def read_targets(head: Any, y: Any, numeric: bool, refits: bool = False) -> tuple[Any, bool]:
     """Return values or labels, and whether they are several; a head that refits may not know y."""
+    own = None if needs_fit(head) else LinearHead.from_estimator(head)
+    y = as_values(y, numeric=numeric, names=own.classes_ if own and own.multi_label_ else None)
+    if own is not None and refits and isinstance(head_for(own, y, "given head"), str):
+        own = None
     if numeric:
-        return as_values(y, numeric=True), True
-    own, y = None if needs_fit(head) else LinearHead.from_estimator(head), as_values(y)
-    own = None if own is not None and refits and own._unknown_labels(y) else own
+        return y, True
     if is_multilabel(y) if own is None else own.multi_label_:
         return as_indicator(y, None if own is None else own.classes_), True
-    if np.ndim(y) == 2 and np.shape(y)[1] > 1:
+    if np.ndim(y) > 1 and np.shape(y)[1:] != (1,):
         raise ValueError(
             f"y has shape {np.shape(y)}, but head={head!r} gives each row one label: pass one "
-            "column, or an indicator matrix of 0 and 1 to head='logistic' or to a multi-label head"
+            "column, or an indicator matrix of 0 and 1, as MultiLabelBinarizer makes it from lists "
+            "of labels, to head='logistic' or to a multi-label head"
         )
+    try:
+        check_classification_targets(y)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"y must contain labels, because head={head!r} is a classifier ({error}): pass labels, "
+            "or use head='ridge' for a regression"
+        ) from error
     return y, False
+
+
+def head_for(head: LinearHead, y: Any, name: str, strict: bool = True) -> Any:
+    """Return a head, or the name of a new one, with a warning, if y does not fit it."""
+    head = head._for_labels(y, strict)
+    if not (unknown := head._unknown_labels(y)):
+        return head
+    new = "ridge" if head.classes_ is None and not isinstance(unknown[0], str) else "logistic"
+    warn(
+        f"y contains labels unknown to the {name}: {unknown[:5]}; it knows {head._known()}. A new "
+        f"head is fitted instead, head={new!r}. To use the {name}, relabel y; to avoid this "
+        "warning, pass an estimator (head=LogisticRegression()), or fit with --set head=logistic"
+    )
+    return new
 
 
 def fit_head(
@@ -74,8 +83,7 @@ def fit_head(
 
     "logistic" and "ridge" choose their penalty by the loss on left-out folds, which keep equal rows
     and groups whole. The folds are those of `X`, because the rounding of `map_` can vary. Features
-    without variance get weight zero. A linear estimator is cloned and fitted as it is. For an
-    indicator matrix, "logistic" is fitted to each label alone.
+    without variance get weight zero. For an indicator matrix, each label is fitted alone.
     """
     _check_targets(kind, y, sample_weight)
     if kind == "logistic" and y.ndim == 2:
@@ -222,4 +230,12 @@ def _fit_estimator(
             f"sample_weight was given, but head={estimator!r} does not take it in fit: pass a head "
             "that does, such as 'logistic' or 'ridge', or fit without sample_weight"
         )
-    return LinearHead.from_estimator(clone(estimator).fit(X.astype(np.float64), y, **weights))
+    try:
+        fitted = clone(estimator).fit(X.astype(np.float64), y, **weights)
+    except (TypeError, ValueError, IndexError) as error:
+        raise ValueError(
+            f"head={estimator!r} cannot be fitted to y of shape {y.shape} "
+            f"({shortened(reason(error), 300)}): use OneVsRestClassifier or head='logistic' for an "
+            "indicator matrix, and for one column neither a MultiOutputClassifier nor a chain"
+        ) from error
+    return LinearHead.from_estimator(fitted)

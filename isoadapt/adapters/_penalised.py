@@ -13,7 +13,6 @@ from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import has_fit_parameter
 
-from isoadapt._utils.containers import as_values
 from isoadapt._utils.devices import one_blas_thread_if_small
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._base import BaseAdapter
@@ -204,11 +203,7 @@ class PenalisedAdapter(BaseAdapter):
         weights = check_frequencies(sample_weight, rows)
         if weights is not None and self.head is not None:
             self._check_scoring_takes_weights()
-        row_groups = None
-        if groups is not None:
-            given = as_values(groups, "groups")
-            given = given[:, 0] if given.shape == (len(rows), 1) else given
-            row_groups = codes_of(given, len(rows), "groups")[1]
+        row_groups = None if groups is None else codes_of(groups, len(rows), "groups")[1]
         used = self._validation_share() or needs_fit(self.head) or self.ridge == "auto"
         return distinct_rows(rows, labels, row_groups if used else None, weights)
 

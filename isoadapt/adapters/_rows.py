@@ -1,7 +1,4 @@
-"""Rows and labels of a fit: checked, merged, split, and cut into shuffled mini-batches.
-
-A decorator restores the attributes of an estimator whose fit fails.
-"""
+"""Rows and labels of a fit: checked, merged, split, and cut into shuffled mini-batches."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import train_test_split
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
@@ -94,16 +90,6 @@ def check_frequencies(
             "1: multiply them by the number of rows, or pass counts"
         )
     return weights
-
-
-def check_labels(y: NDArray[Any], head: str, way_out: str) -> None:
-    """Raise ValueError if y does not hold labels; `head` names the classifier."""
-    try:
-        check_classification_targets(y)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"y must contain labels, because {head} is a classifier ({error}): {way_out}"
-        ) from error
 
 
 def distinct_rows(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from isoadapt import TransformerEncoder
 from isoadapt._utils.files import atomic_path, check_writable, writable_folder
 from isoadapt._utils.messages import choices
+from isoadapt.adapters._heads import head_for
 from isoadapt.adapters._registry import METHODS, VARIANTS
 from isoadapt.cli._options import Console, Source, WrongUsage, data_to_record, labelled_texts
 from isoadapt.datasets import load_table
@@ -90,9 +91,9 @@ def _compare(
     if rows.foreign is not None:
         texts, _ = load_table(rows.foreign, text=rows.text, label=None)
         data["foreign"] = encoder.transform(texts)
-    head: Any = encoder_head(encoder)
-    if head is None:
-        head = "ridge" if y.dtype.kind == "f" else "logistic"
+    own = encoder_head(encoder)
+    new = "ridge" if y.dtype.kind == "f" else "logistic"
+    head = head_for(own, y, "checkpoint's head") if own else new
     options.console.say("Fitting and judging the adapters ...")
     comparison = compare_adapters(
         X,

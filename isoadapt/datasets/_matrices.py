@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from isoadapt._utils.containers import as_matrix
+from isoadapt._utils.containers import as_matrix, check_finite
 from isoadapt._utils.messages import listed, reason, shortened
 from isoadapt.datasets._tables import label_column, read_parquet
 
@@ -52,12 +52,8 @@ def load_matrix(
             f"{str(path)!r} is not a .npy or .parquet file, from which embeddings are read; for a "
             "table of texts, pass the model that embeds them"
         )
-    finite = np.ones(1) if isinstance(X, np.memmap) else np.isfinite(np.asarray(X)).all(axis=1)
-    if len(odd := np.flatnonzero(finite == 0)):
-        raise ValueError(
-            f"{str(path)!r} holds NaN or infinite numbers in {len(odd)} row(s), first in row "
-            f"{odd[0]} (from 0); drop or correct those rows"
-        )
+    if not isinstance(X, np.memmap):
+        check_finite(X, repr(str(path)))
     y = y if labels is None else _load_labels(Path(labels).expanduser(), len(X))
     return X, y
 

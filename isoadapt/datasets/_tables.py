@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import listed, reason, shortened
 
-_SEPARATORS = {";": "semicolon", "\t": "tab", ",": "comma"}
+_SEPARATORS = {";": "semicolon", "\t": "tab", ",": "comma", "|": "vertical bar"}
+_BESIDE = re.compile(r"^__MACOSX/|(^|/)\.[^/]*$|/$")  # what macOS adds to an archive, and folders
+_BETWEEN = re.compile(r"\blabel\W+\w|\w\W+label\b", re.I)  # any separator between two names
 _PAIR = ("sentence1", "sentence2")
 _SINGLE = "sentence"
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")  # suffixes of compressed files
@@ -133,7 +135,7 @@ def _open(path: Path) -> tuple[list[str], Callable[[list[str], list[str]], list[
     rows = list(_rows(path))
     if not rows:
         raise ValueError(f"{path} is empty; it must have a header line and at least one row")
-    (_, header), *table = rows
+    header, table = [name.strip() for name in rows[0][1]], rows[1:]
     _check_unique(path, header)
     return header, partial(_select_columns, path, header, table)
 
@@ -148,13 +150,14 @@ def _rows(path: Path) -> Iterator[Row]:
             if line.strip():
                 yield number, [line.removesuffix("\n")]
         return
-    _check_separator(path, suffix, lines.getvalue().partition("\n")[0])
+    header = lines.getvalue().partition("\n")[0]
+    _check_separator(path, suffix, header)
     if suffix == ".tsv":
         for number, line in enumerate(lines, start=1):
             if line != "\n":
                 yield number, line.removesuffix("\n").split("\t")
         return
-    reader = csv.reader(lines, strict=True)
+    reader = csv.reader(lines, strict=True, skipinitialspace=", " in header)
     try:
         for fields in reader:
             if fields:
@@ -185,7 +188,7 @@ def _unpacked(path: Path) -> bytes:
         if suffix != ".zip":
             return {".gz": gzip, ".bz2": bz2, ".xz": lzma}[suffix].decompress(data)
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            (name,) = archive.namelist()
+            (name,) = [each for each in archive.namelist() if not _BESIDE.search(each)]
             return archive.read(name)
     except Exception as error:  # each format has errors of its own
         raise ValueError(
@@ -197,11 +200,12 @@ def _unpacked(path: Path) -> bytes:
 def _check_separator(path: Path, suffix: str, header: str) -> None:
     """Raise ValueError if the columns of a header are separated by another character."""
     own = "\t" if suffix == ".tsv" else ","
-    other = next((each for each in _SEPARATORS if each in header), own)
-    if own not in header and own != other:
+    other = next((each for each in _SEPARATORS if each in header), None)
+    if own not in header and (other or _BETWEEN.search(header)):
+        what = "another character" if other is None else f"a {_SEPARATORS[other]}"
         raise ValueError(
-            f"{path}: the header {shortened(header)!r} seems to be separated by a "
-            f"{_SEPARATORS[other]}: save the table with commas as .csv, or with tabs as .tsv"
+            f"{path}: the header {shortened(header)!r} seems to be separated by {what}: "
+            "save the table with commas as .csv, or with tabs as .tsv"
         )
 
 
@@ -288,9 +292,8 @@ def _labels(path: Path, table: list[Row]) -> NDArray[Any]:
             raise ValueError(
                 f"{path}, line {number}: the label is empty; add a label or drop the row"
             )
-    values = [fields[-1] for _, fields in table]
-    are_numbers = all(_NUMBER.fullmatch(value.strip()) for value in values)
-    for dtype in (np.int64, np.float64) if are_numbers else ():
+    values = [fields[-1].strip() for _, fields in table]
+    for dtype in (np.int64, np.float64) if all(map(_NUMBER.fullmatch, values)) else ():
         try:
             numbers = np.array([dtype(value) for value in values])
         except (ValueError, OverflowError):

@@ -50,7 +50,7 @@ def in_chunks(X: Any) -> bool:
         return True
     if isinstance(X, list | tuple):
         return len(X) > 0 and len(getattr(X[0], "shape", ())) == 2
-    sized = isinstance(X, Sequence | Mapping | Set) or hasattr(X, "shape")
+    sized = isinstance(X, Sequence | Mapping | Set | torch.Tensor) or hasattr(X, "shape")
     sized = sized or hasattr(X, "dask")  # a bag
     return isinstance(X, Iterable) and not sized and not hasattr(X, "__array__")
 

@@ -234,6 +234,7 @@ def codes_of(
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Different values of a parameter that has one for each of n rows, and each row's number."""
     labels = as_values(values, name)
+    labels = labels[:, 0] if labels.shape == (n, 1) else labels
     if labels.shape != (n,):
         raise ValueError(
             f"{name} has shape {labels.shape}, {rows} has {n} rows: one value for each row is "

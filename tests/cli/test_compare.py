@@ -93,14 +93,25 @@ class TestCompare:
         assert "sentence1" in fail("compare", train, *model, "--pairs", train)
 
 
+def test_labels_that_the_checkpoint_does_not_know_need_a_new_head(tables, tmp_path):
+    folder = save_model(tmp_path / "several", problem_type="multi_label_classification")
+    files = ["compare", tables / "train.tsv", "--test", tables / "dev.tsv", "--encoder-unseen"]
+    completed = run(*files, "--model", folder, "--adapters", "IsoBN", "--out", tmp_path / "out")
+    assert completed.code == 0
+    assert "A new head is fitted instead, head='logistic'" in completed.stderr
+    assert "On classification" in completed.stdout
+
+
 def test_labels_may_be_the_names_of_the_checkpoint(tables, tmp_path):
     names = np.array(["good", "bad", "fair"])
     folder = save_model(tmp_path / "named", id2label=dict(enumerate(names.tolist())))
-    table = pd.read_csv(tables / "dev.tsv", sep="\t")
-    table.assign(label=names[table["label"]]).to_csv(tmp_path / "names.tsv", sep="\t", index=False)
+    for name in ("train.tsv", "dev.tsv"):
+        table = pd.read_csv(tables / name, sep="\t")
+        table.assign(label=names[table["label"]]).to_csv(tmp_path / name, sep="\t", index=False)
     shown = []
-    for path in (tables / "dev.tsv", tmp_path / "names.tsv"):
-        arguments = ["compare", path, "--model", folder, "--encoder-unseen", *NAMES]
+    for place in (tables, tmp_path):
+        files = ["compare", place / "train.tsv", "--test", place / "dev.tsv"]
+        arguments = [*files, "--model", folder, "--encoder-unseen", *NAMES]
         shown.append(succeed(*arguments, "--out", tmp_path / "out"))
         saved = json.loads((tmp_path / "out" / "comparison.json").read_text())
         rows = [row for row in saved["rows"] if row["adapter"] in ("no adapter", "head refit only")]

@@ -126,6 +126,11 @@ def test_each_line_of_a_txt_file_is_a_text(tmp_path):
         ("a.csv", '"sentence";"label"\n"a, b";1\n', {}, "separated by a semicolon.*with commas"),
         ("a.csv", "sentence\tlabel\na\t1\n", {}, "separated by a tab"),
         ("a.tsv", "sentence;label\na;1\n", {}, "separated by a semicolon"),
+        ("a.csv", "sentence|label\na|1\n", {}, "separated by a vertical bar"),
+        ("a.tsv", "label | sentence\n1 | a\n", {}, "separated by a vertical bar"),
+        ("a.csv", "sentence1|sentence2\na|b\n", {}, "separated by a vertical bar"),
+        ("a.tsv", "sentence  label\na  1\n", {}, "separated by another character.*as .tsv"),
+        ("a.csv", "label:sentence\n1:a\n", {}, "separated by another character"),
         ("a.csv", "sentence,label\na,1\n".encode("utf-16"), {}, "UTF-16 files.*save .* as UTF-8"),
         ("a.csv", b"sentence\n\xe9t\xe9\n", {}, "line 2: byte 0xe9 is not UTF-8 .*Latin-1"),
         ("a.csv.gz", b"sentence\na\n", {}, r"cannot be decompressed .*as the suffix \.gz"),
@@ -147,6 +152,38 @@ def test_each_line_of_a_txt_file_is_a_text(tmp_path):
 def test_what_is_wrong_and_where(tmp_path, name, content, options, message):
     with pytest.raises(ValueError, match=message):
         load_table(write(tmp_path, name, content), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "sentence, label\na,x\nb,y\n"),
+        ("a.csv", "sentence, label\na, x\nb, y\n"),
+        ("a.csv", "sentence,label\na, x\nb, y\n"),
+        ("a.csv", "label, sentence\nx, a\ny, b\n"),
+        ("a.csv", '"sentence", "label"\n"a", "x"\n"b", "y"\n'),
+        ("a.csv", "sentence,\u00a0label\na,x \nb,y \n"),
+        ("a.tsv", " sentence\tlabel \na\tx\nb\t y\n"),
+    ],
+)
+def test_spaces_beside_the_separator_are_ignored(name, content, tmp_path):
+    texts, labels = load_table(write(tmp_path, name, content))
+    assert texts == ["a", "b"]
+    assert labels.tolist() == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        ["t.tsv", "__MACOSX/._t.tsv"],
+        ["data/", "data/t.tsv", "data/.DS_Store", "__MACOSX/", "__MACOSX/data/._t.tsv"],
+    ],
+)
+def test_what_macos_adds_to_an_archive_is_left_out(entries, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.tsv.zip", "w") as archive:
+        for entry in entries:
+            archive.writestr(entry, "sentence\na\n" if entry in ("t.tsv", "data/t.tsv") else b"\0")
+    assert load_table(tmp_path / "a.tsv.zip") == (["a"], None)
 
 
 def test_a_missing_file(tmp_path):

@@ -88,6 +88,13 @@ def no_export(monkeypatch):
     monkeypatch.setattr(module, "_export", fail)
 
 
+def without_a_graph(spec, backbone):
+    """Replace the slow export."""
+    embed = torch.inference_mode(partial(embed_batch, backbone, spec.pooling, spec.layer))
+    embed.equal_lengths = False
+    return (embed, module.Deviation(1.0, 1.0, 0.0, 1)), {}
+
+
 def onnx(checkpoint, **options):
     return TransformerEncoder(checkpoint, backend="onnx", **options)
 
@@ -121,11 +128,12 @@ def test_architectures_poolings_and_layers(architecture, options, tmp_path):
     assert len(graphs(tmp_path / "users" / "isoadapt")) == 1
 
 
-def test_modules_and_columns_of_a_sentence_transformer(bare_checkpoint, tmp_path):
+def test_modules_and_columns_of_a_sentence_transformer(tmp_path, monkeypatch):
     library = pytest.importorskip("sentence_transformers")
     from sentence_transformers.sentence_transformer import modules as theirs
 
-    parts = [theirs.Transformer(str(bare_checkpoint)), theirs.Pooling(16, ("cls", "mean"))]
+    bare = save_model(tmp_path / "bare", kind="AutoModel", num_hidden_layers=1)
+    parts = [theirs.Transformer(str(bare)), theirs.Pooling(16, ("cls", "mean"))]
     parts += [theirs.Dense(32, 12), theirs.LayerNorm(12), theirs.Normalize()]
     model = library.SentenceTransformer(modules=parts, device="cpu", truncate_dim=7)
     model.save(str(tmp_path / "model"))
@@ -133,6 +141,7 @@ def test_modules_and_columns_of_a_sentence_transformer(bare_checkpoint, tmp_path
     np.testing.assert_allclose(encoder.transform(TEXTS), model.encode(TEXTS), atol=1e-5)
     config = tmp_path / "model" / "config_sentence_transformers.json"
     config.write_text(config.read_text().replace('"truncate_dim": 7', '"truncate_dim": 5'))
+    monkeypatch.setattr(module, "_export", without_a_graph)
     np.testing.assert_allclose(encoder.transform(TEXTS), model.encode(TEXTS)[:, :5], atol=1e-5)
     assert len(encoder.get_feature_names_out()) == 5
 
@@ -150,12 +159,7 @@ def test_int8_deviates_a_little_and_says_how_much(checkpoint, cache, no_export):
 
 
 def test_a_changed_checkpoint_is_exported_again(tmp_path, monkeypatch):
-    def export(spec, backbone):  # replaces the slow export
-        embed = torch.inference_mode(partial(embed_batch, backbone, spec.pooling, spec.layer))
-        embed.equal_lengths = False
-        return (embed, module.Deviation(1.0, 1.0, 0.0, 1)), {}
-
-    monkeypatch.setattr(module, "_export", export)
+    monkeypatch.setattr(module, "_export", without_a_graph)
     save_model(tmp_path / "model")
     encoder = onnx(tmp_path / "model", pooling="mean")
     before = encoder.transform(TEXTS)

@@ -21,7 +21,7 @@ from isoadapt import (
     Whitening,
     load_checkpoint,
 )
-from isoadapt.interop import export_onnx, save_adapter
+from isoadapt.interop import _onnx, export_onnx, save_adapter
 from tests.cli.command_line import succeed
 from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, WORDS, save_model
 
@@ -31,6 +31,19 @@ pytest.importorskip("onnxscript")
 rng = np.random.default_rng(0)
 ROWS = [" ".join(rng.choice(WORDS, size=n)) for n in rng.integers(2, 12, 90)]
 LABELS = rng.integers(0, 3, len(ROWS))
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory):
+    """A folder with a classifier of one layer, which is exported faster; do not write to it."""
+    return save_model(tmp_path_factory.mktemp("shallow"), num_hidden_layers=1)
+
+
+@pytest.fixture(scope="module")
+def exported(shallow, tmp_path_factory):
+    """A fitted model and its graph, in a folder of its own; do not write to it."""
+    model = AdaptedEncoder(shallow, LogitPreservingWhitening()).fit(ROWS)
+    return model, export_onnx(model, tmp_path_factory.mktemp("exported") / "served" / "model.onnx")
 
 
 def served(file, texts, n=3):
@@ -67,16 +80,17 @@ def readout(folder, **options):
 @pytest.mark.filterwarnings("ignore:R² of the teacher")
 class TestOutputs:
     def check(self, model, tmp_path, texts=TEXTS, n=3):
-        file = export_onnx(model, tmp_path / "served" / "model.onnx")
+        file = tmp_path / "served" / "model.onnx"
+        file = file if file.exists() else export_onnx(model, file)
         found = served(file, texts, n)
         same(found["sentence_vector"], model.transform(texts))
         labels = json.loads((file.parent / "config.json").read_text())["id2label"]
         return found, [labels[str(row.argmax())] for row in found.get("logits", [])]
 
-    def test_the_classifiers_own_logits(self, checkpoint, tmp_path):
-        model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(ROWS)
-        found, labels = self.check(model, tmp_path)
-        encoder, head = load_checkpoint(checkpoint)
+    def test_the_classifiers_own_logits(self, shallow, exported):
+        model, file = exported
+        found, labels = self.check(model, file.parents[1])
+        encoder, head = load_checkpoint(shallow)
         same(found["logits"], head.outputs(encoder.transform(TEXTS)))
         assert labels == [f"LABEL_{label}" for label in model.predict(TEXTS)]
 
@@ -102,7 +116,8 @@ class TestOutputs:
         )
 
     def test_vectors_alone_of_unit_length(self, tmp_path):
-        encoder = TransformerEncoder(save_model(tmp_path / "bare", kind="AutoModel"))
+        bare = save_model(tmp_path / "bare", kind="AutoModel", num_hidden_layers=1)
+        encoder = TransformerEncoder(bare)
         model = make_pipeline(encoder, Whitening(n_components=4).fit(encoder.transform(ROWS)))
         file = export_onnx(model, tmp_path / "served" / "model.onnx", normalize=True)
         found, expected = served(file, TEXTS), model.transform(TEXTS)
@@ -113,7 +128,7 @@ class TestOutputs:
         modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
         from sentence_transformers import SentenceTransformer
 
-        bare = save_model(tmp_path / "bare", kind="AutoModel")
+        bare = save_model(tmp_path / "bare", kind="AutoModel", num_hidden_layers=1)
         first = modules.Transformer(str(bare), do_lower_case=True)
         model = SentenceTransformer(modules=[first, modules.Pooling(16)], device="cpu")
         model.max_seq_length = 9
@@ -129,9 +144,8 @@ class TestOutputs:
         model = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(ROWS)
         self.check(model, tmp_path, ROWS[:4], n=1)
 
-    def test_the_card_runs_and_needs_neither_torch_nor_isoadapt(self, checkpoint, tmp_path):
-        model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(ROWS)
-        file = export_onnx(model, tmp_path / "served" / "model.onnx")
+    def test_the_card_runs_and_needs_neither_torch_nor_isoadapt(self, exported):
+        file = exported[1]
         card = (file.parent / "README.md").read_text()
         (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
         hidden = "import sys; sys.modules['torch'] = sys.modules['isoadapt'] = None\n"
@@ -149,7 +163,7 @@ class TestOutputs:
 
 @pytest.mark.parametrize("kind", ["regression", "multi_label_classification"])
 def test_the_card_names_labels_only_where_the_largest_logit_does(kind, tmp_path):
-    folder = save_model(tmp_path / "model", problem_type=kind)
+    folder = save_model(tmp_path / "model", problem_type=kind, num_hidden_layers=1)
     model = AdaptedEncoder(folder, LogitPreservingWhitening()).fit(ROWS)
     file = export_onnx(model, tmp_path / "served" / "model.onnx")
     assert "id2label" not in (file.parent / "README.md").read_text()
@@ -218,20 +232,21 @@ class TestErrors:
         with pytest.raises(FileExistsError, match="not empty"):
             export_onnx(model, tmp_path / "served" / "model.onnx")
 
-    def test_a_wrong_graph_does_not_appear(self, checkpoint, tmp_path, monkeypatch):
-        model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(ROWS)
+    def test_a_wrong_graph_does_not_appear(self, exported, tmp_path, monkeypatch):
+        model, file = exported
+        monkeypatch.setattr(_onnx, "export_graph", lambda *args: file.read_bytes())
         run = onnxruntime.InferenceSession.run
         shifted = lambda self, *given: [each + 1 for each in run(self, *given)]  # noqa: E731
         monkeypatch.setattr(onnxruntime.InferenceSession, "run", shifted)
         self.refuse(model, tmp_path / "served" / "model.onnx", "of the exported model differ")
 
 
-def test_the_command_line(checkpoint, tmp_path, monkeypatch):
+def test_the_command_line(shallow, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    encoder, head = load_checkpoint(checkpoint)
+    encoder, head = load_checkpoint(shallow)
     adapter = LogitPreservingWhitening(head).fit(encoder.transform(ROWS))
     save_adapter(adapter, "a", base_model=encoder)
-    completed = succeed("export", "a", "--model", checkpoint, "--out", "m", "--onnx")
+    completed = succeed("export", "a", "--model", shallow, "--out", "m", "--onnx")
     assert "Use: m/README.md" in completed.stdout
     same(
         served(tmp_path / "m" / "model.onnx", TEXTS)["sentence_vector"],

@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt._utils.messages import warn
 from isoadapt.adapters._heads import needs_fit, read_targets
-from isoadapt.adapters._rows import check_labels
 from isoadapt.encoders._texts import as_texts
 from isoadapt.geometry._chunks import row_hashes
 from isoadapt.heads import LinearHead
@@ -168,8 +167,6 @@ def _labelled(X: Any, y: Any, name: str, head: Any, task: str) -> tuple[NDArray[
     if not several or (numeric and targets.shape[1:] == (1,)):
         targets = column_or_1d(targets)
     check_consistent_length(rows, targets)
-    if task == "classify":
-        check_labels(targets, "the head", "use head='ridge' for a regression")
     return rows, targets
 
 
@@ -191,7 +188,7 @@ def are_texts(value: Any) -> bool:
     """Whether a value holds texts or pairs of texts, rather than vectors."""
     try:
         as_texts(value.select(range(1)) if hasattr(value, "with_format") else value[:1])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, NotImplementedError):  # dask selects no rows
         return isinstance(value, str)
     return True
 
