@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
-from itertools import pairwise
 from math import sqrt
 from numbers import Real
 from typing import Any, ClassVar, Self
@@ -34,7 +33,14 @@ from isoadapt.adapters._linalg import descending_eigh, row_space
 from isoadapt.adapters._maps import Affine, Floats, map_rows
 from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_failure
 from isoadapt.geometry import Moments
-from isoadapt.geometry._chunks import RowSketch, is_dask, is_memmap, refuse_chunks
+from isoadapt.geometry._chunks import (
+    Rows,
+    RowSketch,
+    is_dask,
+    is_memmap,
+    refuse_chunks,
+    unmap_pages,
+)
 from isoadapt.heads import LinearHead
 
 _ENTRIES = 2**22  # entries of a memory map that are read at a time
@@ -362,17 +368,21 @@ class TeacherReadout(BaseAdapter):
         return tags
 
 
-def _chunks(X: Any, *others: Any) -> Iterator[tuple[Any, ...]]:
-    """Rows of X, and of other arrays or None, in parts if X is a memory map or a dask array."""
-    if not is_memmap(X) and not is_dask(X):
-        yield X, *others
+def _chunks(X: Any, y: Any, *others: Any) -> Iterator[tuple[Any, ...]]:
+    """Rows of X, y and other arrays or None, in parts if X or y is a memory map or a dask array."""
+    if not any(is_memmap(each) or is_dask(each) for each in (X, y)):
+        yield X, y, *others
         return
-    check_consistent_length(X, *others)
-    size = max(1, _ENTRIES // X.shape[1])
-    stops = np.cumsum(X.chunks[0]) if is_dask(X) else [*range(size, len(X), size), len(X)]
-    for start, stop in pairwise([0, *stops]):
-        rows: list[Any] = [each if each is None else each[start:stop] for each in (X, *others)]
+    X = Rows(X).X if is_dask(X) else X
+    y = Rows(y, name="y").X if is_dask(y) and y.ndim == 2 else y
+    check_consistent_length(X, y, *others)
+    blocks = [max(each.chunks[0]) for each in (X, y) if is_dask(each)]
+    size = max(2, *blocks, *([] if blocks else [_ENTRIES // max(1, *np.shape(X)[1:])]))
+    for start in range(0, len(X), size):
+        rows = [each if each is None else each[start : start + size] for each in (X, y, *others)]
         yield tuple(each.compute() if is_dask(each) else each for each in rows)
+        for each in filter(is_memmap, (X, y)):
+            unmap_pages(each)
 
 
 def _unit_vectors(y: Any) -> Floats:
