@@ -370,18 +370,20 @@ class TeacherReadout(BaseAdapter):
 
 def _chunks(X: Any, y: Any, *others: Any) -> Iterator[tuple[Any, ...]]:
     """Rows of X, y and other arrays or None, in parts if X or y is a memory map or a dask array."""
-    if not any(is_memmap(each) or is_dask(each) for each in (X, y)):
-        yield X, y, *others
-        return
     X = Rows(X).X if is_dask(X) else X
     y = Rows(y, name="y").X if is_dask(y) and y.ndim == 2 else y
-    check_consistent_length(X, y, *others)
-    blocks = [max(each.chunks[0]) for each in (X, y) if is_dask(each)]
-    size = max(2, *blocks, *([] if blocks else [_ENTRIES // max(1, *np.shape(X)[1:])]))
-    for start in range(0, len(X), size):
-        rows = [each if each is None else each[start : start + size] for each in (X, y, *others)]
+    given = X, y, *others
+    maps = [each for each in (X, y) if is_memmap(each)]
+    sizes = [max(each.chunks[0]) for each in (X, y) if is_dask(each)]
+    if not maps and not sizes:
+        yield given
+        return
+    check_consistent_length(*given)
+    size = max(2, *(sizes or [_ENTRIES // max(1, *(each.shape[1] for each in maps))]))
+    for start in range(0, max(1, len(X)), size):
+        rows: list[Any] = [each if each is None else each[start : start + size] for each in given]
         yield tuple(each.compute() if is_dask(each) else each for each in rows)
-        for each in filter(is_memmap, (X, y)):
+        for each in maps:
             unmap_pages(each)
 
 

@@ -166,6 +166,9 @@ def row_hashes(X: ArrayLike) -> NDArray[np.uint64]:
 
 def first_of_equal(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Mask (n,) of the rows that equal no earlier one, from their hashes."""
+    ordered = np.sort(hashes)
+    if (ordered[1:] != ordered[:-1]).all():  # else np.unique takes several times their memory
+        return np.ones(len(hashes), bool)
     mask = np.zeros(len(hashes), bool)
     mask[np.unique(hashes, return_index=True)[1]] = True
     return mask

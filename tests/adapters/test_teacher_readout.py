@@ -192,6 +192,7 @@ class TestStreams:
         [
             (lambda X, y: (X[:, 0], y), "Expected 2D array, got 1D array"),
             (lambda X, y: (X[:1], y[:1]), "1 sample"),
+            (lambda X, y: (X[:0], y[:0]), "0 sample"),
             (lambda X, y: (X[:, :0], y), r"0 feature\(s\)"),
             (lambda X, y: (X, y[:200]), "inconsistent numbers of samples"),
             (lambda X, y: (X[X[:, 0] > 0], y), r"X is dask.*: call X.compute_chunk_sizes\(\)"),
