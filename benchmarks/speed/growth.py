@@ -91,7 +91,7 @@ def _row(found: Found, step: str, d: int, sizes: Sequence[int]) -> Iterator[str]
             cpu, wall, peak = (cells[n][key] for key in ("cpu_s", "wall_s", "peak_mb"))
             yield f"{duration(cpu)} ({duration(wall)}), {peak:.0f} MB"
         else:
-            yield f"not run (≈ {_foreseen(found, step, n, d) / 3600:.1f} h)"
+            yield f"not run (≈ {_foreseen(found, step, n, d) / 60:.0f} min)"
     last = [*cells][-3:]
     logs = (np.log([cells[n][key] for n in last]) for key in ("cpu_s", "peak_mb"))
     slopes = (np.polyfit(np.log(last), each, 1)[0] for each in logs if len(last) > 1)

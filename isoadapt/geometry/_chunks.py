@@ -250,7 +250,8 @@ class Rows:
             with _prefix_errors(f"rows {start} to {part.stop - 1}"):
                 where = part if self.index is None else self.index[part]
                 block = check_chunk(self._read(where), start == 0)
-            yield block
+            size = max(1, _READ // max(1, block.shape[1]))  # blocks of dask may be larger
+            yield from (block[first : first + size] for first in range(0, len(block), size))
 
     def _read(self, part: Any) -> NDArray[Any]:
         if not is_memmap(self.X):
