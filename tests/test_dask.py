@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pickle
 import signal
 from contextlib import contextmanager
 
@@ -13,6 +14,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import (
+    AdaptedEncoder,
     ClusterIsotropy,
     EmbeddingCache,
     FlowAdapter,
@@ -27,6 +29,7 @@ from tests.tiny_models import WORDS
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
+bag = pytest.importorskip("dask.bag")
 distributed = pytest.importorskip("distributed")
 
 X = pytest.fixture(scope="module", name="X")(make_rows)
@@ -194,6 +197,45 @@ def test_a_killed_worker_changes_no_moment(tmp_path):
     for name, value in whole.items():
         size = np.abs(value).max()
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12 * size, err_msg=name)
+
+
+@pytest.mark.slow
+def test_partitions_of_a_bag_are_encoded_by_one_model_a_worker(client, checkpoint):
+    texts = [f"{word} {other}" for word in WORDS for other in WORDS]
+    encoder = TransformerEncoder(str(checkpoint))
+    H = encoder.transform(texts)
+    assert len(pickle.dumps(encoder)) < 2000
+    partitions = bag.from_sequence(texts, npartitions=8)
+
+    def encode(part):
+        from isoadapt.encoders import _models
+
+        rows = list(part)  # an iterator, if dask has fused the steps before
+        vectors = encoder.transform(rows) if rows else np.empty((0, H.shape[1]), np.float32)
+        return {(os.getpid(), *map(id, _models._STORE.values()))}, vectors
+
+    with dask.config.set(scheduler=client):
+        found = partitions.map(str.strip).map_partitions(lambda part: [encode(part)]).compute()
+        models = set().union(*(seen for seen, _ in found))
+        assert len(models) == len({process for process, *_ in models}) == 2
+        np.testing.assert_array_equal(np.concatenate([vectors for _, vectors in found]), H)
+        some = partitions.filter(lambda text: text.startswith("the")).map_partitions(
+            lambda part: encode(part)[1]
+        )
+        blocks = [da.from_delayed(each, (np.nan, 16), np.float32) for each in some.to_delayed()]
+        wanted = H[[text.startswith("the") for text in texts]]
+        rows = da.concatenate(blocks)
+        assert_same_map(whitening := Whitening().fit(rows), Whitening().fit(wanted))
+        np.testing.assert_allclose(
+            whitening.transform(rows).compute(), whitening.transform(wanted), rtol=1e-6
+        )
+        adapted = AdaptedEncoder(encoder, Whitening()).fit(texts)
+        np.testing.assert_allclose(
+            np.stack(partitions.map_partitions(adapted.transform).compute()),
+            adapted.transform(texts),
+            rtol=1e-5,
+            atol=1e-6,
+        )
 
 
 @pytest.mark.slow

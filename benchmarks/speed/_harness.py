@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from keyword import iskeyword
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +21,8 @@ from threadpoolctl import threadpool_limits
 from benchmarks._markdown import markdown_table
 from benchmarks._places import FOLDER
 
+T = TypeVar("T")
+PROCESS = Path("/proc/self")
 HEADER = ("name", "threads", "n", "d", "ours", "reference", "ratio [IQR]", "target", "met")
 
 
@@ -161,17 +165,39 @@ def _sizes(facts: Mapping[str, Any]) -> list[str]:
 
 
 def names() -> list[str]:
-    """Names of the benchmarks: the public modules of `benchmarks.speed`, but `gpu`."""
+    """Names of the benchmarks: the public modules of `benchmarks.speed`, but `gpu` and `growth`."""
     found = {path.stem.removesuffix("_") for path in (FOLDER / "speed").glob("[!_]*.py")}
-    return sorted(found - {"gpu"})
+    return sorted(found - {"gpu", "growth"})
 
 
-def run_apart(name: str, quick: bool) -> list[Result]:
-    """Run one benchmark in a new process, in which torch has been imported but not used."""
+def new_process() -> ProcessPoolExecutor:
+    """Return an executor of one process, in which torch has been imported but not used."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sklearn.model_selection", "isoadapt.adapters"])
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(run_one, name, quick).result()
+    return ProcessPoolExecutor(1, mp_context=context)
+
+
+def apart(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in a new process."""
+    with new_process() as process:
+        return process.submit(function, *arguments).result()
+
+
+def measured(function: Callable[[], Any]) -> dict[str, float]:
+    """Measure a call on Linux, in one thread: seconds, and MB of resident memory that it adds.
+
+    The peak is that of the whole process, so each call needs a process of its own.
+    """
+
+    def resident(entry: str) -> float:
+        return int((PROCESS / "status").read_text("ascii").partition(entry)[2].split()[0]) / 1e3
+
+    with single_thread():
+        (PROCESS / "clear_refs").write_text("5")  # the peak becomes what is resident now
+        before, cpu = resident("VmRSS:"), time.process_time()
+        wall = seconds_of(function)
+        cpu = time.process_time() - cpu
+    return {"cpu_s": cpu, "wall_s": wall, "peak_mb": resident("VmHWM:") - before}
 
 
 def run_one(name: str, quick: bool) -> list[Result]:
@@ -183,3 +209,6 @@ def run_one(name: str, quick: bool) -> list[Result]:
         if (error.name or "").split(".")[0] in ("benchmarks", "isoadapt"):
             raise
         return [Skipped(name, f"{error.name} is not installed")]
+
+
+run_apart: Callable[[str, bool], list[Result]] = partial(apart, run_one)

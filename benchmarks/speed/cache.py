@@ -3,11 +3,7 @@
 The benchmark also checks that each text is encoded once, and raises otherwise.
 """
 
-import json
 import math
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,10 +18,19 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from benchmarks._data import shared_folder
-from benchmarks._places import ROOT
-from benchmarks.speed._harness import Comparison, Measurement, Result, Skipped, compare, seconds_of
+from benchmarks.speed._harness import (
+    Comparison,
+    Measurement,
+    Result,
+    Skipped,
+    apart,
+    compare,
+    new_process,
+    seconds_of,
+    single_thread,
+)
 from isoadapt import EmbeddingCache, TransformerEncoder, Whitening
-from isoadapt.encoders._identity import row_keys
+from isoadapt.encoders._identity import encoder_identity, row_keys
 from isoadapt.encoders._texts import as_texts
 
 GRID = {
@@ -84,7 +89,7 @@ def _reading(folder: Path, n_rows: int, n: int, repeats: int) -> list[Result]:
 
 def _write(encoder: TransformerEncoder, texts: list[str], vectors: NDArray[np.float32]) -> None:
     """Write vectors to the cache under the keys of the encoder, in 50 batches."""
-    keys = row_keys(encoder._identity(), as_texts(texts))
+    keys = row_keys(encoder_identity(encoder), as_texts(texts))
     store, max_size = encoder.cache._store(), encoder.cache.max_size
     for part in np.array_split(np.arange(len(texts)), 50):
         store.put([keys[i] for i in part], vectors[part], max_size)
@@ -123,7 +128,7 @@ def _grid(folder: Path, n: int | None, values: int, folds: int, jobs: list[int])
         name = f"GridSearchCV {candidates} x {folds}"
         again = f"n_jobs=1 in a new process, cache filled by n_jobs={n_jobs}"
         here = partial(search_through_cache, place, n, values, folds, n_jobs)
-        elsewhere = partial(_search_elsewhere, place, n, values, folds)
+        elsewhere = partial(apart, search_through_cache, place, n, values, folds, 1)
         results += [
             _counted(f"{name}, n_jobs={n_jobs}, empty cache", n, here, place),
             _counted(f"{name}, {again}", n, elsewhere, place),
@@ -145,28 +150,21 @@ def _counted(name: str, n: int | None, search: Callable[[], int], folder: str) -
     return Measurement(name, (seconds,), {"n": len(sentences), "d": 384})
 
 
-def _search_elsewhere(folder: str, n: int | None, values: int, folds: int) -> int:
-    """Search in a new process, without parallel jobs."""
-    code = (
-        "from benchmarks.speed.cache import search_through_cache; "
-        f"print(search_through_cache({folder!r}, {n}, {values}, {folds}, 1))"
-    )
-    return int(_python("-c", code))
-
-
 def _two_processes(folder: Path, n: int, repeats: int) -> list[Comparison]:
     """Compare two processes that encode through one cache with one process, in one thread each."""
     texts = list(dict.fromkeys(cola_sentences()))
     seconds: dict[str, list[float]] = {"one": [], "the same": [], "other": []}
     shares = {"one": [(0, n)], "the same": [(0, n), (0, n)], "other": [(0, n), (n, 2 * n)]}
     with ExitStack() as stack:
-        workers = [stack.enter_context(_worker()) for _ in range(2)]
+        workers = [stack.enter_context(new_process()) for _ in range(2)]
         for worker in workers:
-            worker.stdout.readline()
+            worker.submit(_seconds, None, 0, 100).result()  # loads the model
         for i in range(repeats):
             for name, parts in shares.items():
                 place = folder / f"{i}-{name}"
-                seconds[name].append(_seconds_together(workers, place, parts))
+                pairs = zip(workers, parts, strict=False)
+                runs = [worker.submit(_seconds, place, *part) for worker, part in pairs]
+                seconds[name].append(max(run.result() for run in runs))
                 misses = EmbeddingCache(place).stats().misses
                 distinct = len({text for start, stop in parts for text in texts[start:stop]})
                 if misses != distinct:
@@ -179,35 +177,8 @@ def _two_processes(folder: Path, n: int, repeats: int) -> list[Comparison]:
     ]
 
 
-def _worker() -> "subprocess.Popen[str]":
-    """Start a process that encodes on request; see :func:`serve`."""
-    command = [sys.executable, "-c", "from benchmarks.speed.cache import serve; serve()"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True, **pipes
-    )
-
-
-def serve() -> None:
-    """For each line of input (folder, first and last text), encode and print the seconds."""
-    sentences = list(dict.fromkeys(cola_sentences()))
-    encoder().transform(sentences[:100])
-    print("ready", flush=True)
-    for line in sys.stdin:
-        folder, start, stop = json.loads(line)
-        texts = sentences[start:stop]
-        print(seconds_of(lambda: encoder(folder).transform(texts)), flush=True)  # noqa: B023
-
-
-def _seconds_together(
-    workers: list["subprocess.Popen[str]"], folder: Path, parts: list[tuple[int, int]]
-) -> float:
-    """Let one worker encode each part, at the same time; return the seconds of the slowest."""
-    for worker, part in zip(workers, parts, strict=False):
-        print(json.dumps([str(folder), *part]), file=worker.stdin, flush=True)
-    return max(float(worker.stdout.readline()) for worker, _ in zip(workers, parts, strict=False))
-
-
-def _python(*arguments: str) -> str:
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+def _seconds(folder: Path | None, start: int, stop: int) -> float:
+    """Time the encoding of some sentences in one thread."""
+    texts = list(dict.fromkeys(cola_sentences()))[start:stop]
+    with single_thread():
+        return seconds_of(lambda: encoder(folder).transform(texts))

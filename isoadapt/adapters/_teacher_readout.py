@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
-from itertools import pairwise
 from math import sqrt
 from numbers import Real
 from typing import Any, ClassVar, Self
@@ -34,7 +33,14 @@ from isoadapt.adapters._linalg import descending_eigh, row_space
 from isoadapt.adapters._maps import Affine, Floats, map_rows
 from isoadapt.adapters._rows import check_frequencies, check_spread, restore_on_failure
 from isoadapt.geometry import Moments
-from isoadapt.geometry._chunks import RowSketch, is_dask, is_memmap, refuse_chunks
+from isoadapt.geometry._chunks import (
+    Rows,
+    RowSketch,
+    is_dask,
+    is_memmap,
+    refuse_chunks,
+    unmap_pages,
+)
 from isoadapt.heads import LinearHead
 
 _ENTRIES = 2**22  # entries of a memory map that are read at a time
@@ -362,17 +368,23 @@ class TeacherReadout(BaseAdapter):
         return tags
 
 
-def _chunks(X: Any, *others: Any) -> Iterator[tuple[Any, ...]]:
-    """Rows of X, and of other arrays or None, in parts if X is a memory map or a dask array."""
-    if not is_memmap(X) and not is_dask(X):
-        yield X, *others
+def _chunks(X: Any, y: Any, *others: Any) -> Iterator[tuple[Any, ...]]:
+    """Rows of X, y and other arrays or None, in parts if X or y is a memory map or a dask array."""
+    X = Rows(X).X if is_dask(X) else X
+    y = Rows(y, name="y").X if is_dask(y) and y.ndim == 2 else y
+    given = X, y, *others
+    maps = [each for each in (X, y) if is_memmap(each)]
+    sizes = [max(each.chunks[0]) for each in (X, y) if is_dask(each)]
+    if not maps and not sizes:
+        yield given
         return
-    check_consistent_length(X, *others)
-    size = max(1, _ENTRIES // X.shape[1])
-    stops = np.cumsum(X.chunks[0]) if is_dask(X) else [*range(size, len(X), size), len(X)]
-    for start, stop in pairwise([0, *stops]):
-        rows: list[Any] = [each if each is None else each[start:stop] for each in (X, *others)]
+    check_consistent_length(*given)
+    size = max(2, *(sizes or [_ENTRIES // max(1, *(each.shape[1] for each in maps))]))
+    for start in range(0, max(1, len(X)), size):
+        rows: list[Any] = [each if each is None else each[start : start + size] for each in given]
         yield tuple(each.compute() if is_dask(each) else each for each in rows)
+        for each in maps:
+            unmap_pages(each)
 
 
 def _unit_vectors(y: Any) -> Floats:

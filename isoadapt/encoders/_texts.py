@@ -1,7 +1,7 @@
 """Conversion of texts, or pairs of texts, from any supported container to lists."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -107,7 +107,9 @@ def _rows(X: Any) -> list[Any]:
     if shape is not None and len(shape) == 2 and shape[1] == 1:
         X = X.reshape(-1)
     if hasattr(X, "dask") or not hasattr(X, "__len__"):  # streams and lazy containers
-        way_out = "pass X.compute()" if hasattr(X, "dask") else _ACCEPTED
+        way_out = "pass list(X)" if isinstance(X, Iterator) else _ACCEPTED
+        if hasattr(X, "dask"):
+            way_out = "pass X.compute(), or a list of the texts of each partition"
         raise TypeError(f"X is a {type(X).__name__}; {way_out}")
     for method in ("tolist", "to_list", "to_pylist"):
         if hasattr(X, method):

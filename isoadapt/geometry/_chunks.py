@@ -166,6 +166,9 @@ def row_hashes(X: ArrayLike) -> NDArray[np.uint64]:
 
 def first_of_equal(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Mask (n,) of the rows that equal no earlier one, from their hashes."""
+    ordered = np.sort(hashes)
+    if (ordered[1:] != ordered[:-1]).all():  # else np.unique takes several times their memory
+        return np.ones(len(hashes), bool)
     mask = np.zeros(len(hashes), bool)
     mask[np.unique(hashes, return_index=True)[1]] = True
     return mask
@@ -222,13 +225,14 @@ class Rows:
     A dask array is computed block by block with each reading. With `index`, only those rows.
     """
 
-    def __init__(self, X: Any, index: NDArray[np.int64] | None = None) -> None:
-        self.X, self.index, self.size = X, index, max(1, _READ // max(1, X.shape[1]))
+    def __init__(self, X: Any, index: NDArray[np.int64] | None = None, name: str = "X") -> None:
         if is_dask(X):
+            X = _with_unsplit_rows(X)
             if np.isnan(X.shape[0]):
-                raise ValueError(f"X is {X!r}: call X.compute_chunk_sizes() first")
-            self.size = max(X.chunks[0])
-            self.X = _with_unsplit_rows(X).rechunk({0: self.size})
+                raise ValueError(f"{name} is {X!r}: call {name}.compute_chunk_sizes() first")
+            X = X.rechunk({0: max(X.chunks[0])})
+        size = max(X.chunks[0]) if is_dask(X) else _READ // max(1, X.shape[1])
+        self.X, self.index, self.size = X, index, max(1, size)
 
     def __len__(self) -> int:
         return int(self.X.shape[0]) if self.index is None else len(self.index)
@@ -246,15 +250,21 @@ class Rows:
             with _prefix_errors(f"rows {start} to {part.stop - 1}"):
                 where = part if self.index is None else self.index[part]
                 block = check_chunk(self._read(where), start == 0)
-            yield block
+            size = max(1, _READ // max(1, block.shape[1]))  # blocks of dask may be larger
+            yield from (block[first : first + size] for first in range(0, len(block), size))
 
     def _read(self, part: Any) -> NDArray[Any]:
         if not is_memmap(self.X):
             return np.asarray(self.X[part])
         rows = np.array(self.X[part])
-        if self.X.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
-            self.X._mmap.madvise(mmap.MADV_DONTNEED)  # else pages count as memory of the process
+        unmap_pages(self.X)
         return rows
+
+
+def unmap_pages(X: Any) -> None:
+    """Take the pages of a read-only memory map out of the process, as whose memory they count."""
+    if X.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
+        X._mmap.madvise(mmap.MADV_DONTNEED)
 
 
 def map_blocks(
@@ -284,6 +294,7 @@ def _named_chunks(X: Any) -> Iterator[tuple[str, Any]]:
         for start in range(0, len(X), n_rows):
             chunk = X[start : start + n_rows]
             yield f"rows {start} to {start + len(chunk) - 1}", chunk
+            unmap_pages(X)
     elif is_dask(X):
         for number, block in enumerate(_with_unsplit_rows(X).to_delayed().ravel()):
             yield f"block {number}", block.compute()

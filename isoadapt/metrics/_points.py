@@ -288,7 +288,8 @@ def squared_deviations(found: Reading) -> NDArray[np.float64]:
         deviations = in_float64(block) - found.moments.mean
         squared[start : start + len(block)] = deviations.square_().sum(1)
         start += len(block)
-    return np.where(found.kept, squared, 0)
+    squared[~found.kept] = 0
+    return squared
 
 
 def warn_of_few_units(found: Reading) -> None:

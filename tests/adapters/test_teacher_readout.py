@@ -177,8 +177,32 @@ class TestStreams:
             maps.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
         assert_same_fit(TeacherReadout().fit(*maps, weights, groups), whole)
         lazy = array.from_array(X, (90, 7)), array.from_array(TEACHER, (100, 9))
-        assert_same_fit(TeacherReadout().fit(*lazy, weights, groups), whole)
+        odd = (
+            array.from_array(X, ((1, 0, 199, 100), 7)),
+            array.from_array(TEACHER, ((0, 120, 180), 4)),
+        )
+        for pair in (lazy, odd, (X, lazy[1]), (X, maps[1]), (lazy[0], maps[1]), (maps[0], odd[1])):
+            assert_same_fit(TeacherReadout().fit(*pair, weights, groups), whole)
+        by_row = array.from_array(X, (1, D)), TEACHER
+        assert_same_fit(TeacherReadout().fit(*by_row, array.from_array(weights), groups), whole)
         np.testing.assert_allclose(whole.transform(lazy[0]).compute(), whole.transform(X))
+
+    @pytest.mark.parametrize(
+        ("take", "message"),
+        [
+            (lambda X, y: (X[:, 0], y), "Expected 2D array, got 1D array"),
+            (lambda X, y: (X[:1], y[:1]), "1 sample"),
+            (lambda X, y: (X[:0], y[:0]), "0 sample"),
+            (lambda X, y: (X[:, :0], y), r"0 feature\(s\)"),
+            (lambda X, y: (X, y[:200]), "inconsistent numbers of samples"),
+            (lambda X, y: (X[X[:, 0] > 0], y), r"X is dask.*: call X.compute_chunk_sizes\(\)"),
+            (lambda X, y: (X, y[y[:, 0] > 0]), r"y is dask.*: call y.compute_chunk_sizes\(\)"),
+        ],
+    )
+    def test_bad_dask_arrays_are_named(self, take, message):
+        array = pytest.importorskip("dask.array")
+        with pytest.raises(ValueError, match=message):
+            TeacherReadout().fit(*take(array.from_array(X, 50), array.from_array(TEACHER, 60)))
 
     def test_only_partial_fit_keeps_moments(self):
         whole = TeacherReadout().fit(X, TEACHER)
