@@ -140,7 +140,7 @@ REFUSED = {
     "dask": (DASK, r"X\.compute\(\)"),
     "sparse": (T.to_sparse(), r"X is a tensor \(torch.sparse_coo\).*to_dense"),
     "nested": (
-        torch.nested.nested_tensor([T[0], T[0, :2]]),
+        torch.nested.nested_tensor([T[0], T[0, :2]], layout=torch.jagged),
         r"X is a tensor \(nested\).*one vector",
     ),
     "NaN in a vector": (pd.Series(list(WITH_NAN)), "NaN or infinite numbers in 1 row.*in row 7"),
@@ -222,7 +222,10 @@ def test_labels_from_any_container(kind):
         ({"y": Y}, "y is a dict, but rows are needed"),
         (1, "y is a int, but rows are needed"),
         (torch.tensor(1), "y is a ndarray, but rows are needed"),
-        (torch.nested.nested_tensor([T[0], T[0, :2]]), r"y is a tensor \(nested\)"),
+        (
+            torch.nested.nested_tensor([T[0], T[0, :2]], layout=torch.jagged),
+            r"y is a tensor \(nested\)",
+        ),
         (DASK, r"y\.compute\(\)"),
         (V[:, None, :], r"y has shape \(40, 1, 4\)"),
         ([-1, 2**63] * 20, "integers beyond 64 bits.*list\\(map\\(str"),

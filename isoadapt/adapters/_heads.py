@@ -48,7 +48,8 @@ def read_targets(head: Any, y: Any, numeric: bool, refits: bool = False) -> tupl
             "of labels, to head='logistic' or to a multi-label head"
         )
     try:
-        check_classification_targets(y)
+        with np.errstate(invalid="ignore"):  # NaN is refused with the rows
+            check_classification_targets(y)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"y must contain labels, because head={head!r} is a classifier ({error}): pass labels, "

@@ -119,7 +119,7 @@ class TestRows:
         ("options", "message"),
         [
             ({"groups_test": COPIES}, r"groups_test has shape \(240,\), X_test has 60 rows"),
-            ({"groups": np.c_[COPIES[:90]]}, r"groups has shape \(90, 1\), X has 90 rows"),
+            ({"groups": COPIES[:90].reshape(45, 2)}, r"groups has shape \(45, 2\), X has 90 rows"),
             (
                 {"groups": [None, *"ab" * 40, *"cdefghijk"]},
                 "groups contains NaN or None .* row 0: leave these",

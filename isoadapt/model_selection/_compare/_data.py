@@ -111,7 +111,7 @@ def make_data(
         targets,
         task,
         joined(labels, row_hashes(rows if widths is None else rows[:, : widths[0]])),
-        as_values(groups, "groups"),
+        None if groups is None else labels[:n_fit],
         _pairs(pairs, encoder, d),
         _search(queries, documents, relevant, encoder, d),
         None if foreign is None else _vectors(foreign, "foreign", encoder, d),
@@ -188,7 +188,7 @@ def are_texts(value: Any) -> bool:
     """Whether a value holds texts or pairs of texts, rather than vectors."""
     try:
         as_texts(value.select(range(1)) if hasattr(value, "with_format") else value[:1])
-    except (TypeError, ValueError, NotImplementedError):  # dask selects no rows
+    except (TypeError, ValueError, RuntimeError):  # dask and nested tensors select no rows
         return isinstance(value, str)
     return True
 
