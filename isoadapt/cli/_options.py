@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TABLE = (
-    "Table (.tsv or .csv with a header, .jsonl, .parquet). Columns: sentence (or sentence1 and "
-    "sentence2) and label."
+    "Table (.tsv or .csv with a header, .jsonl, .parquet). Columns: sentence or text (or sentence1 "
+    "and sentence2) and label."
 )
 
 Table = Annotated[Path | None, typer.Option(help=TABLE)]

@@ -28,7 +28,7 @@ _SEPARATORS = {";": "semicolon", "\t": "tab", ",": "comma", "|": "vertical bar"}
 _BESIDE = re.compile(r"^__MACOSX/|(^|/)\.[^/]*$|/$")  # what macOS adds to an archive, and folders
 _BETWEEN = re.compile(r"\blabel\W+\w|\w\W+label\b", re.I)  # any separator between two names
 _PAIR = ("sentence1", "sentence2")
-_SINGLE = "sentence"
+_SINGLE = ("sentence", "text")
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")  # suffixes of compressed files
 _LABEL = "label"
 _NUMBER = re.compile(
@@ -61,7 +61,8 @@ def load_table(
         ``.txt``, or one of a compression after it.
     text : str or pair of str, default=None
         Column of the texts, or two columns for pairs of texts. None: "sentence1" and "sentence2"
-        if the file has both, otherwise "sentence", otherwise the only column besides the labels.
+        if the file has both, otherwise "sentence" or "text", otherwise the only column besides the
+        labels.
     label : str or None, default="label"
         Column of the labels. None: no labels are read. If the default column "label" does not
         exist, no labels are read either. Any other name must exist.
@@ -145,7 +146,7 @@ def _rows(path: Path) -> Iterator[Row]:
     lines = _decoded(path)
     suffix = table_suffix(path)
     if suffix == ".txt":
-        yield 0, [_SINGLE]
+        yield 0, [_SINGLE[0]]
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield number, [line.removesuffix("\n")]
@@ -262,8 +263,8 @@ def _default_text_columns(header: list[str], label: str | None) -> list[str] | N
     if set(_PAIR) <= set(header):
         return list(_PAIR)
     others = [name for name in header if name not in (label, _LABEL)]
-    others = [_SINGLE] if _SINGLE in header else others
-    return others if len(others) == 1 else None
+    known = [name for name in _SINGLE if name in header][:1]
+    return known or (others if len(others) == 1 else None)
 
 
 def _select_columns(

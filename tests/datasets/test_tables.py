@@ -80,6 +80,13 @@ def test_columns_by_name(tmp_path):
     assert load_table(path, text="answer") == (["a"], None)
 
 
+def test_a_column_called_text_holds_the_texts(tmp_path):
+    content = "id,text,label\n7,One.,1\n8,Two.,0\n"
+    assert load_table(write(tmp_path, "a.csv", content))[0] == ["One.", "Two."]
+    content = "text,sentence,label\nx,One.,1\n"
+    assert load_table(write(tmp_path, "b.csv", content))[0] == ["One."]
+
+
 def test_the_only_other_column_holds_the_texts(tmp_path):
     path = write(tmp_path, "a.csv", "label,review\n1,fine\n")
     assert load_table(path)[0] == ["fine"]
