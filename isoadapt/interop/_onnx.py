@@ -142,15 +142,15 @@ def export_onnx(
         write_json(written / "config.json", outputs.config)
         _write_tokenizer(written, backbone, pooling, length, pads)
         check = check_written(written, expected)
-        facts = (
+        facts = [
             f"Version of the vectors: {expected.version}",
             f"Outputs: {', '.join(names)}" + (", the former of length 1" if normalize else ""),
             f"Maximum length: {'no limit' if length is None else f'{length} tokens'}",
             "Batches: padded" if pads else "Batches: of equal lengths, as padding changes vectors",
-        )
-        card = onnx_card(
-            parts, target.name, describe_vectors(encoder), facts, check, outputs.labelled
-        )
+        ]
+        if outputs.logits:
+            facts.append("Labels: by id2label and problem_type in config.json")
+        card = onnx_card(parts, target.name, describe_vectors(encoder), facts, check)
         (written / "README.md").write_text(card, "utf-8")
     warn_if_different(check)
     return target
@@ -162,12 +162,6 @@ class _Outputs(NamedTuple):
     vectors: Affine
     logits: Affine | None
     config: dict[str, Any]
-
-    @property
-    def labelled(self) -> bool:
-        """Whether the largest logit gives the label, as in classification with one label a row."""
-        other = self.config.get("problem_type") in ("regression", "multi_label_classification")
-        return not other and self.logits is not None and self.logits.n_features_out > 1
 
 
 def _outputs(parts: Parts, encoder: TransformerEncoder) -> _Outputs:
