@@ -198,12 +198,12 @@ def check_vectors(
     if vectors.kind not in (kind, None):
         raise ValueError(
             f"the adapter was fitted to vectors with {vectors.kind} ({name}), but {place} of "
-            f"model_folder={folder!r} are vectors with {kind}: {fit}, or {SERVE}"
+            f"the checkpoint {folder!r} are vectors with {kind}: {fit}, or {SERVE}"
         )
     if not vectors.is_of(backbone):
         raise ValueError(
             f"the adapter was fitted to vectors of another checkpoint ({name}) than "
-            f"model_folder={folder!r}, with other weights or another tokenizer: use that "
+            f"{folder!r}, with other weights or another tokenizer: use that "
             f"checkpoint or a copy of it, or {fit}, or {SERVE}"
         )
 
