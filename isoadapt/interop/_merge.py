@@ -229,19 +229,14 @@ def affine(adapter: BaseAdapter) -> Affine:
 
 def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
     """Return a head without classes whose outputs are in the order of the checkpoint's labels."""
-    if head.multi_label_ != own.multi_label_:
+    kinds = {(each.classes_ is None, each.multi_label_) for each in (head, own)}
+    if len(kinds) == 2 or (head.classes_ is None and len(head.coef_) != len(own.coef_)):
         raise ValueError(
-            f"the adapter's head is {head!r}, the checkpoint's {own!r}: only one of them is a "
-            "multi-label head. Fit the adapter with the checkpoint's own head or without a head; "
-            "for a head whose outputs are logits of labels, use "
-            "LinearHead(coef, intercept, multi_label=True)"
+            f"the adapter's head is {head!r}, the checkpoint's {own!r}: both must be classifiers, "
+            "multi-label classifiers, or regressors with the same number of outputs. Fit the "
+            "adapter with the checkpoint's own head or without a head"
         )
-    if head.classes_ is None or own.classes_ is None:
-        if (head.classes_ is None) != (own.classes_ is None) or len(head.coef_) != len(own.coef_):
-            raise ValueError(
-                f"the adapter's head is {head!r}, the checkpoint's {own!r}: both must be "
-                "classifiers, or regressors with the same number of outputs"
-            )
+    if head.classes_ is None:
         return head
     rows = {label: row for row, label in enumerate(head.classes_.tolist())}
     numbers = list(range(len(own.coef_)))  # two for one output with a sigmoid

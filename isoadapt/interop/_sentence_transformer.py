@@ -206,15 +206,11 @@ def export_encoder(
 ) -> TransformerEncoder:
     """Return an encoder of the checkpoint whose vectors are those the adapter was fitted to."""
     if parts.encoder is not None:
-        for name, value, default in (
-            ("pooling", pooling, "auto"),
-            ("max_length", max_length, None),
-        ):
-            if value != default:
-                raise ValueError(
-                    f"{name}={value!r} was given, but the pipeline begins with an encoder, whose "
-                    f"{name} is used: leave {name} out"
-                )
+        if pooling != "auto" or max_length is not None:
+            raise ValueError(
+                f"pooling={pooling!r} and max_length={max_length} were given, but the pipeline "
+                "begins with an encoder, whose parameters are used: leave them out"
+            )
         own = parts.encoder[1]
         settings = {name: getattr(own, name) for name in ("pooling", "layer", "max_length")}
         return TransformerEncoder(model_folder, device="cpu", **settings)
