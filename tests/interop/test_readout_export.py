@@ -42,7 +42,7 @@ class TestReadouts:
         card = (tmp_path / "m" / "README.md").read_text()
         assert "Transformer → Pooling → Dense" in card
         assert "predictions are unchanged" in card
-        assert "imitate those of the readout's teacher" in card
+        assert "the teacher is usually the better choice" in card
         assert "LogitPreservingWhitening" not in card
 
     def test_saved_readouts_and_their_cards(self, checkpoint, tmp_path):
