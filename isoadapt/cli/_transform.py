@@ -97,4 +97,4 @@ def _check_recorded_source(adapter: Any, source: Source) -> None:
     if recorded is not None and not source.is_matrix():
         encoder = TransformerEncoder(source.model, pooling=source.pooling)
         kind = str(vector_source(encoder).kind)
-        check_vectors(recorded, "its record", encoder._backbone(), kind, "the vectors")
+        check_vectors(recorded, "its record", encoder._backbone(), kind)

@@ -134,10 +134,8 @@ def merge_into_checkpoint(
     own = read_head(encoder)
     backbone = encoder._backbone()
     head = reordered(own if head is None else head, own, backbone.model.config)
-    check_widths(map_, head, own)
-    for vectors, name in sources(parts):
-        kind = str(vector_source(encoder).kind)
-        check_vectors(vectors, name, backbone, kind, "the inputs of the last layer")
+    check_source(parts, map_, encoder)
+    check_width(map_, head)
     network = with_head(backbone, head, map_)
     place = tokenizer_folder(source)
     expected, inputs = expect(encoder, map_)
@@ -189,15 +187,29 @@ def sources(parts: Parts) -> Iterator[tuple[VectorSource, str]]:
         yield getattr(first, SOURCE), f"the record of the saved {type(first).__name__}"
 
 
-def check_vectors(
-    vectors: VectorSource, name: str, backbone: Backbone, kind: str, place: str
-) -> None:
-    """Raise unless the vectors, `place` in words, are those of this checkpoint with this `kind`."""
+def check_source(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
+    """Raise unless the adapter was fitted to vectors of the encoder, as far as it is known."""
+    backbone, width = encoder._backbone(), encoder._n_features_out
+    if map_.matrix.shape[1] != width:
+        raise ValueError(
+            f"the adapter has n_features_in_={map_.matrix.shape[1]}, but vectors of "
+            f"model_folder={str(backbone.folder)!r} with pooling={encoder.pooling!r} have width "
+            f"{width}: pass the pooling= that the adapter was fitted to, or fit it to vectors of "
+            f"TransformerEncoder({str(backbone.folder)!r})"
+        )
+    if found := list(sources(parts)):
+        kind = str(vector_source(encoder).kind)
+        for vectors, name in found:
+            check_vectors(vectors, name, backbone, kind)
+
+
+def check_vectors(vectors: VectorSource, name: str, backbone: Backbone, kind: str) -> None:
+    """Raise unless the vectors are those of this checkpoint with this `kind`."""
     folder = str(backbone.folder)
     fit = f"fit the adapter to TransformerEncoder({folder!r}, {kind}).transform(texts)"
     if vectors.kind not in (kind, None):
         raise ValueError(
-            f"the adapter was fitted to vectors with {vectors.kind} ({name}), but {place} of "
+            f"the adapter was fitted to vectors with {vectors.kind} ({name}), but those of "
             f"the checkpoint {folder!r} are vectors with {kind}: {fit}, or {SERVE}"
         )
     if not vectors.is_of(backbone):
@@ -254,18 +266,21 @@ def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
     )
 
 
-def check_widths(map_: Affine, head: LinearHead, own: LinearHead) -> None:
-    if map_.matrix.shape[1] != own.n_features_in_:
-        raise ValueError(
-            f"the adapter has n_features_in_={map_.matrix.shape[1]}, but the checkpoint's head "
-            f"takes embeddings of width {own.n_features_in_}: fit the adapter to embeddings of "
-            "this checkpoint, from the encoder that load_checkpoint returns"
-        )
+def check_width(map_: Affine, head: LinearHead) -> None:
     if map_.n_features_out != head.n_features_in_:
         raise ValueError(
             f"the adapter returns {map_.n_features_out} features, but the head takes "
             f"{head.n_features_in_}: fit the adapter with a head, or without reducing the width"
         )
+
+
+def read_by_head(parts: Parts, map_: Affine) -> Affine:
+    """Return the map from the encoder's vectors to what the last head reads."""
+    if parts.head is not None or not isinstance(parts.adapters[-1][1], TeacherReadout):
+        return map_
+    width = map_.matrix.shape[1]
+    before = [affine(step) for _, step in parts.adapters[:-1]]
+    return compose([Affine(np.eye(width), np.zeros(width)), *before])
 
 
 def with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:
