@@ -478,7 +478,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("options", "match"),
         [
-            ({"pooling": "mean"}, "pooling='mean' and max_length=None were given, but the pipeline"),
+            ({"pooling": "mean"}, "pooling='mean' and max_length=None were given, but"),
             ({"max_length": 9}, "max_length=9 were given, but the pipeline"),
             ({"pooling": "sum"}, "'pooling' parameter .* must be a str among"),
         ],
