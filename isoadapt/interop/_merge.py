@@ -190,12 +190,13 @@ def sources(parts: Parts) -> Iterator[tuple[VectorSource, str]]:
 def check_source(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
     """Raise unless the adapter was fitted to vectors of the encoder, as far as it is known."""
     backbone, width = encoder._backbone(), encoder._n_features_out
+    folder = str(backbone.folder)
     if map_.matrix.shape[1] != width:
         raise ValueError(
             f"the adapter has n_features_in_={map_.matrix.shape[1]}, but vectors of "
-            f"model_folder={str(backbone.folder)!r} with pooling={encoder.pooling!r} have width "
-            f"{width}: pass the pooling= that the adapter was fitted to, or fit it to vectors of "
-            f"TransformerEncoder({str(backbone.folder)!r})"
+            f"the checkpoint {folder!r} with pooling={encoder.pooling!r} have width {width}: fit "
+            f"it to vectors of TransformerEncoder({folder!r}, pooling={encoder.pooling!r}), or "
+            "export it with the pooling= that it was fitted to"
         )
     if found := list(sources(parts)):
         kind = str(vector_source(encoder).kind)

@@ -61,7 +61,9 @@ class TestReadouts:
 
     def test_a_readout_alone_needs_its_poolings(self, checkpoint, tmp_path):
         pipeline = readout(checkpoint, LAST)
-        with pytest.raises(ValueError, match=r"n_features_in_=32.*width 16: pass the pooling="):
+        with pytest.raises(
+            ValueError, match=r"n_features_in_=32.*width 16: .*export it with the pooling="
+        ):
             to_sentence_transformer(pipeline[-1], checkpoint, tmp_path / "m")
         given = {"pooling": LAST, "max_length": LENGTH}
         to_sentence_transformer(pipeline[-1], checkpoint, tmp_path / "m", **given)
