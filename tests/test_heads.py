@@ -517,12 +517,6 @@ def test_a_single_class_is_refused(kind):
         fit_head(kind, X, y, kept)
 
 
-def test_targets_whose_squares_overflow_are_refused():
-    X, y = np.eye(4), np.array([1.0, -1.0, 0.5, 0.0])
-    with pytest.raises(ValueError, match=r"y has an entry of size 1e\+200.*divide y"):
-        fit_head("ridge", X, y * 1e200)
-
-
 @pytest.mark.parametrize("n_outputs", [None, 2])
 def test_a_ridge_probe_is_a_ridge_in_one_scale_and_weights_are_repeated_rows(n_outputs):
     rng = np.random.default_rng(0)

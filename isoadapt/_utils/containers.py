@@ -174,8 +174,7 @@ def _values(X: Any, name: str) -> NDArray[Any]:
             "tensor, a Series or a column of a table"
         )
     kinds = set(map(type, X)) if array.ndim == 1 and isinstance(X, list | tuple) else set()
-    wide = array.dtype.kind == "f" and int in kinds and (abs(array) >= 2**63).any()
-    if wide or (array.dtype.kind == "U" and kinds - {str, np.str_}):  # NumPy has converted values
+    if array.dtype.kind == "U" and kinds - {str, np.str_}:  # NumPy has converted values
         array = np.fromiter(X, object, len(X))
     cells = array.ravel().tolist() if array.dtype.kind == "O" and array.size == len(array) else []
     return _stacked(cells, name) if any(map(_is_vector, cells)) else array
@@ -241,23 +240,17 @@ def _of_one_type(array: NDArray[Any], name: str) -> NDArray[Any]:
     missing = [place[0] for place, value in np.ndenumerate(array) if is_missing(value)]
     _check_present(missing, name)
     inferred, values = np.array(array.tolist()), array.ravel().tolist()
-    wide = any(isinstance(value, int) and abs(value) >= 2**63 for value in values)
-    if inferred.dtype.kind in ("biu" if wide else "biuf"):
+    if inferred.dtype.kind in "biuf":
         return inferred
-    if (
-        inferred.dtype.kind == "O"
-        and not wide
-        and all(hasattr(value, "__float__") for value in values)
-    ):
+    if inferred.dtype.kind == "O" and all(hasattr(value, "__float__") for value in values):
         return array.astype(np.float64)
     kinds = {type(value).__name__ for value in values}
-    try:  # dicts have no order; NumPy would round wide integers, and order sets by inclusion
-        np.unique([{}, {}] if wide or kinds & {"set", "frozenset"} else array)
+    try:  # dicts have no order, and NumPy would order sets by inclusion
+        np.unique([{}, {}] if kinds & {"set", "frozenset"} else array)
     except TypeError as error:
         raise TypeError(
-            f"{name} holds values of several types ({', '.join(sorted(kinds))}), integers beyond "
-            "64 bits, or what cannot be sorted: pass list(map(str, values)), or only numbers; "
-            f"{_SEVERAL}"
+            f"{name} holds values of several types ({', '.join(sorted(kinds))}), or what cannot "
+            f"be sorted: pass list(map(str, values)), or only numbers; {_SEVERAL}"
         ) from error
     return array
 

@@ -16,7 +16,7 @@ from isoadapt._utils.messages import reason, shortened, warn
 from isoadapt.adapters._linalg import cross_entropy
 from isoadapt.adapters._maps import Floats, map_rows
 from isoadapt.adapters._rows import Index, distinct_rows, fold_numbers
-from isoadapt.geometry._spread import LARGEST, dead_dimensions
+from isoadapt.geometry._spread import dead_dimensions
 from isoadapt.heads import LinearHead
 
 PROBES = {"logistic": "classifier", "ridge": "regressor"}  # kinds of the heads that have a name
@@ -199,16 +199,9 @@ def _left_out(folds: Index) -> list[NDArray[np.bool_]]:
 
 
 def _check_targets(kind: Any, y: NDArray[Any], sample_weight: NDArray[Any] | None) -> None:
-    """Raise ValueError if a classifier would see one class, or "ridge" targets too large."""
-    if kind == "ridge":
-        largest = np.abs(np.asarray(y, dtype=np.float64)).max()
-        if largest > LARGEST:
-            raise ValueError(
-                f"y has an entry of size {largest:.2g}, whose square may overflow: divide y by its "
-                "standard deviation"
-            )
-        return
-    if kind != "logistic" and not is_classifier(kind):
+    """Raise ValueError if a classifier would see one class."""
+    classifies = PROBES[kind] == "classifier" if isinstance(kind, str) else is_classifier(kind)
+    if not classifies:
         return
     rows = y if sample_weight is None else y[np.asarray(sample_weight) > 0]
     classes = np.unique(rows, axis=None if rows.ndim == 1 else 0)

@@ -30,9 +30,9 @@ def audit(
 ) -> None:
     """Print the isotropy of the embeddings of texts, or of a matrix of embeddings."""
     if layers:
-        _check_layers(source, label)
+        _check_usage("--layers", "tokens have no class", source, label)
     if separately:
-        _check_separately(source, label)
+        _check_usage("--separately", "a label is that of a pair of texts", source, label)
     if _is_matrix(source):
         _audit_matrix(source, texts, text, label, console)
         return
@@ -95,28 +95,16 @@ def _plain(report: IsotropyReport | None, pooled: bool) -> dict[str, Any]:
     return figures | {"references": references, "next_steps": " ".join(NEXT_STEPS)}
 
 
-def _check_layers(source: str, label: str | None) -> None:
+def _check_usage(option: str, why: str, source: str, label: str | None) -> None:
+    """Raise WrongUsage for an option that is given with a matrix or a label."""
     if _is_matrix(source):
         raise WrongUsage(
-            f"--layers needs a checkpoint and texts, but {source!r} is a matrix, which has no "
-            "layers. Omit --layers, or name the checkpoint"
+            f"{option} needs a checkpoint and texts, but {source!r} is a matrix: omit {option}, or "
+            "name the checkpoint"
         )
     if label is not None:
         raise WrongUsage(
-            f"--label {label} cannot be combined with --layers, because tokens have no class. "
-            "Omit one of them"
-        )
-
-
-def _check_separately(source: str, label: str | None) -> None:
-    if _is_matrix(source):
-        raise WrongUsage(
-            f"--separately is for two columns of texts, but {source!r} is a matrix: omit it"
-        )
-    if label is not None:
-        raise WrongUsage(
-            f"--label {label} cannot be combined with --separately, because a label is that of a "
-            "pair of texts. Omit one of them"
+            f"--label {label} cannot be combined with {option}, because {why}: omit one of them"
         )
 
 

@@ -143,7 +143,7 @@ def _show(
     files = {"spectra": str(out / _SPECTRA), "pipeline": str(out / _PIPELINE)}
     text = (
         f"\nEvaluated on {n_texts} texts that no adapter was fitted to:\n\n"
-        f"{_format_table(rows)}\n\n{_verdict(rows)}\n{comparison.verdict()}\n\n"
+        f"{_format_table(rows)}\n\n{comparison.verdict()}\n\n"
         f"{report(result)}\n\nSpectra: {files['spectra']}   pipeline: {files['pipeline']}"
     )
     figures = {"comparison": comparison.to_dict(), "similarity": result._asdict(), **files}
@@ -238,15 +238,6 @@ def _format_table(rows: list[_Row]) -> str:
         for row in rows
     ]
     return aligned_table([header, *cells], rule=True)
-
-
-def _verdict(rows: list[_Row]) -> str:
-    """Say in one sentence what the Isotropy Layer did to the isotropy."""
-    before, after = (
-        next(row.figures["isoscore_corrected"] for row in rows if row.name == name)
-        for name in (_BASE, _LAYER)
-    )
-    return f"The Isotropy Layer took the corrected IsoScore from {before:.4f} to {after:.4f}."
 
 
 def _save_spectra(rows: list[_Row], path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from sklearn.pipeline import Pipeline
 
 from isoadapt._utils.messages import choices
-from isoadapt.cli._options import Console, WrongUsage
+from isoadapt.cli._options import Console, WrongUsage, recorded_length, recorded_model
 from isoadapt.encoders._identity import describe_vectors
 from isoadapt.encoders._kinds import holds_classifier
 from isoadapt.interop import (
@@ -38,8 +38,8 @@ def export(
         raise WrongUsage(f"--pooling {pooling!r} is unknown; {choices(pooling, _POOLINGS)}")
     with console.notes():
         adapter, origin = load_adapter(folder), provenance(read_config(folder))
-        source, parts = _checkpoint(model, origin["base_model"]), take_apart(adapter)
-        length = None if parts.encoder is not None else _recorded_length(origin["data"])
+        source, parts = recorded_model(model, origin["base_model"]), take_apart(adapter)
+        length = None if parts.encoder is not None else recorded_length(origin["data"])
         options: dict[str, Any] = {"normalize": normalize, "overwrite": overwrite}
         if onnx:
             head = [] if parts.head is None else [parts.head]
@@ -61,23 +61,6 @@ def export(
         lines.append(f"Labels: transformers.pipeline('text-classification', {str(out)!r})")
     figures = {"model": str(out), "adapted": adapted}
     console.show("\n".join(lines), figures if onnx else figures | {"classifies": classifies})
-
-
-def _checkpoint(model: Path | None, recorded: Any) -> Path:
-    """Return the checkpoint that was given, or else the one that the adapter records."""
-    if model is not None:
-        return model
-    if recorded is None or not Path(recorded).is_dir():
-        raise WrongUsage(
-            f"the model that the adapter records ({recorded!r}) is not a folder here: pass --model"
-        )
-    return Path(recorded)
-
-
-def _recorded_length(data: Any) -> int | None:
-    """Return the maximum length that an adapter folder records, if it records one."""
-    length = data.get("max_length") if isinstance(data, dict) else None
-    return length if isinstance(length, int) else None
 
 
 def check(folder: Path, console: Console) -> bool:

@@ -60,9 +60,7 @@ def finetune(
                     f"{tables.dev} holds only one distinct text, but evaluation needs at least two"
                 )
             _check_known(dev[1], labels, tables)
-        console.say(
-            f"Fine-tuning {model} on {len(texts)} texts{_described(penalty, recipe, settings)} ..."
-        )
+        console.say(f"Fine-tuning {model} on {len(texts)} texts ...")
         start = time.perf_counter()
         finetune_text_classifier(
             model,
@@ -105,8 +103,7 @@ def _make_options(
     if recipe is not None and recipe not in RECIPES:
         raise WrongUsage(f"--recipe {recipe!r} is not a recipe; {choices(recipe, RECIPES)}")
     if penalty is None:
-        _refuse_without_penalty(settings)
-        values = read_settings(settings, _TRAINING, "training without a penalty")
+        values = read_settings(settings, _TRAINING, "training without --penalty")
         return {"recipe": recipe, **values}
     if penalty not in PENALTIES:
         raise WrongUsage(f"--penalty {penalty!r} is not a penalty; {choices(penalty, PENALTIES)}")
@@ -116,15 +113,6 @@ def _make_options(
     _check_where(values.setdefault("where", method.where))
     loss = method.loss(**{name: values.pop(name) for name in method.parameters if name in values})
     return {"penalty": loss, "recipe": recipe, **values}
-
-
-def _refuse_without_penalty(settings: Sequence[str]) -> None:
-    of_penalties = {*_JOINING, *(name for each in PENALTIES.values() for name in each.parameters)}
-    for setting in settings:
-        if setting.partition("=")[0].strip() in of_penalties:
-            raise WrongUsage(
-                f"{setting} needs --penalty: choose from {', '.join(PENALTIES)}, or omit {setting}"
-            )
 
 
 def _check_where(where: Any) -> None:
@@ -169,12 +157,3 @@ def _check_known(found: NDArray[Any], known: NDArray[Any], tables: Tables) -> No
             f"{tables.dev} has the label {strange[0]!r}, which does not occur in {tables.train}: "
             "the model cannot learn it, so use two tables of the same task"
         )
-
-
-def _described(penalty: str | None, recipe: str | None, settings: Sequence[str]) -> str:
-    parts = [
-        *([f"penalty {penalty}"] if penalty else []),
-        *([f"recipe {recipe}"] if recipe else []),
-        *settings,
-    ]
-    return f" ({', '.join(parts)})" if parts else ""

@@ -292,3 +292,18 @@ def data_to_record(source: Source, n_rows: int) -> dict[str, Any]:
     if source.separately:
         data["pairs"] = "separately"
     return data
+
+
+def recorded_model(given: Path | None, recorded: Any) -> Path:
+    """Return the checkpoint that was given, or else the one that an adapter folder records."""
+    if given is None and (recorded is None or not Path(recorded).is_dir()):
+        raise WrongUsage(
+            f"the model that the adapter records ({recorded!r}) is not a folder here: pass --model"
+        )
+    return given or Path(recorded)
+
+
+def recorded_length(data: Any) -> int | None:
+    """Return the maximum length that an adapter folder records, if it records one."""
+    length = data.get("max_length") if isinstance(data, dict) else None
+    return length if isinstance(length, int) else None

@@ -9,10 +9,18 @@ from numpy.typing import NDArray
 from isoadapt import TransformerEncoder
 from isoadapt._utils.files import atomic_path
 from isoadapt._utils.imports import import_optional
-from isoadapt.cli._options import Console, Source, WrongUsage, read_rows
+from isoadapt.cli._options import (
+    Console,
+    Source,
+    WrongUsage,
+    read_rows,
+    recorded_length,
+    recorded_model,
+)
 from isoadapt.encoders._identity import recorded_pooling, vector_source
 from isoadapt.interop import load_adapter
 from isoadapt.interop._folder import provenance, read_config
+from isoadapt.interop._merge import check_vectors
 from isoadapt.interop._pipeline import SOURCE, take_apart
 
 _MATRICES = (".npy", ".csv", ".parquet")
@@ -76,36 +84,17 @@ def _with_recorded_model(source: Source, adapter: Any, origin: dict[str, Any]) -
     recorded = getattr(take_apart(adapter).first(), SOURCE, None)
     if recorded is not None:
         source = source._replace(pooling=recorded_pooling(recorded.kind))
-    data = origin["data"] if isinstance(origin["data"], dict) else {}
-    if source.max_length is None and isinstance(data.get("max_length"), int):
-        source = source._replace(max_length=data["max_length"])
-    base = origin["base_model"]
+    if source.max_length is None:
+        source = source._replace(max_length=recorded_length(origin["data"]))
     if source.is_matrix() or source.model is not None:
         return source
-    if base is None or not Path(base).is_dir():
-        raise WrongUsage(
-            f"{str(source.path)!r} is read as a table of texts, and the model that the adapter "
-            f"records ({base!r}) is not a folder here: pass --model"
-        )
-    return source._replace(model=base)
+    return source._replace(model=str(recorded_model(None, origin["base_model"])))
 
 
 def _check_recorded_source(adapter: Any, source: Source) -> None:
     """Raise ValueError if the texts are embedded by another encoder than the recorded one."""
     recorded = getattr(take_apart(adapter).first(), SOURCE, None)
-    if recorded is None or source.is_matrix():
-        return
-    encoder = TransformerEncoder(source.model, pooling=source.pooling)
-    kind = vector_source(encoder).kind
-    if recorded.kind not in (kind, None):
-        raise ValueError(
-            f"the adapter was fitted to vectors with {recorded.kind}, but model={source.model!r} "
-            f"gives vectors with {kind}: embed the texts in Python with a TransformerEncoder with "
-            f"{recorded.kind}, and pass the matrix as a .npy file"
-        )
-    if not recorded.is_of(encoder._backbone()):
-        raise ValueError(
-            f"model={source.model!r} is another checkpoint (other weights or another tokenizer) "
-            "than the one that the adapter was fitted with: pass that checkpoint or a copy of it "
-            "with --model, or fit the adapter again"
-        )
+    if recorded is not None and not source.is_matrix():
+        encoder = TransformerEncoder(source.model, pooling=source.pooling)
+        kind = str(vector_source(encoder).kind)
+        check_vectors(recorded, "its record", encoder._backbone(), kind)

@@ -1,9 +1,6 @@
 """Reading of texts and labels from data sets of the Hugging Face Hub."""
 
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -86,26 +83,12 @@ def _load(path: str, name: str | None, split: str) -> Any:
     if path.startswith("glue/") and name is None and not os.path.isdir(path):
         path, name = _GLUE, path.removeprefix("glue/")
     try:
-        with _quiet(datasets):
-            return datasets.load_dataset(path, name, split=split)
+        return datasets.load_dataset(path, name, split=split)
     except Exception as error:  # damaged files make their readers raise errors of many classes
         raise OSError(
             f"path={path!r}, name={name!r}, split={split!r} cannot be loaded "
             f"({reason(error.__cause__ or error)}); check the names and the connection"
         ) from error
-
-
-@contextmanager
-def _quiet(datasets: Any) -> Iterator[None]:
-    """Hide the progress bars of the package unless the standard error stream is a terminal."""
-    if sys.stderr.isatty() or datasets.are_progress_bars_disabled():
-        yield
-        return
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        datasets.enable_progress_bars()
 
 
 def _text_columns(rows: Any, where: str, text: Any, label: str | None) -> list[str]:

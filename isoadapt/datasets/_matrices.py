@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from isoadapt._utils.messages import listed, reason, shortened
 from isoadapt.datasets._tables import label_column, read_parquet
 
 _LABEL = "label"
-_MAGIC = b"\x93NUMPY"
 
 
 def load_matrix(
@@ -39,7 +38,7 @@ def load_matrix(
         raise FileNotFoundError(f"{str(path)!r} is not a file; check the name")
     X: Any
     if path.suffix.lower() == ".npy":
-        X, y = _load_array(path, "r" if mapped else None), None
+        X, y = _load_array(path, mapped), None
         if X.ndim != 2 or X.dtype.kind not in "fiu":
             raise ValueError(
                 f"{str(path)!r} holds {X.dtype} of shape {X.shape}; it must hold a matrix of "
@@ -58,12 +57,12 @@ def load_matrix(
     return X, y
 
 
-def _load_array(path: Path, mmap_mode: Literal["r"] | None = None) -> NDArray[Any]:
+def _load_array(path: Path, mapped: bool = False) -> NDArray[Any]:
     try:
+        if mapped:
+            return np.lib.format.open_memmap(path, mode="r")
         with path.open("rb") as file:
-            if file.read(len(_MAGIC)) != _MAGIC:  # NumPy would read it as a pickle or an archive
-                raise ValueError("it does not begin like a .npy file")
-        return np.load(path, mmap_mode, allow_pickle=False)
+            return np.lib.format.read_array(file)
     except Exception as error:  # a damaged header makes NumPy raise errors of many classes
         raise ValueError(
             f"{str(path)!r} is not an array of numbers or strings ({reason(error)}); write it with "

@@ -171,8 +171,8 @@ def explained_failure(backbone: Backbone, batch: dict[str, Tensor]) -> Iterator[
         rows, width = batch["input_ids"].shape
         raise ValueError(
             f"{type(backbone.model).__name__} fails on {rows} text(s) of {width} tokens "
-            f"({type(error).__name__}: {error}); some architectures only accept certain "
-            "lengths or need other inputs than text; they are not supported, so choose another one"
+            f"({type(error).__name__}: {error}); unless this says what to do, choose another one: "
+            "architectures that only accept certain lengths or other inputs are not supported"
         ) from error
 
 

@@ -136,7 +136,7 @@ def transformer_folder(folder: Path) -> Path:
     with suppress(ValueError) if has_config else nullcontext():
         modules = sentence_modules(folder)
     kind, place = modules[0] if modules else ("Transformer", folder)
-    if has_config and _is_model2vec(folder):
+    if read_object(folder / "config.json").get("model_type") == "model2vec":
         kind = "StaticModel"
     own = "." not in kind or kind.startswith("sentence_transformers.")
     if own and kind.rpartition(".")[2] not in ("Transformer", "MLMTransformer"):
@@ -144,17 +144,6 @@ def transformer_folder(folder: Path) -> Path:
             f"model={str(folder)!r} begins with {kind}, which is not a single transformer: {ENCODE}"
         )
     return place if (place / "config.json").is_file() or not has_config else folder
-
-
-def _is_model2vec(folder: Path) -> bool:
-    """Return whether a folder with a ``config.json`` holds static embeddings of model2vec."""
-    from safetensors import SafetensorError, safe_open
-
-    kind = read_object(folder / "config.json").get("model_type")
-    if kind is None and (folder / _WEIGHTS).is_file():
-        with suppress(SafetensorError), safe_open(folder / _WEIGHTS, "pt") as weights:
-            return "embeddings" in list(weights.keys())
-    return kind == "model2vec"
 
 
 def read_adapter(folder: Path) -> dict[str, Any] | None:

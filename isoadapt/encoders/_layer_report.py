@@ -10,6 +10,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils import check_scalar
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -188,7 +189,7 @@ def layer_report(
     OSError
         If the checkpoint is not found.
     TypeError
-        If `texts` holds anything but texts or pairs of texts.
+        If `texts` holds anything but texts or pairs of texts, or a parameter is not an integer.
     ValueError
         If `max_tokens` is too small for the first text, or if a parameter is out of its range.
 
@@ -210,9 +211,9 @@ def layer_report(
     >>> report[-1].isoscore  # doctest: +SKIP
     0.1...
     """
-    _check_integer("max_tokens", max_tokens, 2)
-    _check_integer("two_nn_tokens", two_nn_tokens, 4)
-    _check_integer("random_state", random_state, 0)
+    check_scalar(max_tokens, "max_tokens", Integral, min_val=2)
+    check_scalar(two_nn_tokens, "two_nn_tokens", Integral, min_val=4)
+    check_scalar(random_state, "random_state", Integral, min_val=0)
     encoder = model if isinstance(model, TransformerEncoder) else TransformerEncoder(model)
     encoder._validate_params()
     reader = _Reader(encoder, as_texts(texts), max_tokens)
@@ -413,9 +414,3 @@ def _in_text_order(tokens: Tokens) -> NDArray[np.int64]:
     lengths = np.empty_like(tokens.lengths)
     lengths[tokens.order] = tokens.lengths
     return lengths
-
-
-def _check_integer(name: str, value: Any, smallest: int) -> None:
-    """Raise ValueError if a parameter is not an integer of at least `smallest`."""
-    if not isinstance(value, Integral) or value < smallest:
-        raise ValueError(f"{name}={value!r} must be an integer of at least {smallest}")

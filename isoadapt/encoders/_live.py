@@ -1,7 +1,6 @@
 """Live models: wrappers that are removed, and models that are refused."""
 
 import re
-from collections.abc import Iterator
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -12,10 +11,10 @@ _LIBRARIES = r"quantized|bitsandbytes|torchao|\w*gptq\w*|awq|hqq|quanto"
 _QUANTISED = re.compile(rf"\.({_LIBRARIES}|\w*Linear(8bitLt|4bit)|\w*QuantLinear|FP8Linear)\.")
 # Hooks that record outputs, that compute weights, and that scale what enters a head.
 _KNOWN_HOOKS = ("transformers.", "torch.nn.utils.", "isoadapt.")
-_REMOVE = "remove it by the handle that its registration returned: handle.remove()"
 _ORIGINAL = (
-    "pass the original model; of accelerate: Accelerator.unwrap_model(model, "
-    "keep_fp32_wrapper=False), or accelerate.hooks.remove_hook_from_module(model, recurse=True)"
+    "pass the original model, without hooks that were registered: handle.remove(); of accelerate: "
+    "Accelerator.unwrap_model(model, keep_fp32_wrapper=False), or "
+    "accelerate.hooks.remove_hook_from_module(model, recurse=True)"
 )
 WHOLE = (
     "pass a model that is not quantised: the one before quantisation or, where the package that "
@@ -26,8 +25,6 @@ WHOLE = (
 def unwrapped(module: Any) -> Any:
     """Return the module inside torch.compile, DataParallel and DistributedDataParallel."""
     while type(module).__module__.startswith("torch.") and type(module).__name__ in _WRAPPERS:
-        if module._forward_hooks or module._forward_pre_hooks:
-            raise ValueError(f"the live {type(module).__name__} has a hook; {_REMOVE}")
         module = getattr(module, "_orig_mod", None) or module.module
     return module
 
@@ -56,41 +53,40 @@ def check_live(model: Any, tokenizer: Any) -> None:
         problem = f"is quantised; {WHOLE}"
     elif ".torch.distributed." in paths or any(weight.is_meta for weight in weights):
         problem = "is sharded or offloaded; save it with save_pretrained, and pass the folder"
-    elif found := next(_changed_modules(model), None):
-        problem = f"has {found}; {_REMOVE if 'the hook' in found else _ORIGINAL}"
+    elif names := _changed_modules(model):
+        problem = f"has a hook or a replaced function in its module {names[0]!r}; {_ORIGINAL}"
     if problem is not None:
         raise ValueError(f"the live {type(model).__name__} {problem}")
     if not isinstance(model, PreTrainedModel) or not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise TypeError(
             f"model=({type(model).__name__}, {type(tokenizer).__name__}) must be a PreTrainedModel "
-            "and a PreTrainedTokenizer of transformers; take the model out of a wrapper, and load "
-            "the tokenizer with AutoTokenizer.from_pretrained, or wrap a tokenizers.Tokenizer as "
-            "PreTrainedTokenizerFast(tokenizer_object=tokenizer)"
+            "and a PreTrainedTokenizer of transformers; take the model out of a wrapper (pass a "
+            "SentenceTransformer alone), and load the tokenizer by AutoTokenizer.from_pretrained, "
+            "or wrap a tokenizers.Tokenizer as PreTrainedTokenizerFast(tokenizer_object=tokenizer)"
         )
 
 
-def _changed_modules(model: Any) -> Iterator[str]:
-    """Say which modules have other functions than their classes, or hooks that are not run.
+def _changed_modules(model: Any) -> list[str]:
+    """Return the names of modules with replaced functions, or hooks that would not be run.
 
     Hooks inside the base model are run: its copies have them. What surrounds it is replaced.
     """
     base = getattr(model, "base_model", None)
     inside = {*base.modules()} - {base} if isinstance(base, nn.Module) else set()
-    for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
-        for change in changes(module, hooks=module not in inside):
-            yield f"{change} in its module {name}" if name else change
+    named = model.named_modules() if isinstance(model, nn.Module) else ()
+    return [name for name, module in named if is_changed(module, hooks=module not in inside)]
 
 
-def changes(module: Any, hooks: bool = True) -> list[str]:
-    """Describe the functions of a module that were replaced and, if wanted, its forward hooks."""
+def is_changed(module: Any, hooks: bool = True) -> bool:
+    """Return whether a module has replaced functions or, if `hooks` count, forward hooks."""
     if module is not unwrapped(module):
-        return []
-    names = [name for name in getattr(module, "__dict__", ()) if _is_replaced(module, name)]
+        return False
     kinds = ("_forward_hooks", "_forward_pre_hooks") if hooks else ()
     found = [hook for kind in kinds for hook in getattr(module, kind, {}).values()]
-    own = [hook for hook in found if not str(hook.__module__).startswith(_KNOWN_HOOKS)]
-    shown = [getattr(hook, "__qualname__", type(hook).__name__) for hook in own]
-    return [f"another {name}" for name in names] + [f"the hook {name}" for name in shown]
+    foreign = [hook for hook in found if not str(hook.__module__).startswith(_KNOWN_HOOKS)]
+    return bool(foreign) or any(
+        _is_replaced(module, name) for name in getattr(module, "__dict__", ())
+    )
 
 
 def _is_replaced(module: Any, name: str) -> bool:

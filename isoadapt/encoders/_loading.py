@@ -11,7 +11,6 @@ from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._live import WHOLE
 
 _SCALES = re.compile(r"\.(SCB|absmax|quant_map|weight_scale\w*|qweight|qzeros|_packed_params)$")
-_SIZE = re.compile(r"size|dim|position|embd|width|^d_|^n_words")  # entries of config.json
 # Tensors that files may hold although the model computes them, and layers that are not used.
 _UNUSED = re.compile(
     r"(^|\.)(pooler\..*|position_ids|token_type_ids|inv_freq|masked_bias|embed_positions\.weights)$"
@@ -53,13 +52,7 @@ def read_config(folder: Path, **options: Any) -> Any:
     import transformers
 
     file = folder / "config.json"
-    entries = read_object(file)
-    if "use_return_dict" in entries:
-        raise ValueError(
-            f"{file} has the entry use_return_dict, which transformers 5 cannot read; remove it, "
-            "as it does not affect vectors"
-        )
-    if quantised := entries.get("quantization_config"):
+    if quantised := read_object(file).get("quantization_config"):
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
         raise ValueError(f"{file} has a quantization_config (quant_method={method!r}); {WHOLE}")
     read = transformers.AutoConfig.from_pretrained
@@ -85,7 +78,12 @@ def check_weights(
     if found := next(filter(_SCALES.search, names), None):
         problem = f" has quantised weights ({found}); {WHOLE}"
     elif wrong:
-        problem = f": {_misfit(model.config, *wrong[0])}"
+        name, saved, built = wrong[0]
+        problem = (
+            f": the weights {name} have the shape {tuple(saved)}, but config.json asks for "
+            f"{tuple(built)} (by its sizes, or its number of names in id2label); correct it, or "
+            "copy both files again"
+        )
     elif missing and (found := _wrapper(missing, names)):
         problem = (
             f": the names of the weights contain {found!r}, because a wrapper around the model was "
@@ -124,19 +122,6 @@ def _surplus(model: Any, names: list[str], head: bool) -> list[str]:
     ]
 
 
-def _misfit(config: Any, name: str, saved: Any, built: Any) -> str:
-    """Say which entry of ``config.json`` does not fit the shape of a weight."""
-    sizes, entries = set(built) - set(saved), config.to_dict().items()
-    found = [f"{key}={value}" for key, value in entries if _SIZE.search(key) and value in sizes]
-    if tuple(built[:1]) == (config.num_labels,) != tuple(saved[:1]) and "embed" not in name:
-        found = [f"num_labels={config.num_labels}, the number of names in id2label"]
-    return (
-        f"the weights {name} have the shape {tuple(saved)}, but config.json asks for "
-        f"{tuple(built)} ({' or '.join(found) or 'by several entries'}); correct it, or copy both "
-        "files again"
-    )
-
-
 def _wrapper(missing: list[str], found: list[str]) -> str | None:
     """Return what the names that were found contain in addition to the missing ones."""
     wanted = max(missing, key=len)
@@ -151,12 +136,6 @@ def check_use(backbone: Backbone, shown: str) -> Backbone:
     """Return a model after checking its weights, and that tokenizer and configuration fit it."""
     model, tokenizer = backbone.model, backbone.tokenizer
     _check_finite(backbone, shown)
-    languages = getattr(model.config, "languages", None)  # of X-MOD
-    if languages and getattr(model.config, "default_language", None) not in languages:
-        raise ValueError(
-            f"{shown}: {type(model).__name__} needs a default_language; set it in config.json, or "
-            f"by model.set_default_language for a live model, to one of {list(languages)}"
-        )
     try:
         n_rows = model.get_input_embeddings().weight.shape[0]
     except (AttributeError, NotImplementedError):  # as in models that read characters

@@ -268,40 +268,22 @@ def quiet() -> AbstractContextManager[None]:
     return _ERRORS_ONLY.hold()
 
 
-def check_cache(cache: Any, model: Any) -> None:
-    """Raise ValueError if vectors of a live model are to be cached."""
-    if cache is not None and not isinstance(model, str | os.PathLike):
+def check_options(
+    model: Any, cache: Any, backend: str, device: str | torch.device, dtype: str
+) -> None:
+    """Raise ValueError if model, cache, backend, device and dtype exclude each other."""
+    onnx = backend == "onnx"
+    if not isinstance(model, str | os.PathLike) and (onnx or cache is not None):
         raise ValueError(
-            "cache needs the files of a checkpoint, by which it finds vectors again, but model is "
-            "a live model; save it and its tokenizer to a folder with save_pretrained and pass "
-            "model=folder, or choose cache=None"
+            "cache and backend='onnx' need the files of a checkpoint, but model is a live model; "
+            "save it and its tokenizer to a folder with save_pretrained and pass model=folder, or "
+            "choose cache=None and backend='torch'"
         )
-
-
-def check_backend(backend: str, model: Any, device: str | torch.device, dtype: str) -> None:
-    """Raise ValueError if the backend does not support the model, the device or the dtype."""
-    if backend == "torch":
-        if dtype == "int8":
-            raise ValueError(
-                "dtype='int8' needs backend='onnx'; choose this backend, or dtype='float32' or "
-                "'bfloat16'"
-            )
-        return
-    if not isinstance(model, str | os.PathLike):
+    fits = dtype in ("auto", "float32", "int8") if onnx else dtype != "int8"
+    if not fits or (onnx and device != "auto" and resolve_device(device).type != "cpu"):
         raise ValueError(
-            "backend='onnx' exports a checkpoint, but model is a live model; save it and its "
-            "tokenizer to a folder with save_pretrained and pass model=folder, or choose "
-            "backend='torch'"
-        )
-    if device != "auto" and resolve_device(device).type != "cpu":
-        raise ValueError(
-            f"device={str(device)!r}, but backend='onnx' runs on the CPU; choose device='auto' or "
-            "'cpu', or backend='torch'"
-        )
-    if dtype not in ("auto", "float32", "int8"):
-        raise ValueError(
-            f"dtype={dtype!r}, but backend='onnx' computes in 'float32' or 'int8'; choose one of "
-            "them, or backend='torch'"
+            f"dtype={dtype!r} and device={str(device)!r} do not fit backend={backend!r}: 'onnx' "
+            "computes in 'float32' or 'int8' on the CPU, 'torch' in any data type but 'int8'"
         )
 
 
@@ -322,12 +304,7 @@ def live_parts(model: Any) -> tuple[Any, Any]:
             f"Transformer module of sentence-transformers: {ENCODE}"
         )
     if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], torch.nn.Module):
-        if not is_sentence_transformer(model[0]):
-            return model
-        raise TypeError(
-            "model is a tuple with a SentenceTransformer, which has its own tokenizer; pass the "
-            "SentenceTransformer alone"
-        )
+        return model
     own = [c for c in type(model).__mro__ if c.__module__.startswith("sentence_transformers.")]
     if own:
         classifier = any(cls.__name__ == "CrossEncoder" for cls in own)
@@ -351,14 +328,11 @@ def checked_live(model: Any, device: str | torch.device, dtype: str) -> Backbone
     check_live(network, tokenizer)
     sentence = model if is_sentence_transformer(model) else None
     backbone = check_use(live_backbone(network, tokenizer, sentence), "the live model")
-    if device != "auto" and resolve_device(device).type != backbone.model.device.type:
+    own = backbone.model
+    moves = device != "auto" and resolve_device(device).type != own.device.type
+    if moves or (dtype != "auto" and DTYPES[dtype] != own.dtype):
         raise ValueError(
-            f"device={str(device)!r}, but the live model is on {backbone.model.device}; move it, "
-            "or choose device='auto'"
-        )
-    if dtype != "auto" and DTYPES[dtype] != backbone.model.dtype:
-        raise ValueError(
-            f"dtype={dtype!r}, but the live model is in {backbone.model.dtype}; convert it, or "
-            "choose dtype='auto'"
+            f"device={str(device)!r} and dtype={dtype!r}, but the live model is on {own.device} in "
+            f"{own.dtype}; move or convert it, or choose 'auto' for both"
         )
     return backbone

@@ -33,7 +33,7 @@ from isoadapt.encoders._tokenization import model_inputs
 
 _VERSION = 2  # version of the export; graphs of another version are exported again
 _GRAPH, _REPORT = "model.onnx", "export.json"
-_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _FLOAT32_TOLERANCE = 1e-3
 _LOWEST_MEAN, _LOWEST_COSINE = 0.99, 0.95  # cosines below which a warning is given
 _BATCH_TOKENS = 512
@@ -136,7 +136,7 @@ def onnx_model(
 
     def export() -> _Checked:
         """Export the graph to its folder."""
-        for package in _PACKAGES:
+        for package in PACKAGES:
             import_optional(package, feature="backend='onnx'", extra="onnx")
         made, files = _export(spec, load())
         if checkpoint_identity(folder) != identity:
@@ -222,7 +222,7 @@ def _export(spec: GraphSpec, backbone: Backbone) -> tuple[_Checked, dict[str, by
         "sha256": hashlib.sha256(graph).hexdigest(),
         "deviation": deviation._asdict(),
         "equal_lengths": equal_lengths,
-        "versions": {name: version(name) for name in ("torch", "transformers", *_PACKAGES)},
+        "versions": {name: version(name) for name in ("torch", "transformers", *PACKAGES)},
     }
     text = json.dumps(report, indent=1) + "\n"
     return (model, deviation), {_GRAPH: graph, _REPORT: text.encode()}

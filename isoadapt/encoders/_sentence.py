@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from isoadapt._utils.messages import reason
 from isoadapt.encoders._folder import ENCODE, module_kind, read_object, sentence_modules
-from isoadapt.encoders._live import changes
+from isoadapt.encoders._live import is_changed
 from isoadapt.encoders._pooling import HEAD_INPUT, MODES, Columns, Normalize, Pooling
 
 ACTIVATIONS: Final = (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid)
@@ -130,12 +130,11 @@ def live_pooling(model: Any) -> Pooling:
 
 
 def live_kind(module: Any) -> str:
-    """Return the kind of a module, with a note if its functions were replaced or have hooks."""
+    """Return the kind of a module, with a note if it has hooks or replaced functions."""
     kind = module_kind(f"{type(module).__module__}.{type(module).__qualname__}")
     own = isinstance(module, nn.Module) and not hasattr(module, "auto_model")
     parts = module.modules() if own and not isinstance(module, nn.Sequential) else [module]
-    notes = dict.fromkeys(note for part in parts for note in changes(part))
-    return f"{kind} with {' and '.join(notes)}" if notes else kind
+    return f"{kind} with a hook or a replaced function" if any(map(is_changed, parts)) else kind
 
 
 def _pooling(model: _Part, parts: list[_Part]) -> Pooling:

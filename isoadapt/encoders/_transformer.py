@@ -37,8 +37,7 @@ from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
 from isoadapt.encoders._identity import encoder_identity, located, noted, variant
 from isoadapt.encoders._models import (
     DTYPES,
-    check_backend,
-    check_cache,
+    check_options,
     checked_live,
     stored_backbone,
 )
@@ -365,8 +364,7 @@ class TransformerEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _validate_params(self) -> None:
         super()._validate_params()
         several_layers(self.pooling, self.layer)
-        check_backend(self.backend, self.model, self.device, self.dtype)
-        check_cache(self.cache, self.model)
+        check_options(self.model, self.cache, self.backend, self.device, self.dtype)
 
     def _backbone(self) -> Backbone:
         """Return the model with its weights."""

@@ -19,21 +19,10 @@ from isoadapt.interop._sentence_files import Module
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ARGUMENTS = re.compile(r"pooling='(head_input|cls|mean|max)'(, layer=-?\d+)?")
 _PACKAGES = ("isoadapt", "numpy", "scikit-learn", "torch")
-_WHITENED = """\
-The reference case of isoadapt is a MiniLM that was fine-tuned on CoLA, with a
-LogitPreservingWhitening that was fitted to CoLA's training texts without labels. On the test set of
-STS-B, Spearman's correlation of the cosines with the scores rose from .29 to .71, and no prediction
-changed. The encoder before fine-tuning gives .82, so it is the better choice for similarity where
-it is available."""
-_TAUGHT = """\
-The vectors imitate those of the readout's teacher, which is usually the better choice for
-similarity where it can be run as a second model. The reference case of isoadapt is a MiniLM of
-three layers, whose last layer had changed little when it was fine-tuned on CoLA, with a
-TeacherReadout of this layer that was fitted to CoLA's training texts. On the test set of STS-B,
-Spearman's correlation of the cosines with the scores rose from .60 to .82, that of the teacher, the
-encoder before fine-tuning."""
-_LIMITS = """\
-These figures are not those of this model: measure on texts of your own.
+_EXPECTATION = """\
+## What to expect
+
+For similarity, {} is usually the better choice where it is available. Measure on texts of your own.
 
 The vectors are those of single texts. A classifier of pairs of texts shares no vector between both
 uses: its predictions need the pair, similarity needs each text alone."""
@@ -50,7 +39,7 @@ def model_card(parts: Parts, origin: Mapping[str, Any], source: VectorSource | N
     kind = "An adapter" if len(parts.adapters) == 1 else "A pipeline of adapters"
     width_out = parts.adapters[-1][1].map_.n_features_out
     sections = [
-        _front_matter(base),
+        _front_matter("isoadapt", ["isoadapt", "isotropy", "embeddings"], base),
         f"# {name}" + (f" for {inline(short_name(base))}" if base else ""),
         f"{kind} of isoadapt: it maps embeddings of width {parts.first().n_features_in_} to "
         f"{width_out}. {_head(parts.last_head())}",
@@ -69,9 +58,13 @@ def short_name(base: str) -> str:
     return base if HUB_NAME.fullmatch(base) else Path(base).name
 
 
-def _front_matter(base: str | None) -> str:
-    lines = ["library_name: isoadapt", "tags:", "- isoadapt", "- isotropy", "- embeddings"]
-    if base and HUB_NAME.fullmatch(base) and not Path(base).exists():
+def _front_matter(
+    library: str, tags: Sequence[str], base: str | None = None, task: str | None = None
+) -> str:
+    """Return the front matter of Hugging Face model cards, with `base` if it is on the Hub."""
+    lines = [f"library_name: {library}", *([f"pipeline_tag: {task}"] if task else []), "tags:"]
+    lines += [f"- {tag}" for tag in tags]
+    if base and HUB_NAME.fullmatch(base) and not os.path.exists(base):
         lines.append(f"base_model: {json.dumps(base)}")
     return "\n".join(["---", *lines, "---"])
 
@@ -113,13 +106,6 @@ def _vectors(source: VectorSource | None) -> str:
 
 
 def _loading(base: str | None, data: Any, source: VectorSource | None, encodes: bool) -> str:
-    if encodes:
-        code = [
-            "from isoadapt.interop import load_adapter",
-            "",
-            'adapted = load_adapter("path/to/this/folder").transform(texts)',
-        ]
-        return "\n".join(["## How to load it", "", "```python", *code, "```"])
     encoder = json.dumps(base) if base else '"path/to/the/base/model"'
     length = data.get("max_length") if isinstance(data, Mapping) else None
     settings = "" if length is None else f", max_length={length}"
@@ -128,15 +114,19 @@ def _loading(base: str | None, data: Any, source: VectorSource | None, encodes: 
         settings = f", {kind}{settings}"
     elif recorded_pooling(kind) != "auto":
         settings = f", pooling={recorded_pooling(kind)}{settings}"
-    code = [
-        "from isoadapt import TransformerEncoder",
-        "from isoadapt.interop import load_adapter",
-        "",
-        'adapter = load_adapter("path/to/this/folder")',
-        f"embeddings = TransformerEncoder({encoder}{settings}).transform(texts)",
-        "adapted = adapter.transform(embeddings)",
-    ]
-    return "\n".join(["## How to load it", "", "```python", *code, "```"])
+    code = f"""\
+from isoadapt import TransformerEncoder
+from isoadapt.interop import load_adapter
+
+adapter = load_adapter("path/to/this/folder")
+embeddings = TransformerEncoder({encoder}{settings}).transform(texts)
+adapted = adapter.transform(embeddings)"""
+    if encodes:
+        code = """\
+from isoadapt.interop import load_adapter
+
+adapted = load_adapter("path/to/this/folder").transform(texts)"""
+    return f"## How to load it\n\n```python\n{code}\n```"
 
 
 def _parameters(parts: Parts) -> Iterator[str]:
@@ -175,8 +165,10 @@ def sentence_card(
     width = parts.adapters[-1][1].map_.n_features_out
     classifies = "logits" in check.differences
     chain = " → ".join(["Transformer", *(module.kind for module in modules)])
+    tags = ["sentence-transformers", "sentence-similarity", "isoadapt"]
+    tags += ["text-classification"] * classifies
     sections = [
-        _sentence_front_matter(base, classifies),
+        _front_matter("sentence-transformers", tags, base, "sentence-similarity"),
         f"# {inline(short_name(base))} with {adapter}",
         f"A model of sentence-transformers whose vectors of width {width} were adapted by "
         f"isoadapt's {adapter}. It needs no isoadapt.",
@@ -198,19 +190,9 @@ def _closing(parts: Parts, check: Check, loaders: str, package: str) -> Iterator
         f"{check.n_texts} texts were compared with encoder and adapter in isoadapt. "
         f"{check.sentence()} `isoadapt check` repeats this."
     )
-    expectation = _TAUGHT if isinstance(parts.first(), TeacherReadout) else _WHITENED
-    yield f"## What to expect\n\n{expectation} {_LIMITS}"
+    taught = isinstance(parts.first(), TeacherReadout)
+    yield _EXPECTATION.format("the teacher" if taught else "the encoder before fine-tuning")
     yield "## Versions\n\n" + versions(package, "transformers")
-
-
-def _sentence_front_matter(base: str, classifies: bool) -> str:
-    tags = ["sentence-transformers", "sentence-similarity", "isoadapt"]
-    tags += ["text-classification"] if classifies else []
-    lines = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity", "tags:"]
-    lines += [f"- {tag}" for tag in tags]
-    if HUB_NAME.fullmatch(base) and not os.path.exists(base):
-        lines.append(f"base_model: {json.dumps(base)}")
-    return "\n".join(["---", *lines, "---"])
 
 
 def _encoding(name: str) -> str:
@@ -240,30 +222,22 @@ classify = pipeline("text-classification", {json.dumps(name)})  # the path of th
 print(classify("The cat sat on the mat.", truncation=True))"""
 
 
-def onnx_card(
-    parts: Parts, name: str, vectors: str, facts: Sequence[str], check: Check, labelled: bool
-) -> str:
+def onnx_card(parts: Parts, name: str, vectors: str, facts: Sequence[str], check: Check) -> str:
     """Describe the folder of a graph `name`, with its vectors in words and facts for a server."""
     adapter = " + ".join(type(step).__name__ for _, step in parts.adapters)
     sections = [
-        "---\nlibrary_name: onnx\ntags:\n- onnx\n- isoadapt\n---",
+        _front_matter("onnx", ["onnx", "isoadapt"]),
         f"# An encoder and its {adapter} as one ONNX graph",
         "It needs onnxruntime and tokenizers, but neither torch nor isoadapt.",
         "\n".join(f"- {fact}" for fact in (f"Vectors before the adapter: {vectors}", *facts)),
-        f"## Use\n\n```python\n{_onnx_code(name, labelled)}\n```",
+        f"## Use\n\n```python\n{_onnx_code(name)}\n```",
         *_closing(parts, check, "onnxruntime and tokenizers", "onnxruntime"),
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def _onnx_code(name: str, labelled: bool) -> str:
-    labels = """
-config = json.loads(Path("config.json").read_text())
-print([config["id2label"][str(row.argmax())] for row in named["logits"]])"""
+def _onnx_code(name: str) -> str:
     return f"""\
-import json
-from pathlib import Path
-
 import numpy as np
 from onnxruntime import InferenceSession
 from tokenizers import Tokenizer
@@ -278,5 +252,5 @@ tokens = {{
 }}
 inputs = {{each.name: np.array(tokens[each.name], np.int64) for each in session.get_inputs()}}
 names = [each.name for each in session.get_outputs()]
-named = dict(zip(names, session.run(None, inputs)))
-print(named["sentence_vector"].shape){labels if labelled else ""}"""
+for name, values in zip(names, session.run(None, inputs)):
+    print(name, values.shape)"""

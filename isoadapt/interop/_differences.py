@@ -33,7 +33,7 @@ class Expected(NamedTuple):
     version: str | None = None  # of the vectors
     loaders: Sequence[str] = ()  # names of libraries' loaders, or of a graph
     padded: bool = True  # whether texts of several lengths may be in one batch
-    settings: Mapping[str, Any] = {}  # entries of configurations that affect what users do
+    problem_type: str | None = None  # of the classifier, as in its configuration
 
     def batches(self) -> list[list[str]]:
         """Return batches with each text alone, and one with all but the last, the longest."""
@@ -103,7 +103,7 @@ def measured(outputs: Outputs, max_length: int | None, expected: Expected) -> Ch
         if name == "vectors":
             check = _with_vectors(check, found, wanted, texts)
         else:
-            check = _with_logits(check, found, wanted, expected.settings.get("problem_type"))
+            check = _with_logits(check, found, wanted, expected.problem_type)
     if expected.max_length in (None, max_length):
         return check
     wrong = f"maximum length is {max_length} tokens instead of {expected.max_length}"

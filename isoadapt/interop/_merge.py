@@ -134,10 +134,8 @@ def merge_into_checkpoint(
     own = read_head(encoder)
     backbone = encoder._backbone()
     head = reordered(own if head is None else head, own, backbone.model.config)
-    check_widths(map_, head, own)
-    for vectors, name in sources(parts):
-        kind = str(vector_source(encoder).kind)
-        check_vectors(vectors, name, backbone, kind, "the inputs of the last layer")
+    check_source(parts, map_, encoder)
+    check_width(map_, head)
     network = with_head(backbone, head, map_)
     place = tokenizer_folder(source)
     expected, inputs = expect(encoder, map_)
@@ -189,21 +187,36 @@ def sources(parts: Parts) -> Iterator[tuple[VectorSource, str]]:
         yield getattr(first, SOURCE), f"the record of the saved {type(first).__name__}"
 
 
-def check_vectors(
-    vectors: VectorSource, name: str, backbone: Backbone, kind: str, place: str
-) -> None:
-    """Raise unless the vectors, `place` in words, are those of this checkpoint with this `kind`."""
+def check_source(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
+    """Raise unless the adapter was fitted to vectors of the encoder, as far as it is known."""
+    backbone, width = encoder._backbone(), encoder._n_features_out
+    folder = str(backbone.folder)
+    if map_.matrix.shape[1] != width:
+        raise ValueError(
+            f"the adapter has n_features_in_={map_.matrix.shape[1]}, but vectors of "
+            f"the checkpoint {folder!r} with pooling={encoder.pooling!r} have width {width}: fit "
+            f"it to vectors of TransformerEncoder({folder!r}, pooling={encoder.pooling!r}), or "
+            "export it with the pooling= that it was fitted to"
+        )
+    if found := list(sources(parts)):
+        kind = str(vector_source(encoder).kind)
+        for vectors, name in found:
+            check_vectors(vectors, name, backbone, kind)
+
+
+def check_vectors(vectors: VectorSource, name: str, backbone: Backbone, kind: str) -> None:
+    """Raise unless the vectors are those of this checkpoint with this `kind`."""
     folder = str(backbone.folder)
     fit = f"fit the adapter to TransformerEncoder({folder!r}, {kind}).transform(texts)"
     if vectors.kind not in (kind, None):
         raise ValueError(
-            f"the adapter was fitted to vectors with {vectors.kind} ({name}), but {place} of "
-            f"model_folder={folder!r} are vectors with {kind}: {fit}, or {SERVE}"
+            f"the adapter was fitted to vectors with {vectors.kind} ({name}), but those of "
+            f"the checkpoint {folder!r} are vectors with {kind}: {fit}, or {SERVE}"
         )
     if not vectors.is_of(backbone):
         raise ValueError(
             f"the adapter was fitted to vectors of another checkpoint ({name}) than "
-            f"model_folder={folder!r}, with other weights or another tokenizer: use that "
+            f"{folder!r}, with other weights or another tokenizer: use that "
             f"checkpoint or a copy of it, or {fit}, or {SERVE}"
         )
 
@@ -229,19 +242,14 @@ def affine(adapter: BaseAdapter) -> Affine:
 
 def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
     """Return a head without classes whose outputs are in the order of the checkpoint's labels."""
-    if head.multi_label_ != own.multi_label_:
+    kinds = {(each.classes_ is None, each.multi_label_) for each in (head, own)}
+    if len(kinds) == 2 or (head.classes_ is None and len(head.coef_) != len(own.coef_)):
         raise ValueError(
-            f"the adapter's head is {head!r}, the checkpoint's {own!r}: only one of them is a "
-            "multi-label head. Fit the adapter with the checkpoint's own head or without a head; "
-            "for a head whose outputs are logits of labels, use "
-            "LinearHead(coef, intercept, multi_label=True)"
+            f"the adapter's head is {head!r}, the checkpoint's {own!r}: both must be classifiers, "
+            "multi-label classifiers, or regressors with the same number of outputs. Fit the "
+            "adapter with the checkpoint's own head or without a head"
         )
-    if head.classes_ is None or own.classes_ is None:
-        if (head.classes_ is None) != (own.classes_ is None) or len(head.coef_) != len(own.coef_):
-            raise ValueError(
-                f"the adapter's head is {head!r}, the checkpoint's {own!r}: both must be "
-                "classifiers, or regressors with the same number of outputs"
-            )
+    if head.classes_ is None:
         return head
     rows = {label: row for row, label in enumerate(head.classes_.tolist())}
     numbers = list(range(len(own.coef_)))  # two for one output with a sigmoid
@@ -259,18 +267,21 @@ def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
     )
 
 
-def check_widths(map_: Affine, head: LinearHead, own: LinearHead) -> None:
-    if map_.matrix.shape[1] != own.n_features_in_:
-        raise ValueError(
-            f"the adapter has n_features_in_={map_.matrix.shape[1]}, but the checkpoint's head "
-            f"takes embeddings of width {own.n_features_in_}: fit the adapter to embeddings of "
-            "this checkpoint, from the encoder that load_checkpoint returns"
-        )
+def check_width(map_: Affine, head: LinearHead) -> None:
     if map_.n_features_out != head.n_features_in_:
         raise ValueError(
             f"the adapter returns {map_.n_features_out} features, but the head takes "
             f"{head.n_features_in_}: fit the adapter with a head, or without reducing the width"
         )
+
+
+def read_by_head(parts: Parts, map_: Affine) -> Affine:
+    """Return the map from the encoder's vectors to what the last head reads."""
+    if parts.head is not None or not isinstance(parts.adapters[-1][1], TeacherReadout):
+        return map_
+    width = map_.matrix.shape[1]
+    before = [affine(step) for _, step in parts.adapters[:-1]]
+    return compose([Affine(np.eye(width), np.zeros(width)), *before])
 
 
 def with_head(backbone: Backbone, head: LinearHead, map_: Affine) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from isoadapt._utils.files import atomic_folder, check_output_folder
 from isoadapt._utils.imports import import_optional
-from isoadapt.adapters import Affine, TeacherReadout
+from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone
@@ -19,7 +19,7 @@ from isoadapt.encoders._batching import needs_equal_lengths
 from isoadapt.encoders._checkpoint import read_head
 from isoadapt.encoders._identity import describe_vectors, variant
 from isoadapt.encoders._models import quiet
-from isoadapt.encoders._onnx import GraphSpec, export_graph
+from isoadapt.encoders._onnx import PACKAGES, GraphSpec, export_graph
 from isoadapt.encoders._pooling import Pooling
 from isoadapt.encoders._texts import Texts
 from isoadapt.encoders._tokenization import model_inputs
@@ -27,13 +27,11 @@ from isoadapt.heads import LinearHead
 from isoadapt.interop._card import onnx_card
 from isoadapt.interop._differences import warn_if_different
 from isoadapt.interop._loaders import FIELDS, LOGITS, VECTORS, check_written, expect
-from isoadapt.interop._merge import affine, reordered
+from isoadapt.interop._merge import affine, check_source, read_by_head, reordered
 from isoadapt.interop._pipeline import Parts, take_apart
 from isoadapt.interop._sentence_files import write_json
-from isoadapt.interop._sentence_transformer import check_source
 
 _GRAPH = "an ONNX model"  # kind of the folder's content
-_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def export_onnx(
@@ -107,7 +105,7 @@ def export_onnx(
     >>> from isoadapt.interop import export_onnx
     >>> export_onnx(model, "served/model.onnx")  # doctest: +SKIP
     """
-    for package in _PACKAGES:
+    for package in PACKAGES:
         import_optional(package, feature="export_onnx", extra="onnx")
     parts, target = take_apart(model), Path(file).expanduser()
     if parts.encoder is None:
@@ -142,15 +140,15 @@ def export_onnx(
         write_json(written / "config.json", outputs.config)
         _write_tokenizer(written, backbone, pooling, length, pads)
         check = check_written(written, expected)
-        facts = (
+        facts = [
             f"Version of the vectors: {expected.version}",
             f"Outputs: {', '.join(names)}" + (", the former of length 1" if normalize else ""),
             f"Maximum length: {'no limit' if length is None else f'{length} tokens'}",
             "Batches: padded" if pads else "Batches: of equal lengths, as padding changes vectors",
-        )
-        card = onnx_card(
-            parts, target.name, describe_vectors(encoder), facts, check, outputs.labelled
-        )
+        ]
+        if outputs.logits:
+            facts.append("Labels: by id2label and problem_type in config.json")
+        card = onnx_card(parts, target.name, describe_vectors(encoder), facts, check)
         (written / "README.md").write_text(card, "utf-8")
     warn_if_different(check)
     return target
@@ -163,22 +161,14 @@ class _Outputs(NamedTuple):
     logits: Affine | None
     config: dict[str, Any]
 
-    @property
-    def labelled(self) -> bool:
-        """Whether the largest logit gives the label, as in classification with one label a row."""
-        other = self.config.get("problem_type") in ("regression", "multi_label_classification")
-        return not other and self.logits is not None and self.logits.n_features_out > 1
-
 
 def _outputs(parts: Parts, encoder: TransformerEncoder) -> _Outputs:
     """Return what the graph computes from the encoder's vectors (n, width)."""
     backbone, head = encoder._backbone(), parts.last_head()
     map_ = compose(affine(step) for _, step in parts.adapters)
     width, config = map_.matrix.shape[1], copy.deepcopy(backbone.model.config)
-    read, own = map_, None if backbone.head is None else read_head(encoder)
-    if parts.head is None and (head is None or isinstance(parts.adapters[-1][1], TeacherReadout)):
-        before = [affine(step) for _, step in parts.adapters[:-1]] if head is not None else []
-        read = compose([*before, Affine(np.eye(width), np.zeros(width))])
+    own = None if backbone.head is None else read_head(encoder)
+    read = Affine(np.eye(width), np.zeros(width)) if head is None else read_by_head(parts, map_)
     if head is None and own is not None and encoder._pooling(backbone).begins_with_head_input:
         head = own
     if head is None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
+from isoadapt._utils.messages import shortened
 from isoadapt.adapted import AdaptedEncoder
 from isoadapt.adapters import Affine, PenaltyAdapter
 from isoadapt.adapters._base import BaseAdapter
@@ -75,13 +76,10 @@ def take_apart(model: Any) -> Parts:
         head = name, last if isinstance(last, LinearHead) else LinearHead.from_estimator(last)
     for _, step in steps:
         if not isinstance(step, BaseAdapter):
-            if hasattr(step, "best_estimator_"):
-                raise TypeError(
-                    f"adapter is a search, {type(step).__name__}: pass its best_estimator_"
-                )
             raise TypeError(
                 f"adapter: {step!r} is not an adapter of isoadapt; pass an adapter, a Pipeline of "
-                "adapters or an AdaptedEncoder, and use joblib.dump for other estimators"
+                "adapters, an AdaptedEncoder or the best_estimator_ of a search, and use "
+                "joblib.dump for other estimators"
             )
         check_is_fitted(step)
     if not steps:
@@ -436,14 +434,8 @@ def _decode_array(
 
 def _unsupported(value: Any, path: str) -> TypeError:
     """Return the error for a value that cannot be saved."""
-    way_out = "save the adapter with joblib.dump"
-    if isinstance(value, np.random.RandomState | np.random.Generator):
-        way_out = "set an integer before saving"
-    elif callable(value) and path.endswith("scoring"):
-        way_out = "set the name of a scikit-learn scorer, such as 'accuracy', before saving"
-    shown = repr(value)
-    shown = shown if len(shown) < 80 else shown[:80] + "…"
     return TypeError(
-        f"{path}={shown} ({type(value).__name__}) cannot be saved: an adapter folder holds "
-        f"only numbers, strings, arrays and heads, not code; {way_out}"
+        f"{path}={shortened(repr(value))} ({type(value).__name__}) cannot be saved: an adapter "
+        "folder holds only numbers, strings, arrays and heads, not code; set an integer as "
+        "random_state and the name of a scikit-learn scorer as scoring, or use joblib.dump"
     )

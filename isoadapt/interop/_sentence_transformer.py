@@ -11,13 +11,13 @@ import numpy as np
 from isoadapt._utils.files import CHECKPOINT, atomic_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import warn
-from isoadapt.adapters import Affine, TeacherReadout
+from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats, compose
 from isoadapt.encoders import TransformerEncoder
 from isoadapt.encoders._backbone import Backbone, encoder_class
 from isoadapt.encoders._checkpoint import head_path, read_head
 from isoadapt.encoders._folder import read_object, tokenizer_folder
-from isoadapt.encoders._identity import describe_vectors, recorded_pooling, vector_source
+from isoadapt.encoders._identity import describe_vectors, recorded_pooling
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._pooling import HEAD_INPUT, LayersPooling, Pooling, PoolingSetting
 from isoadapt.encoders._sentence import MODEL_FILE
@@ -29,10 +29,11 @@ from isoadapt.interop._merge import (
     SERVE,
     affine,
     check_folders,
-    check_vectors,
-    check_widths,
+    check_source,
+    check_width,
     copied,
     copy_files,
+    read_by_head,
     reordered,
     sources,
     with_head,
@@ -206,15 +207,11 @@ def export_encoder(
 ) -> TransformerEncoder:
     """Return an encoder of the checkpoint whose vectors are those the adapter was fitted to."""
     if parts.encoder is not None:
-        for name, value, default in (
-            ("pooling", pooling, "auto"),
-            ("max_length", max_length, None),
-        ):
-            if value != default:
-                raise ValueError(
-                    f"{name}={value!r} was given, but the pipeline begins with an encoder, whose "
-                    f"{name} is used: leave {name} out"
-                )
+        if pooling != "auto" or max_length is not None:
+            raise ValueError(
+                f"pooling={pooling!r} and max_length={max_length} were given, but the pipeline "
+                "begins with an encoder, whose parameters are used: leave them out"
+            )
         own = parts.encoder[1]
         settings = {name: getattr(own, name) for name in ("pooling", "layer", "max_length")}
         return TransformerEncoder(model_folder, device="cpu", **settings)
@@ -268,22 +265,6 @@ def _check_fit(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
     check_source(parts, map_, encoder)
 
 
-def check_source(parts: Parts, map_: Affine, encoder: TransformerEncoder) -> None:
-    """Raise unless the adapter was fitted to vectors of the encoder, as far as it is known."""
-    backbone, width = encoder._backbone(), encoder._n_features_out
-    if map_.matrix.shape[1] != width:
-        raise ValueError(
-            f"the adapter has n_features_in_={map_.matrix.shape[1]}, but vectors of "
-            f"model_folder={str(backbone.folder)!r} with pooling={encoder.pooling!r} have width "
-            f"{width}: pass the pooling= that the adapter was fitted to, or fit it to vectors of "
-            f"TransformerEncoder({str(backbone.folder)!r})"
-        )
-    if found := list(sources(parts)):
-        kind = str(vector_source(encoder).kind)
-        for vectors, name in found:
-            check_vectors(vectors, name, backbone, kind, "the vectors")
-
-
 def _network(
     parts: Parts, map_: Affine, encoder: TransformerEncoder, length: int | None
 ) -> tuple[Any, Callable[[list[str]], Floats] | None, bool]:
@@ -308,20 +289,11 @@ def _network(
     unchanged = copied(backbone, {}), lambda texts: kept.outputs(inputs(texts)), True
     if given is None or not encoder._pooling(backbone).is_head_input:
         return unchanged
-    head, read = reordered(given, own, config), _read_by_head(parts, map_)
-    check_widths(read, head, own)
+    head, read = reordered(given, own, config), read_by_head(parts, map_)
+    check_width(read, head)
     if _preserves(read, head, kept):
         return unchanged
     return with_head(backbone, head, read), lambda texts: head.outputs(read(inputs(texts))), False
-
-
-def _read_by_head(parts: Parts, map_: Affine) -> Affine:
-    """Return the map from the encoder's vectors to what the last head reads."""
-    if parts.head is not None or not isinstance(parts.adapters[-1][1], TeacherReadout):
-        return map_
-    width = map_.matrix.shape[1]
-    before = [affine(step) for _, step in parts.adapters[:-1]]
-    return compose([Affine(np.eye(width), np.zeros(width)), *before])
 
 
 def _preserves(map_: Affine, head: LinearHead, own: LinearHead) -> bool:

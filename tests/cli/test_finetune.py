@@ -56,7 +56,7 @@ def test_the_shortest_line(tables, checkpoint):
     line = f"finetune --model {checkpoint} --train train.tsv --penalty istar --set lam=-1 zeta=.2"
     completed = succeed(*line.split())
     assert completed.stdout == "Checkpoint: isoadapt-finetuned\n"
-    assert "on 64 texts (penalty istar, lam=-1, zeta=.2)" in completed.stderr
+    assert "on 64 texts ..." in completed.stderr
     load_checkpoint("isoadapt-finetuned")
 
 
@@ -138,11 +138,11 @@ class TestErrors:
             (["--penalty", "spectrum"], "did you mean 'spectrum-control'"),
             (["--penalty", "istar", "--set", "bars=all"], "bars=all: .*istar takes.*zeta.*lam"),
             (["--penalty", "istar", "--set", "zeta=2"], "zeta=2 must lie in"),
-            (["--set", "seed=1"], "seed=1: training without a penalty takes .*epochs"),
-            (["--set", "lam=-1"], "lam=-1 needs --penalty: choose from istar, cosreg"),
-            (["--set", "balance=ema"], "balance=ema needs --penalty"),
-            (["--set", "zeta=.2"], "zeta=.2 needs --penalty"),
-            (["--where", "last"], "where=last needs --penalty"),
+            (["--set", "seed=1"], "seed=1: training without --penalty takes .*epochs"),
+            (["--set", "lam=-1"], "--set lam=-1: training without --penalty takes"),
+            (["--set", "balance=ema"], "balance=ema: training without --penalty"),
+            (["--set", "zeta=.2"], "zeta=.2: training without --penalty"),
+            (["--where", "last"], "where=last: training without --penalty"),
             (["--set", "epochs"], "epochs: .*name=value"),
             (
                 ["--recipe", "2"],

@@ -147,7 +147,7 @@ class TestIdentity:
     def test_another_model_is_refused(self, adapter, files):
         assert "another checkpoint" in fail("merge", "a", "other", "merged")
         message = fail("transform", "a", "texts.tsv", "out.npy", "--model", "other")
-        assert re.search(r"model='other' is another checkpoint.*with --model", message)
+        assert re.search(r"of another checkpoint .* than '.*other', with other weights", message)
         assert not (files / "merged").exists()
         assert not (files / "out.npy").exists()
 

@@ -131,15 +131,3 @@ def test_a_damaged_file(name, tmp_path):
     (tmp_path / "odd" / name).write_bytes(b"PAR1\xff\xfe")
     with pytest.raises(OSError, match=r"cannot be loaded \((?!An error occurred)"):
         load_hub(tmp_path / "odd")
-
-
-@pytest.mark.parametrize("disabled", [False, True])
-def test_progress_bars_are_hidden_and_restored(disabled, tmp_path, capfd):
-    import datasets
-
-    if disabled:
-        datasets.disable_progress_bars()
-    load_hub(write(tmp_path / "data", train=PAIRS))
-    assert datasets.are_progress_bars_disabled() == disabled
-    datasets.enable_progress_bars()
-    assert "Generating" not in capfd.readouterr().err

@@ -253,16 +253,16 @@ def test_a_constant_layer_has_no_spectrum():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_tokens": 1}, "max_tokens=1 must be an integer of at least 2"),
-        ({"max_tokens": 1e5}, "max_tokens=100000.0 must be an integer"),
-        ({"two_nn_tokens": 3}, "two_nn_tokens=3 must be an integer of at least 4"),
-        ({"random_state": -1}, "random_state=-1"),
-        ({"random_state": None}, "random_state=None"),
+        ({"max_tokens": 1}, "max_tokens == 1, must be >= 2"),
+        ({"max_tokens": 1e5}, "max_tokens must be an instance of"),
+        ({"two_nn_tokens": 3}, "two_nn_tokens == 3, must be >= 4"),
+        ({"random_state": -1}, "random_state == -1, must be >= 0"),
+        ({"random_state": None}, "random_state must be an instance of"),
         ({"max_tokens": 7}, r"max_tokens=7 is enough for 0 .* has 8 token\(s\).*raise max_tokens"),
     ],
 )
 def test_bad_parameters_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         layer_report(live_model("bert"), TEXTS, **options)
 
 

@@ -115,18 +115,14 @@ def patched(name):
         (quantised, ValueError, "live BertFor.* is quantised; pass a model that is not"),
         (bitsandbytes, ValueError, "live BertFor.* is quantised"),
         (lambda model: model.to("meta"), ValueError, "is sharded or offloaded; save it"),
-        (
-            hooked("classifier"),
-            ValueError,
-            r"has the hook hooked.* in its module classifier; .*remove",
-        ),
-        (hooked("classifier", pre=True), ValueError, "has the hook .* in its module classifier"),
-        (hooked("dropout"), ValueError, "has the hook .* in its module dropout"),
-        (hooked("", pre=True), ValueError, r"has the hook .*<lambda>; remove it"),
-        (patched("classifier"), ValueError, "another forward in its module classifier"),
-        (patched("bert.encoder.layer.0"), ValueError, r"in its module bert.encoder.layer.0; pass"),
-        (patched(""), ValueError, "BertForSequenceClassification has another forward; pass the"),
-        (replaced, ValueError, "has another forward in its module bert; .*remove_hook_from_module"),
+        (hooked("classifier"), ValueError, r"has a hook or .* module 'classifier'; .*\.remove\(\)"),
+        (hooked("classifier", pre=True), ValueError, "has a hook or .* module 'classifier'"),
+        (hooked("dropout"), ValueError, "has a hook or .* module 'dropout'"),
+        (hooked("", pre=True), ValueError, "has a hook or .* module ''"),
+        (patched("classifier"), ValueError, "a replaced function in its module 'classifier'; pass"),
+        (patched("bert.encoder.layer.0"), ValueError, r"module 'bert.encoder.layer.0'; pass"),
+        (patched(""), ValueError, "a replaced function in its module ''"),
+        (replaced, ValueError, "function in its module 'bert'; .*remove_hook_from_module"),
         (lambda model: torch.nn.Sequential(model), TypeError, r"\(Sequential, .* out of a wrapper"),
         (
             lambda model: peft.get_peft_model(
@@ -177,20 +173,12 @@ def test_hooks_inside_the_base_model_are_run(name):
     np.testing.assert_allclose(found, torch.cat(logits), atol=1e-5)
 
 
-@pytest.mark.parametrize("wrap", [compiled, torch.nn.DataParallel])
-def test_hooks_of_wrappers_are_named(wrap):
-    wrapper = wrap(make_model())
-    wrapper.register_forward_hook(lambda *given: None)
-    with pytest.raises(ValueError, match=f"live {type(wrapper).__name__} has a hook; remove it"):
-        load_checkpoint((wrapper, make_tokenizer()))
-
-
 def test_mixed_precision_is_named_with_a_way_out_that_works():
     accelerate = pytest.importorskip("accelerate")
     accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
     expected = TransformerEncoder((make_model(), make_tokenizer())).transform(TEXTS)
     model = accelerator.prepare_model(make_model(), evaluation_mode=True)
-    with pytest.raises(ValueError, match=r"another forward.*keep_fp32_wrapper=False"):
+    with pytest.raises(ValueError, match=r"a replaced function.*keep_fp32_wrapper=False"):
         TransformerEncoder((model, make_tokenizer())).transform(TEXTS)
     model = accelerator.unwrap_model(model, keep_fp32_wrapper=False)
     found = TransformerEncoder((model, make_tokenizer())).transform(TEXTS)

@@ -30,14 +30,17 @@ def change_weights(folder, change):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"id2label": {"0": "a"}, "label2id": {"a": 0}}, r"classifier.bias .*\(3,\).*num_labels=1"),
-        ({"vocab_size": 39}, r"word_embeddings.weight .*\(40, 16\).*\(39, 16\) \(vocab_size=39\)"),
-        ({"hidden_size": 20}, r"shape \(16,\).* asks for \(20,\) \(hidden_size=20\)"),
-        ({"max_position_embeddings": 9}, r"position_embeddings.*\(max_position_embeddings=9\)"),
+        (
+            {"id2label": {"0": "a"}, "label2id": {"a": 0}},
+            r"classifier.bias .*\(3,\).*\(1,\).*id2label",
+        ),
+        ({"vocab_size": 39}, r"word_embeddings.weight .*\(40, 16\).*\(39, 16\) \("),
+        ({"hidden_size": 20}, r"shape \(16,\).* asks for \(20,\) \("),
+        ({"max_position_embeddings": 9}, r"position_embeddings.*\(9, 16\)"),
         ({"model_type": "foobert"}, "configuration cannot be read .*model type `foobert` but"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quant_method='gptq'.*deq"),
         ({"quantization_config": {"load_in_8bit": True}}, "not quantised: .*dequantize"),
-        ({"use_return_dict": False}, "config.json has the entry use_return_dict.*remove it"),
+        ({"use_return_dict": False}, "configuration cannot be read .*property 'use_return_dict'"),
         ({"num_hidden_layers": 1}, r"weights bert.encoder.layer.1.*…, for .*num_hidden_layers=1"),
     ],
 )
@@ -150,7 +153,7 @@ def test_a_language_is_needed(live, tmp_path):
     pair = transformers.XmodForSequenceClassification(config), make_tokenizer("roberta")
     model = pair if live else save_pair(*pair, tmp_path)
     for use in (load_checkpoint, lambda model: TransformerEncoder(model).transform(TEXTS)):
-        with pytest.raises(ValueError, match=r"needs a default_language; .*\['en_XX', 'de_DE'\]"):
+        with pytest.raises(ValueError, match=r"language unknown.*set_default_language\("):
             use(model)
     pair[0].set_default_language("de_DE")
     if not live:

@@ -98,7 +98,7 @@ def test_it_is_a_live_model(make):
     assert layer_report(model, TEXTS * 3)[-1].n_tokens > 0
     with pytest.raises(pickle.PicklingError, match="save the model"):
         pickle.dumps(encoder)
-    with pytest.raises(ValueError, match="exports a checkpoint, but model is a live model"):
+    with pytest.raises(ValueError, match="files of a checkpoint, but model is a live model"):
         TransformerEncoder(model, backend="onnx").transform(TEXTS)
 
 
@@ -443,7 +443,9 @@ def test_live_classes_of_ones_own_are_named(make, bare_checkpoint):
         TransformerEncoder(first).transform(TEXTS)
     replaced = make()
     replaced[1].forward = lambda features: features
-    with pytest.raises(ValueError, match="lists Transformer, Pooling with another forward;"):
+    with pytest.raises(
+        ValueError, match="lists Transformer, Pooling with a hook or a replaced function;"
+    ):
         TransformerEncoder(replaced).transform(TEXTS)
 
 
@@ -453,7 +455,7 @@ def test_hooks_of_live_modules_are_named(make, number, pre):
     model = make("mean", module("Dense")(16, 8), module("Normalize")())
     part = model.get_submodule(number)
     (part.register_forward_pre_hook if pre else part.register_forward_hook)(lambda *given: None)
-    with pytest.raises(ValueError, match=r"with the hook test_hooks_of.*choose pooling='cls', 'me"):
+    with pytest.raises(ValueError, match=r"with a hook or .*choose pooling='cls', 'me"):
         TransformerEncoder(model).transform(TEXTS)
     assert TransformerEncoder(model, pooling="mean").transform(TEXTS).shape == (8, 16)
 
@@ -467,13 +469,13 @@ def test_hooks_of_live_modules_are_named(make, number, pre):
     ],
 )
 @pytest.mark.parametrize("bound", [False, True])
-def test_replaced_functions_of_live_modules_are_named(make, number, name, bound):
+def test_replaced_functions_of_live_modules_are_refused(make, number, name, bound):
     model = make()
     part = model.get_submodule(number)
     own = getattr(part, name)
     new = lambda *given, **options: own(*given[bound:], **options)  # noqa: E731
     setattr(part, name, types.MethodType(new, part) if bound else new)
-    with pytest.raises((TypeError, ValueError), match=f"with another {name}"):
+    with pytest.raises((TypeError, ValueError), match="or a replaced function"):
         TransformerEncoder(model).transform(TEXTS)
 
 
@@ -494,13 +496,10 @@ def no_transformers(tmp_path, tokenizer):
     saved = library.SentenceTransformer(modules=[static, module("Normalize")()], device="cpu")
     saved.save(str(tmp_path / "static"))
     yield "StaticEmbedding", tmp_path / "static"
-    for i, config in enumerate([{"model_type": "model2vec"}, {"normalize": True}]):
-        folder = tmp_path / f"model2vec{i}"
-        folder.mkdir()
-        tokenizer.save_pretrained(folder)
-        save_file({"embeddings": torch.ones(40, 4)}, folder / "model.safetensors")
-        edit(folder / "config.json", **config)
-        yield "StaticModel", folder
+    folder = tmp_path / "model2vec"
+    folder.mkdir()
+    edit(folder / "config.json", model_type="model2vec")
+    yield "StaticModel", folder
     kinds = [f"models.{kind}" for kind in ("WordEmbeddings", "BoW", "CLIPModel", "Asym")]
     for kind in [
         *kinds,
@@ -517,7 +516,7 @@ def no_transformers(tmp_path, tokenizer):
 
 def test_what_is_no_transformer_is_named_before_its_files(make, tmp_path):
     found = list(no_transformers(tmp_path, make().tokenizer))
-    assert len(found) == 9
+    assert len(found) == 8
     for kind, folder in found:
         for read in (TransformerEncoder(folder).transform, TransformerEncoder(folder).deviation):
             with pytest.raises(ValueError, match=rf"begins with .*{kind}, which is not a single"):
@@ -549,7 +548,7 @@ def test_other_models_of_the_library_are_named(bare_checkpoint, checkpoint, tmp_
 
 def test_unsupported_live_models_are_refused(make):
     model = make()
-    with pytest.raises(TypeError, match="pass the SentenceTransformer alone"):
+    with pytest.raises(TypeError, match=r"\(pass a SentenceTransformer alone"):
         TransformerEncoder((model, model.tokenizer)).transform(TEXTS)
     static = module("StaticEmbedding")(model.tokenizer.backend_tokenizer, embedding_dim=4)
     other = library.SentenceTransformer(modules=[static], device="cpu")

@@ -297,9 +297,9 @@ def test_a_model_of_another_kind_is_refused(change, error, says, live):
 
 
 def test_live_model_stays_where_and_what_it_is(live):
-    with pytest.raises(ValueError, match=r"dtype='bfloat16', but .* is in torch.float32"):
+    with pytest.raises(ValueError, match=r"dtype='bfloat16', but .* in torch.float32"):
         TransformerEncoder(live, dtype="bfloat16").transform(TEXTS)
-    with pytest.raises(ValueError, match="device='meta', but the live model is on cpu"):
+    with pytest.raises(ValueError, match=r"device='meta' .* the live model is on cpu"):
         TransformerEncoder(live, device="meta").transform(TEXTS)
 
 

@@ -239,7 +239,7 @@ class TestRefusals:
     def test_a_generator(self, tmp_path):
         rng = np.random.RandomState(0)
         adapter = IsotropyLayer(HEAD, max_epochs=1, random_state=rng).fit(X, LABELS)
-        message = r"parameters.random_state=RandomState.*set an integer"
+        message = r"parameters.random_state=RandomState.*an integer as random_state"
         self.refuse(adapter, tmp_path, TypeError, message)
         save_adapter(adapter.set_params(random_state=0), tmp_path / "a")
 

@@ -395,7 +395,7 @@ class TestRefusals:
         layer = IsotropyLayer(head, network="mlp", max_epochs=1).fit(X, LABELS)
         for adapter, message in (
             (layer, r"network='mlp'.* is not an affine map.*AdaptedEncoder"),
-            (Whitening().fit(X[:, :7]), r"n_features_in_=7.*head takes embeddings of width 16"),
+            (Whitening().fit(X[:, :7]), r"n_features_in_=7.*have width 16: fit it to"),
             (Whitening("pca", n_components=3).fit(X), "returns 3 features, but the head takes 16"),
             (LogitPreservingWhitening(huge).fit(X), "beyond float32"),
         ):

@@ -42,7 +42,7 @@ class TestReadouts:
         card = (tmp_path / "m" / "README.md").read_text()
         assert "Transformer → Pooling → Dense" in card
         assert "predictions are unchanged" in card
-        assert "imitate those of the readout's teacher" in card
+        assert "the teacher is usually the better choice" in card
         assert "LogitPreservingWhitening" not in card
 
     def test_saved_readouts_and_their_cards(self, checkpoint, tmp_path):
@@ -61,7 +61,9 @@ class TestReadouts:
 
     def test_a_readout_alone_needs_its_poolings(self, checkpoint, tmp_path):
         pipeline = readout(checkpoint, LAST)
-        with pytest.raises(ValueError, match=r"n_features_in_=32.*width 16: pass the pooling="):
+        with pytest.raises(
+            ValueError, match=r"n_features_in_=32.*width 16: .*export it with the pooling="
+        ):
             to_sentence_transformer(pipeline[-1], checkpoint, tmp_path / "m")
         given = {"pooling": LAST, "max_length": LENGTH}
         to_sentence_transformer(pipeline[-1], checkpoint, tmp_path / "m", **given)

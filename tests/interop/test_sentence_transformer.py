@@ -478,8 +478,8 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("options", "match"),
         [
-            ({"pooling": "mean"}, "pooling='mean' was given, but the pipeline begins"),
-            ({"max_length": 9}, "max_length=9 was given, but the pipeline begins"),
+            ({"pooling": "mean"}, "pooling='mean' and max_length=None were given, but"),
+            ({"max_length": 9}, "max_length=9 were given, but the pipeline"),
             ({"pooling": "sum"}, "'pooling' parameter .* must be a str among"),
         ],
     )
