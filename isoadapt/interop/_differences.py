@@ -33,7 +33,8 @@ class Expected(NamedTuple):
     version: str | None = None  # of the vectors
     loaders: Sequence[str] = ()  # names of libraries' loaders, or of a graph
     padded: bool = True  # whether texts of several lengths may be in one batch
-    problem_type: str | None = None  # of the classifier, as in its configuration
+    labels: Mapping[str, str] | None = None  # of the classifier, as in its configuration
+    problem_type: str | None = None  # the same
 
     def batches(self) -> list[list[str]]:
         """Return batches with each text alone, and one with all but the last, the longest."""

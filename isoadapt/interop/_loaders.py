@@ -61,7 +61,8 @@ def check_written(folder: Path, expected: Expected, *, strict: bool = True) -> C
     If `strict`, a difference beyond rounding that affects users is an error.
     """
     config = read_object(folder / "config.json")
-    expected = expected._replace(problem_type=config.get("problem_type"))
+    labels, problem_type = config.get("id2label"), config.get("problem_type")
+    expected = expected._replace(labels=labels, problem_type=problem_type)
     compare = compared if strict else measured
     checks = [compare(*_load(folder, name, expected), expected) for name in expected.loaders]
     differences = {name: value for each in checks for name, value in each.differences.items()}
@@ -84,9 +85,10 @@ def read_reference(folder: Path) -> Expected:
             raise ValueError("its checksum is wrong")
     except Exception as error:  # whatever a damaged file leads to
         raise ValueError(
-            f"{folder / _REFERENCE} with the outputs to compare with is missing or damaged "
-            f"({reason(error)}): export or merge again, since earlier versions did not write it "
-            "(save_adapter does not either: load_adapter compares checksums)"
+            f"{folder / _REFERENCE}, which exports and merges write with the outputs to compare "
+            f"with, is missing or damaged ({reason(error)}): name a folder that they wrote, or "
+            "export or merge again, since earlier versions did not write it (a folder of "
+            "save_adapter has none: load_adapter compares checksums)"
         ) from error
     arrays = {name: content[name] and np.array(content[name]) for name in ("vectors", "logits")}
     return Expected(**content | arrays)
@@ -97,11 +99,14 @@ def check_loader(folder: Path, name: str, expected: Expected) -> Check:
     try:
         with quiet():
             check = measured(*_load(folder, name, expected), expected)
+        labels = read_object(folder / "config.json").get("id2label")
     except ImportError:  # it is not installed
         raise
     except Exception as error:  # whatever damaged files lead to
         wrong = f"cannot be used: {reason(error)}"
         return Check(len(expected.texts), expected.limit, wrong=wrong)
+    if labels != expected.labels:
+        return check._replace(wrong=f"labels are {labels} instead of {expected.labels}")
     if check.exceeds and not check.wrong:
         return check._replace(wrong=f"beyond the limit of {check.limit:.1e}")
     return check

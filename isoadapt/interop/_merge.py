@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from isoadapt._utils.files import CHECKPOINT, TOKENIZER_FILES, atomic_folder, check_output_folder
+from isoadapt._utils.messages import warn
 from isoadapt.adapters import Affine, TeacherReadout
 from isoadapt.adapters._base import BaseAdapter
 from isoadapt.adapters._maps import Floats, compose
@@ -258,6 +259,13 @@ def reordered(head: LinearHead, own: LinearHead, config: Any) -> LinearHead:
         if set(labels) == set(rows) and len(labels) == len(rows):
             order = [rows[label] for label in labels]
             coef, intercept = head.coef_[order], head.intercept_[order]
+            kept = coef.shape == own.coef_.shape
+            if not kept or not np.allclose(coef, own.coef_, rtol=1e-3, atol=1e-6):
+                warn(
+                    "the adapter's head is not the checkpoint's, so that labels can differ from "
+                    "the checkpoint's; to keep them, fit the adapter with the checkpoint's head: "
+                    "load_checkpoint(model)[1], or isoadapt fit --model"
+                )
             if config.num_labels < len(order):
                 coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
             return LinearHead(coef, intercept)

@@ -99,11 +99,13 @@ def replace_model(folder, other):
         shutil.copy(file, folder)
 
 
+NAMES = {"0": "LABEL_1", "1": "LABEL_0", "2": "LABEL_2"}
 DAMAGES = {
     "model": (replace_model, "beyond"),
     "tokenizer": (lambda folder, _: edit(folder / "tokenizer.json", swap_words), "beyond"),
     "no-tokenizer": (lambda folder, _: (folder / "tokenizer.json").write_text("{"), "cannot be"),
     "reference": (lambda folder, other: shutil.copy(other / "reference.json", folder), "beyond"),
+    "labels": (lambda folder, _: edit(folder / "config.json", id2label=NAMES), "labels are"),
 }
 
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -324,6 +325,17 @@ class TestComposition:
         )
         assert all(each == first for each in others)
         assert first != folder_bytes(checkpoint)
+
+    @pytest.mark.parametrize("own", [True, False])
+    def test_another_head_than_the_checkpoints_warns(self, own, checkpoint, embedded, tmp_path):
+        _, head, X = embedded
+        adapter = LogitPreservingWhitening(head if own else "logistic").fit(X, LABELS)
+        loaded = load_adapter(save_adapter(adapter, tmp_path / "adapter"))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            merge_into_checkpoint(loaded, checkpoint, tmp_path / "out")
+        said = [each for each in caught if "head is not the checkpoint's" in str(each.message)]
+        assert len(said) == (not own)
 
     def test_without_a_head_the_checkpoints_own_reads(self, checkpoint, embedded, tmp_path):
         encoder, head, X = embedded
