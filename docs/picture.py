@@ -1,73 +1,80 @@
-"""Draw the picture of the README from stored figures: `python docs/picture.py`."""
+"""Draw the picture of the README: `python docs/picture.py [CHECKPOINT TRAIN]`.
 
+With a classifier and a table of its training texts, the neighbours are searched again and stored.
+"""
+
+import json
 import sys
+from html import escape
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+import numpy as np
 
-from docs._ext import results  # noqa: E402
+STATIC = Path(__file__).parent / "_static"
+PICTURE, NEIGHBOURS = STATIC / "search.svg", STATIC / "search.json"
+QUERY = "He sold his car to pay for the operation."
+SHOWN = 5
+WIDTH, TOP, LINE, COLUMN = 900, 92, 26, 425
+TEXT, QUIET, FOUND, BAR = "#1f2933", "#616e7c", "#1b7f5c", "#dde3ea"
 
-PICTURE = HERE / "_static" / "repaired.svg"
-SERIES = {
-    "no adapter": ("no adapter", "#9aa5b1"),
-    "IsotropyLayer, minibatch": ("IsotropyLayer", "#4c78a8"),
-    "LogitPreservingWhitening": ("LogitPreservingWhitening", "#2a9d6f"),
-    "AllButTheTop, head refit": ("AllButTheTop", "#d98032"),
-}
-PANELS = {"corrected": "IsoScore, bias-corrected", "accuracy": "accuracy on unseen texts"}
-WIDTH, HEIGHT, PANEL, TOP, BOTTOM = 760, 250, 340, 66, 214
-BAR, GROUP = 15, 76
+
+def search(checkpoint: str, train: str) -> dict[str, Any]:
+    """Find the neighbours of `QUERY`, and how many queries find their paraphrase first."""
+    from isoadapt import AdaptedEncoder, LogitPreservingWhitening
+    from isoadapt.datasets import load_similarity_pairs, load_table
+
+    pairs = load_similarity_pairs()
+    asked = np.flatnonzero(pairs.scores >= 4)
+    model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(load_table(train)[0])
+    found: dict[str, Any] = {"queries": len(asked), "documents": len(pairs.right)}
+    ways = {"before": model.pipeline_["encoder"].transform, "after": model.transform}
+    for name, embed in ways.items():
+        left, right = (embed(texts).astype(np.float64) for texts in (pairs.left, pairs.right))
+        left, right = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (left, right))
+        cosines = left @ right.T
+        row = cosines[pairs.left.index(QUERY)]
+        nearest = np.argsort(-row)[:SHOWN]
+        found[name] = {
+            "first": int((cosines[asked].argmax(axis=1) == asked).sum()),
+            "neighbours": [[pairs.right[i], round(float(row[i]), 2)] for i in nearest],
+        }
+    return found | {"answer": pairs.right[pairs.left.index(QUERY)]}
 
 
 def picture() -> str:
-    """Give the SVG: a panel of IsoScores and one of accuracies, four bars for each model."""
-    rows = {task: results.adapter_rows(task) for task in results.TASKS}
+    """Return the SVG: the neighbours of the query, before and after, with their cosines."""
+    found = json.loads(NEIGHBOURS.read_text("utf-8"))
+    height = TOP + LINE * SHOWN + 40
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="12" fill="#222">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        *_legend(),
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'height="{height}" font-family="sans-serif" font-size="13" fill="{TEXT}">',
+        f'<rect width="{WIDTH}" height="{height}" rx="8" fill="white"/>',
+        f'<text x="20" y="32" font-size="15">Nearest to “{escape(QUERY)}”</text>',
     ]
-    for i, (column, title) in enumerate(PANELS.items()):
-        parts += _panel(36 + i * (PANEL + 34), column, title, rows)
+    titles = {"before": "the classifier's vectors", "after": "the same, LogitPreservingWhitening"}
+    for i, (name, title) in enumerate(titles.items()):
+        left = 20 + COLUMN * i
+        parts.append(f'<text x="{left}" y="66" font-weight="bold">{escape(title)}</text>')
+        for k, (text, cosine) in enumerate(found[name]["neighbours"]):
+            y, right = TOP + LINE * k, text == found["answer"]
+            style = f' fill="{FOUND}" font-weight="bold"' if right else ""
+            parts += [
+                f'<rect x="{left}" y="{y - 14}" width="{36 * cosine:.1f}" height="20" rx="3" '
+                f'fill="{FOUND if right else BAR}" opacity="{0.3 if right else 1}"/>',
+                f'<text x="{left + 4}" y="{y}">{cosine:.2f}</text>',
+                f'<text x="{left + 44}" y="{y}" font-size="12"{style}>{escape(text)}</text>',
+            ]
+        counted = (
+            f"{found[name]['first']} of {found['queries']} queries find their paraphrase first"
+        )
+        y = TOP + LINE * SHOWN + 14
+        parts.append(f'<text x="{left}" y="{y}" fill="{QUIET}">{counted}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _legend() -> list[str]:
-    parts, x = [], 36
-    for label, colour in SERIES.values():
-        parts.append(f'<rect x="{x}" y="12" width="12" height="12" fill="{colour}"/>')
-        parts.append(f'<text x="{x + 17}" y="22">{label}</text>')
-        x += 52 + 7 * len(label)
-    return parts
-
-
-def _panel(
-    left: int, column: str, title: str, rows: dict[str, dict[str, dict[str, str]]]
-) -> list[str]:
-    parts = [f'<text x="{left}" y="{TOP - 14}" font-weight="bold">{title}</text>']
-    for tick in (0, 0.25, 0.5, 0.75, 1):
-        y = _height(tick)
-        parts.append(f'<path d="M{left} {y:.1f}h{PANEL - 22}" stroke="#ddd"/>')
-        parts.append(f'<text x="{left - 5}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
-    for g, (task, table) in enumerate(rows.items()):
-        x = left + 9 + GROUP * g
-        for b, (name, (_, colour)) in enumerate(SERIES.items()):
-            value = results.number(table[name][column])
-            y = _height(value)
-            parts.append(
-                f'<rect x="{x + BAR * b}" y="{y:.1f}" width="{BAR - 2}" '
-                f'height="{max(BOTTOM - y, 1):.1f}" fill="{colour}"/>'
-            )
-        middle = x + BAR * len(SERIES) / 2
-        parts.append(f'<text x="{middle}" y="{BOTTOM + 18}" text-anchor="middle">{task}</text>')
-    return parts
-
-
-def _height(value: float) -> float:
-    return BOTTOM - value * (BOTTOM - TOP)
-
-
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        stored = json.dumps(search(*sys.argv[1:]), indent=1, ensure_ascii=False)
+        NEIGHBOURS.write_text(f"{stored}\n", "utf-8")
     PICTURE.write_text(picture(), "utf-8")

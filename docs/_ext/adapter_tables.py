@@ -19,7 +19,7 @@ def tables() -> dict[str, str]:
 
 
 def _measured() -> str:
-    rows = results.adapter_rows("CoLA dev")
+    rows = results.table("cola dev, n=")
     variants = [each.name for each in VARIANTS]
     lines = [".. list-table::", "   :header-rows: 1", "   :class: measured", ""]
     lines += _row(["adapter", *COLUMNS.values()])

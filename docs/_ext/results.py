@@ -3,12 +3,6 @@
 from pathlib import Path
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "RESULTS.md"
-TASKS = {
-    "CoLA dev": "cola dev",
-    "MRPC test": "mrpc test",
-    "RTE dev": "rte dev",
-    "SST-2 test": "sst2_sentence test",
-}
 
 
 def table(start: str) -> dict[str, dict[str, str]]:
@@ -23,21 +17,6 @@ def table(start: str) -> dict[str, dict[str, str]]:
         name, *values = _cells(line)
         rows[name] = dict(zip(columns, values, strict=True))
     return rows
-
-
-def adapter_rows(task: str) -> dict[str, dict[str, str]]:
-    """Give the rows of a task in the tables of adapters; all columns only of CoLA."""
-    name = TASKS[task]
-    if task == "CoLA dev":
-        return table(f"{name}, n=")
-    return {
-        row: {
-            column.partition(": ")[2]: cell
-            for column, cell in cells.items()
-            if column.startswith(f"{name}, n=")
-        }
-        for row, cells in table("other tasks |").items()
-    }
 
 
 def number(text: str) -> float:

@@ -40,7 +40,8 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture
 def folder(checkpoint, tmp_path, monkeypatch):
     """A working folder with what `make demo` leaves, and a corpus that is quickly encoded."""
-    shutil.copytree(checkpoint, tmp_path / "isoadapt-demo" / "checkpoint")
+    for place in ("isoadapt-demo/checkpoint", "my-model"):
+        shutil.copytree(checkpoint, tmp_path / place)
     make_model(num_labels=2).bert.save_pretrained(tmp_path / "my-base")
     make_tokenizer().save_pretrained(tmp_path / "my-base")
     monkeypatch.setattr(datasets, "make_acceptability", small_corpus)
@@ -61,7 +62,8 @@ def test_languages_are_known(page):
     "page", [page for page in [README, *PAGES] if of_language(page, "python")], ids=name
 )
 def test_python_blocks_run(page, folder):
-    names = {"__name__": "page"}
+    corpus = small_corpus()
+    names = {"__name__": "page", "texts": corpus.train_texts, "y": corpus.train_labels}
     for code in of_language(page, "python"):
         exec(compile(code, name(page), "exec"), names)
 
@@ -99,7 +101,6 @@ def test_shell_commands_exist(page, line):
 
 
 def test_the_cheap_commands_run(folder):
-    shutil.copytree("isoadapt-demo/checkpoint", "my-model")
     corpus = small_corpus()
     train = list(zip(corpus.train_texts, corpus.train_labels, strict=True))
     dev = list(zip(corpus.dev_texts, corpus.dev_labels, strict=True))

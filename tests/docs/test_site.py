@@ -1,5 +1,6 @@
 """What the site makes from the code: API pages, tables, and pictures."""
 
+import json
 import pkgutil
 import re
 from importlib import import_module
@@ -45,7 +46,7 @@ def test_pages_of_classes_list_their_methods():
 def test_the_measured_table_has_a_row_for_each_variant():
     table = adapter_tables.tables()["measured.txt"]
     assert table.count("\n   * - :class:") == len(VARIANTS)
-    assert results.number(results.adapter_rows("CoLA dev")["no adapter"]["accuracy"]) == 0.742
+    assert results.number(results.table("cola dev, n=")["no adapter"]["accuracy"]) == 0.742
 
 
 def test_the_drawing_has_every_package_below_those_it_imports():
@@ -59,7 +60,34 @@ def test_the_drawing_has_every_package_below_those_it_imports():
 
 def test_the_picture_of_the_readme_shows_the_stored_figures():
     if picture.PICTURE.read_text("utf-8") != picture.picture():
-        pytest.fail("benchmarks/RESULTS.md changed: run python docs/picture.py")
+        pytest.fail("docs/_static/search.json changed: run python docs/picture.py")
+
+
+def test_the_picture_shows_what_a_search_finds(shared):
+    found = picture.search(
+        str(shared / "models" / "cola-minilm"), str(shared / "data" / "cola" / "train.tsv")
+    )
+    assert found == json.loads(picture.NEIGHBOURS.read_text("utf-8"))
+
+
+def test_the_table_of_the_readme_shows_the_stored_figures():
+    """Rows of one checkpoint have its name in the first column and their vectors in the second."""
+    lines = results.RESULTS.read_text("utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines]
+    header = next(row for row in cells if row[:2] == ["checkpoint", "vectors"])
+    stored = {row[1].split(" (")[0]: row for row in cells if row[0] == "cola-minilm"}
+    vectors = ["raw", "LogitPreservingWhitening, own texts", "TeacherReadout"]
+    vectors.append("teacher, logistic head")
+    for shown, column in {
+        "similarity": "STS-B",
+        "search: RTE": "RTE MRR@10",
+        "search in an index": "teacher's index, MRR@10",
+        "outliers": "outliers, AUROC",
+        "predictions changed, of 1,043": "changed",
+    }.items():
+        line = next(line for line in README.read_text("utf-8").splitlines() if f"| {shown}" in line)
+        figures = [stored[name][header.index(column)].split(" ")[0] for name in vectors]
+        assert [cell.strip() for cell in line.strip("|").split("|")][1:] == figures
 
 
 def test_predictions_that_rounding_changes_as_the_guide_says(shared):
@@ -84,7 +112,7 @@ def test_predictions_that_rounding_changes_as_the_guide_says(shared):
     assert f"{cola} predictions on CoLA changed, {mrpc} on MRPC, {rte} on RTE and {sst2} on" in text
 
 
-def test_share_of_large_cosines_that_the_readme_gives(shared):
+def test_share_of_large_cosines_that_the_guide_gives(shared):
     found = {}
     for task in ("cola", "mrpc", "sst2_sentence", "rte"):
         with np.load(shared / "embeddings" / f"{task}.npz") as stored:
@@ -93,6 +121,6 @@ def test_share_of_large_cosines_that_the_readme_gives(shared):
         cosines = (rows @ rows.T)[np.triu_indices(len(rows), 1)]
         found[task] = round(100 * float((np.abs(cosines) > 0.9).mean()))
     *three, rte = found.values()
-    text = " ".join(README.read_text("utf-8").split())
+    text = " ".join((ROOT / "docs" / "guide" / "isotropy.rst").read_text("utf-8").split())
     assert f"between {min(three)} and {max(three)} % of them lie beyond ±.9" in text
     assert f"({rte} % on RTE)" in text
