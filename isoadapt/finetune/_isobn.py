@@ -119,15 +119,9 @@ class IsoBNLayer(nn.Module):
         """
         return torch.where(self.n_steps > 0, isobn_scale(self.cov, self.beta, self.eps), 1.0)
 
-    def extra_repr(self) -> str:
-        """Return the parameters for the representation of the module.
-
-        Returns
-        -------
-        str
-            The parameters.
-        """
-        return f"{self.n_features}, beta={self.beta}, eps={self.eps}, momentum={self.momentum}"
+    def __repr__(self) -> str:
+        shown = f"{self.n_features}, beta={self.beta}, eps={self.eps}, momentum={self.momentum}"
+        return f"{type(self).__name__}({shown})"
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Move or cast the layer, but keep the average in float32 or higher precision."""

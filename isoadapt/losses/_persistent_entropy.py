@@ -69,15 +69,8 @@ class PersistentEntropyLoss(nn.Module):
         self.bars = bars
         self.register_buffer("n_degenerate", torch.zeros((), dtype=torch.long))
 
-    def extra_repr(self) -> str:
-        """Return the parameter for the module's representation.
-
-        Returns
-        -------
-        str
-            Name and value.
-        """
-        return f"bars={self.bars!r}"
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(bars={self.bars!r})"
 
     def forward(self, Z: Tensor, labels: Tensor | NDArray[Any] | None = None) -> Tensor:
         """Compute the penalty.

@@ -82,16 +82,10 @@ class SpectrumControlLoss(nn.Module):
         # A plain attribute: reading it does not synchronise the device.
         self._c1_unset = c1 is None
 
-    def extra_repr(self) -> str:
-        """Return the parameters for the module's representation.
-
-        Returns
-        -------
-        str
-            Names and values.
-        """
-        scale = "None" if self._c1_unset else f"{self.c1.tolist()}"
-        return f"decay={self.decay!r}, c1={scale}, gamma={self.gamma}, per_row={self.per_row}"
+    def __repr__(self) -> str:
+        c1 = None if self._c1_unset else self.c1.tolist()
+        shown = f"decay={self.decay!r}, c1={c1}, gamma={self.gamma}, per_row={self.per_row}"
+        return f"{type(self).__name__}({shown})"
 
     def forward(self, Z: Tensor) -> Tensor:
         """Compute the penalty.
