@@ -521,7 +521,7 @@ def test_the_corrected_score_needs_four_rows():
 @pytest.mark.parametrize("metric", [cumulative_explained_variance, anisotropy])
 @pytest.mark.parametrize("k", [0, -1, 6, 1.5, 2.0, "2", None])
 def test_bad_k_is_refused(metric, k):
-    with pytest.raises(ValueError, match="must be a whole number from 1 to n_features=5"):
+    with pytest.raises(ValueError, match="must be an integer from 1 to 5, the number of features"):
         metric(cloud(30, 5), k=k)
     assert metric(cloud(30, 5), k=np.int64(2)) == metric(cloud(30, 5), k=2)
 

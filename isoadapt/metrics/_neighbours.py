@@ -14,7 +14,7 @@ from torch import Tensor
 from isoadapt._utils.containers import as_matrix, as_values
 from isoadapt.geometry._chunks import refuse_chunks
 from isoadapt.geometry._neighbours import METRICS, angles, nearest_neighbours, neighbour_counts
-from isoadapt.metrics._points import as_tensor
+from isoadapt.metrics._points import as_tensor, check_k
 
 
 class RetrievalReport(NamedTuple):
@@ -197,7 +197,7 @@ def _hits(
             f"queries have {query_vectors.shape[1]} features and documents "
             f"{document_vectors.shape[1]}: embed both by the same encoder and adapter"
         )
-    _check_k(k, len(document_vectors), "documents")
+    check_k(k, len(document_vectors), "documents")
     _check_metric(metric)
     sets = relevant_sets(relevant, len(query_vectors), len(document_vectors))
     indices = nearest_neighbours(document_vectors, k, metric, query_vectors)[1].cpu().numpy()
@@ -244,7 +244,7 @@ def hubness(X: ArrayLike, k: int = 10, *, metric: str = "cosine") -> HubnessRepo
     True
     """
     points = _points(X, "X", 2)
-    _check_k(k, len(points) - 1, "other rows")
+    check_k(k, len(points) - 1, "other rows")
     _check_metric(metric)
     counts = neighbour_counts(nearest_neighbours(points, k, metric)[1], len(points)).double()
     deviations = counts - k  # the mean is k
@@ -292,7 +292,7 @@ def neighbour_overlap(X: ArrayLike, Z: ArrayLike, k: int = 10, *, metric: str = 
         raise ValueError(
             f"X has {len(before)} rows and Z {len(after)}: both must hold the same rows"
         )
-    _check_k(k, len(before) - 1, "other rows")
+    check_k(k, len(before) - 1, "other rows")
     _check_metric(metric)
     first, second = (
         nearest_neighbours(points, k, metric)[1].sort(dim=1).values.cpu()
@@ -309,11 +309,6 @@ def _points(X: ArrayLike, name: str, min_samples: int) -> Tensor:
         as_matrix(X, name), dtype=np.float64, input_name=name, ensure_min_samples=min_samples
     )
     return as_tensor(array).to(X.device if isinstance(X, Tensor) else "cpu")
-
-
-def _check_k(k: int, most: int, of: str) -> None:
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
-        raise ValueError(f"k={k!r} must be an integer from 1 to {most}, the number of {of}")
 
 
 def _check_metric(metric: str) -> None:

@@ -35,11 +35,7 @@ _SHARE, _UNITS = 0.05, 10  # one unit with more than 5 %, or ten times its part,
 
 
 def as_points(X: ArrayLike, min_samples: int = 2, by_variance: bool = True) -> Tensor:
-    """Check a matrix and return it as a float64 tensor (n_samples, n_features) on the CPU.
-
-    Chunks raise TypeError. For figures that are computed from variances, ValueError is raised if
-    all rows are equal, or if squares of entries overflow or underflow.
-    """
+    """Check a matrix, and its variance if `by_variance`; return it in float64 on the CPU."""
     refuse_chunks(X, "this figure needs all rows at once")
     array = check_array(
         as_matrix(X),
@@ -60,10 +56,7 @@ def as_points(X: ArrayLike, min_samples: int = 2, by_variance: bool = True) -> T
 def as_points_or_moments(
     X: Chunked, min_samples: int = 2, distinct: bool = False
 ) -> Tensor | Moments:
-    """Check embeddings, and return a matrix as a tensor and chunks as their moments.
-
-    With `distinct`, equal rows of chunks count once, except those given by their moments.
-    """
+    """Check embeddings; return a matrix, or the moments of chunks or of their `distinct` rows."""
     if not (in_chunks(X) or is_memmap(X)):
         return as_points(cast(ArrayLike, X), min_samples)
     moments = gather(X, min_samples=min_samples, distinct=distinct)
@@ -109,6 +102,12 @@ def varies(points: Tensor) -> bool:
     return len(points) > 1 and bool((points != points[0]).any())
 
 
+def check_k(k: int, most: int, of: str) -> None:
+    """Raise ValueError unless k is an integer from 1 to `most`, the number `of` something."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
+        raise ValueError(f"k={k!r} must be an integer from 1 to {most}, the number of {of}")
+
+
 def clamped_score(score: Tensor) -> float:
     """IsoScore clamped to [0, 1], which rounding can exceed; NaN raises ValueError."""
     if score.isnan():
@@ -120,11 +119,7 @@ def clamped_score(score: Tensor) -> float:
 
 
 def spectral_figures(raw: Tensor, centred: Tensor, corrected: float, d: int) -> dict[str, Any]:
-    """Metrics of `IsotropyReport` that depend only on the spectra, and the corrected IsoScore.
-
-    `raw` and `centred` (r,) are the squared singular values, descending, without and with centring.
-    ValueError if there is no variance.
-    """
+    """Metrics of `IsotropyReport` from squared singular values (r,), without and with centring."""
     square = (centred / centred.sum()).square().sum()
     ev1, ev2, ev3 = (float(_spread.cumulative_explained_variance(centred, k)) for k in (1, 2, 3))
     return {
@@ -169,10 +164,7 @@ class Reading(NamedTuple):
 
 
 def read_rows(X: Any, groups: ArrayLike | None = None) -> Reading:
-    """Check a matrix, memory map or dask array and the groups of its rows, at least 4, and read it.
-
-    A warning names a row or group that dominates.
-    """
+    """Check and read a matrix, memory map or dask array; warn if a row or group dominates."""
     if not (is_dask(X) or is_memmap(X)):
         refuse_chunks(X, "this figure needs all rows at once")
         least = {"ensure_min_samples": 2, "ensure_min_features": 2}

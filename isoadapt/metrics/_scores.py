@@ -15,6 +15,7 @@ from isoadapt.metrics._points import (
     as_points,
     as_points_or_moments,
     as_tensor,
+    check_k,
     clamped_score,
     corrected_isoscore,
     corrected_score,
@@ -201,7 +202,7 @@ def cumulative_explained_variance(X: Chunked, k: int = 3) -> float:
     0.9
     """
     points = as_points_or_moments(X)
-    _check_k(k, _n_features(points))
+    check_k(k, _n_features(points), "features")
     return float(_spread.cumulative_explained_variance(_variances(points), k))
 
 
@@ -236,7 +237,7 @@ def anisotropy(X: Chunked, k: int = 3, center: bool = False) -> float:
     0.1
     """
     points = as_points_or_moments(X)
-    _check_k(k, _n_features(points))
+    check_k(k, _n_features(points), "features")
     return float(_spread.anisotropy(_variances(points, center), k))
 
 
@@ -419,11 +420,6 @@ def two_nn(X: ArrayLike, discard: float = 0.1) -> float:
 
 def _log_partition(X: ArrayLike) -> Tensor:
     return _spread.log_partition(as_points(X, by_variance=False))
-
-
-def _check_k(k: int, n_features: int) -> None:
-    if not isinstance(k, (int, np.integer)) or not 1 <= k <= n_features:
-        raise ValueError(f"k={k!r} must be a whole number from 1 to n_features={n_features}")
 
 
 def _n_features(points: Tensor | Moments) -> int:
