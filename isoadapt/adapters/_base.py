@@ -37,13 +37,15 @@ def _has_classifier(adapter: "BaseAdapter") -> bool:
 
 
 def _is_affine(adapter: "BaseAdapter") -> bool:
-    if not adapter._maps_affinely():
+    map_ = getattr(adapter, "map_", None)
+    if not (adapter._maps_affinely() if map_ is None else isinstance(map_, Affine)):
         raise AttributeError(f"{adapter!r} is not an affine map")
     return True
 
 
 def _is_invertible(adapter: "BaseAdapter") -> bool:
-    if not adapter._maps_back():
+    map_ = getattr(adapter, "map_", None)
+    if not adapter._maps_back() or not (map_ is None or hasattr(map_, "inverted")):
         raise AttributeError(f"{adapter!r} has no inverse")
     return True
 
@@ -122,11 +124,6 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 f"X has {rows.shape[1]} features, but {type(self).__name__}.transform returns "
                 f"{self._n_features_out}: pass adapted embeddings, as returned by transform"
             )
-        if not hasattr(self.map_, "inverted"):
-            raise AttributeError(
-                f"the map of this {type(self).__name__} has no inverse, because its parameters "
-                "were changed after the fit: fit it again"
-            )
         inverse = cast(InvertibleMap, self.map_).inverted()
         return map_rows(inverse, rows, rows.dtype)
 
@@ -141,12 +138,7 @@ class BaseAdapter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             shape (n_features_out,), in float64.
         """
         check_is_fitted(self)
-        if not isinstance(self.map_, Affine):
-            raise AttributeError(
-                f"the map of this {type(self).__name__} is not affine, because its parameters "
-                "were changed after the fit: fit it again"
-            )
-        return self.map_
+        return cast(Affine, self.map_)
 
     def _maps_affinely(self) -> bool:
         """Whether the fitted map is affine, according to the parameters."""

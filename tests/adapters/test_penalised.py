@@ -85,6 +85,18 @@ class TestAllPenalised:
         assert np.isfinite(fitted.transform(X)).all()
 
 
+@pytest.mark.parametrize("network", ["linear", "mlp"])
+def test_the_fitted_map_decides_what_is_available(network, cone):
+    X, y, head = cone
+    layer = IsotropyLayer(head, network=network, max_epochs=1).fit(X, y)
+    layer.set_params(network={"linear": "mlp", "mlp": "linear"}[network])  # without a new fit
+    assert hasattr(layer, "to_affine") == (network == "linear")
+    assert network == "linear" or not hasattr(layer, "inverse_transform")
+    if network == "linear":
+        matrix, offset = layer.to_affine()
+        np.testing.assert_allclose(layer.transform(X), X @ matrix.T + offset)
+
+
 def test_adapters_agree_without_a_penalty(cone):
     X, y, head = cone
     options = {"coordinates": "whitened", "validation_fraction": None, "random_state": 0}
