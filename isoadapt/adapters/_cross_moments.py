@@ -130,11 +130,7 @@ class RidgeRegression:
 
 
 def choose_ridge(parts: Sequence[CrossMoments], ridge: float | str) -> tuple[float, float]:
-    """Return the ridge and its held-out squared error, NaN if there is only one part.
-
-    For "auto", powers of ten are tried, further ones while the last is the best. The minimum of the
-    parabola through the errors of the best and its neighbours is tried last.
-    """
+    """Return the ridge and its held-out squared error, NaN if there is only one part."""
     if len(parts) == 1:
         return 1.0 if isinstance(ridge, str) else float(ridge), float("nan")
     if not isinstance(ridge, str):
@@ -148,7 +144,7 @@ def choose_ridge(parts: Sequence[CrossMoments], ridge: float | str) -> tuple[flo
         todo = [each for each in beside if each not in errors]
     left, right = (errors.get(each, errors[best]) - errors[best] for each in (best - 1, best + 1))
     found = errors[best], 10.0**best
-    if len(beside) == 2 and left + right > 0:
+    if len(beside) == 2 and left + right > 0:  # tries the minimum of a parabola
         between = 10.0 ** (best + (left - right) / (left + right) / 2)
         found = min(found, (_held_out_errors(parts, [between])[0], between))
     return found[1], found[0]

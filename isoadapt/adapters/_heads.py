@@ -115,10 +115,7 @@ def fit_head(
 def _fit_labels(
     X: NDArray[Any], y: NDArray[Any], weights: Any, groups: NDArray[Any] | None, map_: Any
 ) -> LinearHead:
-    """Fit a multi-label head to an indicator matrix (n_samples, n_labels).
-
-    If all rows have a label, or none, its weights are zero, and half a row is added to both counts.
-    """
+    """Fit a multi-label head to an indicator matrix (n, n_labels), label by label."""
     first = X[:1] if map_ is None else map_rows(map_, X[:1])
     coef, intercept = np.zeros((y.shape[1], first.shape[1])), np.zeros(y.shape[1])
     for label, column in enumerate(y.T):

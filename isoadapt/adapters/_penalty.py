@@ -193,10 +193,10 @@ class _CallablePenalty(Penalty):
             options["prior_cov"] = self.prior_cov
         if self.member_axis:
             return self._checked(self.loss(points, **options), points.shape[:1])
-        values = [
-            self._checked(self.loss(Z, **{k: _member(v, place) for k, v in options.items()}), ())
-            for place, Z in enumerate(points)
-        ]
+        values = []
+        for place, Z in enumerate(points):
+            own = {name: each if each is None else each[place] for name, each in options.items()}
+            values.append(self._checked(self.loss(Z, **own), ()))
         return torch.stack(values)
 
     def _labels(self, targets: Tensor, points: Tensor) -> Tensor:
@@ -231,8 +231,3 @@ class _CallablePenalty(Penalty):
                 "for divisions by 0, and for classes that are missing in a batch"
             )
         return value.to(torch.float32)
-
-
-def _member(value: Tensor | None, place: int) -> Tensor | None:
-    """Return the part of one member."""
-    return None if value is None else value[place]

@@ -218,10 +218,7 @@ def _drawn_groups(
 def fold_numbers(
     X: NDArray[Any], labels: NDArray[Any] | None, groups: NDArray[Any] | None, n_folds: int
 ) -> Index:
-    """Return the number of each row's fold, the same for equal rows and for rows of one group.
-
-    The rows of each class are spread over all folds. The folds depend only on the order of rows.
-    """
+    """Return the fold of each row, the same for equal rows and for rows of one group."""
     units = _codes(row_hashes(X))
     if groups is not None:  # rows that equal rows or groups connect
         edges = csr_array((np.ones(len(X)), (units, units.max() + 1 + _codes(groups))))

@@ -70,11 +70,7 @@ def comparable(value: Any) -> Any:
 def limits(
     adapter: PenalisedAdapter, X: Any, max_memory: int | None, n_splits: int
 ) -> tuple[int, int]:
-    """Return how many fits to rows X, and on how many folds, can be trained together in memory.
-
-    `n_splits` is the number of random states, each of which splits the rows of a fold differently.
-    `max_memory` is in bytes; None means 2 GiB, or half of the free memory of a GPU.
-    """
+    """Return how many fits to rows X, and on how many folds, can be trained together in memory."""
     rows, device = _checked(X), resolve_device(adapter.device)
     n, d = rows.shape
     weights = 4 * d * (d + 1) * (1 if adapter.network == "linear" else 3)
@@ -113,12 +109,7 @@ def fit_together(
     on_finished: Callable[[int], Any],
     checkpoint: Checkpoint | None = None,
 ) -> list[BaseException | None]:
-    """Fit adapters of one batch key, each to what was prepared for it, and return their errors.
-
-    Fits with equal numbers of rows are trained at once. `on_finished` is called with the number of
-    fits that have ended. After an interrupt, the error of every fit that is not complete is the
-    KeyboardInterrupt. UnequalPenaltiesError is raised if one penalty does not serve all adapters.
-    """
+    """Fit adapters of one batch key, each to what was prepared for it, and return their errors."""
     errors: list[BaseException | None] = [None] * len(adapters)
     for adapter, problem in zip(adapters, problems, strict=True):
         adapter._validate_params()
@@ -157,11 +148,7 @@ def _checked(X: Any) -> NDArray[np.floating]:
 
 
 class Checkpoint:
-    """A file with the state of a training between two epochs, saved every few seconds.
-
-    Saving does not change the training. `fixed` are objects of the training by name that are made
-    in the same way before it goes on, such as its rows; only their names are saved.
-    """
+    """A file with the state of a training; of its `fixed` objects, only the names are saved."""
 
     def __init__(self, file: Path) -> None:
         self.file, self.saved, self.wait = file, time.perf_counter(), SECONDS
@@ -178,12 +165,10 @@ class Checkpoint:
 
     def load(self, fixed: Mapping[str, Any]) -> Any:
         """Return the saved state; None if there is none, or if the file is damaged."""
-        if not self.file.is_file():
-            return None
         try:
             with self.file.open("rb") as stream:
                 return _Unpickler(stream, fixed).load()
-        except Exception:  # a damaged pickle can raise anything
+        except Exception:  # a missing file, or a damaged pickle, which can raise anything
             return None
 
     def offer(self, state: Any, fixed: Mapping[str, Any]) -> None:

@@ -134,12 +134,6 @@ def _conditioner(coupling: str, block: Block[Tensor]) -> Callable[[Tensor], Tran
     return condition
 
 
-def log_likelihood(transform: ComposedTransform, X: Tensor) -> Tensor:
-    """Return the log-likelihood (n,) in nats of rows (n, d) under a flow to N(0, I)."""
-    Z, log_det = transform.call_and_ladj(X)
-    return standard_normal(Z) + log_det
-
-
 def standard_normal(Z: Tensor) -> Tensor:
     """Return the log-density of N(0, I) in nats, shape (...), at points (..., d)."""
     return -0.5 * (Z.square().sum(-1) + Z.shape[-1] * math.log(2 * math.pi))
@@ -167,7 +161,8 @@ class FlowMap(NamedTuple):
 
     def log_likelihood(self, X: Floats) -> Floats:
         """Return the log-likelihood of each row in nats."""
-        return log_likelihood(self.transform(), torch.tensor(X)).numpy()
+        Z, log_det = self.transform().call_and_ladj(torch.tensor(X))
+        return (standard_normal(Z) + log_det).numpy()
 
     def transform(self) -> ComposedTransform:
         """Build the transform of float64 tensors from rows to z."""

@@ -30,11 +30,7 @@ class _Objective(NamedTuple):
     row_weights: Floats | None = None  # (n,), of mean 1
 
     def __call__(self, flat: Floats) -> tuple[float, Floats]:
-        """Return the joint loss and its gradient, flattened.
-
-        The loss is task loss + weight (1 - IsoScore) + ridge × mean squared change of the outputs,
-        where IsoScore is that with whitened directions outside the head's row space.
-        """
+        """Return task loss + weight (1 - IsoScore) + ridge × mean squared change; its gradient."""
         block = flat.reshape(self.start.shape)
         linear, offset = block[:, :-1], block[:, -1]
         inside = self.points @ linear.T + offset
@@ -83,13 +79,7 @@ class _Objective(NamedTuple):
 def solve_exact(
     problem: Problem, weight: float, ridge: float, max_iter: int = 500
 ) -> tuple[Affine, list[float]]:
-    """Minimise the joint loss over all linear layers, in whitened coordinates.
-
-    `weight` is that of 1 - IsoScore; at zero, directions outside the head's row space are left
-    unchanged. `ridge` is that of the mean squared change of the head's outputs. Without a head the
-    solution is whitening that keeps the mean and the total variance. Returned are the map, and the
-    losses at the start and after each iteration.
-    """
+    """Return the linear layer that minimises the joint loss, and the losses on the way."""
     out, rank, d = problem.coordinates.out, problem.coordinates.n_read, len(problem.moments)
     inside, outside = out[:, :rank], out[:, rank:]
     inner, losses = Affine(np.zeros((0, d)), np.zeros(0)), list[float]()

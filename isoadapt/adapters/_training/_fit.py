@@ -399,12 +399,13 @@ def run_epochs(
 
 def _outcome(member: Member, run: Run, module: HeadedNetwork, place: int) -> Outcome:
     """Read the fitted map and head from the network."""
-    weights = module.member_state(place).values()
-    if not (run.kept_loss_is_finite() and all(bool(each.isfinite().all()) for each in weights)):
+    state = module.member_state(place)
+    finite = all(bool(weights.isfinite().all()) for weights in state.values())
+    if not (run.kept_loss_is_finite() and finite):
         return Outcome(run, member.ridge, error=diverged(member.rates.lr))
     problem, coordinates, head = member.problem, member.problem.coordinates, member.problem.head
     if head is not None and member.adapter.head_training != "frozen":
-        trained = head._with(*module.head_arrays(place))
+        trained = head._with(state["coef"], state["intercept"][0])
         head = coordinates.outer_head(problem.units.outer_head(trained))
     map_ = coordinates.embedding_map(module.network.map(place))
     return Outcome(run, member.ridge, map_, head, sketch=problem.sketch)

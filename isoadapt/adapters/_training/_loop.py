@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -81,10 +81,8 @@ class OutputRidge(NamedTuple):
             change, shift = coef - self.coef, (intercept - self.intercept).mT
             squares = _MeanSquare.apply(change, shift, self.root, self.mean, self.classifies)
             return self.weights * squares
-        if adapted.outputs is None:
-            raise ValueError("this network was made without a head")
         start = torch.baddbmm(self.intercept, X.expand_as(adapted.points), self.coef.mT)
-        squares = _relative((adapted.outputs - start).mT, self.classifies).square()
+        squares = _relative((cast(Tensor, adapted.outputs) - start).mT, self.classifies).square()
         squares = squares.sum(-2) if self.classifies else squares.mean(-2)
         if row_weights is not None:
             squares = squares * row_weights
@@ -235,11 +233,7 @@ class AdapterNet(NeuralNet):
         return penalties.cpu(), outputs, finite.cpu()
 
     def step_threads(self, batches: Batches) -> AbstractContextManager[None]:
-        """Return a context with one torch thread if training runs in small steps on the CPU.
-
-        A step takes about three multiply-adds for each parameter and row, regardless of the number
-        of members, and AdamW's update of a parameter as long as those of a hundred rows.
-        """
+        """Return a context with one torch thread if training runs in small steps on the CPU."""
         n_parameters = sum(parameter.numel() for parameter in self.module_.parameters())
         n_rows = batches.index.shape[-1] // batches.n_batches
         small = n_parameters * (n_rows + UPDATE_ROWS) < LARGE_STEP
@@ -294,18 +288,13 @@ def one_thread() -> Iterator[None]:
 
 @dataclass
 class Training:
-    """A training between two epochs: after `epoch`, the members `active` are still trained.
-
-    `net` is not initialised before the first epoch. `validation` (m,) or (K, m) are the numbers of
-    the validation rows, None if the last epoch is kept. With `counts_start`, the initial weights
-    are evaluated too, as epoch 0.
-    """
+    """A training between two epochs: after `epoch`, the members `active` are still trained."""
 
     net: AdapterNet
     batches: Batches
     runs: Sequence[Run]
-    validation: Tensor | None = None
-    counts_start: bool = True
+    validation: Tensor | None = None  # numbers of rows, (m,) or (K, m)
+    counts_start: bool = True  # whether the initial weights are evaluated, as epoch 0
     active: list[int] = field(default_factory=list)
     epoch: int = 0
     outcomes: dict[int, Outcome] = field(default_factory=dict)  # of the members that have stopped
@@ -351,11 +340,7 @@ class Training:
 
 
 def task_loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean loss (K,) of outputs (K, n, C), according to the type of the targets.
-
-    It is the cross-entropy for class numbers (n,), the binary cross-entropy for booleans (n, C),
-    and the squared error for values (n, C). Targets may have a leading axis K.
-    """
+    """Return the mean loss (K,) of outputs (K, n, C), which depends on the type of the targets."""
     n_members, n, _ = outputs.shape
     if targets.dtype == torch.bool:
         rows = (F.softplus(outputs) - targets * outputs).mean(-1)

@@ -5,7 +5,7 @@ All parameters have a leading member axis K; inputs of shape (n, d) are shared b
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -119,12 +119,6 @@ class HeadedNetwork(nn.Module):
         """Restore the weights of a member from :meth:`member_state`."""
         for name, value in self.state_dict().items():
             value[member] = state[name]
-
-    def head_arrays(self, member: int) -> tuple[Floats, Floats]:
-        """Return coefficients (n_outputs, d) and intercepts (n_outputs,) of a member's head."""
-        if self.coef is None or self.intercept is None:
-            raise ValueError("this network was made without a head")
-        return _array(self.coef[member]), _array(self.intercept[member, 0])
 
     def train_parts(self, network: bool, head: bool) -> None:
         """Choose whether the network and the head are trained."""
@@ -243,7 +237,7 @@ class MemberAdamW(torch.optim.Optimizer):
             before = [part.clone() for part in read if rates.n_read]
             adamw(
                 [parameter[members] for parameter in trained],
-                [_gradient(parameter)[members] for parameter in trained],
+                [cast(Tensor, parameter.grad)[members] for parameter in trained],
                 [state["exp_avg"][members] for state in states],
                 [state["exp_avg_sq"][members] for state in states],
                 [],
@@ -282,7 +276,3 @@ class MemberAdamW(torch.optim.Optimizer):
 def _first_outputs(parameter: Tensor, n: int) -> Tensor:
     """Return the part of weights (K, d, d) or a bias (K, 1, d) that makes the first n outputs."""
     return parameter[:, :n] if parameter.shape[1] > 1 else parameter[..., :n]
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -240,10 +240,7 @@ class Penalty:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Member:
-    """One fit: an adapter, its problem, and what is computed from both.
-
-    Members that are trained together have adapters with equal settings.
-    """
+    """One fit: an adapter, its problem, and what is computed from both."""
 
     adapter: "PenalisedAdapter"
     problem: Problem
