@@ -42,10 +42,7 @@ def is_memmap(X: Any) -> bool:
 
 
 def in_chunks(X: Any) -> bool:
-    """Whether X gives its rows in chunks, or only their moments, instead of as one matrix.
-
-    A list of matrices counts as chunks, a list of rows and a memory map as one matrix.
-    """
+    """Whether X gives its rows in chunks, such as a list of matrices, or only their moments."""
     if isinstance(X, Moments | Iterator) or is_dask(X):
         return True
     if isinstance(X, list | tuple):
@@ -75,10 +72,7 @@ def describe_chunks(X: Any) -> str:
 
 
 def check_chunk(chunk: Any, first: bool = False) -> NDArray[Any]:
-    """Check a chunk (n_samples, n_features) and return it in float64 or float32; it may be empty.
-
-    The `first` chunk must have at least 2 features.
-    """
+    """Check a chunk (n, d), in which n may be 0; the `first` must have at least 2 features."""
     return check_array(
         as_matrix(chunk),
         dtype=FLOATS,
@@ -95,14 +89,7 @@ def gather(
     distinct: bool = False,
     sketch: "RowSketch | None" = None,
 ) -> Moments:
-    """Read all chunks once and return their moments, as a new instance on the CPU.
-
-    `check` validates each chunk and returns it as an array. The blocks of a dask array are checked
-    by `check_chunk`, reduced to moments on the workers and merged there. With `distinct`, equal
-    rows count once, and such blocks are computed one by one. An error in a chunk names the chunk;
-    fewer rows than `min_samples` and values that overflow raise ValueError. A `sketch` is updated
-    with the rows, unless X is their moments.
-    """
+    """Read all chunks once; return their moments. With `distinct`, equal rows count once."""
     sketch = RowSketch() if sketch is None else sketch
     if isinstance(X, Moments):
         moments = Moments.from_arrays(X.to_arrays())
@@ -220,10 +207,7 @@ class RowSketch:
 
 
 class Rows:
-    """Rows of a matrix, memory map or dask array, read in blocks as often as they are needed.
-
-    A dask array is computed block by block with each reading. With `index`, only those rows.
-    """
+    """Rows of a matrix, memory map or dask array, or those of `index`, read in blocks."""
 
     def __init__(self, X: Any, index: NDArray[np.int64] | None = None, name: str = "X") -> None:
         if is_dask(X):
@@ -270,17 +254,13 @@ def unmap_pages(X: Any) -> None:
 def map_blocks(
     X: Any, function: Callable[..., NDArray[Any]], map_: Any, n_features_out: int
 ) -> Any:
-    """Apply `function(block, map_=map_)` lazily to the blocks of a dask array X.
-
-    The result has the same blocks of rows and `n_features_out` columns, in float32 if X is and else
-    in float64. `map_` is sent to each worker once, not with each block.
-    """
+    """Apply `function(block, map_=map_)` lazily to the blocks of rows of a dask array X."""
     dask = import_optional("dask", feature="A dask array", extra="dask")
     dtype = np.float32 if X.dtype == np.float32 else np.float64
     rows = _with_unsplit_rows(X)
     return rows.map_blocks(
         function,
-        map_=dask.delayed(map_, traverse=False),
+        map_=dask.delayed(map_, traverse=False),  # sent to each worker once
         dtype=dtype,
         chunks=(rows.chunks[0], (n_features_out,)),
         meta=np.empty((0, 0), dtype),

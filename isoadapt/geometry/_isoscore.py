@@ -158,11 +158,7 @@ def isoscore_from_covariance(cov: Tensor) -> Tensor:
 
 
 def corrected_score(square: Tensor, fourth: Tensor, n_samples: float, d: int) -> Tensor:
-    """Bias-corrected IsoScore, in [0, 1], from two scale-free numbers of the centred rows.
-
-    `square` is ‖S‖² / tr(S)² for the sample covariance S, `fourth` that of `Moments`, `n_samples`
-    at least 4.
-    """
+    """Bias-corrected IsoScore, in [0, 1], from ‖S‖² / tr(S)² and `fourth` of at least 4 rows."""
     trace = torch.ones_like(square)
     terms = unbiased_squares(trace, square, fourth * (n_samples - 1), n_samples)
     return (participation_ratio(*terms, trace, d) - 1) / (d - 1)
@@ -214,8 +210,11 @@ class _IsoScoreStar(torch.autograd.Function):
             prior, prior_sums = _factored_prior(root, variances, squared_norm, centred, small)
         else:
             prior, prior_sums = _matrix_prior(prior_cov, centred, small)
-        lengths = _lengths(small, centred, unit) if bias_corrected else None
-        sums = _sums(small, lengths, n, prior_sums)
+        lengths, fourth = None, torch.zeros_like(unit)
+        if bias_corrected:
+            lengths = _lengths(small, centred, unit)
+            fourth = (n - 1) * lengths.square().sum(-1)
+        sums = _Sums(_trace(small), small.square().sum((-2, -1)), fourth, prior_sums)
         numerator, denominator = _mixture(sums, zeta, n, bias_corrected)
         ratio, unclamped = numerator / denominator, None
         if bias_corrected:
@@ -329,13 +328,6 @@ def _lengths(small: Tensor, centred: Tensor, unit: Tensor) -> Tensor:
     return squared / ((n - 1) * unit[..., None])
 
 
-def _sums(small: Tensor, lengths: Tensor | None, n: int, prior: _PriorSums) -> _Sums:
-    """Traces, norms and products from which the score is computed; see `_Sums`."""
-    trace, square = _trace(small), small.square().sum((-2, -1))
-    fourth = torch.zeros_like(trace) if lengths is None else (n - 1) * lengths.square().sum(-1)
-    return _Sums(trace, square, fourth, prior)
-
-
 def _mixture(
     sums: _Sums, zeta: float | Tensor, n: int, bias_corrected: bool
 ) -> tuple[Tensor, Tensor]:
@@ -402,9 +394,8 @@ def _prior_cov_gradient(
     """Gradient for S through tr S, ‖S‖² and ⟨Σ, S⟩, in the shape of `prior_cov`."""
     n, d = centred.shape[-2:]
     covariance = small if n >= d else centred.mT @ centred / (n - 1)
-    gradient = (2 * grad_square)[..., None, None] * prior_cov + grad_cross[
-        ..., None, None
-    ] * covariance
+    gradient = (2 * grad_square)[..., None, None] * prior_cov
+    gradient += grad_cross[..., None, None] * covariance
     gradient.diagonal(dim1=-2, dim2=-1).add_(grad_trace[..., None])
     return gradient.sum_to_size(prior_cov.shape)
 

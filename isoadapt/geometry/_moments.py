@@ -320,11 +320,7 @@ class _Part(NamedTuple):
 def _merged_higher(
     first: _Part, second: _Part, step: Any, first_scatter: Any, second_scatter: Any
 ) -> tuple[Any, Any]:
-    """Third and fourth moment of two sets of rows together.
-
-    `step` is the difference of their means, second minus first; moments are scale-free, as in
-    Moments.
-    """
+    """Third and fourth moment of two sets of rows; `step` is the second mean minus the first."""
     n = first.n + second.n
     trace = first.trace + second.trace + first.n * second.n / n * (step @ step) + _TINY
     step = step / trace**0.5

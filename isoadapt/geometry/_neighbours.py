@@ -186,10 +186,7 @@ class _Search(NamedTuple):
 
 
 def angles(first: Tensor, second: Tensor) -> Tensor:
-    """Angles (n,) between the rows of two matrices (n, d), pair by pair; π/2 for a zero row.
-
-    Kahan's formula resolves angles that are so small that their cosines are rounded to 1.
-    """
+    """Angles (n,) between rows (n, d), pair by pair, by Kahan's formula; π/2 for a zero row."""
     first, second = _unit(first), _unit(second)
     apart, along = (each.norm(dim=1) for each in (first - second, first + second))
     both_zero = (apart + along == 0).to(apart.dtype)
@@ -282,10 +279,7 @@ class _Scores(NamedTuple):
         return cls(left, _padded(right), len(points), _eps(right) * largest)
 
     def among(self, count: int) -> Iterator[_Candidates]:
-        """Yield the candidates of each point among the others, if the points are the queries.
-
-        Only scores of a point and a later point are computed; they serve both.
-        """
+        """Yield the candidates of each point among the others; a score serves both points."""
         n, (size, memory) = self.n, self._blocks()
         best = _Best(
             self.left.new_full((n, count), -torch.inf),
@@ -374,10 +368,7 @@ class _Best(NamedTuple):
 
 
 def _largest(block: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Values and columns (m, count) of the largest scores (m, n).
-
-    They lie in the groups of columns with the largest maxima, which are found faster.
-    """
+    """Largest scores (m, count) of (m, n) and their columns, by the maxima of groups of columns."""
     groups = block.unflatten(1, (-1, _GROUP))
     if groups.shape[1] <= count:
         return block.topk(min(count, block.shape[1]))

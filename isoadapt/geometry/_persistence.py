@@ -187,11 +187,7 @@ def to_numpy(values: Tensor | Floats) -> Floats:
 
 
 def spanning_parents(points: Floats) -> Indices:
-    """Euclidean minimum spanning tree of points (n, d), n at least 1, rooted at point 0.
-
-    Returns, for each point but the first, the other end of its edge towards the root: (n - 1,). If
-    points are not finite, the tree is arbitrary.
-    """
+    """Parents (n - 1,) in the Euclidean minimum spanning tree of n points, rooted at the first."""
     with np.errstate(over="ignore", invalid="ignore"):
         if 8 * len(points) ** 2 > _MATRIX_BYTES:
             return _prim(_distance_rows(points.astype(np.float64)), len(points))
@@ -244,10 +240,7 @@ def _n_selected(lengths: NDArray[np.float64]) -> int:
 
 
 def _feature_share(alpha: float) -> float:
-    """Largest share of features if the shortest bar is `alpha` times the longest.
-
-    It is α(α - 1 - ln α) / (1 - α)², which tends to 1/2 as α tends to 1.
-    """
+    """Largest share of features, α(α - 1 - ln α) / (1 - α)², for a shortest bar of α."""
     gap = 1 - alpha
     if gap < 1e-4:
         return alpha * (1 / 2 + gap / 3 + gap**2 / 4)
@@ -313,10 +306,6 @@ def _prim(row: Callable[[int], Floats], n: int) -> Indices:
     return parents[1:]
 
 
-@overload
-def _as_floats(values: Tensor) -> Tensor: ...
-@overload
-def _as_floats(values: ArrayLike) -> Floats: ...
 def _as_floats(values: ArrayLike | Tensor) -> Floats | Tensor:
     """Convert half precision to float32 and integers to float64."""
     if isinstance(values, Tensor):

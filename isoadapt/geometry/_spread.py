@@ -8,11 +8,9 @@ from tr(S), ‖S‖_F² and the fourth moment of the rows.
 
 import math
 from collections.abc import Iterable
-from typing import Any, overload
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 SMALLEST = 1e-150  # squares of smaller numbers may underflow float64
@@ -25,25 +23,13 @@ _TIE = 1e-6  # entries of a unit vector whose sizes differ by less count as equa
 Weights = tuple[float, float, float]
 
 
-@overload
-def dead_dimensions(variances: Tensor) -> Tensor: ...
-@overload
-def dead_dimensions(variances: NDArray[np.float64]) -> NDArray[np.bool_]: ...
 def dead_dimensions(variances: Any) -> Any:
-    """Mask (d,) of the dimensions, or principal directions, that are constant up to rounding.
-
-    Their variance is at most `DEAD` times the sum of all `variances` (d,): their standard deviation
-    is at most 1e-6 of the root of that sum. If all variances are zero, all dimensions are dead.
-    """
+    """Mask (d,) of the dimensions with at most the share `DEAD` of all `variances` (d,)."""
     return variances <= DEAD * variances.sum()
 
 
 def spectrum(X: Tensor, center: bool = True) -> Tensor:
-    """Squared singular values (min(n, d),) of points X (n, d), largest first.
-
-    They are the eigenvalues of the smaller of the Gram matrix and the scatter. The mean is
-    subtracted first if `center` is set.
-    """
+    """Squared singular values (min(n, d),) of points X (n, d), centred by default, descending."""
     if center:
         X = X - X.mean(0)
     small = X @ X.T if len(X) < X.shape[1] else X.T @ X
@@ -72,10 +58,7 @@ def effective_rank(variances: Tensor) -> Tensor:
 
 
 def cosine_sum(X: Tensor) -> Tensor:
-    """Sum of the cosines of all ordered pairs of different rows of X (..., n, d); shape (...).
-
-    A zero row has cosine 0 with every other row.
-    """
+    """Sum (...) of the cosines of ordered pairs of rows X (..., n, d); zero rows have cosine 0."""
     direction, count = unit_sums(X)
     return direction.square().sum(-1) - count
 
