@@ -349,10 +349,7 @@ class LinearHead(BaseEstimator):
         return head
 
     def _for_labels(self, y: ArrayLike | None, strict: bool = True) -> LinearHead:
-        """Return the head whose classes are the names of the ids, or the ids, if y needs them.
-
-        If `strict`, y that may hold either raises ValueError.
-        """
+        """Return the head whose classes are ids or names, as in y; `strict` refuses ambiguous y."""
         if y is None or self._other_labels is None:
             return self
         if strict:

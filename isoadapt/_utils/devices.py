@@ -21,10 +21,7 @@ _EIGEN = 10  # an eigendecomposition takes about this many times d³ multiply-ad
 
 
 def as_array(X: Any, name: str = "X") -> Any:
-    """Convert a tensor to an array, narrow floats to float32, and return anything else unchanged.
-
-    A tensor that holds no matrix of numbers raises TypeError.
-    """
+    """Convert a tensor of numbers to an array, narrow floats to float32; keep anything else."""
     if not isinstance(X, Tensor):
         return X
     if X.is_nested or X.is_meta or X.layout is not torch.strided:
@@ -56,11 +53,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 class SharedSetting:
-    """A setting of the process: its first holder makes it, and its last holder takes it back.
-
-    `setting` returns the context that does so. Overlapping contexts of several Python threads
-    would otherwise restore each other's setting.
-    """
+    """A setting of the process that several threads may hold; the last holder takes it back."""
 
     def __init__(self, setting: Callable[[], AbstractContextManager[Any]]) -> None:
         self._setting, self._made = setting, ExitStack()
@@ -97,12 +90,7 @@ _ONE_BLAS_THREAD = SharedSetting(_one_blas_thread)
 
 
 def one_blas_thread_if_small(X: Any) -> AbstractContextManager[Any]:
-    """Let BLAS use one thread while computing with a small matrix X (n, d).
-
-    Such products and decompositions take fractions of a second. With several threads they take many
-    times longer if other programs keep the cores busy. The number of threads is that of the
-    process. Objects without a shape, such as lists, have no effect.
-    """
+    """Let BLAS use one thread while computing with a small matrix X (n, d)."""
     unknown = getattr(X, "is_nested", False) or hasattr(X, "to_dask_array")
     shape: tuple[int, ...] = () if unknown else getattr(X, "shape", ())
     small = len(shape) == 2 and max(shape[0], _EIGEN * shape[1]) * shape[1] ** 2 < SMALL_PRODUCT

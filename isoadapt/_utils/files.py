@@ -29,12 +29,7 @@ _MODEL_FILES = re.compile(
 
 @contextmanager
 def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the path of a temporary file beside `target`; on success, rename it to `target`.
-
-    Its suffix is that of `target`. If the block fails or is interrupted, `target` is not changed
-    and the temporary file is removed. A killed process leaves it, where it is never read. OSError
-    is raised if the folder of `target` is missing or not writable.
-    """
+    """Yield the path of a temporary file, which replaces `target` unless the block fails."""
     target = Path(target).absolute()
     temporary = target.with_name(f".{target.stem}-{uuid.uuid4().hex[:8]}{target.suffix}")
     try:
@@ -83,13 +78,7 @@ def check_output_folder(
     name: str = "output_folder",
     model: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Check, before long computations, that a result can be written to `folder`; return its path.
-
-    FileExistsError is raised if `folder` is a file, a folder in use, a mount point or the folder of
-    the `model` that is read, if it is not empty and `overwrite` is false, or if it holds anything
-    else than `content`. OSError is raised if its parent is not writable. A warning names what a
-    killed process left beside it. `name` is that of the parameter in messages.
-    """
+    """Return the path of `folder`; raise OSError if a result must not be written to it."""
     target, shown = Path(folder).expanduser().resolve(), f"{name}={str(folder)!r}"
     if target.exists() and not target.is_dir():
         raise FileExistsError(f"{shown} is a file; choose another name")

@@ -33,10 +33,7 @@ def lazy_names(
 
 
 def import_optional(module: str, *, feature: str, extra: str) -> ModuleType:
-    """Import `module`, or raise ImportError with the `extra` to install.
-
-    `feature` is what needs the module, as the subject of the message's sentence.
-    """
+    """Import `module`, or raise ImportError that names the `feature` and the `extra` to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -122,10 +122,7 @@ def check_predictions(
 
 
 def _probe_rows(model: LinearModel) -> Floats:
-    """Return random rows (n, n_features), most of them with outputs near zero on many scales.
-
-    Other rows might not show a decision threshold, or votes of pairs of classes.
-    """
+    """Return rows (n, n_features), most of them with outputs near zero on many scales."""
     rng, (n_outputs, d) = np.random.default_rng(0), model.coef.shape
     rows = rng.normal(size=(_N_ROWS, d))
     wanted = rng.normal(size=(_N_ROWS, n_outputs)) * 10 ** rng.uniform(-3, 1.5, size=(_N_ROWS, 1))

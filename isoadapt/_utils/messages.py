@@ -61,11 +61,7 @@ def aligned_table(
     left: Collection[int] = (0,),
     at_least: Sequence[int] = (),
 ) -> str:
-    """Align the cells of rows in columns that are two spaces apart.
-
-    Columns are aligned to the right, those with an index in `left` to the left. `at_least` are the
-    smallest widths of the first columns. With `rule`, a line of dashes follows the first row.
-    """
+    """Align cells in columns, to the left in those with an index in `left`, else to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     widths[: len(at_least)] = map(max, widths, at_least)
     lines = [

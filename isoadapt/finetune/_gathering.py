@@ -30,9 +30,10 @@ def gathered(rows: Tensor) -> Tensor:
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
-        sizes = [torch.zeros((), dtype=torch.long, device=rows.device) for _ in range(_world())]
-        dist.all_gather(sizes, torch.tensor(len(rows), device=rows.device))
-        counts = [int(size) for size in sizes]
+        size = torch.tensor(len(rows), device=rows.device)
+        sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
+        dist.all_gather(sizes, size)
+        counts = [int(each) for each in sizes]
         padded = rows.new_zeros(max(counts), *rows.shape[1:])
         padded[: len(rows)] = rows
         parts = [torch.empty_like(padded) for _ in counts]
@@ -43,20 +44,12 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad[ctx.own] * _world()
-
-
-def _world() -> int:
-    return dist.get_world_size()
+        return grad[ctx.own] * dist.get_world_size()
 
 
 @torch.no_grad()
 def sample_moments(trainer: Any, places: Sequence[Where], seed: int) -> list[Moments]:
-    """Compute the moments of the points at each place, for random training rows.
-
-    The model is in evaluation mode. `trainer.shrinkage_tokens` limits the number of points, over
-    all processes. The result is the same in all processes. Global generators are not changed.
-    """
+    """Compute the moments of the points at each place for random training rows of all processes."""
     model, device = trainer.accelerator.unwrap_model(trainer.model), trainer.args.device
     limit = -(-trainer.shrinkage_tokens // trainer.args.world_size)
     found = [Moments() for _ in places]

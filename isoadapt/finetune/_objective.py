@@ -35,10 +35,7 @@ class Points(NamedTuple):
 
 
 def check_where(where: Any, model: Any) -> Where:
-    """Check that a model has the vectors `where`; return it with layers as sorted indices.
-
-    A layer is an index into the hidden states: 0 is the input of the first layer, -1 the last.
-    """
+    """Check that a model has the vectors `where`; return it with layers as sorted indices."""
     if not hasattr(model, "get_output_embeddings"):
         raise TypeError(
             f"model is a {type(model).__name__}; pass a PreTrainedModel of transformers"
@@ -85,11 +82,7 @@ def output_layer(model: Any) -> nn.Module:
 
 
 class Watch:
-    """Context manager that records the head's input during one forward pass.
-
-    `model` must be unwrapped, `places` come from :func:`check_where`, and `options` are keyword
-    arguments that must be passed to the forward pass.
-    """
+    """Records the head's input in one forward pass, which must be called with `options`."""
 
     def __init__(self, model: Any, places: Sequence[Where]) -> None:
         self.model = model
@@ -258,10 +251,7 @@ class Objective(nn.Module):
         return self.joint(task_loss, mixed.sum())
 
     def save(self, path: Path) -> None:
-        """Write the state that training changes to a safetensors file, atomically.
-
-        Parameters that the user sets, such as the weight of the penalty, are not saved.
-        """
+        """Write the state that training changes to a safetensors file, atomically."""
         prior_covs = {f"{_PRIOR_COV}{i}": p for i, p in enumerate(self.prior_covs) if p is not None}
         kept = {**self.state_dict(), **prior_covs}
         del kept[_WEIGHT]
@@ -270,10 +260,7 @@ class Objective(nn.Module):
             save_file(state, temporary, self._metadata())
 
     def load(self, path: Path) -> bool:
-        """Load the state from :meth:`save`; return whether this includes Σ_S.
-
-        Σ_S is not loaded if it was computed for another `where`.
-        """
+        """Load the state from :meth:`save`; return whether it includes Σ_S for the same `where`."""
         with safe_open(path, "pt") as file:
             same_places = file.metadata() == self._metadata()
         state = load_file(path)

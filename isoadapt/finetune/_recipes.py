@@ -94,10 +94,7 @@ PENALTIES = {
 def penalty_options(
     penalty: "str | nn.Module | None", lam: float, balance: str | None, where: Any
 ) -> dict[str, Any]:
-    """Return the keyword arguments of the IsotropyTrainer for a penalty given by name or as a loss.
-
-    With `where` None, a named method uses the place of its paper and a loss the head's input.
-    """
+    """Return arguments of the IsotropyTrainer; `where` None is the place of the penalty's paper."""
     if penalty is None and (lam != 1.0 or balance is not None or where is not None):
         raise ValueError(
             f"lam={lam!r}, balance={balance!r} and where={where!r} have no effect without a "

@@ -32,10 +32,7 @@ class Targets:
 
 
 def as_targets(labels: Any, n_texts: int) -> Targets:
-    """Check `n_texts` labels, one-dimensional, and convert them; names of classes are sorted.
-
-    Integers 0..C-1 and strings are classes, floats are the targets of a regression.
-    """
+    """Check and convert labels: integers 0..C-1 and strings are classes, floats are values."""
     try:
         array = np.asarray(labels)
     except (TypeError, ValueError) as error:  # items of different shapes

@@ -74,10 +74,7 @@ def train_classifier(
 def training_arguments(
     recipe: Recipe, device: torch.device, seed: int, folder: Path, config: Any, **changes: Any
 ) -> TrainingArguments:
-    """Convert a recipe into TrainingArguments; `changes` override single arguments.
-
-    `folder` must exist, but nothing is written to it. `config` is that of the model.
-    """
+    """Convert a recipe into TrainingArguments; `changes` override single arguments."""
     device = torch.empty(0, device=device).device  # resolves "cuda" to "cuda:0" or another index
     schedules = {"linear": "linear", "constant": "constant_with_warmup"}
     settings = {

@@ -37,11 +37,9 @@ class ResultCache:
 
 def read_result(file: Path, kind: type) -> Any:
     """Return the result in a file; None if there is none of this kind, or if it is damaged."""
-    if not file.is_file():
-        return None
     try:
         result = joblib.load(file)
-    except Exception:  # a damaged pickle can raise anything
+    except Exception:  # a missing file, or a damaged pickle, which can raise anything
         return None
     return result if isinstance(result, kind) else None
 

@@ -17,11 +17,7 @@ from isoadapt.model_selection._compare._data import are_texts
 def with_teacher(
     sets: Mapping[str, Any], teacher: Any, encoder: Any, head: Any
 ) -> tuple[dict[str, Any], tuple[int, int]]:
-    """Append the teacher's vectors to each set, and return the widths of the columns before them.
-
-    The widths are those of the head's input and of all columns of the classifier. The teacher is
-    an encoder, if all sets are texts, or a mapping of the names of the sets to its vectors.
-    """
+    """Append the teacher's vectors to the sets; return the widths of the head's input and of X."""
     if needs_fit(head):
         raise ValueError(
             f"teacher was given with head={head!r}: pass the classifier's head, which tells the "
