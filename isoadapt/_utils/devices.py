@@ -55,6 +55,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
 class SharedSetting:
     """A setting of the process that several threads may hold; the last holder takes it back."""
 
+    # Overlapping contexts of several threads would otherwise restore each other's setting.
     def __init__(self, setting: Callable[[], AbstractContextManager[Any]]) -> None:
         self._setting, self._made = setting, ExitStack()
         self._lock, self._holders = threading.Lock(), 0

@@ -109,7 +109,12 @@ def fit_together(
     on_finished: Callable[[int], Any],
     checkpoint: Checkpoint | None = None,
 ) -> list[BaseException | None]:
-    """Fit adapters of one batch key, each to what was prepared for it, and return their errors."""
+    """Fit adapters of one batch key, each to what was prepared for it, and return their errors.
+
+    Fits with equal numbers of rows are trained at once. `on_finished` is called with the number of
+    fits that have ended. After an interrupt, the error of every fit that is not complete is the
+    KeyboardInterrupt. UnequalPenaltiesError is raised if one penalty does not serve all adapters.
+    """
     errors: list[BaseException | None] = [None] * len(adapters)
     for adapter, problem in zip(adapters, problems, strict=True):
         adapter._validate_params()

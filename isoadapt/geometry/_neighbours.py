@@ -368,7 +368,7 @@ class _Best(NamedTuple):
 
 
 def _largest(block: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Largest scores (m, count) of (m, n) and their columns, by the maxima of groups of columns."""
+    """Values and columns (m, count) of the largest scores, which groups with large maxima hold."""
     groups = block.unflatten(1, (-1, _GROUP))
     if groups.shape[1] <= count:
         return block.topk(min(count, block.shape[1]))

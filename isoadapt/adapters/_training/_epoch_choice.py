@@ -198,7 +198,12 @@ class Run:
         outputs: NDArray[Any] | None,
         state: Callable[[], dict[str, Tensor]],
     ) -> dict[str, float]:
-        """Score an epoch on the validation rows; keep it if it is chosen; return its figures."""
+        """Score an epoch on the validation rows, keep it if it is chosen, and return its figures.
+
+        `penalty` is that of the adapted rows. `finite` says whether these are finite, or the
+        weights if they were not computed. `outputs` (m, C) are the head's, and `state` copies the
+        present weights. Epoch 0 is the start, which is never chosen.
+        """
         cost = self.weight * penalty
         if finite and self.score is not None and outputs is not None:
             score = self._task_score(self.score, outputs)

@@ -114,6 +114,7 @@ def _row(use: str, method: Method, tests: BootstrapUse | SplitUse) -> dict[str, 
 
 def _hardest(method: Method, tests: BootstrapUse | SplitUse, use: str) -> tuple[str | None, Effect]:
     """Control that is hardest to beat, and the difference from it."""
+    # A refit of the head leaves the vectors as they are: it is no control for uses of vectors.
     controls = [
         name for name in method.controls if not (USES[use].of_vectors and name == HEAD_REFIT)
     ]
