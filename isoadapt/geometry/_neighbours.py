@@ -368,7 +368,7 @@ class _Best(NamedTuple):
 
 
 def _largest(block: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Values and columns (m, count) of the largest scores, which groups with large maxima hold."""
+    """Values and columns (m, count) of the largest scores; groups with small maxima are skipped."""
     groups = block.unflatten(1, (-1, _GROUP))
     if groups.shape[1] <= count:
         return block.topk(min(count, block.shape[1]))

@@ -30,7 +30,7 @@ class _Objective(NamedTuple):
     row_weights: Floats | None = None  # (n,), of mean 1
 
     def __call__(self, flat: Floats) -> tuple[float, Floats]:
-        """Return the task loss plus weighted 1 - IsoScore plus ridge, and the flattened gradient."""
+        """Return task loss plus weighted 1 - IsoScore plus ridge, and the flattened gradient."""
         block = flat.reshape(self.start.shape)
         linear, offset = block[:, :-1], block[:, -1]
         inside = self.points @ linear.T + offset
