@@ -1,18 +1,21 @@
-"""All adapters on stored embeddings: fitted to the training rows, judged on the test rows.
+"""All adapters on embeddings of real encoders: fitted to training rows, judged on test rows.
 
-Where there is no test split, the dev rows judge. No model is loaded.
+Where there is no test split, the dev rows judge.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.model_selection import train_test_split
 
-from benchmarks._data import load_embeddings
+from benchmarks._data import Embeddings, load_embeddings
 from benchmarks._markdown import markdown_table
-from benchmarks._places import RESULTS
-from benchmarks.quality import Cells, Record
+from benchmarks._places import FOLDER
+from benchmarks.quality import Cells, Record, _texts as texts
 from benchmarks.quality._adapter_rows import (
     BASE,
     EXACT,
@@ -22,16 +25,23 @@ from benchmarks.quality._adapter_rows import (
     NO_PENALTY_RAW,
     PRESERVING,
     ROWS,
+    Row,
     format_figure,
+    is_regression,
     measure_adapter,
     measured_with,
     yes,
 )
+from benchmarks.quality._checkpoints import CHECKPOINTS, HEAD_INPUT
+from isoadapt import load_checkpoint
 
 SECTION = "embeddings"
-RECORDS = RESULTS / "embeddings_table.jsonl"
-KEY = ("task", "row", "seed")
-TASKS = ("cola", "mrpc", "rte", "sst2_sentence")
+RECORDS = FOLDER / "quality" / "results" / "embeddings_table.jsonl"
+KEY = ("task", "size", "row", "seed")
+MINILM = ("cola", "mrpc", "rte", "sst2_sentence")
+ENCODED = "cola-l3"  # its embeddings are not stored
+TASKS = (*MINILM, "cola_distilbert", ENCODED, "bbbp", "esol")
+SIZES = ("all", 300, 100)
 N_SEEDS = 5
 COLUMNS = {
     "accuracy": "accuracy",
@@ -103,26 +113,57 @@ DIRECTIONS = (
 
 
 def cells() -> Cells:
-    """Yield a fit for each task, row and seed."""
-    load = cache(load_embeddings)
-    for task in TASKS:
-        for row in ROWS:
-            for seed in range(N_SEEDS) if row.takes_seed() else [None]:
+    """Yield a fit for each number of training rows, task, row and seed."""
+    for size, task, row in product(SIZES, TASKS, ROWS):
+        for seed in range(N_SEEDS) if row.takes_seed() or size != "all" else [None]:
+            yield (task, size, row.name, seed), partial(_fit, task, size, row, seed)
 
-                def fit(task=task, row=row, seed=seed):
-                    data = load(task)
-                    found = measure_adapter(row.make_seeded(data.head, seed), data)
-                    return {"data": data.name, "n": len(data.y_test), **found}
 
-                yield (task, row.name, seed), fit
+def _fit(task: str, size: int | str, row: Row, seed: int | None) -> dict[str, Any]:
+    data = drawn(_load(task), size, seed)
+    estimator = row.make_seeded(data.head, seed if row.takes_seed() else None)
+    sizes = {"n": len(data.y_test), "n_train": len(data.y_train), "d": data.X_train.shape[1]}
+    found = {
+        name: float(f"{value:.6g}") for name, value in measure_adapter(estimator, data).items()
+    }
+    return {"data": data.name, **sizes, **found}
+
+
+@cache
+def _load(task: str) -> Embeddings:
+    """Return the stored embeddings of a task, or those of the checkpoint `ENCODED`."""
+    if task != ENCODED:
+        return load_embeddings(task)
+    checkpoint = CHECKPOINTS[task]
+    (train, y_train), (dev, y_dev) = (texts.read("cola", split) for split in ("train", "dev"))
+    head = load_checkpoint(checkpoint.folder(), device="cpu")[1]
+    X_train, X_dev = (checkpoint.vectors(split, [HEAD_INPUT]) for split in (train, dev))
+    return Embeddings(f"{task} dev", X_train, y_train, X_dev, y_dev, head)
+
+
+def drawn(data: Embeddings, size: int | str, seed: int | None) -> Embeddings:
+    """Return the task with so many of its training rows, stratified unless it is a regression."""
+    if size == "all":
+        return data
+    y = data.y_train
+    rows, _ = train_test_split(
+        np.arange(len(y)),
+        train_size=int(size),
+        stratify=None if is_regression(data) else y,
+        random_state=seed,
+    )
+    return data._replace(X_train=data.X_train[rows], y_train=y[rows])
 
 
 def text(records: Sequence[Record]) -> str:
     """Return the tables of the tasks, the targets and the directions."""
     frame = pd.DataFrame(records)
-    tasks = dict(list(frame.groupby("task", sort=False)))
-    whole, *others = tasks.values()
-    parts = [INTRODUCTION, _task_table(whole), *([_others_table(others)] if others else [])]
+    tasks = dict(list(frame[frame["size"] == "all"].groupby("task", sort=False)))
+    parts = [INTRODUCTION, *(_task_table(own) for own in list(tasks.values())[:1])]
+    for title, names in ("other tasks", MINILM[1:]), ("other encoders", TASKS[len(MINILM) :]):
+        if chosen := [tasks[name] for name in names if name in tasks]:
+            parts.append(_others_table(title, chosen))
+    parts += [_size_table(own) for _, own in frame.groupby("size", sort=False)]
     parts += [_targets(tasks), DIRECTIONS]
     rows = [[claim[0], *(verdict(own, *claim[1:]) for own in tasks.values())] for claim in CLAIMS]
     return "\n\n".join(
@@ -140,7 +181,22 @@ def _task_table(own: pd.DataFrame) -> str:
     return markdown_table([f"{data}, n={n}", *COLUMNS.values()], rows)
 
 
-def _others_table(tasks: Sequence[pd.DataFrame]) -> str:
+def _size_table(own: pd.DataFrame) -> str:
+    """Return the scores and the corrected IsoScores of all tasks after fits to so many rows."""
+    tasks = dict(list(own.groupby("task", sort=False)))
+    header = [f"fitted to {own['size'].iloc[0]}"]
+    header += [
+        f"{task} ({(fits['n_train'] / fits['d']).iloc[0]:.1f})" for task, fits in tasks.items()
+    ]
+    rows = []
+    for row in ROWS:
+        fits = [found[found["row"] == row.name] for found in tasks.values()]
+        cells = (f"{_mean(each, 'accuracy')} · {_mean(each, 'corrected')}" for each in fits)
+        rows.append([row.name, *cells])
+    return markdown_table(header, rows)
+
+
+def _others_table(title: str, tasks: Sequence[pd.DataFrame]) -> str:
     """Return the columns of `OTHERS` for several tasks beside each other."""
     header = [
         f"{own['data'].iloc[0]}, n={own['n'].iloc[0]}: {COLUMNS[column]}"
@@ -151,7 +207,7 @@ def _others_table(tasks: Sequence[pd.DataFrame]) -> str:
     for row in ROWS:
         cells = [_mean(own[own["row"] == row.name], column) for own in tasks for column in OTHERS]
         rows.append([row.name, *cells])
-    return markdown_table(["other tasks", *header], rows)
+    return markdown_table([title, *header], rows)
 
 
 def _mean(fits: pd.DataFrame, column: str) -> str:
