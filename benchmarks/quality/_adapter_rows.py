@@ -119,7 +119,7 @@ def format_figure(value: float, column: str = "") -> str:
     """Format a figure of a column; the smaller the figure, the more decimals."""
     if np.isnan(value):
         return "–"
-    decimals = {"two_nn": 1, "seconds": 2}.get(column, 4 if abs(value) < 0.01 else 3)
+    decimals = {"two_nn": 1, "seconds": 2, "changed": 0}.get(column, 4 if abs(value) < 0.01 else 3)
     return f"{value:z.{decimals}f}"
 
 
