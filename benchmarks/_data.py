@@ -15,13 +15,13 @@ Floats = NDArray[np.floating[Any]]
 
 
 class Embeddings(NamedTuple):
-    """Embeddings of two classes and the linear head for them."""
+    """Embeddings of two classes, or for values of a regression, and their linear head."""
 
     name: str
     X_train: Floats
-    y_train: NDArray[np.int64]
+    y_train: NDArray[Any]
     X_test: Floats
-    y_test: NDArray[np.int64]
+    y_test: NDArray[Any]
     head: LinearHead
 
 
@@ -41,7 +41,7 @@ def load_embeddings(task: str) -> Embeddings:
             stored["y_train"],
             stored[f"E_{split}"],
             stored[f"y_{split}"],
-            LinearHead(stored["W"], stored["b"], [0, 1]),
+            LinearHead(stored["W"], stored["b"], [0, 1] if len(stored["W"]) == 2 else None),
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef
+from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef, r2_score
 
 from benchmarks._data import Embeddings
 from isoadapt import CosRegAdapter, IsotropyLayer, LinearHead
@@ -34,7 +34,7 @@ class Unchanged(BaseEstimator):
         self.refit = refit
 
     def fit(self, X: NDArray[Any], y: NDArray[Any]) -> Self:
-        probe = self.head if isinstance(self.head, str) else "logistic"
+        probe = "ridge" if y.dtype.kind == "f" else "logistic"
         self.head_ = fit_head(probe, X, y) if self.refit else self.head
         return self
 
@@ -77,19 +77,28 @@ ROWS = (
 def measure_adapter(estimator: Any, data: Embeddings) -> dict[str, float]:
     """Fit to the training rows and evaluate on the test rows.
 
-    `changed` is the number of predictions that differ from those of the stored head.
+    `changed` is the number of predictions that differ from those of the stored head. The accuracy
+    of a regression is R², and its predictions differ by more than 1e-4 of their largest.
     """
-    begun = time.perf_counter()
+    begun = time.process_time()
     estimator.fit(data.X_train, data.y_train)
-    seconds = time.perf_counter() - begun
-    predicted = estimator.predict(data.X_test)
+    seconds = time.process_time() - begun
+    predicted, before = estimator.predict(data.X_test), data.head.predict(data.X_test)
+    if is_regression(data):
+        task = {"accuracy": float(r2_score(data.y_test, predicted))}
+        changed = np.abs(predicted - before) > 1e-4 * np.abs(before).max()
+    else:
+        probabilities, changed = estimator.predict_proba(data.X_test), predicted != before
+        task = {
+            "accuracy": float(accuracy_score(data.y_test, predicted)),
+            "matthews": float(matthews_corrcoef(data.y_test, predicted)),
+            "cross_entropy": float(log_loss(data.y_test, probabilities)),
+        }
     with warnings.catch_warnings():  # both scores are shown, so no warning on the bias
         warnings.filterwarnings("ignore", message="n_samples=", category=UserWarning)
         report = isotropy_report(estimator.transform(data.X_test))
     return {
-        "accuracy": float(accuracy_score(data.y_test, predicted)),
-        "matthews": float(matthews_corrcoef(data.y_test, predicted)),
-        "cross_entropy": float(log_loss(data.y_test, estimator.predict_proba(data.X_test))),
+        **task,
         "isoscore": report.isoscore,
         "corrected": report.isoscore_corrected,
         "ev1": report.ev1,
@@ -97,15 +106,20 @@ def measure_adapter(estimator: Any, data: Embeddings) -> dict[str, float]:
         "mean_cosine": report.mean_cosine,
         "two_nn": report.two_nn,
         "seconds": seconds,
-        "changed": int((predicted != data.head.predict(data.X_test)).sum()),
+        "changed": int(changed.sum()),
     }
+
+
+def is_regression(data: Embeddings) -> bool:
+    """Return whether the labels are values."""
+    return bool(data.y_train.dtype.kind == "f")
 
 
 def format_figure(value: float, column: str = "") -> str:
     """Format a figure of a column; the smaller the figure, the more decimals."""
     if np.isnan(value):
         return "–"
-    decimals = {"two_nn": 1, "seconds": 2}.get(column, 4 if abs(value) < 0.01 else 3)
+    decimals = {"two_nn": 1, "seconds": 2, "changed": 0}.get(column, 4 if abs(value) < 0.01 else 3)
     return f"{value:z.{decimals}f}"
 
 

@@ -49,7 +49,6 @@ SIZES = {
 }
 REGRESSIONS = ("esol",)
 N_DRAWS = 5
-WIDTH = 384
 ROWS = (
     Row(PROBE, lambda head: Unchanged(head, refit=True)),
     Row(MINIBATCH, IsotropyLayer),
@@ -146,7 +145,7 @@ def text(records: Sequence[Record]) -> str:
     header += [f"{SHORT.get(row, 'control')} to the probe" for row in _Size.COMPARED]
     header += ["corrected, before", *(f"{short} corrected" for short in SHORT.values())]
     table = markdown_table(header, [group.cells() for group in groups])
-    checks = "\n".join(f"- {line}" for line in (_losses(groups), _alarms(groups), _lowest(groups)))
+    checks = "\n".join(f"- {line}" for line in (_losses(groups), _alarms(groups)))
     settings = measured_with(frame["setting"])
     introduction = [INTRODUCTION]
     if frame["task"].isin(_phenomena.TASKS).any():
@@ -225,18 +224,4 @@ def _alarms(groups: Sequence[_Size]) -> str:
         "Fits that lose no more than one standard error and yet end with the warning that they "
         "harm the task or a ConvergenceWarning, the probe's own included (at most 10 % wanted): "
         f"{sum(warned)} of {len(warned)}, {share:.1f} %"
-    )
-
-
-def _lowest(groups: Sequence[_Size]) -> str:
-    lowest = []
-    for group in groups:
-        fits = group.fits.get(MINIBATCH, group.probe[:0])
-        if len(fits) and fits["n_fitted"].min() >= 2 * WIDTH:
-            score = fits["corrected"].min()
-            shown = f"{score:.3f}" if score >= 0.3 else f"**{score:.3f}**"
-            lowest.append(f"{group.name}, n={group.size}: {shown}")
-    return (
-        f"Lowest corrected IsoScore of {MINIBATCH} in a fit to at least twice as many rows as "
-        f"dimensions (at least 0.3 wanted): {'; '.join(lowest) or 'not measured'}"
     )
