@@ -195,7 +195,9 @@ def test_a_checkpoint_replaced_while_it_is_loaded_leaves_no_row(tmp_path, cache,
 
 
 def test_a_live_model_has_no_cache(live, cache):
-    with pytest.raises(ValueError, match=r"cache needs .* save_pretrained and pass model=folder"):
+    with pytest.raises(
+        ValueError, match=r"cache and backend='onnx' need .* save_pretrained and pass model=folder"
+    ):
         TransformerEncoder(live, cache=cache).transform(TEXTS)
 
 
