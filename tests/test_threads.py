@@ -35,8 +35,11 @@ def three():
     """Three threads of torch here and by default, two of BLAS, and nothing left behind."""
     before, default = torch.get_num_threads(), in_new_thread(torch.get_num_threads)
     torch.set_num_threads(3)
+    # OpenBLAS ignores a number from another Python thread than the one that controls it.
+    OpenBLASController.clear_controlling_thread(force=True)
     with threadpool_limits(2, user_api="blas"):
-        OpenBLASController.clear_controlling_thread()  # so that other Python threads may change it
+        OpenBLASController.clear_controlling_thread()
+        assert blas_threads() == 2
         yield
     torch.set_num_threads(before)
     in_new_thread(lambda: torch.set_num_threads(default))
@@ -125,7 +128,7 @@ class TestBlas:
     def test_another_python_thread_than_the_first_can_be_the_last(self):
         """OpenBLAS accepts a number only from the thread that set it, as long as that lives."""
         X, first, second = np.empty((10, 10)), ExitStack(), ExitStack()
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(1) as pool, first, second:  # which both close if this test fails
             for _ in range(2):
                 pool.submit(first.enter_context, one_blas_thread_if_small(X)).result()
                 second.enter_context(one_blas_thread_if_small(X))
@@ -133,6 +136,14 @@ class TestBlas:
                 assert blas_threads() == 1
                 second.close()
                 assert blas_threads() == 2
+
+    def test_another_thread_that_controls_openblas_changes_nothing(self):
+        """A library or a user may have set the number in a thread that lives on."""
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(threadpool_limits, 2, "blas").result()
+            with one_blas_thread_if_small(np.empty((10, 10))):
+                assert blas_threads() == 1
+            assert blas_threads() == 2
 
     def test_the_number_of_torch_in_a_new_thread_is_left_alone(self):
         def enter_and_count():
