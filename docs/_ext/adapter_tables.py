@@ -18,23 +18,24 @@ CLASSIFIERS = {
     "cola-l3": "CoLA, three layers",
     "phenomenon-12-minilm": "twelve classes",
 }
+UNTAUGHT = "layers of TeacherReadout, whitened without a teacher"
 VECTORS = {
     "raw": "raw",
-    "LogitPreservingWhitening, own texts": "``LogitPreserving`` ``Whitening``",
-    "layers of TeacherReadout, whitened without a teacher": "same columns, no teacher",
-    "TeacherReadout": "``TeacherReadout``",
+    "LogitPreservingWhitening, own texts": "preserving",
+    UNTAUGHT: "same columns",
+    "TeacherReadout": "readout",
     "teacher, logistic head": "teacher",
 }
 USES = {
     "STS-B": "similarity: STS-B, Spearman",
-    "RTE MRR@10": "search: RTE, MRR@10",
-    "teacher's index, MRR@10": "search in the teacher's index, MRR@10",
-    "MRPC recall@1": "paraphrase found first: MRPC, recall@1",
+    "RTE MRR@10": "search: RTE, MRR at 10",
+    "teacher's index, MRR@10": "search in the teacher's index, MRR at 10",
+    "MRPC recall@1": "paraphrase found first: MRPC, recall at 1",
     "1 bit, sign": "similarity from 1 bit a dimension, split at 0",
     "1 bit, median": "the same, split at the median",
     "outliers, AUROC": "outliers: WikiText among own texts, AUROC",
     "hubness": "hubness: skewness of the 10-occurrence (smaller is better)",
-    "same class, precision@10": "neighbours of the same class, precision@10",
+    "same class, precision@10": "neighbours of the same class, precision at 10",
     "own task": "own task",
     "changed": "predictions changed",
 }
@@ -65,7 +66,7 @@ def _measured() -> str:
 def _uses() -> str:
     """Each use of the vectors of the classifier of CoLA."""
     found = _dual_use()
-    vectors = ["raw", "centred", *list(VECTORS)[1:]]
+    vectors = ["raw", "centred", *(name for name in VECTORS if name not in ("raw", UNTAUGHT))]
     lines = [*_HEAD, *_row(["use", *(VECTORS.get(name, name) for name in vectors)])]
     for column, label in USES.items():
         lines += _row([label, *(_mean(found["cola-minilm", name][column]) for name in vectors)])
@@ -91,8 +92,8 @@ def _dual_use() -> dict[tuple[str, str], dict[str, str]]:
 
 
 def _mean(cell: str) -> str:
-    """Leave out the range over draws of a cell such as "0.709 ± 0.015 [0.708, 0.710]"."""
-    return cell.split(" [")[0]
+    """Leave out the error and the range of a cell such as "0.709 ± 0.015 [0.708, 0.710]"."""
+    return cell.split(" ±")[0]
 
 
 def _row(cells: list[str]) -> list[str]:
