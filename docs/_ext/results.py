@@ -1,5 +1,6 @@
 """Tables of benchmarks/RESULTS.md as data, so that pages and pictures show stored figures."""
 
+from itertools import takewhile
 from pathlib import Path
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "RESULTS.md"
@@ -7,16 +8,21 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "RESULTS.md"
 
 def table(start: str) -> dict[str, dict[str, str]]:
     """Give a table by the start of its first line: by row, the text of each column."""
+    (_, *columns), *found = _lines(start)
+    return {name: dict(zip(columns, values, strict=True)) for name, *values in found}
+
+
+def rows(start: str) -> list[dict[str, str]]:
+    """Give the rows of a table in which the first cell does not name the row."""
+    columns, *found = _lines(start)
+    return [dict(zip(columns, cells, strict=True)) for cells in found]
+
+
+def _lines(start: str) -> list[list[str]]:
     lines = RESULTS.read_text("utf-8").splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith(f"| {start}"))
-    columns = _cells(lines[first])[1:]
-    rows = {}
-    for line in lines[first + 2 :]:
-        if not line.startswith("|"):
-            break
-        name, *values = _cells(line)
-        rows[name] = dict(zip(columns, values, strict=True))
-    return rows
+    body = takewhile(lambda line: line.startswith("|"), lines[first + 2 :])
+    return [_cells(line) for line in (lines[first], *body)]
 
 
 def number(text: str) -> float:

@@ -9,7 +9,7 @@ import pytest
 from isoadapt.model_selection._compare._paired_tests import corrected_t, sign_flip_p
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "guide" / "comparing.rst"
+PAGE = ROOT / "docs" / "guide" / "appendix.rst"
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 DISCORDANT = 0.05, 0.10, 0.20
 N_TRIALS = 300

@@ -49,6 +49,59 @@ def test_the_measured_table_has_a_row_for_each_variant():
     assert results.number(results.table("cola dev, n=")["no adapter"]["accuracy"]) == 0.742
 
 
+@pytest.mark.parametrize(
+    ("name", "vectors"),
+    [
+        ("uses.txt", ["LogitPreservingWhitening, own", "TeacherReadout (", "teacher, "]),
+        ("classifiers.txt", ["layers of TeacherReadout", "TeacherReadout (", "teacher, "]),
+    ],
+)
+def test_the_tables_of_uses_show_the_stored_figures(name, vectors):
+    """Cells of neighbouring columns, for the classifier of CoLA."""
+    stored = results.rows("checkpoint | vectors")
+    rows = [row for row in stored if row["checkpoint"] == "cola-minilm"]
+    shown = [next(row for row in rows if row["vectors"].startswith(start)) for start in vectors]
+    for column in ("STS-B", "outliers, AUROC"):
+        cells = [f"     - {row[column].split(' ')[0]}\n" for row in shown]
+        assert "".join(cells) in adapter_tables.tables()[name]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "vectors", "column", "said"),
+    [
+        ("cola-minilm", "Whitening, head W A⁻¹", "STS-B", "0.713 for :class:`~isoadapt.Whitening`"),
+        (
+            "cola-minilm",
+            "AllButTheTop, logistic head",
+            "STS-B",
+            "0.707 for :class:`~isoadapt.AllBut",
+        ),
+        (
+            "cola-minilm",
+            'TeacherReadout, space="head"',
+            "STS-B",
+            "all texts the correlation is .791",
+        ),
+        ("cola-minilm", "TeacherReadout, last layer alone", "STS-B", "last layer alone it is .775"),
+        ("cola-minilm", "TeacherReadout", "RTE MRR@10", "search on RTE rises from .754"),
+        ("cola-minilm, with WikiText", "TeacherReadout", "RTE MRR@10", "from .754 to .803"),
+        ("cola-minilm, teacher paraphrase-l3", "TeacherReadout", "STS-B", "-L3-v2, gives .765"),
+        ("cola-l3", "TeacherReadout, last layer alone", "STS-B", "reaches its teacher's .824"),
+        ("phenomenon-12-minilm", "best raw layer", "STS-B", "adapter, reach 0.555 on STS-B"),
+        ("phenomenon-12-minilm, with WikiText", "TeacherReadout", "STS-B", "readout reaches 0.732"),
+    ],
+)
+def test_figures_in_the_text_of_the_results_page(checkpoint, vectors, column, said):
+    stored = {
+        (row["checkpoint"], row["vectors"].split(" (")[0]): row[column]
+        for row in results.rows("checkpoint | vectors")
+    }
+    text = " ".join((ROOT / "docs" / "guide" / "results.rst").read_text("utf-8").split())
+    figure = stored[checkpoint, vectors].split(" ")[0]
+    assert said in text
+    assert figure.removeprefix("0") in said
+
+
 def test_the_drawing_has_every_package_below_those_it_imports():
     graph = drawing.imports_between_packages()
     rows = {name: i for i, row in enumerate(drawing.levels(graph)) for name in row}
@@ -108,7 +161,7 @@ def test_predictions_that_rounding_changes_as_the_guide_says(shared):
         changed = int((head.predict(rounded) != head.predict(rows)).sum())
         found.append(f"{changed} of {len(rows):,}")
     cola, mrpc, rte, sst2 = found
-    text = " ".join((ROOT / "docs" / "guide" / "similarity.rst").read_text("utf-8").split())
+    text = " ".join((ROOT / "docs" / "guide" / "results.rst").read_text("utf-8").split())
     assert f"{cola} predictions on CoLA changed, {mrpc} on MRPC, {rte} on RTE and {sst2} on" in text
 
 

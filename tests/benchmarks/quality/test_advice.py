@@ -40,7 +40,7 @@ def test_the_figures_of_the_guide_are_those_of_the_records():
     found = records(advice).entries()
     assert advice.text(found) in RESULTS.read_text("utf-8")
     figures = list(found[0]["figures"])
-    guide = " ".join((ROOT / "docs" / "guide" / "similarity.rst").read_text("utf-8").split())
+    guide = " ".join((ROOT / "docs" / "guide" / "results.rst").read_text("utf-8").split())
     chosen, usual = advice.hit_rates(found, figures)
     rank, _ = advice.hit_rates(found, ["effective_rank_share"])
     assert f"In {len(found)} cases" in guide
