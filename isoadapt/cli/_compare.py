@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from isoadapt import TransformerEncoder
 from isoadapt._utils.files import atomic_path, check_writable, writable_folder
+from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import choices
 from isoadapt.adapters._heads import head_for
 from isoadapt.adapters._registry import METHODS, VARIANTS
@@ -16,8 +17,12 @@ from isoadapt.cli._options import Console, Source, WrongUsage, data_to_record, l
 from isoadapt.datasets import load_table
 from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.interop import save_adapter
+from isoadapt.metrics import isotropy_report
 from isoadapt.model_selection import Comparison, compare_adapters
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
+from isoadapt.report import EmbeddingMapDisplay, SpectrumDisplay, write_report
+
+_DRAWN = 1_000  # rows on a map
 
 
 class Rows(NamedTuple):
@@ -40,6 +45,16 @@ class Run(NamedTuple):
     cache: Path | None
     out: Path | None
     console: Console
+    page: Path | None = None  # HTML file
+    with_texts: bool = False  # whether the page holds texts of the tables
+
+
+class Embedded(NamedTuple):
+    """The texts of a table, their vectors (n, d) and labels (n,)."""
+
+    texts: Any
+    X: NDArray[Any]
+    y: NDArray[Any]
 
 
 def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
@@ -50,11 +65,17 @@ def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
     with console.notes():
         if out is not None:
             check_writable(out)
+        if options.page is not None:
+            import_optional("matplotlib", feature="isoadapt report", extra="plot")
+            check_writable(options.page.parent)
         encoder = TransformerEncoder(model, max_length=rows.max_length, verbose=console.verbose)
-        comparison, n_rows = _compare(encoder, rows, chosen, options)
+        comparison, tables = _compare(encoder, rows, chosen, options)
         if out is not None:
-            data = data_to_record(Source(rows.table, max_length=rows.max_length), n_rows)
+            data = data_to_record(Source(rows.table, max_length=rows.max_length), len(tables[0].X))
             _save(comparison, encoder, data, out, console)
+        if options.page is not None:
+            _write_page(options.page, comparison, tables[-1], f"Model: {model}", options.with_texts)
+            console.say(f"Report: {options.page}")
     console.show(str(comparison), comparison.to_dict())
     if any(note.startswith(INTERRUPTED) for note in comparison.notes):
         raise KeyboardInterrupt
@@ -67,6 +88,8 @@ def _check_usage(rows: Rows, adapters: list[str], options: Run) -> Any:
             f"--encoder-saw: the encoder was trained on {rows.table}, so other rows must be "
             "judged: name a table that it has not seen with --test"
         )
+    if options.page is not None and options.page.suffix.lower() != ".html":
+        raise WrongUsage(f"--out {str(options.page)!r} must end in .html")
     known = [*METHODS, *METHODS.values(), *(variant.name for variant in VARIANTS)]
     for name in adapters:
         if name in ("fast", "all") and len(adapters) > 1:
@@ -80,12 +103,12 @@ def _check_usage(rows: Rows, adapters: list[str], options: Run) -> Any:
 
 def _compare(
     encoder: TransformerEncoder, rows: Rows, adapters: Any, options: Run
-) -> tuple[Comparison, int]:
-    """Return the comparison, and the number of rows that its adapters are fitted to."""
-    (X, y), *tests = _labelled(encoder, rows, options.console)
+) -> tuple[Comparison, list[Embedded]]:
+    """Return the comparison, and the rows of the table and of the test table, if there is one."""
+    (_, X, y), *tests = tables = _labelled(encoder, rows, options.console)
     data: dict[str, Any] = {}
     for test in tests:
-        data["X_test"], data["y_test"] = test
+        data["X_test"], data["y_test"] = test.X, test.y
     if rows.pairs is not None:
         data["pairs"] = _pairs(rows.pairs)
     if rows.foreign is not None:
@@ -108,19 +131,17 @@ def _compare(
         cache=options.cache,
         **data,
     )
-    return comparison, len(X)
+    return comparison, tables
 
 
-def _labelled(
-    encoder: TransformerEncoder, rows: Rows, console: Console
-) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+def _labelled(encoder: TransformerEncoder, rows: Rows, console: Console) -> list[Embedded]:
     """Embed the texts of one or two tables in one call, so that equal texts get equal vectors."""
     paths = [path for path in (rows.table, rows.test) if path is not None]
     tables = [labelled_texts(path, rows.text, rows.label) for path in paths]
     texts = [text for own, _ in tables for text in own]
     console.say(f"Encoding the {len(texts)} texts of {' and '.join(map(str, paths))} ...")
     parts = np.split(encoder.transform(texts), [len(tables[0][0])])
-    return [(X, y) for X, (_, y) in zip(parts, tables, strict=False)]
+    return [Embedded(own, X, y) for X, (own, y) in zip(parts, tables, strict=False)]
 
 
 def _pairs(path: Path) -> tuple[Any, Any, NDArray[np.float64]]:
@@ -158,3 +179,32 @@ def _save(
                 console.say(
                     f"{folder} is of an earlier comparison; this one credits no such adapter"
                 )
+
+
+def _write_page(
+    file: Path, comparison: Comparison, judged: Embedded, description: str, with_texts: bool
+) -> None:
+    """Write the comparison and an audit of the judged rows as one HTML file."""
+    classes = None if judged.y.dtype.kind == "f" else judged.y
+    # The best adapter of each use; the uses of vectors come after the task.
+    best = [name for use in comparison.uses for name in comparison.credited(use)[:1]]
+    spectra = SpectrumDisplay.from_estimator(
+        comparison.estimators, judged.X, highlight=list(dict.fromkeys(best))[:4] or None
+    )
+    displays: dict[str, Any] = {"Spectra before and after the adapters": spectra}
+    drawn = np.random.default_rng(0).permutation(len(judged.X))[:_DRAWN]
+    if best:
+        displays[f"Map before and after {best[-1]}"] = EmbeddingMapDisplay.from_estimator(
+            comparison.estimators[best[-1]],
+            judged.X[drawn],
+            None if classes is None else classes[drawn],
+        )
+    writable_folder(file.parent)
+    write_report(
+        file,
+        comparison=comparison,
+        report=isotropy_report(judged.X, labels=classes),
+        displays=displays,
+        texts=[judged.texts[row] for row in drawn] if with_texts and best else None,
+        description=description,
+    )
