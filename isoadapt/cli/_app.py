@@ -20,11 +20,8 @@ from isoadapt.cli._options import (
     Console,
     EncoderSaw,
     Foreign,
-    Jobs,
     Label,
-    LabelledTable,
     MaxLength,
-    Model,
     OverwriteCheckpoint,
     Pairs,
     Quiet,
@@ -116,8 +113,8 @@ def audit(
 
 @app.command()
 def compare(
-    table: LabelledTable,
-    model: Model,
+    table: Annotated[Path, typer.Argument(help=TABLE)],
+    model: Annotated[str, typer.Option(help="Checkpoint that embeds the texts.")],
     test: Test = None,
     encoder_saw: EncoderSaw = None,
     pairs: Pairs = None,
@@ -126,7 +123,7 @@ def compare(
     text: Text = None,
     label: Label = None,
     max_length: MaxLength = None,
-    jobs: Jobs = None,
+    jobs: Annotated[int | None, typer.Option(help="Number of processes. Default: 1.")] = None,
     cache: Cache = None,
     out: Annotated[
         Path | None,
@@ -153,8 +150,8 @@ def compare(
 
 @app.command()
 def report(
-    table: LabelledTable,
-    model: Model,
+    table: Annotated[Path, typer.Argument(help=TABLE)],
+    model: Annotated[str, typer.Option(help="Checkpoint that embeds the texts.")],
     test: Test = None,
     encoder_saw: EncoderSaw = None,
     pairs: Pairs = None,
@@ -163,7 +160,7 @@ def report(
     text: Text = None,
     label: Label = None,
     max_length: MaxLength = None,
-    jobs: Jobs = None,
+    jobs: Annotated[int | None, typer.Option(help="Number of processes. Default: 1.")] = None,
     cache: Cache = None,
     with_texts: Annotated[
         bool, typer.Option("--with-texts", help="Show the texts as tooltips of the map.")

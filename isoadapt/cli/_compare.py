@@ -49,12 +49,7 @@ class Run(NamedTuple):
     with_texts: bool = False  # whether the page holds texts of the tables
 
 
-class Embedded(NamedTuple):
-    """The texts of a table, their vectors (n, d) and labels (n,)."""
-
-    texts: Any
-    X: NDArray[Any]
-    y: NDArray[Any]
+Embedded = tuple[Any, NDArray[Any], NDArray[Any]]  # texts of a table, vectors (n, d), labels (n,)
 
 
 def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
@@ -71,11 +66,10 @@ def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
         encoder = TransformerEncoder(model, max_length=rows.max_length, verbose=console.verbose)
         comparison, tables = _compare(encoder, rows, chosen, options)
         if out is not None:
-            data = data_to_record(Source(rows.table, max_length=rows.max_length), len(tables[0].X))
+            data = data_to_record(Source(rows.table, max_length=rows.max_length), len(tables[0][0]))
             _save(comparison, encoder, data, out, console)
         if options.page is not None:
-            _write_page(options.page, comparison, tables[-1], f"Model: {model}", options.with_texts)
-            console.say(f"Report: {options.page}")
+            _write_page(options.page, options, comparison, tables, model)
     console.show(str(comparison), comparison.to_dict())
     if any(note.startswith(INTERRUPTED) for note in comparison.notes):
         raise KeyboardInterrupt
@@ -108,7 +102,7 @@ def _compare(
     (_, X, y), *tests = tables = _labelled(encoder, rows, options.console)
     data: dict[str, Any] = {}
     for test in tests:
-        data["X_test"], data["y_test"] = test.X, test.y
+        _, data["X_test"], data["y_test"] = test
     if rows.pairs is not None:
         data["pairs"] = _pairs(rows.pairs)
     if rows.foreign is not None:
@@ -141,7 +135,7 @@ def _labelled(encoder: TransformerEncoder, rows: Rows, console: Console) -> list
     texts = [text for own, _ in tables for text in own]
     console.say(f"Encoding the {len(texts)} texts of {' and '.join(map(str, paths))} ...")
     parts = np.split(encoder.transform(texts), [len(tables[0][0])])
-    return [Embedded(own, X, y) for X, (own, y) in zip(parts, tables, strict=False)]
+    return [(own, X, y) for X, (own, y) in zip(parts, tables, strict=False)]
 
 
 def _pairs(path: Path) -> tuple[Any, Any, NDArray[np.float64]]:
@@ -182,29 +176,31 @@ def _save(
 
 
 def _write_page(
-    file: Path, comparison: Comparison, judged: Embedded, description: str, with_texts: bool
+    page: Path, options: Run, comparison: Comparison, tables: list[Embedded], model: str
 ) -> None:
     """Write the comparison and an audit of the judged rows as one HTML file."""
-    classes = None if judged.y.dtype.kind == "f" else judged.y
-    # The best adapter of each use; the uses of vectors come after the task.
-    best = [name for use in comparison.uses for name in comparison.credited(use)[:1]]
-    spectra = SpectrumDisplay.from_estimator(
-        comparison.estimators, judged.X, highlight=list(dict.fromkeys(best))[:4] or None
-    )
+    texts, X, y = tables[-1]
+    classes = None if y.dtype.kind == "f" else y
+    seen = {text for own, *_ in tables[:-1] for text in own}  # the adapters are fitted to them
+    rows = np.flatnonzero([text not in seen for text in texts])
+    # The best adapter of each use; the last uses are those of the vectors alone.
+    best = [*dict.fromkeys(n for use in comparison.uses for n in comparison.credited(use)[:1])]
+    fitted, highlight = comparison.estimators, best[:4] or None
+    spectra = SpectrumDisplay.from_estimator(fitted, X[rows], highlight=highlight)
     displays: dict[str, Any] = {"Spectra before and after the adapters": spectra}
-    drawn = np.random.default_rng(0).permutation(len(judged.X))[:_DRAWN]
+    rows = np.random.default_rng(0).permutation(rows)[:_DRAWN]
     if best:
+        own = None if classes is None else classes[rows]
         displays[f"Map before and after {best[-1]}"] = EmbeddingMapDisplay.from_estimator(
-            comparison.estimators[best[-1]],
-            judged.X[drawn],
-            None if classes is None else classes[drawn],
+            fitted[best[-1]], X[rows], own
         )
-    writable_folder(file.parent)
+    writable_folder(page.parent)
     write_report(
-        file,
+        page,
         comparison=comparison,
-        report=isotropy_report(judged.X, labels=classes),
+        report=isotropy_report(X, labels=classes),
         displays=displays,
-        texts=[judged.texts[row] for row in drawn] if with_texts and best else None,
-        description=description,
+        texts=[texts[row] for row in rows] if options.with_texts else None,
+        description=f"Model: {model}",
     )
+    options.console.say(f"Report: {page}")

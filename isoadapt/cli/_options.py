@@ -50,9 +50,6 @@ Quiet = Annotated[
 OverwriteCheckpoint = Annotated[
     bool, typer.Option("--overwrite", help="Replace an existing checkpoint.")
 ]
-# --- of compare and report ---
-LabelledTable = Annotated[Path, typer.Argument(help=TABLE)]
-Model = Annotated[str, typer.Option(help="Checkpoint that embeds the texts.")]
 Test = Annotated[
     Path | None,
     typer.Option(
@@ -91,7 +88,6 @@ Adapters = Annotated[
         f"each further one: {', '.join(METHODS)}. Default: fast."
     ),
 ]
-Jobs = Annotated[int | None, typer.Option(help="Number of processes. Default: 1.")]
 Cache = Annotated[
     Path | None,
     typer.Option(

@@ -211,9 +211,9 @@ class IsotropyReport:
     def _repr_html_(self) -> str:
         title = f"Isotropy of {self.n_samples} × {self.n_features} embeddings"
         table = html_table(title, _HEADER, _table_rows(self))
-        labels = [_label_line(name, part) for name, part in self.labels.items()]
-        notes = [" ".join(ORIGIN), " ".join(NEXT_STEPS)]
-        return f"<div>{table}{html_paragraphs([*labels, *notes])}</div>"
+        labels = (_label_line(name, part) for name, part in self.labels.items())
+        notes = html_paragraphs([*labels, " ".join(ORIGIN), " ".join(NEXT_STEPS)])
+        return f"<div>{table}{notes}</div>"
 
 
 def isotropy_report(

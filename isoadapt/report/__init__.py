@@ -1,6 +1,4 @@
-"""Plots of isotropy, spectra, comparisons and searches, and a report in one HTML file.
-
-They need matplotlib, the extra ``plot``.
+"""Plots of isotropy and comparisons, and a report as one HTML file. They need the extra ``plot``.
 
 Each display is created by one of its ``from_…`` methods, which draw but do not show it. ``plot``
 draws it again, on new Axes or on Axes of a figure of one's own. The drawn objects are attributes of
