@@ -8,6 +8,7 @@ import pytest
 
 from isoadapt.model_selection import Comparison
 from tests.cli.command_line import fail, succeed
+from tests.tiny_models import save_model
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.usefixtures("two_folds")
@@ -49,12 +50,14 @@ def test_the_page_has_the_figures_of_compare_and_audit(
     assert all(f": {text}</title>" in out.read_text("utf-8") for text in texts)
 
 
-def test_values_have_no_classes(arguments, tables, tmp_path):
+def test_values_have_no_classes(tables, tmp_path):
+    model = save_model(tmp_path / "model", num_labels=1, problem_type="regression")
     for name in ("train.tsv", "dev.tsv"):
         table = pd.read_csv(tables / name, sep="\t")
         table.assign(label=table["label"] + 0.5).to_csv(tmp_path / name, sep="\t", index=False)
-    files = [tmp_path / "train.tsv", "--test", tmp_path / "dev.tsv", *arguments[3:]]
-    succeed("report", *files, "--out", tmp_path / "report.html")
+    files = [tmp_path / "train.tsv", "--test", tmp_path / "dev.tsv", "--model", model]
+    options = ["--encoder-unseen", "--adapters", "whitening"]
+    succeed("report", *files, *options, "--out", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text("utf-8")
     assert "On regression, " in page
     assert "label " not in page.partition("</style>")[2].replace("aria-label", "")
