@@ -1,9 +1,10 @@
-"""What is shown to the user: warnings, error messages and tables of text."""
+"""What is shown to the user: warnings, error messages, and tables as text and as HTML."""
 
+import html
 import re
 import sys
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -74,3 +75,18 @@ def aligned_table(
     if rule:
         lines.insert(1, "-" * len(lines[0]))
     return "\n".join(line.rstrip() for line in lines)
+
+
+def html_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table of texts, which are escaped, as HTML."""
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    caption = f"<caption>{html.escape(title)}</caption>"
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def html_paragraphs(texts: Iterable[str]) -> str:
+    """Return texts, which are escaped, as paragraphs of HTML."""
+    return "".join(f"<p>{html.escape(text)}</p>" for text in texts)

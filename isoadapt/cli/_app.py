@@ -11,20 +11,26 @@ import typer
 
 from isoadapt import __version__
 from isoadapt._utils.messages import reason
-from isoadapt.adapters._registry import METHODS, NAMES
+from isoadapt.adapters._registry import NAMES
 from isoadapt.cli._options import (
     TABLE,
+    Adapters,
     AsJson,
+    Cache,
     Console,
+    EncoderSaw,
+    Foreign,
     Label,
     MaxLength,
     OverwriteCheckpoint,
+    Pairs,
     Quiet,
     Separately,
     SettingsCommand,
     Source,
     Table,
     Tables,
+    Test,
     Text,
     WrongUsage,
     columns,
@@ -109,55 +115,16 @@ def audit(
 def compare(
     table: Annotated[Path, typer.Argument(help=TABLE)],
     model: Annotated[str, typer.Option(help="Checkpoint that embeds the texts.")],
-    test: Annotated[
-        Path | None,
-        typer.Option(
-            help="Table of the same columns that the encoder has not seen: the adapters are "
-            "fitted to TABLE and judged on this one. Without --test, they are judged by a "
-            "cross-validation on TABLE."
-        ),
-    ] = None,
-    encoder_saw: Annotated[
-        bool | None,
-        typer.Option(
-            "--encoder-saw/--encoder-unseen",
-            help="Whether the encoder was trained on TABLE. If it was, --test is needed. Without "
-            "one of the two, a note says what the figures cannot tell.",
-        ),
-    ] = None,
-    pairs: Annotated[
-        Path | None,
-        typer.Option(
-            help="Table of pairs of texts, to judge similarity too. Columns: sentence1, sentence2 "
-            "and, as label, the score of the pair."
-        ),
-    ] = None,
-    foreign: Annotated[
-        Path | None,
-        typer.Option(
-            help="Table of texts of another kind than those of TABLE, to judge the detection of "
-            "outliers too."
-        ),
-    ] = None,
-    adapters: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="fast: all adapters in closed form or with an exact solver. all: also those that "
-            "are trained by mini-batches, which takes longer. Or a name, and --adapters again for "
-            f"each further one: {', '.join(METHODS)}. Default: fast."
-        ),
-    ] = None,
+    test: Test = None,
+    encoder_saw: EncoderSaw = None,
+    pairs: Pairs = None,
+    foreign: Foreign = None,
+    adapters: Adapters = None,
     text: Text = None,
     label: Label = None,
     max_length: MaxLength = None,
     jobs: Annotated[int | None, typer.Option(help="Number of processes. Default: 1.")] = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder to keep finished fits in. After an interrupt, the same command with the "
-            "same folder goes on from there."
-        ),
-    ] = None,
+    cache: Cache = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -178,6 +145,43 @@ def compare(
 
     rows = _compare.Rows(table, test, pairs, foreign, columns(text), label, max_length)
     options = _compare.Run(encoder_saw, jobs, cache, out, Console(as_json, quiet))
+    _compare.compare(model, rows, adapters or [], options)
+
+
+@app.command()
+def report(
+    table: Annotated[Path, typer.Argument(help=TABLE)],
+    model: Annotated[str, typer.Option(help="Checkpoint that embeds the texts.")],
+    test: Test = None,
+    encoder_saw: EncoderSaw = None,
+    pairs: Pairs = None,
+    foreign: Foreign = None,
+    adapters: Adapters = None,
+    text: Text = None,
+    label: Label = None,
+    max_length: MaxLength = None,
+    jobs: Annotated[int | None, typer.Option(help="Number of processes. Default: 1.")] = None,
+    cache: Cache = None,
+    with_texts: Annotated[
+        bool, typer.Option("--with-texts", help="Show the texts as tooltips of the map.")
+    ] = False,
+    out: Annotated[
+        Path, typer.Option(help="Output file (.html), which is replaced if it exists.")
+    ] = Path("report.html"),
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare adapters as compare does, and write the result with an audit as one HTML file.
+
+    Example:
+
+    isoadapt report train.tsv --model my-model --test dev.tsv --encoder-saw
+    """
+    from isoadapt.cli import _compare
+
+    rows = _compare.Rows(table, test, pairs, foreign, columns(text), label, max_length)
+    console, page = Console(as_json, quiet), out.expanduser()
+    options = _compare.Run(encoder_saw, jobs, cache, None, console, page, with_texts)
     _compare.compare(model, rows, adapters or [], options)
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from isoadapt import TransformerEncoder
 from isoadapt._utils.files import atomic_path, check_writable, writable_folder
+from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import choices
 from isoadapt.adapters._heads import head_for
 from isoadapt.adapters._registry import METHODS, VARIANTS
@@ -16,8 +17,12 @@ from isoadapt.cli._options import Console, Source, WrongUsage, data_to_record, l
 from isoadapt.datasets import load_table
 from isoadapt.encoders._checkpoint import encoder_head
 from isoadapt.interop import save_adapter
+from isoadapt.metrics import isotropy_report
 from isoadapt.model_selection import Comparison, compare_adapters
 from isoadapt.model_selection._compare._compare_adapters import INTERRUPTED
+from isoadapt.report import EmbeddingMapDisplay, SpectrumDisplay, write_report
+
+_DRAWN = 1_000  # rows on a map
 
 
 class Rows(NamedTuple):
@@ -40,6 +45,11 @@ class Run(NamedTuple):
     cache: Path | None
     out: Path | None
     console: Console
+    page: Path | None = None  # HTML file
+    with_texts: bool = False  # whether the page holds texts of the tables
+
+
+Embedded = tuple[Any, NDArray[Any], NDArray[Any]]  # texts of a table, vectors (n, d), labels (n,)
 
 
 def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
@@ -50,11 +60,16 @@ def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
     with console.notes():
         if out is not None:
             check_writable(out)
+        if options.page is not None:
+            import_optional("matplotlib", feature="isoadapt report", extra="plot")
+            check_writable(options.page.parent)
         encoder = TransformerEncoder(model, max_length=rows.max_length, verbose=console.verbose)
-        comparison, n_rows = _compare(encoder, rows, chosen, options)
+        comparison, tables = _compare(encoder, rows, chosen, options)
         if out is not None:
-            data = data_to_record(Source(rows.table, max_length=rows.max_length), n_rows)
+            data = data_to_record(Source(rows.table, max_length=rows.max_length), len(tables[0][0]))
             _save(comparison, encoder, data, out, console)
+        if options.page is not None:
+            _write_page(options.page, options, comparison, tables, model)
     console.show(str(comparison), comparison.to_dict())
     if any(note.startswith(INTERRUPTED) for note in comparison.notes):
         raise KeyboardInterrupt
@@ -67,6 +82,8 @@ def _check_usage(rows: Rows, adapters: list[str], options: Run) -> Any:
             f"--encoder-saw: the encoder was trained on {rows.table}, so other rows must be "
             "judged: name a table that it has not seen with --test"
         )
+    if options.page is not None and options.page.suffix.lower() != ".html":
+        raise WrongUsage(f"--out {str(options.page)!r} must end in .html")
     known = [*METHODS, *METHODS.values(), *(variant.name for variant in VARIANTS)]
     for name in adapters:
         if name in ("fast", "all") and len(adapters) > 1:
@@ -80,12 +97,12 @@ def _check_usage(rows: Rows, adapters: list[str], options: Run) -> Any:
 
 def _compare(
     encoder: TransformerEncoder, rows: Rows, adapters: Any, options: Run
-) -> tuple[Comparison, int]:
-    """Return the comparison, and the number of rows that its adapters are fitted to."""
-    (X, y), *tests = _labelled(encoder, rows, options.console)
+) -> tuple[Comparison, list[Embedded]]:
+    """Return the comparison, and the rows of the table and of the test table, if there is one."""
+    (_, X, y), *tests = tables = _labelled(encoder, rows, options.console)
     data: dict[str, Any] = {}
     for test in tests:
-        data["X_test"], data["y_test"] = test
+        _, data["X_test"], data["y_test"] = test
     if rows.pairs is not None:
         data["pairs"] = _pairs(rows.pairs)
     if rows.foreign is not None:
@@ -108,19 +125,17 @@ def _compare(
         cache=options.cache,
         **data,
     )
-    return comparison, len(X)
+    return comparison, tables
 
 
-def _labelled(
-    encoder: TransformerEncoder, rows: Rows, console: Console
-) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+def _labelled(encoder: TransformerEncoder, rows: Rows, console: Console) -> list[Embedded]:
     """Embed the texts of one or two tables in one call, so that equal texts get equal vectors."""
     paths = [path for path in (rows.table, rows.test) if path is not None]
     tables = [labelled_texts(path, rows.text, rows.label) for path in paths]
     texts = [text for own, _ in tables for text in own]
     console.say(f"Encoding the {len(texts)} texts of {' and '.join(map(str, paths))} ...")
     parts = np.split(encoder.transform(texts), [len(tables[0][0])])
-    return [(X, y) for X, (_, y) in zip(parts, tables, strict=False)]
+    return [(own, X, y) for X, (own, y) in zip(parts, tables, strict=False)]
 
 
 def _pairs(path: Path) -> tuple[Any, Any, NDArray[np.float64]]:
@@ -158,3 +173,34 @@ def _save(
                 console.say(
                     f"{folder} is of an earlier comparison; this one credits no such adapter"
                 )
+
+
+def _write_page(
+    page: Path, options: Run, comparison: Comparison, tables: list[Embedded], model: str
+) -> None:
+    """Write the comparison and an audit of the judged rows as one HTML file."""
+    texts, X, y = tables[-1]
+    classes = None if y.dtype.kind == "f" else y
+    seen = {text for own, *_ in tables[:-1] for text in own}  # the adapters are fitted to them
+    rows = np.flatnonzero([text not in seen for text in texts])
+    # The best adapter of each use; the last uses are those of the vectors alone.
+    best = [*dict.fromkeys(n for use in comparison.uses for n in comparison.credited(use)[:1])]
+    fitted, highlight = comparison.estimators, best[:4] or None
+    spectra = SpectrumDisplay.from_estimator(fitted, X[rows], highlight=highlight)
+    displays: dict[str, Any] = {"Spectra before and after the adapters": spectra}
+    rows = np.random.default_rng(0).permutation(rows)[:_DRAWN]
+    if best:
+        own = None if classes is None else classes[rows]
+        displays[f"Map before and after {best[-1]}"] = EmbeddingMapDisplay.from_estimator(
+            fitted[best[-1]], X[rows], own
+        )
+    writable_folder(page.parent)
+    write_report(
+        page,
+        comparison=comparison,
+        report=isotropy_report(X, labels=classes),
+        displays=displays,
+        texts=[texts[row] for row in rows] if options.with_texts else None,
+        description=f"Model: {model}",
+    )
+    options.console.say(f"Report: {page}")

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand
 
+from isoadapt.adapters._registry import METHODS
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -47,6 +49,51 @@ Quiet = Annotated[
 ]
 OverwriteCheckpoint = Annotated[
     bool, typer.Option("--overwrite", help="Replace an existing checkpoint.")
+]
+Test = Annotated[
+    Path | None,
+    typer.Option(
+        help="Table of the same columns that the encoder has not seen: the adapters are "
+        "fitted to TABLE and judged on this one. Without --test, they are judged by a "
+        "cross-validation on TABLE."
+    ),
+]
+EncoderSaw = Annotated[
+    bool | None,
+    typer.Option(
+        "--encoder-saw/--encoder-unseen",
+        help="Whether the encoder was trained on TABLE. If it was, --test is needed. Without "
+        "one of the two, a note says what the figures cannot tell.",
+    ),
+]
+Pairs = Annotated[
+    Path | None,
+    typer.Option(
+        help="Table of pairs of texts, to judge similarity too. Columns: sentence1, sentence2 "
+        "and, as label, the score of the pair."
+    ),
+]
+Foreign = Annotated[
+    Path | None,
+    typer.Option(
+        help="Table of texts of another kind than those of TABLE, to judge the detection of "
+        "outliers too."
+    ),
+]
+Adapters = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="fast: all adapters in closed form or with an exact solver. all: also those that "
+        "are trained by mini-batches, which takes longer. Or a name, and --adapters again for "
+        f"each further one: {', '.join(METHODS)}. Default: fast."
+    ),
+]
+Cache = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder to keep finished fits in. After an interrupt, the same command with the "
+        "same folder goes on from there."
+    ),
 ]
 _REPEATED = {  # flags that several values may follow, and what a further value is like
     "--set": re.compile(r"[A-Za-z_]\w*="),

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.messages import aligned_table, warn
+from isoadapt._utils.messages import aligned_table, html_paragraphs, html_table, warn
 from isoadapt.geometry import _spread
 from isoadapt.metrics._neighbours import HubnessReport, hubness
 from isoadapt.metrics._points import (
@@ -62,6 +62,7 @@ NEXT_STEPS = (
     "measure the effect on your task with compare_adapters or `isoadapt compare`",
 )
 
+_HEADER = ("", "value", "healthy", "collapsed", "")
 _ROWS = {
     "isoscore_corrected": ("IsoScore, corrected", "1 = isotropic"),
     "isoscore": ("IsoScore, plain", "too low if rows are few"),
@@ -198,7 +199,7 @@ class IsotropyReport:
         return ax
 
     def __str__(self) -> str:
-        rows = [("", "value", "healthy", "collapsed", ""), *_table_rows(self)]
+        rows = [_HEADER, *_table_rows(self)]
         labels = (_label_line(name, part) for name, part in self.labels.items())
         table = aligned_table(rows, left=(0, 4), at_least=(19, 10, 9, 9))
         lines = (*table.splitlines(), *labels, *ORIGIN, *NEXT_STEPS)
@@ -206,6 +207,13 @@ class IsotropyReport:
         return "\n  ".join([title, *lines])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        title = f"Isotropy of {self.n_samples} × {self.n_features} embeddings"
+        table = html_table(title, _HEADER, _table_rows(self))
+        labels = (_label_line(name, part) for name, part in self.labels.items())
+        notes = html_paragraphs([*labels, " ".join(ORIGIN), " ".join(NEXT_STEPS)])
+        return f"<div>{table}{notes}</div>"
 
 
 def isotropy_report(

@@ -21,10 +21,12 @@ from tests.tiny_models import save_model
 pytestmark = pytest.mark.usefixtures("two_folds")
 COMMANDS = dict(typer.main.get_command(cli.app).commands)
 # Each command needs what those in front of it write.
-ORDER = ["audit", "compare", "finetune", "fit", "transform", "merge", "export", "check", "demo"]
+ORDER = ["audit", "compare", "report", "finetune", "fit", "transform", "merge", "export", "check"]
+ORDER += ["demo"]
 KEYS = {
     "audit": {"isoscore", "truncation", "vectors", "references", "next_steps"},
     "compare": {"protocol", "rows", "verdict", "notes"},
+    "report": {"protocol", "rows", "verdict", "notes"},
     "finetune": {"checkpoint", "dev"},
     "fit": {"adapter", "method", "rows", "evaluated_on", "before", "after"},
     "transform": {"file", "n_samples", "n_features", "dtype"},
@@ -35,6 +37,7 @@ KEYS = {
 }
 EXTRA = {  # makes the example cheap, or lets it run twice
     "compare": ["--adapters", "whitening"],
+    "report": ["--adapters", "whitening"],
     "finetune": ["--set", "epochs=1"],
     "fit": ["--overwrite"],
     "transform": ["--overwrite"],
@@ -143,6 +146,7 @@ class TestEveryCommand:
         ["fit", "whitening", "--on", "X.npy", "--out", "new", "--label", "label"],
         ["fit", "whitening", "--on", "X.npy", "--out", "new", "--separately"],
         ["transform", "my-adapter", "dev.tsv", "adapted.tsv"],
+        ["report", "train.tsv", "--model", "my-model", "--out", "dev.tsv"],
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_status_2(command, place):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import textwrap
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from isoadapt._utils.imports import import_optional
-from isoadapt._utils.messages import aligned_table, choices
+from isoadapt._utils.messages import aligned_table, choices, html_paragraphs, html_table
 from isoadapt.model_selection._compare._table import USES, is_credited, sentence
 
 _WIDTH = 100  # columns of a terminal, to which sentences are wrapped
@@ -221,9 +220,13 @@ class Comparison:
         return "\n\n".join([_wrapped(self.protocol), *tables, verdict])
 
     def _repr_html_(self) -> str:
-        sentences = "".join(f"<p>{html.escape(self.verdict(use))}</p>" for use in self.uses)
-        tables = "".join(_as_html(table) for table in self._tables())
-        return f"<div>{sentences}<p>{html.escape(self.protocol)}</p>{tables}</div>"
+        return f"<div>{self._html_verdict()}{self._html_tables()}</div>"
+
+    def _html_verdict(self) -> str:
+        return html_paragraphs([*map(self.verdict, self.uses), self.protocol])
+
+    def _html_tables(self) -> str:
+        return "".join(html_table(*table) for table in self._tables())
 
 
 def _use_table(rows: Sequence[dict[str, Any]]) -> _Table:
@@ -265,13 +268,3 @@ def _number(value: float, decimals: int) -> str:
 
 def _p_value(value: float) -> str:
     return "<0.001" if value < 0.001 else _number(value, 3)
-
-
-def _as_html(table: _Table) -> str:
-    header = "".join(f"<th>{html.escape(each)}</th>" for each in table.header)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>"
-        for line in table.cells
-    )
-    caption = f"<caption>{html.escape(table.title)}</caption>"
-    return f"<table>{caption}<thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"

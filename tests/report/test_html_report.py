@@ -1,0 +1,174 @@
+"""The HTML report: the figures of the API, escaped, in one static file."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_classification
+
+from isoadapt import Whitening
+from isoadapt.metrics import isotropy_report
+from isoadapt.model_selection import Comparison, compare_adapters
+from isoadapt.report import (
+    AnisotropyProfile,
+    ComparisonDisplay,
+    EmbeddingMapDisplay,
+    SpectrumDisplay,
+    _html_report,
+    write_report,
+)
+
+X, Y = make_classification(160, 6, n_informative=4, random_state=0)
+HOSTILE = "<script>alert('&')</script>\""
+
+
+class Page(HTMLParser):
+    """Cells of the tables, paragraphs and tooltips of a page whose tags must be balanced."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.rows, self.tooltips, self.paragraphs = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        into = {"td": self.rows and self.rows[-1], "p": self.paragraphs, "title": self.tooltips}
+        if tag in into:
+            into[tag].append("")
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "td" in self.open:
+            self.rows[-1][-1] += data
+        elif "p" in self.open:
+            self.paragraphs[-1] += data
+        elif "title" in self.open:
+            self.tooltips[-1] += data
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    found = compare_adapters(
+        X[:100], Y[:100], ["Whitening"], X_test=X[100:], y_test=Y[100:], encoder_saw=False
+    )
+    return Comparison(found.rows, found.protocol, found.estimators, [*found.notes, HOSTILE])
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "report.html"
+
+
+def test_all_figures_are_those_of_the_api(comparison, file):
+    report = isotropy_report(X, labels=Y)
+    write_report(file, comparison=comparison, report=report, description="Model: m")
+    page = Page(file.read_text("utf-8"))
+    for line in [*comparison.verdict().splitlines(), comparison.protocol, "Model: m"]:
+        assert line in page.paragraphs
+    assert [text for text in page.paragraphs if text.startswith("label ")] == [
+        line.strip() for line in str(report).splitlines() if line.startswith("  label ")
+    ]
+    cells = {row[0]: row[1] for row in page.rows if len(row) == 5}
+    assert cells["EV1"] == f"{report.ev1:.4g}"
+    assert cells["hubness"] == f"{report.hubness:.4g}"
+    assert cells["effective rank / d"] == f"{report.effective_rank / 6:.4g}"
+    for use in comparison.uses:
+        for row in (row for row in comparison.rows if row["use"] == use):
+            start = [row["adapter"], f"{row['score']:.4f}"]
+            start += [f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]"]
+            assert start in [shown[:3] for shown in page.rows]
+            tooltip = f"{start[0]}: score {start[1]}, 95 % interval {start[2]}, difference"
+            assert any(text.startswith(tooltip) for text in page.tooltips)
+
+
+def test_names_and_texts_are_escaped_and_texts_are_optional(comparison, file):
+    rows = [
+        {key: HOSTILE if value == "Whitening" else value for key, value in row.items()}
+        for row in comparison.rows
+    ]
+    hostile = Comparison(rows, HOSTILE, {}, [HOSTILE])
+    report = isotropy_report(X, labels=[HOSTILE if y else "b" for y in Y])
+    classes = np.array([HOSTILE, "b"])[Y]
+    displays = {HOSTILE: EmbeddingMapDisplay.from_estimator(Whitening().fit(X), X, classes)}
+    displays["spectra"] = SpectrumDisplay.from_embeddings({HOSTILE: X, "half": X[:80]})
+    texts = [f"{HOSTILE} {row}" for row in range(len(X))]
+    given = {"comparison": hostile, "report": report, "displays": displays}
+    write_report(file, texts=texts, description=HOSTILE, **given)
+    written = file.read_text("utf-8")
+    page = Page(written)
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert "<script" not in written.lower()
+    assert page.paragraphs.count(HOSTILE) == 3
+    for row, name in enumerate(classes):
+        assert page.tooltips.count(f"{name}: {texts[row]}") == 2  # before and after
+    write_report(file, **given)
+    assert Page(file.read_text("utf-8")).tooltips.count("b") == 2 * (Y == 0).sum()
+    assert f"{HOSTILE} 7" not in Page(file.read_text("utf-8")).tooltips
+
+
+def test_nothing_is_requested_and_ids_are_unique(comparison, file):
+    log = [{"step": 1, "isoscore_star": 0.2}, {"step": 2, "isoscore_star": 0.3}]
+    displays = {
+        "scores": ComparisonDisplay.from_comparison(comparison),
+        "profile": AnisotropyProfile.from_log_history(log),
+        "map": EmbeddingMapDisplay.from_embeddings(X, X + 1),
+    }
+    write_report(file, comparison=comparison, report=isotropy_report(X), displays=displays)
+    written = file.read_text("utf-8")
+    assert not re.search(r"https?:|//|@import|src=", written.replace("</", "<"))
+    page = Page(written)
+    assert not {"link", "img", "iframe", "object"} & {tag for tag, _ in page.tags}
+    links = [own[name] for _, own in page.tags for name in ("href", "xlink:href") if name in own]
+    ids = [own["id"] for _, own in page.tags if "id" in own]
+    assert links
+    assert {link.removeprefix("#") for link in links} <= set(ids)
+    assert set(re.findall(r"url\(#(.*?)\)", written)) <= set(ids)
+    assert len(ids) == len(set(ids))
+    assert "isoscore_star" in page.tooltips
+
+
+def test_many_points_become_an_image(file):
+    points = np.random.default_rng(0).normal(size=(20_000, 2))
+    display = EmbeddingMapDisplay.from_embeddings(points, points * [1, 3])
+    write_report(file, displays={"map": display})
+    written = file.read_text("utf-8")
+    assert len(written) < 1_500_000
+    assert "data:image/png;base64," in written
+    assert not any(each.get_rasterized() for each in display.points_.values())
+
+
+def test_what_fails_leaves_the_former_file(file, monkeypatch):
+    display = EmbeddingMapDisplay.from_embeddings(X, X)
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        write_report(file, displays={"map": display}, texts=["a"])
+    assert [*file.parent.iterdir()] == []
+    file.write_text("former")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(file), "write_text", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(file, report=isotropy_report(X))
+    monkeypatch.undo()
+    assert [*file.parent.iterdir()] == [file]
+    assert file.read_text() == "former"
+
+
+def test_styles_follow_the_reader(file):
+    write_report(file, report=isotropy_report(X))
+    written = file.read_text("utf-8")
+    assert "prefers-color-scheme: dark" in written
+    assert '<meta name="viewport"' in written
+    assert _html_report._TITLE in written
