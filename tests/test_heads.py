@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import joblib
 import numpy as np
@@ -16,7 +17,7 @@ from sklearn.cross_decomposition import CCA, PLSRegression
 from sklearn.datasets import make_classification
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import BaggingClassifier, RandomForestClassifier, VotingRegressor
-from sklearn.feature_selection import RFE
+from sklearn.feature_selection import RFE, SelectFromModel
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import (
     GammaRegressor,
@@ -618,6 +619,7 @@ REFUSED = [
     (MultiOutputClassifier(LOGISTIC), np.column_stack([Y3, LABELS])),
     (MultiOutputClassifier(FixedThresholdClassifier(LOGISTIC, threshold=0.6)), LABELS),
     (OneVsRestClassifier(Ridge()), LABELS),
+    (SelectFromModel(LOGISTIC), Y2),
     (OneVsRestClassifier(make_pipeline(StandardScaler(), LOGISTIC)), LABELS),
     (GridSearchCV(make_pipeline(StandardScaler(), LOGISTIC), {}, cv=3), Y2),
     (CalibratedClassifierCV(LOGISTIC, cv=3), Y2),
@@ -660,6 +662,14 @@ def test_linear_models_and_their_composites_predict_the_same(estimator, y):
 def test_models_that_predict_otherwise_are_refused(estimator, y):
     with pytest.raises(ValueError, match=r"has no coef_ with one row|does not predict as a head"):
         LinearHead.from_estimator(clone(estimator).fit(ROWS, y))
+
+
+def test_a_model_fitted_to_named_columns_is_read_without_a_warning():
+    table = pd.DataFrame(ROWS, columns=[f"x{j}" for j in range(ROWS.shape[1])])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        head = LinearHead.from_estimator(clone(LOGISTIC).fit(table, Y3))
+    np.testing.assert_array_equal(head.predict(ROWS), clone(LOGISTIC).fit(ROWS, Y3).predict(ROWS))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])

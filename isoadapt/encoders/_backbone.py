@@ -104,7 +104,7 @@ class Backbone:
         """Number of tokens that tokenizer and model are made for; None if neither has a limit."""
         trained = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         lengths = (self.tokenizer.model_max_length, self.limit, trained)
-        return min((n for n in lengths if n is not None and 0 < n < UNLIMITED), default=None)
+        return min((int(n) for n in lengths if n and 0 < n < UNLIMITED), default=None)
 
     def sentence_pooling(self) -> Pooling | None:
         """Return the pooling of sentence-transformers, or None if the model has none."""

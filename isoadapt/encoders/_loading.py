@@ -11,6 +11,7 @@ from isoadapt.encoders._folder import read_object
 from isoadapt.encoders._live import WHOLE
 
 _SCALES = re.compile(r"\.(SCB|absmax|quant_map|weight_scale\w*|qweight|qzeros|_packed_params)$")
+_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 # Tensors that files may hold although the model computes them, and layers that are not used.
 _UNUSED = re.compile(
     r"(^|\.)(pooler\..*|position_ids|token_type_ids|inv_freq|masked_bias|embed_positions\.weights)$"
@@ -126,7 +127,7 @@ def _wrapper(missing: list[str], found: list[str]) -> str | None:
     """Return what the names that were found contain in addition to the missing ones."""
     wanted = max(missing, key=len)
     extras = [name.removesuffix(wanted) for name in found if name.endswith(f".{wanted}")]
-    for extra in (*extras, "_orig_mod."):
+    for extra in (*extras, *_WRAPPERS):
         if 2 * len({name.replace(extra, "", 1) for name in found} & {*missing}) >= len(missing):
             return extra
     return None

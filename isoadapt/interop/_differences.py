@@ -33,8 +33,12 @@ class Expected(NamedTuple):
     version: str | None = None  # of the vectors
     loaders: Sequence[str] = ()  # names of libraries' loaders, or of a graph
     padded: bool = True  # whether texts of several lengths may be in one batch
-    labels: Mapping[str, str] | None = None  # of the classifier, as in its configuration
-    problem_type: str | None = None  # the same
+    settings: Mapping[str, Any] = {}  # in files, on which users of the outputs depend
+
+    @property
+    def problem_type(self) -> str | None:
+        """The kind of the classifier, as in its configuration."""
+        return self.settings.get("problem_type")
 
     def batches(self) -> list[list[str]]:
         """Return batches with each text alone, and one with all but the last, the longest."""

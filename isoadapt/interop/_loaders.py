@@ -14,7 +14,7 @@ from isoadapt._utils.messages import reason
 from isoadapt.adapters import Affine
 from isoadapt.adapters._maps import Floats
 from isoadapt.encoders import TransformerEncoder
-from isoadapt.encoders._folder import read_object
+from isoadapt.encoders._folder import read_json, read_object
 from isoadapt.encoders._identity import vector_source
 from isoadapt.encoders._models import quiet
 from isoadapt.encoders._texts import Texts
@@ -60,9 +60,7 @@ def check_written(folder: Path, expected: Expected, *, strict: bool = True) -> C
 
     If `strict`, a difference beyond rounding that affects users is an error.
     """
-    config = read_object(folder / "config.json")
-    labels, problem_type = config.get("id2label"), config.get("problem_type")
-    expected = expected._replace(labels=labels, problem_type=problem_type)
+    expected = expected._replace(settings=_settings(folder, expected))
     compare = compared if strict else measured
     checks = [compare(*_load(folder, name, expected), expected) for name in expected.loaders]
     differences = {name: value for each in checks for name, value in each.differences.items()}
@@ -83,6 +81,8 @@ def read_reference(folder: Path) -> Expected:
         content = json.loads((folder / _REFERENCE).read_text("utf-8"))
         if content.pop("sha256") != checksum(content):
             raise ValueError("its checksum is wrong")
+        arrays = {name: content[name] and np.array(content[name]) for name in ("vectors", "logits")}
+        return Expected(**content | arrays)
     except Exception as error:  # whatever a damaged file leads to
         raise ValueError(
             f"{folder / _REFERENCE}, which exports and merges write with the outputs to compare "
@@ -90,8 +90,6 @@ def read_reference(folder: Path) -> Expected:
             "export or merge again, since earlier versions did not write it (a folder of "
             "save_adapter has none: load_adapter compares checksums)"
         ) from error
-    arrays = {name: content[name] and np.array(content[name]) for name in ("vectors", "logits")}
-    return Expected(**content | arrays)
 
 
 def check_loader(folder: Path, name: str, expected: Expected) -> Check:
@@ -99,17 +97,28 @@ def check_loader(folder: Path, name: str, expected: Expected) -> Check:
     try:
         with quiet():
             check = measured(*_load(folder, name, expected), expected)
-        labels = read_object(folder / "config.json").get("id2label")
+        found, wanted = _settings(folder, expected), expected.settings
     except ImportError:  # it is not installed
         raise
     except Exception as error:  # whatever damaged files lead to
         wrong = f"cannot be used: {reason(error)}"
         return Check(len(expected.texts), expected.limit, wrong=wrong)
-    if labels != expected.labels:
-        return check._replace(wrong=f"labels are {labels} instead of {expected.labels}")
+    for key in {**wanted, **found}:
+        if found.get(key) != wanted.get(key):
+            wrong = f"{key} is {found.get(key)} instead of {wanted.get(key)}"
+            return check._replace(wrong=wrong)
     if check.exceeds and not check.wrong:
         return check._replace(wrong=f"beyond the limit of {check.limit:.1e}")
     return check
+
+
+def _settings(folder: Path, expected: Expected) -> dict[str, Any]:
+    """Return what outputs mean, and what only a CrossEncoder reads, which is not loaded."""
+    config = read_object(folder / "config.json")
+    found = {key: config.get(key) for key in ("id2label", "problem_type", "sentence_transformers")}
+    patterns = () if SENTENCES in expected.loaders else ("modules.json", "*sentence_*.json")
+    files = [file for pattern in patterns for file in sorted(folder.glob(pattern))]
+    return found | {file.name: read_json(file) for file in files}
 
 
 def own_length(tokenizer: Any) -> int | None:

@@ -146,6 +146,8 @@ def export_onnx(
             f"Maximum length: {'no limit' if length is None else f'{length} tokens'}",
             "Batches: padded" if pads else "Batches: of equal lengths, as padding changes vectors",
         ]
+        if not backbone.tokenizer("")["input_ids"]:
+            facts.append("Empty texts: leave them out, since they have no tokens here")
         if outputs.logits:
             facts.append("Labels: by id2label and problem_type in config.json")
         card = onnx_card(parts, target.name, describe_vectors(encoder), facts, check)

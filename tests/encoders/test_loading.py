@@ -11,7 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from isoadapt.encoders import TransformerEncoder, load_checkpoint
+from isoadapt.encoders import TransformerEncoder, _loading, load_checkpoint
 from tests.tiny_models import TEXTS, make_tokenizer, save_model, save_pair
 
 ADDED = [f"added{i}" for i in range(30)]  # the tables have 40 rows, the tokenizer 24 tokens
@@ -117,12 +117,13 @@ def test_a_prefix_of_all_names_is_named_and_the_way_out_works(prefix, kind, tmp_
     np.testing.assert_array_equal(TransformerEncoder(tmp_path).transform(TEXTS), expected)
 
 
-def test_a_part_that_was_compiled_is_named(tmp_path):
+@pytest.mark.parametrize("wrapper", _loading._WRAPPERS)
+def test_a_part_that_was_wrapped_is_named(wrapper, tmp_path):
     save_model(tmp_path)
     change_weights(
-        tmp_path, lambda x: {k.replace(".attention.", "._orig_mod.attention."): x[k] for k in x}
+        tmp_path, lambda x: {k.replace(".attention.", f".{wrapper}attention."): x[k] for k in x}
     )
-    with pytest.raises(ValueError, match=r"contain '_orig_mod\.'.*replace\('_orig_mod\.'"):
+    with pytest.raises(ValueError, match=rf"contain '{wrapper}'.*replace\('{wrapper}'"):
         load_checkpoint(tmp_path)
 
 

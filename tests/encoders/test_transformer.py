@@ -109,8 +109,9 @@ def test_length_is_what_the_model_has(architecture, positions, limit, tmp_path):
         TransformerEncoder(tmp_path, max_length=limit + 1).transform(long)
 
 
-def test_length_of_the_tokenizer_counts(tmp_path):
-    save_model(tmp_path, model_max_length=8)
+@pytest.mark.parametrize("length", [8, 8.0])
+def test_length_of_the_tokenizer_counts(length, tmp_path):
+    save_model(tmp_path, model_max_length=length)
     long = [" ".join(["cat"] * 5 + ["dog"] * 50)]
     np.testing.assert_array_equal(
         TransformerEncoder(tmp_path).transform(long),

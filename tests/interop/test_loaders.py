@@ -105,7 +105,7 @@ DAMAGES = {
     "tokenizer": (lambda folder, _: edit(folder / "tokenizer.json", swap_words), "beyond"),
     "no-tokenizer": (lambda folder, _: (folder / "tokenizer.json").write_text("{"), "cannot be"),
     "reference": (lambda folder, other: shutil.copy(other / "reference.json", folder), "beyond"),
-    "labels": (lambda folder, _: edit(folder / "config.json", id2label=NAMES), "labels are"),
+    "labels": (lambda folder, _: edit(folder / "config.json", id2label=NAMES), "id2label is"),
 }
 
 
@@ -144,6 +144,28 @@ def test_a_change_for_one_loader_leaves_the_other(part, copy):
     classifier = loaders["AutoModelForSequenceClassification"]
     assert classifier["wrong"] is None
     assert classifier["predictions_changed"] == 0
+
+
+def test_what_only_a_cross_encoder_reads_is_compared(tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    save_model(tmp_path / "base", num_labels=1)
+    library.CrossEncoder(str(tmp_path / "base")).save_pretrained(str(tmp_path / "cross"))
+    edit(tmp_path / "cross" / "sentence_bert_config.json", max_seq_length=LENGTH)
+    adapter = LogitPreservingWhitening(load_checkpoint(tmp_path / "cross")[1])
+    adapter.fit(TransformerEncoder(tmp_path / "cross", pooling="head_input").transform(ROWS))
+    folder = merge_into_checkpoint(adapter, tmp_path / "cross", tmp_path / "merged")
+    succeed("check", folder)
+    for name, entry, shown in (
+        ("sentence_bert_config.json", "max_seq_length", "sentence_bert_config.json is"),
+        ("config_sentence_transformers.json", "activation_fn", "config_sentence_transformers.json"),
+        ("config.json", "problem_type", "problem_type is other"),
+    ):
+        before = (folder / name).read_text()
+        edit(folder / name, **{entry: "other"})
+        assert shown in run("check", folder).stdout
+        (folder / name).write_text(before)
+    (folder / "modules.json").unlink()
+    assert "modules.json is None" in run("check", folder).stdout
 
 
 def test_a_graph_must_truncate_and_pad_as_before(copy):

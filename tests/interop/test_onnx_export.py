@@ -23,7 +23,16 @@ from isoadapt import (
 )
 from isoadapt.interop import _onnx, export_onnx, save_adapter
 from tests.cli.command_line import succeed
-from tests.tiny_models import ARCHITECTURES, MORE_ARCHITECTURES, TEXTS, WORDS, save_model
+from tests.tiny_models import (
+    ARCHITECTURES,
+    MORE_ARCHITECTURES,
+    TEXTS,
+    WORDS,
+    make_model,
+    make_tokenizer,
+    save_model,
+    save_pair,
+)
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -159,6 +168,13 @@ class TestOutputs:
         assert done.stdout.splitlines() == ["sentence_vector (1, 16)", "logits (1, 3)"], done.stderr
         assert "Labels: by id2label and problem_type" in card
         assert "cosines" in card
+        assert "Empty texts" not in card
+
+    def test_the_card_says_that_empty_texts_have_no_tokens(self, tmp_path):
+        model = make_model(num_hidden_layers=1), make_tokenizer("gpt2")  # without special tokens
+        adapted = AdaptedEncoder(save_pair(*model, tmp_path / "m"), LogitPreservingWhitening())
+        file = export_onnx(adapted.fit(ROWS), tmp_path / "served" / "model.onnx")
+        assert "Empty texts: leave them out" in (file.parent / "README.md").read_text()
 
 
 def service():
