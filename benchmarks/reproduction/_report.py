@@ -26,7 +26,7 @@ from benchmarks.reproduction._statistics import power
 from benchmarks.reproduction._verdicts import Claim, Line, judge_claims
 
 SIGN = "sign"
-PICTURE = "![The claims in a picture](../docs/_static/reproduction-{}.svg)"
+PICTURE = "![Figures of the records](../docs/_static/reproduction-{}.svg)"
 TITLES = {
     SIGN: "002, asked again: the sign of λ",
     "002": "002 Stable Anisotropic Regularization: I-STAR with ζ = 0.2",
