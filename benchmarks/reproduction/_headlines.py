@@ -10,18 +10,8 @@ from benchmarks.reproduction._verdicts import Claim, Line
 
 HEADER = ("paper", "claim", "theirs", "ours", "verdict", "setting (the paper's, where it differs)")
 ALWAYS = ("lam", "zeta", "lr")
-SHOWN = {  # titles of settings in the order of the table
-    "lam": "λ",
-    "zeta": "ζ",
-    "where": "penalty on",
-    "alpha": "α",
-    "coordinates": "coordinates",
-    "bias_corrected": "bias-corrected",
-    "lr": "learning rate",
-    "epochs": "epochs",
-    "schedule": "schedule",
-    "d": "d",
-}
+TITLES = {"lam": "λ", "zeta": "ζ", "where": "penalty on", "alpha": "α", "lr": "learning rate"}
+SHOWN = (*TITLES, "coordinates", "bias_corrected", "epochs", "schedule", "d")
 
 
 def headlines_table(judged: Sequence[tuple[str, Sequence[Line]]], records: Sequence[Record]) -> str:
@@ -41,16 +31,16 @@ def _setting(claim: Claim, records: Sequence[Record]) -> str:
     theirs = claim.paper or {}
     runs = [item for item in matching_records(records, claim.method or {}) if "settings" in item]
     if not runs:
-        named = (f"{SHOWN[name]} {_listed(values)}" for name, values in theirs.items())
+        named = (f"{TITLES.get(name, name)} {_listed(values)}" for name, values in theirs.items())
         return f"not run yet (paper: {', '.join(named)})"
     settings = runs[0]["settings"]
     recipe = settings.get("base", settings).get("recipe", {})
     ours = {**settings, **settings.get("options", {}), **settings.get("parameters", {}), **recipe}
     parts = []
-    for name, title in SHOWN.items():
+    for name in SHOWN:
         if name in ours and (name in theirs or name in ALWAYS):
             own, paper = ours[name], theirs.get(name, ("not given",))
-            parts.append(f"{title} {_listed([own])}")
+            parts.append(f"{TITLES.get(name, name)} {_listed([own])}")
             parts[-1] += "" if own in paper else f" (paper: {_listed(paper)})"
     return ", ".join(parts)
 

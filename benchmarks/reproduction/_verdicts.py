@@ -36,7 +36,6 @@ from benchmarks.reproduction._statistics import (
 
 HOLDS, FAILS, NOT_SHOWN, COLLAPSED = "holds", "fails", "not shown", "collapsed"
 WAITING, NOT_JUDGED = "waiting", "not judged"
-LATER = "added after 341 records"  # with the figures known
 
 
 class Judged(NamedTuple):
@@ -65,8 +64,7 @@ class Claim(NamedTuple):
     """A line in the table of verdicts of a paper; the base of `task` must have learned.
 
     A claim about the metric of its task is judged without collapsed runs too. A claim of the first
-    page has the paper's setting, each with the values that it used, and the condition whose records
-    give the setting here.
+    page has the paper's values of each setting; the records of `method` have those of this report.
     """
 
     where: str

@@ -6,6 +6,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.reproduction._cells import Record
 from benchmarks.reproduction._figures import (
+    LATER,
     SEEDS_NEEDED,
     TASKS,
     by_seed,
@@ -18,7 +19,6 @@ from benchmarks.reproduction._output_embeddings import PENALTIES, TASK as TINY
 from benchmarks.reproduction._posthoc import row_named
 from benchmarks.reproduction._training import BASE, Condition
 from benchmarks.reproduction._verdicts import (
-    LATER,
     Claim,
     Judged,
     judge_steps,

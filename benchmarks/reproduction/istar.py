@@ -28,12 +28,7 @@ BERT = {  # table 1: I-STAR, base, CosReg
 }
 RATES = {"lr": (1e-5, 3e-5, 5e-5)}  # the paper's best of these
 REPORTED = {"cola": (-1.0, 0.8), "mrpc": (-1.0, 0.6)}  # λ and ζ of BERT in the paper's table 2
-
-
-def paper_setting(task: str) -> dict[str, tuple[float, ...]]:
-    """Return the paper's setting of I-STAR with BERT."""
-    lam, zeta = REPORTED[task]
-    return {"lam": (lam,), "zeta": (zeta,), **RATES}
+PAPER = {task: {"lam": (lam,), "zeta": (z,), **RATES} for task, (lam, z) in REPORTED.items()}
 
 
 def istar(name: str, lam: float, zeta: float = ZETA) -> Condition:
@@ -123,7 +118,7 @@ def _metric_claims(task: str) -> list[Claim]:
         ),
     ]
     first, *others = (Claim(*line, task, about_metric=True) for line in lines)
-    return [first._replace(paper=paper_setting(task), method=down), *others]
+    return [first._replace(paper=PAPER[task], method=down), *others]
 
 
 def _early_layers(records: Sequence[Record]) -> Judged:

@@ -17,7 +17,7 @@ from benchmarks.reproduction._choice import HELD_OUT, candidate_cell, held_out_f
 from benchmarks.reproduction._figures import TASKS, has_collapsed, mean_sd, metric_name, of
 from benchmarks.reproduction._training import Condition, Job
 from benchmarks.reproduction._verdicts import Claim, moves
-from benchmarks.reproduction.istar import BERT, REPORTED, istar, paper_setting
+from benchmarks.reproduction.istar import BERT, PAPER, REPORTED, istar
 from isoadapt.finetune._recipes import Recipe
 
 ASKED = ("cola", "mrpc")
@@ -155,7 +155,7 @@ def _task_claims(task: str) -> list[Claim]:
         rises = moves(of(before, task), of(after, task), "metric", 1, size=sized)
         claim = Claim(where, f"{name}: {text}", said, rises, task, about_metric=True)
         if after != up and not text.startswith(second):
-            claim = claim._replace(paper=paper_setting(task), method=of(after, task))
+            claim = claim._replace(paper=PAPER[task], method=of(after, task))
         found.append(claim)
     geometry = [
         Claim(

@@ -4,19 +4,13 @@ from collections.abc import Sequence
 
 from benchmarks._pairs import Pairs
 from benchmarks.reproduction._cells import Record
-from benchmarks.reproduction._figures import TASKS, by_seed, format_means, n_planned, of
+from benchmarks.reproduction._figures import LATER, TASKS, by_seed, format_means, n_planned, of
 from benchmarks.reproduction._training import BASE, Condition
-from benchmarks.reproduction._verdicts import (
-    LATER,
-    Claim,
-    ClaimJudge,
-    Judged,
-    judge_steps,
-    moves,
-)
+from benchmarks.reproduction._verdicts import Claim, ClaimJudge, Judged, judge_steps, moves
 
 SELECTED = Condition("selected bars", "topological-entropy", {"bars": "selected"})
 CUT = 1 / 0.85  # selected bars should give a decrease of 15 % on CoLA
+RAW, RAW_2 = "anisotropy1", "anisotropy2"
 GAIN = 0.013  # difference in Matthews' correlation on CoLA with BERT
 SETTING = {"lam": (1.0,), "where": ("[CLS] of the last layer",), "epochs": (10,), "lr": (5e-5,)}
 BERT = {  # BERT-base: no penalty → selected bars, raw and centred anisotropy_1, raw anisotropy_2
@@ -44,7 +38,7 @@ def _task_claims(task: str) -> list[Claim]:
     base, chosen = of(BASE.name, task), of(SELECTED.name, task)
     cut, asked = (CUT, " by 15 % or more") if task == "cola" else (1.0, "")
     raw, centred, second = (f"{figures} (BERT)" for figures in BERT[task])
-    figure = "anisotropy1_centered"
+    figure, later = "anisotropy1_centered", f"table 3, {LATER}"
     lines = [
         (
             "table 3",
@@ -58,12 +52,7 @@ def _task_claims(task: str) -> list[Claim]:
             centred,
             moves(base, chosen, f"batch_{figure}", -1, cut),
         ),
-        (
-            "table 3",
-            "selected bars lower raw anisotropy_1",
-            raw,
-            moves(base, chosen, "anisotropy1", -1),
-        ),
+        ("table 3", "selected bars lower raw anisotropy_1", raw, moves(base, chosen, RAW, -1)),
         (
             "figure 1",
             "without a penalty anisotropy rises in training (centred, on batches)",
@@ -71,17 +60,12 @@ def _task_claims(task: str) -> list[Claim]:
             rises_in_training(task),
         ),
         (
-            f"table 3, {LATER}",
+            later,
             f"selected bars lower centred anisotropy_1 of the last layer's [CLS]{asked}",
             centred,
             moves(base, chosen, f"first_token_{figure}", -1, cut),
         ),
-        (
-            f"table 3, {LATER}",
-            "selected bars lower raw anisotropy_2",
-            second,
-            moves(base, chosen, "anisotropy2", -1),
-        ),
+        (later, "selected bars lower raw anisotropy_2", second, moves(base, chosen, RAW_2, -1)),
     ]
     found = [
         Claim(where, f"{TASKS[task]}: {text}", theirs, judge, task, method=chosen)
