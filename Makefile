@@ -70,8 +70,9 @@ bench: .venv/.bench  ## every speed figure, as ratios measured in one run
 reproduction: .venv/.installed  ## the papers' experiments, for days; when ended, the same command goes on
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false nice -n 19 $(BIN)/python -m benchmarks.reproduction --suite whole $(OPTIONS)
 
-reproduction-report: .venv/.installed  ## benchmarks/REPRODUCTION.md, from the finished cells
+reproduction-report: .venv/.installed  ## benchmarks/REPRODUCTION.md and its pictures, from the finished cells
 	$(BIN)/python -m benchmarks.reproduction --suite whole --report-only
+	$(BIN)/python -m docs.reproduction_pictures
 
 licenses: .venv/.installed  ## LICENSES.md: the licences of all dependencies
 	$(BIN)/python tools/licenses.py

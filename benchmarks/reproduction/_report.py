@@ -8,7 +8,7 @@ from typing import Protocol
 
 from benchmarks._markdown import markdown_table
 from benchmarks.reproduction import istar_sign
-from benchmarks.reproduction._cells import CHOICE, Record, Slot, Suite, read_records
+from benchmarks.reproduction._cells import CHOICE, POST_HOC, Record, Slot, Suite, read_records
 from benchmarks.reproduction._choice import (
     PUBLISHED,
     candidate_name,
@@ -19,12 +19,14 @@ from benchmarks.reproduction._choice import (
     recipe_of,
 )
 from benchmarks.reproduction._figures import TASKS, matching_records, mean_sd, of
-from benchmarks.reproduction._gains import gains, gains_text
+from benchmarks.reproduction._gains import gains, gains_text, old_heads
+from benchmarks.reproduction._headlines import headlines_table
 from benchmarks.reproduction._plan import plan, planned_records, replaced_records
 from benchmarks.reproduction._statistics import power
 from benchmarks.reproduction._verdicts import Claim, Line, judge_claims
 
 SIGN = "sign"
+PICTURE = "![Figures of the records](../docs/_static/reproduction-{}.svg)"
 TITLES = {
     SIGN: "002, asked again: the sign of λ",
     "002": "002 Stable Anisotropic Regularization: I-STAR with ζ = 0.2",
@@ -38,23 +40,22 @@ NOT_RUN = {
     "dev set (figures 3, 5, 7 and 8), CosReg with λ = -1 (figure 4); QNLI, QQP, SST-5 and SQuAD, "
     "and BERT, ALBERT and DistilBERT are not available.",
     "003": "Not run here: IsoBN in training (table 3); RoBERTa-large is not available.",
-    "000": "Not run here: all bars (tables 2 and 3); RoBERTa is not available.",
-    "004": "Not run here: RTE and SST-2, CosReg on the head's input, exponential spectrum control "
-    "(tables 1 and 4). M-BART, BART, WMT16 and CNN/DM (tables 2 and 3), RoBERTa and DistilBERT are "
-    "not available. The claims on time cannot be tested by runs on shared cores; "
-    "benchmarks/speed/finetuning.py compares steps one after the other.",
+    "000": "PLAN.md lists what is not tested, with the reasons.",
+    "004": "PLAN.md lists what is not tested, with the reasons.",
 }
 INTRODUCTION = """\
 # Reproduction
 
-What the papers claim, and what the same methods do here. The encoder is
+What the papers are known for, and what the same methods do here. The encoder is
 {encoder}, fine-tuned on {rows}, once for every
-seed. The papers fine-tune BERT, RoBERTa, DistilBERT, ALBERT and others of 768 dimensions or more,
-so that their scores cannot be met here; what can be tested is whether an effect is there, in which
-direction and how large. [PLAN.md](reproduction/PLAN.md) says which runs
-there are and how they are judged. It was written before the runs, but for an amendment and
-departures that it names. Papers 000/001, 002, 003 and 004 are [1], [3], [2] and [4] in the
-documentation.
+seed. The papers fine-tune BERT and others of 768 dimensions or more, so that no row has the paper's
+setting. Where a row differs by more than the encoder, the paper's value stands in brackets. Papers
+000/001, 002, 003 and 004 are [1], [3], [2] and [4] in the documentation."""
+RULES = """\
+The papers' scores cannot be met with this encoder; what can be tested is whether an effect is
+there, in which direction and how large. [PLAN.md](reproduction/PLAN.md) says which runs there are
+and how they are judged, and which claims are not tested, with reasons. It was written before the
+runs, but for an amendment, departures and additions that it names.
 
 - A claim **holds** or **fails** if the 95 % interval of the difference between runs with the same
   seed lies wholly on one side of zero, or of the factor or margin that the claim names; otherwise
@@ -68,8 +69,7 @@ documentation.
   seeds being given: the noise of the dev set itself.
 - *Power*, given where a claim is not shown, is the probability that these seeds show a difference
   of the paper's size, over the 95 % interval of the standard deviation of the differences. For a
-  difference of one standard deviation it is {power_of_3:.2f} with 3 seeds and {power_of_5:.2f}
-  with 5.
+  difference of one standard deviation it is {:.2f} with 3 seeds and {:.2f} with 5.
 
 Figures are mean ± standard deviation over seeds, on whole dev sets. The metric is Matthews'
 correlation on CoLA and accuracy on MRPC and RTE, where always predicting the most frequent class
@@ -87,7 +87,8 @@ bases is lower, the task is run again with the recipe of that checkpoint. CoLA i
 of 0.0006, see "Departures" in [PLAN.md](reproduction/PLAN.md). SST-2 has left the plan."""
 REPLACED = """\
 The bases of these {n} runs have not learned their task under its first recipe. They carry no
-verdicts, and are in no other table. Mean ± standard deviation of the metric: {values}."""
+verdicts, and are in no other table. Mean ± standard deviation of the metric, but for adapters:
+{values}."""
 MINILM = "all-MiniLM-L6-v2 (6 layers, 384 dimensions; the one of the `demo` extra)"
 HEADER = (
     "claim",
@@ -131,14 +132,22 @@ def reproduction_text(papers: Papers, suite: Suite, folder: Path) -> str:
         number: judge_claims([line for each in modules for line in each.claims()], records, suite)
         for number, modules in papers.items()
     }
-    parts = [_introduction(suite), fill(_counts(judged, records, len(every)), 100)]
-    parts += ["## Does anything gain?", gains_text(gains(slots, records, suite))]
+    labelled = [(TITLES[number].split()[0].strip(","), lines) for number, lines in judged.items()]
+    parts = [_introduction(suite), headlines_table(labelled, records)]
+    parts += [fill(_counts(judged, records, len(every)), 100), "## Does anything gain?"]
+    parts.append(gains_text(gains(slots, records, suite)))
+    of_the_plan = suite.is_published and suite.recipe is None
+    if of_the_plan:
+        parts.append(old_heads(records))
     for number, lines in judged.items():
         parts.append(f"## {TITLES[number]}")
+        if of_the_plan and number != "002":
+            parts.append(PICTURE.format(TITLES[number][:3]))
         if number == SIGN:
             parts += [TRIES, istar_sign.tries_table(every, suite)]
         rows = [_verdict_row(line) for line in lines]
         parts += [markdown_table(HEADER, rows, words=True), *filter(None, [NOT_RUN[number]])]
+    parts += ["## How the verdicts are given", RULES.format(power(1.0, 3), power(1.0, 5))]
     replaced = replaced_records(slots, every)
     parts += _base_parts(every, records, suite)
     parts += [*_replaced(replaced), *_failures([*records, *replaced]), *_settings(records)]
@@ -149,9 +158,7 @@ def _introduction(suite: Suite) -> str:
     rows = "whole training sets"
     if suite.max_rows is not None:
         rows = f"at most {suite.max_rows:,} training rows (a smoke run, which judges nothing)"
-    return INTRODUCTION.format(
-        encoder=suite.model or MINILM, rows=rows, power_of_3=power(1.0, 3), power_of_5=power(1.0, 5)
-    )
+    return INTRODUCTION.format(encoder=suite.model or MINILM, rows=rows)
 
 
 def _counts(judged: Mapping[str, Sequence[Line]], records: Sequence[Record], n_lines: int) -> str:
@@ -216,8 +223,9 @@ def _tried(records: Sequence[Record], task: str, name: str) -> str:
 def _replaced(records: Sequence[Record]) -> list[str]:
     """Return the metric of the runs under a recipe that has been replaced."""
     groups: dict[tuple[str, str], list[float]] = {}
-    for record in records:
-        if "figures" in record:
+    done = [record for record in records if "figures" in record]
+    for record in done:
+        if record["kind"] != POST_HOC:
             own = groups.setdefault((record["task"], record["name"]), [])
             own.append(record["figures"]["metric"])
     if not groups:
@@ -226,7 +234,7 @@ def _replaced(records: Sequence[Record]) -> list[str]:
         f"{TASKS[task]}, {name} {mean_sd(found)} ({len(found)})"
         for (task, name), found in groups.items()
     )
-    text = REPLACED.format(n=sum(map(len, groups.values())), values=values)
+    text = REPLACED.format(n=len(done), values=values)
     return ["## Runs under a recipe that was replaced", fill(text, 100)]
 
 
@@ -236,15 +244,15 @@ def _failures(records: Sequence[Record]) -> list[str]:
 
 
 def _settings(records: Sequence[Record]) -> list[str]:
-    settings = Counter(
-        (*record["versions"].items(), ("commit", record.get("commit")))
-        for record in records
-        if "figures" in record
-    )
+    settings: dict[str, Counter[str]] = {}
+    for record in records:
+        if "figures" in record:
+            named = record["versions"].items()
+            versions = ", ".join(f"{name} {value}" for name, value in named if value is not None)
+            settings.setdefault(versions, Counter())[str(record.get("commit"))[:10]] += 1
     lines = [
-        "- "
-        + ", ".join(f"{name} {value}" for name, value in setting if value is not None)
-        + f": {n} cells"
-        for setting, n in settings.items()
+        f"- {versions}. Cells by commit: "
+        + ", ".join(f"{commit} {n}" for commit, n in commits.items())
+        for versions, commits in settings.items()
     ]
     return ["## Measured with", "\n".join(lines)] if lines else []

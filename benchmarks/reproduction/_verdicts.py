@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks._pairs import Pairs, difference
-from benchmarks.reproduction._cells import Record, Suite
+from benchmarks.reproduction._cells import JSON, Record, Suite
 from benchmarks.reproduction._choice import PUBLISHED, learned
 from benchmarks.reproduction._figures import (
     SEEDS_NEEDED,
@@ -63,7 +63,8 @@ ClaimJudge = Callable[[Sequence[Record]], Judged]
 class Claim(NamedTuple):
     """A line in the table of verdicts of a paper; the base of `task` must have learned.
 
-    A claim about the metric of its task is judged without collapsed runs too.
+    A claim about the metric of its task is judged without collapsed runs too. A claim of the first
+    page has the paper's values of each setting; the records of `method` have those of this report.
     """
 
     where: str
@@ -72,6 +73,8 @@ class Claim(NamedTuple):
     judge: ClaimJudge
     task: str | None = None
     about_metric: bool = False
+    paper: Mapping[str, Sequence[JSON]] | None = None
+    method: Fields | None = None
 
 
 class Line(NamedTuple):

@@ -26,6 +26,9 @@ BERT = {  # table 1: I-STAR, base, CosReg
     "cola": (0.5960, 0.5922, 0.5790),
     "mrpc": (0.8676, 0.8651, 0.8529),
 }
+RATES = {"lr": (1e-5, 3e-5, 5e-5)}  # the paper's best of these
+REPORTED = {"cola": (-1.0, 0.8), "mrpc": (-1.0, 0.6)}  # λ and ζ of BERT in the paper's table 2
+PAPER = {task: {"lam": (lam,), "zeta": (z,), **RATES} for task, (lam, z) in REPORTED.items()}
 
 
 def istar(name: str, lam: float, zeta: float = ZETA) -> Condition:
@@ -82,10 +85,12 @@ def _geometry_claims(task: str) -> list[Claim]:
             stays(base, cosreg, "last_isoscore_star", UNMOVED, as_factor=True),
         ),
     ]
-    return [
+    *others, unmoved = (
         Claim(where, f"{TASKS[task]}: {text}", theirs, judge, task)
         for where, text, theirs, judge in lines
-    ]
+    )
+    paper = {"lam": (1.0,), **RATES} if task == "cola" else None
+    return [*others, unmoved._replace(paper=paper, method=cosreg)]
 
 
 def _metric_claims(task: str) -> list[Claim]:
@@ -112,7 +117,8 @@ def _metric_claims(task: str) -> list[Claim]:
             moves(cosreg, down, "metric", 1, size=istar_ - cosreg_),
         ),
     ]
-    return [Claim(*line, task, about_metric=True) for line in lines]
+    first, *others = (Claim(*line, task, about_metric=True) for line in lines)
+    return [first._replace(paper=PAPER[task], method=down), *others]
 
 
 def _early_layers(records: Sequence[Record]) -> Judged:

@@ -3,6 +3,7 @@
 import json
 from functools import partial
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from benchmarks._commit import commit
 from benchmarks._store import locked
 from benchmarks.reproduction import __main__ as reproduce
 from benchmarks.reproduction._cells import PENALTY, WHOLE, Cell, known_slot, run_cell
-from benchmarks.reproduction._report import reproduction_text
+from benchmarks.reproduction._headlines import headlines_table
+from benchmarks.reproduction._report import planned, reproduction_text
+from benchmarks.reproduction._verdicts import HOLDS, Claim, Judged, Line
 
 ORDER = [(name, seed) for seed in range(3) for name in ("low", "high")]
 
@@ -122,3 +125,38 @@ def test_the_report_follows_from_the_records():
     text = (reproduce._places.FOLDER / "REPRODUCTION.md").read_text("utf-8")
     stale = "the report is stale: run `make reproduction-report`"
     assert reproduction_text(reproduce.PAPERS, WHOLE, reproduce.RESULTS) == text, stale
+    first_page, *_ = text.partition("\nVerdicts on ")
+    claims = [
+        claim for each in reproduce.PAPERS.values() for paper in each for claim in paper.claims()
+    ]
+    shown = [claim.claim for claim in claims if claim.paper]
+    assert [line.split(" | ")[1] for line in first_page.splitlines() if "| 00" in line] == shown
+
+
+def test_the_pictures_show_the_records():
+    pytest.importorskip("matplotlib")
+    from docs import reproduction_pictures as pictures
+
+    _, every, records = planned(WHOLE, reproduce.RESULTS)
+    for number, panels in pictures.values(records, every).items():
+        tree = ElementTree.parse(pictures.STATIC / f"reproduction-{number}.svg")
+        described = tree.findtext(".//{http://purl.org/dc/elements/1.1/}description")
+        assert json.loads(described) == panels, "run `make reproduction-report`"
+
+
+def test_the_first_page_says_where_a_setting_is_not_the_paper_s():
+    paper = {"lam": (-1.0,), "zeta": (0.8,), "lr": (1e-5, 5e-5), "epochs": (10,)}
+    method = {"name": "low", "task": "cola"}
+    judged = Judged("0.5 → 0.6", HOLDS, 3)
+    claims = [Claim("", "it gains", "0.1 → 0.2", None, paper=paper, method=method)]
+    claims.append(claims[0]._replace(paper=None))  # not on the first page
+    lines = [("002", [Line(claim, judged, 0.01) for claim in claims])]
+    before = {**method, "seed": 0}
+    row = "| 002 | it gains | 0.1 → 0.2 | 0.5 → 0.6, 3 seeds | **holds** |"
+    waiting = "not run yet (paper: λ -1, ζ 0.8, learning rate 1e-05 or 5e-05, epochs 10)"
+    assert headlines_table(lines, [before]).splitlines()[2:] == [f"{row} {waiting} |"]
+    recipe = {"lr": 5e-5, "epochs": 5}
+    settings = {"penalty": "istar", "lam": -1.0, "options": {"zeta": 0.2}, "recipe": recipe}
+    run = "λ -1, ζ 0.2 (paper: 0.8), learning rate 5e-05, epochs 5 (paper: 10)"
+    found = headlines_table(lines, [{**before, "settings": settings}])
+    assert found.splitlines()[2:] == [f"{row} {run} |"]
