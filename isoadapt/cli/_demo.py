@@ -55,25 +55,15 @@ _BEFORE = "encoder before fine-tuning"
 _RESAMPLES = 200
 _QUERY = "He sold his car to pay for the operation."
 _PARAPHRASE = 4  # least grade of a pair whose sentences have nearly the same meaning
-_SHOWN = 5  # nearest sentences
-_WIDTH = 100
 
 Vectors = tuple[NDArray[Any], NDArray[Any]]  # of the first and of the second sentences
-
-
-class Hits(NamedTuple):
-    """What a search with the first sentences finds among the second ones."""
-
-    first: int  # sentences that find their paraphrase first
-    of: int
-    nearest: list[tuple[float, str]]  # cosines and sentences nearest to the query
 
 
 class Similarity(NamedTuple):
     """Correlations with the grades of the sentence pairs, and the effect on predictions."""
 
     correlations: dict[str, float]
-    hits: dict[str, Hits]
+    hits: dict[str, dict[str, Any]]  # of a search with the first sentences among the second
     gain: float  # of the adapter over the raw vectors
     noise: float  # two standard errors of the gain
     predictions: str
@@ -163,12 +153,10 @@ def _show(
     text = (
         f"\nEvaluated on {n_texts} texts that no adapter was fitted to:\n\n"
         f"{_format_table(rows)}\n\n{wrapped(_LEGEND)}\n\n{wrapped(comparison.verdict())}\n\n"
-        f"{report(result)}\n\nSpectra: {files['spectra']}   pipeline: {files['pipeline']}\n\n"
+        f"{report(result)}\n\nSpectra: {files['spectra']}\nPipeline: {files['pipeline']}\n\n"
         f"{search_report(result, checkpoint)}"
     )
-    hits = {name: found._asdict() for name, found in result.hits.items()}
-    similarity = {**result._asdict(), "hits": hits}
-    figures = {"comparison": comparison.to_dict(), "similarity": similarity, **files}
+    figures = {"comparison": comparison.to_dict(), "similarity": result._asdict(), **files}
     console.show(text, figures)
 
 
@@ -333,8 +321,8 @@ def report(result: Similarity) -> str:
             "The checkpoint classifies pairs: each sentence was embedded as a single text, so "
             "these vectors are not those from which it predicts."
         )
-    notes.append(_advice(result))
-    return "\n".join([f"{title}\n", aligned_table(rows), "", *map(wrapped, notes)])
+    sentences = map(wrapped, [*notes, _advice(result)])
+    return "\n".join([f"{title}\n", aligned_table(rows), "", *sentences])
 
 
 def search_report(result: Similarity, checkpoint: str) -> str:
@@ -342,13 +330,11 @@ def search_report(result: Similarity, checkpoint: str) -> str:
     answer = dict(zip(*load_similarity_pairs()[:2], strict=True))[_QUERY]
     lines = [f"Search: the sentences nearest to “{_QUERY}” (* its paraphrase)"]
     for name, found in result.hits.items():
-        lines += ["", f"{name}: {found.first} of {found.of} sentences find their paraphrase first"]
-        for cosine, sentence in found.nearest:
+        counted = f"{found['first']} of {found['of']} sentences find their paraphrase first"
+        lines += ["", f"{name}: {counted}"]
+        for cosine, sentence in found["nearest"]:
             lines.append(f"{'*' if sentence == answer else ' '} {cosine:5.2f}  {sentence}")
-    lines += [
-        "",
-        "These vectors and the classifier's predictions in Python, from the training texts:",
-    ]
+    lines += ["", "The same in Python, with the predictions of the classifier:"]
     calls = {_ADAPTED: "LogitPreservingWhitening()"}
     calls[_TAUGHT] = "TeacherReadout(), teacher=minilm_folder()"
     for name in filter(calls.get, result.hits):
@@ -357,8 +343,8 @@ def search_report(result: Similarity, checkpoint: str) -> str:
 
 
 def wrapped(text: str) -> str:
-    """Break the lines of a text at the width of the demo's output."""
-    return "\n".join(textwrap.fill(line, _WIDTH) for line in text.splitlines())
+    """Break lines longer than 100 columns."""
+    return "\n".join(textwrap.fill(line, 100) for line in text.splitlines())
 
 
 def _embed(encoder: TransformerEncoder | AdaptedEncoder) -> Vectors:
@@ -367,13 +353,15 @@ def _embed(encoder: TransformerEncoder | AdaptedEncoder) -> Vectors:
     return vectors[: len(left)], vectors[len(left) :]
 
 
-def _search(left: NDArray[Any], right: NDArray[Any]) -> Hits:
+def _search(left: NDArray[Any], right: NDArray[Any]) -> dict[str, Any]:
+    """Count the sentences that find their paraphrase first; list those nearest to the query."""
     queries, sentences, scores = load_similarity_pairs()
     cosines = cosine_similarity(left.astype(np.float64), right.astype(np.float64))
     asked = np.flatnonzero(scores >= _PARAPHRASE)
     row = cosines[queries.index(_QUERY)]
-    nearest = [(float(row[i]), sentences[i]) for i in np.argsort(-row)[:_SHOWN]]
-    return Hits(int((cosines[asked].argmax(axis=1) == asked).sum()), len(asked), nearest)
+    nearest = [(float(row[i]), sentences[i]) for i in np.argsort(-row)[:5]]
+    first = int((cosines[asked].argmax(axis=1) == asked).sum())
+    return {"first": first, "of": len(asked), "nearest": nearest}
 
 
 def _error_of_gain(raw: Vectors, adapted: Vectors, scores: NDArray[Any]) -> float:

@@ -15,6 +15,7 @@ from isoadapt.adapters._base import BaseAdapter
 
 MOST_COLOURS = 4  # curves that are told apart by colour
 DASHES = ("-", (0, (5, 2.5)), (0, (3, 1.5, 1, 1.5)), (0, (1, 1.5)))  # a curve shows below another
+_DEFAULT = ("blue", "orange", "green", "red")
 _GREY = 0.1  # range of red, green and blue below which a colour is taken as grey
 
 
@@ -22,20 +23,16 @@ def ink(axes: Any, share: float = 1.0) -> tuple[float, ...]:
     """Colour of the text of a panel, mixed with that of its background if `share` is below 1."""
     to_rgb = import_optional("matplotlib.colors", feature="A display", extra="plot").to_rgb
     text, background = to_rgb(axes.xaxis.label.get_color()), to_rgb(axes.get_facecolor())
-    mixed = share * np.array(text) + (1 - share) * np.array(background)
-    return tuple(mixed.tolist())
+    return tuple(share * np.array(text) + (1 - share) * np.array(background))
 
 
 def colours() -> list[str]:
-    """Colours of the matplotlib style without greys, or those of the default if it has few."""
+    """Colours of the matplotlib style without greys, or default ones if these are few."""
     matplotlib = import_optional("matplotlib", feature="A display", extra="plot")
     to_rgb = import_optional("matplotlib.colors", feature="A display", extra="plot").to_rgb
-    for parameters in (matplotlib.rcParams, matplotlib.rcParamsDefault):
-        cycle = parameters["axes.prop_cycle"].by_key().get("color", [])
-        found = [colour for colour in dict.fromkeys(cycle) if np.ptp(to_rgb(colour)) > _GREY]
-        if len(found) >= MOST_COLOURS:
-            break
-    return found
+    cycle = matplotlib.rcParams["axes.prop_cycle"].by_key().get("color", [])
+    found = [colour for colour in dict.fromkeys(cycle) if np.ptp(to_rgb(colour)) > _GREY]
+    return found if len(found) >= MOST_COLOURS else [f"tab:{name}" for name in _DEFAULT]
 
 
 def panels(

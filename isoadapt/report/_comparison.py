@@ -36,7 +36,6 @@ _STYLES = {
     "adapter": _Style("no difference shown", "o"),
     "worse": _Style("shown to be worse", "<", 1, filled=True),
 }
-_LEGEND = "Greater is better.\nLines are 95 % intervals."
 
 
 class ComparisonDisplay:
@@ -213,7 +212,8 @@ class ComparisonDisplay:
             handles, labels = axes.get_legend_handles_labels()
             found |= dict(zip(labels, handles, strict=True))
         shown = [style.label for style in _STYLES.values() if style.label in found]
-        legend_beside(self.axes_[-1], {label: found[label] for label in shown}, _LEGEND)
+        title = "Greater is better.\nLines are 95 % intervals."
+        legend_beside(self.axes_[-1], {label: found[label] for label in shown}, title)
 
 
 def _finding(row: dict[str, Any]) -> str:

@@ -234,18 +234,11 @@ class SearchFrontDisplay:
             label="Pareto set",
         )
         self.unpenalised_ = None
-        zero = [index for index in scored if _is_unpenalised(self.params[index])]
+        zero = [index for index in scored if "lam=0" in _text(self.params[index]).split(", ")]
         if zero:
+            look = {"color": colours()[0], "ms": 9, "mfc": "none", "mew": 1.5, "zorder": 4}
             [self.unpenalised_] = self.ax_.plot(
-                self.isotropy[zero],
-                self.task[zero],
-                "s",
-                color=colours()[0],
-                markersize=9,
-                markerfacecolor="none",
-                markeredgewidth=1.5,
-                zorder=4,
-                label="lam=0: no penalty",
+                self.isotropy[zero], self.task[zero], "s", label="lam=0: no penalty", **look
             )
 
     def _label_candidates(self) -> None:
@@ -300,10 +293,6 @@ def _pareto(isotropy: NDArray[np.float64], task: NDArray[np.float64]) -> NDArray
         if last is None or task[index] > task[last] or equal:
             found.append(int(index))
     return np.array(found[::-1], dtype=np.intp)
-
-
-def _is_unpenalised(params: Mapping[str, Any]) -> bool:
-    return any(name.rpartition("__")[2] == "lam" and value == 0 for name, value in params.items())
 
 
 def _text(params: Mapping[str, Any]) -> str:

@@ -49,7 +49,7 @@ class TestDemo:
             *(name for name in METHODS.values() if name != "IsotropyLayer"),
         ):
             assert sum(line.startswith(row) for line in lines) == 1
-        assert max(map(len, lines)) <= 100
+        assert max(len(line) for line in lines if "/" not in line) <= 100  # paths may be longer
         assert "Traceback" not in completed.stderr
 
     def test_logits_are_preserved_in_the_table(self, result):

@@ -67,11 +67,11 @@ def test_the_hits_are_those_of_the_public_retrieval(checkpoint):
     asked = np.flatnonzero(scores >= 4)
     found = hits[RAW]
     recall = retrieval_report(first[asked], second, asked, k=1).recall
-    assert found.first / found.of == pytest.approx(recall)
+    assert found["first"] / found["of"] == pytest.approx(recall)
     row = normalize(first)[left.index("He sold his car to pay for the operation.")]
     cosines = normalize(second) @ row
-    assert [cosine for cosine, _ in found.nearest] == pytest.approx(np.sort(cosines)[:-6:-1])
-    for cosine, sentence in found.nearest:
+    assert [cosine for cosine, _ in found["nearest"]] == pytest.approx(np.sort(cosines)[:-6:-1])
+    for cosine, sentence in found["nearest"]:
         assert cosines[right.index(sentence)] == pytest.approx(cosine)
 
 
