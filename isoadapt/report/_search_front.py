@@ -251,7 +251,7 @@ class SearchFrontDisplay:
             text = self.ax_.annotate(
                 _text(self.params[index]),
                 (self.isotropy[index], self.task[index]),
-                xytext=(-9 if on_the_right else 9, 7),
+                xytext=(-9, -14) if on_the_right else (9, 7),  # beside a falling front
                 textcoords="offset points",
                 ha="right" if on_the_right else "left",
                 fontsize=7,
