@@ -67,7 +67,7 @@ class TestDemo:
         assert "is usually better still at similarity" in table
 
     def test_the_end_is_a_search_and_its_code(self, result, checkpoint):
-        lines = result[0].stdout.partition("\nSearch: ")[2].splitlines()
+        lines = result[0].stdout.partition("\nSearch among ")[2].splitlines()
         texts = load_similarity_pairs().right
         nearest = [line[9:] for line in lines if line[:1] in {" ", "*"} and line[9:] in texts]
         assert len(nearest) == 10  # five before, five after
