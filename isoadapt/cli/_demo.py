@@ -328,7 +328,7 @@ def report(result: Similarity) -> str:
 def search_report(result: Similarity, checkpoint: str) -> str:
     """List the sentences nearest to one of the pairs, and the code that makes these vectors."""
     answer = dict(zip(*load_similarity_pairs()[:2], strict=True))[_QUERY]
-    lines = [f"Search among the sentences: nearest to “{_QUERY}” (* its paraphrase)"]
+    lines = [f"Search among sentences: nearest to “{_QUERY}” (* its paraphrase)"]
     for name, found in result.hits.items():
         counted = f"{found['first']} of {found['of']} find their paraphrase first"
         lines += ["", f"{name}: {counted}"]
