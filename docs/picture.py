@@ -50,7 +50,8 @@ def picture() -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
         f'height="{height}" font-family="sans-serif" font-size="13" fill="{TEXT}">',
         f'<rect width="{WIDTH}" height="{height}" rx="8" fill="white"/>',
-        f'<text x="20" y="32" font-size="15">Nearest to “{escape(QUERY)}”</text>',
+        f'<text x="20" y="32" font-size="15">Nearest to “{escape(QUERY)}”, '
+        f'with cosines: <tspan fill="{FOUND}">its paraphrase</tspan> should come first</text>',
     ]
     titles = {"before": "the classifier's vectors", "after": "the same, LogitPreservingWhitening"}
     for i, (name, title) in enumerate(titles.items()):

@@ -34,7 +34,8 @@ SpectrumDisplay.from_estimator(adapter, dev)
 plt.show()
 
 # %%
-# One projection of both. In the raw vectors, the first direction is the class.
+# Both maps have one scale, and each shows its own two principal directions. In the raw vectors, the
+# first direction is the class.
 
 EmbeddingMapDisplay.from_estimator(adapter, dev, corpus.dev_labels)
 plt.show()

@@ -72,8 +72,8 @@ for axes, name in ((before, "classifier"), (after, "classifier, adapted")):
     axes.scatter(pairs.scores + jitter, (left * right).sum(axis=1), s=12, alpha=0.7)
     title = f"{name}\nSpearman {correlations[name]:.2f}"
     axes.set(xlabel="grade of the pair", ylabel="cosine", ylim=(-1.05, 1.05), title=title)
-for name, shares in found.items():
-    hits.plot(range(1, 11), shares, marker=".", label=name)
-hits.set(xlabel="k", ylabel="recall at k", ylim=(0, 1.05), title="Search")
+for (name, shares), dashes in zip(found.items(), ["-", "--", "-.", ":"], strict=True):
+    hits.plot(range(1, 11), shares, dashes, marker=".", label=name)
+hits.set(xlabel="k", ylabel="recall at k (greater is better)", ylim=(0, 1.05), title="Search")
 hits.legend(fontsize=8)
 plt.show()

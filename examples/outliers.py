@@ -78,6 +78,6 @@ for name, area in areas.items():
 figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
 colours = ["tab:blue" if name.endswith("adapted") else "tab:gray" for name in areas]
 axes.barh(list(areas), list(areas.values()), color=colours)
-axes.axvline(0.5, color="black", linewidth=1)
-axes.set(xlim=(0.4, 1), xlabel="AUROC")
+axes.axvline(0.5, color=plt.rcParams["text.color"], linewidth=1)
+axes.set(xlim=(0.4, 1), xlabel="AUROC (0.5: a guess, 1: perfect)")
 plt.show()

@@ -34,6 +34,7 @@ from isoadapt.cli._options import (
     Text,
     WrongUsage,
     columns,
+    one_of,
 )
 from isoadapt.finetune._recipes import PENALTIES, RECIPES
 
@@ -66,7 +67,9 @@ def demo(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fine-tune a checkpoint or use a given one, fit every adapter, and compare the results.
+    """Show what every adapter changes: tables, a plot, and a search before and after.
+
+    Without --checkpoint, a MiniLM is fine-tuned first; without tables, on generated sentences.
 
     Example:
 
@@ -99,7 +102,7 @@ def audit(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Report the isotropy of the embeddings of texts, or of a matrix of embeddings.
+    """Print isotropy scores of texts or of a matrix of embeddings, beside reference values.
 
     Example:
 
@@ -135,7 +138,7 @@ def compare(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare adapters with no adapter and with controls, on your task and other uses.
+    """Print which adapters are better or worse than none, on your task and for other uses.
 
     Example:
 
@@ -191,7 +194,12 @@ def finetune(
     train: Annotated[Path, typer.Option(help=TABLE)],
     dev: Annotated[Path | None, typer.Option(help="Table of the same form to evaluate on.")] = None,
     penalty: Annotated[
-        str | None, typer.Option(help=f"Penalty added to the task loss: {', '.join(PENALTIES)}.")
+        str | None,
+        typer.Option(
+            help=f"Penalty added to the task loss: {', '.join(PENALTIES)}.",
+            callback=one_of("penalty", PENALTIES),
+            is_eager=True,
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -209,7 +217,9 @@ def finetune(
         str | None,
         typer.Option(
             help="Optimiser, schedule, number of epochs and batch size of a paper: "
-            f"{', '.join(RECIPES)} (CosReg, spectrum control, flow). A recipe sets no penalty."
+            f"{', '.join(RECIPES)} (CosReg, spectrum control, flow). A recipe sets no penalty.",
+            callback=one_of("recipe", RECIPES),
+            is_eager=True,
         ),
     ] = None,
     where: Annotated[
@@ -229,7 +239,7 @@ def finetune(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fine-tune a classifier with or without an isotropy penalty, and evaluate it.
+    """Fine-tune and save a classifier, with or without an isotropy penalty, and evaluate it.
 
     Example:
 
@@ -327,7 +337,7 @@ def transform(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Transform texts or a matrix of embeddings with a saved adapter.
+    """Write the vectors of texts, or a matrix of embeddings, transformed by a saved adapter.
 
     Example:
 
@@ -348,7 +358,7 @@ def merge(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Merge an affine adapter into a checkpoint, which then needs no isoadapt.
+    """Write a checkpoint with an affine adapter merged into it, which then needs no isoadapt.
 
     Example:
 
@@ -405,9 +415,9 @@ def check(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Encode a few texts with an exported model, and compare with the outputs of its export.
+    """Say whether an exported model gives the vectors and predictions of its export.
 
-    Each library that the model was written for loads it. The exit status is 1 if one differs.
+    Each library that it was written for encodes a few texts. The exit status is 1 if one differs.
 
     Example:
 
@@ -423,7 +433,12 @@ def check(
 def _common(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Measure and repair the anisotropy of fine-tuned transformer embeddings."""
+    """Measure and repair the anisotropy of fine-tuned transformer embeddings.
+
+    Begin with isoadapt demo, which needs no files, or with your own model:
+
+    isoadapt audit my-model texts.tsv
+    """
     if version:
         typer.echo(__version__)
         raise typer.Exit

@@ -1,5 +1,6 @@
 """Implementation of ``isoadapt demo``."""
 
+import textwrap
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
+from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.pipeline import make_pipeline
 
 from isoadapt import (
@@ -34,20 +36,25 @@ _LAYER = "IsotropyLayer, minibatch"
 _HIGHLIGHTED = ("LogitPreservingWhitening", _LAYER, "CosRegAdapter", "AllButTheTop, head refit")
 _SPECTRA, _PIPELINE, _CHECKPOINT = "spectra.png", "pipeline.joblib", "checkpoint"
 _FIGURES = {
-    "matthews": "Matthews",
-    "cross_entropy": "cross-entropy",
+    "matthews": "MCC",
+    "cross_entropy": "loss",
     "mse": "MSE",
     "isoscore": "IsoScore",
-    "isoscore_corrected": "corrected",
     "ev1": "EV1",
-    "mean_cosine": "mean cosine",
+    "mean_cosine": "cosine",
 }
+_LEGEND = (
+    "MCC: Matthews correlation. loss: cross-entropy. IsoScore: 1 is isotropic. EV1: share of the "
+    "first principal direction. cosine: its mean over pairs of texts. s: seconds of the fit."
+)
 _RAW = "classifier's vectors"
 _CENTRED = "classifier's vectors, centred"
 _ADAPTED = "adapted by LogitPreservingWhitening"
 _TAUGHT = "TeacherReadout, taught by the encoder before fine-tuning"
 _BEFORE = "encoder before fine-tuning"
 _RESAMPLES = 200
+_QUERY = "He sold his car to pay for the operation."
+_PARAPHRASE = 4  # least grade of a pair whose sentences have nearly the same meaning
 
 Vectors = tuple[NDArray[Any], NDArray[Any]]  # of the first and of the second sentences
 
@@ -56,6 +63,7 @@ class Similarity(NamedTuple):
     """Correlations with the grades of the sentence pairs, and the effect on predictions."""
 
     correlations: dict[str, float]
+    hits: dict[str, dict[str, Any]]  # of a search with the first sentences among the second
     gain: float  # of the adapter over the raw vectors
     noise: float  # two standard errors of the gain
     predictions: str
@@ -113,7 +121,7 @@ def demo(
         _save_pipeline(encoder.set_params(verbose=0), rows, out / _PIPELINE)
         result = similarity(encoder, head, texts, train_rows.X, dev_rows.X, before)
         console.say(f"Encoded, fitted and evaluated in {time.perf_counter() - start:.0f} s.")
-    _show(comparison, rows, result, out, len(dev_texts), console)
+    _show(comparison, rows, result, checkpoint, out, len(dev_texts), console)
 
 
 def _check_out(out: Path, fine_tunes: bool, overwrite: bool) -> None:
@@ -135,6 +143,7 @@ def _show(
     comparison: Comparison,
     rows: list[_Row],
     result: Similarity,
+    checkpoint: str,
     out: Path,
     n_texts: int,
     console: Console,
@@ -143,8 +152,9 @@ def _show(
     files = {"spectra": str(out / _SPECTRA), "pipeline": str(out / _PIPELINE)}
     text = (
         f"\nEvaluated on {n_texts} texts that no adapter was fitted to:\n\n"
-        f"{_format_table(rows)}\n\n{comparison.verdict()}\n\n"
-        f"{report(result)}\n\nSpectra: {files['spectra']}   pipeline: {files['pipeline']}"
+        f"{_format_table(rows)}\n\n{wrapped(_LEGEND)}\n\n{wrapped(comparison.verdict())}\n\n"
+        f"{report(result)}\n\nSpectra: {files['spectra']}\nPipeline: {files['pipeline']}\n\n"
+        f"{search_report(result, checkpoint)}"
     )
     figures = {"comparison": comparison.to_dict(), "similarity": result._asdict(), **files}
     console.show(text, figures)
@@ -228,7 +238,7 @@ def _table_rows(comparison: Comparison, dev: _Split) -> list[_Row]:
 def _format_table(rows: list[_Row]) -> str:
     """Format the rows as an aligned table."""
     shown = [key for key in _FIGURES if key in rows[0].figures]
-    header = ["", rows[0].figures["metric"], *(_FIGURES[key] for key in shown), "fit s"]
+    header = ["", rows[0].figures["metric"], *(_FIGURES[key] for key in shown), "s"]
     cells = [
         [
             row.name,
@@ -292,6 +302,7 @@ def similarity(
     correlations = {name: similarity_correlation(*pair, scores) for name, pair in vectors.items()}
     return Similarity(
         correlations,
+        {name: _search(*vectors[name]) for name in (_RAW, _ADAPTED, _TAUGHT) if name in vectors},
         correlations[_ADAPTED] - correlations[_RAW],
         2 * _error_of_gain(raw, adapted, scores),
         _effect_on_predictions(head, dev, adapter.transform(dev)),
@@ -310,13 +321,47 @@ def report(result: Similarity) -> str:
             "The checkpoint classifies pairs: each sentence was embedded as a single text, so "
             "these vectors are not those from which it predicts."
         )
-    return "\n".join([f"{title}\n", aligned_table(rows), "", *notes, _advice(result)])
+    sentences = map(wrapped, [*notes, _advice(result)])
+    return "\n".join([f"{title}\n", aligned_table(rows), "", *sentences])
+
+
+def search_report(result: Similarity, checkpoint: str) -> str:
+    """List the sentences nearest to one of the pairs, and the code that makes these vectors."""
+    answer = dict(zip(*load_similarity_pairs()[:2], strict=True))[_QUERY]
+    lines = [f"Search among sentences: nearest to “{_QUERY}” (* its paraphrase)"]
+    for name, found in result.hits.items():
+        counted = f"{found['first']} of {found['of']} find their paraphrase first"
+        lines += ["", f"{name}: {counted}"]
+        for cosine, sentence in found["nearest"]:
+            lines.append(f"{'*' if sentence == answer else ' '} {cosine:5.2f}  {sentence}")
+    lines += ["", "The same in Python, with the predictions of the classifier:"]
+    calls = {_ADAPTED: "LogitPreservingWhitening()"}
+    calls[_TAUGHT] = "TeacherReadout(), teacher=minilm_folder()"
+    for name in filter(calls.get, result.hits):
+        lines.append(f"  AdaptedEncoder({checkpoint!r}, {calls[name]}).fit(texts)")
+    return "\n".join(lines)
+
+
+def wrapped(text: str) -> str:
+    """Break lines longer than 100 columns."""
+    return "\n".join(textwrap.fill(line, 100) for line in text.splitlines())
 
 
 def _embed(encoder: TransformerEncoder | AdaptedEncoder) -> Vectors:
     left, right, _ = load_similarity_pairs()
     vectors = encoder.transform(left + right)
     return vectors[: len(left)], vectors[len(left) :]
+
+
+def _search(left: NDArray[Any], right: NDArray[Any]) -> dict[str, Any]:
+    """Count the sentences that find their paraphrase first; list those nearest to the query."""
+    queries, sentences, scores = load_similarity_pairs()
+    cosines = cosine_similarity(left.astype(np.float64), right.astype(np.float64))
+    asked = np.flatnonzero(scores >= _PARAPHRASE)
+    row = cosines[queries.index(_QUERY)]
+    nearest = [(float(row[i]), sentences[i]) for i in np.argsort(-row)[:5]]
+    first = int((cosines[asked].argmax(axis=1) == asked).sum())
+    return {"first": first, "of": len(asked), "nearest": nearest}
 
 
 def _error_of_gain(raw: Vectors, adapted: Vectors, scores: NDArray[Any]) -> float:

@@ -11,10 +11,10 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef, r2_score
 
 from isoadapt import load_checkpoint
 from isoadapt._utils.files import check_output_folder
-from isoadapt._utils.messages import aligned_table, choices
+from isoadapt._utils.messages import aligned_table
 from isoadapt.cli._options import Console, Tables, WrongUsage, labelled_texts, read_settings
 from isoadapt.finetune import finetune_text_classifier
-from isoadapt.finetune._recipes import PENALTIES, PLACES, RECIPES
+from isoadapt.finetune._recipes import PENALTIES, PLACES
 from isoadapt.metrics._points import main_figures
 
 _TITLES = {
@@ -100,13 +100,9 @@ def _make_options(
     penalty: str | None, recipe: str | None, settings: Sequence[str]
 ) -> dict[str, Any]:
     """Make the loss from its name, and separate its parameters from those of training."""
-    if recipe is not None and recipe not in RECIPES:
-        raise WrongUsage(f"--recipe {recipe!r} is not a recipe; {choices(recipe, RECIPES)}")
     if penalty is None:
         values = read_settings(settings, _TRAINING, "training without --penalty")
         return {"recipe": recipe, **values}
-    if penalty not in PENALTIES:
-        raise WrongUsage(f"--penalty {penalty!r} is not a penalty; {choices(penalty, PENALTIES)}")
     method = PENALTIES[penalty]
     known = (*method.parameters, *_JOINING, *_TRAINING)
     values = read_settings(settings, known, f"training with {penalty}")

@@ -7,7 +7,7 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand
 
+from isoadapt._utils.messages import choices
 from isoadapt.adapters._registry import METHODS
 
 if TYPE_CHECKING:
@@ -140,6 +141,17 @@ def columns(text: str | None) -> list[str] | None:
 
 class WrongUsage(ValueError):
     """Options or values of the command line that are not admissible: exit status 2."""
+
+
+def one_of(kind: str, known: Collection[str]) -> Callable[[str | None], str | None]:
+    """Make a callback that says which values an option has, even if required ones are missing."""
+
+    def check(value: str | None) -> str | None:
+        if value is not None and value not in known:
+            raise WrongUsage(f"--{kind} {value!r} is not a {kind}; {choices(value, known)}")
+        return value
+
+    return check
 
 
 class Console(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -11,12 +12,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from isoadapt.report._axes import panels, plain
+from isoadapt.report._axes import DASHES, legend_beside, panels, plain
 
 _ISOTROPY = {
-    "isoscore_star": "IsoScore*",
-    "anisotropy1": "anisotropy₁",
-    "anisotropy1_centered": "anisotropy₁, centred (EV1)",
+    "isoscore_star": "IsoScore*\n(greater is more isotropic)",
+    "anisotropy1": "anisotropy₁\n(smaller is more isotropic)",
+    "anisotropy1_centered": "anisotropy₁, centred (EV1)\n(smaller is more isotropic)",
 }
 _LOSSES = ("task_loss", "penalty")  # prefixes: several penalties are named penalty_1, penalty_2, …
 
@@ -178,7 +179,7 @@ class AnisotropyProfile:
             If `ax` holds more than two Axes, or other objects.
         """
         names = ["isotropy"] if ax is not None and np.size(ax) == 1 else ["isotropy", "losses"]
-        self.axes_ = panels(ax, "AnisotropyProfile", names, (7, 6), rows=True)
+        self.axes_ = panels(ax, "AnisotropyProfile", names, (8.5, 6), rows=True)
         self.figure_ = self.axes_[0].figure
         self.lines_: dict[str, Any] = {}
         self._draw(self.axes_[0], _ISOTROPY)
@@ -187,7 +188,7 @@ class AnisotropyProfile:
             self.lines_["ev1"] = self.lines_["anisotropy1_centered"]
         if len(self.axes_) == 2:
             self._draw(self.axes_[1], {name: name.replace("_", " ") for name in self._losses()})
-            self.axes_[1].set_ylabel("loss")
+            self.axes_[1].set_ylabel("loss (smaller is better)")
         self.axes_[-1].set_xlabel("training step")
         for axes in self.axes_:
             plain(axes)
@@ -204,12 +205,13 @@ class AnisotropyProfile:
 
     def _draw(self, axes: Any, labels: dict[str, str]) -> None:
         """Draw the curves of those names in `labels` that were logged."""
-        for name, label in labels.items():
-            if name in self.figures:
-                [line] = axes.plot(self.steps, self.figures[name], label=label)
-                self.lines_[name] = line
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend()
+        logged = [name for name in labels if name in self.figures]
+        for name, dashes in zip(logged, itertools.cycle(DASHES), strict=False):
+            [self.lines_[name]] = axes.plot(
+                self.steps, self.figures[name], label=labels[name], linestyle=dashes
+            )
+        if logged:
+            legend_beside(axes, {labels[name]: self.lines_[name] for name in logged})
 
 
 def _is_drawn(name: str) -> bool:

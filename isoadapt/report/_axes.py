@@ -13,9 +13,26 @@ from isoadapt._utils.containers import as_matrix
 from isoadapt._utils.imports import import_optional
 from isoadapt.adapters._base import BaseAdapter
 
-BASELINE = "black"
-REST = "0.7"  # grey
-STRONG = ("tab:blue", "tab:orange", "tab:green", "tab:red")
+MOST_COLOURS = 4  # curves that are told apart by colour
+DASHES = ("-", (0, (5, 2.5)), (0, (3, 1.5, 1, 1.5)), (0, (1, 1.5)))  # a curve shows below another
+_DEFAULT = ("blue", "orange", "green", "red")
+_GREY = 0.1  # range of red, green and blue below which a colour is taken as grey
+
+
+def ink(axes: Any, share: float = 1.0) -> tuple[float, ...]:
+    """Colour of the text of a panel, mixed with that of its background if `share` is below 1."""
+    to_rgb = import_optional("matplotlib.colors", feature="A display", extra="plot").to_rgb
+    text, background = to_rgb(axes.xaxis.label.get_color()), to_rgb(axes.get_facecolor())
+    return tuple(share * np.array(text) + (1 - share) * np.array(background))
+
+
+def colours() -> list[str]:
+    """Colours of the matplotlib style without greys, or default ones if these are few."""
+    matplotlib = import_optional("matplotlib", feature="A display", extra="plot")
+    to_rgb = import_optional("matplotlib.colors", feature="A display", extra="plot").to_rgb
+    cycle = matplotlib.rcParams["axes.prop_cycle"].by_key().get("color", [])
+    found = [colour for colour in dict.fromkeys(cycle) if np.ptp(to_rgb(colour)) > _GREY]
+    return found if len(found) >= MOST_COLOURS else [f"tab:{name}" for name in _DEFAULT]
 
 
 def panels(
@@ -49,11 +66,14 @@ def points(X: ArrayLike, name: str) -> NDArray[np.float64]:
     return array
 
 
-def legend_beside(axes: Any, entries: Mapping[str, Any]) -> None:
+def legend_beside(axes: Any, entries: Mapping[str, Any], title: str | None = None) -> None:
     """Add a legend to the right of a panel, with a handle for each label."""
     axes.legend(
         entries.values(),
         entries.keys(),
+        title=title,
+        title_fontsize=8,
+        alignment="left",
         fontsize=8,
         frameon=False,
         loc="upper left",

@@ -9,29 +9,32 @@ import numpy as np
 
 from isoadapt._utils.messages import choices
 from isoadapt.model_selection import Comparison
-from isoadapt.report._axes import BASELINE, STRONG, legend_beside, panels, plain
+from isoadapt.model_selection._compare._table import is_credited, is_explained, is_worse
+from isoadapt.report._axes import colours, ink, legend_beside, panels, plain
 
 _COLUMNS = {
     "score": ("score", "ci_low", "ci_high"),
     "difference": ("difference", "difference_low", "difference_high"),
 }
-_CONTROL = "0.55"  # grey
 
 
 class _Style(NamedTuple):
     """How the point of a row is drawn."""
 
     label: str
-    colour: str
     marker: str
-    face: str
+    colour: int | None = None  # index in the colours of the style; None is that of the text
+    share: float = 1.0  # of the colour of the text, the rest is that of the background
+    filled: bool = False
 
 
 _STYLES = {
-    "baseline": _Style("no adapter", BASELINE, "D", BASELINE),
-    "control": _Style("control", _CONTROL, "s", "white"),
-    "adapter": _Style("adapter, no gain shown", BASELINE, "o", "white"),
-    "credited": _Style("adapter, gain shown", STRONG[0], "o", STRONG[0]),
+    "baseline": _Style("no adapter", "D", filled=True),
+    "control": _Style("control", "s", share=0.55),
+    "better": _Style("shown to be better", ">", 0, filled=True),
+    "explained": _Style("better, but not shown to be\nbetter than a control", ">", 0),
+    "adapter": _Style("no difference shown", "o"),
+    "worse": _Style("shown to be worse", "<", 1, filled=True),
 }
 
 
@@ -39,9 +42,11 @@ class ComparisonDisplay:
     """Forest plot of a comparison of adapters, with one panel for each use.
 
     Create it with :meth:`from_comparison`, which also draws it. Each row of a panel is a point with
-    its 0.95 interval; a vertical line is the value without an adapter. Controls are grey squares.
-    Filled blue points are adapters whose gain over no adapter and over their controls is shown by
-    the tests, after Holm's adjustment.
+    its 95 % interval; a vertical line is the value without an adapter. Greater is better. Controls
+    are grey squares. Filled triangles are adapters that the tests show, after Holm's adjustment, to
+    be better than no adapter and than their controls (pointing to the right), or worse than no
+    adapter (to the left). A hollow triangle is an adapter that is shown to be better than no
+    adapter but not than a control. For the others, hollow circles, no difference is shown.
 
     Parameters
     ----------
@@ -170,14 +175,14 @@ class ComparisonDisplay:
 
     def _draw(self, axes: Any, use: str, rows: list[dict[str, Any]]) -> None:
         """Draw the panel of a use; the first row is at the top."""
-        credited = self.comparison.credited(use)
         middle, low, high = _COLUMNS[self.quantity]
         for y, row in enumerate(rows):
-            style = _STYLES["credited" if row["adapter"] in credited else row["kind"]]
+            style = _STYLES[_finding(row)]
+            colour = ink(axes, style.share) if style.colour is None else colours()[style.colour]
             # The baseline has no difference from itself.
             value = 0.0 if np.isnan(row[middle]) else row[middle]
             if row["kind"] == "baseline":
-                axes.axvline(value, color=BASELINE, linewidth=0.9, linestyle="--", zorder=1)
+                axes.axvline(value, color=ink(axes), linewidth=0.9, linestyle="--", zorder=1)
             # A percentile interval need not contain the estimate itself.
             reach = np.clip([[value - row[low]], [row[high] - value]], 0, None)
             self.containers_[use, row["adapter"]] = axes.errorbar(
@@ -185,8 +190,8 @@ class ComparisonDisplay:
                 y,
                 xerr=None if np.isnan(reach).any() else reach,
                 fmt=style.marker,
-                color=style.colour,
-                markerfacecolor=style.face,
+                color=colour,
+                markerfacecolor=colour if style.filled else axes.get_facecolor(),
                 label=style.label,
                 markersize=5,
                 linewidth=1.3,
@@ -195,6 +200,7 @@ class ComparisonDisplay:
         axes.set_yticks(range(len(rows)), [row["adapter"] if first else "" for row in rows])
         label = rows[0]["metric"]
         axes.set_xlabel(label if self.quantity == "score" else f"difference in {label}")
+        axes.locator_params(axis="x", nbins=5)
         axes.set_title(use, fontsize=10)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         plain(axes)
@@ -206,4 +212,11 @@ class ComparisonDisplay:
             handles, labels = axes.get_legend_handles_labels()
             found |= dict(zip(labels, handles, strict=True))
         shown = [style.label for style in _STYLES.values() if style.label in found]
-        legend_beside(self.axes_[-1], {label: found[label] for label in shown})
+        title = "Greater is better.\nLines are 95 % intervals."
+        legend_beside(self.axes_[-1], {label: found[label] for label in shown}, title)
+
+
+def _finding(row: dict[str, Any]) -> str:
+    """Key of the style of a row: what the tests show, else its kind."""
+    shown = {"better": is_credited, "explained": is_explained, "worse": is_worse}
+    return next((name for name, holds in shown.items() if holds(row)), row["kind"])

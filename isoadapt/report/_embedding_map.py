@@ -11,26 +11,26 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from isoadapt._utils.containers import as_values
-from isoadapt.report._axes import REST, STRONG, note_fitted_rows, panels, plain, points
+from isoadapt.report._axes import colours, ink, note_fitted_rows, panels, plain, points
 
 _PANELS = ["before", "after"]
 _MOST = 20_000  # rows that are drawn
-_COLOURS = [*STRONG, "tab:purple", "tab:brown", "tab:pink", "tab:olive", "tab:cyan"]
 
 
 class EmbeddingMapDisplay:
     """Map of embeddings before and after an adapter, coloured by class.
 
-    Create it with :meth:`from_embeddings` or :meth:`from_estimator`, which also draw it. Both
-    panels show the same two directions. They are the principal directions of both sets together,
-    after each set has been centred and divided by the root of its total variance. The title of a
-    panel gives the share of the variance of the set that it shows.
+    Create it with :meth:`from_embeddings` or :meth:`from_estimator`, which also draw it. Each panel
+    shows its set in the plane of its own first two principal directions. The unit of both axes is
+    the standard deviation along the first direction, and both panels have the same limits: a flat
+    cloud is anisotropic, a round one is isotropic in its plane. The title of a panel gives the
+    share of the variance of the set that it shows.
 
     The map cannot show more than these two directions. With a small share, classes that lie apart
     in other directions overlap on the map, and neighbours on the map need not be neighbours among
-    the embeddings. The two panels have different scales, so distances cannot be compared between
-    them. The map does not show that an adapter helps: measure the use itself, for example with
-    :func:`~isoadapt.model_selection.compare_adapters`.
+    the embeddings. The panels have different directions and units, so positions and distances
+    cannot be compared between them. The map does not show that an adapter helps: measure the use
+    itself, for example with :func:`~isoadapt.model_selection.compare_adapters`.
 
     Parameters
     ----------
@@ -51,8 +51,9 @@ class EmbeddingMapDisplay:
         The panels before and after.
     points_ : dict of (str, str) to matplotlib PathCollection
         The points by panel, "before" or "after", and by class. Without classes the class is "". The
-        nine most frequent classes have colours. The points of all others are grey, under the class
-        "other classes". Of more than 20,000 rows, a random 20,000 are drawn.
+        most frequent classes have the colours of the matplotlib style, nine by default. The points
+        of all others are grey, under the class "other classes". Of more than 20,000 rows, a random
+        20,000 are drawn.
 
     Raises
     ------
@@ -98,7 +99,7 @@ class EmbeddingMapDisplay:
         ----------
         X : array-like of shape (n_samples, n_features)
             Embeddings before the adapter.
-        Z : array-like of shape (n_samples, n_features)
+        Z : array-like of shape (n_samples, n_adapted_features)
             Embeddings of the same rows after the adapter.
         y : array-like of shape (n_samples,), default=None
             Class of each row.
@@ -113,20 +114,11 @@ class EmbeddingMapDisplay:
         Raises
         ------
         ValueError
-            If X and Z do not have the same shape and at least two columns, if one is not finite or
-            has no variance, or if `y` has another length or continuous values.
+            If X and Z do not have the same rows and at least two columns each, if one is not finite
+            or has no variance, or if `y` has another length or continuous values.
         """
-        sets = [_standardised(X, "X"), _standardised(Z, "Z")]
-        shapes = [each.shape for each in sets]
-        if shapes[0] != shapes[1] or shapes[0][1] < 2:
-            raise ValueError(
-                f"X has shape {shapes[0]} and Z has shape {shapes[1]}; one projection for both "
-                "needs the same rows and the same number of columns, at least 2"
-            )
-        pca = PCA(2, svd_solver="covariance_eigh").fit(np.vstack(sets))
-        before, after = (pca.transform(each) for each in sets)
-        shares = float(before.var(axis=0).sum()), float(after.var(axis=0).sum())
-        return cls(before, after, y, shares=shares).plot(ax=ax)
+        (before, first), (after, second) = _projected(X, "X"), _projected(Z, "Z")
+        return cls(before, after, y, shares=(first, second)).plot(ax=ax)
 
     @classmethod
     def from_estimator(
@@ -185,11 +177,15 @@ class EmbeddingMapDisplay:
         self.figure_ = self.axes_[0].figure
         self.points_: dict[tuple[str, str], Any] = {}
         shares = self.shares or (None, None)
+        both = np.vstack([self.before, self.after])
+        margin = 0.05 * np.ptp(both)
+        limits = both.min() - margin, both.max() + margin
         for axes, name, share in zip(self.axes_, _PANELS, shares, strict=True):
             self._draw(axes, name)
             shown = "" if share is None else f" ({100 * share:.3g} % of the variance)"
-            axes.set(title=name + shown, xlabel="direction 1", ylabel="direction 2")
-            axes.set_aspect("equal", adjustable="datalim")
+            axes.set(title=name + shown, xlim=limits, ylim=limits, aspect="equal")
+            axes.set_xlabel("its principal direction 1 (in standard deviations)")
+            axes.set_ylabel("its principal direction 2 (same unit)")
             plain(axes)
         if self.y is not None:
             legend = self.axes_[1].legend(
@@ -201,34 +197,37 @@ class EmbeddingMapDisplay:
 
     def _draw(self, axes: Any, panel: str) -> None:
         """Draw the points of a panel; grey ones lie below the others."""
-        coordinates, y = getattr(self, panel), self.y
+        coordinates, y, palette = getattr(self, panel), self.y, colours()
         n = min(len(coordinates), _MOST)
         if n < len(coordinates):
             drawn = np.random.default_rng(0).choice(len(coordinates), n, replace=False)
             coordinates, y = coordinates[drawn], None if y is None else y[drawn]
         style = {"s": 12 * min(1.0, 2_000 / n) ** 0.75, "alpha": 0.7, "linewidths": 0}
         if y is None:
-            self.points_[panel, ""] = axes.scatter(*coordinates.T, color=STRONG[0], **style)
+            self.points_[panel, ""] = axes.scatter(*coordinates.T, color=palette[0], **style)
             return
         names, counts = np.unique(y, return_counts=True)
-        coloured = np.sort(names[np.argsort(-counts, kind="stable")[: len(_COLOURS)]])
+        coloured = np.sort(names[np.argsort(-counts, kind="stable")[: len(palette)]])
         others = ~np.isin(y, coloured)
         if others.any():
             label = "other classes"
             self.points_[panel, label] = axes.scatter(
-                *coordinates[others].T, color=REST, label=label, **style
+                *coordinates[others].T, color=ink(axes, 0.3), label=label, **style
             )
-        for colour, name in zip(_COLOURS, coloured, strict=False):
+        for colour, name in zip(palette, coloured, strict=False):
             self.points_[panel, str(name)] = axes.scatter(
                 *coordinates[y == name].T, color=colour, label=str(name), **style
             )
 
 
-def _standardised(X: ArrayLike, name: str) -> NDArray[np.float64]:
-    """Centre X (n, d) and divide it by the root of its total variance."""
+def _projected(X: ArrayLike, name: str) -> tuple[NDArray[np.float64], float]:
+    """Project X (n, d) on its principal plane, (n, 2); return the share of its variance too."""
     array = points(X, name)
-    centred = array - array.mean(axis=0)
-    return np.asarray(centred / np.sqrt(centred.var(axis=0).sum()))
+    if array.shape[1] < 2:
+        raise ValueError(f"{name} has 1 column; a map needs embeddings with at least 2")
+    pca = PCA(2, svd_solver="covariance_eigh").fit(array)
+    plane = pca.transform(array)
+    return plane / plane[:, 0].std(), float(pca.explained_variance_ratio_.sum())
 
 
 def _classes(y: ArrayLike) -> NDArray[Any]:

@@ -11,10 +11,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from isoadapt._utils.messages import choices
 from isoadapt.model_selection import BestAboveFloor
-from isoadapt.report._axes import BASELINE, REST, STRONG, panels, plain
+from isoadapt.report._axes import colours, ink, panels, plain
 
 _PREFIX = "mean_test_"
-_APART = 0.12, 0.05  # least distances of two labels, as shares of the ranges of the points
 
 
 class SearchFrontDisplay:
@@ -22,8 +21,8 @@ class SearchFrontDisplay:
 
     Create it with :meth:`from_estimator`, which also draws it. A candidate is in the Pareto set if
     no other candidate is at least as good in both scores and better in one. Bars are the standard
-    deviations of the task score over the folds. Points of the Pareto set are labelled with their
-    parameters, except those that are too close to another label.
+    deviations of the task score over the folds. Squares are candidates without penalty (``lam=0``).
+    Points of the Pareto set are labelled with their parameters, except where another label is.
 
     Parameters
     ----------
@@ -58,6 +57,8 @@ class SearchFrontDisplay:
         The floor.
     chosen_ : matplotlib Line2D or None
         The candidate that the search chose.
+    unpenalised_ : matplotlib Line2D or None
+        The candidates with ``lam=0``.
 
     Raises
     ------
@@ -191,66 +192,75 @@ class SearchFrontDisplay:
         self.floor_ = self.chosen_ = None
         if self.floor is not None:
             label = f"floor {self.floor:g}"
-            self.floor_ = self.ax_.axvline(self.floor, color=STRONG[3], ls="--", label=label)
+            self.floor_ = self.ax_.axvline(self.floor, color=colours()[3], ls="--", label=label)
         if self.chosen is not None:
             [self.chosen_] = self.ax_.plot(
                 self.isotropy[self.chosen],
                 self.task[self.chosen],
                 "o",
-                color=STRONG[1],
+                color=colours()[1],
                 markerfacecolor="none",
                 markeredgewidth=2,
                 markersize=13,
                 label=f"chosen: {_text(self.params[self.chosen])}",
                 zorder=5,
             )
-        self.ax_.set(xlabel=self.names[0], ylabel=self.names[1])
+        xlabel, ylabel = (f"{name} (greater is better)" for name in self.names)
+        self.ax_.set(xlabel=xlabel, ylabel=ylabel)
         plain(self.ax_)
         self.ax_.legend(
             fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.01), ncols=2
         )
+        self._label_candidates()
         return self
 
     def _draw_candidates(self) -> None:
         """Draw all candidates with both scores, and the Pareto set with its parameters."""
         scored = _scored(self.isotropy, self.task)
-        x, y = self.isotropy[scored], self.task[scored]
+        x, y, label = self.isotropy[scored], self.task[scored], "candidate"
         if self.task_std is not None:
-            error = self.task_std[scored]
-            self.ax_.errorbar(x, y, error, fmt="none", color=REST, linewidth=0.8, zorder=1)
-        self.candidates_ = self.ax_.scatter(x, y, s=28, color="0.5", zorder=2, label="candidate")
+            error, label = self.task_std[scored], "candidate, ± 1 standard deviation over folds"
+            grey = ink(self.ax_, 0.3)
+            self.ax_.errorbar(x, y, error, fmt="none", color=grey, linewidth=0.8, zorder=1)
+        grey = ink(self.ax_, 0.5)
+        self.candidates_ = self.ax_.scatter(x, y, s=28, color=grey, zorder=2, label=label)
         [self.front_] = self.ax_.plot(
             self.isotropy[self.pareto_],
             self.task[self.pareto_],
             "o-",
-            color=BASELINE,
+            color=ink(self.ax_),
             linewidth=1.2,
             zorder=3,
             label="Pareto set",
         )
-        middle = (x.min() + x.max()) / 2
-        for index in self._labelled(np.ptp(x), np.ptp(y)):
-            on_the_right = self.isotropy[index] > middle
-            self.ax_.annotate(
+        self.unpenalised_ = None
+        zero = [index for index in scored if "lam=0" in _text(self.params[index]).split(", ")]
+        if zero:
+            look = {"color": colours()[0], "ms": 9, "mfc": "none", "mew": 1.5, "zorder": 4}
+            [self.unpenalised_] = self.ax_.plot(
+                self.isotropy[zero], self.task[zero], "s", label="lam=0: no penalty", **look
+            )
+
+    def _label_candidates(self) -> None:
+        """Label the Pareto set, the chosen candidate first, where no other label is in the way."""
+        self.figure_.canvas.figure.draw_without_rendering()  # fixes where the labels are
+        left, right = self.ax_.get_xlim()
+        boxes: list[Any] = []
+        for index in sorted(self.pareto_.tolist(), key=lambda each: each != self.chosen):
+            on_the_right = self.isotropy[index] > (left + right) / 2
+            text = self.ax_.annotate(
                 _text(self.params[index]),
                 (self.isotropy[index], self.task[index]),
-                xytext=(-9 if on_the_right else 9, 7),
+                xytext=(-9, -14) if on_the_right else (9, 7),  # beside a falling front
                 textcoords="offset points",
                 ha="right" if on_the_right else "left",
                 fontsize=7,
             )
-
-    def _labelled(self, width: float, height: float) -> list[int]:
-        """Indices of the Pareto set whose labels do not overlap, the chosen candidate first."""
-        found: list[int] = []
-        for index in sorted(self.pareto_.tolist(), key=lambda each: each != self.chosen):
-            if all(
-                abs(self.isotropy[index] - self.isotropy[other]) > _APART[0] * width
-                or abs(self.task[index] - self.task[other]) > _APART[1] * height
-                for other in found
-            ):
-                found.append(index)
-        return found
+            box = text.get_window_extent()
+            if any(box.overlaps(other) for other in boxes):
+                text.remove()
+            else:
+                boxes.append(box)
 
 
 def _known_score(parameter: str, name: str | None, results: Mapping[str, Any]) -> str:

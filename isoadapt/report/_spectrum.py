@@ -14,9 +14,10 @@ from sklearn.utils.validation import column_or_1d
 from isoadapt._utils.messages import choices
 from isoadapt.geometry._spread import spectrum
 from isoadapt.report._axes import (
-    BASELINE,
-    REST,
-    STRONG,
+    DASHES,
+    MOST_COLOURS,
+    colours,
+    ink,
     legend_beside,
     note_fitted_rows,
     panels,
@@ -25,7 +26,7 @@ from isoadapt.report._axes import (
 )
 
 _PANELS = ["spectrum", "cumulative explained variance"]
-_EQUAL = "equal shares"
+_EQUAL = "equal shares: isotropic"
 _LOWEST = 1e-8  # share of variance below which a spectrum is cut off
 
 
@@ -33,15 +34,17 @@ class SpectrumDisplay:
     """Plot of the spectra of embeddings and of their cumulative explained variance.
 
     Create it with :meth:`from_embeddings` or :meth:`from_estimator`, which also draw it. The
-    baseline is black, up to four highlighted sets have colours, and all others are grey. A dotted
-    line shows equal shares of variance, if all sets have the same number of directions.
+    baseline is a broad line in the colour of the text, up to four highlighted sets have colours,
+    and all others are grey. Dashes let a curve show below another one that coincides with it. A
+    dotted line shows equal shares of variance, those of isotropic embeddings, if all sets have the
+    same number of directions.
 
     Parameters
     ----------
     shares : mapping of str to array-like of shape (n_directions,)
         Share of the variance in each principal direction by the label of the set, largest first.
     baseline : str, default=None
-        Label of the black curve. None is the first label.
+        Label of the baseline. None is the first label.
     highlight : sequence of str, default=None
         Labels of up to four coloured curves. None are the first four after the baseline.
 
@@ -83,7 +86,7 @@ class SpectrumDisplay:
         labels = list(self.shares)
         self.baseline = labels[0] if baseline is None else baseline
         others = [label for label in labels if label != self.baseline]
-        self.highlight = others[: len(STRONG)] if highlight is None else list(highlight)
+        self.highlight = others[:MOST_COLOURS] if highlight is None else list(highlight)
         for name, chosen in (("baseline", [self.baseline]), ("highlight", self.highlight)):
             for label in chosen:
                 if label not in labels:
@@ -93,9 +96,9 @@ class SpectrumDisplay:
                 f"highlight={self.highlight} names a set twice, or the baseline "
                 f"{self.baseline!r}; name other sets once"
             )
-        if len(self.highlight) > len(STRONG):
+        if len(self.highlight) > MOST_COLOURS:
             raise ValueError(
-                f"highlight has {len(self.highlight)} labels; name at most {len(STRONG)}, because "
+                f"highlight has {len(self.highlight)} labels; name at most {MOST_COLOURS}, because "
                 "more colours cannot be told apart. The other sets are drawn in grey"
             )
 
@@ -115,7 +118,7 @@ class SpectrumDisplay:
         embeddings : array-like of shape (n_samples, n_features), or mapping of str to array-like
             Embeddings, or several sets of embeddings by their labels.
         baseline : str, default=None
-            Label of the black curve. None is the first label.
+            Label of the baseline. None is the first label.
         highlight : sequence of str, default=None
             Labels of up to four coloured curves. None are the first four after the baseline.
         ax : two matplotlib Axes, default=None
@@ -209,7 +212,7 @@ class SpectrumDisplay:
         self.figure_ = self.axes_[0].figure
         self.lines_: dict[str, tuple[Any, Any]] = {}
         rest = [label for label in self.shares if label not in {self.baseline, *self.highlight}]
-        for label in [*rest, *self.highlight, self.baseline]:
+        for label in [*rest, self.baseline, *self.highlight]:
             self._draw(label)
         self._draw_equal()
         spectra, cumulative = self.axes_
@@ -224,11 +227,13 @@ class SpectrumDisplay:
 
     def _draw(self, label: str) -> None:
         """Draw both curves of a label."""
-        style: dict[str, Any] = {"color": REST, "linewidth": 1.0, "zorder": 2}
+        style: dict[str, Any] = {"color": ink(self.axes_[0], 0.3), "linewidth": 1.0, "zorder": 2}
         if label == self.baseline:
-            style = {"color": BASELINE, "linewidth": 2.2, "zorder": 4}
+            style = {"color": ink(self.axes_[0]), "linewidth": 3.2, "zorder": 3}
         elif label in self.highlight:
-            style = {"color": STRONG[self.highlight.index(label)], "linewidth": 1.8, "zorder": 3}
+            place = self.highlight.index(label)
+            style = {"color": colours()[place], "linestyle": DASHES[place], "zorder": 4}
+            style["linewidth"] = 2.2 - 0.2 * place
         values = self.shares[label]
         x = np.arange(1, len(values) + 1)
         spectra, cumulative = self.axes_
@@ -241,7 +246,8 @@ class SpectrumDisplay:
         sizes = {len(values) for values in self.shares.values()}
         if len(sizes) == 1:
             size = sizes.pop()
-            x, style = np.arange(1, size + 1), {"color": "0.3", "linestyle": ":", "linewidth": 1.2}
+            x, colour = np.arange(1, size + 1), ink(self.axes_[0], 0.7)
+            style = {"color": colour, "linestyle": ":", "linewidth": 1.2}
             self.axes_[0].plot(x, np.full(size, 1 / size), label=_EQUAL, **style)
             self.axes_[1].plot(x, x / size, label=_EQUAL, **style)
 

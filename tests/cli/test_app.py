@@ -14,6 +14,7 @@ def test_version():
 
 def test_help_names_the_commands():
     output = run("--help").stdout
+    assert "isoadapt audit my-model texts.tsv" in output
     for command in ("demo", "audit", "fit", "transform", "merge"):
         assert re.search(rf"\b{command}\b", output)
         assert run(command, "--help").code in (None, 0)

@@ -85,6 +85,13 @@ class TestEveryCommand:
         assert name == command
         COMMANDS[name].make_context(name, arguments)  # raises on what it does not know
 
+    def test_the_help_begins_with_what_one_gets_and_an_example(self, command):
+        output = CliRunner().invoke(cli.app, [command, "--help"], env={"COLUMNS": "80"}).stdout
+        sentence = re.split(r"\n\s*\n", COMMANDS[command].help.strip())[0]
+        places = [" ".join(output.split()).find(part) for part in (sentence, "Example:", "─ ")]
+        assert places == sorted(places)
+        assert places[0] > 0
+
     def test_the_options_are_the_shared_ones(self, command):
         helps = {
             option.help

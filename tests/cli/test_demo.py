@@ -6,10 +6,12 @@ import shutil
 import joblib
 import pytest
 
+from isoadapt import AdaptedEncoder, LogitPreservingWhitening
 from isoadapt.adapters import _registry
 from isoadapt.adapters._registry import METHODS
 from isoadapt.cli._demo import _read_tables
 from isoadapt.cli._options import Console
+from isoadapt.datasets import load_similarity_pairs
 from tests.cli.command_line import fail, run
 
 
@@ -32,12 +34,10 @@ class TestDemo:
         lines = completed.stdout.splitlines()
         header = next(line for line in lines if "accuracy" in line and "EV1" in line)
         for column in (
-            "Matthews",
-            "cross-entropy",
+            "MCC",
+            "loss",
             "IsoScore",
-            "corrected",
-            "mean cosine",
-            "fit s",
+            "cosine",
         ):
             assert column in header
         for row in (
@@ -49,6 +49,7 @@ class TestDemo:
             *(name for name in METHODS.values() if name != "IsotropyLayer"),
         ):
             assert sum(line.startswith(row) for line in lines) == 1
+        assert max(len(line) for line in lines if "/" not in line) <= 100  # paths may be longer
         assert "Traceback" not in completed.stderr
 
     def test_logits_are_preserved_in_the_table(self, result):
@@ -64,6 +65,16 @@ class TestDemo:
         assert "It changed 0 of 90 predictions" in table
         assert "\nencoder before fine-tuning" not in table
         assert "is usually better still at similarity" in table
+
+    def test_the_end_is_a_search_and_its_code(self, result, checkpoint):
+        lines = result[0].stdout.partition("\nSearch among ")[2].splitlines()
+        texts = load_similarity_pairs().right
+        nearest = [line[9:] for line in lines if line[:1] in {" ", "*"} and line[9:] in texts]
+        assert len(nearest) == 10  # five before, five after
+        assert str(checkpoint) in lines[-1]
+        names = {each.__name__: each for each in (AdaptedEncoder, LogitPreservingWhitening)}
+        model = eval(lines[-1].strip(), names | {"texts": texts})
+        assert model.predict(texts[:2]).shape == (2,)
 
     def test_picture_and_pipeline(self, result):
         _, out = result

@@ -169,6 +169,13 @@ class TestErrors:
         assert completed.stdout == ""
         assert completed.stderr == f"{message_of(completed)}\n"
 
+    @pytest.mark.parametrize(("option", "known"), [("penalty", PENALTIES), ("recipe", RECIPES)])
+    def test_what_is_admissible_is_said_before_what_is_missing(self, option, known):
+        near = next(iter(known))
+        message = fail("finetune", f"--{option}", near[:-1])
+        assert all(name in message for name in known)
+        assert f"did you mean {near!r}?" in message
+
     def test_a_table_without_labels(self, tables, checkpoint):
         pd.DataFrame({"sentence": ["a", "b"]}).to_csv("bare.tsv", sep="\t", index=False)
         line = ["finetune", "--model", checkpoint, "--out", "a"]

@@ -60,9 +60,12 @@ ROWS = [
         row(use, "Good", "adapter", 0.9, p_holm=0.01, control_p_holm=0.01),
         row(use, "Explained", "adapter", 0.7, p_holm=0.01),
         row(use, "Better", "adapter", 0.95, p_holm=0.01, control_p_holm=0.01),
+        row(use, "Unclear", "adapter", 0.55),
+        row(use, "Worse", "adapter", 0.2, p_holm=0.01),
     )
 ]
-COMPARISON = Comparison(ROWS, "", {"Good": 1, "Explained": 2, "Better": 3}, [])
+EACH = len(ROWS) // 2
+COMPARISON = Comparison(ROWS, "", {each["adapter"]: 1 for each in ROWS[2:EACH]}, [])
 
 
 class TestSpectrum:
@@ -89,7 +92,7 @@ class TestSpectrum:
             ({"highlight": []}, []),
         ],
     )
-    def test_few_colours_and_the_baseline_black(self, options, coloured):
+    def test_few_colours_on_top_of_a_black_baseline(self, options, coloured):
         sets = {name: X * (1 + i * np.eye(6)[0]) for i, name in enumerate(NAMES)}
         display = SpectrumDisplay.from_embeddings(sets, **options)
         assert set(display.lines_) == set(NAMES)
@@ -98,11 +101,15 @@ class TestSpectrum:
         assert grey == set(NAMES) - {"none", *coloured}
         colours = [display.lines_[name][0].get_color() for name in coloured]
         assert len(set(colours)) == len(coloured)
+        dashes = [display.lines_[name][0].get_linestyle() for name in coloured]
+        widths = [display.lines_[name][0].get_linewidth() for name in ("none", *coloured)]
+        assert dashes.count("-") == (len(coloured) > 0)
+        assert (np.diff(widths) < 0).all()  # each shows below those that are drawn later
         entries = [text.get_text() for text in display.axes_[1].get_legend().get_texts()]
         assert entries[: 1 + len(coloured)] == ["none", *coloured]
         assert all(name in entries[1 + len(coloured)] for name in grey)
-        order = [display.lines_[name][0].get_zorder() for name in ("none", *coloured, *grey)]
-        assert order == sorted(order, reverse=True)
+        order = [display.lines_[name][0].get_zorder() for name in (*grey, "none", *coloured)]
+        assert order == sorted(order)
 
     @pytest.mark.parametrize("kind", [SpectrumDisplay, EmbeddingMapDisplay])
     def test_rows_of_the_fit_are_named_in_a_title(self, kind):
@@ -161,14 +168,14 @@ class TestComparison:
         display = ComparisonDisplay.from_comparison(COMPARISON, quantity=quantity)
         assert [axes.get_title() for axes in display.axes_] == ["classify", "similarity"]
         labels = [text.get_text() for text in display.axes_[0].get_yticklabels()]
-        assert labels == [each["adapter"] for each in ROWS[:5]]
+        assert labels == [each["adapter"] for each in ROWS[:EACH]]
         assert set(display.containers_) == {(each["use"], each["adapter"]) for each in ROWS}
         for i, each in enumerate(ROWS):
             point, _, bars = display.containers_[each["use"], each["adapter"]]
             value, low, high = (each[name] for name in columns)
             value = 0 if math.isnan(value) else value
-            np.testing.assert_allclose(point.get_xydata(), [[value, i % 5]])
-            assert point.axes is display.axes_[i // 5]
+            np.testing.assert_allclose(point.get_xydata(), [[value, i % EACH]])
+            assert point.axes is display.axes_[i // EACH]
             if math.isnan(low):
                 assert not bars
             else:
@@ -178,18 +185,34 @@ class TestComparison:
         assert low > high  # the first row is at the top
         display.figure_.canvas.draw()
 
-    def test_baseline_controls_and_gains_differ(self):
+    def test_baseline_controls_and_findings_differ(self):
         display = ComparisonDisplay.from_comparison(COMPARISON, uses=["similarity"])
         [axes] = display.axes_
         raw = next(line for line in axes.lines if line.get_linestyle() == "--")
         np.testing.assert_allclose(raw.get_xdata(), 0.5)
         points = {name: each[0] for (_, name), each in display.containers_.items()}
-        filled = {name for name, each in points.items() if each.get_markerfacecolor() != "white"}
-        assert filled == {"no adapter", "Good", "Better"}
-        assert points["refit"].get_marker() == "s"
+        white = to_rgb("white")
+        filled = {
+            name for name, each in points.items() if to_rgb(each.get_markerfacecolor()) != white
+        }
+        assert filled == {"no adapter", "Good", "Better", "Worse"}
+        assert "".join(each.get_marker() for each in points.values()) == "Ds>>>o<"
         assert is_grey(points["refit"])
-        entries = [text.get_text() for text in axes.get_legend().get_texts()]
-        assert entries == ["no adapter", "control", "adapter, no gain shown", "adapter, gain shown"]
+        looks = {
+            name: (points[name].get_color(), points[name].get_marker(), name in filled)
+            for name in ("Good", "Explained", "Unclear", "Worse")
+        }
+        assert len(set(looks.values())) == 4
+        legend = axes.get_legend()
+        assert legend.get_title().get_text() == "Greater is better.\nLines are 95 % intervals."
+        assert [" ".join(text.get_text().split()) for text in legend.get_texts()] == [
+            "no adapter",
+            "control",
+            "shown to be better",
+            "better, but not shown to be better than a control",
+            "no difference shown",
+            "shown to be worse",
+        ]
 
     def test_a_real_comparison(self):
         features, y = make_classification(200, 6, random_state=0)
@@ -266,8 +289,16 @@ class TestSearchFront:
         best = search.best_index_
         np.testing.assert_array_equal(display.chosen_.get_xydata(), [[x[best], y[best]]])
         assert "strength=1" in display.chosen_.get_label()
-        assert (display.ax_.get_xlabel(), display.ax_.get_ylabel()) == ("isoscore", "accuracy")
+        assert display.ax_.get_xlabel() == "isoscore (greater is better)"
+        assert display.ax_.get_ylabel() == "accuracy (greater is better)"
+        assert display.unpenalised_ is None
         display.figure_.canvas.draw()
+
+    def test_candidates_without_penalty_are_marked(self):
+        params = [{"a__lam": lam, "a__zeta": 0} for lam in (0, 1, 0.0)]
+        display = SearchFrontDisplay([0.1, 0.5, math.nan], [0.9, 0.8, 0.7], params).plot()
+        np.testing.assert_array_equal(display.unpenalised_.get_xydata(), [[0.1, 0.9]])
+        assert display.unpenalised_.get_label() == "lam=0: no penalty"
 
     def test_without_the_rule_the_scores_are_named(self, search):
         other = GridSearchCV(search.estimator, search.param_grid, refit=False)
@@ -289,11 +320,13 @@ class TestSearchFront:
             SearchFrontDisplay([1.0], [1.0], [{}], chosen=1)
 
     def test_labels_do_not_overlap(self):
-        isotropy, params = np.linspace(0, 1, 60), [{"lam": k} for k in range(60)]
+        isotropy = np.linspace(0, 1, 60)
+        params = [{"lam": k, "of": "a long name"} for k in range(60)]
         display = SearchFrontDisplay(isotropy, 1 - isotropy, params, chosen=31).plot()
         assert len(display.pareto_) == 60
         texts = {text.get_text(): text for text in display.ax_.texts}
-        assert "lam=31" in texts
+        assert "lam=31, of=a long name" in texts
+        assert len(texts) > 5
         display.figure_.canvas.draw()
         boxes = [text.get_window_extent() for text in texts.values()]
         for place, box in enumerate(boxes):
@@ -301,18 +334,28 @@ class TestSearchFront:
 
 
 class TestEmbeddingMap:
-    def test_one_projection_for_both(self):
-        Z = X @ RNG.normal(size=(6, 6))
+    def test_each_panel_is_the_principal_plane_of_its_set(self):
+        Z = X @ RNG.normal(size=(6, 3))  # another number of columns
         display = EmbeddingMapDisplay.from_embeddings(X, Z, LABELS)
-        sets = [each - each.mean(0) for each in (X, Z)]
-        sets = [each / np.sqrt((each**2).sum() / len(each)) for each in sets]
-        # The directions: top eigenvectors of the sum of both covariances, up to their signs.
-        vectors = np.linalg.eigh(sum(each.T @ each for each in sets))[1][:, :-3:-1]
-        signs = np.sign((sets[0] @ vectors * display.before).sum(0))
-        np.testing.assert_allclose(display.before, sets[0] @ vectors * signs, atol=1e-9)
-        np.testing.assert_allclose(display.after, sets[1] @ vectors * signs, atol=1e-9)
-        for each, share in zip((display.before, display.after), display.shares, strict=True):
-            assert share == pytest.approx((each**2).sum() / len(each))
+        drawn = zip((X, Z), (display.before, display.after), display.shares, strict=True)
+        for points, found, share in drawn:
+            values, vectors = np.linalg.eigh(np.cov(points.T, bias=True))
+            plane = (points - points.mean(0)) @ vectors[:, :-3:-1] / np.sqrt(values[-1])
+            signs = np.sign((plane * found).sum(0))
+            np.testing.assert_allclose(found, plane * signs, atol=1e-9)
+            assert share == pytest.approx(values[-2:].sum() / values.sum())
+
+    def test_both_panels_have_one_scale_and_a_round_cloud_is_round(self):
+        flat = RNG.normal(size=(2000, 5)) @ np.diag([30, 1, 1, 1, 1])
+        display = EmbeddingMapDisplay.from_estimator(Whitening().fit(flat[:1000]), flat[1000:])
+        [limits] = {(*axes.get_xlim(), *axes.get_ylim()) for axes in display.axes_}
+        assert limits[:2] == limits[2:]
+        assert [axes.get_aspect() for axes in display.axes_] == [1, 1]
+        for each in (display.before, display.after):
+            assert limits[0] < each.min()
+            assert each.max() < limits[1]
+        assert display.before.std(axis=0)[1] < 0.05
+        assert display.after.std(axis=0)[1] > 0.9
 
     def test_scale_and_shift_of_either_set_change_nothing(self):
         Z = X @ RNG.normal(size=(6, 6))
@@ -360,8 +403,8 @@ class TestEmbeddingMap:
     @pytest.mark.parametrize(
         ("call", "message"),
         [
-            (lambda: EmbeddingMapDisplay.from_embeddings(X, X[:, :3]), "one projection for both"),
-            (lambda: EmbeddingMapDisplay.from_embeddings(X[:, :1], X[:, :1]), "at least 2"),
+            (lambda: EmbeddingMapDisplay.from_embeddings(X, X[1:]), "inconsistent numbers"),
+            (lambda: EmbeddingMapDisplay.from_embeddings(X[:, :1], X[:, :1]), "X has 1 column"),
             (lambda: EmbeddingMapDisplay.from_embeddings(X, X * 0), "Z has 80 equal rows"),
             (lambda: EmbeddingMapDisplay.from_embeddings(X, X, X[:, 0]), "continuous values"),
             (lambda: EmbeddingMapDisplay.from_embeddings(X, X, LABELS[1:]), "inconsistent numbers"),
@@ -397,6 +440,20 @@ DRAWN = {
 
 @pytest.mark.parametrize("name", DRAWN)
 class TestHabits:
+    @pytest.mark.parametrize("style", ["default", "dark_background", "ggplot", "grayscale"])
+    def test_what_is_drawn_stands_out_from_the_background_of_the_style(self, name, style):
+        with pyplot.style.context(style):
+            display = DRAWN[name][0](None)
+            axes = np.ravel(display.axes_ if DRAWN[name][1] > 1 else display.ax_)
+            for each in axes:
+                drawn = [line.get_color() for line in each.lines]
+                for marks in each.collections:
+                    faces = marks.get_facecolor()
+                    drawn += [(faces if len(faces) else marks.get_edgecolor())[0, :3]]
+                background = np.array(to_rgb(each.get_facecolor()))
+                for colour in drawn:
+                    assert np.abs(to_rgb(colour) - background).max() > 0.2
+
     def test_own_axes_and_nothing_global(self, name, monkeypatch):
         draw, n_panels = DRAWN[name]
         monkeypatch.setattr(pyplot, "show", lambda: pytest.fail("a display must not show"))
