@@ -28,7 +28,8 @@ class Service:
         self.config = json.loads((folder / "config.json").read_text("utf-8"))
 
     def __call__(self, texts, batch_size=32):
-        order = np.argsort([len(text) for text in texts])  # so that batches need little padding
+        tokens = [sum(row.attention_mask) for row in self.tokenizer.encode_batch(texts)]
+        order = np.argsort(tokens)  # so that batches need little padding
         starts = range(0, len(order), batch_size)
         batches = [order[start : start + batch_size] for start in starts]
         answers = [self._run([texts[row] for row in batch]) for batch in batches]

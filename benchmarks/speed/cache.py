@@ -79,11 +79,23 @@ def _reading(folder: Path, n_rows: int, n: int, repeats: int) -> list[Result]:
         read.append(seconds_of(lambda: cached.transform(texts)))
         encoded.append(seconds_of(lambda: plain.transform(sample)) * n_rows / n)
     size = (folder / "rows.lmdb" / "data.mdb").stat().st_size
+    share = EmbeddingCache(folder).stats().size // 4
+    small = EmbeddingCache(folder / "small", max_size=share)
+    evicting = seconds_of(lambda: _write(encoder(small), texts, vectors))
+    if not 0 < small.stats().size <= share:
+        raise RuntimeError(f"a cache of {share} bytes holds {small.stats().size}")
     facts = {"n": n_rows, "d": 384, "encoded": n, "file_bytes": size}
     name = f"rows read from the cache, against encoding at the rate of {n} CoLA sentences"
     return [
         Comparison(name, tuple(read), tuple(encoded), 20.0, facts),
         Measurement("rows written to the cache", (written,), facts),
+        Comparison(
+            "rows written to a cache that holds a quarter of them, against one that holds all",
+            (evicting,),
+            (written,),
+            None,
+            facts,
+        ),
     ]
 
 

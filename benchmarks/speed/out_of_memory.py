@@ -34,12 +34,12 @@ def run(quick: bool) -> Iterator[Result]:
     n, reference_rows = (50_000, 10_000) if quick else (3_000_000, 100_000)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "X.npy"
-        _write_rows(path, n)
+        write_rows(path, n)
         for name in ("Whitening", "LogitPreservingWhitening"):
             yield _compare(name, path, n, reference_rows, 1 if quick else 3)
 
 
-def _write_rows(path: Path, n: int) -> None:
+def write_rows(path: Path, n: int) -> None:
     """Write correlated float32 rows whose mean is three times their standard deviation."""
     rng = np.random.default_rng(0)
     mixing = rng.standard_normal((D, D), np.float32) / np.float32(D**0.5)
