@@ -1,9 +1,14 @@
 """The rules on when an adapter helps, and what they are judged on."""
 
+import json
+
 import numpy as np
 import pytest
 
 from benchmarks.quality import advice
+from benchmarks.quality.__main__ import records
+from docs._ext.results import RESULTS
+from tests.docs.blocks import ROOT
 
 ENCODERS = np.repeat(["a", "b", "c"], 20)
 
@@ -47,3 +52,30 @@ def test_no_pair_is_fitted_to(monkeypatch):
     used = {*pairs.first, *pairs.second}
     assert (len(pairs.scores), len(used)) == (28, 8)
     assert sorted(fit) == sorted(set(names) - used)
+
+
+def test_the_figures_of_the_guide_are_those_of_the_records():
+    found = records(advice).entries()
+    assert advice.text(found) in RESULTS.read_text("utf-8")
+    guide = " ".join((ROOT / "docs" / "guide" / "similarity.rst").read_text("utf-8").split())
+    ev1 = np.array([one["figures"]["EV1"] for one in found])
+    gains = np.array([one["whitened"] - one["raw"] for one in found])
+    yes, cases, least, others, low = advice.one_sided(ev1, gains)
+    assert f"in {yes} of {cases} cases, by at least {least:.3f}".replace(" 0.", " .") in guide
+    assert f"it raised it in {others} of {low}:" in guide
+    (usual, _), (ruled, _) = (
+        advice.rules(found, advice.QUESTIONS[0])["rules"][name] for name in (advice.USUAL, "EV1")
+    )
+    assert f"is right in {ruled:.3f} of".replace("0.", ".") in guide
+    assert f"frequent answer is right in {usual:.3f};".replace("0.", ".") in guide
+    lines = map(json.loads, advice.EARLIER.read_text("utf-8").splitlines())
+    pairs = np.array([(one["figures"]["ev1"], one["after"] - one["before"]) for one in lines])
+    yes, cases, _, others, low = advice.one_sided(*pairs.T)
+    assert f"In {len(pairs)} earlier cases" in guide
+    assert f"these were {yes} of {cases} and {others} of {low}." in guide
+    assert "right in .692 and always whitening in .859" in guide
+    assert "is right in 0.692 of the earlier cases, and always yes in 0.859" in advice.text(found)
+    raised, more = (advice.rules(found, question) for question in advice.QUESTIONS[1:])
+    assert raised["yes"] == raised["cases"]
+    assert f"in all {raised['cases']} cases of classifiers" in guide
+    assert f"more than whitening in {more['yes']}." in guide
