@@ -78,4 +78,4 @@ def test_the_figures_of_the_guide_are_those_of_the_records():
     raised, more = (advice.rules(found, question) for question in advice.QUESTIONS[1:])
     assert raised["yes"] == raised["cases"]
     assert f"in all {raised['cases']} cases of classifiers" in guide
-    assert f"more than whitening in {more['yes']}." in guide
+    assert f"more than whitening in {more['yes']} (" in guide
