@@ -1,6 +1,6 @@
 """The classifiers of the tables on similarity, and the vectors of texts from their layers.
 
-Two are shared models; the others are MiniLM, fine-tuned here and kept in build/ like all vectors.
+Some are shared models; the others are fine-tuned here and kept in build/ like all vectors.
 """
 
 import sys
@@ -17,15 +17,17 @@ from numpy.typing import NDArray
 from benchmarks._data import Floats, shared_folder
 from benchmarks._places import ROOT
 from benchmarks.quality import _phenomena
+from benchmarks.quality._encoders import encoder_folder, molecules
 from isoadapt import TransformerEncoder
-from isoadapt.datasets import load_table, minilm_folder
+from isoadapt.datasets import load_table
 
 FOLDER = ROOT / "build" / "dual_use"
-MANY = "phenomenon-12"
+MANY, MOLECULES = "phenomenon-12", "bbb"
 HEAD_INPUT = "head_input"
 MAX_LENGTH = 256  # tokens of a text whose vector is computed
 EPOCHS = 20
-N_TRAINING = {"sst2_sentence": 600, MANY: 500}  # rows of the tasks that are fine-tuned here
+LIGHT_EPOCHS = 3  # of a light fine-tuning, which trains the last third of the layers and the head
+N_TRAINING = {"sst2_sentence": 600, MANY: 500, MOLECULES: 600}  # rows that are fine-tuned on here
 ARGUMENTS = {
     "num_train_epochs": EPOCHS,
     "learning_rate": 1e-4,  # after a warm-up over 5 % of the steps; falls linearly to 0
@@ -50,6 +52,8 @@ def training_rows(task: str) -> tuple[list[Any], list[Any]]:
         texts, names = _phenomena.training_texts()
         classes = sorted(set(names))
         return texts, [classes.index(name) for name in names]
+    if task == MOLECULES:
+        return molecules()
     texts, labels = load_table(shared_folder() / "data" / task / "train.tsv")
     return list(texts), labels.tolist()
 
@@ -63,20 +67,21 @@ def finetuning_rows(task: str) -> tuple[list[Any], list[Any]]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A classifier: a shared model, or MiniLM after `EPOCHS` epochs on a few rows of its task."""
+    """A classifier: a shared model, or an encoder fine-tuned on a few rows of its task."""
 
     name: str
     task: str
     layers: int = 6
-    teacher: str = ""  # a shared model; by default the encoder that MiniLM is fine-tuned from
+    teacher: str = "minilm"  # the encoder that is fine-tuned, or another one
+    light: bool = False  # whether the fine-tuning is a light one
 
     def folder(self) -> Path:
         """Return its folder, after fine-tuning it if it is missing."""
-        if self.task not in N_TRAINING:
-            return shared_folder() / "models" / self.name
-        folder = FOLDER / self.name
+        shared, folder = shared_folder() / "models" / self.name, FOLDER / self.name
+        if shared.exists():
+            return shared
         if not folder.exists():
-            _finetune(self.task, folder)
+            _finetune(self, folder)
         return folder
 
     def vectors(self, texts: Sequence[Input], blocks: Sequence[str] = (HEAD_INPUT,)) -> Floats:
@@ -95,10 +100,13 @@ class Checkpoint:
         """Return what the head reads, from a pass for it alone."""
         return _encoder(self.folder(), pooling=HEAD_INPUT).transform(texts)
 
+    def readout(self, texts: Sequence[Input]) -> Floats:
+        """Return what the head reads and the columns of its layers, of pooling="readout"."""
+        return _encoder(self.folder(), pooling="readout").transform(texts)
+
     def teacher_vectors(self, texts: Sequence[Input]) -> Floats:
         """Return the vectors of the texts by the teacher, at unit length."""
-        folder = shared_folder() / "models" / self.teacher if self.teacher else minilm_folder()
-        vectors = _encoder(folder).transform(texts)
+        vectors = _encoder(encoder_folder(self.teacher)).transform(texts)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -125,8 +133,8 @@ CHECKPOINTS = {
 }
 
 
-def _finetune(task: str, folder: Path) -> None:
-    """Fine-tune MiniLM on a few rows of a task and save it."""
+def _finetune(checkpoint: Checkpoint, folder: Path) -> None:
+    """Fine-tune the teacher of a checkpoint on a few rows of its task and save it."""
     from transformers import (
         AutoModelForSequenceClassification,
         AutoTokenizer,
@@ -135,22 +143,28 @@ def _finetune(task: str, folder: Path) -> None:
         TrainingArguments,
     )
 
+    task, encoder = checkpoint.task, encoder_folder(checkpoint.teacher)
     texts, labels = finetuning_rows(task)
-    tokenizer: Any = AutoTokenizer.from_pretrained(minilm_folder())
-    encoded = tokenizer(texts, truncation=True, max_length=32)
+    tokenizer: Any = AutoTokenizer.from_pretrained(encoder)
+    encoded = tokenizer(texts, truncation=True, max_length=64 if task == MOLECULES else 32)
     rows = [
         {"labels": label, **{name: values[i] for name, values in encoded.items()}}
         for i, label in enumerate(labels)
     ]
-    print(f"fine-tuning MiniLM on {task}", file=sys.stderr, flush=True)
+    print(f"fine-tuning {checkpoint.name}", file=sys.stderr, flush=True)
     torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        encoder, num_labels=len(set(labels)), dtype=torch.float32
+    )
+    arguments = ARGUMENTS | {"bf16": task == MANY}
+    if checkpoint.light:
+        _freeze_lower_layers(model.base_model)
+        arguments |= {"num_train_epochs": LIGHT_EPOCHS, "bf16": False}
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         trainer = Trainer(
-            model=AutoModelForSequenceClassification.from_pretrained(
-                minilm_folder(), num_labels=len(set(labels)), dtype=torch.float32
-            ),
-            args=TrainingArguments(scratch, bf16=task == MANY, **ARGUMENTS),
+            model=model,
+            args=TrainingArguments(scratch, **arguments),
             data_collator=DataCollatorWithPadding(tokenizer),
             train_dataset=rows,
         )
@@ -159,3 +173,12 @@ def _finetune(task: str, folder: Path) -> None:
         trainer.model.save_pretrained(complete)
         tokenizer.save_pretrained(complete)
         complete.rename(folder)
+
+
+def _freeze_lower_layers(encoder: Any) -> None:
+    """Freeze all of an encoder but the last third of its layers and the pooler."""
+    lists = [part for part in encoder.modules() if isinstance(part, torch.nn.ModuleList)]
+    layers = max(lists, key=len)
+    encoder.requires_grad_(False)
+    for part in [*layers[2 * len(layers) // 3 :], getattr(encoder, "pooler", None) or layers[-1]]:
+        part.requires_grad_(True)

@@ -59,7 +59,7 @@ ORIGIN = (
 NEXT_STEPS = (
     "next: LogitPreservingWhitening (keeps a classifier's predictions), Whitening (no head),",
     "IsotropyLayer (trains for the task too), no adapter (an encoder trained for similarity);",
-    "measure the effect on your task with compare_adapters or `isoadapt compare`",
+    "EV1 ≥ 0.5: whitening raised similarity in all cases measured; on yours: `isoadapt compare`",
 )
 
 _HEADER = ("", "value", "healthy", "collapsed", "")
@@ -282,7 +282,7 @@ def isotropy_report(
       1,043 dev sentences of CoLA, with 384 dimensions
       next: LogitPreservingWhitening (keeps a classifier's predictions), Whitening (no head),
       IsotropyLayer (trains for the task too), no adapter (an encoder trained for similarity);
-      measure the effect on your task with compare_adapters or `isoadapt compare`
+      EV1 ≥ 0.5: whitening raised similarity in all cases measured; on yours: `isoadapt compare`
     """
     found = read_rows(X, groups)
     warn_of_few_units(found)
