@@ -67,7 +67,7 @@ def test_the_figures_of_the_guide_are_those_of_the_records():
         advice.rules(found, advice.QUESTIONS[0])["rules"][name] for name in (advice.USUAL, "EV1")
     )
     assert f"is right in {ruled:.3f} of".replace("0.", ".") in guide
-    assert f"frequent answer is right in {usual:.3f};".replace("0.", ".") in guide
+    assert f"frequent answer is right in {usual:.3f}.".replace("0.", ".") in guide
     lines = map(json.loads, advice.EARLIER.read_text("utf-8").splitlines())
     pairs = np.array([(one["figures"]["ev1"], one["after"] - one["before"]) for one in lines])
     yes, cases, _, others, low = advice.one_sided(*pairs.T)
