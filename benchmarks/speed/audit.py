@@ -22,7 +22,7 @@ def run(quick: bool) -> Iterator[Result]:
         yield Skipped("isotropy_report of a file", "resident memory is read from /proc")
         return
     ways = [way for way in WAYS if find_spec("dask") or way != "a dask array"]
-    n, repeats = (20_000, 1) if quick else (200_000, 3)
+    n, repeats = (5_000, 1) if quick else (200_000, 3)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "X.npy"
         write_rows(path, n)
