@@ -10,7 +10,14 @@ from benchmarks.reproduction._verdicts import Claim, Line
 
 HEADER = ("paper", "claim", "theirs", "ours", "verdict", "setting (the paper's, where it differs)")
 ALWAYS = ("lam", "zeta", "lr")
-TITLES = {"lam": "λ", "zeta": "ζ", "where": "penalty on", "alpha": "α", "lr": "learning rate"}
+TITLES = {
+    "lam": "λ",
+    "zeta": "ζ",
+    "where": "penalty on",
+    "alpha": "α",
+    "lr": "learning rate",
+    "batch_size": "batch size",
+}
 SHOWN = (*TITLES, "coordinates", "bias_corrected", "epochs", "schedule", "d")
 
 
@@ -35,7 +42,7 @@ def _setting(claim: Claim, records: Sequence[Record]) -> str:
         return f"not run yet (paper: {', '.join(named)})"
     settings = runs[0]["settings"]
     recipe = settings.get("base", settings).get("recipe", {})
-    ours = {**settings, **settings.get("options", {}), **settings.get("parameters", {}), **recipe}
+    ours = {**settings, **recipe, **settings.get("options", {}), **settings.get("parameters", {})}
     parts = []
     for name in SHOWN:
         if name in ours and (name in theirs or name in ALWAYS):

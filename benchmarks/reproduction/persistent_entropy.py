@@ -12,7 +12,12 @@ SELECTED = Condition("selected bars", "topological-entropy", {"bars": "selected"
 CUT = 1 / 0.85  # selected bars should give a decrease of 15 % on CoLA
 RAW, RAW_2 = "anisotropy1", "anisotropy2"
 GAIN = 0.013  # difference in Matthews' correlation on CoLA with BERT
-SETTING = {"lam": (1.0,), "where": ("[CLS] of the last layer",), "epochs": (10,), "lr": (5e-5,)}
+SETTING = {
+    "where": ("[CLS] of the last layer",),
+    "epochs": (10,),
+    "lr": (5e-5,),
+    "batch_size": (64,),
+}
 BERT = {  # BERT-base: no penalty → selected bars, raw and centred anisotropy_1, raw anisotropy_2
     "cola": ("0.647 → 0.499", "0.660 → 0.468", "0.099 → 0.076"),
     "mrpc": ("0.679 → 0.485", "0.733 → 0.483", "0.125 → 0.098"),

@@ -82,8 +82,9 @@ def _check_usage(rows: Rows, adapters: list[str], options: Run) -> Any:
             f"--encoder-saw: the encoder was trained on {rows.table}, so other rows must be "
             "judged: name a table that it has not seen with --test"
         )
-    if options.page is not None and options.page.suffix.lower() != ".html":
-        raise WrongUsage(f"--out {str(options.page)!r} must end in .html")
+    page = options.page
+    if page is not None and (page.suffix.lower() != ".html" or page.is_dir()):
+        raise WrongUsage(f"--out {str(page)!r} must be a file whose name ends in .html")
     known = [*METHODS, *METHODS.values(), *(variant.name for variant in VARIANTS)]
     for name in adapters:
         if name in ("fast", "all") and len(adapters) > 1:

@@ -29,10 +29,15 @@ def ink(axes: Any, share: float = 1.0) -> tuple[float, ...]:
 def colours() -> list[str]:
     """Colours of the matplotlib style without greys, or default ones if these are few."""
     matplotlib = import_optional("matplotlib", feature="A display", extra="plot")
-    to_rgb = import_optional("matplotlib.colors", feature="A display", extra="plot").to_rgb
-    cycle = matplotlib.rcParams["axes.prop_cycle"].by_key().get("color", [])
-    found = [colour for colour in dict.fromkeys(cycle) if np.ptp(to_rgb(colour)) > _GREY]
+    colors = import_optional("matplotlib.colors", feature="A display", extra="plot")
+    cycle = map(colors.to_hex, matplotlib.rcParams["axes.prop_cycle"].by_key().get("color", []))
+    found = [colour for colour in dict.fromkeys(cycle) if np.ptp(colors.to_rgb(colour)) > _GREY]
     return found if len(found) >= MOST_COLOURS else [f"tab:{name}" for name in _DEFAULT]
+
+
+def literal(text: str) -> str:
+    """Escape a text for matplotlib, which reads what is between two $ as mathematics."""
+    return text.replace("$", r"\$")
 
 
 def panels(

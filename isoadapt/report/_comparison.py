@@ -10,7 +10,7 @@ import numpy as np
 from isoadapt._utils.messages import choices
 from isoadapt.model_selection import Comparison
 from isoadapt.model_selection._compare._table import is_credited, is_explained, is_worse
-from isoadapt.report._axes import colours, ink, legend_beside, panels, plain
+from isoadapt.report._axes import colours, ink, legend_beside, literal, panels, plain
 
 _COLUMNS = {
     "score": ("score", "ci_low", "ci_high"),
@@ -179,8 +179,9 @@ class ComparisonDisplay:
         for y, row in enumerate(rows):
             style = _STYLES[_finding(row)]
             colour = ink(axes, style.share) if style.colour is None else colours()[style.colour]
-            # The baseline has no difference from itself.
-            value = 0.0 if np.isnan(row[middle]) else row[middle]
+            # The row that the others are compared with has a score, but no difference from itself.
+            reference = np.isnan(row[middle]) and not np.isnan(row["score"])
+            value = 0.0 if reference else row[middle]
             if row["kind"] == "baseline":
                 axes.axvline(value, color=ink(axes), linewidth=0.9, linestyle="--", zorder=1)
             # A percentile interval need not contain the estimate itself.
@@ -197,7 +198,8 @@ class ComparisonDisplay:
                 linewidth=1.3,
             )
         first = axes is self.axes_[0]
-        axes.set_yticks(range(len(rows)), [row["adapter"] if first else "" for row in rows])
+        names = [literal(row["adapter"]) if first else "" for row in rows]
+        axes.set_yticks(range(len(rows)), names)
         label = rows[0]["metric"]
         axes.set_xlabel(label if self.quantity == "score" else f"difference in {label}")
         axes.locator_params(axis="x", nbins=5)

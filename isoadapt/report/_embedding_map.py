@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from isoadapt._utils.containers import as_values
-from isoadapt.report._axes import colours, ink, note_fitted_rows, panels, plain, points
+from isoadapt.report._axes import colours, ink, literal, note_fitted_rows, panels, plain, points
 
 _PANELS = ["before", "after"]
 _MOST = 20_000  # rows that are drawn
@@ -176,6 +176,7 @@ class EmbeddingMapDisplay:
         self.axes_ = panels(ax, "EmbeddingMapDisplay", _PANELS, (10, 4.5))
         self.figure_ = self.axes_[0].figure
         self.points_: dict[tuple[str, str], Any] = {}
+        self._rows: dict[tuple[str, str], NDArray[np.intp]] = {}  # of each point
         shares = self.shares or (None, None)
         both = np.vstack([self.before, self.after])
         margin = 0.05 * np.ptp(both)
@@ -188,9 +189,9 @@ class EmbeddingMapDisplay:
             axes.set_ylabel("its principal direction 2 (same unit)")
             plain(axes)
         if self.y is not None:
-            legend = self.axes_[1].legend(
-                frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1.0), title="class"
-            )
+            own = {literal(c): drawn for (where, c), drawn in self.points_.items() if where == name}
+            look = {"frameon": False, "loc": "upper left", "bbox_to_anchor": (1.02, 1.0)}
+            legend = axes.legend(own.values(), own.keys(), title="class", **look)
             for handle in legend.legend_handles:
                 handle.set_sizes([20.0])
         return self
@@ -198,25 +199,23 @@ class EmbeddingMapDisplay:
     def _draw(self, axes: Any, panel: str) -> None:
         """Draw the points of a panel; grey ones lie below the others."""
         coordinates, y, palette = getattr(self, panel), self.y, colours()
-        n = min(len(coordinates), _MOST)
-        if n < len(coordinates):
-            drawn = np.random.default_rng(0).choice(len(coordinates), n, replace=False)
-            coordinates, y = coordinates[drawn], None if y is None else y[drawn]
-        style = {"s": 12 * min(1.0, 2_000 / n) ** 0.75, "alpha": 0.7, "linewidths": 0}
+        rows = np.arange(len(coordinates))
+        if len(rows) > _MOST:
+            rows = np.random.default_rng(0).choice(len(rows), _MOST, replace=False)
+        style = {"s": 12 * min(1.0, 2_000 / len(rows)) ** 0.75, "alpha": 0.7, "linewidths": 0}
         if y is None:
-            self.points_[panel, ""] = axes.scatter(*coordinates.T, color=palette[0], **style)
-            return
-        names, counts = np.unique(y, return_counts=True)
-        coloured = np.sort(names[np.argsort(-counts, kind="stable")[: len(palette)]])
-        others = ~np.isin(y, coloured)
-        if others.any():
-            label = "other classes"
+            groups: list[tuple[str, Any, NDArray[np.intp]]] = [("", palette[0], rows)]
+        else:
+            names, counts = np.unique(y[rows], return_counts=True)
+            coloured = np.sort(names[np.argsort(-counts, kind="stable")[: len(palette)]])
+            others = rows[~np.isin(y[rows], coloured)]
+            groups = [("other classes", ink(axes, 0.3), others)] if len(others) else []
+            for colour, name in zip(palette, coloured, strict=False):
+                groups.append((str(name), colour, rows[y[rows] == name]))
+        for label, colour, own in groups:
+            self._rows[panel, label] = own
             self.points_[panel, label] = axes.scatter(
-                *coordinates[others].T, color=ink(axes, 0.3), label=label, **style
-            )
-        for colour, name in zip(palette, coloured, strict=False):
-            self.points_[panel, str(name)] = axes.scatter(
-                *coordinates[y == name].T, color=colour, label=str(name), **style
+                *coordinates[own].T, color=colour, label=literal(label), **style
             )
 
 
@@ -225,6 +224,7 @@ def _projected(X: ArrayLike, name: str) -> tuple[NDArray[np.float64], float]:
     array = points(X, name)
     if array.shape[1] < 2:
         raise ValueError(f"{name} has 1 column; a map needs embeddings with at least 2")
+    array = array - array.mean(axis=0)  # the solver is inexact with a large mean
     pca = PCA(2, svd_solver="covariance_eigh").fit(array)
     plane = pca.transform(array)
     return plane / plane[:, 0].std(), float(pca.explained_variance_ratio_.sum())

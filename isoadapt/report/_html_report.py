@@ -25,6 +25,7 @@ from isoadapt.report._embedding_map import EmbeddingMapDisplay
 _MOST = 4_000  # points of a panel that are drawn as vectors, each with its tooltip
 _SVG = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
+_FOREST = "Differences from {}: {}"
 _TITLE = "One model, two jobs: what you have and what you could have"
 _HEAD = f"""<!DOCTYPE html>
 <html lang="en">
@@ -73,7 +74,7 @@ def write_report(
         File to write. An existing file is replaced when the new one is complete.
     comparison : Comparison, default=None
         Result of :func:`~isoadapt.model_selection.compare_adapters`. Its differences from no
-        adapter are drawn for each use.
+        adapter, for the use "index" from the teacher, are drawn for each use.
     report : IsotropyReport, default=None
         Result of :func:`~isoadapt.metrics.isotropy_report`, which is drawn too.
     displays : mapping of str to display, default=None
@@ -107,8 +108,10 @@ def write_report(
         parts += ["<h2>What the comparison shows</h2>", comparison._html_verdict()]
         size = 8, 1.5 + 0.27 * len(comparison._rows_of(None))
         forests = {
-            f"Differences from no adapter: {use}": ComparisonDisplay.from_comparison(
-                comparison, quantity="difference", uses=[use], ax=_axes(*size)
+            _FOREST.format("the teacher" if use == "index" else "no adapter", use): (
+                ComparisonDisplay.from_comparison(
+                    comparison, quantity="difference", uses=[use], ax=_axes(*size)
+                )
             )
             for use in comparison.uses
         }
@@ -148,8 +151,7 @@ def _tooltips(display: Any, texts: Sequence[Any] | None) -> dict[Any, list[str]]
         check_consistent_length(display.before, texts)
         given = [""] * len(display.before) if texts is None else [f": {text}" for text in texts]
         for (panel, label), drawn in display.points_.items():
-            rows = {tuple(xy): row for row, xy in enumerate(getattr(display, panel).tolist())}
-            found = [given[rows[tuple(xy)]] for xy in drawn.get_offsets().tolist()]
+            found = [given[row] for row in display._rows[panel, label]]
             tips[drawn] = [f"{label}{text}".removeprefix(": ") for text in found]
     return tips
 

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from isoadapt._utils.messages import choices
 from isoadapt.model_selection import BestAboveFloor
-from isoadapt.report._axes import colours, ink, panels, plain
+from isoadapt.report._axes import colours, ink, literal, panels, plain
 
 _PREFIX = "mean_test_"
 
@@ -202,7 +202,7 @@ class SearchFrontDisplay:
                 markerfacecolor="none",
                 markeredgewidth=2,
                 markersize=13,
-                label=f"chosen: {_text(self.params[self.chosen])}",
+                label=f"chosen: {literal(_text(self.params[self.chosen]))}",
                 zorder=5,
             )
         xlabel, ylabel = (f"{name} (greater is better)" for name in self.names)
@@ -249,7 +249,7 @@ class SearchFrontDisplay:
         for index in sorted(self.pareto_.tolist(), key=lambda each: each != self.chosen):
             on_the_right = self.isotropy[index] > (left + right) / 2
             text = self.ax_.annotate(
-                _text(self.params[index]),
+                literal(_text(self.params[index])),
                 (self.isotropy[index], self.task[index]),
                 xytext=(-9, -14) if on_the_right else (9, 7),  # beside a falling front
                 textcoords="offset points",

@@ -19,6 +19,7 @@ from isoadapt.report._axes import (
     colours,
     ink,
     legend_beside,
+    literal,
     note_fitted_rows,
     panels,
     plain,
@@ -253,14 +254,14 @@ class SpectrumDisplay:
 
     def _add_legend(self, rest: list[str]) -> None:
         """Add a legend beside the panels in which all grey curves share one entry."""
-        handles, labels = self.axes_[0].get_legend_handles_labels()
-        found = dict(zip(labels, handles, strict=True))
         shown = [self.baseline, *self.highlight]
-        entries = {label: found[label] for label in shown}
+        entries = {literal(label): self.lines_[label][0] for label in shown}
         if rest:
-            entries[textwrap.fill(f"grey: {', '.join(rest)}", 30)] = found[rest[0]]
-        if _EQUAL in found:
-            entries[_EQUAL] = found[_EQUAL]
+            names = literal(textwrap.fill(f"grey: {', '.join(rest)}", 30))
+            entries[names] = self.lines_[rest[0]][0]
+        last = self.axes_[0].lines[-1]
+        if last.get_label() == _EQUAL:
+            entries[_EQUAL] = last
         legend_beside(self.axes_[1], entries)
 
 

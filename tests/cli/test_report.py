@@ -66,3 +66,8 @@ def test_values_have_no_classes(tables, tmp_path):
 def test_a_failure_leaves_no_file(arguments, tmp_path):
     assert "is not a file" in fail("report", tmp_path / "absent.tsv", *arguments[1:])
     assert [*tmp_path.iterdir()] == []
+    folder = tmp_path / "report.html"
+    folder.mkdir()
+    for out in (folder, tmp_path / "report"):
+        assert "must be a file whose name ends in .html" in fail("report", *arguments, "--out", out)
+    assert [*tmp_path.iterdir()] == [folder]

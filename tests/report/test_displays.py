@@ -12,8 +12,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
 matplotlib = pytest.importorskip("matplotlib")
+cycler = pytest.importorskip("cycler").cycler
 pyplot = pytest.importorskip("matplotlib.pyplot")
 
+from matplotlib.cbook import is_math_text  # noqa: E402
 from matplotlib.colors import to_hex, to_rgb  # noqa: E402
 
 from isoadapt import LogitPreservingWhitening, Whitening  # noqa: E402
@@ -184,6 +186,14 @@ class TestComparison:
         low, high = display.axes_[0].get_ylim()
         assert low > high  # the first row is at the top
         display.figure_.canvas.draw()
+
+    @pytest.mark.parametrize("quantity", ["score", "difference"])
+    def test_what_could_not_be_measured_is_not_drawn(self, quantity):
+        failed = ROWS[2] | NO_DIFFERENCE | dict.fromkeys(("score", "ci_low", "ci_high"), math.nan)
+        made = Comparison([*ROWS[:2], failed], "", {}, [])
+        display = ComparisonDisplay.from_comparison(made, quantity=quantity)
+        points = {name: each[0].get_xdata()[0] for (_, name), each in display.containers_.items()}
+        assert [math.isnan(x) for x in points.values()] == [False, False, True]
 
     def test_baseline_controls_and_findings_differ(self):
         display = ComparisonDisplay.from_comparison(COMPARISON, uses=["similarity"])
@@ -363,6 +373,37 @@ class TestEmbeddingMap:
         other = EmbeddingMapDisplay.from_embeddings(100 * X + 3, Z / 7 - 1)
         np.testing.assert_allclose(other.before, one.before, atol=1e-9)
         np.testing.assert_allclose(other.after, one.after, atol=1e-9)
+        far = EmbeddingMapDisplay.from_embeddings(X + 1e7, Z)  # as vectors with a common direction
+        np.testing.assert_allclose(far.before, one.before, atol=1e-7)
+        np.testing.assert_allclose(far.shares, one.shares)
+
+    @pytest.mark.parametrize("name", ["$5 to $10", "$_{$", "_hidden", ""])
+    def test_names_are_shown_as_they_are(self, name):
+        y = np.array([name, "other"])[LABELS % 2]
+        legend = EmbeddingMapDisplay.from_embeddings(X, X, y).axes_[1].get_legend()
+        shown = {text.get_text().replace(r"\$", "$") for text in legend.get_texts()}
+        assert shown == {name, "other"}
+        params = [{"a": name}, {"a": "other"}]
+        chosen = SearchFrontDisplay([0.1, 0.2], [0.5, 0.4], params, chosen=0).plot()
+        rows = [each | {"adapter": name} for each in ROWS if each["adapter"] == "Good"]
+        for display in (
+            SpectrumDisplay.from_embeddings({"no adapter": X, name: X * 2}),
+            SpectrumDisplay.from_embeddings({"no adapter": X, name: X * 2}, highlight=[]),
+            ComparisonDisplay.from_comparison(Comparison(rows, "", {}, [])),
+            chosen,
+        ):
+            display.figure_.canvas.draw()
+            texts = [text.get_text() for text in display.figure_.findobj(matplotlib.text.Text)]
+            found = [text for text in texts if name and name in text.replace(r"\$", "$")]
+            assert bool(found) == bool(name)
+            assert not any(map(is_math_text, found))
+
+    def test_colours_may_be_lists(self):
+        colours = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0, 0.9]]
+        with pyplot.rc_context({"axes.prop_cycle": cycler(color=colours)}):
+            drawn = EmbeddingMapDisplay.from_embeddings(X, X, LABELS).points_
+        faces = [drawn["before", name].get_facecolor()[0, :3] for name in "012"]
+        np.testing.assert_array_equal(faces, colours[:3])
 
     def test_points_by_class(self):
         display = EmbeddingMapDisplay.from_estimator(Whitening().fit(X), X, LABELS)

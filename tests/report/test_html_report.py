@@ -117,6 +117,25 @@ def test_names_and_texts_are_escaped_and_texts_are_optional(comparison, file):
     assert f"{HOSTILE} 7" not in Page(file.read_text("utf-8")).tooltips
 
 
+def test_equal_points_have_their_own_texts(file):
+    twice, classes = np.vstack([X, X]), np.repeat(["a", "b"], len(X))
+    texts = [f"text {row}." for row in range(len(twice))]
+    displays = {"map": EmbeddingMapDisplay.from_embeddings(twice, twice, classes)}
+    write_report(file, displays=displays, texts=texts)
+    found = Page(file.read_text("utf-8")).tooltips
+    for name, text in zip(classes, texts, strict=True):
+        assert found.count(f"{name}: {text}") == 2  # before and after
+
+
+def test_an_index_is_compared_with_the_teacher(comparison, file):
+    index = [row | {"use": "index"} for row in comparison.rows if row["use"] == "classify"]
+    write_report(file, comparison=Comparison([*comparison.rows, *index], "", {}, []))
+    written = file.read_text("utf-8")
+    assert "Differences from the teacher: index" in written
+    assert "Differences from no adapter: classify" in written
+    assert "no adapter: index" not in written
+
+
 def test_nothing_is_requested_and_ids_are_unique(comparison, file):
     log = [{"step": 1, "isoscore_star": 0.2}, {"step": 2, "isoscore_star": 0.3}]
     displays = {

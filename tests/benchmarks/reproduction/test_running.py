@@ -160,3 +160,6 @@ def test_the_first_page_says_where_a_setting_is_not_the_paper_s():
     run = "λ -1, ζ 0.2 (paper: 0.8), learning rate 5e-05, epochs 5 (paper: 10)"
     found = headlines_table(lines, [{**before, "settings": settings}])
     assert found.splitlines()[2:] == [f"{row} {run} |"]
+    adapter = {"parameters": {"lr": "auto"}, "base": {"recipe": recipe}}  # not the rate of its base
+    found = headlines_table(lines, [{**before, "settings": adapter}])
+    assert "learning rate auto (paper: 1e-05 or 5e-05), epochs 5 (paper: 10)" in found
