@@ -20,6 +20,7 @@ from isoadapt.cli._options import (
     Console,
     EncoderSaw,
     Foreign,
+    Jobs,
     Label,
     MaxLength,
     OverwriteCheckpoint,
@@ -126,7 +127,7 @@ def compare(
     text: Text = None,
     label: Label = None,
     max_length: MaxLength = None,
-    jobs: Annotated[int | None, typer.Option(help="Number of processes. Default: 1.")] = None,
+    jobs: Jobs = None,
     cache: Cache = None,
     out: Annotated[
         Path | None,
@@ -163,7 +164,7 @@ def report(
     text: Text = None,
     label: Label = None,
     max_length: MaxLength = None,
-    jobs: Annotated[int | None, typer.Option(help="Number of processes. Default: 1.")] = None,
+    jobs: Jobs = None,
     cache: Cache = None,
     with_texts: Annotated[
         bool, typer.Option("--with-texts", help="Show the texts as tooltips of the map.")

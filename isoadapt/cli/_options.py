@@ -89,6 +89,7 @@ Adapters = Annotated[
         f"each further one: {', '.join(METHODS)}. Default: fast."
     ),
 ]
+Jobs = Annotated[int | None, typer.Option(help="Number of processes. Default: 1.")]
 Cache = Annotated[
     Path | None,
     typer.Option(
