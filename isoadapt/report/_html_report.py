@@ -25,7 +25,7 @@ from isoadapt.report._embedding_map import EmbeddingMapDisplay
 _MOST = 4_000  # points of a panel that are drawn as vectors, each with its tooltip
 _SVG = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
-_TITLE = "One model, two jobs: what you have and what you could have"
+_TITLE = "Isotropy report: does an adapter help?"
 _HEAD = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -102,25 +102,28 @@ def write_report(
     """
     import_optional("matplotlib", feature="write_report", extra="plot")
     parts = [_HEAD, html_paragraphs([description])]
-    drawn = dict(displays or {})
+    further = dict(displays or {})
     if comparison is not None:
         parts += ["<h2>What the comparison shows</h2>", comparison._html_verdict()]
         size = 8, 1.5 + 0.27 * len(comparison._rows_of(None))
-        forests = {
-            f"Differences from no adapter: {use}": ComparisonDisplay.from_comparison(
+        for use in comparison.uses:
+            forest = ComparisonDisplay.from_comparison(
                 comparison, quantity="difference", uses=[use], ax=_axes(*size)
             )
-            for use in comparison.uses
-        }
-        drawn = forests | drawn
+            caption = f"Differences from no adapter: {use}"
+            parts += [_svg(caption, forest.figure_, _tooltips(forest, None))]
     if report is not None:
         bars = report.plot(ax=_axes(7, 5)).figure
-        parts += ["<h2>What you have</h2>", _svg("Isotropy", bars, {})]
+        parts += ["<h2>The vectors without an adapter</h2>", _svg("Isotropy", bars, {})]
         parts += [f'<div class="audit">{report._repr_html_()}</div>']
-    parts += ["<h2>What you could have</h2>"] * bool(drawn)
-    parts += [_svg(name, each.figure_, _tooltips(each, texts)) for name, each in drawn.items()]
+    parts += ["<h2>Plots</h2>"] * bool(further)
+    parts += [_svg(name, each.figure_, _tooltips(each, texts)) for name, each in further.items()]
     if comparison is not None:
-        parts += [comparison._html_tables(), html_paragraphs(comparison.notes)]
+        parts += [
+            "<h2>All figures</h2>",
+            comparison._html_tables(),
+            html_paragraphs(comparison.notes),
+        ]
     with atomic_path(Path(file).expanduser()) as temporary:
         temporary.write_text("\n".join([*parts, "</body>", "</html>", ""]), "utf-8")
 
