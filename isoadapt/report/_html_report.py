@@ -102,22 +102,23 @@ def write_report(
     """
     import_optional("matplotlib", feature="write_report", extra="plot")
     parts = [_HEAD, html_paragraphs([description])]
-    further = dict(displays or {})
+    drawn = dict(displays or {})
     if comparison is not None:
         parts += ["<h2>What the comparison shows</h2>", comparison._html_verdict()]
         size = 8, 1.5 + 0.27 * len(comparison._rows_of(None))
-        for use in comparison.uses:
-            forest = ComparisonDisplay.from_comparison(
+        forests = {
+            f"Differences from no adapter: {use}": ComparisonDisplay.from_comparison(
                 comparison, quantity="difference", uses=[use], ax=_axes(*size)
             )
-            caption = f"Differences from no adapter: {use}"
-            parts += [_svg(caption, forest.figure_, _tooltips(forest, None))]
+            for use in comparison.uses
+        }
+        parts += [_svg(name, each.figure_, _tooltips(each, None)) for name, each in forests.items()]
     if report is not None:
         bars = report.plot(ax=_axes(7, 5)).figure
         parts += ["<h2>The vectors without an adapter</h2>", _svg("Isotropy", bars, {})]
         parts += [f'<div class="audit">{report._repr_html_()}</div>']
-    parts += ["<h2>Plots</h2>"] * bool(further)
-    parts += [_svg(name, each.figure_, _tooltips(each, texts)) for name, each in further.items()]
+    parts += ["<h2>Plots</h2>"] * bool(drawn)
+    parts += [_svg(name, each.figure_, _tooltips(each, texts)) for name, each in drawn.items()]
     if comparison is not None:
         parts += [
             "<h2>All figures</h2>",
