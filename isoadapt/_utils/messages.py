@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 _AROUND = ("isoadapt", "sklearn", "joblib", "contextlib")  # packages whose lines are skipped
-_UNLIKE = 0.4  # similarity from which a name is suggested
+_UNLIKE = 0.5  # similarity from which a name is suggested
 
 
 def warn(message: str | Warning, category: type[Warning] = UserWarning) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
-from isoadapt import TeacherReadout, TransformerEncoder
+from isoadapt import LogitPreservingWhitening, TeacherReadout, TransformerEncoder
 from isoadapt._utils.files import ADAPTER, check_output_folder
 from isoadapt._utils.messages import aligned_table, choices
 from isoadapt.adapters._base import BaseAdapter
@@ -65,7 +65,7 @@ def fit(
     if y is None and adapter._needs_y():
         raise WrongUsage(
             f"{type(adapter).__name__} needs labels, and {source.path} has none: name their column "
-            f"with --label, or their file with --labels{_without_head(adapter)}"
+            f"with --label, or their file with --labels{_without_labels(adapter, source)}"
         )
     console.say(f"Fitting {' '.join(repr(adapter).split())} to {len(X)} rows ...")
     with console.notes():
@@ -124,6 +124,13 @@ def _check_teacher(name: str, source: Source) -> None:
     elif source.teacher is not None or source.more:
         given = "--teacher is" if source.teacher is not None else "several files after --on are"
         raise WrongUsage(f"{given} for {', '.join(NEED_TEACHER)}, not for {name}")
+
+
+def _without_labels(adapter: BaseAdapter, source: Source) -> str:
+    """Return the advice to fit with the head of a checkpoint, or without one, if that is enough."""
+    if isinstance(adapter, LogitPreservingWhitening) and source.model is None:
+        return ", or name the classifier with --model, whose head needs no labels"
+    return _without_head(adapter)
 
 
 def _without_head(adapter: BaseAdapter) -> str:

@@ -77,6 +77,8 @@ def check_written(folder: Path, expected: Expected, *, strict: bool = True) -> C
 
 def read_reference(folder: Path) -> Expected:
     """Read what the model in a folder must give."""
+    if not folder.is_dir():
+        raise ValueError(f"folder={str(folder)!r} is not a folder; check the name")
     try:
         content = json.loads((folder / _REFERENCE).read_text("utf-8"))
         if content.pop("sha256") != checksum(content):

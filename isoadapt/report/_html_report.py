@@ -26,7 +26,7 @@ _MOST = 4_000  # points of a panel that are drawn as vectors, each with its tool
 _SVG = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _FOREST = "Differences from {}: {}"
-_TITLE = "One model, two jobs: what you have and what you could have"
+_TITLE = "Isotropy report: does an adapter help?"
 _HEAD = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -115,15 +115,19 @@ def write_report(
             )
             for use in comparison.uses
         }
-        drawn = forests | drawn
+        parts += [_svg(name, each.figure_, _tooltips(each, None)) for name, each in forests.items()]
     if report is not None:
         bars = report.plot(ax=_axes(7, 5)).figure
-        parts += ["<h2>What you have</h2>", _svg("Isotropy", bars, {})]
+        parts += ["<h2>The vectors without an adapter</h2>", _svg("Isotropy", bars, {})]
         parts += [f'<div class="audit">{report._repr_html_()}</div>']
-    parts += ["<h2>What you could have</h2>"] * bool(drawn)
+    parts += ["<h2>Plots</h2>"] * bool(drawn)
     parts += [_svg(name, each.figure_, _tooltips(each, texts)) for name, each in drawn.items()]
     if comparison is not None:
-        parts += [comparison._html_tables(), html_paragraphs(comparison.notes)]
+        parts += [
+            "<h2>All figures</h2>",
+            comparison._html_tables(),
+            html_paragraphs(comparison.notes),
+        ]
     with atomic_path(Path(file).expanduser()) as temporary:
         temporary.write_text("\n".join([*parts, "</body>", "</html>", ""]), "utf-8")
 

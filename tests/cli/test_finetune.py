@@ -175,6 +175,7 @@ class TestErrors:
         message = fail("finetune", f"--{option}", near[:-1])
         assert all(name in message for name in known)
         assert f"did you mean {near!r}?" in message
+        assert "did you mean" not in fail("finetune", f"--{option}", "nope")
 
     def test_a_table_without_labels(self, tables, checkpoint):
         pd.DataFrame({"sentence": ["a", "b"]}).to_csv("bare.tsv", sep="\t", index=False)

@@ -150,6 +150,10 @@ class TestFit:
             (["whitening", "--on", "X.npy", "--set", "method=ica"], "'method' parameter"),
             (["whitening", "--on", "X.npy", "--set", "strength=two"], "'strength' parameter"),
             (["isotropy-layer", "--on", "X.npy"], "needs labels, and X.npy has none"),
+            (
+                ["logit-preserving-whitening", "--on", "X.npy"],
+                "needs labels, and X.npy has none: .*, or name the classifier with --model",
+            ),
             (["whitening", "--on", "X.npy", "--label", "y"], "use --labels y.npy"),
             (["whitening", "--on", "texts.tsv"], "needs --model"),
             (["whitening", "--on", "texts.tsv", "--labels", "y.npy"], "--label"),

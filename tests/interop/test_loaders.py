@@ -238,6 +238,7 @@ def test_what_cannot_be_compared_is_said(copy, written, tmp_path, monkeypatch):
             assert "earlier versions did not write it" in fail("check", folder)
             (folder / "reference.json").touch()
         assert "is missing or damaged" in fail("check", folder)
+    assert "is not a folder; check the name" in fail("check", tmp_path / "absent")
     save_adapter(Whitening().fit(rng.normal(size=(9, 3))), tmp_path / "adapter")
     assert "load_adapter compares checksums" in fail("check", tmp_path / "adapter")
 

@@ -92,6 +92,13 @@ def test_all_figures_are_those_of_the_api(comparison, file):
             assert any(text.startswith(tooltip) for text in page.tooltips)
 
 
+def test_what_helps_comes_before_the_audit(comparison, file):
+    write_report(file, comparison=comparison, report=isotropy_report(X))
+    page = file.read_text("utf-8")
+    order = [comparison.protocol, "Differences from no adapter: ", "without an adapter</h2>"]
+    assert sorted(order, key=page.index) == order
+
+
 def test_names_and_texts_are_escaped_and_texts_are_optional(comparison, file):
     rows = [
         {key: HOSTILE if value == "Whitening" else value for key, value in row.items()}

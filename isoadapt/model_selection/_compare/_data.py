@@ -35,7 +35,8 @@ _UNKNOWN = (
     "encoder_saw=None: it is not known whether the encoder was trained on the rows that are "
     "judged. If it was, the figures do not tell which adapter helps on new rows, because the "
     "classes of training rows are already separated. Pass encoder_saw=False if the encoder has not "
-    "seen X, or encoder_saw=True with X_test and y_test that it has not seen"
+    "seen X, or encoder_saw=True with X_test and y_test that it has not seen (on the command line: "
+    "--encoder-unseen, or --encoder-saw with --test)"
 )
 _SEEN = (
     "encoder_saw=True: cross-validation on rows that the encoder was trained on cannot tell "
