@@ -63,6 +63,11 @@ def compare(model: str, rows: Rows, adapters: list[str], options: Run) -> None:
         if options.page is not None:
             import_optional("matplotlib", feature="isoadapt report", extra="plot")
             check_writable(options.page.parent)
+        if options.encoder_saw is None and rows.test is None:
+            console.say(
+                f"If the encoder was trained on {rows.table}, this cannot tell whether an adapter "
+                "helps: end it and name rows that it has not seen with --test"
+            )
         encoder = TransformerEncoder(model, max_length=rows.max_length, verbose=console.verbose)
         comparison, tables = _compare(encoder, rows, chosen, options)
         if out is not None:

@@ -59,7 +59,7 @@ ORIGIN = (
 NEXT_STEPS = (
     "next: LogitPreservingWhitening (keeps a classifier's predictions), Whitening (no head),",
     "IsotropyLayer (trains for the task too), no adapter (an encoder trained for similarity);",
-    "EV1 ≥ 0.5: whitening raised similarity in all cases measured; on yours: `isoadapt compare`",
+    "with EV1 ≥ 0.5, whitening raised similarity in all cases measured; yours: `isoadapt compare`",
 )
 
 _HEADER = ("", "value", "healthy", "collapsed", "")
@@ -282,7 +282,7 @@ def isotropy_report(
       1,043 dev sentences of CoLA, with 384 dimensions
       next: LogitPreservingWhitening (keeps a classifier's predictions), Whitening (no head),
       IsotropyLayer (trains for the task too), no adapter (an encoder trained for similarity);
-      EV1 ≥ 0.5: whitening raised similarity in all cases measured; on yours: `isoadapt compare`
+      with EV1 ≥ 0.5, whitening raised similarity in all cases measured; yours: `isoadapt compare`
     """
     found = read_rows(X, groups)
     warn_of_few_units(found)
@@ -422,23 +422,25 @@ def _label_line(name: str, part: IsotropyReport) -> str:
 
 def _draw_bars(report: IsotropyReport, ax: Any) -> None:
     """Draw horizontal bars of the bounded figures beside their references."""
+    text = ax.xaxis.label.get_color()  # of the style, for light and for dark backgrounds
     series = {
-        "these vectors": ([_row_value(report, name) for name in _BARS], "tab:blue"),
-        "healthy: all-MiniLM-L6-v2": ([REFERENCES[name][0] for name in _BARS], "0.75"),
-        "collapsed: CoLA classifier": ([REFERENCES[name][1] for name in _BARS], "0.45"),
+        "these vectors": ([_row_value(report, name) for name in _BARS], "tab:blue", 1.0),
+        "healthy: all-MiniLM-L6-v2": ([REFERENCES[name][0] for name in _BARS], text, 0.3),
+        "collapsed: CoLA classifier": ([REFERENCES[name][1] for name in _BARS], text, 0.65),
     }
-    for place, (label, (values, color)) in enumerate(series.items()):
+    for place, (label, (values, color, alpha)) in enumerate(series.items()):
         bars = ax.barh(
             np.arange(len(_BARS)) + (place - 1) * _HEIGHT,
             np.nan_to_num(values),
             height=_HEIGHT,
             label=label,
             color=color,
+            alpha=alpha,
         )
         ax.bar_label(bars, [_significant(value) for value in values], padding=3, fontsize=8)
     ax.set_yticks(np.arange(len(_BARS)), [_ROWS[name][0] for name in _BARS])
     ax.invert_yaxis()
-    ax.axvline(0, color="black", linewidth=0.8)
+    ax.axvline(0, color=text, linewidth=0.8)
     ax.set_xlim(min(-0.02, 1.2 * np.nanmin(series["these vectors"][0])), 1.15)
     ax.set_title(f"Isotropy of {report.n_samples} × {report.n_features} embeddings")
     ax.legend(fontsize=8, loc="lower right")

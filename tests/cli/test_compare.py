@@ -84,6 +84,13 @@ class TestCompare:
         assert completed.stdout == ""
         assert message in " ".join(completed.stderr.replace("│", " ").split())
 
+    @pytest.mark.parametrize("option", [None, "--encoder-unseen"])
+    def test_rows_that_the_encoder_may_have_seen_are_named_before_it_is_loaded(
+        self, option, tables, tmp_path
+    ):
+        files = [tables / "dev.tsv", "--model", tmp_path / "absent", *filter(None, [option])]
+        assert ("this cannot tell whether" in run("compare", *files).stderr) == (option is None)
+
     def test_failures_are_one_line(self, tables, checkpoint, pairs, tmp_path):
         (tmp_path / "texts.tsv").write_text("sentence\na cat\na dog\n")
         model = ["--model", checkpoint]
