@@ -32,8 +32,8 @@ SETTINGS = {
 
 
 def run(quick: bool) -> Iterator[Result]:
-    """Compare on every workload; `quick` uses fewer texts and repeats, and no ONNX in float32."""
-    kinds = ["torch", "ONNX int8"] if quick else list(SETTINGS)
+    """Compare on every workload; `quick` uses fewer texts and repeats, and no ONNX."""
+    kinds = ["torch"] if quick else list(SETTINGS)
     if find_spec("onnxruntime") is None:
         kinds = kinds[:1]
         yield Skipped("encoding with ONNX", "onnxruntime is not installed")
