@@ -56,8 +56,8 @@ PROTOCOL = (
     "Differences are those from no adapter with their 95 % intervals; p Holm is adjusted for all "
     "adapters of the use. A bold score is credited: better than no adapter and than its hardest "
     "control. changed: predictions that differ from those without an adapter.",
-    "Seconds are those of one process with one thread, while other programs kept both cores busy; "
-    'CPU seconds leave the waiting out. "all" ran at low priority for a part of the time.',
+    "Seconds are those of one process with one thread; CPU seconds leave out the waiting for other "
+    "programs.",
 )
 
 
