@@ -78,12 +78,10 @@ class SharedSetting:
 
 @contextmanager
 def _one_blas_thread() -> Iterator[None]:
-    # While the Python thread that last set the number of OpenBLAS lives, others set it in vain.
-    OpenBLASController.clear_controlling_thread(force=True)
     limits = get_cached_controller().select(user_api="blas").limit(limits=1)
     try:
         yield
-    finally:
+    finally:  # OpenBLAS accepts a number only from the Python thread that last set it
         OpenBLASController.clear_controlling_thread(force=True)
         limits.restore_original_limits()
         OpenBLASController.clear_controlling_thread()
