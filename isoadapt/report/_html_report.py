@@ -102,7 +102,7 @@ def write_report(
     >>> write_report("report.html", report=report)  # doctest: +SKIP
     """
     import_optional("matplotlib", feature="write_report", extra="plot")
-    parts = [_HEAD, html_paragraphs([description])]
+    parts = [_HEAD, html_paragraphs([description] if description else [])]
     drawn = dict(displays or {})
     if comparison is not None:
         parts += ["<h2>What the comparison shows</h2>", comparison._html_verdict()]
