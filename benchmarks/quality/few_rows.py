@@ -18,7 +18,7 @@ from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 
 from benchmarks._data import Floats, load_unseen
 from benchmarks._markdown import markdown_table
-from benchmarks._places import RESULTS
+from benchmarks._places import FOLDER
 from benchmarks.quality import Cells, Record, _phenomena
 from benchmarks.quality._adapter_rows import (
     EXACT,
@@ -35,7 +35,7 @@ from isoadapt import IsotropyLayer, IStarAdapter, LogitPreservingWhitening
 from isoadapt.metrics import isoscore
 
 SECTION = "few-rows"
-RECORDS = RESULTS / "few_rows.jsonl"
+RECORDS = FOLDER / "quality" / "results" / "few_rows.jsonl"
 KEY = ("task", "size", "row", "draw")
 SIZES = {
     "cola": (100, 300, 600),

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks._markdown import markdown_table
-from benchmarks._places import RESULTS
+from benchmarks._places import FOLDER
 from benchmarks.quality import Cells, Record
 from benchmarks.quality._adapter_rows import measured_with
 from isoadapt.geometry._isoscore import isoscore_from_covariance, isoscore_star
 
 SECTION = "isoscore-bias"
-RECORDS = RESULTS / "isoscore_bias.jsonl"
+RECORDS = FOLDER / "quality" / "results" / "isoscore_bias.jsonl"
 KEY = ("d", "decay", "rows", "n")
 ROWS = (5, 8, 16, 40, 100, 400)
 WIDTHS = (12, 384, 768)
