@@ -49,8 +49,9 @@ INTRODUCTION = """\
 What the papers are known for, and what the same methods do here. The encoder is
 {encoder}, fine-tuned on {rows}, once for every
 seed. The papers fine-tune BERT and others of 768 dimensions or more, so that no row has the paper's
-setting. Where a row differs by more than the encoder, the paper's value stands in brackets. Papers
-000/001, 002, 003 and 004 are [1], [3], [2] and [4] in the documentation."""
+setting. Where a row differs by more than the encoder, the paper's value stands in brackets. Paper
+004 gives F1 for MRPC, where this page has the accuracy. Papers 000/001, 002, 003 and 004 are [1],
+[3], [2] and [4] in the documentation."""
 RULES = """\
 The papers' scores cannot be met with this encoder; what can be tested is whether an effect is
 there, in which direction and how large. [PLAN.md](reproduction/PLAN.md) says which runs there are
