@@ -39,6 +39,7 @@ from isoadapt import (
 )
 from isoadapt.adapters._heads import fit_head
 from isoadapt.adapters._rows import split_rows, strata
+from isoadapt.adapters._training import _epoch_choice
 from isoadapt.adapters._training._epoch_choice import Accuracy
 from isoadapt.adapters._training._loop import task_loss
 from isoadapt.adapters._training._problem import automatic_ridge
@@ -207,8 +208,11 @@ UNFITTING = {
 }
 
 
-@pytest.mark.parametrize("case", UNFITTING)
-@pytest.mark.parametrize("adapter", REFIT, ids=class_name)
+@pytest.mark.parametrize(
+    ("adapter", "case"),
+    [*((each, "an indicator") for each in REFIT), *((Whitening(), case) for case in UNFITTING)],
+    ids=class_name,
+)
 def test_every_adapter_that_refits_warns_of_a_new_head(adapter, case):
     head, y = UNFITTING[case]
     with pytest.warns(UserWarning, match=r"unknown to the given head: .*A new head is fitted"):
@@ -437,7 +441,8 @@ def test_logistic_fits_a_regression_to_each_label():
 
 
 @pytest.mark.parametrize("scoring", [None, "f1_micro", "roc_auc"])
-def test_searches_agree(scoring):
+def test_searches_agree(scoring, monkeypatch):
+    monkeypatch.setattr(_epoch_choice, "_N_DRAWS", 20)
     grid = [{"lam": [-1.0], "lr": [1e-3]}, {"lam": [1.0], "lr": [3e-2]}]
     adapter = IStarAdapter(HEAD, max_epochs=2, random_state=0, scoring=scoring)
     options = {"cv": 2, "scoring": scoring, "refit": False}
@@ -450,9 +455,9 @@ def test_searches_agree(scoring):
 
 
 @pytest.mark.parametrize("head", [HEAD, "logistic"], ids=class_name)
-@pytest.mark.parametrize("test", [{}, {"X_test": X[160:], "y_test": csr_array(Y[160:])}])
+@pytest.mark.parametrize("test", [{"cv": 2}, {"X_test": X[160:], "y_test": csr_array(Y[160:])}])
 def test_adapters_are_compared_by_the_share_of_right_rows(head, test):
-    n = 160 if test else 240
+    n = 160 if "X_test" in test else 240
     found = compare_adapters(
         X[:n],
         Y[:n],
@@ -465,7 +470,7 @@ def test_adapters_are_compared_by_the_share_of_right_rows(head, test):
     frame = found.to_frame().query("use == 'classify'").set_index("adapter")
     assert frame.changed_predictions["whitening"] == 0
     if head is HEAD:
-        rows = slice(160, None) if test else slice(None)
+        rows = slice(160, None) if "X_test" in test else slice(None)
         expected = accuracy_score(Y[rows], HEAD.predict(X[rows]))
         assert frame.score["no adapter"] == pytest.approx(expected)
         probabilities = HEAD.predict_proba(X[rows]).ravel()

@@ -23,6 +23,8 @@ from benchmarks._places import FOLDER
 
 T = TypeVar("T")
 PROCESS = Path("/proc/self")
+PRELOADED = ["sklearn.model_selection", "isoadapt.adapters", "transformers.trainer"]
+PRELOADED += ["sentence_transformers"]  # ignored where it is not installed
 HEADER = ("name", "threads", "n", "d", "ours", "reference", "ratio [IQR]", "target", "met")
 
 
@@ -171,9 +173,9 @@ def names() -> list[str]:
 
 
 def new_process() -> ProcessPoolExecutor:
-    """Return an executor of one process, in which torch has been imported but not used."""
+    """Return an executor of one process, in which `PRELOADED` is imported but not used."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sklearn.model_selection", "isoadapt.adapters"])
+    context.set_forkserver_preload(PRELOADED)
     return ProcessPoolExecutor(1, mp_context=context)
 
 

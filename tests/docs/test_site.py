@@ -116,6 +116,7 @@ def test_the_picture_of_the_readme_shows_the_stored_figures():
         pytest.fail("docs/_static/search.json changed: run python docs/picture.py")
 
 
+@pytest.mark.slow
 def test_the_picture_shows_what_a_search_finds(shared):
     found = picture.search(
         str(shared / "models" / "cola-minilm"), str(shared / "data" / "cola" / "train.tsv")

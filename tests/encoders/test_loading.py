@@ -186,7 +186,7 @@ def test_a_tokenizer_without_its_vocabulary_is_refused(name, tmp_path):
 @pytest.mark.parametrize("source", ["folder", "onnx", "live"])
 @pytest.mark.parametrize("n_added", [16, 17, 30])
 def test_tokens_beyond_the_table_are_found_at_loading(source, n_added, tmp_path):
-    folder, tokenizer = save_model(tmp_path / "model"), make_tokenizer()
+    folder, tokenizer = save_model(tmp_path / "model", num_hidden_layers=1), make_tokenizer()
     tokenizer.add_tokens(ADDED[:n_added])
     tokenizer.save_pretrained(folder)
     model = folder

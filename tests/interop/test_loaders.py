@@ -205,7 +205,7 @@ def test_the_version_is_that_of_the_vectors(checkpoint, written, tmp_path):
     others = [
         version(written / "other" / "onnx"),
         *(
-            version(export(checkpoint, tmp_path / str(number), "onnx", **options))
+            version(export(checkpoint, tmp_path / str(number), "sentence", **options))
             for number, options in enumerate(
                 [{"max_length": 8}, {"normalize": True}, {"adapter": {"shrinkage": 0.3}}]
             )

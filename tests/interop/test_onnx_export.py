@@ -103,7 +103,7 @@ class TestOutputs:
         same(found["logits"], head.outputs(encoder.transform(TEXTS)))
         assert labels == [f"LABEL_{label}" for label in model.predict(TEXTS)]
 
-    @pytest.mark.parametrize("space", ["teacher", "head"])
+    @pytest.mark.parametrize("space", ["teacher", pytest.param("head", marks=pytest.mark.slow)])
     def test_the_readout_of_all_layers(self, checkpoint, tmp_path, space):
         model = readout(checkpoint, space=space)
         found, labels = self.check(model, tmp_path)
@@ -187,14 +187,14 @@ def service():
 @pytest.mark.parametrize(
     ("problem", "num_labels"),
     [
-        ("regression", 1),
         ("regression", 3),
         ("multi_label_classification", 3),
-        ("multi_label_classification", 1),
         ("sigmoid", 1),
-        (None, 1),
         (None, 3),
-        ("single_label_classification", 2),
+        pytest.param("regression", 1, marks=pytest.mark.slow),
+        pytest.param("multi_label_classification", 1, marks=pytest.mark.slow),
+        pytest.param(None, 1, marks=pytest.mark.slow),
+        pytest.param("single_label_classification", 2, marks=pytest.mark.slow),
     ],
 )
 def test_the_service_answers_as_the_model(problem, num_labels, tmp_path):
