@@ -110,9 +110,9 @@ class TestOutputs:
         assert found["logits"].shape == (len(TEXTS), 3)
         assert labels == [f"LABEL_{label}" for label in model.predict(TEXTS)]
 
-    def test_a_head_of_other_labels(self, checkpoint, tmp_path):
+    def test_a_head_of_other_labels(self, shallow, tmp_path):
         names = np.array(["zero", "two", "one"])[LABELS]
-        encoder = TransformerEncoder(checkpoint, pooling="mean", layer=1)
+        encoder = TransformerEncoder(shallow, pooling="mean", layer=0)
         X = encoder.transform(ROWS)
         model = make_pipeline(encoder, Whitening(head="logistic").fit(X, names))
         _, labels = self.check(model, tmp_path)
@@ -198,9 +198,10 @@ def service():
     ],
 )
 def test_the_service_answers_as_the_model(problem, num_labels, tmp_path):
-    options = {"problem_type": problem, "num_labels": num_labels}
+    options = {"problem_type": problem, "num_labels": num_labels, "num_hidden_layers": 1}
     if problem == "sigmoid":
-        options = {"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.Sigmoid"}}
+        del options["problem_type"]
+        options["sentence_transformers"] = {"activation_fn": "torch.nn.Sigmoid"}
     model = AdaptedEncoder(save_model(tmp_path / "m", **options), LogitPreservingWhitening())
     expected = model.fit(ROWS).predict(TEXTS)
     answers, _ = service()(export_onnx(model, tmp_path / "served" / "model.onnx").parent)(TEXTS)
