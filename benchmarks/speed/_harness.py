@@ -23,8 +23,12 @@ from benchmarks._places import FOLDER
 
 T = TypeVar("T")
 PROCESS = Path("/proc/self")
-PRELOADED = ["sklearn.model_selection", "isoadapt.adapters", "transformers.trainer"]
-PRELOADED += ["sentence_transformers"]  # ignored where it is not installed
+PRELOADED = [  # ignored where it is not installed
+    "sklearn.model_selection",
+    "isoadapt.adapters",
+    "transformers.trainer",
+    "sentence_transformers",
+]
 HEADER = ("name", "threads", "n", "d", "ours", "reference", "ratio [IQR]", "target", "met")
 
 

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 
 import torch
 
 from benchmarks._data import embeddings_or_cone, narrow_cone
-from benchmarks.speed._harness import Comparison, Result, Skipped, seconds_of
+from benchmarks.speed._harness import Comparison, Result, Skipped, compare, seconds_of
 from isoadapt import IsotropyLayer
 from isoadapt.adapters._training import _loop
 
@@ -51,22 +53,17 @@ def _steps(n_rows: int, d: int, n_steps: int, repeats: int) -> Comparison:
     settings = {"validation_fraction": None, "max_epochs": 1, "device": "cpu", "random_state": 0}
     layer = IsotropyLayer(data.head, batch_size=n_rows, **settings)
 
-    def epoch(large_step: float) -> float:
-        with patch.object(_loop, "LARGE_STEP", large_step):
-            return float(layer.fit(data.X_train, data.y_train).history_[0]["dur"])
+    seconds: dict[float, list[float]] = {0.0: [], float("inf"): []}
 
-    ways = (0.0, float("inf"))
-    seconds: dict[float, list[float]] = {way: [] for way in ways}
-    for repeat in range(-1, repeats):  # the first pair is not counted
-        for way in ways if repeat % 2 == 0 else reversed(ways):
-            spent = epoch(way)
-            seconds[way] += [spent] if repeat >= 0 else []
-    return Comparison(
-        f"{n_steps} steps of an IsotropyLayer fit in all threads, against one",
-        *map(tuple, seconds.values()),
-        None,
-        {"n": n_rows, "d": d},
-    )
+    def fit(large_step: float) -> None:
+        with patch.object(_loop, "LARGE_STEP", large_step):
+            layer.fit(data.X_train, data.y_train)
+        seconds[large_step].append(layer.history_[0]["dur"])
+
+    name = f"{n_steps} steps of an IsotropyLayer fit in all threads, against one"
+    whole = compare(name, *(partial(fit, way) for way in seconds), repeats=repeats, n=n_rows, d=d)
+    ours, reference = (tuple(each[1:]) for each in seconds.values())  # without the warm-up
+    return replace(whole, ours_s=ours, reference_s=reference)
 
 
 @contextmanager
