@@ -436,6 +436,14 @@ class TestNames:
             np.testing.assert_allclose(search.cv_results_[key], expected.cv_results_[key], 0, 0.05)
             assert set(search.predict(texts)) <= set(names)
 
+    @pytest.mark.parametrize(
+        "named",
+        [
+            "fine-tuned on names",
+            *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("own names", "defaults")),
+        ],
+        indirect=True,
+    )
     def test_in_a_comparison(self, named, data):
         (folder, names), (texts, ids) = named, data
         encoder, head = load_checkpoint(folder)

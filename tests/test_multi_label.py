@@ -457,8 +457,11 @@ def test_searches_agree(scoring, monkeypatch):
     assert np.ptp(wanted) > 0.01
 
 
-@pytest.mark.parametrize("head", [HEAD, "logistic"], ids=class_name)
-@pytest.mark.parametrize("test", [{"cv": 2}, {"X_test": X[160:], "y_test": csr_array(Y[160:])}])
+@pytest.mark.parametrize(
+    ("head", "test"),
+    [(HEAD, {"cv": 2}), ("logistic", {"X_test": X[160:], "y_test": csr_array(Y[160:])})],
+    ids=["frozen, folds", "logistic, test rows"],
+)
 def test_adapters_are_compared_by_the_share_of_right_rows(head, test):
     n = 160 if "X_test" in test else 240
     found = compare_adapters(

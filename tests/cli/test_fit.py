@@ -309,7 +309,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("name", ["whitening", "logit-preserving-whitening", "istar"])
+@pytest.mark.parametrize(
+    "name",
+    ["whitening", "logit-preserving-whitening", pytest.param("istar", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_head_is_the_one_that_adapted_encoder_chooses(kind, name, files):
     options, labels = KINDS[kind]

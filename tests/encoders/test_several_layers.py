@@ -95,6 +95,7 @@ def test_each_list_of_poolings_has_its_own_entries_in_the_cache(tmp_path, checkp
     assert cache.stats().misses == 4 * len(set(TEXTS))
 
 
+@pytest.mark.slow
 def test_onnx_runtime_computes_the_same_columns(tmp_path, checkpoint):
     pytest.importorskip("onnxruntime")
     found = vectors(checkpoint, "readout", backend="onnx", cache=tmp_path)

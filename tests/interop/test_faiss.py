@@ -88,8 +88,7 @@ def repaired_codes(X, queries, adapter, make, new):
     return recall(repaired, queries, adapter.transform(X), adapter.transform(queries))
 
 
-@pytest.mark.parametrize("make", ["PQ12x4", "IVF4,PQ12x4"])
-@pytest.mark.parametrize("new", ["Flat", "PQ12x4"])
+@pytest.mark.parametrize(("make", "new"), [("PQ12x4", "PQ12x4"), ("IVF4,PQ12x4", "Flat")])
 def test_an_index_of_codes_is_repaired_from_decoded_vectors(make, new):
     factory = [lambda kind=kind: faiss.index_factory(X.shape[1], kind) for kind in (make, new)]
     found = repaired_codes(X, QUERIES, Whitening(shrinkage=0.1), *factory)

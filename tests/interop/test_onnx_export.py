@@ -188,7 +188,7 @@ def service():
     ("problem", "num_labels"),
     [
         ("regression", 3),
-        ("multi_label_classification", 3),
+        pytest.param("multi_label_classification", 3, marks=pytest.mark.slow),
         ("sigmoid", 1),
         (None, 3),
         pytest.param("regression", 1, marks=pytest.mark.slow),
