@@ -1,7 +1,8 @@
-"""Where the benchmarks lie and where they put what is not committed."""
+"""Where the benchmarks lie and where they put what they measure."""
 
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent
-RESULTS = FOLDER / "results"
+RESULTS = FOLDER / "results"  # not committed
+RECORDS_FOLDER = FOLDER / "quality" / "results"  # committed

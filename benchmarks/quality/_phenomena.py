@@ -1,4 +1,4 @@
-"""Tasks with many classes: the phenomenon that a generated sentence tests.
+"""A task with twelve classes: the phenomenon that a generated sentence tests.
 
 MiniLM is fine-tuned to classify sentences of twelve phenomena. The rows are longer sentences of
 the same phenomena, which share no content word with the training sentences.
@@ -25,10 +25,9 @@ RECIPE: dict[str, Any] = {"epochs": 2, "lr": 1e-4, "random_state": 0, "device": 
 N_PHENOMENA = 12
 N_TRAINING = 250  # sentences of each phenomenon
 N_UNSEEN = 340
-N_ROWS = 2000  # maximum number of rows of a task
+N_ROWS = 2000  # rows of the task
 ALL_FAMILIAR, ALL_UNSEEN = 25, 26  # number of phenomena in the splits of the corpus
-CROSSED = "phenomenon-acceptability-12"
-TASKS = ("phenomenon-12", "phenomenon-8", "phenomenon-5", "phenomenon-3", CROSSED)
+TASK = f"phenomenon-{N_PHENOMENA}"
 
 
 @cache
@@ -42,14 +41,14 @@ def training_texts() -> tuple[list[str], list[str]]:
 
 
 @cache
-def unseen_texts() -> tuple[list[str], NDArray[np.str_], NDArray[np.int64]]:
-    """Return sentences, phenomena and labels of the dev split, one of each minimal pair."""
+def unseen_texts() -> tuple[list[str], NDArray[np.str_]]:
+    """Return sentences and phenomena of the dev split, one of each minimal pair."""
     corpus = draw_corpus(2, 2 * N_UNSEEN * ALL_UNSEEN, seed=1)
     n_pairs = N_UNSEEN * ALL_UNSEEN
     rows = 2 * np.arange(n_pairs) + np.random.default_rng(1).integers(2, size=n_pairs)
     phenomena = np.array(corpus.dev_phenomena)
     rows = rows[np.isin(phenomena[rows], sorted(set(training_texts()[1])))]
-    return [corpus.dev_texts[row] for row in rows], phenomena[rows], corpus.dev_labels[rows]
+    return [corpus.dev_texts[row] for row in rows], phenomena[rows]
 
 
 @cache
@@ -67,14 +66,7 @@ def unseen_vectors() -> Floats:
     return X
 
 
-def phenomenon_task(task: str) -> tuple[str, Floats, NDArray[Any]]:
-    """Return the name, the rows and the labels of a task."""
-    _, phenomena, acceptable = unseen_texts()
-    n_classes, crossed = int(task.rpartition("-")[2]), task == CROSSED
-    names = np.unique(phenomena)[: n_classes // 2 if crossed else n_classes]
-    rows = np.flatnonzero(np.isin(phenomena, names))[:N_ROWS]
-    X, labels = unseen_vectors()[rows], phenomena[rows]
-    if not crossed:
-        return f"phenomenon, {n_classes} classes", X, labels
-    verdicts = np.where(acceptable[rows] == 1, ",acceptable", ",not")
-    return f"phenomenon and acceptability, {n_classes} classes", X, np.char.add(labels, verdicts)
+def phenomenon_task() -> tuple[str, Floats, NDArray[np.str_]]:
+    """Return the name, the rows and the labels of the task."""
+    labels = unseen_texts()[1][:N_ROWS]
+    return f"phenomenon, {N_PHENOMENA} classes", unseen_vectors()[:N_ROWS], labels

@@ -72,7 +72,7 @@ def own_texts(task: str) -> OwnTexts:
     if not isinstance(train[0], str):
         train, train_labels = drawn(train, MAX_PAIRS), drawn(train_labels, MAX_PAIRS)
     if task == MANY:
-        inputs, phenomena, _ = unseen_texts()
+        inputs, phenomena = unseen_texts()
         judged = np.unique(phenomena, return_inverse=True)[1]
         rows = drawn(list(range(len(inputs))), MAX_ROWS)
     else:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks._data import Floats
 from benchmarks._markdown import markdown_table
-from benchmarks._places import FOLDER
+from benchmarks._places import RECORDS_FOLDER
 from benchmarks.quality import Cells, Record, _texts as texts
 from benchmarks.quality._adapter_rows import format_figure, measured_with
 from benchmarks.quality._checkpoints import (
@@ -31,7 +31,7 @@ from isoadapt import LogitPreservingWhitening, TeacherReadout, load_checkpoint, 
 from isoadapt.adapters._heads import fit_head
 
 SECTION = "advice"
-RECORDS = FOLDER / "quality" / "results" / "advice.jsonl"
+RECORDS = RECORDS_FOLDER / "advice.jsonl"
 KEY = ("checkpoint", "vectors", "rows")
 EARLIER = RECORDS.with_name("advice_minilm.jsonl")  # records that are not measured again
 COLLAPSED = 0.5  # of EV1

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks._data import Floats
 from benchmarks._markdown import markdown_table
-from benchmarks._places import FOLDER
+from benchmarks._places import RECORDS_FOLDER
 from benchmarks.quality import Cells, Record, _figures as figures, _texts as texts
 from benchmarks.quality._adapter_rows import measured_with, yes
 from benchmarks.quality._checkpoints import (
@@ -39,7 +39,7 @@ from isoadapt import (
 from isoadapt.metrics import similarity_correlation
 
 SECTION = "dual-use"
-RECORDS = FOLDER / "quality" / "results" / "dual_use.jsonl"
+RECORDS = RECORDS_FOLDER / "dual_use.jsonl"
 KEY = ("checkpoint", "vectors", "draw")
 
 OWN_TASK, STSB, SEARCH, PARAPHRASE = "own task", "STS-B", "RTE MRR@10", "MRPC recall@1"

@@ -14,7 +14,7 @@ from sklearn.model_selection import train_test_split
 
 from benchmarks._data import Embeddings, load_embeddings
 from benchmarks._markdown import markdown_table
-from benchmarks._places import FOLDER
+from benchmarks._places import RECORDS_FOLDER
 from benchmarks.quality import Cells, Record, _texts as texts
 from benchmarks.quality._adapter_rows import (
     BASE,
@@ -33,7 +33,7 @@ from benchmarks.quality._checkpoints import CHECKPOINTS, HEAD_INPUT
 from isoadapt import load_checkpoint
 
 SECTION = "embeddings"
-RECORDS = FOLDER / "quality" / "results" / "embeddings_table.jsonl"
+RECORDS = RECORDS_FOLDER / "embeddings_table.jsonl"
 KEY = ("task", "size", "row", "seed")
 MINILM = ("cola", "mrpc", "rte", "sst2_sentence")
 ENCODED = "cola-l3"  # its embeddings are not stored

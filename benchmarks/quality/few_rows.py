@@ -18,7 +18,7 @@ from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 
 from benchmarks._data import Floats, load_unseen
 from benchmarks._markdown import markdown_table
-from benchmarks._places import FOLDER
+from benchmarks._places import RECORDS_FOLDER
 from benchmarks.quality import Cells, Record, _phenomena
 from benchmarks.quality._adapter_rows import (
     EXACT,
@@ -35,7 +35,7 @@ from isoadapt import IsotropyLayer, IStarAdapter, LogitPreservingWhitening
 from isoadapt.metrics import isoscore
 
 SECTION = "few-rows"
-RECORDS = FOLDER / "quality" / "results" / "few_rows.jsonl"
+RECORDS = RECORDS_FOLDER / "few_rows.jsonl"
 KEY = ("task", "size", "row", "draw")
 SIZES = {
     "cola": (100, 300, 600),
@@ -45,7 +45,7 @@ SIZES = {
     "bbbp": (100, 300),
     "esol": (100, 200),
     "cola_distilbert": (100, 300, 600),
-    **dict.fromkeys(_phenomena.TASKS, (800,)),
+    _phenomena.TASK: (800,),
 }
 REGRESSIONS = ("esol",)
 N_DRAWS = 5
@@ -75,18 +75,14 @@ PHENOMENA = (
     "The classes “phenomenon” are what sentences of the generated corpus are about. MiniLM was "
     f"fine-tuned to tell {_phenomena.N_PHENOMENA} of them apart, on {_phenomena.N_TRAINING} "
     f"sentences of each for {_phenomena.RECIPE['epochs']} epochs; the rows are longer sentences of "
-    "other words, one of each pair of twins. Fewer classes: the rows of the first ones. With "
-    "acceptability: each of six phenomena is two classes, acceptable and not, which the encoder "
-    "was not trained to tell apart."
+    "other words, one of each pair of twins."
 )
 
 
 def cells() -> Cells:
     """Yield a fit for each task, number of training rows, row and draw or fold."""
     load = cache(
-        lambda task: (
-            _phenomena.phenomenon_task(task) if task in _phenomena.TASKS else load_unseen(task)
-        )
+        lambda task: _phenomena.phenomenon_task() if task == _phenomena.TASK else load_unseen(task)
     )
     for task, sizes in SIZES.items():
         for n in (*sizes, None):
@@ -147,10 +143,7 @@ def text(records: Sequence[Record]) -> str:
     table = markdown_table(header, [group.cells() for group in groups])
     checks = "\n".join(f"- {line}" for line in (_losses(groups), _alarms(groups)))
     settings = measured_with(frame["setting"])
-    introduction = [INTRODUCTION]
-    if frame["task"].isin(_phenomena.TASKS).any():
-        introduction.append(PHENOMENA)
-    return "\n\n".join([*introduction, table, checks, settings])
+    return "\n\n".join([INTRODUCTION, PHENOMENA, table, checks, settings])
 
 
 class _Size:

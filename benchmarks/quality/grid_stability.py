@@ -15,7 +15,7 @@ from sklearn.model_selection import ParameterGrid, StratifiedKFold, cross_valida
 
 from benchmarks._data import Floats, load_embeddings, load_unseen
 from benchmarks._markdown import markdown_table
-from benchmarks._places import FOLDER
+from benchmarks._places import RECORDS_FOLDER
 from benchmarks.quality import Cells, Record
 from benchmarks.quality._adapter_rows import measured_with
 from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
@@ -23,7 +23,7 @@ from isoadapt.metrics import isoscore
 from isoadapt.model_selection import AdapterSearchCV, BestAboveFloor, make_isotropy_scorer
 
 SECTION = "grid-stability"
-RECORDS = FOLDER / "quality" / "results" / "grid_stability.jsonl"
+RECORDS = RECORDS_FOLDER / "grid_stability.jsonl"
 KEY = ("task", "kind", "seed")
 TASKS = {"cola": (5, 1), "mrpc": (3, 0)}  # searches and nested cross-validations, other folds each
 GRID = {"lam": [0.0, 0.1, 1.0, 10.0], "zeta": [0.2, 0.8]}

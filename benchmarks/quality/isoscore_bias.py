@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks._markdown import markdown_table
-from benchmarks._places import FOLDER
+from benchmarks._places import RECORDS_FOLDER
 from benchmarks.quality import Cells, Record
 from benchmarks.quality._adapter_rows import measured_with
 from isoadapt.geometry._isoscore import isoscore_from_covariance, isoscore_star
 
 SECTION = "isoscore-bias"
-RECORDS = FOLDER / "quality" / "results" / "isoscore_bias.jsonl"
+RECORDS = RECORDS_FOLDER / "isoscore_bias.jsonl"
 KEY = ("d", "decay", "rows", "n")
 ROWS = (5, 8, 16, 40, 100, 400)
 WIDTHS = (12, 384, 768)

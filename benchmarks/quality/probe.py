@@ -16,7 +16,7 @@ from sklearn.model_selection import train_test_split
 
 from benchmarks._data import Floats, load_unseen, shared_folder
 from benchmarks._markdown import markdown_table
-from benchmarks._places import FOLDER
+from benchmarks._places import RECORDS_FOLDER
 from benchmarks.quality import Cells, Record
 from benchmarks.quality._adapter_rows import measured_with
 from isoadapt import TransformerEncoder
@@ -24,7 +24,7 @@ from isoadapt.adapters._heads import fit_head
 from isoadapt.datasets import load_table, minilm_folder
 
 SECTION = "probe"
-RECORDS = FOLDER / "quality" / "results" / "probe.jsonl"
+RECORDS = RECORDS_FOLDER / "probe.jsonl"
 KEY = ("task", "size", "draw")
 HEALTHY = "SST-2, all-MiniLM"
 TASKS = ("cola", "mrpc", "rte", "sst2_sentence", "bbbp", "cola_distilbert", "esol", HEALTHY)

@@ -12,14 +12,14 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from benchmarks._data import Floats
 from benchmarks._markdown import markdown_table
-from benchmarks._places import FOLDER
+from benchmarks._places import RECORDS_FOLDER
 from benchmarks.quality import Cells, Record
 from benchmarks.quality._adapter_rows import measured_with
 from isoadapt import AllButTheTop, ClusterIsotropy, IsoBN, Whitening
 from isoadapt.model_selection import compare_adapters
 
 SECTION = "trials"
-RECORDS = FOLDER / "quality" / "results" / "comparison_trials.jsonl"
+RECORDS = RECORDS_FOLDER / "comparison_trials.jsonl"
 KEY = ("protocol", "discordance", "first")  # discordance is None if the labels are noise
 
 TEST_ROWS, FOLDS = "test rows", "cross-validation"

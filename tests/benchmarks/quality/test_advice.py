@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks.quality import advice
 from benchmarks.quality.__main__ import records
-from docs._ext.results import RESULTS
 from tests.docs.blocks import ROOT
 
 ENCODERS = np.repeat(["a", "b", "c"], 20)
@@ -56,7 +55,6 @@ def test_no_pair_is_fitted_to(monkeypatch):
 
 def test_the_figures_of_the_guide_are_those_of_the_records():
     found = records(advice).entries()
-    assert advice.text(found) in RESULTS.read_text("utf-8")
     guide = " ".join((ROOT / "docs" / "guide" / "results.rst").read_text("utf-8").split())
     ev1 = np.array([one["figures"]["EV1"] for one in found])
     gains = np.array([one["whitened"] - one["raw"] for one in found])
