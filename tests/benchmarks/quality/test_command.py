@@ -81,7 +81,7 @@ def test_write_replaces_the_section_alone(table, tmp_path):
         run("--report", "--write", str(file))
 
 
-@pytest.mark.parametrize("name", ["embeddings_table", "few_rows", "isoscore_bias", "probe", "dual_use", "comparison", "trials", "advice"])
+@pytest.mark.parametrize("name", command.TABLES)
 def test_the_results_are_those_of_the_records(name):
     table = command.importlib.import_module(f"benchmarks.quality.{name}")
     section = f"<!-- {table.SECTION}:begin -->\n\n{table.text(command.records(table).entries())}"
