@@ -31,6 +31,7 @@ def test_heads_predict_the_planted_signs_with_the_stated_accuracies(discordance,
 
 def test_rank_correlations_of_planted_pairs_are_known(rng):
     first, second, scores = trials.planted_pairs(40_000, rng)
+    assert len(np.unique(np.vstack([first, second]), axis=0)) == 80_000
     show = PlantedAdapter().transform
     before, after = map(trials.spearman, trials.CORRELATIONS)
     assert similarity_correlation(first, second, scores) == pytest.approx(before, abs=0.02)
