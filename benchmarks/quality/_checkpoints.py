@@ -28,6 +28,7 @@ MAX_LENGTH = 256  # tokens of a text whose vector is computed
 EPOCHS = 20
 LIGHT_EPOCHS = 3  # of a light fine-tuning, which trains the last third of the layers and the head
 N_TRAINING = {"sst2_sentence": 600, MANY: 500, MOLECULES: 600}  # rows that are fine-tuned on here
+N_OTHERS = 2000  # of other tasks
 ARGUMENTS = {
     "num_train_epochs": EPOCHS,
     "learning_rate": 1e-4,  # after a warm-up over 5 % of the steps; falls linearly to 0
@@ -61,7 +62,8 @@ def training_rows(task: str) -> tuple[list[Any], list[Any]]:
 def finetuning_rows(task: str) -> tuple[list[Any], list[Any]]:
     """Return the texts and labels that a checkpoint is fine-tuned on."""
     texts, labels = training_rows(task)
-    rows = np.random.default_rng(0).permutation(len(texts))[: N_TRAINING.get(task)].tolist()
+    most = N_TRAINING.get(task, N_OTHERS)
+    rows = np.random.default_rng(0).permutation(len(texts))[:most].tolist()
     return [texts[row] for row in rows], [labels[row] for row in rows]
 
 

