@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -126,8 +126,3 @@ def format_figure(value: float, column: str = "") -> str:
 def yes(holds: bool | np.bool) -> str:
     """Format whether a claim holds."""
     return "yes" if holds else "**no**"
-
-
-def measured_with(settings: Iterable[str]) -> str:
-    """Name the versions and the hardware of records."""
-    return "\n\n".join(f"Measured with {setting}." for setting in sorted(set(settings)))

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from benchmarks._data import Floats
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
+from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record, _texts as texts
-from benchmarks.quality._adapter_rows import format_figure, measured_with
+from benchmarks.quality._adapter_rows import format_figure
 from benchmarks.quality._checkpoints import (
     CHECKPOINTS,
     LIGHT_EPOCHS,
@@ -164,8 +165,9 @@ CHECK = (
     "{:.3f}; with a smaller one in {} of {}. In {} earlier cases of MiniLM (`Whitening`, all of "
     "STS-B test, checkpoints after 0, 1, 5 and 20 epochs on six tasks and two fully trained ones, "
     "three poolings of the last layer), these are {} of {}, by at least {:.3f}, and {} of {}. The "
-    "bound was chosen when these figures were known. The threshold that is right most often above, "
-    "{:.3f}, is right in {:.3f} of the earlier cases, and always yes in {:.3f}."
+    "bound was chosen when these figures were known. The thresholds that are right most often "
+    "above, {:.3f} for EV1 and {:.3f} for the effective rank, are right in {:.3f} and {:.3f} of "
+    "the earlier cases, and always yes in {:.3f}."
 )
 
 
@@ -226,16 +228,18 @@ def one_sided(ev1: Floats, gains: Floats) -> tuple[int, int, float, int, int]:
 
 
 def check(records: Sequence[Record]) -> str:
-    """Say what EV1 tells in the records and in the earlier ones."""
+    """Say what EV1 and the effective rank tell in the records and in the earlier ones."""
     earlier = [json.loads(line) for line in EARLIER.read_text("utf-8").splitlines()]
-    before = np.array([one["figures"]["ev1"] for one in earlier])
+    names, former = ("EV1", "effective rank / d"), ("ev1", "effective_rank_share")
+    values = np.array([[one["figures"][name] for name in names] for one in records])
+    before = np.array([[one["figures"][name] for name in former] for one in earlier])
     raised = np.array([one["after"] - one["before"] for one in earlier])
-    ev1 = np.array([one["figures"]["EV1"] for one in records])
     gains = np.array([one["whitened"] - one["raw"] for one in records])
-    _, bound, above = threshold(ev1, gains > 0)
-    right = (((before >= bound) == above) == (raised > 0)).mean()
-    high, low = one_sided(ev1, gains), one_sided(before, raised)
-    return CHECK.format(COLLAPSED, *high, len(earlier), *low, bound, right, (raised > 0).mean())
+    _, bounds, above = zip(*(threshold(each, gains > 0) for each in values.T), strict=True)
+    right = (((before >= bounds) == above) == (raised > 0)[:, None]).mean(0)
+    high, low = one_sided(values[:, 0], gains), one_sided(before[:, 0], raised)
+    always = (raised > 0).mean()
+    return CHECK.format(COLLAPSED, *high, len(earlier), *low, *bounds, *right, always)
 
 
 def text(records: Sequence[Record]) -> str:

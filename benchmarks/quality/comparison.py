@@ -10,8 +10,9 @@ import numpy as np
 from benchmarks._data import load_embeddings, load_unseen
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER, ROOT
+from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record, _texts as texts
-from benchmarks.quality._adapter_rows import measured_with, yes
+from benchmarks.quality._adapter_rows import yes
 from benchmarks.quality._checkpoints import CHECKPOINTS
 from isoadapt.model_selection import compare_adapters
 

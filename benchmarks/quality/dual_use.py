@@ -17,8 +17,9 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks._data import Floats
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
+from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record, _figures as figures, _texts as texts
-from benchmarks.quality._adapter_rows import measured_with, yes
+from benchmarks.quality._adapter_rows import yes
 from benchmarks.quality._checkpoints import (
     CHECKPOINTS,
     EPOCHS,

@@ -15,6 +15,7 @@ from sklearn.model_selection import train_test_split
 from benchmarks._data import Embeddings, load_embeddings
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
+from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record, _texts as texts
 from benchmarks.quality._adapter_rows import (
     BASE,
@@ -26,7 +27,6 @@ from benchmarks.quality._adapter_rows import (
     format_figure,
     is_regression,
     measure_adapter,
-    measured_with,
     yes,
 )
 from benchmarks.quality._checkpoints import (
@@ -128,9 +128,8 @@ INTRODUCTION = (
 DIRECTIONS = (
     "### Directions\n\nWhether what the papers claim of geometry holds on these embeddings: means "
     "of the control → of the adapter, and for how many seeds. The controls are those named above; "
-    f"for IsoBN “{BASE}”. Of epochs that do the task equally well, each adapter keeps the one that "
-    "its own penalty likes best; trained to the last epoch, selected bars lower EV1 more than all "
-    "bars do."
+    f"for IsoBN “{BASE}”. The epoch that is kept is the last within one standard error of the best "
+    "validation score; the penalty has no part in the choice."
 )
 
 

@@ -19,6 +19,7 @@ from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from benchmarks._data import Floats, load_unseen
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
+from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record, _phenomena
 from benchmarks.quality._adapter_rows import (
     EXACT,
@@ -29,7 +30,6 @@ from benchmarks.quality._adapter_rows import (
     Row,
     Unchanged,
     format_figure,
-    measured_with,
 )
 from isoadapt import IsotropyLayer, IStarAdapter, LogitPreservingWhitening
 from isoadapt.metrics import isoscore

@@ -16,8 +16,8 @@ from sklearn.model_selection import ParameterGrid, StratifiedKFold, cross_valida
 from benchmarks._data import Floats, load_embeddings, load_unseen
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
+from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record
-from benchmarks.quality._adapter_rows import measured_with
 from isoadapt import IsotropyLayer, IStarAdapter, LinearHead
 from isoadapt.metrics import isoscore
 from isoadapt.model_selection import AdapterSearchCV, BestAboveFloor, make_isotropy_scorer

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
+from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record
-from benchmarks.quality._adapter_rows import measured_with
 from isoadapt.geometry._isoscore import isoscore_from_covariance, isoscore_star
 
 SECTION = "isoscore-bias"

@@ -17,8 +17,8 @@ from sklearn.model_selection import train_test_split
 from benchmarks._data import Floats, load_unseen, shared_folder
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
+from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record
-from benchmarks.quality._adapter_rows import measured_with
 from isoadapt import TransformerEncoder
 from isoadapt.adapters._heads import fit_head
 from isoadapt.datasets import load_table, minilm_folder

@@ -14,8 +14,8 @@ from sklearn.linear_model import LogisticRegression
 from benchmarks._data import Floats
 from benchmarks._markdown import markdown_table
 from benchmarks._places import RECORDS_FOLDER
+from benchmarks._versions import measured_with
 from benchmarks.quality import Cells, Record
-from benchmarks.quality._adapter_rows import measured_with
 from isoadapt import AllButTheTop, ClusterIsotropy, IsoBN, Whitening
 from isoadapt.model_selection import compare_adapters
 

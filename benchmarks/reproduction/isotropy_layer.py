@@ -49,18 +49,19 @@ NAMES = (
 
 
 class Theirs(NamedTuple):
-    """Figures of the paper for BERT-base on the dev set of a task."""
+    """Figures of the paper for BERT-base on the dev set of a task; the gain is that over seeds."""
 
     isoscore: str
     ev1: str
-    metric: str
+    metric: str  # table 2
+    over_seeds: str  # table 3, 5 seeds
     gain: float
 
 
 THEIRS = {
-    "cola": Theirs("0.004 → 0.0255", "0.60 → 0.18", "0.6161 → 0.6357", 0.0196),
-    "mrpc": Theirs("0.0033 → 0.0103", "0.63 → 0.43", "0.8529 → 0.8799", 0.0270),
-    "rte": Theirs("0.0051 → 0.025", "0.61 → 0.27", "0.6787 → 0.7184", 0.0397),
+    "cola": Theirs("0.004 → 0.0255", "0.60 → 0.18", "0.6161 → 0.6357", "0.6089 → 0.6282", 0.0193),
+    "mrpc": Theirs("0.0033 → 0.0103", "0.63 → 0.43", "0.8529 → 0.8799", "0.8664 → 0.8750", 0.0086),
+    "rte": Theirs("0.0051 → 0.025", "0.61 → 0.27", "0.6787 → 0.7184", "0.6772 → 0.7040", 0.0268),
 }
 PAPER = {"alpha": (0.5,), "coordinates": ("raw",), "bias_corrected": (False,)}
 
@@ -95,8 +96,9 @@ def _of_geometry(task: str) -> list[Claim]:
 
 def _of_metric(task: str) -> list[Claim]:
     theirs, control = THEIRS[task], "no such control"
+    metric = f"{theirs.metric} (5 seeds: {theirs.over_seeds})"
     lines: list[tuple[str, str, str, str, str, float | None]] = [
-        ("table 2", "", "the base's", theirs.metric, BASE, theirs.gain),
+        ("table 2", "", "the base's", metric, BASE, theirs.gain),
         (
             "ours",
             "",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from keyword import iskeyword
 from pathlib import Path
@@ -97,6 +97,20 @@ class Skipped:
 
 
 Result = Comparison | Measurement | Skipped
+
+
+def to_record(result: Result) -> dict[str, Any]:
+    """Return the fields of a result, with the number of threads that it could use."""
+    fields = asdict(result)
+    if "facts" in fields:
+        fields["facts"] = {"threads": torch.get_num_threads(), **fields["facts"]}
+    return fields
+
+
+def from_record(record: Mapping[str, Any]) -> Result:
+    """Return the result whose fields a record has."""
+    kind = Comparison if "ours_s" in record else Measurement if "seconds" in record else Skipped
+    return kind(**record)
 
 
 def compare(

@@ -44,7 +44,7 @@ from isoadapt.geometry._chunks import (
 from isoadapt.heads import LinearHead
 
 _ENTRIES = 2**22  # entries of a memory map that are read at a time
-_POOR = 0.35  # held-out R² below which LogitPreservingWhitening is the better choice
+_POOR = 0.35  # held-out R² below which LogitPreservingWhitening was better on CoLA
 _SMALLEST = 1e-8  # ridge that is larger than the rounding errors of a correlation matrix
 
 
@@ -322,7 +322,7 @@ class TeacherReadout(BaseAdapter):
         elif not self.r2_ >= _POOR:  # NaN if the vectors are all equal, or the rows in one fold
             warn(
                 f"R² of the teacher's vectors is {self.r2_:.2f} in held-out rows. Below {_POOR}, "
-                "LogitPreservingWhitening is the better choice: use it, fit to more texts, or "
+                "LogitPreservingWhitening may be better: compare with it, fit to more texts, or "
                 "check that X and y are of the same texts"
             )
         coef = RidgeRegression(total).coef(self.ridge_)

@@ -61,9 +61,9 @@ def test_the_figures_of_the_guide_are_those_of_the_records():
     yes, cases, least, others, low = advice.one_sided(ev1, gains)
     assert f"in {yes} of {cases} cases, by at least {least:.3f}".replace(" 0.", " .") in guide
     assert f"it raised it in {others} of {low}:" in guide
-    (usual, _), (ruled, _) = (
-        advice.rules(found, advice.QUESTIONS[0])["rules"][name] for name in (advice.USUAL, "EV1")
-    )
+    names = advice.USUAL, "EV1", "effective rank / d"
+    judged = advice.rules(found, advice.QUESTIONS[0])["rules"]
+    usual, ruled, rank = (judged[name][0] for name in names)
     assert f"is right in {ruled:.3f} of".replace("0.", ".") in guide
     assert f"frequent answer is right in {usual:.3f}.".replace("0.", ".") in guide
     lines = map(json.loads, advice.EARLIER.read_text("utf-8").splitlines())
@@ -72,7 +72,9 @@ def test_the_figures_of_the_guide_are_those_of_the_records():
     assert f"In {len(pairs)} earlier cases" in guide
     assert f"these were {yes} of {cases} and {others} of {low}." in guide
     assert "is right in .692 and always whitening in .859" in guide
-    assert "is right in 0.692 of the earlier cases, and always yes in 0.859" in advice.text(found)
+    assert f"{rank:.3f} of the cases".removeprefix("0") in guide
+    assert "but in .603 of the earlier ones" in guide
+    assert "in 0.692 and 0.603 of the earlier cases, and always yes in 0.859" in advice.text(found)
     raised, more = (advice.rules(found, question) for question in advice.QUESTIONS[1:])
     assert raised["yes"] == raised["cases"]
     assert f"in all {raised['cases']} cases of classifiers" in guide

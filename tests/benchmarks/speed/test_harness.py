@@ -9,6 +9,8 @@ from benchmarks import __main__ as command
 from benchmarks.speed import _harness
 from benchmarks.speed._harness import Comparison, Measurement, Skipped, compare
 
+THREADS = torch.get_num_threads()
+
 
 def test_compare_alternates_after_a_warm_up(monkeypatch):
     now, calls = [0.0], []
@@ -32,28 +34,40 @@ def test_the_table_shows_medians_over_pairs_and_whether_targets_are_met():
         Measurement("alone", (2.0,), {"n": 9}),
         Skipped("absent", "no package"),
     ]
-    threads = torch.get_num_threads()
     assert _harness.table(results).splitlines()[-4:] == [
         "| pairs | 1 | 64 | 8 | 2 s | 3 s | 2.00 [1.50, 2.50] | ≥ 2.50 | no |",
-        f"| free | {threads} |  |  | 1 ms | 500 ms | 500 [500, 500] |  |  |",
-        f"| alone | {threads} | 9 |  | 2 s |  |  |  |  |",
+        f"| free | {THREADS} |  |  | 1 ms | 500 ms | 500 [500, 500] |  |  |",
+        f"| alone | {THREADS} | 9 |  | 2 s |  |  |  |  |",
         "| absent: skipped, no package |  |  |  |  |  |  |  |  |",
     ]
 
 
-def test_command_goes_on_after_a_failure(tmp_path, monkeypatch, capsys):
+def test_command_goes_on_after_a_failure_and_keeps_what_it_measured(tmp_path, monkeypatch, capsys):
+    seconds = 1.0
+
     def run_apart(name, quick):
         if name == "import":
             raise RuntimeError("broken")
-        return [Comparison(name, (1.0,), (2.0,), 1.5)]
+        return [Comparison(name, (seconds,), (2.0,), 1.5), Skipped(name, "no package")]
 
     monkeypatch.setattr(command, "run_apart", run_apart)
+    monkeypatch.setattr(command, "RECORDS", tmp_path / "bench.jsonl")
     results = tmp_path / "RESULTS.md"
     results.write_text("<!-- bench:begin -->\n<!-- bench:end -->\n")
-    options = ["--quick", "--only", "import", "isoscore", "--write", str(results)]
-    assert command.main(options) == 1
-    assert "| isoscore |" in results.read_text("utf-8")
+    write = ["--write", str(results)]
+    assert command.main(["--only", "import", "isoscore", "audit", *write]) == 1
     assert "broken" in capsys.readouterr().err
+    seconds = 4.0
+    assert command.main(["--only", "audit", *write]) == 0
+    written = results.read_text("utf-8")
+    assert f"| audit | {THREADS} |  |  | 4 s | 2 s | 0.50 [0.50, 0.50] | ≥ 1.50 | no |" in written
+    assert (
+        f"| isoscore | {THREADS} |  |  | 1 s | 2 s | 2.00 [2.00, 2.00] | ≥ 1.50 | yes |" in written
+    )
+    assert "| isoscore: skipped, no package |" in written
+    assert command.main(["--only", "isoscore"]) == 0
+    assert "| 4 s |" in capsys.readouterr().out
+    assert command.text(command.records().entries()) in written == results.read_text("utf-8")
 
 
 def test_every_name_is_that_of_a_module():
