@@ -43,10 +43,10 @@ CONTROLS = {
 }
 EXPLANATION = """\
 Each method is compared with its control: a penalty in fine-tuning with the base, an adapter with
-the same adapter without a penalty or with a mere refit of the head, and that refit with no
-adapter. The cells show the mean difference of the metric, its 95 % interval over seeds, and that
-over dev rows. These comparisons are not claims of a paper. They were added after the plan was
-written, the row of the refit when its figures were known. Their p-values are adjusted after Holm
+the same adapter without a penalty or with a mere refit of the head, and that refit with no adapter.
+The cells show the mean difference of the metric, its 95 % interval over seeds, and that over dev
+rows. These comparisons are not claims of a paper. They were added after the plan was written; the
+row "head refit only" was added when its figures were known. Their p-values are adjusted after Holm
 for all of them together."""
 OLD_HEADS = """\
 The rows that refit a head (head refit only, IsoBN and FlowAdapter) were measured with an earlier

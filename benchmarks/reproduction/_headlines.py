@@ -22,15 +22,16 @@ SHOWN = (*TITLES, "coordinates", "bias_corrected", "epochs", "schedule", "d")
 
 
 def headlines_table(judged: Sequence[tuple[str, Sequence[Line]]], records: Sequence[Record]) -> str:
-    """Return a row for each claim that has the paper's setting, with the number of its paper."""
+    """Return a row for each claim that has the paper's setting, those that wait last."""
     rows = []
     for paper, lines in judged:
         for claim, found, _, verdict in ((*line, line.verdict) for line in lines):
             if claim.paper:
-                ours = f"{found.ours}, {found.n_seeds} seeds" if found.n_seeds else "–"
+                seeds = f"{found.n_seeds} seed{'s' * (found.n_seeds > 1)}"
+                ours = f"{found.ours}, {seeds}" if found.n_seeds else "–"
                 setting = _setting(claim, records)
                 rows.append((paper, claim.claim, claim.theirs, ours, verdict, setting))
-    return markdown_table(HEADER, rows, words=True)
+    return markdown_table(HEADER, sorted(rows, key=lambda row: row[4] == "waiting"), words=True)
 
 
 def _setting(claim: Claim, records: Sequence[Record]) -> str:

@@ -212,7 +212,7 @@ def moves(
         asked = ""
         if by != 1 and steps:
             limit = factor * mean_of([*pairs.before.values()])
-            asked = f" (asked: at {'least' if sign > 0 else 'most'} {limit:.4g})"
+            asked = f" (needed: at {'least' if sign > 0 else 'most'} {limit:.4g})"
         ours = format_means(pairs) + asked
         planned = n_planned(records, before, after)
         judged = judge_steps(steps, planned, ours, sign=sign, size=size)

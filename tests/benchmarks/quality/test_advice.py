@@ -70,7 +70,8 @@ def test_the_figures_of_the_guide_are_those_of_the_records():
     pairs = np.array([(one["figures"]["ev1"], one["after"] - one["before"]) for one in lines])
     yes, cases, _, others, low = advice.one_sided(*pairs.T)
     assert f"In {len(pairs)} earlier cases" in guide
-    assert f"these were {yes} of {cases} and {others} of {low}." in guide
+    assert f"it raised it in {yes} of {cases} with" in guide
+    assert f"and in {others} of {low} with a smaller one." in guide
     assert "is right in .692 and always whitening in .859" in guide
     assert f"{rank:.3f} of the cases".removeprefix("0") in guide
     assert "but in .603 of the earlier ones" in guide

@@ -130,7 +130,10 @@ def test_the_report_follows_from_the_records():
         claim for each in reproduce.PAPERS.values() for paper in each for claim in paper.claims()
     ]
     shown = [claim.claim for claim in claims if claim.paper]
-    assert [line.split(" | ")[1] for line in first_page.splitlines() if "| 00" in line] == shown
+    rows = [line.split(" | ") for line in first_page.splitlines() if line.startswith("| ")][2:]
+    assert sorted(row[1] for row in rows) == sorted(shown)
+    waiting = [row[4] == "waiting" for row in rows]
+    assert waiting == sorted(waiting)
 
 
 def test_the_pictures_show_the_records():

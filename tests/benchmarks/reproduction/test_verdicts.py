@@ -87,7 +87,7 @@ def test_a_factor_is_asked_of_the_interval():
     assert halved(pairs(base, [0.1, 0.0, -0.1])).outcome == HOLDS
     lowered = halved(pairs(base, [0.9, 1.0, 0.8]))
     assert lowered.outcome == FAILS
-    assert lowered.ours.endswith("→ 0.90 ± 0.10 (asked: at most 0.5)")
+    assert lowered.ours.endswith("→ 0.90 ± 0.10 (needed: at most 0.5)")
     assert lowered.interval == "+0.4 [+0.276, +0.524] from 0.5 times before"
 
 
