@@ -352,9 +352,7 @@ def test_poor_fits_and_labels_are_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TeacherReadout().fit(X, TEACHER)
-    with pytest.warns(
-        UserWarning, match=r"is -?0\.0\d in held-out rows. Below .* may be better"
-    ):
+    with pytest.warns(UserWarning, match=r"is -?0\.0\d in held-out rows. Below .* may be better"):
         TeacherReadout().fit(X, RNG.normal(size=(300, 9)))
     with pytest.warns(UserWarning, match="y has one column"):
         TeacherReadout().fit(X, np.arange(300) % 2)
