@@ -105,15 +105,15 @@ def _compare(
     encoder: TransformerEncoder, rows: Rows, adapters: Any, options: Run
 ) -> tuple[Comparison, list[Embedded]]:
     """Return the comparison, and the rows of the table and of the test table, if there is one."""
+    data: dict[str, Any] = {} if rows.pairs is None else {"pairs": _pairs(rows.pairs)}
+    foreign = rows.foreign and load_table(rows.foreign, text=rows.text, label=None)[0]
     (_, X, y), *tests = tables = _labelled(encoder, rows, options.console)
-    data: dict[str, Any] = {}
     for test in tests:
         _, data["X_test"], data["y_test"] = test
-    if rows.pairs is not None:
-        data["pairs"] = _pairs(rows.pairs)
-    if rows.foreign is not None:
-        texts, _ = load_table(rows.foreign, text=rows.text, label=None)
-        data["foreign"] = encoder.transform(texts)
+    data |= {} if foreign is None else {"foreign": encoder.transform(foreign)}
+    others = {"similarity (--pairs)": rows.pairs, "outliers (--foreign)": rows.foreign}
+    left = [*(use for use, table in others.items() if table is None), "search (in Python only)"]
+    options.console.say(f"Uses that are not judged: {', '.join(left)}")
     own = encoder_head(encoder)
     new = "ridge" if y.dtype.kind == "f" else "logistic"
     head = head_for(own, y, "checkpoint's head") if own else new

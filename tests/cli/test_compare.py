@@ -68,6 +68,7 @@ class TestCompare:
         (tmp_path / "best-for-classify").mkdir()
         arguments = [tables / "dev.tsv", "--model", checkpoint, "--encoder-unseen", *NAMES[2:]]
         completed = succeed("compare", *arguments, "--out", tmp_path)
+        assert "not judged: similarity (--pairs), outliers (--foreign), search" in completed.stderr
         assert "best-for-classify is of an earlier comparison" in completed.stderr
 
     @pytest.mark.parametrize(
@@ -98,6 +99,8 @@ class TestCompare:
         assert "is not a file" in fail("compare", tmp_path / "absent.tsv", *model)
         train = tables / "train.tsv"
         assert "sentence1" in fail("compare", train, *model, "--pairs", train)
+        unread = fail("compare", train, "--model", tmp_path, "--foreign", tmp_path / "no")
+        assert str(tmp_path / "no") in unread  # before texts are encoded
 
 
 def test_labels_that_the_checkpoint_does_not_know_need_a_new_head(tables, tmp_path):
