@@ -209,11 +209,11 @@ def moves(
     def judge(records: Sequence[Record]) -> Judged:
         pairs = paired(records, before, after, figure)
         steps = pairs.steps(lambda start, end: end - factor * start)
-        asked = ""
+        needed = ""
         if by != 1 and steps:
             limit = factor * mean_of([*pairs.before.values()])
-            asked = f" (needed: at {'least' if sign > 0 else 'most'} {limit:.4g})"
-        ours = format_means(pairs) + asked
+            needed = f" (needed: at {'least' if sign > 0 else 'most'} {limit:.4g})"
+        ours = format_means(pairs) + needed
         planned = n_planned(records, before, after)
         judged = judge_steps(steps, planned, ours, sign=sign, size=size)
         from_factor = f" from {factor:.3g} times before" if by != 1 and judged.interval else ""
