@@ -23,12 +23,8 @@ from benchmarks._places import FOLDER
 
 T = TypeVar("T")
 PROCESS = Path("/proc/self")
-PRELOADED = [  # ignored where it is not installed
-    "sklearn.model_selection",
-    "isoadapt.adapters",
-    "transformers.trainer",
-    "sentence_transformers",
-]
+PRELOADED = ["sklearn.model_selection", "isoadapt.adapters"]
+OF_MODELS = ["transformers.trainer", "sentence_transformers"]  # ignored where not installed
 HEADER = ("name", "threads", "n", "d", "ours", "reference", "ratio [IQR]", "target", "met")
 
 
@@ -190,16 +186,16 @@ def names() -> list[str]:
     return sorted(found - {"gpu", "growth"})
 
 
-def new_process() -> ProcessPoolExecutor:
-    """Return an executor of one process, in which `PRELOADED` is imported but not used."""
+def new_process(models: bool = False) -> ProcessPoolExecutor:
+    """Return an executor of one process; what it has imported is not used yet."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context.set_forkserver_preload([*PRELOADED, *OF_MODELS] if models else PRELOADED)
     return ProcessPoolExecutor(1, mp_context=context)
 
 
-def apart(function: Callable[..., T], *arguments: Any) -> T:
+def apart(function: Callable[..., T], *arguments: Any, models: bool = False) -> T:
     """Call a function in a new process."""
-    with new_process() as process:
+    with new_process(models) as process:
         return process.submit(function, *arguments).result()
 
 
@@ -231,4 +227,4 @@ def run_one(name: str, quick: bool) -> list[Result]:
         return [Skipped(name, f"{error.name} is not installed")]
 
 
-run_apart: Callable[[str, bool], list[Result]] = partial(apart, run_one)
+run_apart: Callable[[str, bool], list[Result]] = partial(apart, run_one, models=True)

@@ -7,6 +7,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,6 @@ from benchmarks.speed._harness import (
     Measurement,
     Result,
     Skipped,
-    apart,
     compare,
     new_process,
     seconds_of,
@@ -45,11 +45,13 @@ def run(quick: bool) -> list[Result]:
         return [Skipped("cache", "no CoLA checkpoint among the shared data")]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
+        n, values, folds = (50, 2, 2) if quick else (None, 6, 5)
         return [
             *_reading(place / "read", *((3_000, 100, 1) if quick else (100_000, 4000, 5))),
             _overhead(place / "cold", 100 if quick else 4000, 1 if quick else 5),
-            *_grid(place / "grid", *((50, 2, 2, [1]) if quick else (None, 6, 5, [1, 2]))),
-            *_two_processes(place / "two", *((50, 1) if quick else (4000, 5))),
+            *_grid(place / "one", n, values, folds, 1),
+            *([] if quick else _grid(place / "two", n, values, folds, 2)),
+            *_two_processes(place / "processes", *((50, 1) if quick else (4000, 5))),
         ]
 
 
@@ -132,23 +134,20 @@ def search_through_cache(folder: str, n: int | None, values: int, folds: int, n_
     return cache.stats().misses
 
 
-def _grid(folder: Path, n: int | None, values: int, folds: int, jobs: list[int]) -> list[Result]:
-    candidates = math.prod(len(each[:values]) for each in GRID.values())
-    results = []
-    for n_jobs in jobs:
-        place = str(folder / str(n_jobs))
-        name = f"GridSearchCV {candidates} x {folds}"
-        again = f"n_jobs=1 in a new process, cache filled by n_jobs={n_jobs}"
-        here = partial(search_through_cache, place, n, values, folds, n_jobs)
-        elsewhere = partial(apart, search_through_cache, place, n, values, folds, 1)
-        results += [
-            _counted(f"{name}, n_jobs={n_jobs}, empty cache", n, here, place),
-            _counted(f"{name}, {again}", n, elsewhere, place),
+def _grid(folder: Path, n: int | None, values: int, folds: int, n_jobs: int) -> list[Result]:
+    """Time a search that fills the cache and the same search in a new process."""
+    arguments = (search_through_cache, str(folder), n, values, folds)
+    name = f"GridSearchCV {math.prod(len(each[:values]) for each in GRID.values())} x {folds}"
+    again = f"n_jobs=1 in a new process, cache filled by n_jobs={n_jobs}"
+    here = partial(*arguments, n_jobs)
+    with _loaded_process() as process:
+        return [
+            _counted(f"{name}, n_jobs={n_jobs}, empty cache", n, here, folder),
+            _counted(f"{name}, {again}", n, lambda: process.submit(*arguments, 1).result(), folder),
         ]
-    return results
 
 
-def _counted(name: str, n: int | None, search: Callable[[], int], folder: str) -> Measurement:
+def _counted(name: str, n: int | None, search: Callable[[], int], folder: Path) -> Measurement:
     """Time a search; check that it encodes each distinct text once, or none if all are cached."""
     sentences = cola_sentences(n)
     before = EmbeddingCache(folder).stats().misses
@@ -168,9 +167,7 @@ def _two_processes(folder: Path, n: int, repeats: int) -> list[Comparison]:
     seconds: dict[str, list[float]] = {"one": [], "the same": [], "other": []}
     shares = {"one": [(0, n)], "the same": [(0, n), (0, n)], "other": [(0, n), (n, 2 * n)]}
     with ExitStack() as stack:
-        workers = [stack.enter_context(new_process()) for _ in range(2)]
-        for worker in workers:
-            worker.submit(_seconds, None, 0, 100).result()  # loads the model
+        workers = [stack.enter_context(_loaded_process()) for _ in range(2)]
         for i in range(repeats):
             for name, parts in shares.items():
                 place = folder / f"{i}-{name}"
@@ -187,6 +184,13 @@ def _two_processes(folder: Path, n: int, repeats: int) -> list[Comparison]:
         Comparison(text.format(name), tuple(seconds[name]), tuple(seconds["one"]), target, facts)
         for name, target in [("the same", 1 / 0.65), ("other", 0.9)]
     ]
+
+
+def _loaded_process() -> ProcessPoolExecutor:
+    """Return an executor of a new process that has loaded the model once."""
+    process = new_process(models=True)
+    process.submit(_seconds, None, 0, 100).result()
+    return process
 
 
 def _seconds(folder: Path | None, start: int, stop: int) -> float:

@@ -33,7 +33,7 @@ def run(quick: bool) -> Iterator[Result]:
     if not (checkpoint.is_dir() and table.is_file()):
         yield Skipped("labels and vectors of onnxruntime", f"{checkpoint} or {table} is missing")
         return
-    texts = load_table(table)[0][: 32 if quick else 512]
+    texts = load_table(table)[0][: 8 if quick else 512]
     model = AdaptedEncoder(checkpoint, LogitPreservingWhitening()).fit(texts)
     with TemporaryDirectory() as folder:
         service: Way = _service(export_onnx(model, Path(folder, "onnx", "model.onnx")).parent)
