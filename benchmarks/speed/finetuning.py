@@ -44,7 +44,7 @@ CASES = (
 
 def run(quick: bool) -> Iterator[Result]:
     """Measure on the CPU."""
-    yield from penalty_share(torch.device("cpu"), *((1, 32, 64) if quick else (9, 32, 4096)))
+    yield from penalty_share(torch.device("cpu"), *((1, 8, 32) if quick else (9, 32, 4096)))
 
 
 def penalty_share(
