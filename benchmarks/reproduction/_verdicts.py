@@ -181,7 +181,7 @@ def waiting(ours: str, n: int, undefined: int = 0) -> Judged:
 
 def format_interval(interval: Interval) -> str:
     """Format a mean with its interval."""
-    return f"{interval.mean:+.3g} [{interval.low:+.3g}, {interval.high:+.3g}]"
+    return f"{round(interval.mean, 12):+z.3g} [{interval.low:+.3g}, {interval.high:+.3g}]"
 
 
 def _power(steps: Sequence[float], size: float | None) -> str:
