@@ -180,8 +180,9 @@ def waiting(ours: str, n: int, undefined: int = 0) -> Judged:
 
 
 def format_interval(interval: Interval) -> str:
-    """Format a mean with its interval."""
-    return f"{round(interval.mean, 12):+z.3g} [{interval.low:+.3g}, {interval.high:+.3g}]"
+    """Format a mean with its interval; differences that are rounding errors become 0."""
+    mean, low, high = (f"{round(value, 12):+z.3g}" for value in interval)
+    return f"{mean} [{low}, {high}]"
 
 
 def _power(steps: Sequence[float], size: float | None) -> str:

@@ -187,7 +187,10 @@ def names() -> list[str]:
 
 
 def new_process(models: bool = False) -> ProcessPoolExecutor:
-    """Return an executor of one process; what it has imported is not used yet."""
+    """Return an executor of one process that has imported the adapters, and perhaps transformers.
+
+    The first call in a process decides what later calls import.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOADED, *OF_MODELS] if models else PRELOADED)
     return ProcessPoolExecutor(1, mp_context=context)

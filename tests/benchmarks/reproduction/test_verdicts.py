@@ -7,7 +7,7 @@ from benchmarks.reproduction import __main__ as reproduce
 from benchmarks.reproduction._cells import WHOLE
 from benchmarks.reproduction._choice import learned
 from benchmarks.reproduction._figures import has_collapsed, of
-from benchmarks.reproduction._statistics import holm, pack, power_range, t_interval
+from benchmarks.reproduction._statistics import Interval, holm, pack, power_range, t_interval
 from benchmarks.reproduction._verdicts import (
     COLLAPSED,
     FAILS,
@@ -17,6 +17,7 @@ from benchmarks.reproduction._verdicts import (
     WAITING,
     Claim,
     Judged,
+    format_interval,
     judge_claims,
     moves,
     none_better,
@@ -212,3 +213,7 @@ def test_a_task_whose_base_has_not_learned_is_not_judged():
 @pytest.mark.parametrize("paper", PAPERS)
 def test_without_records_nothing_is_judged(paper):
     assert {claim.judge([]).outcome for claim in paper.claims()} == {WAITING}
+
+
+def test_differences_that_are_rounding_errors_are_shown_as_zero():
+    assert format_interval(Interval(-4e-17, -0.0161, 3e-17)) == "+0 [-0.0161, +0]"
