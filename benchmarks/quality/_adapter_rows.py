@@ -17,6 +17,7 @@ from isoadapt.adapters._registry import VARIANTS
 from isoadapt.metrics import isotropy_report
 
 BASE = "no adapter"
+REFIT = "head refit only"
 PROBE = "probe"
 NO_PENALTY = "same layer, no penalty"
 NO_PENALTY_RAW = "same layer in raw coordinates, no penalty"
@@ -67,7 +68,7 @@ class Row(NamedTuple):
 
 ROWS = (
     Row(BASE, Unchanged),
-    Row("head refit only", lambda head: Unchanged(head, refit=True)),
+    Row(REFIT, lambda head: Unchanged(head, refit=True)),
     Row(NO_PENALTY, lambda head: IsotropyLayer(head, alpha=1.0)),
     Row(NO_PENALTY_RAW, lambda head: CosRegAdapter(head, lam=0.0)),
     *(Row(variant.name, variant.make) for variant in VARIANTS),

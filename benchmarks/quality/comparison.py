@@ -131,7 +131,7 @@ def text(records: Sequence[Record]) -> str:
         for sentence in runs[task, adapters]["verdict"].values()
     ]
     protocol = "\n".join(f"- {point}" for point in (*sentences, _changed(records), *PROTOCOL))
-    settings = measured_with(found["setting"] for found in records if "setting" in found)
+    settings = measured_with(found["setting"] for found in records)
     return "\n\n".join(part for part in (*parts, protocol, settings) if part)
 
 

@@ -350,7 +350,7 @@ def text(records: Sequence[Record]) -> str:
     ]
     lines = [[key[0], *_line(key[1], measured[key])] for key in shown]
     points = "\n".join(f"- {point}" for point in (_targets(measured), *PROTOCOL))
-    settings = measured_with(cell["setting"] for cell in records if "setting" in cell)
+    settings = measured_with(cell["setting"] for cell in records)
     parts = (markdown_table(header, lines), points, settings)
     return "\n\n".join(part for part in parts if part)
 

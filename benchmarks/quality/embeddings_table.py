@@ -22,6 +22,7 @@ from benchmarks.quality._adapter_rows import (
     ISOBN,
     NO_PENALTY,
     NO_PENALTY_RAW,
+    REFIT,
     ROWS,
     Row,
     format_figure,
@@ -54,7 +55,6 @@ ENCODED = {  # their embeddings are not stored
 TASKS = (*MINILM, "cola_distilbert", *ENCODED, "bbbp", "esol")
 SIZES = ("all", 300, 100)
 REGRESSIONS = ("esol",)
-REFIT = "head refit only"
 CONTROLS = (BASE, REFIT, NO_PENALTY, NO_PENALTY_RAW)
 N_SEEDS = 5
 COLUMNS = {
@@ -127,7 +127,8 @@ INTRODUCTION = (
 )
 DIRECTIONS = (
     "### Directions\n\nWhether what the papers claim of geometry holds on these embeddings: means "
-    "of the control → of the adapter, and for how many seeds. The controls are those named above; "
+    "of the control → of the adapter, and for how many seeds; yes and no stand where all seeds "
+    "agree. The controls are those named above; "
     f"for IsoBN “{BASE}”. The epoch that is kept is the last within one standard error of the best "
     "validation score; the penalty has no part in the choice."
 )
@@ -267,7 +268,7 @@ def _mean(fits: pd.DataFrame, column: str) -> str:
 
 
 def verdict(own: pd.DataFrame, row: str, control: str, column: str, sign: int) -> str:
-    """Return whether the mean rises (sign 1) or falls (-1) from a control to a row, and how often.
+    """Return whether a figure rises (sign 1) or falls (-1) from a control to a row, for each seed.
 
     A control without a seed is compared with every seed of the row.
     """
@@ -275,7 +276,8 @@ def verdict(own: pd.DataFrame, row: str, control: str, column: str, sign: int) -
     if after.empty or before.empty:
         return "not measured"
     steps = sign * (after - before if len(before) > 1 else after - before.iloc[0]).dropna()
-    counted = f", {(steps > 0).sum()}/{len(steps)}" if len(steps) > 1 else ""
-    holds = yes(sign * (after.mean() - before.mean()) > 0)
+    n, of = (steps > 0).sum(), len(steps)
+    counted = f", {n}/{of}" if of > 1 else ""
+    holds = "mixed" if 0 < n < of else yes(n > 0)
     means = (format_figure(each.mean(), column) for each in (before, after))
     return f"{holds}, {' → '.join(means)}{counted}"

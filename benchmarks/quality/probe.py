@@ -32,8 +32,9 @@ SIZES = (100, 300, 1000, 3000)
 N_DRAWS = 10
 POWERS = np.arange(-4, 2.5, 0.5)  # of the fixed C, or of 1/alpha, to the base 10
 INTRODUCTION = (
-    "Accuracy (ESOL: R²) on fresh rows of the probe, of the best one fixed C for embeddings in one "
-    "scale, and of C=1 for standardised columns; means over 10 draws of n rows."
+    "Accuracy (ESOL: R²) on fresh rows of the probe, of the one fixed C that is best in hindsight "
+    "for embeddings in one scale, and of C=1 for standardised columns; means over 10 draws of n "
+    "rows."
 )
 
 

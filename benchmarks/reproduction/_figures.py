@@ -1,13 +1,12 @@
 """Tasks and their metrics; figures of records by condition and seed, pairing and formatting."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._pairs import Pairs, pair_by_seed
 from benchmarks.reproduction._cells import Record
 from benchmarks.reproduction._statistics import unpack
 
@@ -19,6 +18,22 @@ LATER = "added after 341 records"  # of claims: their figures were known
 WORDS = {"matthews": "Matthews", "accuracy": "accuracy"}
 SEEDS_NEEDED = 3
 COLLAPSED_SHARE = 0.99  # share of the most frequent prediction
+
+
+def difference(before: float, after: float) -> float:
+    """Return the increase of a figure."""
+    return after - before
+
+
+class Pairs(NamedTuple):
+    """A figure under two conditions, by seed; NaN where it is undefined."""
+
+    before: dict[int, float]
+    after: dict[int, float]
+
+    def steps(self, change: Callable[[float, float], float] = difference) -> dict[int, float]:
+        """Return the change of the figure for each seed."""
+        return {seed: change(self.before[seed], value) for seed, value in self.after.items()}
 
 
 def task_score(task: str) -> str:
@@ -78,12 +93,13 @@ def n_planned(records: Sequence[Record], *conditions: Fields) -> int:
     return len(set.intersection(*seeds))
 
 
-def paired(records: Sequence[Record], before: Fields, after: Fields, figure: str) -> Pairs[int]:
+def paired(records: Sequence[Record], before: Fields, after: Fields, figure: str) -> Pairs:
     """Return a figure under two conditions, for the seeds that have run both."""
-    return pair_by_seed(by_seed(records, before, figure), by_seed(records, after, figure))
+    sides = by_seed(records, before, figure), by_seed(records, after, figure)
+    return Pairs(*({seed: side[seed] for seed in sides[0] if seed in sides[1]} for side in sides))
 
 
-def format_means(pairs: Pairs[int]) -> str:
+def format_means(pairs: Pairs) -> str:
     """Format both means with their standard deviations."""
     return f"{mean_sd([*pairs.before.values()])} → {mean_sd([*pairs.after.values()])}"
 

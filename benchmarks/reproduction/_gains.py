@@ -10,6 +10,7 @@ from benchmarks.quality._adapter_rows import (
     MINIBATCH,
     NO_PENALTY,
     NO_PENALTY_RAW,
+    REFIT,
 )
 from benchmarks.reproduction._cells import BASE_RUN, PENALTY, POST_HOC, Record, Slot, Suite
 from benchmarks.reproduction._figures import TASKS, metric_name, of
@@ -27,7 +28,6 @@ from benchmarks.reproduction._verdicts import (
 from benchmarks.reproduction.isotropy_calibration import FLOW
 from benchmarks.reproduction.isotropy_layer import (
     RAW,
-    REFIT,
     TRAINED_HEADS,
     control_with_head,
     with_head,
@@ -111,7 +111,8 @@ def _cell(line: Line) -> str:
     words = {
         "**holds**": "**gains**",
         "holds, but not after Holm": "gains, but not after Holm",
-        f"**{FAILS}**": "is worse",
+        f"**{FAILS}**": "**is worse**",
+        f"{FAILS}, but not after Holm": "is worse, but not after Holm",
         f"**{COLLAPSED}**": f"**{COLLAPSED}**",
         NOT_JUDGED: NOT_JUDGED,
         WAITING: WAITING,

@@ -5,10 +5,17 @@ from typing import Any
 
 from benchmarks._markdown import markdown_table
 from benchmarks.reproduction._cells import Record
-from benchmarks.reproduction._figures import matching_records
+from benchmarks.reproduction._figures import LATER, matching_records
 from benchmarks.reproduction._verdicts import Claim, Line
 
-HEADER = ("paper", "claim", "theirs", "ours", "verdict", "setting (the paper's, where it differs)")
+HEADER = (
+    "paper",
+    "claim",
+    "theirs",
+    "ours [95 %]",
+    "verdict",
+    "setting (the paper's, where it differs)",
+)
 ALWAYS = ("lam", "zeta", "lr")
 TITLES = {
     "lam": "λ",
@@ -25,12 +32,21 @@ def headlines_table(judged: Sequence[tuple[str, Sequence[Line]]], records: Seque
     """Return a row for each claim that has the paper's setting, those that wait last."""
     rows = []
     for paper, lines in judged:
-        for claim, found, _, verdict in ((*line, line.verdict) for line in lines):
+        for line in lines:
+            claim, found = line.claim, line.judged
             if claim.paper:
                 seeds = f"{found.n_seeds} seed{'s' * (found.n_seeds > 1)}"
-                ours = f"{found.ours}, {seeds}" if found.n_seeds else "–"
-                setting = _setting(claim, records)
-                rows.append((paper, claim.claim, claim.theirs, ours, verdict, setting))
+                ours = ", ".join(filter(None, (found.ours, found.interval, seeds)))
+                rows.append(
+                    (
+                        paper,
+                        claim.claim + f" ({LATER})" * (LATER in claim.where),
+                        claim.theirs,
+                        ours if found.n_seeds else "–",
+                        line.verdict,
+                        _setting(claim, records),
+                    )
+                )
     return markdown_table(HEADER, sorted(rows, key=lambda row: row[4] == "waiting"), words=True)
 
 

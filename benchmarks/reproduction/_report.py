@@ -51,14 +51,13 @@ NOT_RUN = {
     "004": "PLAN.md lists what is not tested, with the reasons.",
 }
 INTRODUCTION = """\
-# Reproduction
-
-What the papers are known for, and what the same methods do here. The encoder is
-{encoder}, fine-tuned on {rows}, once for every
-seed. The papers fine-tune BERT and others of 768 dimensions or more, so that no row has the paper's
-setting. Where a row differs by more than the encoder, the paper's value stands in brackets. Paper
-004 gives F1 for MRPC, where this page has the accuracy. Papers 000/001, 002, 003 and 004 are [1],
-[3], [2] and [4] in the documentation. Claims whose runs are still missing come last."""
+What the papers are known for, and what the same methods do here. The encoder is {encoder},
+fine-tuned on {rows}, once for every seed. The papers fine-tune BERT and others of 768 dimensions or
+more, so that no row has the paper's setting. Where a row differs by more than the encoder, the
+paper's value stands in brackets. Paper 004 gives F1 for MRPC, where this page has the accuracy.
+Papers 000/001, 002, 003 and 004 are [1], [3], [2] and [4] in the documentation. The rows were
+selected when 341 records were known. The intervals are those of the difference between runs with
+the same seed."""
 RULES = """\
 The papers' scores cannot be met with this encoder; what can be tested is whether an effect is
 there, in which direction and how large. [PLAN.md](reproduction/PLAN.md) says which runs there are
@@ -67,17 +66,19 @@ runs, but for an amendment, departures and additions that it names.
 
 - A claim **holds** or **fails** if the 95 % interval of the difference between runs with the same
   seed lies wholly on one side of zero, or of the factor or margin that the claim names; otherwise
-  it is *not shown*. It fails by the interval alone, which is not adjusted for the number of claims.
+  it is *not shown*. Equal differences in all seeds have no interval, and show nothing.
 - **Collapsed**: the verdict rests on models that predict one class for 99 % or more of the dev
   rows. Such a loss is a collapse in training, not a measured effect of isotropy.
 - *Waiting*: fewer than 3 seeds have run. *Not judged*: the task's bases have not learned it.
-- *p* is twice the one-sided p-value, adjusted after Holm for all claims of the table, and small
-  where the figures support the claim.
+- *p* is twice the one-sided p-value, adjusted after Holm for all claims of the table, those that
+  wait included, and small where the figures support the claim. What holds or fails by its interval,
+  but not by the p-value of its side, is marked as such.
 - *Over dev rows* is the 95 % bootstrap interval of the mean difference when dev rows are drawn, the
   seeds being given: the noise of the dev set itself.
 - *Power*, given where a claim is not shown, is the probability that these seeds show a difference
-  of the paper's size, over the 95 % interval of the standard deviation of the differences. For a
-  difference of one standard deviation it is {:.2f} with 3 seeds and {:.2f} with 5.
+  of the paper's size, over the 95 % interval of the standard deviation of the differences, and
+  before Holm's adjustment. For a difference of one standard deviation it is {:.2f} with 3 seeds and
+  {:.2f} with 5.
 
 Figures are mean ± standard deviation over seeds, on whole dev sets. The metric is Matthews'
 correlation on CoLA and accuracy on MRPC and RTE, where always predicting the most frequent class
@@ -170,7 +171,8 @@ def _introduction(suite: Suite) -> str:
     rows = "whole training sets"
     if suite.max_rows is not None:
         rows = f"at most {suite.max_rows:,} training rows (a smoke run, which judges nothing)"
-    return INTRODUCTION.format(encoder=suite.model or MINILM, rows=rows)
+    text = INTRODUCTION.format(encoder=suite.model or MINILM, rows=rows)
+    return f"# Reproduction\n\n{fill(text, 100, break_on_hyphens=False)}"
 
 
 def _counts(judged: Mapping[str, Sequence[Line]], records: Sequence[Record], n_lines: int) -> str:
@@ -194,7 +196,7 @@ def _verdict_row(line: Line) -> list[str]:
         str(judged.n_seeds) if judged.n_seeds else "",
         judged.interval,
         judged.bootstrap,
-        "" if line.adjusted is None else f"{line.adjusted:.2g}",
+        "" if line.p is None else f"{line.p:.2g}",
         judged.power,
         line.verdict,
         judged.reason,

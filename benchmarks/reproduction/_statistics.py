@@ -13,6 +13,7 @@ from scipy.stats import chi2, nct, t
 from isoadapt.model_selection._compare._paired_tests import holm as holm
 
 LEVEL = 0.05
+ROUNDING = 1e-12  # a smaller difference between figures is a rounding error
 N_DRAWS = 2_000
 
 Floats = NDArray[np.float64]
@@ -37,21 +38,22 @@ def t_interval(steps: Sequence[float], level: float = LEVEL) -> Interval:
 def p_above(steps: Sequence[float], bound: float = 0.0) -> float:
     """Return twice the one-sided p-value for the mean being above a bound.
 
-    It is at most `level` if and only if the t-interval lies above the bound.
+    It is at most `level` if and only if the t-interval lies above the bound, but 1 if all
+    differences are equal: they do not tell how much they vary.
     """
     mean, error = _mean_and_error(steps)
     if error == 0:
-        return 0.0 if mean > bound else 1.0
+        return 1.0
     return min(1.0, 2 * float(t.sf((mean - bound) / error, len(steps) - 1)))
 
 
-def power(effect: float, n: int, level: float = LEVEL) -> float:
+def power(effect: float, n: int) -> float:
     """Return the probability that the interval of n differences is above 0; effect in sd."""
-    needed = t.ppf(1 - level / 2, n - 1)
+    needed = t.ppf(1 - LEVEL / 2, n - 1)
     return float(nct.sf(needed, n - 1, effect * math.sqrt(n)))
 
 
-def power_range(steps: Sequence[float], size: float, level: float = LEVEL) -> tuple[float, float]:
+def power_range(steps: Sequence[float], size: float) -> tuple[float, float]:
     """Return the power for a mean of `size`, over the 95 % interval of the standard deviation.
 
     The interval is that of normal differences: (n - 1) s² / σ² follows χ² with n - 1 degrees.
@@ -59,7 +61,7 @@ def power_range(steps: Sequence[float], size: float, level: float = LEVEL) -> tu
     n = len(steps)
     sd = float(np.std(steps, ddof=1))
     bounds = [sd * math.sqrt((n - 1) / chi2.ppf(q, n - 1)) for q in (LEVEL / 2, 1 - LEVEL / 2)]
-    low, high = (power(abs(size) / bound, n, level) for bound in bounds)
+    low, high = (power(abs(size) / bound, n) for bound in bounds)
     return low, high
 
 
@@ -67,7 +69,9 @@ def _mean_and_error(steps: Sequence[float]) -> tuple[float, float]:
     """Return the mean and its standard error, 0 for equal differences."""
     if len(steps) < 2:
         raise ValueError(f"{len(steps)} differences have no spread; 2 are needed")
-    error = 0.0 if np.ptp(steps) == 0 else float(np.std(steps, ddof=1)) / math.sqrt(len(steps))
+    error = (
+        0.0 if np.ptp(steps) < ROUNDING else float(np.std(steps, ddof=1)) / math.sqrt(len(steps))
+    )
     return float(np.mean(steps)), error
 
 
@@ -117,7 +121,6 @@ def bootstrap(
     before: Sequence[Predictions],
     after: Sequence[Predictions],
     score: str,
-    level: float = LEVEL,
     n_draws: int = N_DRAWS,
 ) -> tuple[float, float]:
     """Return the percentile interval of the mean difference over seeds, by a bootstrap of dev rows.
@@ -129,7 +132,7 @@ def bootstrap(
         np.mean([SCORES[score](_counts(draws, *seed)) for seed in side], axis=0)
         for side in (before, after)
     ]
-    low, high = np.quantile(scores[1] - scores[0], [level / 2, 1 - level / 2])
+    low, high = np.quantile(scores[1] - scores[0], [LEVEL / 2, 1 - LEVEL / 2])
     return float(low), float(high)
 
 

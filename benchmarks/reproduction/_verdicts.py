@@ -7,14 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks._pairs import Pairs, difference
 from benchmarks.reproduction._cells import JSON, Record, Suite
 from benchmarks.reproduction._choice import PUBLISHED, learned
 from benchmarks.reproduction._figures import (
     SEEDS_NEEDED,
     WORDS,
     Fields,
+    Pairs,
     defined,
+    difference,
     format_means,
     has_collapsed,
     matching_records,
@@ -25,6 +26,7 @@ from benchmarks.reproduction._figures import (
 )
 from benchmarks.reproduction._statistics import (
     LEVEL,
+    ROUNDING,
     Interval,
     bootstrap,
     holm,
@@ -42,7 +44,8 @@ class Judged(NamedTuple):
     """The judgement of a claim from the figures.
 
     `p` is twice the one-sided p-value, so that it is at most 0.05 if and only if the interval lies
-    on the claimed side. `power` is its range for a difference of the paper's size.
+    on the claimed side; `p_against` is that of the other side. `power` is its range for a
+    difference of the paper's size.
     """
 
     ours: str
@@ -50,6 +53,7 @@ class Judged(NamedTuple):
     n_seeds: int = 0
     interval: str = ""
     p: float | None = None
+    p_against: float | None = None
     power: str = ""
     bootstrap: str = ""
     reason: str = ""
@@ -78,29 +82,35 @@ class Claim(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A claim and its judgement; `adjusted` is p after Holm's adjustment."""
+    """A claim and its judgement; both p-values are after Holm's adjustment."""
 
     claim: Claim
     judged: Judged
-    adjusted: float | None
+    p: float | None
+    p_against: float | None
 
     @property
     def verdict(self) -> str:
         """The verdict for a table."""
         outcome = self.judged.outcome
-        if outcome == HOLDS and self.adjusted is not None and self.adjusted > LEVEL:
-            return "holds, but not after Holm"
+        adjusted = {HOLDS: self.p, FAILS: self.p_against}.get(outcome)
+        if adjusted is not None and adjusted > LEVEL:
+            return f"{outcome}, but not after Holm"
         return f"**{outcome}**" if outcome in (HOLDS, FAILS, COLLAPSED) else outcome
 
 
 def judge_claims(claims: Sequence[Claim], records: Sequence[Record], suite: Suite) -> list[Line]:
-    """Judge the claims of a paper, and adjust their p-values together."""
+    """Judge the claims of a paper, and adjust their p-values of each side together."""
     judged = [_judge(claim, records, suite) for claim in claims]
-    known = [number for number, item in enumerate(judged) if item.p is not None]
-    adjusted = dict(zip(known, holm([judged[number].p or 0.0 for number in known]), strict=True))
+    both = (_adjusted([item.p for item in judged]), _adjusted([item.p_against for item in judged]))
+    return [Line(*line) for line in zip(claims, judged, *both, strict=True)]
+
+
+def _adjusted(values: Sequence[float | None]) -> list[float | None]:
+    """Return p-values after Holm's adjustment, in which those that are not known yet count."""
+    found = holm([1.0 if value is None else value for value in values])
     return [
-        Line(claim, item, adjusted.get(number))
-        for number, (claim, item) in enumerate(zip(claims, judged, strict=True))
+        value if known is not None else None for known, value in zip(values, found, strict=True)
     ]
 
 
@@ -113,7 +123,7 @@ def _judge(claim: Claim, records: Sequence[Record], suite: Suite) -> Judged:
     except Exception as error:  # continue with the other claims
         traceback.print_exc()
         reason = f"could not be judged: {type(error).__name__}: {error}"
-        return Judged("–", NOT_SHOWN, reason=reason)
+        return Judged("–", NOT_JUDGED, reason=reason)
     if claim.task not in PUBLISHED or not suite.is_published or judged.outcome == WAITING:
         return judged
     base = learned(records, claim.task)
@@ -154,11 +164,13 @@ def judge_steps(
     oriented = [sign * step for step in known]
     low, high = t_interval(oriented)[1:]
     outcome = HOLDS if low > 0 else FAILS if high < 0 else NOT_SHOWN
-    if outcome == HOLDS and undefined:
+    if low == high or (outcome == HOLDS and undefined):
         outcome = NOT_SHOWN
+    moved = np.max(np.abs(known)) > ROUNDING
+    equal = "the same difference in all seeds" if moved else "no difference in any seed"
     reasons = [
         reason,
-        "" if any(oriented) else "no difference in any seed",
+        equal if low == high else "",
         f"{undefined} undefined" if undefined else "",
         f"{len(steps)} of {planned} seeds so far" if len(steps) < planned else "",
     ]
@@ -168,6 +180,7 @@ def judge_steps(
         n,
         format_interval(t_interval(known)),
         p_above(oriented),
+        p_above([-step for step in oriented]),
         _power(known, size) if outcome == NOT_SHOWN else "",
         reason="; ".join(filter(None, reasons)),
     )
@@ -186,7 +199,9 @@ def format_interval(interval: Interval) -> str:
 
 
 def _power(steps: Sequence[float], size: float | None) -> str:
-    if size is None or np.ptp(steps) == 0:  # without a spread there is nothing to compare it with
+    if (
+        size is None or np.ptp(steps) < ROUNDING
+    ):  # without a spread there is nothing to compare it with
         return ""
     low, high = power_range(steps, size)
     return f"{low:.2f} to {high:.2f} for {size:+.3g}"
@@ -220,14 +235,14 @@ def moves(
         from_factor = f" from {factor:.3g} times before" if by != 1 and judged.interval else ""
         return judged._replace(
             interval=judged.interval + from_factor,
-            bootstrap=_over_dev_rows(records, before, after, figure, pairs),
+            bootstrap="" if by != 1 else _over_dev_rows(records, before, after, figure, pairs),
         )
 
     return judge
 
 
 def _over_dev_rows(
-    records: Sequence[Record], before: Fields, after: Fields, figure: str, pairs: Pairs[int]
+    records: Sequence[Record], before: Fields, after: Fields, figure: str, pairs: Pairs
 ) -> str:
     """Format the bootstrap interval of the mean difference of a metric; empty for other figures."""
     score = task_score(before["task"]) if figure == "metric" else figure
@@ -262,12 +277,15 @@ def stays(before: Fields, after: Fields, figure: str, most: float, as_factor: bo
         inside = -margin <= interval.low and interval.high <= margin
         outside = interval.low > margin or interval.high < -margin
         outcome = FAILS if outside else HOLDS if inside and not undefined else NOT_SHOWN
-        p = max(p_above(known, -margin), p_above([-step for step in known], -margin))
+        turned = [-step for step in known]
+        p = max(p_above(known, -margin), p_above(turned, -margin))
+        against = min(p_above(known, margin), p_above(turned, margin))
         what = "log ratio" if as_factor else "difference"
         reason = f"{what} within ±{margin:.3g} claimed"
         if undefined:
             reason += f"; {undefined} undefined"
-        return Judged(format_means(pairs), outcome, n, format_interval(interval), p, reason=reason)
+        shown = format_interval(interval)
+        return Judged(format_means(pairs), outcome, n, shown, p, against, reason=reason)
 
     return judge
 
@@ -300,9 +318,12 @@ def none_better(
         better = [name for name, steps in found.items() if t_interval(steps, strict).low > margin]
         highest = max(t_interval(steps).high for steps in found.values())
         limits = f"upper limits up to {highest:+.3g}"
-        if better:
-            return Judged(ours, FAILS, n, limits, 1.0, reason=f"better: {', '.join(better)}")
         p = max(p_above([-step for step in steps], -margin) for steps in found.values())
-        return Judged(ours, HOLDS if highest <= margin else NOT_SHOWN, n, limits, p)
+        against = min(1.0, len(found) * min(p_above(steps, margin) for steps in found.values()))
+        if better:
+            reason = f"better: {', '.join(better)}"
+            return Judged(ours, FAILS, n, limits, p, against, reason=reason)
+        outcome = HOLDS if highest <= margin else NOT_SHOWN
+        return Judged(ours, outcome, n, limits, p, against)
 
     return judge

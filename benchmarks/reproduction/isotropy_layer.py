@@ -6,7 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.quality._adapter_rows import BASE, ISOBN, MINIBATCH, NO_PENALTY, NO_PENALTY_RAW, Row
+from benchmarks.quality._adapter_rows import (
+    BASE,
+    ISOBN,
+    MINIBATCH,
+    NO_PENALTY,
+    NO_PENALTY_RAW,
+    REFIT,
+    Row,
+)
 from benchmarks.reproduction._cells import Record
 from benchmarks.reproduction._figures import (
     TASKS,
@@ -21,7 +29,6 @@ from benchmarks.reproduction._posthoc import TOP, row_named
 from benchmarks.reproduction._verdicts import Claim, ClaimJudge, Judged, judge_steps, moves
 from isoadapt import IsotropyLayer
 
-REFIT = "head refit only"
 RAW = "IsotropyLayer, minibatch, raw coordinates"
 TRAINED_HEADS = ("joint", "alternating")
 
@@ -97,43 +104,37 @@ def _of_geometry(task: str) -> list[Claim]:
 def _of_metric(task: str) -> list[Claim]:
     theirs, control = THEIRS[task], "no such control"
     metric = f"{theirs.metric} (5 seeds: {theirs.over_seeds})"
-    lines: list[tuple[str, str, str, str, str, float | None]] = [
-        ("table 2", "", "the base's", metric, BASE, theirs.gain),
+    lines: list[tuple[str, str | None, str, str, str, float | None]] = [
+        ("table 2", None, "the base's", metric, BASE, theirs.gain),
         (
             "ours",
-            "",
+            None,
             "with the same layer and no penalty: isotropy's own share",
             control,
             NO_PENALTY,
             None,
         ),
-        ("ours", "", "after a mere refit of the head", control, REFIT, None),
+        ("ours", None, "after a mere refit of the head", control, REFIT, None),
     ]
     for training in TRAINED_HEADS:
-        named = f" with {training} training of the head"
-        without = control_with_head(training)
         lines += [
-            ("future work", named, "the base's", "not tried", BASE, None),
-            ("ours", named, "without the penalty", control, without, None),
+            ("future work", training, "the base's", "not tried", BASE, None),
+            ("ours", training, "without the penalty", control, control_with_head(training), None),
         ]
-    return [
-        Claim(
+    found = []
+    for where, training, relation, said, over, size in lines:
+        layer = of(with_head(training) if training else MINIBATCH, task)
+        named = f" with {training} training of the head" if training else ""
+        claim = Claim(
             where,
             f"{TASKS[task]}: the layer's {metric_name(task)}{named} is higher than {relation}",
             said,
-            moves(of(over, task), of(_layer_named(named), task), "metric", 1, size=size),
+            moves(of(over, task), layer, "metric", 1, size=size),
             task,
             about_metric=True,
-            paper=PAPER if size else None,
-            method=of(MINIBATCH, task),
         )
-        for where, named, relation, said, over, size in lines
-    ]
-
-
-def _layer_named(named: str) -> str:
-    training = next((word for word in TRAINED_HEADS if word in named), None)
-    return with_head(training) if training else MINIBATCH
+        found.append(claim._replace(paper=PAPER, method=layer) if size else claim)
+    return found
 
 
 def _lower_curve(before: Fields, after: Fields) -> ClaimJudge:

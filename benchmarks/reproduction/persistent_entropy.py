@@ -2,9 +2,16 @@
 
 from collections.abc import Sequence
 
-from benchmarks._pairs import Pairs
 from benchmarks.reproduction._cells import Record
-from benchmarks.reproduction._figures import LATER, TASKS, by_seed, format_means, n_planned, of
+from benchmarks.reproduction._figures import (
+    LATER,
+    TASKS,
+    Pairs,
+    by_seed,
+    format_means,
+    n_planned,
+    of,
+)
 from benchmarks.reproduction._training import BASE, Condition
 from benchmarks.reproduction._verdicts import Claim, ClaimJudge, Judged, judge_steps, moves
 

@@ -53,18 +53,21 @@ def test_every_adapter_has_a_row_that_fits():
         assert 0 <= measure_adapter(estimator, data)["isoscore"] <= 1, row.name
 
 
-def test_directions_compare_means_and_count_seeds():
+def test_directions_are_those_of_all_seeds():
     own = pd.DataFrame(
         [
             *fits("adapter", ev1=[0.5, 0.25, 0.75]),
             *fits("control", ev1=[0.75, 0.5, 0.5]),
             *fits("fixed", ev1=[0.625]),
+            *fits("lower", ev1=[0.25, 0.25, 0.375]),
             *fits("undefined", ev1=[math.nan]),
         ]
     )
-    assert verdict(own, "adapter", "control", "ev1", -1) == "yes, 0.583 → 0.500, 2/3"
-    assert verdict(own, "adapter", "control", "ev1", 1) == "**no**, 0.583 → 0.500, 1/3"
-    assert verdict(own, "adapter", "fixed", "ev1", -1) == "yes, 0.625 → 0.500, 2/3"
+    assert verdict(own, "adapter", "control", "ev1", -1) == "mixed, 0.583 → 0.500, 2/3"
+    assert verdict(own, "adapter", "control", "ev1", 1) == "mixed, 0.583 → 0.500, 1/3"
+    assert verdict(own, "adapter", "fixed", "ev1", -1) == "mixed, 0.625 → 0.500, 2/3"
+    assert verdict(own, "lower", "control", "ev1", -1) == "yes, 0.583 → 0.292, 3/3"
+    assert verdict(own, "lower", "control", "ev1", 1) == "**no**, 0.583 → 0.292, 0/3"
     assert verdict(own, "fixed", "fixed", "ev1", -1) == "**no**, 0.625 → 0.625"
     assert verdict(own, "undefined", "fixed", "ev1", 1) == "**no**, 0.625 → –"
     assert verdict(own, "absent", "fixed", "ev1", 1) == "not measured"

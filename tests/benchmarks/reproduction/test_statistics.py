@@ -27,10 +27,11 @@ def test_the_interval_is_that_of_the_t_test(level):
     assert (mean, low, high) == pytest.approx((np.mean(STEPS), theirs.low, theirs.high))
 
 
-def test_equal_differences_have_no_width():
-    assert t_interval([0.1, 0.1, 0.1]) == pytest.approx((0.1, 0.1, 0.1))
-    assert p_above([0.1, 0.1, 0.1]) == 0.0
-    assert p_above([-0.1, -0.1, -0.1]) == p_above([0.0, 0.0]) == 1.0
+@pytest.mark.parametrize("steps", [[0.1, 0.1, 0.1], [0.8 - 0.7, 0.1, 0.3 - 0.2], [-0.1, -0.1]])
+def test_equal_differences_have_no_width_and_tell_nothing(steps):
+    mean, low, high = t_interval(steps)
+    assert low == mean == high == pytest.approx(steps[1])
+    assert p_above(steps) == 1.0
 
 
 def test_p_is_at_most_the_level_where_the_interval_lies_above():

@@ -58,6 +58,7 @@ FALL = moves(LOW, HIGH, "score", -1)
         ([0.50, 0.40, 0.95], NOT_SHOWN, NOT_SHOWN),
         ([0.20, 0.61, None], WAITING, WAITING),
         ([0.1, 0.5, 0.9], NOT_SHOWN, NOT_SHOWN),  # no difference at all excludes nothing
+        ([0.2, 0.6, 1.0], NOT_SHOWN, NOT_SHOWN),  # nor do equal ones
     ],
 )
 def test_a_direction_is_judged_by_its_interval(high, rises, falls):
@@ -77,6 +78,8 @@ def test_a_judgement_says_what_it_rests_on():
     assert not_shown.power == f"{low:.2f} to {high:.2f} for +0.02"
     same = sized(pairs([0.1, 0.5, 0.9], [0.1, 0.5, 0.9]))
     assert (same.reason, same.power) == ("no difference in any seed", "")
+    equal = sized(pairs([0.1, 0.5, 0.9], [0.2, 0.6, 1.0]))
+    assert (equal.reason, equal.power) == ("the same difference in all seeds", "")
 
 
 def test_a_factor_is_asked_of_the_interval():
@@ -90,14 +93,15 @@ def test_a_factor_is_asked_of_the_interval():
     assert lowered.outcome == FAILS
     assert lowered.ours.endswith("→ 0.90 ± 0.10 (needed: at most 0.5)")
     assert lowered.interval == "+0.4 [+0.276, +0.524] from 0.5 times before"
+    assert lowered.p_against == pytest.approx(RISE(pairs([0.0] * 3, [0.4, 0.45, 0.35])).p)
 
 
 def test_a_seed_without_a_figure_lets_no_claim_hold():
     for lost in (LOST, float("nan")):
-        judged = RISE(pairs([1, 1, 1, 1], [2, 2, 2, lost]))
+        judged = RISE(pairs([1, 1, 1, 1], [2, 2.1, 2, lost]))
         assert (judged.outcome, judged.n_seeds) == (NOT_SHOWN, 3)
         assert "1 undefined" in judged.reason
-        assert RISE(pairs([2, 2, 2, 2], [1, 1, 1, lost])).outcome == FAILS
+        assert RISE(pairs([2, 2, 2, 2], [1, 1.1, 1, lost])).outcome == FAILS
 
 
 def test_a_metric_has_a_bootstrap_over_dev_rows():
@@ -170,16 +174,17 @@ def test_none_is_better_by_more_than_a_margin():
     assert (better.outcome, better.reason) == (FAILS, "better: b")
 
 
-def test_p_is_adjusted_for_all_claims_of_a_paper_that_have_one():
+@pytest.mark.parametrize(("outcome", "side"), [(HOLDS, "p"), (FAILS, "p_against")])
+def test_p_is_adjusted_for_all_claims_of_a_paper_and_those_that_wait(outcome, side):
+    values = (0.01, None, 0.04, 0.03)
     judges = [
-        lambda found, p=p: Judged("", HOLDS if p else WAITING, 3, p=p)
-        for p in (0.01, None, 0.04, 0.03)
+        lambda found, p=p: Judged("", outcome if p else WAITING, 3, **{side: p}) for p in values
     ]
     lines = judge_claims([Claim("", "", "", judge) for judge in judges], [], WHOLE)
-    known = [line.adjusted for line in lines if line.adjusted is not None]
-    assert known == pytest.approx(holm([0.01, 0.04, 0.03]))
-    marked = "holds, but not after Holm"
-    assert [line.verdict for line in lines] == ["**holds**", WAITING, marked, marked]
+    expected = holm([0.01, 1.0, 0.04, 0.03])
+    assert [getattr(line, side) for line in lines] == [expected[0], None, *expected[2:]]
+    marked = f"{outcome}, but not after Holm"
+    assert [line.verdict for line in lines] == [f"**{outcome}**", WAITING, marked, marked]
 
 
 @pytest.mark.parametrize(
@@ -196,13 +201,13 @@ def test_bases_must_reach_the_published_figure_less_its_error(values, passed):
 
 def test_a_task_whose_base_has_not_learned_is_not_judged():
     claims = [Claim("", "", "", RISE, "cola"), Claim("", "", "", RISE)]
-    found = pairs([1] * 3, [2] * 3)
+    found = pairs([1] * 3, [2, 2.1, 2])
     missed = records("base", [0.1, 0.11, 0.12], "matthews")
     gated, free = judge_claims(claims, [*found, *missed], WHOLE)
     assert gated.judged.outcome == NOT_JUDGED
     reason = "base 0.110 ± 0.010 (3 seeds), mean 0.1100 is below 0.2967"
     assert gated.judged.reason.startswith(reason)
-    assert gated.judged.p is gated.adjusted is None
+    assert gated.judged.p is gated.p is gated.p_against is None
     assert free.judged.outcome == HOLDS
     reached = records("base", [0.34, 0.33, 0.32], "matthews")
     assert judge_claims(claims, [*found, *reached], WHOLE)[0].judged.outcome == HOLDS
