@@ -143,8 +143,8 @@ def text(records: Sequence[Record]) -> str:
         accuracy, n = searches[0]["head_alone"], searches[0]["n"]
         error = np.sqrt(accuracy * (1 - accuracy) / n)
         parts.append(
-            f"{task}: the head alone has accuracy {accuracy:.3f} ± {error:.3f}; "
-            f"{len(searches)} searches."
+            f"{task}: the head alone has accuracy {accuracy:.3f}, with a standard error of "
+            f"{error:.3f}; {len(searches)} searches."
         )
     parts.append(_candidates(kinds["search"]))
     for task, searches in kinds["search"].items():

@@ -24,8 +24,9 @@ TITLES = {
     "alpha": "α",
     "lr": "learning rate",
     "batch_size": "batch size",
+    "bias_corrected": "bias-corrected penalty",
 }
-SHOWN = (*TITLES, "coordinates", "bias_corrected", "epochs", "schedule", "d")
+SHOWN = (*TITLES, "coordinates", "epochs", "schedule", "d")
 
 
 def headlines_table(judged: Sequence[tuple[str, Sequence[Line]]], records: Sequence[Record]) -> str:

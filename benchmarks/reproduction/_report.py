@@ -56,8 +56,9 @@ fine-tuned on {rows}, once for every seed. The papers fine-tune BERT and others 
 more, so that no row has the paper's setting. Where a row differs by more than the encoder, the
 paper's value stands in brackets. Paper 004 gives F1 for MRPC, where this page has the accuracy.
 Papers 000/001, 002, 003 and 004 are [1], [3], [2] and [4] in the documentation. The rows were
-selected when 341 records were known. The intervals are those of the difference between runs with
-the same seed."""
+selected when 341 of the records were known. The intervals are those of the difference between runs
+with the same seed, and if a change by some factor is claimed, from this multiple of the figure
+before. Other terms, and the verdicts, are explained under "How the verdicts are given"."""
 RULES = """\
 The papers' scores cannot be met with this encoder; what can be tested is whether an effect is
 there, in which direction and how large. [PLAN.md](reproduction/PLAN.md) says which runs there are

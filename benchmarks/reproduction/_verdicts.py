@@ -232,7 +232,7 @@ def moves(
         ours = format_means(pairs) + needed
         planned = n_planned(records, before, after)
         judged = judge_steps(steps, planned, ours, sign=sign, size=size)
-        from_factor = f" from {factor:.3g} times before" if by != 1 and judged.interval else ""
+        from_factor = f" from {factor:.3g} × before" if by != 1 and judged.interval else ""
         return judged._replace(
             interval=judged.interval + from_factor,
             bootstrap="" if by != 1 else _over_dev_rows(records, before, after, figure, pairs),
@@ -280,11 +280,14 @@ def stays(before: Fields, after: Fields, figure: str, most: float, as_factor: bo
         turned = [-step for step in known]
         p = max(p_above(known, -margin), p_above(turned, -margin))
         against = min(p_above(known, margin), p_above(turned, margin))
-        what = "log ratio" if as_factor else "difference"
-        reason = f"{what} within ±{margin:.3g} claimed"
+        if as_factor:
+            mean, low, high = (f"{math.exp(value):.3g}" for value in interval)
+            shown = f"ratio {mean} [{low}, {high}]"
+            reason = f"ratio between {1 / most:.3g} and {most:.3g} claimed"
+        else:
+            shown, reason = format_interval(interval), f"difference within ±{most:.3g} claimed"
         if undefined:
             reason += f"; {undefined} undefined"
-        shown = format_interval(interval)
         return Judged(format_means(pairs), outcome, n, shown, p, against, reason=reason)
 
     return judge

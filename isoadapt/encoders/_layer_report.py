@@ -225,9 +225,9 @@ def layer_report(
     ]
     report = LayerReport(figures, reader.n_texts, len(layers[0].moments))
     n_different = len(reader.seen)
-    if n_different < 3 * report.n_features:
+    if n_different < (least := 3 * report.n_features):
         warn(
-            f"{n_different} different texts are fewer than 3 × n_features={3 * report.n_features}: "
+            f"{n_different} different texts are fewer than {least} = 3 × n_features: "
             "the plain IsoScore can be far too low; use the bias-corrected one, or more texts",
         )
     return report

@@ -306,7 +306,7 @@ def _by_label(found: Reading, labels: ArrayLike) -> dict[str, IsotropyReport]:
         units = "rows" if found.groups is None else "groups"
         warn(
             f"{len(small)} of {len(reports)} labels have fewer {units} than "
-            f"3 × n_features={least}, {_listed(small)}: for these {IF_FEW}",
+            f"{least} = 3 × n_features, {_listed(small)}: for these {IF_FEW}",
         )
     return reports
 
@@ -411,7 +411,7 @@ def _listed(entries: Sequence[object]) -> str:
 def _label_line(name: str, part: IsotropyReport) -> str:
     n_dead = len(part.dead_dimensions)
     dead = f", {n_dead} dead dimension{'s' * (n_dead > 1)}" if n_dead else ""
-    score = _significant(part.isoscore_corrected)
+    score = f"{_significant(part.isoscore_corrected)} (corrected)"
     if math.isnan(part.isoscore_corrected):
         score = f"{_significant(part.isoscore)} (plain)"
     return (

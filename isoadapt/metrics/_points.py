@@ -291,7 +291,7 @@ def warn_of_few_units(found: Reading) -> None:
     if found.groups is not None:
         units = f"the number of different groups, {found.n_units},"
     if found.n_units < least:
-        warn(f"{units} is less than 3 × n_features={least}: {IF_FEW}")
+        warn(f"{units} is less than {least} = 3 × n_features: {IF_FEW}")
 
 
 def warn_of_dominance(squared: NDArray[np.float64], groups: Groups | None = None) -> None:

@@ -135,7 +135,7 @@ class TestAudit:
     def test_few_tokens_are_a_note(self, tmp_path, checkpoint):
         (tmp_path / "one.tsv").write_text("sentence\na cat\nthe dog\n")
         completed = run("audit", checkpoint, tmp_path / "one.tsv", "--layers", "--json")
-        assert "Note: 2 different texts are fewer than 3 × n_features=48" in completed.stderr
+        assert "Note: 2 different texts are fewer than 48 = 3 × n_features" in completed.stderr
         assert len(json.loads(completed.stdout)["layers"]) == 3
 
     @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_the_table_of_the_readme_shows_the_stored_figures():
     vectors.append("teacher, logistic head")
     for shown, column in {
         "similarity": "STS-B",
-        "search: RTE": "RTE MRR@10",
+        "search: a hypothesis of RTE": "RTE MRR@10",
         "search in an index": "teacher's index, MRR@10",
         "outliers": "outliers, AUROC",
         "predictions changed, of 1,043": "changed",

@@ -214,7 +214,7 @@ def test_frame_and_dict_hold_every_figure():
 @pytest.mark.filterwarnings("default:.* different texts are")
 def test_few_texts_give_a_warning():
     with pytest.warns(
-        UserWarning, match="2 different texts are fewer than 3 × n_features=48"
+        UserWarning, match="2 different texts are fewer than 48 = 3 × n_features"
     ) as record:
         layer_report(live_model("bert"), ["the cat", "a dog", "the cat"])
     assert record[0].filename == __file__

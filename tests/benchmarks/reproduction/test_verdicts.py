@@ -92,7 +92,7 @@ def test_a_factor_is_asked_of_the_interval():
     lowered = halved(pairs(base, [0.9, 1.0, 0.8]))
     assert lowered.outcome == FAILS
     assert lowered.ours.endswith("→ 0.90 ± 0.10 (needed: at most 0.5)")
-    assert lowered.interval == "+0.4 [+0.276, +0.524] from 0.5 times before"
+    assert lowered.interval == "+0.4 [+0.276, +0.524] from 0.5 × before"
     assert lowered.p_against == pytest.approx(RISE(pairs([0.0] * 3, [0.4, 0.45, 0.35])).p)
 
 
@@ -160,6 +160,13 @@ def test_a_verdict_that_rests_on_collapsed_runs_is_none(n_collapsed, outcome):
 def test_what_stays_lies_within_its_margin(high, outcome):
     found = pairs([1.0] * len(high), high)
     assert stays(LOW, HIGH, "score", 0.1, as_factor=False)(found).outcome == outcome
+
+
+def test_a_factor_that_stays_is_shown_as_a_ratio():
+    judged = stays(LOW, HIGH, "score", 1.5, as_factor=True)(pairs([1, 2, 3], [2.0, 4.2, 5.7]))
+    low, high = np.exp(t_interval(np.log([2, 2.1, 1.9]))[1:])
+    assert judged.interval == f"ratio 2 [{low:.3g}, {high:.3g}]"
+    assert (judged.outcome, judged.reason) == (FAILS, "ratio between 0.667 and 1.5 claimed")
 
 
 def test_none_is_better_by_more_than_a_margin():
