@@ -12,7 +12,7 @@ from benchmarks.quality._adapter_rows import (
     NO_PENALTY_RAW,
     REFIT,
 )
-from benchmarks.reproduction._cells import BASE_RUN, PENALTY, POST_HOC, Record, Slot, Suite
+from benchmarks.reproduction._cells import PENALTY, POST_HOC, Record, Slot, Suite
 from benchmarks.reproduction._figures import TASKS, metric_name, of
 from benchmarks.reproduction._training import BASE
 from benchmarks.reproduction._verdicts import (
@@ -47,12 +47,8 @@ the same adapter without a penalty or with a mere refit of the head, and that re
 The cells show the mean difference of the metric, its 95 % interval over seeds, and that over dev
 rows. These comparisons are not claims of a paper. They were added after the plan was written; the
 row "head refit only" was added when its figures were known. Their p-values are adjusted after Holm
-for all of them together."""
-OLD_HEADS = """\
-The rows that refit a head (head refit only, IsoBN and FlowAdapter) were measured with an earlier
-default of `head="logistic"`, a penalty of C = 1, which is now chosen by cross-validation; the
-records hold no embeddings, so that measuring these rows again needs all {} bases again, which took
-{:.1f} processor hours."""
+for all of them together. The penalty of a refitted head is chosen by cross-validation; records with
+C = 1, an earlier default, are among those that have left the plan."""
 
 
 class Comparison(NamedTuple):
@@ -98,12 +94,6 @@ def gains_text(found: Gains) -> str:
     body = [[*row, *(cells.get(Comparison(*row, task), "") for task in tasks)] for row in rows]
     table = [markdown_table(header, body, words=True)] if begun else []
     return "\n\n".join([answer, EXPLANATION, *table])
-
-
-def old_heads(records: Sequence[Record]) -> str:
-    """Return which rows were measured with a head that is no longer the default."""
-    spent = [item.get("processor_seconds", 0) for item in records if item["kind"] == BASE_RUN]
-    return OLD_HEADS.format(len(spent), sum(spent) / 3600)
 
 
 def _cell(line: Line) -> str:

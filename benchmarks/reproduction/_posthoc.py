@@ -31,6 +31,8 @@ def row_named(name: str) -> Row:
 def post_hoc_cell(row: Row, job: Job) -> Cell:
     """Return the cell of an adapter on the embeddings of a run without a penalty."""
     settings = {"base": job.settings(), **adapter_settings(row.make(None))}
+    if "head refit" in row.name:  # earlier records have a head with C = 1
+        settings["refit"] = "C by cross-validation"
     run = partial(post_hoc_figures, row, job)
     return Cell(POST_HOC, row.name, job.task, job.seed, settings, run, needs=job.cell().key)
 

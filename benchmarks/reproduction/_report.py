@@ -19,7 +19,7 @@ from benchmarks.reproduction._choice import (
     recipe_of,
 )
 from benchmarks.reproduction._figures import TASKS, matching_records, mean_sd, of
-from benchmarks.reproduction._gains import gains, gains_text, old_heads
+from benchmarks.reproduction._gains import gains, gains_text
 from benchmarks.reproduction._headlines import headlines_table
 from benchmarks.reproduction._plan import plan, planned_records, replaced_records
 from benchmarks.reproduction._statistics import power
@@ -151,8 +151,6 @@ def reproduction_text(papers: Papers, suite: Suite, folder: Path) -> str:
     parts += [fill(_counts(judged, records, len(every)), 100), "## Does anything gain?"]
     parts.append(gains_text(gains(slots, records, suite)))
     of_the_plan = suite.is_published and suite.recipe is None
-    if of_the_plan:
-        parts.append(old_heads(records))
     for number, lines in judged.items():
         parts.append(f"## {TITLES[number]}")
         if of_the_plan and number != "002":
