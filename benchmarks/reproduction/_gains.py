@@ -1,6 +1,7 @@
 """Every method against its control, on the metric of the task: does anything gain?"""
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import NamedTuple
 
 from benchmarks._markdown import markdown_table
@@ -14,6 +15,7 @@ from benchmarks.quality._adapter_rows import (
 )
 from benchmarks.reproduction._cells import PENALTY, POST_HOC, Record, Slot, Suite
 from benchmarks.reproduction._figures import TASKS, metric_name, of
+from benchmarks.reproduction._statistics import needed
 from benchmarks.reproduction._training import BASE
 from benchmarks.reproduction._verdicts import (
     COLLAPSED,
@@ -85,7 +87,9 @@ def gains_text(found: Gains) -> str:
     named = "; ".join(f"{item.method} ({TASKS[item.task]})" for item in gaining) or "none"
     answer = (
         f"Of the {len(judged)} comparisons judged, of {len(found)} planned, these gain after "
-        f"Holm's adjustment: {named}."
+        f"Holm's adjustment: {named}. The first of so many is shown if its mean is at least "
+        f"{needed(5, len(found)):.1f} standard deviations of the differences between five seeds, "
+        f"or {needed(3, len(found)):.1f} of those between three: small gains cannot be excluded."
     )
     tasks = [task for task in TASKS if any(item.task == task for item in begun)]
     rows = dict.fromkeys((item.method, item.control) for item in begun)
@@ -93,7 +97,7 @@ def gains_text(found: Gains) -> str:
     header = ("method", "compared with", *(f"{TASKS[task]}, {metric_name(task)}" for task in tasks))
     body = [[*row, *(cells.get(Comparison(*row, task), "") for task in tasks)] for row in rows]
     table = [markdown_table(header, body, words=True)] if begun else []
-    return "\n\n".join([answer, EXPLANATION, *table])
+    return "\n\n".join([fill(answer, 100), EXPLANATION, *table])
 
 
 def _cell(line: Line) -> str:

@@ -53,6 +53,11 @@ def power(effect: float, n: int) -> float:
     return float(nct.sf(needed, n - 1, effect * math.sqrt(n)))
 
 
+def needed(n: int, family: int) -> float:
+    """Return the mean of n differences, in sd, that the first of a family needs after Holm."""
+    return float(t.ppf(1 - LEVEL / family / 2, n - 1)) / math.sqrt(n)
+
+
 def power_range(steps: Sequence[float], size: float) -> tuple[float, float]:
     """Return the power for a mean of `size`, over the 95 % interval of the standard deviation.
 

@@ -9,6 +9,7 @@ from benchmarks._data import load_embeddings, shared_folder
 from benchmarks.reproduction._choice import PUBLISHED
 from benchmarks.reproduction._statistics import (
     bootstrap,
+    needed,
     p_above,
     pack,
     power,
@@ -62,6 +63,13 @@ def test_the_range_of_power_covers_the_interval_of_the_standard_deviation():
     own = np.std(STEPS, ddof=1) * np.sqrt(4 / chi2.ppf([0.025, 0.975], 4))
     assert (low, high) == pytest.approx([power(0.01 / bound, 5) for bound in own])
     assert low < power(0.01 / np.std(STEPS, ddof=1), 5) < high
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_a_mean_of_the_needed_size_has_the_p_value_of_holms_first_step(n):
+    steps = np.linspace(-1, 1, n)
+    steps += needed(n, 31) * steps.std(ddof=1)
+    assert p_above(steps.tolist()) == pytest.approx(0.05 / 31)
 
 
 @pytest.fixture
