@@ -199,9 +199,7 @@ def format_interval(interval: Interval) -> str:
 
 
 def _power(steps: Sequence[float], size: float | None) -> str:
-    if (
-        size is None or np.ptp(steps) < ROUNDING
-    ):  # without a spread there is nothing to compare it with
+    if size is None or np.ptp(steps) < ROUNDING:  # no spread to compare it with
         return ""
     low, high = power_range(steps, size)
     return f"{low:.2f} to {high:.2f} for {size:+.3g}"
@@ -235,7 +233,7 @@ def moves(
         from_factor = f" from {factor:.3g} × before" if by != 1 and judged.interval else ""
         return judged._replace(
             interval=judged.interval + from_factor,
-            bootstrap="" if by != 1 else _over_dev_rows(records, before, after, figure, pairs),
+            bootstrap=_over_dev_rows(records, before, after, figure, pairs) if by == 1 else "",
         )
 
     return judge
