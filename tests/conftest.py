@@ -43,6 +43,12 @@ def checkpoint(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("checkpoint"))
 
 
+@pytest.fixture(scope="session")
+def shallow(tmp_path_factory):
+    """The same with one layer, which is exported faster; do not write to it."""
+    return save_model(tmp_path_factory.mktemp("shallow"), num_hidden_layers=1)
+
+
 def pytest_collection_finish() -> None:
     """Leave what has been imported out of the garbage collections, each of which takes long."""
     gc.freeze()

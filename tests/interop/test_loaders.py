@@ -47,13 +47,13 @@ def export(checkpoint, out, kind, **options):
 
 
 @pytest.fixture(scope="module")
-def written(checkpoint, tmp_path_factory):
+def written(shallow, tmp_path_factory):
     """A folder of each kind, and the same of another checkpoint."""
     place = tmp_path_factory.mktemp("written")
-    model = make_model()
+    model = make_model(num_hidden_layers=1)
     model.bert.pooler.dense.bias.data += 0.1
     other = save_pair(model, make_tokenizer(), place / "checkpoint")
-    for name, source in (("own", checkpoint), ("other", other)):
+    for name, source in (("own", shallow), ("other", other)):
         for kind in LOADERS:
             export(source, place / name / kind, kind)
     return place
@@ -195,7 +195,7 @@ def test_predictions_of_several_labels_are_their_signs(tmp_path):
     assert found["predictions_changed"] == 2 * found["n_texts"] - 1  # alone, and in a batch
 
 
-def test_the_version_is_that_of_the_vectors(checkpoint, written, tmp_path):
+def test_the_version_is_that_of_the_vectors(shallow, written, tmp_path):
     def version(folder):
         return json.loads((folder / "reference.json").read_text())["version"]
 
@@ -205,17 +205,17 @@ def test_the_version_is_that_of_the_vectors(checkpoint, written, tmp_path):
     others = [
         version(written / "other" / "onnx"),
         *(
-            version(export(checkpoint, tmp_path / str(number), "sentence", **options))
+            version(export(shallow, tmp_path / str(number), "sentence", **options))
             for number, options in enumerate(
                 [{"max_length": 8}, {"normalize": True}, {"adapter": {"shrinkage": 0.3}}]
             )
         ),
     ]
     assert len({own, *others}) == 5
-    encoder = TransformerEncoder(checkpoint, max_length=LENGTH)
+    encoder = TransformerEncoder(shallow, max_length=LENGTH)
     X = encoder.transform(ROWS)
     versions = []
-    for head in (None, load_checkpoint(checkpoint)[1]):  # another head gives the same vectors
+    for head in (None, load_checkpoint(shallow)[1]):  # another head gives the same vectors
         model = make_pipeline(encoder, Whitening(head=head).fit(X, rng.integers(0, 3, len(X))))
         file = export_onnx(model, tmp_path / f"head-{head is None}" / "model.onnx")
         versions.append(version(file.parent))

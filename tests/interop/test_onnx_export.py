@@ -43,12 +43,6 @@ LABELS = rng.integers(0, 3, len(ROWS))
 
 
 @pytest.fixture(scope="module")
-def shallow(tmp_path_factory):
-    """A folder with a classifier of one layer, which is exported faster; do not write to it."""
-    return save_model(tmp_path_factory.mktemp("shallow"), num_hidden_layers=1)
-
-
-@pytest.fixture(scope="module")
 def exported(shallow, tmp_path_factory):
     """A fitted model and its graph, in a folder of its own; do not write to it."""
     model = AdaptedEncoder(shallow, LogitPreservingWhitening()).fit(ROWS)
@@ -187,7 +181,7 @@ def service():
 @pytest.mark.parametrize(
     ("problem", "num_labels"),
     [
-        ("regression", 3),
+        pytest.param("regression", 3, marks=pytest.mark.slow),
         pytest.param("multi_label_classification", 3, marks=pytest.mark.slow),
         ("sigmoid", 1),
         (None, 3),
