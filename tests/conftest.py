@@ -45,7 +45,7 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def shallow(tmp_path_factory):
-    """The same with one layer, which is exported faster; do not write to it."""
+    """A folder with a BERT of one layer, which is exported faster; do not write to it."""
     return save_model(tmp_path_factory.mktemp("shallow"), num_hidden_layers=1)
 
 
