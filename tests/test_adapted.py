@@ -383,6 +383,7 @@ def named(request, tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:this fit harms the task")
+@pytest.mark.usefixtures("fixed_penalty")
 class TestNames:
     """Labels may be the names in id2label, which need not be sorted."""
 

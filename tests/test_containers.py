@@ -191,6 +191,7 @@ LABELS = {
 
 
 @pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.usefixtures("fixed_penalty")
 def test_labels_from_any_container(kind):
     y = LABELS[kind]
     plain = NAMES if "strings" in kind else Y
@@ -266,6 +267,7 @@ def test_weights_groups_and_values_from_any_container():
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("fixed_penalty")
 def test_a_comparison_of_columns():
     options = {"adapters": ["whitening"], "cv": 2, "random_state": 0, "encoder_saw": False}
     expected = compare_adapters(V, Y, **options).to_frame()

@@ -169,6 +169,7 @@ SAME_ORDER = {
 
 
 @pytest.mark.parametrize("y", [*TABLES.values(), *SAME_ORDER.values()], ids=[*TABLES, *SAME_ORDER])
+@pytest.mark.usefixtures("fixed_penalty")
 def test_columns_of_a_table_belong_to_the_labels_of_their_names(y):
     assert HEAD.score(X, y) == HEAD.score(X, Y)
     for adapter in (CosRegAdapter(HEAD, **ONE), Whitening(head=HEAD)):
@@ -216,6 +217,7 @@ UNFITTING = {
     ],
     ids=class_name,
 )
+@pytest.mark.usefixtures("fixed_penalty")
 def test_every_adapter_that_refits_warns_of_a_new_head(adapter, case):
     head, y = UNFITTING[case]
     with pytest.warns(UserWarning, match=r"unknown to the given head: .*A new head is fitted"):
@@ -299,6 +301,7 @@ INDICATORS = {
 
 @pytest.mark.parametrize("y", INDICATORS.values(), ids=INDICATORS)
 @pytest.mark.parametrize("adapter", [CosRegAdapter(**ONE), Whitening(head="logistic")])
+@pytest.mark.usefixtures("fixed_penalty")
 def test_containers_of_indicators_give_the_same_fit(adapter, y):
     expected = clone(adapter).fit(X, Y)
     fitted = clone(adapter).fit(X, y)
@@ -318,6 +321,7 @@ HEADS = [
 
 @pytest.mark.parametrize("head", HEADS, ids=class_name)
 @pytest.mark.parametrize("adapter", [*KEEP, *REFIT], ids=class_name)
+@pytest.mark.usefixtures("fixed_penalty")
 def test_every_adapter_takes_several_labels(adapter, head, tmp_path):
     fitted = clone(adapter).set_params(head=head).fit(X, Y)
     predicted = fitted.predict(X)
@@ -462,6 +466,7 @@ def test_searches_agree(scoring, monkeypatch):
     [(HEAD, {"cv": 2}), ("logistic", {"X_test": X[160:], "y_test": csr_array(Y[160:])})],
     ids=["frozen, folds", "logistic, test rows"],
 )
+@pytest.mark.usefixtures("fixed_penalty")
 def test_adapters_are_compared_by_the_share_of_right_rows(head, test):
     n = 160 if "X_test" in test else 240
     found = compare_adapters(

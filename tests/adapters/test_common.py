@@ -159,7 +159,7 @@ ONE_OF_EACH.append(Whitening("pca", n_components=2))
 
 # With few epochs and few rows the scores still rise at the end, or fall.
 pytestmark = [
-    pytest.mark.usefixtures("two_folds"),
+    pytest.mark.usefixtures("fixed_penalty"),
     pytest.mark.filterwarnings("ignore:training ended at max_epochs"),
     pytest.mark.filterwarnings("ignore:this fit harms the task"),
     pytest.mark.filterwarnings("ignore:.*rows in a batch"),

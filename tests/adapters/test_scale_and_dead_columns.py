@@ -35,8 +35,6 @@ from isoadapt.metrics import isoscore, isotropy_report
 from isoadapt.model_selection import AdapterSearchCV
 from tests.tiny_models import WORDS, make_model, make_tokenizer, save_pair
 
-pytestmark = pytest.mark.usefixtures("two_folds")
-
 FEW = {"max_epochs": 2, "batch_size": 64, "random_state": 0}
 TRAINED = [
     IsotropyLayer(**FEW),
@@ -105,6 +103,7 @@ def outputs_in_units(adapter, cone, scale):
 
 
 @pytest.mark.parametrize("adapter", [*TRAINED, *FLOWS, *CLOSED], ids=repr)
+@pytest.mark.usefixtures("fixed_penalty")
 def test_scaling_the_embeddings_only_scales_the_outputs(adapter, cone):
     expected = outputs_in_units(adapter, cone, 1.0)
     unit = np.abs(expected).max()
@@ -174,6 +173,7 @@ LIVE = [0, 1, 2, 6, 7, 8, 9, 10]
 
 
 @pytest.mark.parametrize("adapter", [*TRAINED, *FLOWS, *CLOSED, IsoBN(head="logistic")], ids=repr)
+@pytest.mark.usefixtures("fixed_penalty")
 class TestDeadColumns:
     def test_predictions_stay_good_and_outputs_of_new_rows_bounded(self, adapter, cone):
         X, y, _ = cone
@@ -192,10 +192,13 @@ class TestDeadColumns:
         X, y, _ = cone
         wide = with_dead_columns(X)
         wide[:8, 3] += 1
-        score = cross_val_score(adapter, wide, y, cv=3, error_score="raise").mean()
-        assert np.isfinite(score)
+        wide_score, score = (
+            cross_val_score(adapter, rows, y, cv=3, error_score="raise").mean()
+            for rows in (wide, X)
+        )
+        assert np.isfinite(wide_score)
         if adapter.head is not None:
-            assert score > 0.8
+            assert wide_score > score - 0.05
 
 
 def test_adapter_search_with_dead_columns(cone):
@@ -226,6 +229,7 @@ DEAD_COLUMN_ADAPTERS = [
 
 
 @pytest.mark.parametrize("adapter", DEAD_COLUMN_ADAPTERS, ids=repr)
+@pytest.mark.usefixtures("fixed_penalty")
 def test_values_in_dead_columns_of_new_rows_pass_unchanged_or_are_removed(adapter, cone):
     X, y, _ = cone
     wide = with_dead_columns(X)

@@ -18,7 +18,7 @@ from isoadapt import (
 from isoadapt.adapters._heads import fit_head
 from isoadapt.model_selection import AdapterSearchCV
 
-pytestmark = pytest.mark.usefixtures("two_folds")
+pytestmark = pytest.mark.usefixtures("fixed_penalty")
 ONE_EPOCH = {"max_epochs": 1, "random_state": 0}
 TRAINED = [
     IsotropyLayer(**ONE_EPOCH),

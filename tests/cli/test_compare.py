@@ -11,7 +11,7 @@ from isoadapt.model_selection import Comparison
 from tests.cli.command_line import fail, run, succeed
 from tests.tiny_models import save_model
 
-pytestmark = pytest.mark.usefixtures("two_folds")
+pytestmark = pytest.mark.usefixtures("fixed_penalty")
 NAMES = ["--adapters", "logit-preserving-whitening", "--adapters", "Whitening"]
 
 

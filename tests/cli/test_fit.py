@@ -28,6 +28,7 @@ from tests.cli.command_line import X, Y, fail, run, succeed, texts_and_labels
 from tests.tiny_models import save_model
 
 
+@pytest.mark.usefixtures("fixed_penalty")
 class TestFit:
     def test_a_matrix(self, files):
         completed = succeed("fit", "whitening", "--on", "X.npy", "--out", "a")
@@ -314,6 +315,7 @@ KINDS = {
     ["whitening", "logit-preserving-whitening", pytest.param("istar", marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("fixed_penalty")
 def test_the_head_is_the_one_that_adapted_encoder_chooses(kind, name, files):
     options, labels = KINDS[kind]
     folder = save_model(files / "model", **options)

@@ -11,7 +11,7 @@ from tests.cli.command_line import fail, succeed
 from tests.tiny_models import save_model
 
 pytest.importorskip("matplotlib")
-pytestmark = pytest.mark.usefixtures("two_folds")
+pytestmark = pytest.mark.usefixtures("fixed_penalty")
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,7 @@ def same(first, second):
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
+@pytest.mark.usefixtures("fixed_penalty")
 def test_the_loaded_adapter_is_the_saved_one(name, variant, tmp_path):
     adapter = fitted(name, variant)
     loaded = load_adapter(save_adapter(adapter, tmp_path / "a"))

@@ -26,7 +26,7 @@ from isoadapt import (
 from isoadapt.metrics import isoscore, neighbour_overlap, similarity_correlation
 from isoadapt.model_selection import Comparison, compare_adapters
 
-pytestmark = pytest.mark.usefixtures("two_folds")
+pytestmark = pytest.mark.usefixtures("fixed_penalty")
 D = 6
 HALVES = np.arange(45), np.arange(45, 90)
 HEAD = LinearHead(np.eye(2, D), [0.0, 0.2], classes=[0, 1])

@@ -110,6 +110,7 @@ def test_a_cache_keeps_the_teacher_and_the_refitted_head_apart(found, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*of the squared deviations")  # few rows
+@pytest.mark.usefixtures("fixed_penalty")
 def test_fast_includes_the_readout_and_its_other_space_has_no_index():
     found = compare(WIDE, {"one": TeacherReadout(space="head")}, teacher=TAUGHT)
     assert list(rows_by(found, "index")) == ["second pass"]

@@ -315,7 +315,7 @@ def test_a_floor_is_a_finite_number(floor):
         BestAboveFloor("accuracy", "isoscore", floor=floor)
 
 
-@pytest.mark.usefixtures("two_folds")
+@pytest.mark.usefixtures("fixed_penalty")
 @pytest.mark.parametrize("search", [GridSearchCV, AdapterSearchCV])
 def test_search_refits_the_chosen_candidate(search, data):
     X, y = data

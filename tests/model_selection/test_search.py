@@ -49,7 +49,7 @@ HEAD = LinearHead.from_estimator(LogisticRegression(max_iter=1000).fit(X, Y))
 QUICK = {"max_epochs": 2, "random_state": 0}
 
 
-pytestmark = pytest.mark.usefixtures("two_folds")
+pytestmark = pytest.mark.usefixtures("fixed_penalty")
 
 
 def one_by_one(adapter, grid, X=X, y=Y):

@@ -17,7 +17,7 @@ from tests.tiny_models import WORDS
 RNG = np.random.default_rng(0)
 TEXTS = [" ".join(RNG.choice(WORDS, 6)) for _ in range(60)]
 Y = np.arange(60) % 3
-pytestmark = pytest.mark.usefixtures("two_folds")
+pytestmark = pytest.mark.usefixtures("fixed_penalty")
 QUICK = {"max_epochs": 2, "random_state": 0, "validation_fraction": None, "lr": 1e-2}
 
 

@@ -16,7 +16,7 @@ from isoadapt.model_selection._search import _evaluation
 
 X, Y = make_classification(120, 8, n_informative=6, n_classes=3, random_state=0)
 ADAPTER = IStarAdapter(max_epochs=5, random_state=0)
-pytestmark = pytest.mark.usefixtures("two_folds")
+pytestmark = pytest.mark.usefixtures("fixed_penalty")
 GRID = {"lam": [-1, 0.5, 2], "lr": [1e-3, 1e-2]}
 
 
@@ -112,7 +112,7 @@ def test_members_that_stopped_early_stay_stopped(tmp_path, epochs, monkeypatch):
     monkeypatch.setattr(AdapterNet, "keep", lambda net, left: (kept.append(left), keep(net, left)))
     options = {"patience": 2, "lr": 0.3, "lr_schedule": "constant", "ridge": 0.0, "random_state": 0}
     estimator = IStarAdapter(max_epochs=12, **options)
-    grid = {"lam": [-3, 0, 5]}
+    grid = {"lam": [-3, 1, 5]}
     whole = search(estimator=estimator, grid=grid).fit(X, Y)
     assert kept
     needed, epochs.count = epochs.count, 0

@@ -21,7 +21,7 @@ COUNTS = np.random.default_rng(0).integers(0, 4, size=240)
 GROUPS = np.random.default_rng(1).integers(0, 40, size=240)
 HEAD = LinearHead.from_estimator(LogisticRegression().fit(X, Y))
 QUICK = {"max_epochs": 3, "batch_size": 32, "random_state": 0}
-pytestmark = pytest.mark.usefixtures("two_folds")
+pytestmark = pytest.mark.usefixtures("fixed_penalty")
 LAMS = [-1, 1, 3]
 
 
