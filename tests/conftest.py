@@ -32,9 +32,10 @@ def shared() -> Path:
 
 @pytest.fixture
 def fixed_penalty(monkeypatch, request):
-    """Spare logistic heads their search for C, dozens of fits, but where weights are tested."""
+    """Fit logistic heads with the C their search starts from, but in tests of sample_weight."""
     if "sample_weight" not in request.node.name:
         fit = _heads._fit_logistic
+        # All rows in one fold: the others lack a class, so that C is not searched.
         monkeypatch.setattr(_heads, "_fit_logistic", lambda *rows: fit(*rows[:3], 0 * rows[3]))
 
 

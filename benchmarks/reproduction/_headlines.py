@@ -67,6 +67,8 @@ def _setting(claim: Claim, records: Sequence[Record]) -> str:
             own, paper = ours[name], theirs.get(name, ("not given",))
             parts.append(f"{TITLES.get(name, name)} {_listed([own])}")
             parts[-1] += "" if own in paper else f" (paper: {_listed(paper)})"
+    if "released" in settings:
+        parts.append("constant rate, no warm-up, no clipping, no weight decay, padding counted")
     return ", ".join(parts)
 
 

@@ -130,7 +130,7 @@ class IsotropyTrainer(Trainer):
     ...     train_dataset=dataset,
     ...     processing_class=tokenizer,
     ...     penalty=IsoScoreLoss(zeta=0.2, form="linear"),
-    ...     lam=-1.0,
+    ...     lam=1.0,
     ...     where="all",
     ... )  # doctest: +SKIP
     >>> trainer.train()  # doctest: +SKIP

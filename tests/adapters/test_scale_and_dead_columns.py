@@ -198,7 +198,7 @@ class TestDeadColumns:
         )
         assert np.isfinite(wide_score)
         if adapter.head is not None:
-            assert wide_score > score - 0.05
+            assert wide_score > max(score - 0.05, 0.7)
 
 
 def test_adapter_search_with_dead_columns(cone):

@@ -165,7 +165,6 @@ class TestRows:
             compare_adapters(X, y, "IsoBN", **TEST, groups=np.array([1, "a", 2] * 30, object))
 
 
-@pytest.mark.usefixtures("fixed_penalty")
 class TestFolds:
     rng = np.random.default_rng(0)
     twins = np.repeat(rng.normal(size=(40, 12)), 2, axis=0)

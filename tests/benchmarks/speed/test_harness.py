@@ -8,6 +8,7 @@ import torch
 from benchmarks import __main__ as command
 from benchmarks.speed import _harness
 from benchmarks.speed._harness import Comparison, Measurement, Skipped, compare
+from docs._ext.results import RESULTS
 
 THREADS = torch.get_num_threads()
 
@@ -68,6 +69,13 @@ def test_command_goes_on_after_a_failure_and_keeps_what_it_measured(tmp_path, mo
     assert command.main(["--only", "isoscore"]) == 0
     assert "| 4 s |" in capsys.readouterr().out
     assert command.text(command.records().entries()) in written == results.read_text("utf-8")
+
+
+def test_the_results_are_those_of_the_records():
+    records = list(command.records().entries())
+    assert {record["benchmark"] for record in records} == set(_harness.names())
+    section = f"<!-- bench:begin -->\n\n{command.text(records)}\n\n<!-- bench:end -->"
+    assert section in RESULTS.read_text("utf-8")
 
 
 def test_every_name_is_that_of_a_module():
