@@ -23,7 +23,7 @@ LARGE_STEP = 1e8
 """Steps run in all threads if n_parameters * (n_rows + UPDATE_ROWS) is at least this number.
 
 Measured by ``python -m benchmarks --only threads`` on a machine without other load: two threads
-are at most 1.2 times as fast as one in smaller steps, and 1.4 to 1.5 times in larger ones.
+are at most 1.4 times as fast as one in smaller steps, and 1.5 to 1.7 times in larger ones.
 """
 
 UPDATE_ROWS = 100
