@@ -92,7 +92,8 @@ class TestDemo:
             (["--checkpoint", "{folder}"], "config.json"),
         ],
     )
-    def test_errors_are_one_line(self, options, message, tables):
+    def test_errors_are_one_line(self, options, message, tables, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)  # the results of `make demo` would be named first
         options = [str(option).format(folder=tables) for option in options]
         assert message in fail("demo", *options)
 
