@@ -11,8 +11,10 @@ from isoadapt.adapters import _heads
 from tests.tiny_models import save_model
 
 # Random examples may take any time: other processes decide how long a draw or a call lasts.
-settings.register_profile("any time", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any time")
+settings.register_profile(
+    "few", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("few")
 
 
 def pytest_unconfigure() -> None:
