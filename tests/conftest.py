@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import tests.pretended_cuda  # noqa: F401  # before the first backward pass
 from isoadapt.adapters import _heads
 from tests.tiny_models import save_model
 

@@ -41,7 +41,7 @@ def as_array(X: Any, name: str = "X") -> Any:
 def resolve_device(device: str | torch.device) -> torch.device:
     """Convert a device parameter to a device that can be used; raise ValueError if it cannot."""
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:

@@ -184,7 +184,7 @@ class IStarAdapter(IsoScoreAdapter):
         return None if key is None else (*key, bool(self.zeta))
 
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
-        loss = IsoScoreLoss(self.zeta, "linear", self.bias_corrected).to(device)
+        loss = IsoScoreLoss(self.zeta, "linear", self.bias_corrected)
         if not self.zeta:
             return IsoScorePenalty(loss)
         if self.network == "mlp":
@@ -223,8 +223,7 @@ class _Shrinkage(IsoScorePenalty):
             return self.loss
         zetas = [member.loss.zeta for member in (self, *others)]
         device = self.loss.n_degenerate.device
-        loss = IsoScoreLoss(torch.tensor(zetas, device=device), "linear", self.loss.bias_corrected)
-        return loss.to(device)
+        return IsoScoreLoss(torch.tensor(zetas, device=device), "linear", self.loss.bias_corrected)
 
 
 class _ExactShrinkage(_Shrinkage):

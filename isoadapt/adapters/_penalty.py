@@ -149,7 +149,7 @@ class PenaltyAdapter(WeightedPenaltyAdapter, _WithPenalty):
     def _make_penalty(self, problem: Problem, device: torch.device) -> Penalty:
         penalty = self.penalty
         if isinstance(penalty, nn.Module):
-            penalty = copy.deepcopy(penalty).to(device)
+            penalty = copy.deepcopy(penalty)
         rotation = None
         if self.coordinates == "whitened":  # the outputs are rotated to the row space of the head
             rotation = to_tensor(problem.coordinates.out, device)
@@ -225,7 +225,9 @@ class _CallablePenalty(Penalty):
                 f"penalty={self.loss!r} returns a number without a gradient: compute it from Z by "
                 "operations of torch in floating point, without detach() or item()"
             )
-        if not bool(value.isfinite().all()):
+        # In a step on a GPU this would wait for it; there the validation rows tell.
+        checked = value.device.type == "cpu" or not torch.is_grad_enabled()
+        if checked and not bool(value.isfinite().all()):
             raise ValueError(
                 f"penalty={self.loss!r} is {value.tolist()} on a batch, but must be finite: check "
                 "for divisions by 0, and for classes that are missing in a batch"

@@ -23,7 +23,7 @@ from isoadapt._utils.files import atomic_path, writable_folder
 from isoadapt._utils.imports import import_optional
 from isoadapt._utils.messages import warn
 from isoadapt.encoders._backbone import Backbone, live_backbone
-from isoadapt.encoders._batching import embed_batch, embed_batches, needs_equal_lengths
+from isoadapt.encoders._batching import embed_batch, embed_batches, needs_equal_lengths, to_device
 from isoadapt.encoders._cache._embedding_cache import EmbeddingCache, as_cache
 from isoadapt.encoders._identity import checkpoint_identity
 from isoadapt.encoders._models import quiet, stored_graph
@@ -269,12 +269,13 @@ def export_graph(
     `after` computes the outputs from the vectors.
     """
     shape = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)
+    device = backbone.model.device
     try:
         with quiet(), warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
-                _Network(_eager(backbone), spec, batch, after or nn.Identity()).eval(),
-                tuple(batch.values()),
+                _Network(_eager(backbone), spec, batch, after or nn.Identity()).eval().to(device),
+                tuple(to_device(batch, device).values()),
                 dynamo=True,
                 dynamic_shapes=((shape,) * len(batch),),
                 input_names=list(batch),

@@ -425,7 +425,9 @@ def _device_moments(X: Any, weights: Tensor | None) -> Moments:
     """Moments of a chunk of rows on a device other than the CPU."""
     rows = X.detach().to(torch.float64)
     counts = rows.new_ones(len(rows)) if weights is None else weights.to(rows.device)
-    pivot, count = rows[counts.argmax()], float(counts.sum())
+    pivot, count = rows[0], float(len(rows))
+    if weights is not None:  # only then is a GPU waited for
+        pivot, count = rows[counts.argmax()], float(counts.sum())
     centred = rows - pivot
     offset = counts @ centred / max(count, _TINY)
     centred -= offset

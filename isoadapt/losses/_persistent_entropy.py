@@ -104,15 +104,17 @@ class PersistentEntropyLoss(nn.Module):
         self.n_degenerate += sizes.count(0)
         if not any(sizes):
             return Z[..., :0, :].sum((-2, -1))
-        group = np.repeat(np.arange(len(edges)), sizes)
-        member = group // len(classes)
-        ends = np.concatenate(edges) + n * member[:, None]
+        groups = np.repeat(np.arange(len(edges)), sizes)
+        members_of = groups // len(classes)
+        ends = np.concatenate(edges).T + n * members_of
+        indices = torch.from_numpy(np.stack([*ends, groups, members_of]))
+        first, second, group, member = indices.to(Z.device)  # one copy for all
         with torch.autocast(Z.device.type, enabled=False):
-            points, (first, second) = Z.reshape(-1, d), _index_tensor(ends, Z).unbind(1)
+            points = Z.reshape(-1, d)
             differences = points.index_select(0, first) - points.index_select(0, second)
             lengths = torch.linalg.vector_norm(differences, dim=1)
-            terms = p_log_p(_shares(lengths, _index_tensor(group, Z), len(edges)))
-            losses = terms.new_zeros(len(clouds)).index_add(0, _index_tensor(member, Z), terms)
+            terms = p_log_p(_shares(lengths, group, len(edges)))
+            losses = terms.new_zeros(len(clouds)).index_add(0, member, terms)
         return losses.reshape(members)
 
     def _edges(self, cloud: Floats, rows: Indices) -> Indices:
@@ -140,10 +142,6 @@ def _classes(labels: Tensor | NDArray[Any] | None, n: int) -> list[Indices]:
             f"for each of the {n} rows is needed; for regression targets pass None"
         )
     return [np.flatnonzero(values == label) for label in np.unique(values)]
-
-
-def _index_tensor(indices: Indices, like: Tensor) -> Tensor:
-    return torch.from_numpy(indices).to(like.device)
 
 
 def _shares(lengths: Tensor, group: Tensor, n_groups: int) -> Tensor:

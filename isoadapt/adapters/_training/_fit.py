@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from isoadapt._utils.devices import resolve_device
@@ -143,10 +143,14 @@ def make_member(
         weights = None if problem.weights is None else problem.weights[held]
         labels = problem.y[held]
         score = make_score(problem.head, labels, adapter.scoring, problem.units, weights)
+    device = resolve_device(adapter.device)
+    penalty = adapter._make_penalty(problem, device)
+    if isinstance(penalty.loss, nn.Module):
+        penalty.loss.to(device)
     return Member(
         adapter=adapter,
         problem=problem,
-        penalty=adapter._make_penalty(problem, resolve_device(adapter.device)),
+        penalty=penalty,
         ridge=adapter._ridge_weight(problem),
         rates=adapter._rates(problem.coordinates),
         score=score,

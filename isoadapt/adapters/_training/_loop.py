@@ -226,11 +226,11 @@ class AdapterNet(NeuralNet):
         if penalties is not None:
             weights = [weight.flatten(1).sum(1) for weight in module.network.parameters()]
             finite = torch.stack(weights).sum(0).isfinite()
-            return penalties.cpu(), module.linear_outputs(rows.X), finite.cpu()
+            return penalties, module.linear_outputs(rows.X), finite
         adapted, outputs, _ = module(rows.X)
         penalties = self.penalty(adapted, rows.y, module.network)
         finite = adapted.sum(list(range(1, adapted.ndim))).isfinite()
-        return penalties.cpu(), outputs, finite.cpu()
+        return penalties, outputs, finite
 
     def step_threads(self, batches: Batches) -> AbstractContextManager[None]:
         """Return a context with one torch thread if training runs in small steps on the CPU."""
@@ -316,13 +316,16 @@ class Training:
         if self.validation is None:
             return [{} for _ in self.active]
         penalties, outputs, finite = self.net.evaluate(self.batches.rows.take(self.validation))
-        readings = None if outputs is None else outputs.cpu().numpy()
+        # One copy, so that a GPU is waited for once.
+        parts = [penalties[:, None], finite[:, None]]
+        found = torch.cat(parts if outputs is None else [*parts, outputs.flatten(1)], 1)
+        readings = found.cpu().numpy()
         return [
             self.runs[member].consider(
                 number,
-                float(penalties[place]),
-                bool(finite[place]),
-                None if readings is None else readings[place],
+                float(readings[place, 0]),
+                bool(readings[place, 1]),
+                None if outputs is None else readings[place, 2:].reshape(outputs.shape[1:]),
                 partial(self.net.module_.member_state, place),
             )
             for place, member in enumerate(self.active)
